@@ -1,0 +1,51 @@
+# make demo   plans, buys, trains and tears down on this machine
+# make test   lint, types, import contracts and all tests
+# Both create .venv and install what they need; a second call installs nothing.
+
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+VENV ?= .venv
+BIN := $(VENV)/bin
+TORCH := torch==2.13.0+cpu
+TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+INPUTS := pyproject.toml constraints.txt Makefile
+
+.PHONY: demo test lint types contracts check clean
+
+demo: $(VENV)/.installed-runtime
+	$(BIN)/sailor-cloud up examples/quickstart.yaml --yes
+
+test: check
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+check: lint types contracts
+
+lint: $(VENV)/.installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed-test
+	$(BIN)/mypy
+
+contracts: $(VENV)/.installed-test
+	$(BIN)/lint-imports
+
+$(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { echo "sailor-cloud needs Python 3.11 or newer; install it or call make PYTHON=/path/to/python" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# The CPU build of torch is not on PyPI; where pip is not told of a local copy, it comes from PyTorch's own index.
+$(VENV)/.installed-runtime: $(INPUTS) | $(VENV)/bin/python
+	@$(PIP) "$(TORCH)" 'deepspeed==0.19.8' 2>$(VENV)/torch.log || { \
+		echo "taking $(TORCH) from $(TORCH_CPU_INDEX)"; \
+		$(PIP) --extra-index-url $(TORCH_CPU_INDEX) "$(TORCH)" 'deepspeed==0.19.8'; }
+	$(PIP) --editable '.[runtime]'
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed-runtime
+	$(PIP) --editable '.[test]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
