@@ -1,0 +1,173 @@
+"""The public functions: what the command line does, for programs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sailor_cloud.clock import Clock, SystemClock
+from sailor_cloud.errors import RequestError
+
+if TYPE_CHECKING:
+    from sailor_cloud.launch.options import Outcome
+    from sailor_cloud.launch.replan import Policy
+    from sailor_cloud.launch.simulation.market import Trace
+    from sailor_cloud.model.decoder import Decoder
+    from sailor_cloud.model.document import PlanDocument
+    from sailor_cloud.model.job import Job
+    from sailor_cloud.run.folder import RunFolder
+    from sailor_cloud.run.progress import Observer
+    from sailor_cloud.run.replayed import Replayed
+    from sailor_cloud.simulator import Evaluation
+
+
+def plan(
+    job: Job,
+    *,
+    base: Path | None = None,
+    clock: Clock | None = None,
+    profiles: Path | None = None,
+    network: Path | None = None,
+    pricing: Path | None = None,
+) -> PlanDocument:
+    """Search for the best plan of a job; reads data that is on disk only.
+
+    `base` is the folder against which paths in the job are resolved. `profiles`, `network` and `pricing` are folders
+    whose files go before the shipped ones. Raises RequestError for a job that names things
+    nobody knows, DataError where prices or profiles are missing. Infeasible is a status, not an error.
+    """
+    from sailor_cloud import catalog, planner, workload
+    from sailor_cloud import network as networks
+    from sailor_cloud.catalog.job_check import resource_problems
+
+    prices = catalog.load(pricing=pricing)
+    problems = resource_problems(job, prices)
+    if problems:
+        raise RequestError(problems)
+    return planner.search(
+        job,
+        catalog=prices,
+        network=networks.load(profiles=network, pricing=pricing),
+        profiles=workload.profiles.load(profiles=profiles),
+        clock=clock or SystemClock(),
+        decoder=workload.decoder(job.model, base=base),
+    )
+
+
+def simulate(document: PlanDocument, *, base: Path | None = None, timeline: bool = False) -> Evaluation:
+    """Simulate the plan of a document again, with the document's own offers, as of its own day.
+
+    `timeline` also records every operation of one iteration. Raises RequestError for a document without a plan.
+    """
+    from sailor_cloud import catalog, network, workload
+    from sailor_cloud.simulator.resimulate import simulate_document
+
+    return simulate_document(
+        document,
+        catalog=catalog.load(),
+        network=network.load(),
+        profiles=workload.profiles.load(),
+        decoder=workload.decoder(document.job.model, base=base),
+        as_of=document.as_of,
+        timeline=timeline,
+    ).evaluation
+
+
+def up(
+    document: PlanDocument,
+    observer: Observer,
+    *,
+    base: Path | None = None,
+    clock: Clock | None = None,
+    on_start: Callable[[RunFolder, Callable[[], None]], None] | None = None,
+) -> Outcome:
+    """Carry out a plan to its receipt, in the calling thread.
+
+    `on_start` is called once, inside the event loop, with the run's folder and a function that stops the run; that
+    function is also called by nobody else, so signal handlers are the caller's business. Raises RequestError where the
+    plan can't be carried out; every other failure is told by the outcome.
+    """
+    from sailor_cloud import workload
+    from sailor_cloud.launch.start import run_document
+
+    decoder, ticking = workload.decoder(document.job.model, base=base), clock or SystemClock()
+    return run_document(
+        document,
+        decoder=decoder,
+        observer=observer,
+        clock=ticking,
+        on_start=on_start,
+        search=searcher(decoder, ticking),
+    )
+
+
+def resume(
+    run: RunFolder,
+    observer: Observer,
+    *,
+    base: Path | None = None,
+    clock: Clock | None = None,
+    on_start: Callable[[RunFolder, Callable[[], None]], None] | None = None,
+) -> Outcome:
+    """Take over a run whose controller died, and go on as `up` does. Raises RequestError where it is over already."""
+    from sailor_cloud import workload
+    from sailor_cloud.launch.start import resume_run
+
+    decoder, ticking = workload.decoder(run.read_document().job.model, base=base), clock or SystemClock()
+    return resume_run(
+        run,
+        decoder=decoder,
+        observer=observer,
+        clock=ticking,
+        on_start=on_start,
+        search=searcher(decoder, ticking),
+    )
+
+
+def replay(
+    job: Job,
+    trace: Trace,
+    *,
+    policies: Sequence[Policy],
+    base: Path | None = None,
+    clock: Clock | None = None,
+    say: Callable[[float, str], None] = lambda at_s, text: None,
+) -> tuple[Replayed, ...]:
+    """Run a job against an availability trace in simulated time, once for each policy.
+
+    The first plan is the best for the devices that the trace has at its start; what comes later the controller learns
+    by asking. Returns nothing where that plan is infeasible.
+    """
+    from sailor_cloud import workload
+    from sailor_cloud.catalog import load
+    from sailor_cloud.catalog.job_check import resource_problems
+    from sailor_cloud.launch.simulation.replay import at_start, remembered, replay
+
+    problems = resource_problems(job, load())
+    if problems:
+        raise RequestError(problems)
+    decoder = workload.decoder(job.model, base=base)
+    search = remembered(searcher(decoder, clock or SystemClock()))
+    limited = at_start(job, trace)
+    document = search(limited) if limited is not None else None
+    if document is None or document.plan is None:
+        return ()
+    # The job keeps its own limits, so that a plan may grow when more devices come.
+    whole = dataclasses.replace(document, job=job)
+    return tuple(replay(whole, trace, decoder=decoder, search=search, policy=policy, say=say) for policy in policies)
+
+
+def searcher(decoder: Decoder, clock: Clock) -> Callable[[Job], PlanDocument]:
+    """Return the search by which a run re-plans; the data are read at its first use and then stay what they are."""
+    known: list[dict[str, Any]] = []
+
+    def search(job: Job) -> PlanDocument:
+        from sailor_cloud import catalog, network, planner, workload
+
+        if not known:
+            known.append({"catalog": catalog.load(), "network": network.load(), "profiles": workload.profiles.load()})
+        return planner.search(job, clock=clock, decoder=decoder, **known[0])
+
+    return search

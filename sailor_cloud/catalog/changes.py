@@ -1,0 +1,184 @@
+"""How prices moved: between two states of the catalog, and over time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+from sailor_cloud import resources
+from sailor_cloud.catalog import snapshot as snapshots
+from sailor_cloud.catalog.offer_file import read_offers
+from sailor_cloud.catalog.tables import optional, parse_date, read_frame, records
+from sailor_cloud.model.offer import Confidence, Market, Offer, Provider
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceChange:
+    """An offer whose price differs; before or after is None where it was not offered or not known."""
+
+    before: Offer | None
+    after: Offer | None
+
+    @property
+    def offer(self) -> Offer:
+        found = self.after or self.before
+        assert found is not None
+        return found
+
+    @property
+    def relative(self) -> float | None:
+        """The change as a share of the price before, None where there is no such price."""
+        if self.before is None or self.after is None:
+            return None
+        return self.after.usd_per_hour / self.before.usd_per_hour - 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricePoint:
+    """A price on a day; `zone` is empty for a price of the whole region, and `accelerator` for a bare machine."""
+
+    day: date
+    provider: Provider
+    region: str
+    zone: str
+    instance_type: str
+    accelerator: str
+    accelerator_count: int | None
+    market: Market
+    usd_per_hour: float
+    source: str
+
+
+def offers_known_on(day: date | None) -> tuple[Offer, ...]:
+    """Return the offers as the catalog had them at the end of a day; None is the shipped state."""
+    shipped = _shipped_offers()
+    if day is None:
+        return shipped
+    taken = [snapshots.read(folder) for folder in snapshots.folders()]
+    known = [snapshot for snapshot in taken if snapshot.taken_at.date() <= day]
+    return snapshots.overlay(shipped, known[-1]) if known else shipped
+
+
+def diff(before: Iterable[Offer], after: Iterable[Offer], *, least: float = 0.0) -> tuple[PriceChange, ...]:
+    """Return what moved by more than `least` (a share), what came and what went; the largest moves first."""
+    old = {offer.id: offer for offer in before}
+    new = {offer.id: offer for offer in after}
+    changes = [
+        PriceChange(before=old.get(name), after=new.get(name))
+        for name in sorted(old.keys() | new.keys())
+        if name not in old or name not in new or old[name].usd_per_hour != new[name].usd_per_hour
+    ]
+    kept = [change for change in changes if change.relative is None or abs(change.relative) > least]
+    return tuple(sorted(kept, key=lambda change: -abs(change.relative or 0.0)))
+
+
+def history(
+    instance_type: str,
+    *,
+    regions: Iterable[str] | None = None,
+    market: Market | None = None,
+    since: date | None = None,
+) -> tuple[PricePoint, ...]:
+    """Return every known price of an instance type by day, region, zone and market; a price that repeats is left out.
+
+    Comes from the shipped history, the shipped offers and every refresh of this user.
+    """
+    wanted = None if regions is None else frozenset(regions)
+    points = [*_recorded(), *(_point(offer) for offer in _shipped_offers())]
+    for folder in snapshots.folders():
+        points += [_point(offer) for offer in snapshots.read(folder).offers]
+    chosen = {
+        point
+        for point in points
+        if point.instance_type == instance_type
+        and (wanted is None or point.region in wanted)
+        and market in (None, point.market)
+        and (since is None or point.day >= since)
+    }
+    ordered = sorted(chosen, key=lambda point: (_series(point), point.day, point.source))
+    return tuple(
+        point
+        for index, point in enumerate(ordered)
+        if index == 0
+        or _series(ordered[index - 1]) != _series(point)
+        or ordered[index - 1].usd_per_hour != point.usd_per_hour
+    )
+
+
+def _series(point: PricePoint) -> tuple[str, str, str, int, str]:
+    return point.region, point.zone, point.accelerator, point.accelerator_count or 0, point.market.value
+
+
+def _shipped_folder() -> Path:
+    return resources.data_root() / "pricing"
+
+
+def _shipped_offers() -> tuple[Offer, ...]:
+    files = sorted((_shipped_folder() / "offers").glob("*.csv"))
+    return tuple(offer for path in files for offer in read_offers(path) if offer.confidence is not Confidence.EXAMPLE)
+
+
+_HISTORY_COLUMNS = (
+    "provider",
+    "region",
+    "instance_type",
+    "accelerator",
+    "day",
+    "on_demand_usd_per_hour",
+    "spot_usd_per_hour",
+    "source",
+)
+
+
+def _recorded() -> list[PricePoint]:
+    path = _shipped_folder() / "price_history.csv"
+    return [
+        point
+        for pair in records(path, read_frame(path, _HISTORY_COLUMNS), _HISTORY_COLUMNS, _recorded_points)
+        for point in pair
+    ]
+
+
+def _recorded_points(
+    provider: str,
+    region: str,
+    instance_type: str,
+    accelerator: str,
+    day: str,
+    on_demand: str,
+    spot: str,
+    source: str,
+) -> list[PricePoint]:
+    return [
+        PricePoint(
+            day=parse_date(day),
+            provider=Provider(provider),
+            region=region,
+            zone="",
+            instance_type=instance_type,
+            accelerator=accelerator,
+            accelerator_count=None,
+            market=market,
+            usd_per_hour=price,
+            source=source,
+        )
+        for market, price in ((Market.ON_DEMAND, optional(on_demand)), (Market.SPOT, optional(spot)))
+        if price is not None
+    ]
+
+
+def _point(offer: Offer) -> PricePoint:
+    return PricePoint(
+        day=offer.as_of_from,
+        provider=offer.provider,
+        region=offer.region,
+        zone=offer.zone,
+        instance_type=offer.instance_type,
+        accelerator=offer.accelerator,
+        accelerator_count=offer.accelerator_count,
+        market=offer.market,
+        usd_per_hour=offer.usd_per_hour,
+        source=offer.source,
+    )

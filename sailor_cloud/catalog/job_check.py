@@ -1,0 +1,46 @@
+"""Checks the names in a job's resources against the catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from sailor_cloud.catalog.catalog import Catalog, did_you_mean
+from sailor_cloud.errors import Problem
+from sailor_cloud.model.job import Job, Resource
+
+
+def resource_problems(job: Job, catalog: Catalog) -> list[Problem]:
+    """Return every zone, accelerator and instance type that a job names and the provider does not have."""
+    return [
+        problem
+        for index, resource in enumerate(job.resources)
+        for problem in _problems(f"resources[{index}]", resource, catalog)
+    ]
+
+
+def _problems(path: str, resource: Resource, catalog: Catalog) -> Iterator[Problem]:
+    provider = resource.provider
+    zones = catalog.zones(provider)
+    elsewhere = {zone: catalog.zone(zone).provider for zone in catalog.zones()}
+    for index, zone in enumerate(resource.zones):
+        if zone in zones:
+            continue
+        if zone in elsewhere:
+            message = f"{zone!r} is a zone of {elsewhere[zone]}, not of {provider}"
+            yield Problem(path=f"{path}.zones[{index}]", message=message)
+        else:
+            yield _unknown(f"{path}.zones[{index}]", zone, f"zone of {provider}", zones)
+    offered = {offer.accelerator for offer in catalog.offers(provider=provider)}
+    for accelerator in resource.accelerators:
+        if accelerator not in offered:
+            what = f"accelerator offered by {provider}"
+            yield _unknown(f"{path}.accelerators.{accelerator}", accelerator, what, offered)
+    types = catalog.instance_types(provider)
+    for index, instance_type in enumerate(resource.instance_types or ()):
+        if instance_type not in types:
+            what = f"instance type of {provider} with an accelerator"
+            yield _unknown(f"{path}.instance_types[{index}]", instance_type, what, types)
+
+
+def _unknown(path: str, name: str, what: str, known: Collection[str]) -> Problem:
+    return Problem(path=path, message=f"{name!r} is not a known {what}", hint=did_you_mean(name, known))

@@ -1,0 +1,85 @@
+"""Offers as rows of a CSV file."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from sailor_cloud.catalog.tables import OFFER_COLUMNS, parse_date, price, read_frame, records
+from sailor_cloud.model.offer import Confidence, Market, Offer, Provider
+
+
+def offer_id(provider: str, zone: str, instance_type: str, accelerator: str, count: str, market: str) -> str:
+    """Return the name of an offer; two offers never share one."""
+    return f"{provider}/{zone}/{instance_type}/{count}x{accelerator}/{market}"
+
+
+def read_offers(path: Path) -> Iterator[Offer]:
+    """Yield the offers of one file. Raises DataError with file and line."""
+    return records(path, read_frame(path, OFFER_COLUMNS), OFFER_COLUMNS, _offer)
+
+
+def write_offers(path: Path, offers: Iterable[Offer]) -> None:
+    """Write offers to a new file, through to the disk; reading it gives them back exactly."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(OFFER_COLUMNS)
+        writer.writerows(_row(offer) for offer in offers)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _row(offer: Offer) -> tuple[str, ...]:
+    return (
+        offer.provider.value,
+        offer.region,
+        offer.zone,
+        offer.instance_type,
+        offer.accelerator,
+        str(offer.accelerator_count),
+        str(offer.vcpus),
+        repr(offer.memory_gib).removesuffix(".0"),
+        offer.market.value,
+        repr(offer.usd_per_hour),
+        offer.as_of_from.isoformat(),
+        offer.as_of_to.isoformat(),
+        offer.source,
+        offer.confidence.value,
+    )
+
+
+def _offer(
+    provider: str,
+    region: str,
+    zone: str,
+    instance_type: str,
+    accelerator: str,
+    count: str,
+    vcpus: str,
+    memory_gib: str,
+    market: str,
+    usd_per_hour: str,
+    as_of_from: str,
+    as_of_to: str,
+    source: str,
+    confidence: str,
+) -> Offer:
+    return Offer(
+        id=offer_id(provider, zone, instance_type, accelerator, count, market),
+        provider=Provider(provider),
+        region=region,
+        zone=zone,
+        instance_type=instance_type,
+        accelerator=accelerator,
+        accelerator_count=int(count),
+        vcpus=int(vcpus),
+        memory_gib=float(memory_gib),
+        market=Market(market),
+        usd_per_hour=price(usd_per_hour),
+        as_of_from=parse_date(as_of_from),
+        as_of_to=parse_date(as_of_to),
+        source=source,
+        confidence=Confidence(confidence),
+    )

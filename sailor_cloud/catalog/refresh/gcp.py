@@ -1,0 +1,141 @@
+"""Reads GCP prices: SKUs from the Cloud Billing Catalog, machine and accelerator types per zone from Compute Engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+from sailor_cloud.catalog.refresh.fetched import Fetched, Progress, Refusal, Shape, make_offer
+from sailor_cloud.catalog.refresh.gcp_account import GcpAccount, gcp_errors
+from sailor_cloud.catalog.refresh.gcp_skus import (
+    ACCELERATORS,
+    Machine,
+    attached,
+    family_of,
+    machine_price,
+    part_prices,
+)
+from sailor_cloud.catalog.regions import Zone
+from sailor_cloud.model.offer import Market, Provider
+
+COMPUTE_ENGINE = "services/6F81-5844-456A"
+SOURCE = "cloud-billing-catalog"
+_LOCAL_SSD_GIB = 375.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ZoneTypes:
+    machines: list[Machine]
+    accelerators: dict[str, int]
+
+
+def fetch(
+    account: GcpAccount, regions: frozenset[str], known: frozenset[str], as_of: date, progress: Progress
+) -> Fetched:
+    """Return the offers of some regions, all of them if none is named.
+
+    `known` are the regions that the catalog has. What can't be read is named in `missing`; nothing is raised for it.
+    """
+    fetched = Fetched()
+    zones = _zone_types(account, regions, fetched, progress)
+    skus = _skus(account, fetched, progress) if zones else []
+    if not skus:
+        return fetched
+    prices, fetched.refused = part_prices(skus)
+    for zone, types in sorted(zones.items(), key=lambda item: item[0].name):
+        if zone.region not in known:
+            fetched.refused[Refusal.UNKNOWN_REGION] += 1
+            continue
+        listed = fetched.listed.setdefault(zone, set())
+        for machine, accelerator, count in _shapes(types):
+            shape = Shape(
+                instance_type=machine.name,
+                accelerator=ACCELERATORS[accelerator],
+                accelerator_count=count,
+                vcpus=machine.vcpus,
+                memory_gib=machine.memory_gib,
+            )
+            listed.add((shape.instance_type, shape.accelerator, count))
+            for market in (Market.ON_DEMAND, Market.SPOT):
+                price = machine_price(machine, accelerator, count, zone.region, market, prices)
+                if price is None:
+                    fetched.refused[Refusal.NO_PRICE] += 1
+                else:
+                    offer = make_offer(Provider.GCP, zone, shape, market, price, as_of=as_of, source=SOURCE)
+                    fetched.offers.append(offer)
+    return fetched
+
+
+def _shapes(types: _ZoneTypes) -> Iterator[tuple[Machine, str, int]]:
+    for machine in types.machines:
+        if machine.accelerator in ACCELERATORS:
+            yield machine, machine.accelerator, machine.accelerator_count
+        elif not machine.accelerator:
+            for accelerator, count in attached(machine, types.accelerators):
+                yield machine, accelerator, count
+
+
+def _zone_types(
+    account: GcpAccount, regions: frozenset[str], fetched: Fetched, progress: Progress
+) -> dict[Zone, _ZoneTypes]:
+    # A listing that breaks off counts as nothing: a zone may be spread over pages, and what is not listed is withdrawn.
+    machine_pages: list[tuple[str, Any]] = []
+    card_pages: list[tuple[str, Any]] = []
+    with gcp_errors("machine types of Compute Engine", fetched.missing):
+        machine_pages = list(_pages(account.machine_types(), fetched, progress, "machine types"))
+    with gcp_errors("accelerator types of Compute Engine", fetched.missing):
+        card_pages = list(_pages(account.accelerator_types(), fetched, progress, "accelerator types"))
+    machines: dict[str, list[Machine]] = {}
+    for name, scoped in machine_pages:
+        machines.setdefault(name, []).extend(_machines(scoped.machine_types))
+    cards: dict[str, dict[str, int]] = {}
+    for name, scoped in card_pages:
+        known = cards.setdefault(name, {})
+        known.update((kind.name, kind.maximum_cards_per_instance) for kind in scoped.accelerator_types)
+    zones: dict[Zone, _ZoneTypes] = {}
+    for name in sorted(set(machines) & set(cards)):
+        zone = Zone(provider=Provider.GCP, region=name.rpartition("-")[0], name=name)
+        if not regions or zone.region in regions:
+            zones[zone] = _ZoneTypes(machines=machines[name], accelerators=cards[name])
+    if machines and cards:
+        for region in sorted(regions - {zone.region for zone in zones}):
+            fetched.missing.append(f"gcp {region}: Compute Engine lists no zone of it")
+    return zones
+
+
+def _pages(listing: Iterable[Any], fetched: Fetched, progress: Progress, what: str) -> Iterator[tuple[str, Any]]:
+    for done, (scope, scoped) in enumerate(listing, start=1):
+        progress(f"gcp {what}", done, None)
+        zone = scope.removeprefix("zones/")
+        if scoped.warning.code == "UNREACHABLE":
+            fetched.missing.append(f"gcp {zone}: {what} ({scoped.warning.message or 'zone unreachable'})")
+        elif zone != scope:
+            yield zone, scoped
+
+
+def _machines(types: Iterable[Any]) -> Iterator[Machine]:
+    for kind in types:
+        if family_of(kind.name) is None:
+            continue
+        own = kind.accelerators[0] if kind.accelerators else None
+        yield Machine(
+            name=kind.name,
+            vcpus=kind.guest_cpus,
+            memory_gib=kind.memory_mb / 1024,
+            accelerator=own.guest_accelerator_type if own else "",
+            accelerator_count=own.guest_accelerator_count if own else 0,
+            local_ssd_gib=_LOCAL_SSD_GIB * kind.bundled_local_ssds.partition_count,
+        )
+
+
+def _skus(account: GcpAccount, fetched: Fetched, progress: Progress) -> list[Any]:
+    skus: list[Any] = []
+    with gcp_errors("prices of the Cloud Billing Catalog", fetched.missing):
+        for sku in account.skus(COMPUTE_ENGINE):
+            skus.append(sku)
+            if len(skus) % 500 == 0:
+                progress("gcp prices", len(skus), None)
+        return skus
+    return []  # half a list could price a machine without its dearer parts

@@ -1,0 +1,160 @@
+"""Clients of the Google Cloud APIs that prices and quotas are read from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from sailor_cloud.errors import CredentialsError
+
+_HOW = "run 'gcloud auth application-default login', or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
+_HOW_PROJECT = "set GOOGLE_CLOUD_PROJECT or give --project"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long a call may take, and how long a refused one is tried again with growing pauses."""
+
+    call_s: float = 60.0
+    first_pause_s: float = 1.0
+    longest_pause_s: float = 30.0
+    total_s: float = 180.0
+
+
+PATIENCE = Patience()
+
+
+class GcpAccount:
+    """A project and how its APIs are reached.
+
+    Endpoints may be changed by the environment variables that gcloud itself uses,
+    CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE and CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDBILLING; one without TLS is called
+    without credentials, so that a token never travels in the clear.
+    """
+
+    def __init__(self, project: str | None = None) -> None:
+        self._patience = PATIENCE
+        self._compute_endpoint = os.environ.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE")
+        self._billing_endpoint = os.environ.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDBILLING")
+        self._credentials, own_project = self._find_credentials()
+        found = project or os.environ.get("GOOGLE_CLOUD_PROJECT") or own_project
+        if not found:
+            raise CredentialsError(f"no Google Cloud project; {_HOW_PROJECT}")
+        self.project = found
+
+    def machine_types(self) -> Iterable[tuple[str, Any]]:
+        """Return (scope, scoped list) for every zone of the project."""
+        from google.cloud import compute_v1
+
+        client = compute_v1.MachineTypesClient(**self._options(self._compute_endpoint))
+        request = compute_v1.AggregatedListMachineTypesRequest(project=self.project)
+        return iter(client.aggregated_list(request=request, **self._call()))
+
+    def accelerator_types(self) -> Iterable[tuple[str, Any]]:
+        """Return (scope, scoped list) for every zone of the project."""
+        from google.cloud import compute_v1
+
+        client = compute_v1.AcceleratorTypesClient(**self._options(self._compute_endpoint))
+        request = compute_v1.AggregatedListAcceleratorTypesRequest(project=self.project)
+        return iter(client.aggregated_list(request=request, **self._call()))
+
+    def skus(self, service: str) -> Iterable[Any]:
+        """Return the SKUs of a billed service."""
+        from google.cloud import billing_v1
+
+        client = billing_v1.CloudCatalogClient(transport="rest", **self._options(self._billing_endpoint))
+        request = billing_v1.ListSkusRequest(parent=service, page_size=5000)
+        return iter(client.list_skus(request=request, **self._call()))
+
+    def region_quotas(self, region: str) -> Iterable[Any]:
+        """Return the quotas of the project in a region: metric, limit, usage."""
+        from google.cloud import compute_v1
+
+        client = compute_v1.RegionsClient(**self._options(self._compute_endpoint))
+        return list(client.get(project=self.project, region=region, **self._call()).quotas)
+
+    def project_quotas(self) -> Iterable[Any]:
+        """Return the quotas of the project as a whole."""
+        from google.cloud import compute_v1
+
+        client = compute_v1.ProjectsClient(**self._options(self._compute_endpoint))
+        return list(client.get(project=self.project, **self._call()).quotas)
+
+    def _find_credentials(self) -> tuple[Any, str | None]:
+        try:
+            import google.auth
+            from google.auth.exceptions import DefaultCredentialsError
+        except ImportError as error:
+            raise CredentialsError("the Google Cloud clients are missing; pip install 'sailor-cloud[gcp]'") from error
+        endpoints = (self._compute_endpoint, self._billing_endpoint)
+        if all(endpoint is not None and endpoint.startswith("http://") for endpoint in endpoints):
+            return _anonymous(), None
+        try:
+            credentials, project = google.auth.default(scopes=["https://www.googleapis.com/auth/cloud-platform"])
+        except DefaultCredentialsError as error:
+            raise CredentialsError(f"no Google Cloud credentials; {_HOW}") from error
+        return credentials, project
+
+    def _options(self, endpoint: str | None) -> dict[str, Any]:
+        from google.api_core.client_options import ClientOptions
+
+        if endpoint is None:
+            return {"credentials": self._credentials}
+        plain = endpoint.startswith("http://")
+        return {
+            "credentials": _anonymous() if plain else self._credentials,
+            "client_options": ClientOptions(api_endpoint=endpoint.rstrip("/")),
+        }
+
+    def _call(self) -> dict[str, Any]:
+        from google.api_core import exceptions, retry
+        from requests.exceptions import ConnectionError as RequestsConnectionError
+
+        return {
+            "timeout": self._patience.call_s,
+            "retry": retry.Retry(
+                predicate=retry.if_exception_type(
+                    exceptions.TooManyRequests,
+                    exceptions.InternalServerError,
+                    exceptions.BadGateway,
+                    exceptions.ServiceUnavailable,
+                    exceptions.GatewayTimeout,
+                    RequestsConnectionError,
+                ),
+                initial=self._patience.first_pause_s,
+                maximum=self._patience.longest_pause_s,
+                multiplier=2.0,
+                timeout=self._patience.total_s,
+            ),
+        }
+
+
+def _anonymous() -> Any:
+    from google.auth import credentials
+
+    anonymous: Any = credentials.AnonymousCredentials
+    return anonymous()
+
+
+@contextmanager
+def gcp_errors(what: str, missing: list[str]) -> Iterator[None]:
+    """Name what could not be read in `missing`. Raises CredentialsError where Google refuses the credentials."""
+    from google.api_core import exceptions
+    from google.auth.exceptions import GoogleAuthError
+    from requests.exceptions import RequestException
+
+    try:
+        yield
+    except (exceptions.Unauthorized, exceptions.Forbidden, GoogleAuthError) as error:
+        raise CredentialsError(f"Google Cloud refused to read {what}: {_brief(error)}; {_HOW}") from error
+    except exceptions.RetryError as error:
+        missing.append(f"gcp {what}: {_brief(error.cause or error)}")
+    except (exceptions.GoogleAPIError, RequestException, ValueError) as error:
+        missing.append(f"gcp {what}: {_brief(error)}")
+
+
+def _brief(error: BaseException) -> str:
+    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__

@@ -1,0 +1,161 @@
+"""One refresh: read, sift, merge with what was refreshed before, write."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from sailor_cloud import resources
+from sailor_cloud.catalog import snapshot as snapshots
+from sailor_cloud.catalog.catalog import Catalog, did_you_mean
+from sailor_cloud.catalog.refresh.fetched import Fetched, Progress, Refusal, shapes_of
+from sailor_cloud.catalog.refresh.plausible import known_ranges, sift
+from sailor_cloud.catalog.storage import load
+from sailor_cloud.clock import Clock
+from sailor_cloud.errors import CredentialsError, Problem, RequestError
+from sailor_cloud.model.offer import Offer, Provider
+
+CLOUDS = (Provider.GCP, Provider.AWS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refreshed:
+    """What a refresh brought. `missing` names what could not be read; then the refresh is partial.
+
+    `skipped` says why providers were left out that nobody named. `folder` is None where nothing could be read.
+    """
+
+    taken_at: datetime
+    folder: Path | None
+    offers: Mapping[Provider, int]
+    refused: Mapping[Refusal, int]
+    withdrawn: int
+    missing: tuple[str, ...]
+    skipped: Mapping[Provider, str] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        return self.folder is not None and not self.missing
+
+
+def refresh(
+    *,
+    providers: Sequence[Provider] = (),
+    regions: Iterable[str] = (),
+    project: str | None = None,
+    clock: Clock,
+    progress: Progress,
+) -> Refreshed:
+    """Read prices of some providers (all with credentials if none is named) and regions (all if none is named).
+
+    Writes a snapshot if anything was read. Raises CredentialsError where a named provider, or every one, has none,
+    RequestError for an unknown region, DataError where the snapshot can't be written.
+    """
+    shipped = load(resources.data_root())
+    wanted = frozenset(regions)
+    now = clock.now()
+    fetched: dict[Provider, Fetched] = {}
+    skipped: dict[Provider, str] = {}
+    for provider, own in _asked(shipped, providers, wanted).items():
+        try:
+            fetched[provider] = _fetch(provider, wanted & own, own, shipped, project, now, progress)
+        except CredentialsError as error:
+            if provider in providers:
+                raise
+            skipped[provider] = str(error)
+    if not fetched:
+        raise CredentialsError("; ".join(skipped.values()))
+    with snapshots.alone():
+        return _finish(shipped, fetched, skipped, now)
+
+
+def _asked(shipped: Catalog, providers: Sequence[Provider], regions: frozenset[str]) -> dict[Provider, frozenset[str]]:
+    """Return the regions that each provider to be read has."""
+    own = {provider: frozenset(region.name for region in shipped.regions(provider)) for provider in providers or CLOUDS}
+    known = frozenset().union(*own.values())
+    unknown = sorted(regions - known)
+    if unknown:
+        raise RequestError(
+            [
+                Problem(
+                    path="--region",
+                    message=f"{name!r} is no region of {' or '.join(own)}",
+                    hint=did_you_mean(name, known),
+                )
+                for name in unknown
+            ]
+        )
+    return {provider: names for provider, names in own.items() if not regions or regions & names}
+
+
+def _fetch(
+    provider: Provider,
+    regions: frozenset[str],
+    known: frozenset[str],
+    shipped: Catalog,
+    project: str | None,
+    now: datetime,
+    progress: Progress,
+) -> Fetched:
+    if provider is Provider.GCP:
+        from sailor_cloud.catalog.refresh import gcp
+        from sailor_cloud.catalog.refresh.gcp_account import GcpAccount
+
+        return gcp.fetch(GcpAccount(project), regions, known, now.date(), progress)
+    from sailor_cloud.catalog.refresh import aws
+    from sailor_cloud.catalog.refresh.aws_account import AwsAccount
+
+    shapes = shapes_of(shipped.offers(provider=provider))
+    return aws.fetch(AwsAccount(), regions, known, shapes, now, progress)
+
+
+def _finish(
+    shipped: Catalog, fetched: Mapping[Provider, Fetched], skipped: Mapping[Provider, str], now: datetime
+) -> Refreshed:
+    current = load()
+    previous = snapshots.latest()
+    ranges = known_ranges(shipped.offers())
+    merged = {} if previous is None else {offer.id: offer for offer in previous.offers}
+    counts: dict[Provider, int] = {}
+    refused: Counter[Refusal] = Counter()
+    zones = {current.zone(name) for name in current.zones()}
+    for provider, found in fetched.items():
+        kept, faults = sift(found.offers, current.offers(), ranges)
+        refused += found.refused + faults
+        counts[provider] = len(kept)
+        merged.update((offer.id, offer) for offer in kept)
+        zones |= {zone for zone in found.listed if zone.name in {offer.zone for offer in kept}}
+    missing = tuple(fault for found in fetched.values() for fault in found.missing)
+    before = frozenset() if previous is None else previous.withdrawn
+    gone = _withdrawn({offer.id: offer for offer in shipped.offers()} | merged, before, fetched)
+    folder = None
+    if any(counts.values()):
+        folder = snapshots.write(merged.values(), gone, zones, taken_at=now).folder
+    return Refreshed(
+        taken_at=now,
+        folder=folder,
+        offers=counts,
+        refused=dict(refused),
+        withdrawn=len(gone),
+        missing=missing,
+        skipped=skipped,
+    )
+
+
+def _withdrawn(
+    offers: Mapping[str, Offer], before: frozenset[str], fetched: Mapping[Provider, Fetched]
+) -> frozenset[str]:
+    """Return the ids of offers that their zone does not list: by this reading, else by the one before."""
+    listed = {zone.name: shapes for found in fetched.values() for zone, shapes in found.listed.items()}
+    return frozenset(
+        offer.id
+        for offer in offers.values()
+        if (
+            (offer.instance_type, offer.accelerator, offer.accelerator_count) not in listed[offer.zone]
+            if offer.zone in listed
+            else offer.id in before
+        )
+    )

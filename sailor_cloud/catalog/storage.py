@@ -1,0 +1,212 @@
+"""Loads the catalog from a pricing folder: the shipped one, or one that a user names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from sailor_cloud import resources
+from sailor_cloud.catalog import snapshot as snapshots
+from sailor_cloud.catalog.catalog import Catalog
+from sailor_cloud.catalog.interruptions import BANDS, Interruptions, InterruptionTable
+from sailor_cloud.catalog.offer_file import read_offers
+from sailor_cloud.catalog.regions import Region, Zone
+from sailor_cloud.catalog.services import Service, ServicePrice, Services
+from sailor_cloud.catalog.tables import (
+    Source,
+    optional,
+    parse_date,
+    price,
+    read_frame,
+    records,
+)
+from sailor_cloud.errors import DataError
+from sailor_cloud.model.offer import Accelerator, Confidence, Provider
+
+T = TypeVar("T")
+
+_ACCELERATOR_COLUMNS = (
+    "name",
+    "vendor",
+    "memory_gib",
+    "peak_tflops_fp32",
+    "peak_tflops_tf32",
+    "peak_tflops_fp16",
+    "peak_tflops_bf16",
+    "memory_bandwidth_gb_per_s",
+    "nvlink_gb_per_s",
+    "pcie_generation",
+    "compute_capability",
+    "source",
+    "confidence",
+)
+_REGION_COLUMNS = (
+    "provider",
+    "region",
+    "location",
+    "continent",
+    "latitude",
+    "longitude",
+    "grid_gco2_per_kwh",
+    "carbon_free_fraction",
+    "source",
+)
+_SERVICE_COLUMNS = (
+    "provider",
+    "region",
+    "service",
+    "usd_per_unit",
+    "unit",
+    "as_of_from",
+    "as_of_to",
+    "source",
+    "confidence",
+)
+_INTERRUPTION_COLUMNS = ("provider", "region", "instance_type", "monthly_interruption_frequency", "as_of", "source")
+
+
+def load(root: Path | None = None, *, pricing: Path | None = None) -> Catalog:
+    """Return the catalog of the shipped data with this user's refreshed prices over it.
+
+    `root` names another data folder and `pricing` another pricing folder; both leave refreshed prices out, and files
+    that `pricing` lacks come from the one under the root. Raises DataError.
+    """
+    shipped = (root or resources.data_root()) / "pricing"
+    folders = [shipped] if pricing is None else [_existing(pricing), shipped]
+    offers = tuple(offer for path in _offer_files(folders) for offer in read_offers(path))
+    refreshed = snapshots.latest() if root is None and pricing is None else None
+    if refreshed is not None:
+        offers = snapshots.overlay(offers, refreshed)
+        folders = [refreshed.folder, *folders]
+    return Catalog(
+        offers=offers,
+        accelerators=_read(folders, "accelerators.csv", _ACCELERATOR_COLUMNS, _accelerator),
+        zones=_read(folders, "zones.csv", ("provider", "region", "zone"), _zone),
+        regions=_read(folders, "regions.csv", _REGION_COLUMNS, _region),
+        services=Services(_read(folders, "services.csv", _SERVICE_COLUMNS, _service)),
+        interruptions=InterruptionTable(
+            _read(folders, "spot_interruptions.csv", _INTERRUPTION_COLUMNS, _interruptions)
+        ),
+        sources=_read(folders, "sources.csv", ("id", "citation", "licence"), _source),
+    )
+
+
+def _existing(folder: Path) -> Path:
+    if not folder.is_dir():
+        raise DataError(f"{folder} is not a folder; --pricing wants one with files as in pricing/README.md")
+    return folder
+
+
+def _offer_files(folders: Sequence[Path]) -> list[Path]:
+    for folder in folders:
+        files = sorted((folder / "offers").glob("*.csv"))
+        if files:
+            return files
+    raise DataError(f"no offers in {folders[-1] / 'offers'}; reinstall sailor-cloud")
+
+
+def _read(folders: Sequence[Path], name: str, columns: Sequence[str], build: Callable[..., T]) -> list[T]:
+    path = next((folder / name for folder in folders if (folder / name).is_file()), folders[-1] / name)
+    return list(records(path, read_frame(path, columns), columns, build))
+
+
+def _accelerator(
+    name: str,
+    vendor: str,
+    memory_gib: str,
+    fp32: str,
+    tf32: str,
+    fp16: str,
+    bf16: str,
+    memory_bandwidth: str,
+    nvlink: str,
+    pcie: str,
+    capability: str,
+    source: str,
+    confidence: str,
+) -> Accelerator:
+    return Accelerator(
+        name=name,
+        vendor=vendor,
+        memory_gib=float(memory_gib),
+        peak_tflops_fp32=optional(fp32),
+        peak_tflops_tf32=optional(tf32),
+        peak_tflops_fp16=optional(fp16),
+        peak_tflops_bf16=optional(bf16),
+        memory_bandwidth_gb_per_s=float(memory_bandwidth),
+        nvlink_gb_per_s=optional(nvlink),
+        pcie_generation=int(pcie) if pcie else None,
+        compute_capability=optional(capability),
+        source=source,
+        confidence=Confidence(confidence),
+    )
+
+
+def _zone(provider: str, region: str, zone: str) -> Zone:
+    return Zone(provider=Provider(provider), region=region, name=zone)
+
+
+def _region(
+    provider: str,
+    region: str,
+    location: str,
+    continent: str,
+    latitude: str,
+    longitude: str,
+    carbon: str,
+    carbon_free: str,
+    source: str,
+) -> Region:
+    return Region(
+        provider=Provider(provider),
+        name=region,
+        location=location,
+        continent=continent,
+        latitude=optional(latitude),
+        longitude=optional(longitude),
+        grid_gco2_per_kwh=optional(carbon),
+        carbon_free_fraction=optional(carbon_free),
+        source=source,
+    )
+
+
+def _service(
+    provider: str,
+    region: str,
+    service: str,
+    usd_per_unit: str,
+    unit: str,
+    as_of_from: str,
+    as_of_to: str,
+    source: str,
+    confidence: str,
+) -> ServicePrice:
+    return ServicePrice(
+        provider=Provider(provider),
+        region=region,
+        service=Service(service),
+        usd_per_unit=price(usd_per_unit),
+        unit=unit,
+        as_of_from=parse_date(as_of_from),
+        as_of_to=parse_date(as_of_to),
+        source=source,
+        confidence=Confidence(confidence),
+    )
+
+
+def _interruptions(provider: str, region: str, instance_type: str, band: str, as_of: str, source: str) -> Interruptions:
+    low, high = BANDS[band]
+    return Interruptions(
+        provider=Provider(provider),
+        region=region,
+        instance_type=instance_type,
+        low=low,
+        high=high,
+        as_of=parse_date(as_of),
+        source=source,
+    )
+
+
+def _source(source_id: str, citation: str, licence: str) -> Source:
+    return Source(id=source_id, citation=citation, licence=licence)

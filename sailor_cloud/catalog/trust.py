@@ -1,0 +1,21 @@
+"""How old a price may be. Only the price of an offer goes stale; example prices of the local provider never do."""
+
+from __future__ import annotations
+
+from datetime import date
+
+from sailor_cloud.model.offer import Confidence, Market, Offer
+
+OLDEST_DAYS = {Market.ON_DEMAND: 90, Market.SPOT: 7}
+
+
+def age_days(offer: Offer, as_of: date) -> int:
+    """Return the age of an offer's price; a price known between two dates counts from the older one."""
+    return (as_of - offer.as_of_from).days
+
+
+def is_stale(offer: Offer, as_of: date) -> bool:
+    """Tell whether a price is too old to spend money on without being asked to."""
+    if offer.confidence is Confidence.EXAMPLE:
+        return False
+    return age_days(offer, as_of) > OLDEST_DAYS[offer.market]

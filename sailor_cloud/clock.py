@@ -1,0 +1,53 @@
+"""Time enters the program through one injected clock."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Tells the time of day (timezone-aware, UTC) and a monotonic number of seconds."""
+
+    def now(self) -> datetime: ...
+
+    def monotonic_s(self) -> float: ...
+
+
+class SystemClock:
+    """The machine's own clock."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class DatedClock:
+    """A clock that is always at one instant but still measures how long things take; what `--as-of` uses."""
+
+    instant: datetime
+
+    def now(self) -> datetime:
+        return self.instant
+
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+
+@dataclass(slots=True)
+class FixedClock:
+    """A clock that stands still until it is advanced; what tests use."""
+
+    instant: datetime
+    elapsed_s: float = 0.0
+
+    def now(self) -> datetime:
+        return self.instant
+
+    def monotonic_s(self) -> float:
+        return self.elapsed_s

@@ -1,0 +1,85 @@
+"""The errors that sailor-cloud raises on purpose; each carries the exit code of the command that meets it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One fault in an input file: where it is, what is wrong and what to do about it."""
+
+    path: str
+    message: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        place = f"{self.path}: " if self.path else ""
+        return f"{place}{self.message}" + (f" ({self.hint})" if self.hint else "")
+
+
+class SailorError(Exception):
+    """An expected failure; its text says what is wrong, with the values, and the next step."""
+
+    exit_code = 1
+
+
+class RequestError(SailorError):
+    """Wrong input. All problems of one file are reported together."""
+
+    exit_code = 2
+
+    def __init__(self, problems: Sequence[Problem] | str) -> None:
+        self.problems = (Problem(path="", message=problems),) if isinstance(problems, str) else tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+class DataError(SailorError):
+    """Price, bandwidth or profile data that is missing or can't be trusted."""
+
+
+class MissingPriceError(DataError):
+    """Nothing is ever priced at 0 because its price is unknown."""
+
+
+class StalePriceError(DataError):
+    """A price is too old to spend money on."""
+
+
+class ProfileMissingError(DataError):
+    """No compute profile and no datasheet figures for an accelerator."""
+
+
+class ProvisionError(SailorError):
+    """Resources could not be created or removed."""
+
+
+class TerraformError(ProvisionError):
+    """Terraform failed; `diagnostics` are its own error summaries."""
+
+    def __init__(self, message: str, diagnostics: Sequence[str] = ()) -> None:
+        self.diagnostics = tuple(diagnostics)
+        super().__init__(message)
+
+
+class StockoutError(ProvisionError):
+    """The provider has no capacity for an instance type in a zone."""
+
+
+class QuotaError(ProvisionError):
+    """The account may not buy as much as the plan needs."""
+
+
+class CredentialsError(ProvisionError):
+    """The provider refused the credentials, or there are none."""
+
+
+class LaunchError(SailorError):
+    """A node or a rank could not be reached, started or kept running."""
+
+
+class BudgetExceeded(SailorError):  # noqa: N818 - the name is part of the public interface in docs/design.md
+    """The run was stopped by its budget or deadline after a clean teardown."""
+
+    exit_code = 4

@@ -1,0 +1,221 @@
+"""The PlanDocument: one value for `plan -o`, `--json`, `up --plan`, `simulate`, `diff` and `export`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date, datetime
+from enum import StrEnum
+from typing import Any
+
+from sailor_cloud.model.job import Constraints, Goal, Job
+from sailor_cloud.model.offer import Offer
+from sailor_cloud.model.plan import Plan
+
+SCHEMA_VERSION = 1
+
+
+class Status(StrEnum):
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+
+
+class CostKind(StrEnum):
+    """Groups of cost lines, in the order in which reports show them."""
+
+    COMPUTE = "compute"
+    DISK = "disk"
+    ADDRESS = "address"
+    EGRESS = "egress"
+    CHECKPOINT = "checkpoint"
+    STARTUP = "startup"
+    TEARDOWN = "teardown"
+    RECOVERY = "recovery"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkUse:
+    """A connection between two zones that the plan's traffic crosses, with the figures used for it."""
+
+    src_zone: str
+    dst_zone: str
+    bytes_per_iteration: float
+    bandwidth_bytes_per_s: float
+    rtt_ms: float
+    usd_per_gb: float
+    measured: bool
+    source: str
+    as_of: date
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileRef:
+    """A compute profile by name and content."""
+
+    id: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    offers: tuple[Offer, ...]
+    links: tuple[LinkUse, ...]
+    compute_profiles: tuple[ProfileRef, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """What the search optimised and the value it reached; a larger value is better only for throughput."""
+
+    goal: Goal
+    value: float
+    unit: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    seconds: float
+    columns: int
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waits:
+    """Seconds of one iteration that the busiest path spends on each thing; they sum to the iteration."""
+
+    compute_s: float
+    transfer_s: float
+    bubble_s: float
+    sync_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageMemory:
+    """Peak bytes of one device of a stage, by part, against what the device can hold."""
+
+    pipeline: int
+    stage: int
+    parts: dict[str, int]
+    total_bytes: int
+    limit_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """How the plan will run. `error_p50` and `error_p90` are relative errors of the iteration time."""
+
+    iteration_s: float
+    iteration_s_replay: float
+    error_p50: float
+    error_p90: float
+    throughput_iterations_per_s: float
+    samples_per_s: float
+    duration_s: float | None
+    waits: Waits
+    memory: tuple[StageMemory, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostLine:
+    """One thing that is paid for; `usd` is the expected and `worst_usd` the worst case."""
+
+    kind: CostKind
+    what: str
+    quantity: float
+    unit: str
+    usd_per_unit: float
+    usd: float
+    worst_usd: float
+    price_source: str
+    price_as_of: date
+    stale: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Money of the whole run, all-in. Without a number of steps the totals are None."""
+
+    usd_per_iteration: float
+    usd_per_hour: float
+    worst_case_usd_per_hour: float
+    total_usd: float | None
+    worst_case_usd: float | None
+    lines: tuple[CostLine, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """Another plan worth knowing, and what it would bring."""
+
+    label: str
+    plan: Plan
+    iteration_s: float
+    throughput_iterations_per_s: float
+    usd_per_hour: float
+    total_usd: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected:
+    """Something that was ruled out before or during the search."""
+
+    what: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Infeasibility:
+    """The constraint that can't be met and the smallest change that would do."""
+
+    constraint: str
+    limit: float | None
+    needed: float | None
+    unit: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanDocument:
+    """See docs/design.md. `plan`, `prediction`, `cost`, `objective` are None exactly when `status` is infeasible.
+
+    `ttl_s` is the longest time that the nodes may live after their start: the deadline with its grace, else the
+    budget divided by the worst-case rate.
+    """
+
+    schema_version: int
+    status: Status
+    created_at: datetime
+    as_of: datetime
+    job: Job
+    inputs: Inputs
+    objective: Objective | None
+    constraints: Constraints
+    optimality_gap: float | None
+    bound: float | None
+    search: Search
+    plan: Plan | None
+    prediction: Prediction | None
+    cost: Cost | None
+    ttl_s: float | None
+    infeasibility: Infeasibility | None
+    alternatives: tuple[Alternative, ...]
+    rejected: tuple[Rejected, ...]
+
+    def to_json(self) -> str:
+        """Return the document as indented JSON; the same document gives the same text."""
+        from sailor_cloud.model.document_json import dump_json
+
+        return dump_json(self)
+
+    @classmethod
+    def from_json(cls, text: str | bytes, *, origin: str = "plan document") -> PlanDocument:
+        """Read a document back. Raises RequestError with every fault and its path."""
+        from sailor_cloud.model.document_json import load_json
+
+        return load_json(text, origin=origin)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the document as plain JSON values."""
+        from sailor_cloud.model.document_json import to_dict
+
+        return to_dict(self)

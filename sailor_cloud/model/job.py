@@ -1,0 +1,176 @@
+"""The job: what to train, under which budget, on which resources. Its file format is described in docs/design.md."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
+
+from sailor_cloud.model.decoder import Family
+from sailor_cloud.model.offer import Market, Precision, Provider
+from sailor_cloud.units import parse_duration_s
+
+
+class Goal(StrEnum):
+    MAXIMIZE_THROUGHPUT = "maximize-throughput"
+    MINIMIZE_COST = "minimize-cost"
+    MINIMIZE_TIME = "minimize-time"
+
+
+class Optimizer(StrEnum):
+    ADAMW = "adamw"
+    SGD = "sgd"
+
+
+class Schedule(StrEnum):
+    CONSTANT = "constant"
+    COSINE = "cosine"
+
+
+class DataFormat(StrEnum):
+    BYTES = "bytes"
+    TEXT = "text"
+    TOKENS = "tokens"
+
+
+class NetworkAccess(StrEnum):
+    PUBLIC_SSH = "public-ssh"
+    PRIVATE = "private"
+
+
+def _seconds(value: Any) -> Any:
+    if isinstance(value, str):
+        return parse_duration_s(value)
+    return value
+
+
+def _duration_text(seconds: float) -> str:
+    whole = int(seconds)
+    return f"{whole}s" if whole == seconds else f"{seconds}s"
+
+
+Duration = Annotated[
+    float,
+    BeforeValidator(_seconds, json_schema_input_type=str | float),
+    PlainSerializer(_duration_text, return_type=str, when_used="json"),
+    Field(gt=0, description="A duration such as 90s, 10m, 24h or 1h30m; a bare number is seconds."),
+]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ModelSource(_Part):
+    """Exactly one of: a preset's name, a Hugging Face config file, or sizes under Hugging Face's names."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    preset: str | None = None
+    config: str | None = None
+    model_type: Family | None = None
+    vocab_size: int | None = Field(default=None, gt=0)
+    hidden_size: int | None = Field(default=None, gt=0)
+    num_hidden_layers: int | None = Field(default=None, gt=0)
+    num_attention_heads: int | None = Field(default=None, gt=0)
+    num_key_value_heads: int | None = Field(default=None, gt=0)
+    intermediate_size: int | None = Field(default=None, gt=0)
+    max_position_embeddings: int | None = Field(default=None, gt=0)
+    tie_word_embeddings: bool | None = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        inline = {name for name in type(self).model_fields if name not in ("preset", "config")} & self.given
+        if sum((self.preset is not None, self.config is not None, bool(inline))) != 1:
+            raise ValueError("give exactly one of preset, config or inline sizes")
+        if inline:
+            required = ("model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
+            missing = [name for name in required if name not in inline]
+            if missing:
+                raise ValueError(f"inline sizes lack {', '.join(missing)}")
+        return self
+
+    @property
+    def given(self) -> set[str]:
+        """Names of the fields that the job sets."""
+        return {name for name in type(self).model_fields if getattr(self, name) is not None}
+
+
+class DataSource(_Part):
+    """Training data: `synthetic`, `python-stdlib` (the interpreter's own library as text), a path, gs:// or s3://."""
+
+    source: str = "synthetic"
+    format: DataFormat = DataFormat.BYTES
+    tokenizer: str | None = None
+
+
+class Training(_Part):
+    """How the model is trained. `steps` may be left out; then only rates are known, no totals."""
+
+    global_batch_size: int = Field(gt=0)
+    sequence_length: int = Field(gt=0)
+    steps: int | None = Field(default=None, gt=0)
+    optimizer: Optimizer = Optimizer.ADAMW
+    learning_rate: float = Field(default=3.0e-4, gt=0)
+    weight_decay: float = Field(default=0.01, ge=0)
+    schedule: Schedule = Schedule.COSINE
+    warmup_steps: int = Field(default=0, ge=0)
+    gradient_clipping: float | None = Field(default=None, gt=0)
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    precision: Precision = Precision.FP32
+    seed: int = Field(default=0, ge=0)
+
+
+class Constraints(_Part):
+    """Limits that a plan must keep; None means no limit."""
+
+    budget_usd: float | None = Field(default=None, gt=0)
+    deadline: Duration | None = None
+    max_usd_per_hour: float | None = Field(default=None, gt=0)
+    min_throughput: float | None = Field(default=None, gt=0, description="Iterations per second.")
+    max_usd_per_iteration: float | None = Field(default=None, gt=0)
+    max_nodes: int | None = Field(default=None, gt=0)
+
+
+class Resource(_Part):
+    """Devices that may be used: at most so many of each accelerator per zone of this entry."""
+
+    provider: Provider
+    zones: tuple[str, ...] = Field(min_length=1)
+    markets: tuple[Market, ...] = Field(default=(Market.ON_DEMAND,), min_length=1)
+    accelerators: dict[str, Annotated[int, Field(gt=0)]] = Field(min_length=1)
+    instance_types: tuple[str, ...] | None = None
+
+
+class GcpAccount(_Part):
+    project: str
+
+
+class Cloud(_Part):
+    gcp: GcpAccount | None = None
+    owner: str | None = None
+    network: NetworkAccess = NetworkAccess.PUBLIC_SSH
+    image: str | None = None
+
+
+class Checkpoint(_Part):
+    """When to save, how many to keep, and where; `to: null` keeps checkpoints inside the run."""
+
+    every: Duration = 600.0
+    keep: int = Field(default=3, gt=0)
+    to: str | None = None
+
+
+class Job(_Part):
+    """One job file, validated."""
+
+    name: str = Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")
+    model: ModelSource
+    data: DataSource = DataSource()
+    training: Training
+    goal: Goal = Goal.MAXIMIZE_THROUGHPUT
+    constraints: Constraints = Constraints()
+    resources: tuple[Resource, ...] = Field(min_length=1)
+    cloud: Cloud = Cloud()
+    checkpoint: Checkpoint = Checkpoint()

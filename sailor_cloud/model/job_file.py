@@ -1,0 +1,80 @@
+"""Reads a job from the text of its YAML file and reports every fault with its place."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from sailor_cloud.errors import Problem, RequestError
+from sailor_cloud.model.job import Job
+
+
+def parse_job(text: str, *, origin: str = "job") -> Job:
+    """Return the job that a YAML text describes. Raises RequestError with all faults, each with path and hint."""
+    try:
+        raw = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise RequestError([Problem(path=origin, message=f"is not YAML: {error}")]) from error
+    if not isinstance(raw, dict):
+        message = f"must be a mapping with name, model, training and resources; it is {type(raw).__name__}"
+        raise RequestError([Problem(path=origin, message=message)])
+    try:
+        return Job.model_validate(raw)
+    except ValidationError as error:
+        raise RequestError([_problem(origin, fault) for fault in error.errors()]) from error
+
+
+def _problem(origin: str, fault: ErrorDetails) -> Problem:
+    path = f"{origin}: {_dotted(fault['loc'])}"
+    given = fault.get("input")
+    match fault["type"]:
+        case "missing":
+            return Problem(path=path, message="is missing", hint=f"add '{fault['loc'][-1]}'")
+        case "extra_forbidden":
+            return Problem(path=path, message="is not a field here", hint=_field_hint(fault["loc"]))
+        case "enum":
+            expected = str(fault.get("ctx", {}).get("expected", ""))
+            return Problem(path=path, message=f"is {given!r}", hint=f"one of {expected}")
+        case "string_pattern_mismatch":
+            hint = "lower-case letters, digits and hyphens, at most 40 characters, not ending in a hyphen"
+            return Problem(path=path, message=f"is {given!r}", hint=hint)
+    shown = "" if isinstance(given, dict | list) else f", got {given!r}"
+    return Problem(path=path, message=fault["msg"].removeprefix("Value error, ") + shown)
+
+
+def _dotted(location: Sequence[int | str]) -> str:
+    text = ""
+    for part in location:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text or "file"
+
+
+def _field_hint(location: Sequence[int | str]) -> str:
+    names = _fields_at(location[:-1])
+    close = difflib.get_close_matches(str(location[-1]), names, n=1)
+    return f"did you mean '{close[0]}'?" if close else f"known: {', '.join(names)}"
+
+
+def _fields_at(location: Sequence[int | str]) -> list[str]:
+    model: type[BaseModel] = Job
+    for part in location:
+        if isinstance(part, str) and part in model.model_fields:
+            found = _model_in(model.model_fields[part].annotation)
+            if found is not None:
+                model = found
+    return list(model.model_fields)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for argument in getattr(annotation, "__args__", ()):
+        found = _model_in(argument)
+        if found is not None:
+            return found
+    return None

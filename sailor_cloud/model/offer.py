@@ -1,0 +1,91 @@
+"""What can be bought: accelerators, and offers of whole instances that carry them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date
+from enum import StrEnum
+
+
+class Provider(StrEnum):
+    GCP = "gcp"
+    AWS = "aws"
+    LOCAL = "local"
+
+
+class Market(StrEnum):
+    ON_DEMAND = "on-demand"
+    SPOT = "spot"
+
+
+class Confidence(StrEnum):
+    """How far a figure may be trusted; `example` marks the made-up prices of the local provider."""
+
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+    EXAMPLE = "example"
+
+
+class Precision(StrEnum):
+    FP32 = "fp32"
+    TF32 = "tf32"
+    BF16 = "bf16"
+    FP16 = "fp16"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accelerator:
+    """A GPU model with its memory, or one of the local provider's stand-ins.
+
+    Peak rates are dense, in TFLOP/s; None where the part has no such unit. `memory_bandwidth_gb_per_s` counts
+    10**9 bytes. `nvlink_gb_per_s` is the sum of both directions per device.
+    """
+
+    name: str
+    vendor: str
+    memory_gib: float
+    peak_tflops_fp32: float | None
+    peak_tflops_tf32: float | None
+    peak_tflops_fp16: float | None
+    peak_tflops_bf16: float | None
+    memory_bandwidth_gb_per_s: float
+    nvlink_gb_per_s: float | None
+    pcie_generation: int | None
+    compute_capability: float | None
+    source: str
+    confidence: Confidence
+
+    def peak_tflops(self, precision: Precision) -> float | None:
+        """Return the peak rate at a precision, or None where the accelerator lacks it."""
+        return {
+            Precision.FP32: self.peak_tflops_fp32,
+            Precision.TF32: self.peak_tflops_tf32,
+            Precision.FP16: self.peak_tflops_fp16,
+            Precision.BF16: self.peak_tflops_bf16,
+        }[precision]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """One instance type with its accelerators, in one zone and market, at one price.
+
+    `id` names the offer inside a PlanDocument and is never taken apart. A figure known only to lie between two
+    dates has `as_of_from` < `as_of_to`; its age counts from the older one.
+    """
+
+    id: str
+    provider: Provider
+    region: str
+    zone: str
+    instance_type: str
+    accelerator: str
+    accelerator_count: int
+    vcpus: int
+    memory_gib: float
+    market: Market
+    usd_per_hour: float
+    as_of_from: date
+    as_of_to: date
+    source: str
+    confidence: Confidence

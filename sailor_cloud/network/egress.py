@@ -1,0 +1,103 @@
+"""What a byte costs when it leaves a zone, and who pays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date
+from enum import StrEnum
+
+from sailor_cloud.errors import MissingPriceError
+from sailor_cloud.model.offer import Confidence, Provider
+from sailor_cloud.network.zones import Scope, ZoneInfo, scope_of
+from sailor_cloud.units import GB, GIB
+
+
+class Payer(StrEnum):
+    SENDER = "sender"
+    RECEIVER = "receiver"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EgressRow:
+    """One line of the price file; `src` and `dst` are names in the scopes, `*` means any."""
+
+    provider: Provider
+    src_scope: str
+    src: str
+    dst_scope: str
+    dst: str
+    payer: Payer
+    usd_per_unit: float
+    unit: str
+    tier: str
+    as_of_from: date
+    as_of_to: date
+    source: str
+    confidence: Confidence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EgressPrice:
+    """What one side pays per 10**9 bytes. Volume discounts are left out: the dearest tier counts."""
+
+    usd_per_gb: float
+    payer: Payer
+    payer_zone: str
+    scope: Scope
+    as_of_from: date
+    as_of_to: date
+    source: str
+    confidence: Confidence
+
+
+class EgressTable:
+    """Egress prices, looked up from the narrowest scope that has one."""
+
+    def __init__(self, rows: Iterable[EgressRow]) -> None:
+        self._rows: dict[tuple[Provider, str, str, str], list[EgressRow]] = {}
+        self._internet: dict[tuple[Provider, str], list[EgressRow]] = {}
+        for row in rows:
+            if row.dst_scope == "internet":
+                self._internet.setdefault((row.provider, row.src), []).append(row)
+            else:
+                key = (row.provider, f"{row.src_scope}>{row.dst_scope}", row.src, row.dst)
+                self._rows.setdefault(key, []).append(row)
+
+    def prices(self, src: ZoneInfo, dst: ZoneInfo) -> tuple[EgressPrice, ...]:
+        """Return one price per payer, sender first. Raises MissingPriceError."""
+        scope = scope_of(src, dst)
+        rows = self._find(src, dst, scope)
+        if not rows:
+            raise MissingPriceError(
+                f"no egress price from {src.name} ({src.provider} {src.region}) to {dst.name} "
+                f"({dst.provider} {dst.region}); leave one of the zones out of the job's resources"
+            )
+        dearest: dict[Payer, EgressRow] = {}
+        for row in rows:
+            if row.payer not in dearest or row.usd_per_unit > dearest[row.payer].usd_per_unit:
+                dearest[row.payer] = row
+        return tuple(
+            EgressPrice(
+                usd_per_gb=row.usd_per_unit * (GB / GIB if row.unit == "GiB" else 1.0),
+                payer=payer,
+                payer_zone=src.name if payer is Payer.SENDER else dst.name,
+                scope=scope,
+                as_of_from=row.as_of_from,
+                as_of_to=row.as_of_to,
+                source=row.source,
+                confidence=row.confidence,
+            )
+            for payer, row in sorted(dearest.items(), key=lambda item: item[0] is Payer.RECEIVER)
+        )
+
+    def _find(self, src: ZoneInfo, dst: ZoneInfo, scope: Scope) -> list[EgressRow]:
+        provider = src.provider
+        if scope in (Scope.SAME_ZONE, Scope.OTHER_ZONE):
+            return self._rows.get((provider, f"{scope}>{scope}", "*", "*"), [])
+        if scope is Scope.OTHER_REGION:
+            return self._rows.get((provider, "region>region", src.region, dst.region)) or self._rows.get(
+                (provider, "egress-group>egress-group", src.egress_group, dst.egress_group), []
+            )
+        exact = self._rows.get((provider, f"region>{dst.provider}-region", src.region, dst.region))
+        return exact or self._internet.get((provider, src.region), [])

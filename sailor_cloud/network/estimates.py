@@ -1,0 +1,120 @@
+"""Stated estimates for links that nobody measured.
+
+Every rule gives a scaled copy of a measured curve and says how far off it may be: the error of the bandwidth that
+9 of 10 comparable measurements keep when the rule predicts them without having seen them. bandwidth_profiles/README.md
+tells how each figure came about; tests/network/test_network_estimates.py recomputes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from sailor_cloud.network.link import Link, ramp_rtt_s
+from sailor_cloud.network.records import Curve, InstanceNetwork, RegionPair
+
+MEASURED_ERROR = 0.06
+MEASURED_ACROSS_REGIONS_ERROR = 0.2
+ELSEWHERE_ERROR = 0.1
+# Between two types no cloud was measured: judgement.
+MIXED_ERROR = 0.3
+MORE_PAIRS_ERROR = 0.4
+INSTANCE_ERROR = 0.4
+DEVICE_LINK_ERROR = 0.7
+ROUND_TRIP_ERROR = 0.65
+RTT_ERROR = 0.43
+
+# Share of an instance's network limit that NCCL reached over TCP: median of A100-40 and V100-16 at 1, 2 and 4 pairs,
+# max_bytes_per_s of curves.csv over baseline_gbit_per_s of instances.csv (0.72 to 0.97).
+INSTANCE_SHARE = 0.86
+# One pair alone reached at most 2.6 GB/s over TCP (A100-40 x 1 on 3 GB/s).
+ONE_PAIR_BYTES_PER_S = 2.6e9
+# Rates of more than one 100 Gbit/s card hold only inside a zone (EFA, GPUDirect).
+BETWEEN_ZONES_BYTES_PER_S = 12.5e9
+# Share of a device link's rate in one direction that NCCL reached: median over A100, V100, GH and RTX (0.28 to 0.89).
+DEVICE_LINK_SHARE = 0.67
+# Round trips between zones of a region stay under 1 ms (95th percentile). Source: Google Cloud, "Regions and zones".
+IN_REGION_RTT_S = 1e-3
+# Types whose curves lend their shape: the data centre GPUs; the others ran behind slow links of their own.
+SHAPE_ACCELERATORS = frozenset({"A100-40", "A100-80", "V100-16", "GH-96"})
+
+
+def measured_link(curve: Curve, *, error: float = MEASURED_ERROR, rtt_s: float | None = None) -> Link:
+    """Return the link of a curve; without a measured round trip it gets the one that the curve's start implies."""
+    if rtt_s is None and curve.rtt_ms is not None:
+        rtt_s = curve.rtt_ms / 1e3
+    if rtt_s is None:
+        rtt_s = ramp_rtt_s(curve.a, curve.b, curve.c, curve.min_bytes, curve.max_bytes_per_s)
+    return Link(
+        a=curve.a,
+        b=curve.b,
+        c=curve.c,
+        min_bytes=curve.min_bytes,
+        max_bytes=curve.max_bytes,
+        max_bytes_per_s=curve.max_bytes_per_s,
+        rtt_s=rtt_s,
+        pairs=curve.pairs,
+        measured=curve.measured,
+        error=error,
+        source=curve.source,
+        as_of=curve.as_of,
+    )
+
+
+def estimated(link: Link, *, error: float) -> Link:
+    return replace(link, measured=False, error=max(error, link.error))
+
+
+def for_pairs(link: Link, pairs: int) -> Link:
+    """Return the link for another number of pairs: as it is for fewer, growing in proportion for more."""
+    if pairs <= link.pairs:
+        return replace(link, pairs=pairs)
+    grown = link.scaled(pairs / link.pairs)
+    return estimated(replace(grown, pairs=pairs), error=MORE_PAIRS_ERROR)
+
+
+def shaped_like_nearest(curves: Iterable[Curve], rate_bytes_per_s: float, *, pairs: int, error: float) -> Link:
+    """Return a link of a given highest rate, shaped like the measured curve whose highest rate is nearest in ratio."""
+    nearest = min(
+        curves,
+        key=lambda curve: (
+            max(curve.max_bytes_per_s / rate_bytes_per_s, rate_bytes_per_s / curve.max_bytes_per_s),
+            curve.src_accelerator,
+            curve.pairs,
+        ),
+    )
+    link = measured_link(nearest).scaled(rate_bytes_per_s / nearest.max_bytes_per_s)
+    rtt_s = min(ramp_rtt_s(link.a, link.b, link.c, link.min_bytes, link.max_bytes_per_s), IN_REGION_RTT_S)
+    return replace(estimated(link, error=error), pairs=pairs, rtt_s=rtt_s)
+
+
+def instance_rate_bytes_per_s(src: InstanceNetwork, dst: InstanceNetwork, pairs: int, *, same_zone: bool) -> float:
+    """Return the rate between two instances from their network limits alone.
+
+    A pair gets its device's share of the limit, or what one pair reached over TCP if that is more.
+    """
+    rates = []
+    for instance in (src, dst):
+        limit = instance.baseline_bytes_per_s
+        if not same_zone:
+            limit = min(limit, BETWEEN_ZONES_BYTES_PER_S)
+        per_pair = max(limit / instance.accelerator_count, ONE_PAIR_BYTES_PER_S)
+        rates.append(INSTANCE_SHARE * min(limit, pairs * per_pair))
+    return min(rates)
+
+
+def across_regions(reference: Link, reference_rtt_s: float, rtt_s: float, measured: Iterable[RegionPair]) -> Link:
+    """Return a link between regions scaled from a measured one.
+
+    A few TCP connections are held by their window, so the rate falls with the round trip; what 64 connections
+    reached between the two regions is the ceiling.
+    """
+    link = replace(reference.scaled(reference_rtt_s / rtt_s), rtt_s=rtt_s)
+    for pair in measured:
+        link = replace(link.capped(pair.bytes_per_s), source=pair.source, as_of=pair.as_of)
+    return estimated(link, error=ROUND_TRIP_ERROR)
+
+
+def rtt_of_distance_s(distance_km: float) -> float:
+    """Return the round trip over a great-circle distance; least-deviation fit of 2,248 region pairs, p90 error 43 %."""
+    return 2.3e-3 + 1.6e-5 * distance_km

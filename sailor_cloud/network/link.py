@@ -1,0 +1,99 @@
+"""A connection between two places, as a curve of bandwidth over message size."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from datetime import date
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sailor_cloud.units import GB, MB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """Bandwidth in GB/s is a*x**2 + b*x + c with x = log2(bytes / 1e6), of all concurrent pairs together.
+
+    The curve holds from `min_bytes` to `max_bytes`; outside it stays at its end values, and nowhere exceeds
+    `max_bytes_per_s`, which an instance's network limit may have lowered. `error` is the relative error of the
+    bandwidth that 9 of 10 comparable measurements keep; `measured` is False for an estimate.
+    """
+
+    a: float
+    b: float
+    c: float
+    min_bytes: float
+    max_bytes: float
+    max_bytes_per_s: float
+    rtt_s: float
+    pairs: int
+    measured: bool
+    error: float
+    source: str
+    as_of: date
+
+    @property
+    def bandwidth_bytes_per_s(self) -> float:
+        """The rate of the longest message that the curve covers."""
+        return self._rate(self.max_bytes)
+
+    @overload
+    def transfer_s(self, nbytes: float) -> float: ...
+
+    @overload
+    def transfer_s(self, nbytes: NDArray[np.float64]) -> NDArray[np.float64]: ...
+
+    def transfer_s(self, nbytes: float | NDArray[np.float64]) -> float | NDArray[np.float64]:
+        """Return the seconds for `nbytes` in total, split evenly over the concurrent pairs; 0 bytes take no time.
+
+        The curve gives the time from `min_bytes` on. Below, it falls in proportion to the ramp that a transfer starts
+        with. The part of half a round trip that exceeds this ramp comes on top.
+        """
+        ramp_s = self._ramp_s
+        late_s = max(0.0, self.rtt_s / 2 - ramp_s)
+        if isinstance(nbytes, np.ndarray):
+            x = np.log2(np.clip(nbytes, self.min_bytes, self.max_bytes) / MB)
+            rate = np.minimum(((self.a * x + self.b) * x + self.c) * GB, self.max_bytes_per_s)
+            short = ramp_s + nbytes / self.max_bytes_per_s
+            seconds = late_s + np.where(nbytes < self.min_bytes, short, nbytes / rate)
+            return np.where(nbytes > 0, seconds, 0.0)
+        if nbytes <= 0:
+            return 0.0
+        if nbytes < self.min_bytes:
+            return late_s + ramp_s + nbytes / self.max_bytes_per_s
+        return late_s + nbytes / self._rate(nbytes)
+
+    def capped(self, bytes_per_s: float) -> Link:
+        """Return the link with a lower limit on its rate, if it is lower; a transfer starts no sooner for it."""
+        if bytes_per_s >= self.max_bytes_per_s:
+            return self
+        return replace(self, max_bytes_per_s=bytes_per_s, rtt_s=max(self.rtt_s, 2 * self._ramp_s))
+
+    def scaled(self, factor: float) -> Link:
+        """Return a link of the same shape that is `factor` times as fast."""
+        return replace(
+            self,
+            a=self.a * factor,
+            b=self.b * factor,
+            c=self.c * factor,
+            max_bytes_per_s=self.max_bytes_per_s * factor,
+        )
+
+    @property
+    def _ramp_s(self) -> float:
+        """Seconds that the shortest message on the curve takes beyond its bytes at the highest rate."""
+        return self.min_bytes / self._rate(self.min_bytes) - self.min_bytes / self.max_bytes_per_s
+
+    def _rate(self, nbytes: float) -> float:
+        x = math.log2(min(max(nbytes, self.min_bytes), self.max_bytes) / MB)
+        return min(((self.a * x + self.b) * x + self.c) * GB, self.max_bytes_per_s)
+
+
+def ramp_rtt_s(a: float, b: float, c: float, min_bytes: float, max_bytes_per_s: float) -> float:
+    """Return the round trip that a curve's start implies, for curves that were fitted without one being measured."""
+    x = math.log2(min_bytes / MB)
+    rate = min(((a * x + b) * x + c) * GB, max_bytes_per_s)
+    return 2 * (min_bytes / rate - min_bytes / max_bytes_per_s)

@@ -1,0 +1,211 @@
+"""The network between places: measured curves where there are some, stated estimates elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from sailor_cloud.errors import DataError
+from sailor_cloud.model.offer import Provider
+from sailor_cloud.network import estimates
+from sailor_cloud.network.egress import EgressPrice, EgressTable
+from sailor_cloud.network.link import Link
+from sailor_cloud.network.records import Curve, CurveScope, InstanceNetwork, RegionPair
+from sailor_cloud.network.zones import Scope, ZoneInfo, distance_km, scope_of
+
+RegionKey = tuple[Provider, str, Provider, str]
+
+# The one pair of regions between which GPUs were measured; estimates of other pairs scale from it.
+_REFERENCE = ("us-central1-a", "us-west1-b")
+_REFERENCE_ACCELERATOR = "A100-40"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A device of a node; places with the same node share it, and None is a node of its own."""
+
+    zone: str
+    node: str | None
+    accelerator: str
+    instance_type: str
+
+
+class Network:
+    """Answers how fast and how dear a transfer between two places is."""
+
+    def __init__(
+        self,
+        *,
+        zones: Iterable[ZoneInfo],
+        curves: Iterable[Curve],
+        instances: Iterable[InstanceNetwork],
+        region_pairs: Mapping[RegionKey, list[RegionPair]],
+        egress: EgressTable,
+    ) -> None:
+        self._zones = {zone.name: zone for zone in zones}
+        self._curves: dict[tuple[CurveScope, str, str, str, str], dict[int, Curve]] = {}
+        for curve in curves:
+            key = (curve.scope, curve.src_zone, curve.dst_zone, curve.src_accelerator, curve.dst_accelerator)
+            self._curves.setdefault(key, {})[curve.pairs] = curve
+        self._instances: dict[tuple[Provider, str, str], InstanceNetwork] = {}
+        for instance in sorted(instances, key=lambda instance: instance.accelerator_count):
+            self._instances[instance.provider, instance.instance_type, instance.accelerator] = instance
+        self._region_pairs = region_pairs
+        self._egress = egress
+        self._links: dict[tuple[Place, Place, int], Link] = {}
+
+    def link(self, src: Place, dst: Place, *, pairs: int = 1, flows: int = 1) -> Link:
+        """Return the link over which `pairs` devices of one place send to as many of the other at the same time.
+
+        `flows` such transfers share the network card of either node. Raises DataError for places without a link.
+        """
+        same_node = src.node is not None and src.node == dst.node and src.zone == dst.zone
+        key = (replace(src, node=""), replace(dst, node="" if same_node else None), pairs)
+        found = self._links.get(key)
+        if found is None:
+            found = self._links[key] = self._same_node(src, pairs) if same_node else self._between(src, dst, pairs)
+        return found if same_node or flows == 1 else found.capped(self._limit_bytes_per_s(src, dst) / flows)
+
+    def egress(self, src_zone: str, dst_zone: str) -> tuple[EgressPrice, ...]:
+        """Return what a byte from one zone to another costs, one price per payer. Raises MissingPriceError."""
+        return self._egress.prices(self._zone(src_zone), self._zone(dst_zone))
+
+    def scope(self, src_zone: str, dst_zone: str) -> Scope:
+        """Return how far two zones are apart. Raises DataError for an unknown zone."""
+        return scope_of(self._zone(src_zone), self._zone(dst_zone))
+
+    def zones(self) -> tuple[str, ...]:
+        return tuple(sorted(self._zones))
+
+    def _same_node(self, place: Place, pairs: int) -> Link:
+        curves = self._curves.get((CurveScope.SAME_NODE, "", "", place.accelerator, place.accelerator))
+        if curves:
+            return _for_pairs(curves, pairs)
+        instance = self._instance_of(place)
+        if instance is None or instance.device_link_bytes_per_s is None:
+            raise DataError(
+                f"no link between two devices of {place.instance_type} with {place.accelerator}: it has one device, "
+                "or instances.csv of the bandwidth profiles does not know it"
+            )
+        rate = pairs * estimates.DEVICE_LINK_SHARE * instance.device_link_bytes_per_s / 2
+        link = estimates.shaped_like_nearest(
+            self._shapes(CurveScope.SAME_NODE), rate, pairs=pairs, error=estimates.DEVICE_LINK_ERROR
+        )
+        return replace(link, source=f"{instance.source}: {instance.device_link}")
+
+    def _between(self, src: Place, dst: Place, pairs: int) -> Link:
+        scope = self.scope(src.zone, dst.zone)
+        across = scope in (Scope.OTHER_REGION, Scope.OTHER_CLOUD)
+        measured = self._measured(src, dst, pairs, across=across)
+        if measured is not None:
+            link = measured
+        elif across:
+            link = self._across_regions(src, dst, pairs)
+        else:
+            link = self._from_instances(src, dst, pairs)
+        return link.capped(self._limit_bytes_per_s(src, dst))
+
+    def _measured(self, src: Place, dst: Place, pairs: int, *, across: bool) -> Link | None:
+        """Return the link by curves of both types, the slower one if they differ; None if a type has no curve."""
+        mixed = self._curves_for(src, dst, src.accelerator, dst.accelerator, across=across)
+        if mixed is not None:
+            return self._curve_link(src, dst, mixed, pairs)
+        links = []
+        for accelerator in (src.accelerator, dst.accelerator):
+            curves = self._curves_for(src, dst, accelerator, accelerator, across=across)
+            if curves is None:
+                return None
+            links.append(self._curve_link(src, dst, curves, pairs))
+        slower = min(links, key=lambda link: link.bandwidth_bytes_per_s)
+        return estimates.estimated(slower, error=estimates.MIXED_ERROR)
+
+    def _curves_for(self, src: Place, dst: Place, first: str, second: str, *, across: bool) -> dict[int, Curve] | None:
+        exact = self._curves.get((CurveScope.ZONES, src.zone, dst.zone, first, second))
+        if exact is not None or across:
+            return exact
+        if self._zone(src.zone).provider is Provider.AWS and self._instance_of(src) is not None:
+            return None  # the curves without a zone were measured on GCP or on premises, behind other cards
+        return self._curves.get((CurveScope.SAME_ZONE, "", "", first, second))
+
+    def _curve_link(self, src: Place, dst: Place, curves: dict[int, Curve], pairs: int) -> Link:
+        link = _for_pairs(curves, pairs)
+        src_zone, dst_zone = self._zone(src.zone), self._zone(dst.zone)
+        anywhere = next(iter(curves.values())).scope is CurveScope.SAME_ZONE
+        if anywhere and not (src_zone == dst_zone and src_zone.provider is Provider.LOCAL):
+            return estimates.estimated(link, error=estimates.ELSEWHERE_ERROR)
+        if src_zone.region != dst_zone.region:
+            error = max(link.error, estimates.MEASURED_ACROSS_REGIONS_ERROR)
+            return replace(link, rtt_s=max(self._rtt_s(src_zone, dst_zone), link.rtt_s), error=error)
+        return link
+
+    def _from_instances(self, src: Place, dst: Place, pairs: int) -> Link:
+        instances = [self._instance_of(place) for place in (src, dst)]
+        if instances[0] is None or instances[1] is None:
+            raise DataError(
+                f"no bandwidth known between {src.accelerator} on {src.instance_type} in {src.zone} and "
+                f"{dst.accelerator} on {dst.instance_type} in {dst.zone}; add a curve or an instance limit to a "
+                "folder of bandwidth profiles and name it with --network"
+            )
+        same_zone = src.zone == dst.zone
+        rate = estimates.instance_rate_bytes_per_s(instances[0], instances[1], pairs, same_zone=same_zone)
+        link = estimates.shaped_like_nearest(
+            self._shapes(CurveScope.SAME_ZONE), rate, pairs=pairs, error=estimates.INSTANCE_ERROR
+        )
+        return replace(link, source=min(instances[0].source, instances[1].source))
+
+    def _across_regions(self, src: Place, dst: Place, pairs: int) -> Link:
+        src_zone, dst_zone = self._zone(src.zone), self._zone(dst.zone)
+        curves = self._curves[CurveScope.ZONES, *_REFERENCE, _REFERENCE_ACCELERATOR, _REFERENCE_ACCELERATOR]
+        reference_rtt_s = self._rtt_s(*(self._zone(zone) for zone in _REFERENCE))
+        measured = self._region_pairs.get((src_zone.provider, src_zone.region, dst_zone.provider, dst_zone.region), [])
+        if src_zone.provider is dst_zone.provider is Provider.GCP:
+            # Nodes of one VPC talk over internal addresses; the 2022-01 rows show GCP's external limit of 7 Gbit/s.
+            measured = [pair for pair in measured if not pair.external or pair.as_of.month > 1]
+        return estimates.across_regions(
+            _for_pairs(curves, pairs), reference_rtt_s, self._rtt_s(src_zone, dst_zone), measured
+        )
+
+    def _rtt_s(self, src: ZoneInfo, dst: ZoneInfo) -> float:
+        """Return the shortest round trip measured in either direction, else one from the distance."""
+        keys = (
+            (src.provider, src.region, dst.provider, dst.region),
+            (dst.provider, dst.region, src.provider, src.region),
+        )
+        measured = [pair.rtt_s for key in keys for pair in self._region_pairs.get(key, []) if pair.rtt_s is not None]
+        if measured:
+            return min(measured)
+        if src.provider is not dst.provider and Provider.LOCAL in (src.provider, dst.provider):
+            raise DataError(f"no network between {src.name} ({src.provider}) and {dst.name} ({dst.provider})")
+        return estimates.rtt_of_distance_s(distance_km(src, dst))
+
+    def _instance_of(self, place: Place) -> InstanceNetwork | None:
+        return self._instances.get((self._zone(place.zone).provider, place.instance_type, place.accelerator))
+
+    def _limit_bytes_per_s(self, src: Place, dst: Place) -> float:
+        limits = []
+        for place in (src, dst):
+            instance = self._instance_of(place)
+            if instance is not None:
+                limits.append(instance.baseline_bytes_per_s)
+        return min(limits, default=float("inf"))
+
+    def _shapes(self, scope: CurveScope) -> list[Curve]:
+        return [
+            curve
+            for key, curves in self._curves.items()
+            if key[0] is scope and key[3] == key[4] and key[3] in estimates.SHAPE_ACCELERATORS
+            for curve in curves.values()
+        ]
+
+    def _zone(self, name: str) -> ZoneInfo:
+        found = self._zones.get(name)
+        if found is None:
+            raise DataError(f"no zone {name!r}; 'sailor-cloud prices list' shows the zones with offers")
+        return found
+
+
+def _for_pairs(curves: dict[int, Curve], pairs: int) -> Link:
+    """Return the link for a number of pairs, from the curve of the largest measured number not above it."""
+    fewer = [count for count in curves if count <= pairs]
+    curve = curves[max(fewer) if fewer else min(curves)]
+    return estimates.for_pairs(estimates.measured_link(curve), pairs)

@@ -1,0 +1,34 @@
+"""Finds the data folders, in a checkout and in an installed wheel, and the folder where runs are kept."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def data_root() -> Path:
+    """Return the folder that holds `pricing`, `bandwidth_profiles`, `compute_profiles` and `terraform`."""
+    installed = _PACKAGE / "_data"
+    return installed if installed.is_dir() else _PACKAGE.parent
+
+
+def runtime_root() -> Path:
+    """Return the folder that holds the `sailor_runtime` package, without importing it."""
+    checkout = _PACKAGE.parent / "runtime"
+    return checkout if (checkout / "sailor_runtime").is_dir() else _PACKAGE.parent
+
+
+def home() -> Path:
+    """Return the folder of this user's runs: `$SAILOR_CLOUD_HOME`, else `~/.local/state/sailor-cloud`."""
+    chosen = os.environ.get("SAILOR_CLOUD_HOME")
+    return Path(chosen).expanduser() if chosen else Path.home() / ".local" / "state" / "sailor-cloud"
+
+
+def refreshed_prices() -> Path | None:
+    """Return the folder of this user's newest complete price refresh, None before the first; names sort by time."""
+    folder = home() / "pricing"
+    if not folder.is_dir():
+        return None
+    return max((path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")), default=None)

@@ -1,0 +1,17 @@
+"""What a model costs to train: its layers in parameters, FLOPs and bytes, and in seconds on an accelerator."""
+
+from sailor_cloud.workload.decoders import decoder, decoder_from_config, tp_problem
+from sailor_cloud.workload.layers import Attention, LayerCosts, layer_costs, parameter_count
+from sailor_cloud.workload.profiles import ComputeProfiles, LayerTimes
+
+__all__ = [
+    "Attention",
+    "ComputeProfiles",
+    "LayerCosts",
+    "LayerTimes",
+    "decoder",
+    "decoder_from_config",
+    "layer_costs",
+    "parameter_count",
+    "tp_problem",
+]

@@ -1,0 +1,167 @@
+"""Counts parameters, FLOPs and activations of every layer of a decoder at a tensor-parallel degree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sailor_cloud.model.decoder import Decoder, Family
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class Attention(StrEnum):
+    """Whether attention scores are kept for the backward pass (plain) or computed again in blocks (flash)."""
+
+    PLAIN = "plain"
+    FLASH = "flash"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerCosts:
+    """Per layer and device, for one sample; every array has shape [layers].
+
+    `activation_elements` stay from forward to backward; with recomputation only `recomputed_elements` stay, and
+    `working_elements` come back for one layer at a time. `loss_elements` are held in fp32 at every precision.
+    `output_elements` is the tensor that the next layer takes; it is the same on every tensor-parallel device.
+    `parameters` counts a tied head's weight in the embedding and in the head; a device that holds both layers keeps it
+    once, that is `tied_parameters` fewer.
+    """
+
+    tp: int
+    parameters: Ints
+    tied_parameters: int
+    matmul_flops: Floats
+    forward_flops: Floats
+    backward_flops: Floats
+    score_elements: Floats
+    activation_elements: Floats
+    recomputed_elements: Floats
+    working_elements: Floats
+    loss_elements: Floats
+    output_elements: Floats
+
+
+def parameter_count(decoder: Decoder) -> int:
+    """Return the number of parameters of a decoder, a tied head counted once."""
+    tied = _head_weight(decoder, 1) if decoder.tied_head else 0
+    return _embedding(decoder, 1) + decoder.blocks * _block(decoder, 1) + _head(decoder, 1) - tied
+
+
+def layer_costs(
+    decoder: Decoder, sequence_length: int, tp: int, *, attention: Attention = Attention.PLAIN
+) -> LayerCosts:
+    """Return what every layer costs on one of `tp` devices.
+
+    Weights of attention, MLP, embedding and head are cut over the devices, the vocabulary rounded up to a whole number
+    of rows each; norms, positions and biases added after a reduction are on all of them. Dropout masks and the
+    norms' statistics are left out (below 1 % of a block at hidden sizes from 1024).
+    """
+    tokens = float(sequence_length)
+    hidden = tokens * decoder.hidden_size
+    vocabulary = tokens * -(-decoder.vocab_size // tp)
+    matmul, scores = _block_flops(decoder, tokens, tp)
+    if attention is Attention.FLASH:
+        scores /= 2.0  # blocks above the causal diagonal are skipped
+    score_elements = decoder.heads * tokens * tokens / tp
+    kept_scores = score_elements if attention is Attention.PLAIN else decoder.heads * tokens / tp
+    kept = _block_kept(decoder, tokens, tp) + kept_scores
+    head_flops = 2.0 * vocabulary * decoder.embedding_size + _projection_flops(decoder, tokens)
+    # Flash attention computes its scores a second time on the way back.
+    backward_scores = scores * (2.5 if attention is Attention.FLASH else 2.0)
+    projected = tokens * decoder.embedding_size if _projected(decoder) else 0.0
+    return LayerCosts(
+        tp=tp,
+        parameters=_per_layer_int(decoder, _embedding(decoder, tp), _block(decoder, tp), _head(decoder, tp)),
+        tied_parameters=_head_weight(decoder, tp) if decoder.tied_head else 0,
+        matmul_flops=_per_layer(decoder, _projection_flops(decoder, tokens), matmul, head_flops),
+        forward_flops=_per_layer(decoder, _projection_flops(decoder, tokens), matmul + scores, head_flops),
+        backward_flops=_per_layer(
+            decoder, 2.0 * _projection_flops(decoder, tokens), 2.0 * matmul + backward_scores, 2.0 * head_flops
+        ),
+        score_elements=_per_layer(decoder, 0.0, score_elements, 0.0),
+        activation_elements=_per_layer(decoder, projected, kept, _head_kept(decoder, tokens) + vocabulary),
+        recomputed_elements=_per_layer(decoder, projected, hidden, _head_kept(decoder, tokens) + vocabulary),
+        working_elements=_per_layer(decoder, 0.0, kept, 0.0),
+        loss_elements=_per_layer(decoder, 0.0, 0.0, vocabulary),
+        output_elements=_per_layer(decoder, hidden, hidden, 0.0),
+    )
+
+
+def _per_layer(decoder: Decoder, embedding: float, block: float, head: float) -> Floats:
+    return np.array([embedding, *[block] * decoder.blocks, head], dtype=np.float64)
+
+
+def _per_layer_int(decoder: Decoder, embedding: int, block: int, head: int) -> Ints:
+    return np.array([embedding, *[block] * decoder.blocks, head], dtype=np.int64)
+
+
+def _projected(decoder: Decoder) -> bool:
+    return decoder.embedding_size != decoder.hidden_size
+
+
+def _projection_flops(decoder: Decoder, tokens: float) -> float:
+    return 2.0 * tokens * decoder.embedding_size * decoder.hidden_size if _projected(decoder) else 0.0
+
+
+def _norm(decoder: Decoder) -> int:
+    return decoder.hidden_size * (1 if decoder.rms_norm else 2)
+
+
+def _vocabulary_rows(decoder: Decoder, tp: int) -> int:
+    return -(-decoder.vocab_size // tp)
+
+
+def _embedding(decoder: Decoder, tp: int) -> int:
+    projection = decoder.embedding_size * decoder.hidden_size if _projected(decoder) else 0
+    positions = decoder.position_rows * decoder.hidden_size
+    return _vocabulary_rows(decoder, tp) * decoder.embedding_size + positions + projection
+
+
+def _head(decoder: Decoder, tp: int) -> int:
+    projection = decoder.embedding_size * decoder.hidden_size if _projected(decoder) else 0
+    return (_norm(decoder) if decoder.final_norm else 0) + projection + _head_weight(decoder, tp)
+
+
+def _head_weight(decoder: Decoder, tp: int) -> int:
+    return _vocabulary_rows(decoder, tp) * decoder.embedding_size
+
+
+def _block(decoder: Decoder, tp: int) -> int:
+    hidden, ffn = decoder.hidden_size, decoder.ffn_size // tp
+    query = decoder.heads * decoder.head_size // tp
+    key_value = 2 * decoder.kv_heads * decoder.head_size // tp
+    attention = hidden * (query + key_value) + query * hidden
+    attention += query + key_value if decoder.qkv_bias else 0
+    attention += hidden if decoder.attention_output_bias else 0
+    columns = 2 if decoder.gated_mlp else 1
+    mlp = (columns + 1) * hidden * ffn + (columns * ffn + hidden if decoder.mlp_bias else 0)
+    return attention + mlp + 2 * _norm(decoder)
+
+
+def _block_flops(decoder: Decoder, tokens: float, tp: int) -> tuple[float, float]:
+    query = decoder.heads * decoder.head_size
+    key_value = 2 * decoder.kv_heads * decoder.head_size
+    weights = decoder.hidden_size * (2 * query + key_value)
+    weights += (3 if decoder.gated_mlp else 2) * decoder.hidden_size * decoder.ffn_size
+    return 2.0 * tokens * weights / tp, 4.0 * tokens * tokens * query / tp
+
+
+def _block_kept(decoder: Decoder, tokens: float, tp: int) -> float:
+    """Elements kept without scores: block input, two norm outputs and the middle residual; then q, k, v, context, MLP.
+
+    ReLU's output serves its own backward pass and the next product; GELU keeps input and output; a gated MLP keeps
+    gate, its activation, the other branch and their product.
+    """
+    replicated = 4 * decoder.hidden_size
+    attention = 2 * decoder.heads * decoder.head_size + 2 * decoder.kv_heads * decoder.head_size
+    copies = 4 if decoder.gated_mlp else 1 if decoder.family is Family.OPT else 2
+    return tokens * (replicated + (attention + copies * decoder.ffn_size) / tp)
+
+
+def _head_kept(decoder: Decoder, tokens: float) -> float:
+    return tokens * (2 * decoder.hidden_size if decoder.final_norm else decoder.hidden_size)

@@ -1,0 +1,245 @@
+"""Compute profiles: measured layer times where there are any, else a fitted model, else a roofline."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sailor_cloud import resources
+from sailor_cloud.errors import DataError, ProfileMissingError
+from sailor_cloud.model.decoder import Decoder
+from sailor_cloud.model.document import ProfileRef
+from sailor_cloud.model.offer import Accelerator, Precision
+from sailor_cloud.workload import roofline
+from sailor_cloud.workload.features import FEATURES, LayerKind, layer_features
+from sailor_cloud.workload.layers import Attention, layer_costs
+from sailor_cloud.workload.measured import MeasuredLayer, read_measured
+from sailor_cloud.workload.profile_file import SCHEMA
+from sailor_cloud.workload.stacks import DEFAULT, Stack, read_stacks
+from sailor_cloud.workload.stacks import FILE as STACKS_FILE
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerTimes:
+    """Seconds per layer of one microbatch (forward, backward) and of one optimizer step, shape [layers].
+
+    The errors are relative, of an iteration's compute, from cross-validation.
+    """
+
+    forward_s: Floats
+    backward_s: Floats
+    update_s: Floats
+    error_p50: float
+    error_p90: float
+    profile: ProfileRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeProfile:
+    """The fitted model of one accelerator at one precision, and the measured layers it came from.
+
+    `coefficients[kind][pass][feature]` are seconds per unit of the feature; `update` is seconds per layer and per
+    parameter.
+    """
+
+    ref: ProfileRef
+    accelerator: str
+    stack: str
+    precision: Precision
+    fitted_on: str
+    coefficients: dict[LayerKind, dict[str, Floats]]
+    update: Floats
+    error_p50: float
+    error_p90: float
+    as_of: str
+    source: str
+    measured: tuple[MeasuredLayer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeProfiles:
+    """All profiles of a data folder, by accelerator and precision."""
+
+    entries: tuple[ComputeProfile, ...]
+    stacks: Mapping[str, Stack]
+    _index: dict[tuple[str, Precision], ComputeProfile] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_index", {(entry.accelerator, entry.precision): entry for entry in self.entries})
+
+    def names(self) -> tuple[str, ...]:
+        """Return the accelerators that have a profile, sorted."""
+        return tuple(sorted({entry.accelerator for entry in self.entries}))
+
+    def get(self, accelerator: str, precision: Precision) -> ComputeProfile | None:
+        return self._index.get((accelerator, precision))
+
+    def stack(self, accelerator: str) -> Stack:
+        """Return the constants of an accelerator's software; the default's where none are known."""
+        return self.stacks.get(accelerator, self.stacks[DEFAULT])
+
+    def layer_times(
+        self,
+        accelerator: Accelerator,
+        decoder: Decoder,
+        *,
+        sequence_length: int,
+        microbatch_size: int,
+        tp: int,
+        precision: Precision,
+        attention: Attention = Attention.PLAIN,
+    ) -> LayerTimes:
+        """Return the seconds of every layer on one of `tp` devices.
+
+        `attention` matters to the roofline only: GPUs were measured with plain attention, the local provider's with the
+        attention that it trains with.
+
+        Raises ProfileMissingError where there is neither a profile nor a datasheet figure for the precision.
+        """
+        entry = self.get(accelerator.name, precision)
+        if entry is None:
+            return _roofline(accelerator, decoder, sequence_length, microbatch_size, tp, precision, attention)
+        seconds = {}
+        overhead = self.stack(accelerator.name).timing_overhead_s
+        rows = layer_features(
+            decoder, sequence_length=sequence_length, microbatch_size=microbatch_size, tp=tp, precision=precision
+        )
+        seen = 0
+        for kind in LayerKind:
+            found = _find(entry, decoder, kind, sequence_length, microbatch_size, tp)
+            seen += found is not None
+            fits = entry.coefficients[kind]
+            seconds[kind] = (
+                (found.forward_s, found.backward_s)
+                if found is not None
+                else (float(rows[kind] @ fits["forward"]), float(rows[kind] @ fits["backward"]))
+            )
+        costs = layer_costs(decoder, sequence_length, tp)
+        # What was measured is repeated in a run within this much: two runs of Sailor's 15 jobs differ by 5.0 % mean.
+        errors = (_REPEAT_P50, _REPEAT_P90) if seen == len(LayerKind) else (entry.error_p50, entry.error_p90)
+        return LayerTimes(
+            # Two of a layer's three passes are on the way back.
+            forward_s=_in_training(decoder, {kind: both[0] for kind, both in seconds.items()}, overhead / 3.0),
+            backward_s=_in_training(decoder, {kind: both[1] for kind, both in seconds.items()}, overhead * 2.0 / 3.0),
+            update_s=entry.update[0] + entry.update[1] * costs.parameters,
+            error_p50=errors[0],
+            error_p90=errors[1],
+            profile=entry.ref,
+        )
+
+
+_REPEAT_P50 = 0.05
+_REPEAT_P90 = 0.10
+
+
+def load(root: Path | None = None, *, profiles: Path | None = None) -> ComputeProfiles:
+    """Return the profiles under `root` (default: the shipped data).
+
+    `profiles` names another folder, whose profiles and table of stacks go before the shipped ones. Raises DataError.
+    """
+    shipped = (root or resources.data_root()) / "compute_profiles"
+    folders = [shipped] if profiles is None else [shipped, profiles]
+    for folder in folders:
+        if not folder.is_dir():
+            raise DataError(f"no folder of compute profiles at {folder}")
+    entries = {}
+    for path in (path for folder in folders for path in sorted(folder.glob("*.json"))):
+        entry = _read(path)
+        entries[entry.accelerator, entry.precision] = entry
+    own = [folder / STACKS_FILE for folder in folders if (folder / STACKS_FILE).is_file()]
+    return ComputeProfiles(entries=tuple(entries[key] for key in sorted(entries)), stacks=read_stacks(own[-1]))
+
+
+def _read(path: Path) -> ComputeProfile:
+    try:
+        text = path.read_bytes()
+        raw: dict[str, Any] = json.loads(text)
+        if raw["schema"] != SCHEMA:
+            raise DataError(f"{path}: schema is {raw['schema']!r}, this version reads {SCHEMA}")
+        table = path.with_suffix(".csv")
+        measured = read_measured(table) if table.is_file() else ()
+        digest = hashlib.sha256(text + (table.read_bytes() if table.is_file() else b"")).hexdigest()
+        return ComputeProfile(
+            ref=ProfileRef(id=path.stem, sha256=digest),
+            accelerator=raw["accelerator"],
+            stack=raw["stack"],
+            precision=Precision(raw["dtype"]),
+            fitted_on=raw["fitted_on"],
+            coefficients={kind: _passes(raw["coefficients"].get(kind, {}), path) for kind in LayerKind},
+            update=np.array([raw["coefficients"]["update"][name] for name in ("per_layer", "per_parameter")]),
+            error_p50=float(raw["error_p50"]),
+            error_p90=float(raw["error_p90"]),
+            as_of=raw["as_of"],
+            source=raw["source"],
+            measured=measured,
+        )
+    except (OSError, KeyError, ValueError, TypeError) as error:
+        raise DataError(f"{path} is not a compute profile: {error!r}") from error
+
+
+def _passes(raw: dict[str, dict[str, float]], path: Path) -> dict[str, Floats]:
+    unknown = sorted({name for each in raw.values() for name in each} - set(FEATURES))
+    if unknown:
+        raise DataError(f"{path}: unknown features {', '.join(unknown)}; known: {', '.join(FEATURES)}")
+    return {
+        direction: np.array([float(raw.get(direction, {}).get(name, 0.0)) for name in FEATURES])
+        for direction in ("forward", "backward")
+    }
+
+
+def _find(
+    entry: ComputeProfile, decoder: Decoder, kind: LayerKind, sequence_length: int, microbatch_size: int, tp: int
+) -> MeasuredLayer | None:
+    key = (decoder.name, kind, microbatch_size, sequence_length, tp)
+    return next((row for row in entry.measured if row.key == key), None)
+
+
+def _in_training(decoder: Decoder, seconds: dict[LayerKind, float], overhead_s: float) -> Floats:
+    """Spread seconds by kind over the layers, less what timing each alone added."""
+    blocks = [seconds[LayerKind.BLOCK]] * decoder.blocks
+    return np.maximum(np.array([seconds[LayerKind.EMBEDDING], *blocks, seconds[LayerKind.HEAD]]) - overhead_s, 0.0)
+
+
+def _roofline(
+    accelerator: Accelerator,
+    decoder: Decoder,
+    sequence_length: int,
+    microbatch_size: int,
+    tp: int,
+    precision: Precision,
+    attention: Attention,
+) -> LayerTimes:
+    if accelerator.peak_tflops(precision) is None:
+        raise ProfileMissingError(
+            f"{accelerator.name} has neither a compute profile nor a datasheet rate for {precision}; "
+            "choose another precision or leave it out"
+        )
+    times = roofline.roofline_times(
+        accelerator,
+        decoder,
+        sequence_length=sequence_length,
+        microbatch_size=microbatch_size,
+        tp=tp,
+        precision=precision,
+        attention=attention,
+    )
+    figures = f"{accelerator!r} {precision}"
+    return LayerTimes(
+        forward_s=times.forward_s,
+        backward_s=times.backward_s,
+        update_s=times.update_s,
+        error_p50=roofline.ERROR_P50,
+        error_p90=roofline.ERROR_P90,
+        profile=ProfileRef(
+            id=f"roofline {accelerator.name} {precision}", sha256=hashlib.sha256(figures.encode()).hexdigest()
+        ),
+    )

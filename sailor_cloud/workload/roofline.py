@@ -1,0 +1,101 @@
+"""Layer times from datasheet figures alone, for accelerators and precisions that nobody has profiled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sailor_cloud.errors import RequestError
+from sailor_cloud.model.decoder import Decoder
+from sailor_cloud.model.offer import Accelerator, Precision
+from sailor_cloud.workload.features import ELEMENT_BYTES
+from sailor_cloud.workload.layers import Attention, layer_costs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Efficiencies:
+    """Shares of datasheet rates that layers reach: FLOP/s on CUDA cores and on tensor cores, memory, device links.
+
+    `launch_s` is per layer and pass; plain attention goes `score_passes` times over its scores.
+    """
+
+    cores: float
+    tensor_cores: float
+    memory: float
+    link: float
+    launch_s: float
+    score_passes: float
+
+
+# Fitted on 213 configurations of 7 GPUs; errors are those of accelerators left out in turn
+# (benchmarks/results/compute_profiles.md). All of it fp32 and tf32: for bf16 and fp16 the errors are unverified.
+FITTED = Efficiencies(cores=1.0, tensor_cores=0.93, memory=0.65, link=0.175, launch_s=2.6e-4, score_passes=6.9)
+ERROR_P50 = 0.16
+ERROR_P90 = 0.46
+
+# One direction of a x16 slot in bytes per second, by PCIe generation (PCI-SIG rates after encoding).
+_PCIE_BYTES_PER_S = {3: 15.75e9, 4: 31.5e9, 5: 63.0e9}
+# Adam reads weight, gradient and two moments and writes weight and moments, all in fp32.
+_UPDATE_BYTES_PER_PARAMETER = 28
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RooflineTimes:
+    """Seconds per layer of one microbatch; `update_s` is for one optimizer step."""
+
+    forward_s: NDArray[np.float64]
+    backward_s: NDArray[np.float64]
+    update_s: NDArray[np.float64]
+
+
+def roofline_times(
+    accelerator: Accelerator,
+    decoder: Decoder,
+    *,
+    sequence_length: int,
+    microbatch_size: int,
+    tp: int,
+    precision: Precision,
+    attention: Attention = Attention.PLAIN,
+    efficiencies: Efficiencies = FITTED,
+) -> RooflineTimes:
+    """Return layer times as FLOPs over reachable FLOP/s plus bytes over reachable bytes/s plus launches.
+
+    The sum, not the larger of both, since the kernels of a layer run one after another. Raises RequestError where the
+    accelerator lacks the precision.
+    """
+    peak = accelerator.peak_tflops(precision)
+    if peak is None:
+        raise RequestError(f"{accelerator.name} can't compute in {precision}")
+    costs = layer_costs(decoder, sequence_length, tp, attention=attention)
+    width = ELEMENT_BYTES[precision]
+    memory = accelerator.memory_bandwidth_gb_per_s * 1e9 * efficiencies.memory
+    # Activations are written and read once; scores that are kept count by their passes instead.
+    scores = costs.score_elements if attention is Attention.PLAIN else np.zeros_like(costs.score_elements)
+    moved = 2.0 * (costs.activation_elements - scores) + costs.loss_elements + efficiencies.score_passes * scores
+    traffic = (moved * microbatch_size + costs.parameters) * width
+    reduced = _all_reduce_s(accelerator, costs.output_elements * width * microbatch_size, tp, efficiencies.link)
+    # The embedding reduces once on the way forward; a block twice each way.
+    reduced[0] /= 2.0
+    share = efficiencies.cores if precision is Precision.FP32 else efficiencies.tensor_cores
+    rate = peak * 1e12 * share
+    launch = efficiencies.launch_s
+    forward = costs.forward_flops * microbatch_size / rate + traffic / memory + launch + reduced
+    backward = costs.backward_flops * microbatch_size / rate + 2.0 * traffic / memory + 2.0 * launch + reduced
+    backward[0] -= reduced[0]
+    update = costs.parameters.astype(np.float64) * (_UPDATE_BYTES_PER_PARAMETER / memory)
+    return RooflineTimes(forward_s=forward, backward_s=backward, update_s=update)
+
+
+def _all_reduce_s(
+    accelerator: Accelerator, hidden_bytes: NDArray[np.float64], tp: int, efficiency: float
+) -> NDArray[np.float64]:
+    """Two all-reduces of the hidden state over the devices of a node, as a ring in one direction."""
+    if tp == 1:
+        return np.zeros_like(hidden_bytes)
+    nvlink = accelerator.nvlink_gb_per_s
+    slot = _PCIE_BYTES_PER_S[accelerator.pcie_generation or 3]
+    link = (nvlink * 1e9 / 2.0 if nvlink else slot) * efficiency
+    return 2.0 * hidden_bytes * (2.0 * (tp - 1) / tp) / link
