@@ -1,0 +1,89 @@
+"""Imports the data files of Sailor's artifact, so that its users can bring their profiles, networks and clusters."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from sailor_cloud.errors import DataError, RequestError
+from sailor_cloud.interchange.sailor_jobs import write_jobs
+from sailor_cloud.interchange.sailor_names import our_accelerator
+from sailor_cloud.interchange.sailor_network import write_curves, write_egress, write_offers
+from sailor_cloud.interchange.sailor_profiles import read_profiles, write_profiles
+from sailor_cloud.model.offer import Precision
+
+PROFILES, NETWORK, PRICING, JOBS = "compute_profiles", "bandwidth_profiles", "pricing", "jobs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """What was written, by folder; `unpriced` accelerators have no price in the artifact and hence no offers."""
+
+    folder: Path
+    accelerators: tuple[str, ...]
+    curves: int
+    jobs: int
+    unpriced: tuple[str, ...]
+
+
+def import_artifact(source: Path, out: Path, *, precision: Precision, as_of: date) -> Imported:
+    """Read an artifact's folder and write compute profiles, bandwidth curves, prices and jobs under `out`.
+
+    `precision` is what the layer times stand for: the artifact's files don't say. Raises RequestError for a folder that
+    is not an artifact's and DataError for files that can't be read.
+    """
+    if not (source / "simulator_profiles.json").is_file():
+        raise RequestError(f"{source} holds no simulator_profiles.json; give the folder with the artifact's data files")
+    times = _read(source / "simulator_profiles.json")
+    day = as_of.isoformat()
+    origin = f"Sailor artifact, {source.name}"
+    accelerators = write_profiles(
+        out / PROFILES,
+        read_profiles(times, _read(source / "llm_info.json")),
+        precision=precision,
+        as_of=day,
+        source=origin,
+    )
+    costs = _read(source / "communication_cost.json")
+    curves = write_curves(
+        out / NETWORK / "curves.csv",
+        _read(source / "multizone_bandwidths_het.json"),
+        _read(source / "intra_node_bandwidths.json"),
+        as_of=day,
+        source=origin,
+    )
+    write_egress(out / PRICING / "egress.csv", costs, as_of=day, source=origin)
+    configs = source / "configs"
+    unpriced = write_offers(
+        out / PRICING / "offers" / "sailor.csv",
+        costs,
+        _read(configs / "basic_cluster_config.json"),
+        as_of=day,
+        source=origin,
+    )
+    trainings = [_read(path) for path in sorted(configs.glob("training_config_*.json"))]
+    jobs = write_jobs(
+        out / JOBS,
+        sorted(configs.glob("gpu_trace_*.csv")),
+        {training["model"]: training["global_batch_size"] for training in trainings},
+        precision,
+    )
+    return Imported(
+        folder=out,
+        accelerators=accelerators,
+        curves=curves,
+        jobs=jobs,
+        unpriced=tuple(sorted(our_accelerator(name) for name in unpriced)),
+    )
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"can't read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise DataError(f"{path} is not JSON: {error}") from error

@@ -1,0 +1,153 @@
+"""Reads the layer times of Sailor's artifact: `[model][gpu][mbs][tp][layer]` = forward, backward, update seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sailor_cloud.errors import DataError
+from sailor_cloud.interchange.sailor_names import (
+    DEFAULT_SEQUENCE_LENGTH,
+    MODELS,
+    SEQUENCE_LENGTHS,
+    UPDATED_BLOCKS,
+    our_accelerator,
+    our_model,
+)
+from sailor_cloud.model.decoder import Decoder
+from sailor_cloud.model.job import ModelSource
+from sailor_cloud.model.offer import Precision
+from sailor_cloud.workload import decoder, layer_costs
+from sailor_cloud.workload.features import LayerKind, layer_features
+from sailor_cloud.workload.fit import Sample, fit
+from sailor_cloud.workload.measured import MeasuredLayer, write_measured
+from sailor_cloud.workload.profile_file import ProfileOrigin, write_profile
+
+_FP32_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArtifactProfiles:
+    """Measured layers by our name of the accelerator."""
+
+    layers: dict[str, tuple[MeasuredLayer, ...]]
+
+
+def read_profiles(times: dict[str, Any], sizes: dict[str, Any]) -> ArtifactProfiles:
+    """Turn the artifact's tables into measured layers.
+
+    Blocks are averaged over their number; the layers after the last block count as the head, and are left out where
+    they keep no logits: the artifact's GPT-Neo was profiled without its head. `times` is simulator_profiles.json,
+    `sizes` llm_info.json. Raises DataError for a layer without sizes.
+    """
+    found: dict[str, list[MeasuredLayer]] = {}
+    for model, by_gpu in times.items():
+        for gpu, by_batch in by_gpu.items():
+            for microbatch_size, by_tp in by_batch.items():
+                for tp, layers in by_tp.items():
+                    rows = _rows(model, int(microbatch_size), int(tp), layers, sizes.get(model, {}))
+                    found.setdefault(our_accelerator(gpu), []).extend(rows)
+    return ArtifactProfiles(layers={name: tuple(rows) for name, rows in sorted(found.items())})
+
+
+def samples(layers: tuple[MeasuredLayer, ...], precision: Precision) -> Iterator[Sample]:
+    """Yield what a fit can use: the layers of models that have a preset."""
+    presets = {ours: _decoder(ours) for ours in MODELS.values()}
+    for row in layers:
+        sizes = presets.get(row.model)
+        if sizes is None:
+            continue
+        features = layer_features(
+            sizes,
+            sequence_length=row.sequence_length,
+            microbatch_size=row.microbatch_size,
+            tp=row.tp,
+            precision=precision,
+        )
+        parameters = layer_costs(sizes, row.sequence_length, row.tp).parameters
+        index = {LayerKind.EMBEDDING: 0, LayerKind.BLOCK: 1, LayerKind.HEAD: -1}[row.layer_kind]
+        yield Sample(
+            kind=row.layer_kind,
+            group=f"{row.model} {row.microbatch_size} {row.tp}",
+            features=features[row.layer_kind],
+            parameters=int(parameters[index]),
+            forward_s=row.forward_s,
+            backward_s=row.backward_s,
+            update_s=row.update_s if row.layer_kind is LayerKind.BLOCK else 0.0,
+        )
+
+
+def write_profiles(
+    folder: Path, profiles: ArtifactProfiles, *, precision: Precision, as_of: str, source: str
+) -> tuple[str, ...]:
+    """Write one fitted profile and one table of measured layers per accelerator; return the accelerators written.
+
+    The fit serves microbatch sizes and degrees that were not measured; models without a preset are in the table only.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for accelerator, layers in profiles.layers.items():
+        usable = list(samples(layers, precision))
+        if not usable:
+            continue
+        models = sorted({row.model for row in layers})
+        origin = ProfileOrigin(
+            accelerator=accelerator,
+            stack="Sailor's Megatron and DeepSpeed",
+            precision=precision,
+            fitted_on=f"{len({sample.group for sample in usable})} configurations of {', '.join(models)}",
+            as_of=as_of,
+            source=source,
+        )
+        write_profile(folder / f"{accelerator}.json", origin, fit(usable))
+        write_measured(folder / f"{accelerator}.csv", layers)
+        written.append(accelerator)
+    return tuple(written)
+
+
+def _decoder(preset: str) -> Decoder:
+    return decoder(ModelSource(preset=preset))
+
+
+def _logits(model: str, tp: int) -> float:
+    """Elements of one sample's logits on one device."""
+    return SEQUENCE_LENGTHS.get(model, DEFAULT_SEQUENCE_LENGTH) * _decoder(our_model(model)).vocab_size / tp
+
+
+def _rows(
+    model: str, microbatch_size: int, tp: int, layers: dict[str, list[float]], sizes: dict[str, Any]
+) -> Iterator[MeasuredLayer]:
+    # Sizes are not given at every degree that was timed; shares of parameters are much the same at any.
+    known: dict[str, Any] = sizes.get(str(tp)) or next(iter(sizes.values()), {})
+    if set(known) != set(layers):
+        raise DataError(
+            f"simulator_profiles.json times {len(layers)} layers of {model}, llm_info.json has {len(known)}"
+        )
+    count = len(layers)
+    blocks = _decoder(our_model(model)).blocks if model in MODELS else count - 2
+    spans = {
+        LayerKind.EMBEDDING: range(1),
+        LayerKind.BLOCK: range(1, blocks + 1),
+        LayerKind.HEAD: range(blocks + 1, count),
+    }
+    block_parameters = known["1"]["params_floats"]
+    for kind, span in spans.items():
+        share = blocks if kind is LayerKind.BLOCK else 1
+        forward, backward = (sum(layers[str(i)][part] for i in span) / share for part in (0, 1))
+        parameters = sum(known[str(i)]["params_floats"] for i in span) / share
+        kept = sum(known[str(i)]["act_mem_floats"] for i in span) / share
+        if kind is LayerKind.HEAD and model in MODELS and kept < _logits(model, tp):
+            continue
+        yield MeasuredLayer(
+            model=our_model(model),
+            layer_kind=kind,
+            microbatch_size=microbatch_size,
+            sequence_length=SEQUENCE_LENGTHS.get(model, DEFAULT_SEQUENCE_LENGTH),
+            tp=tp,
+            forward_s=forward,
+            backward_s=backward,
+            update_s=layers["1"][2] / UPDATED_BLOCKS * parameters / block_parameters,
+            activation_bytes=round(kept * _FP32_BYTES * microbatch_size) if str(tp) in sizes else None,
+        )

@@ -1,0 +1,23 @@
+"""What an engine of the search returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sailor_cloud.planner.draft import Draft
+
+# An answer this close to its bound counts as optimal.
+OPTIMAL_GAP = 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Drafts, best first, and the least value that any plan's goal could have.
+
+    `columns` counts pipelines (or, exhausted, plans) looked at, `nodes` the steps of the search tree.
+    """
+
+    drafts: tuple[Draft, ...]
+    bound: float | None
+    columns: int
+    nodes: int

@@ -1,0 +1,167 @@
+"""Turns pipelines on real nodes into a draft: batch shared out exactly, figures by the closed form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+
+from sailor_cloud.planner.bill import Bill
+from sailor_cloud.planner.draft import Draft, DraftPipeline, nodes_of, seats_of
+from sailor_cloud.planner.goals import Target
+from sailor_cloud.planner.layouts import Slot
+from sailor_cloud.planner.pipelines import stage_recompute
+from sailor_cloud.planner.space import Seat, Space
+from sailor_cloud.planner.sync import SyncTable
+from sailor_cloud.simulator import busy_s, fill_s, in_flight
+
+# How many later ends are tried where no set of microbatches can be taken off to leave the batch exactly.
+_MORE_ENDS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A pipeline whose number of microbatches is open."""
+
+    slots: tuple[Slot, ...]
+    cut: tuple[int, ...]
+    microbatch_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Pace:
+    bottleneck_s: float
+    fill_s: float
+    update_s: float
+    usd_per_sample: float
+    recompute: tuple[bool, ...]
+
+
+@dataclass(slots=True)
+class Assessor:
+    """Judges sets of pipelines; what equal pipelines and sums take is looked up once."""
+
+    space: Space
+    target: Target
+    sync: SyncTable = field(init=False)
+    _paces: dict[tuple[object, ...], _Pace | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.sync = SyncTable(self.space)
+
+    def draft(self, shapes: Sequence[Shape]) -> Draft | None:
+        """Return the draft of pipelines, or None if one doesn't fit or the batch can't be made up exactly."""
+        ordered = sorted(shapes, key=lambda shape: (shape.slots, shape.cut, shape.microbatch_size))
+        paces = [self._pace(shape, len(ordered)) for shape in ordered]
+        if any(pace is None for pace in paces):
+            return None
+        known = [pace for pace in paces if pace is not None]
+        counts = share_batch(
+            self.space.batch,
+            [shape.microbatch_size for shape in ordered],
+            [(pace.bottleneck_s, pace.fill_s) for pace in known],
+        )
+        if counts is None:
+            return None
+        schedule = max((count - 1) * pace.bottleneck_s + pace.fill_s for count, pace in zip(counts, known, strict=True))
+        layout = tuple(shape.slots for shape in ordered)
+        sync, sync_usd = self.sync.of_plan(layout, tuple(shape.cut for shape in ordered))
+        egress = sync_usd + sum(
+            pace.usd_per_sample * shape.microbatch_size * count
+            for shape, count, pace in zip(ordered, counts, known, strict=True)
+        )
+        iteration = schedule + sync + max(pace.update_s for pace in known)
+        figures = Bill.of(self.space, nodes_of(layout)).figures(np.array(iteration), np.array(egress))
+        return Draft(
+            pipelines=tuple(
+                DraftPipeline(
+                    slots=shape.slots,
+                    cut=shape.cut,
+                    microbatch_size=shape.microbatch_size,
+                    microbatches=count,
+                    recompute=pace.recompute,
+                )
+                for shape, count, pace in zip(ordered, counts, known, strict=True)
+            ),
+            goal=self.target.goal,
+            figures={figure: float(value) for figure, value in figures.items()},
+        )
+
+    def _pace(self, shape: Shape, replicas: int) -> _Pace | None:
+        seats = seats_of(shape.slots)
+        key = (seats, shape.cut, shape.microbatch_size, replicas if self.space.zero_stage else min(replicas, 2))
+        if key not in self._paces:
+            self._paces[key] = self._build(seats, shape, replicas)
+        return self._paces[key]
+
+    def _build(self, seats: tuple[Seat, ...], shape: Shape, replicas: int) -> _Pace | None:
+        """Time a pipeline that holds as many microbatches as its stages ever do at once."""
+        space, size, stages = self.space, shape.microbatch_size, len(seats)
+        again = stage_recompute(space, seats, np.array(shape.cut), size, stages, replicas=replicas)
+        compute, update = [], []
+        for s, (seat, (first, end)) in enumerate(zip(seats, pairwise(shape.cut), strict=True)):
+            table = space.table(seat.pool, seat.tp, size, recompute=again[s])
+            held = in_flight(stages, s, stages)
+            if table.memory_bytes(first, end, in_flight=held, replicas=replicas) > table.limit_bytes:
+                return None
+            compute.append(float(table.compute_s(first, end)))
+            update.append(float(table.update_s(first, end, shards=replicas)))
+        cuts = [float(space.boundary(src, dst, size)[shape.cut[s + 1]]) for s, (src, dst) in enumerate(pairwise(seats))]
+        busy = busy_s(np.array(compute), np.array(cuts), execution=space.scenario.execution)
+        usd = sum(
+            float(space.cut_usd_per_sample(src, dst)[shape.cut[s + 1]]) for s, (src, dst) in enumerate(pairwise(seats))
+        )
+        return _Pace(float(busy.max()), float(fill_s(np.array(compute), np.array(cuts))), max(update), usd, again)
+
+
+def share_batch(batch: int, sizes: Sequence[int], paces: Sequence[tuple[float, float]]) -> tuple[int, ...] | None:
+    """Return microbatch counts that make up the batch exactly, at least one each, or None.
+
+    paces: bottleneck and fill seconds of each pipeline. The least time in which all together carry the batch is found
+    first; what they then carry too much is taken off again, larger sizes first, those that would end last first.
+    """
+    if sum(sizes) > batch:
+        return None
+    low, high = max(fill for _, fill in paces), max(fill + batch * bottleneck for bottleneck, fill in paces)
+    for _ in range(80):
+        middle = 0.5 * (low + high)
+        if _carried(_counts(middle, paces), sizes) >= batch:
+            high = middle
+        else:
+            low = middle
+    for _ in range(_MORE_ENDS):
+        counts = _counts(high, paces)
+        trimmed = _trim(counts, sizes, paces, _carried(counts, sizes) - batch)
+        if trimmed is not None:
+            return trimmed
+        high = min(fill + count * bottleneck for count, (bottleneck, fill) in zip(counts, paces, strict=True))
+    return None
+
+
+def _counts(seconds: float, paces: Sequence[tuple[float, float]]) -> list[int]:
+    return [max(1, int((seconds - fill) / bottleneck * (1 + 1e-12) + 1e-9) + 1) for bottleneck, fill in paces]
+
+
+def _carried(counts: Sequence[int], sizes: Sequence[int]) -> int:
+    return sum(size * count for size, count in zip(sizes, counts, strict=True))
+
+
+def _trim(
+    counts: Sequence[int], sizes: Sequence[int], paces: Sequence[tuple[float, float]], surplus: int
+) -> tuple[int, ...] | None:
+    """Return the counts with `surplus` samples less, or None where no choice gives exactly that."""
+    left = list(counts)
+    while surplus > 0:
+        candidates = [
+            (sizes[p], paces[p][1] + (left[p] - 1) * paces[p][0], -p)
+            for p in range(len(left))
+            if left[p] > 1 and sizes[p] <= surplus
+        ]
+        if not candidates:
+            return None
+        size, _, p = max(candidates)
+        left[-p] -= 1
+        surplus -= size
+    return tuple(left)

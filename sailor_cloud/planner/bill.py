@@ -1,0 +1,86 @@
+"""The money of many plans on the same nodes at once, by the simulator's rates."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sailor_cloud.catalog import Service
+from sailor_cloud.model.job import NetworkAccess
+from sailor_cloud.model.offer import Provider
+from sailor_cloud.planner.goals import Figure
+from sailor_cloud.planner.space import Space
+from sailor_cloud.simulator import preemptions_per_hour, startup_s, teardown_s
+from sailor_cloud.simulator.money import lost_fraction
+from sailor_cloud.units import SECONDS_PER_HOUR
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bill:
+    """Rates and times that depend on the nodes alone.
+
+    `lost` is the time that preemption adds per second of training. Left out are the storage of checkpoints and their
+    traffic between regions, so the totals are a lower bound where there is any; the simulator's bill has them.
+    """
+
+    steps: int | None
+    nodes: int
+    usd_per_hour: float
+    lost: float
+    fixed_s: float
+
+    @classmethod
+    def of(cls, space: Space, nodes: Counter[int], *, checkpoint_s: float = 0.0) -> Bill:
+        """Return the bill of so many nodes of each pool; `checkpoint_s` is how long a checkpoint stalls training."""
+        offers = [space.pools[pool].offer for pool in nodes]
+        catalog = space.scenario.catalog
+        rate = sum(preemptions_per_hour(space.pools[pool].offer, catalog) * count for pool, count in nodes.items())
+        restart = max(startup_s(offer.provider) for offer in offers)
+        return cls(
+            steps=space.scenario.job.training.steps,
+            nodes=nodes.total(),
+            usd_per_hour=sum(space.rates[pool].expected * count for pool, count in nodes.items())
+            + gateways_usd_per_hour(space, nodes),
+            lost=float(
+                lost_fraction(
+                    rate,
+                    interval_s=space.scenario.job.checkpoint.every,
+                    checkpoint_s=checkpoint_s,
+                    restart_s=restart,
+                )
+            ),
+            fixed_s=restart + max(teardown_s(offer.provider) for offer in offers),
+        )
+
+    def figures(self, iteration_s: Floats, egress_usd: Floats) -> dict[Figure, Floats]:
+        """Return the figures of plans with these seconds and USD of egress per iteration.
+
+        Duration and total are infinite where the job has no number of steps; nothing limits or minimises them then.
+        """
+        per_s = self.usd_per_hour / SECONDS_PER_HOUR
+        nowhere = np.full(np.shape(iteration_s), np.inf)
+        duration = nowhere if self.steps is None else self.steps * iteration_s * (1.0 + self.lost) + self.fixed_s
+        total = nowhere if self.steps is None else duration * per_s + egress_usd * self.steps
+        return {
+            Figure.ITERATION_S: iteration_s,
+            Figure.DURATION_S: duration,
+            Figure.TOTAL_USD: total,
+            Figure.USD_PER_ITERATION: iteration_s * per_s + egress_usd,
+            Figure.USD_PER_HOUR: self.usd_per_hour + egress_usd * SECONDS_PER_HOUR / iteration_s,
+            Figure.NODES: np.full(np.shape(iteration_s), float(self.nodes)),
+        }
+
+
+def gateways_usd_per_hour(space: Space, nodes: Counter[int]) -> float:
+    """Return the price of one NAT gateway per region where nodes have no public address."""
+    if space.scenario.job.cloud.network is not NetworkAccess.PRIVATE:
+        return 0.0
+    offers = [space.pools[pool].offer for pool in nodes]
+    places = {(offer.provider, offer.region) for offer in offers if offer.provider is not Provider.LOCAL}
+    services = space.scenario.catalog.services
+    return sum(services.price(*place, Service.NAT_GATEWAY).usd_per_unit for place in sorted(places))

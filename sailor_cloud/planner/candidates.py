@@ -1,0 +1,109 @@
+"""Turns a job's resources into pools of nodes that may be bought, and says what was ruled out and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sailor_cloud.catalog import Catalog
+from sailor_cloud.model.document import Rejected
+from sailor_cloud.model.job import Job
+from sailor_cloud.model.offer import Accelerator, Market, Offer, Precision, Provider
+
+# Oldest architecture in the CUDA 12.6 builds of torch (sm_50, sm_60, sm_70, ...), the oldest builds still made;
+# source: architecture lists of the conda packages pytorch-2.7.0 cuda12.6, 2025-04.
+MIN_COMPUTE_CAPABILITY = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A limit of the job: at most `devices` of an accelerator in a zone, over all instance types and markets."""
+
+    entry: int
+    zone: str
+    accelerator: str
+    devices: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """Equal nodes of one offer; `row` is the index of the limit that they share with other pools."""
+
+    offer: Offer
+    accelerator: Accelerator
+    row: int
+    max_nodes: int
+
+    @property
+    def devices(self) -> int:
+        return self.offer.accelerator_count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """What may be bought, in the order of offer ids within each entry of the job."""
+
+    pools: tuple[Pool, ...]
+    rows: tuple[Row, ...]
+    rejected: tuple[Rejected, ...]
+
+
+def collect(job: Job, catalog: Catalog) -> Candidates:
+    """Return the pools that a job allows and what its resources name but can't use."""
+    rows: list[Row] = []
+    pools: list[Pool] = []
+    rejected: list[Rejected] = []
+    for index, resource in enumerate(job.resources):
+        for name in sorted(resource.accelerators):
+            accelerator = catalog.accelerator(name)
+            reason = unusable(accelerator, resource.provider, job.training.precision)
+            if reason is not None:
+                rejected.append(Rejected(what=name, why=reason))
+                continue
+            limit = resource.accelerators[name]
+            for zone in sorted(set(resource.zones)):
+                found = catalog.offers(
+                    provider=resource.provider,
+                    zones=(zone,),
+                    accelerators=(name,),
+                    markets=resource.markets,
+                    instance_types=resource.instance_types,
+                )
+                rejected += _missing_markets(found, resource.markets, name, zone)
+                rows.append(Row(entry=index, zone=zone, accelerator=name, devices=limit))
+                for offer in found:
+                    if offer.accelerator_count > limit:
+                        why = f"carries {offer.accelerator_count} devices, the job allows {limit} in {zone}"
+                        rejected.append(Rejected(what=offer.id, why=why))
+                        continue
+                    most = limit // offer.accelerator_count
+                    if job.constraints.max_nodes is not None:
+                        most = min(most, job.constraints.max_nodes)
+                    pools.append(Pool(offer=offer, accelerator=accelerator, row=len(rows) - 1, max_nodes=most))
+    return Candidates(pools=tuple(pools), rows=tuple(rows), rejected=tuple(dict.fromkeys(rejected)))
+
+
+def unusable(accelerator: Accelerator, provider: Provider, precision: Precision) -> str | None:
+    """Return why an accelerator can't run a job at a precision with the pinned torch, or None if it can."""
+    if accelerator.peak_tflops(precision) is None:
+        known = [p.value for p in Precision if accelerator.peak_tflops(p) is not None]
+        return f"has no {precision.value}; it runs {', '.join(known)}"
+    if provider is Provider.LOCAL:
+        return None
+    capability = accelerator.compute_capability
+    if capability is None:
+        return f"is no CUDA device (vendor {accelerator.vendor}); the training runtime needs one"
+    if capability < MIN_COMPUTE_CAPABILITY:
+        return f"has compute capability {capability}; torch is built for {MIN_COMPUTE_CAPABILITY} and newer"
+    return None
+
+
+def _missing_markets(
+    found: tuple[Offer, ...], markets: tuple[Market, ...], accelerator: str, zone: str
+) -> list[Rejected]:
+    """Return a row for every market of a zone in which no price of an accelerator is known."""
+    known = {offer.market for offer in found}
+    return [
+        Rejected(what=f"{accelerator} in {zone}, {market.value}", why="no price is known")
+        for market in markets
+        if market not in known
+    ]

@@ -1,0 +1,140 @@
+"""Cheapest pipelines by dynamic programming: for many limits on the bottleneck and prices of devices at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sailor_cloud.planner.kinds import Kinds, StageTimes
+from sailor_cloud.simulator import Execution
+from sailor_cloud.simulator.scenario import Transfers
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lanes:
+    """Independent problems solved side by side.
+
+    bottleneck_s: [lanes], no stage may be busy for longer. fill_price: [lanes], per second of fill. device_price:
+    [rows, lanes].
+    """
+
+    bottleneck_s: Floats
+    fill_price: Floats
+    device_price: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """A pipeline by kinds: stage s is of kinds[s] and holds the layers [cut[s], cut[s + 1])."""
+
+    microbatch_size: int
+    kinds: tuple[int, ...]
+    cut: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chains:
+    """value: [lanes], the least price of a chain, a lower bound for real ones; chains: the ones that reach it."""
+
+    value: Floats
+    chains: tuple[Chain | None, ...]
+
+
+def after_share(execution: Execution) -> float:
+    """Return which part of the cut after a stage keeps it busy, as far as that can be said of one stage alone."""
+    return {Transfers.BLOCKING: 1.0, Transfers.RECEIVER: 0.5, Transfers.OVERLAPPED: 0.0}[execution.transfers]
+
+
+def cheapest_chains(kinds: Kinds, times: StageTimes, allowed: Bools, lanes: Lanes) -> Chains:
+    """Return the cheapest chain of every lane; `allowed` [kind, first, end] are the stages that may be used.
+
+    A stage is busy for its compute, the least cut before it and its share of the least cut after it.
+    """
+    program = _Program(kinds, times, allowed, lanes)
+    program.run()
+    return program.result()
+
+
+class _Program:
+    """value[s, layer, kind, lane]: least price of the stages from a layer on, s + 1 of them, the first of a kind."""
+
+    def __init__(self, kinds: Kinds, times: StageTimes, allowed: Bools, lanes: Lanes) -> None:
+        self.kinds, self.times, self.lanes = kinds, times, lanes
+        self.layers = kinds.space.layers
+        share = after_share(kinds.space.scenario.execution)
+        overlapped = kinds.space.scenario.execution.transfers is Transfers.OVERLAPPED
+        before = np.zeros_like(times.before_s) if overlapped else times.before_s
+        waits = before[:, :, None] + share * times.after_s[:, None, :]
+        compute = np.where(allowed, times.compute_s, np.inf)
+        self.compute, self.busy = compute, compute + waits
+        tps = np.array([kind.tp for kind in kinds.members], dtype=np.float64)
+        rows = np.array([kind.row for kind in kinds.members])
+        self.price = lanes.device_price[rows] * tps[:, None]
+        shape = (kinds.max_stages, self.layers + 1, len(kinds), len(lanes.bottleneck_s))
+        self.value = np.full(shape, np.inf)
+        self.end = np.zeros(shape, dtype=np.int16)
+        self.rest = np.full(shape, np.inf)
+        self.next = np.zeros(shape, dtype=np.int16)
+
+    def run(self) -> None:
+        least = self.busy.min(axis=1)
+        possible = least <= self.lanes.bottleneck_s.max()
+        # Layers from which so many stages can reach the end.
+        reached = np.zeros((self.kinds.max_stages, self.layers + 1), dtype=bool)
+        for first in range(self.layers - 1, -1, -1):
+            for stages in range(self.kinds.max_stages):
+                ends = possible[stages, first].copy()
+                if stages:
+                    ends &= reached[stages - 1]
+                else:
+                    ends[:-1] = False
+                if ends.any():
+                    self._stage(stages, first, np.flatnonzero(ends))
+                    reached[stages, first] = np.isfinite(self.value[stages, first]).any()
+                    if first and reached[stages, first]:
+                        self._hand_on(stages, first)
+
+    def _stage(self, stages: int, first: int, ends: Ints) -> None:
+        """Enter the chains that begin with a stage at layer `first`."""
+        busy = self.busy[stages, :, first, ends]
+        total = busy[:, :, None] <= self.lanes.bottleneck_s
+        spent = self.compute[stages, :, first, ends][:, :, None]
+        cost = np.where(total, np.where(np.isfinite(spent), spent, 0.0) * self.lanes.fill_price, np.inf)
+        if stages:
+            cost = cost + self.rest[stages - 1, ends]
+        best = cost.argmin(axis=0)
+        self.value[stages, first] = np.take_along_axis(cost, best[None], axis=0)[0] + self.price
+        self.end[stages, first] = ends[best]
+
+    def _hand_on(self, stages: int, layer: int) -> None:
+        """Enter what a stage of each kind that ends before `layer` has to add: the best next kind and the cut."""
+        total = self.value[stages, layer] + self.times.boundary_s[:, :, layer, None] * self.lanes.fill_price
+        best = total.argmin(axis=1)
+        self.rest[stages, layer] = np.take_along_axis(total, best[:, None], axis=1)[:, 0]
+        self.next[stages, layer] = best
+
+    def result(self) -> Chains:
+        whole = self.value[:, 0].reshape(-1, self.value.shape[-1])
+        best = whole.argmin(axis=0)
+        value = whole.min(axis=0)
+        chains = [
+            self._trace(*divmod(int(best[lane]), len(self.kinds)), lane) if np.isfinite(value[lane]) else None
+            for lane in range(len(value))
+        ]
+        return Chains(value=value, chains=tuple(chains))
+
+    def _trace(self, stages: int, kind: int, lane: int) -> Chain:
+        members, cut = [kind], [0]
+        for left in range(stages, -1, -1):
+            end = int(self.end[left, cut[-1], kind, lane])
+            cut.append(end)
+            if left:
+                kind = int(self.next[left - 1, end, kind, lane])
+                members.append(kind)
+        return Chain(microbatch_size=self.times.microbatch_size, kinds=tuple(members), cut=tuple(cut))

@@ -1,0 +1,121 @@
+"""A plan as the search handles it, with its figures by the closed form."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from sailor_cloud.model.plan import Node, Pipeline, Plan, Stage
+from sailor_cloud.planner.goals import Figure
+from sailor_cloud.planner.layouts import Slot
+from sailor_cloud.planner.space import Seat, Space
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftPipeline:
+    """A pipeline on its slots; stage s holds the layers [cut[s], cut[s + 1])."""
+
+    slots: tuple[Slot, ...]
+    cut: tuple[int, ...]
+    microbatch_size: int
+    microbatches: int
+    recompute: tuple[bool, ...]
+
+    def key(self) -> tuple[object, ...]:
+        return (self.slots, self.cut, self.microbatch_size, self.microbatches, self.recompute)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """Pipelines with the figures that they reach. `goal` is the figure that was minimised."""
+
+    pipelines: tuple[DraftPipeline, ...]
+    goal: Figure
+    figures: Mapping[Figure, float]
+
+    def order(self) -> tuple[object, ...]:
+        """Return the sort key: the goal, then money, then time, then the plan itself, so that ties fall one way."""
+        return (
+            significant(self.figures[self.goal]),
+            significant(self.figures[Figure.USD_PER_ITERATION]),
+            significant(self.figures[Figure.ITERATION_S]),
+            self.figures[Figure.NODES],
+            len(self.pipelines),
+            tuple(pipeline.key() for pipeline in self.pipelines),
+        )
+
+
+def significant(value: float) -> float:
+    """Return a value to nine significant digits, so that sums of the same terms in another order tie."""
+    return float(f"{value:.9g}")
+
+
+def seats_of(slots: tuple[Slot, ...]) -> tuple[Seat, ...]:
+    """Return a pipeline's seats, its nodes numbered in the order in which it first meets them."""
+    numbers: dict[tuple[int, int], int] = {}
+    return tuple(
+        Seat(slot.pool, slot.tp, numbers.setdefault((slot.pool, slot.instance), len(numbers))) for slot in slots
+    )
+
+
+def nodes_of(pipelines: tuple[tuple[Slot, ...], ...]) -> Counter[int]:
+    """Return how many nodes of each pool a set of pipelines uses."""
+    return Counter(pool for pool, _ in {(slot.pool, slot.instance) for slots in pipelines for slot in slots})
+
+
+def in_space(draft: Draft, part: Space, space: Space) -> Draft:
+    """Return a draft of a part of a space with the pools' numbers in the whole space."""
+    numbers = [space.pools.index(pool) for pool in part.pools]
+    return replace(
+        draft,
+        pipelines=tuple(
+            replace(pipeline, slots=tuple(Slot(numbers[slot.pool], slot.instance, slot.tp) for slot in pipeline.slots))
+            for pipeline in draft.pipelines
+        ),
+    )
+
+
+def to_plan(space: Space, draft: Draft) -> Plan:
+    """Return the plan of a draft: nodes named by zone, accelerator and number, devices handed out in rank order."""
+    names: dict[tuple[int, int], str] = {}
+    numbers: Counter[str] = Counter()
+    for pool, instance in sorted({(slot.pool, slot.instance) for part in draft.pipelines for slot in part.slots}):
+        offer = space.pools[pool].offer
+        stem = f"{offer.zone}-{offer.accelerator.lower()}"
+        names[pool, instance] = f"{stem}-{numbers[stem]}"
+        numbers[stem] += 1
+    next_device: Counter[tuple[int, int]] = Counter()
+    pipelines = []
+    for number, part in enumerate(draft.pipelines):
+        stages = []
+        for s, slot in enumerate(part.slots):
+            place = (slot.pool, slot.instance)
+            start = next_device[place]
+            next_device[place] += slot.tp
+            stages.append(
+                Stage(
+                    first_layer=part.cut[s],
+                    end_layer=part.cut[s + 1],
+                    node=names[place],
+                    devices=tuple(range(start, start + slot.tp)),
+                    recompute=part.recompute[s],
+                )
+            )
+        pipelines.append(
+            Pipeline(
+                id=number,
+                microbatch_size=part.microbatch_size,
+                microbatches=part.microbatches,
+                stages=tuple(stages),
+            )
+        )
+    return Plan(
+        zero_stage=space.zero_stage,
+        precision=space.scenario.job.training.precision,
+        nodes=tuple(
+            Node(id=name, offer=space.pools[pool].offer.id, devices=space.pools[pool].devices)
+            for (pool, _), name in names.items()
+        ),
+        pipelines=tuple(pipelines),
+    )

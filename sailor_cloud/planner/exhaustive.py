@@ -1,0 +1,158 @@
+"""Finds the best plan of a small problem by going through all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations
+from math import comb, prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sailor_cloud.planner.bill import Bill
+from sailor_cloud.planner.draft import Draft, DraftPipeline, nodes_of, seats_of
+from sailor_cloud.planner.goals import TIE, Figure, Target
+from sailor_cloud.planner.layouts import Layout, Slot, enumerate_layouts
+from sailor_cloud.planner.pipelines import PipelineTable, pipeline_table, stage_recompute
+from sailor_cloud.planner.space import Seat, Space
+from sailor_cloud.planner.sync import SyncTable
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+# A problem is small when it has at most so many layouts, and no layout more combinations of cuts and batch splits.
+MAX_LAYOUTS = 2000
+MAX_COMBINATIONS = 200_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exhausted:
+    """The best drafts among all plans, best first, and how many plans there were."""
+
+    drafts: tuple[Draft, ...]
+    plans: int
+
+
+def small_layouts(space: Space) -> tuple[Layout, ...] | None:
+    """Return all layouts, or None if the problem is too big to go through them."""
+    layouts: list[Layout] = []
+    walk = enumerate_layouts(
+        space.candidates,
+        space.tp_degrees,
+        max_stages=space.layers,
+        max_pipelines=space.batch,
+        max_nodes=space.scenario.job.constraints.max_nodes,
+    )
+    for layout in walk:
+        cuts = prod(comb(space.layers - 1, len(slots) - 1) for slots in layout)
+        splits = comb(space.batch - 1, len(layout) - 1)
+        if len(layouts) == MAX_LAYOUTS or cuts * splits > MAX_COMBINATIONS:
+            return None
+        layouts.append(layout)
+    return tuple(layouts)
+
+
+def exhaust(space: Space, target: Target, layouts: tuple[Layout, ...], *, keep: int) -> Exhausted:
+    """Return the `keep` best drafts among all plans on the layouts."""
+    tables: dict[tuple[tuple[Seat, ...], int], PipelineTable] = {}
+    sync = SyncTable(space)
+    best: list[Draft] = []
+    plans = 0
+    for layout in layouts:
+        keys = [(seats_of(slots), _replicas(space, layout)) for slots in layout]
+        for key in keys:
+            if key not in tables:
+                tables[key] = pipeline_table(space, key[0], replicas=key[1])
+        parts = tuple(tables[key] for key in keys)
+        drafts, looked_at = _best_of_layout(space, target, layout, parts, sync, keep)
+        plans += looked_at
+        best = sorted([*best, *drafts], key=Draft.order)[:keep]
+    return Exhausted(drafts=tuple(best), plans=plans)
+
+
+def _replicas(space: Space, layout: Layout) -> int:
+    """Return the number of pipelines as far as stages depend on it: ZeRO by the number, buckets by whether any."""
+    return len(layout) if space.zero_stage else min(len(layout), 2)
+
+
+@cache
+def batch_splits(batch: int, parts: int) -> Ints:
+    """Return every way to give each of so many pipelines at least one sample, shape [splits, parts]."""
+    inner = np.array(list(combinations(range(1, batch), parts - 1)), dtype=np.int64)
+    edges = np.hstack([np.zeros((len(inner), 1), np.int64), inner, np.full((len(inner), 1), batch, np.int64)])
+    return np.diff(edges, axis=1)
+
+
+def _best_of_layout(
+    space: Space,
+    target: Target,
+    layout: Layout,
+    parts: tuple[PipelineTable, ...],
+    sync: SyncTable,
+    keep: int,
+) -> tuple[list[Draft], int]:
+    """Return the best drafts on one layout and the number of plans looked at.
+
+    Combinations of cuts run along axis 0, splits of the batch along axis 1.
+    """
+    shape = tuple(len(part.cuts) for part in parts)
+    chosen = np.stack([axis.ravel() for axis in np.indices(shape)], axis=1)
+    splits = batch_splits(space.batch, len(parts))
+    schedule = np.zeros((len(chosen), len(splits)))
+    egress = np.zeros_like(schedule)
+    update = np.zeros(len(chosen))
+    for p, part in enumerate(parts):
+        schedule = np.maximum(schedule, part.seconds[chosen[:, p]][:, splits[:, p]])
+        egress += part.usd_per_sample[chosen[:, p]][:, None] * splits[:, p]
+        update = np.maximum(update, part.update_s[chosen[:, p]])
+    possible = np.isfinite(schedule).any(axis=1)
+    if not possible.any():
+        return [], schedule.size
+    chosen, schedule, egress, update = chosen[possible], schedule[possible], egress[possible], update[possible]
+    seconds, usd = sync.of_cuts(layout, tuple(part.cuts[chosen[:, p]] for p, part in enumerate(parts)))
+    bill = Bill.of(space, nodes_of(layout))
+    figures = bill.figures(schedule + (seconds + update)[:, None], egress + usd[:, None])
+    value = target.value(figures)
+    found = []
+    for flat in _first(value, (figures[Figure.USD_PER_ITERATION], figures[Figure.ITERATION_S]), keep):
+        row, column = divmod(flat, value.shape[1])
+        pipelines = tuple(
+            _draft_pipeline(
+                space, layout[p], part, int(chosen[row, p]), int(splits[column, p]), _replicas(space, layout)
+            )
+            for p, part in enumerate(parts)
+        )
+        at = {figure: float(np.broadcast_to(values, value.shape)[row, column]) for figure, values in figures.items()}
+        found.append(Draft(pipelines=pipelines, goal=target.goal, figures=at))
+    return sorted(found, key=Draft.order)[:keep], schedule.size
+
+
+def _first(value: Floats, ties: tuple[Floats, ...], keep: int) -> list[int]:
+    """Return the flat indices of the `keep` least finite values; equal ones in the order of `ties`, then of index."""
+    flat = value.ravel()
+    finite = np.flatnonzero(np.isfinite(flat))
+    if finite.size > keep:
+        last = np.partition(flat[finite], keep - 1)[keep - 1]
+        finite = finite[flat[finite] <= last * (1.0 + TIE)]
+    order = np.lexsort((*(_significant(tie.ravel()[finite]) for tie in reversed(ties)), _significant(flat[finite])))
+    return [int(index) for index in finite[order][:keep]]
+
+
+def _significant(values: Floats) -> Floats:
+    """Return positive values to nine significant digits."""
+    scale = 10.0 ** (8 - np.floor(np.log10(values)))
+    return np.asarray(np.round(values * scale) / scale)
+
+
+def _draft_pipeline(
+    space: Space, slots: tuple[Slot, ...], part: PipelineTable, cut: int, samples: int, replicas: int
+) -> DraftPipeline:
+    size = int(part.microbatch[cut, samples])
+    return DraftPipeline(
+        slots=slots,
+        cut=tuple(int(layer) for layer in part.cuts[cut]),
+        microbatch_size=size,
+        microbatches=samples // size,
+        recompute=stage_recompute(space, part.seats, part.cuts[cut], size, samples // size, replicas=replicas),
+    )

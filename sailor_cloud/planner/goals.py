@@ -1,0 +1,96 @@
+"""What a plan is judged by: the goal, the constraints, and how far a set of plans is from keeping them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sailor_cloud.model.job import Constraints, Goal, Job
+
+Floats = NDArray[np.float64]
+
+# Sums of the same terms in another order differ by less than this, relatively; such plans count as equally good.
+TIE = 1e-9
+
+
+class Figure(StrEnum):
+    """A number that plans are compared or limited by; smaller is better in all."""
+
+    ITERATION_S = "iteration_s"
+    DURATION_S = "duration_s"
+    TOTAL_USD = "total_usd"
+    USD_PER_ITERATION = "usd_per_iteration"
+    USD_PER_HOUR = "usd_per_hour"
+    NODES = "nodes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """A constraint of the job as an upper limit on a figure."""
+
+    name: str
+    figure: Figure
+    at_most: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The figure to minimise and the limits to keep."""
+
+    goal: Figure
+    limits: tuple[Limit, ...]
+
+    def feasible(self, figures: Mapping[Figure, Floats]) -> NDArray[np.bool_]:
+        """Return which plans keep every limit."""
+        kept = np.ones(np.shape(figures[Figure.ITERATION_S]), dtype=bool)
+        for limit in self.limits:
+            kept &= figures[limit.figure] <= limit.at_most * (1 + TIE)
+        return kept
+
+    def value(self, figures: Mapping[Figure, Floats]) -> Floats:
+        """Return what is minimised, infinite where a limit is broken."""
+        return np.where(self.feasible(figures), figures[self.goal], np.inf)
+
+    def without(self, name: str) -> Target:
+        """Return the same goal with one constraint given up."""
+        return Target(goal=self.goal, limits=tuple(limit for limit in self.limits if limit.name != name))
+
+
+def target_of(job: Job) -> Target:
+    """Return the target of a job; a deadline or a budget binds only when the number of steps is known."""
+    return Target(goal=_goal_figure(job), limits=_limits(job.constraints, steps=job.training.steps))
+
+
+def _goal_figure(job: Job) -> Figure:
+    match job.goal:
+        case Goal.MAXIMIZE_THROUGHPUT:
+            return Figure.ITERATION_S
+        case Goal.MINIMIZE_TIME:
+            return Figure.ITERATION_S if job.training.steps is None else Figure.DURATION_S
+        case Goal.MINIMIZE_COST:
+            return Figure.USD_PER_ITERATION if job.training.steps is None else Figure.TOTAL_USD
+
+
+def _limits(constraints: Constraints, *, steps: int | None) -> tuple[Limit, ...]:
+    limits = []
+    if steps is not None and constraints.budget_usd is not None:
+        limits.append(Limit(name="budget_usd", figure=Figure.TOTAL_USD, at_most=constraints.budget_usd))
+    if steps is not None and constraints.deadline is not None:
+        limits.append(Limit(name="deadline", figure=Figure.DURATION_S, at_most=constraints.deadline))
+    if constraints.max_usd_per_hour is not None:
+        limits.append(Limit(name="max_usd_per_hour", figure=Figure.USD_PER_HOUR, at_most=constraints.max_usd_per_hour))
+    if constraints.min_throughput is not None:
+        limits.append(Limit(name="min_throughput", figure=Figure.ITERATION_S, at_most=1.0 / constraints.min_throughput))
+    if constraints.max_usd_per_iteration is not None:
+        limits.append(
+            Limit(
+                name="max_usd_per_iteration",
+                figure=Figure.USD_PER_ITERATION,
+                at_most=constraints.max_usd_per_iteration,
+            )
+        )
+    return tuple(limits)

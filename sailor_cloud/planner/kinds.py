@@ -1,0 +1,139 @@
+"""Stages by kind, a row of the job's limits and a tp degree, with times that no real node of the row beats.
+
+A large search does not tell nodes apart: links are those of the row's largest instance type, and neighbouring stages of
+one row stand on one node if it could hold both. So a chain's time here is a lower bound, exact on large nodes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sailor_cloud.planner.space import Seat, Space
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+# A microbatch size must make a sample of some kind faster by this share.
+_WORTH = 0.01
+
+# Longer pipelines than this are not looked at in large problems.
+MAX_STAGES = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """Stages of `tp` devices in a row; `pool` is the row's largest instance type, whose links count."""
+
+    row: int
+    tp: int
+    pool: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTimes:
+    """Times of one microbatch size.
+
+    compute_s: [stages to the end - 1, kind, first, end], infinite where it doesn't fit in memory; recomputation only
+    where nothing else fits. boundary_s: [kind, next kind, cut]. before_s, after_s: [kind, cut], the least over all
+    neighbours, 0 at the ends of the model. update_s: [kind, first, end].
+    """
+
+    microbatch_size: int
+    compute_s: Floats
+    recompute: NDArray[np.bool_]
+    boundary_s: Floats
+    before_s: Floats
+    after_s: Floats
+    update_s: Floats
+
+
+@dataclass(slots=True)
+class Kinds:
+    """The kinds of a space and what is known about them."""
+
+    space: Space
+    members: tuple[Kind, ...]
+    _times: dict[int, StageTimes | None] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, space: Space) -> Kinds:
+        members = []
+        for row in sorted({pool.row for pool in space.pools}):
+            in_row = [index for index, pool in enumerate(space.pools) if pool.row == row]
+            largest = max(in_row, key=lambda index: (space.pools[index].devices, -space.rates[index].expected))
+            members += [Kind(row=row, tp=tp, pool=largest) for tp in space.tp_degrees[largest]]
+        return cls(space, tuple(members))
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    @property
+    def max_stages(self) -> int:
+        return min(MAX_STAGES, self.space.layers)
+
+    def times(self, microbatch_size: int) -> StageTimes | None:
+        """Return the times of a microbatch size, or None where not even one layer of any kind fits in memory."""
+        if microbatch_size not in self._times:
+            self._times[microbatch_size] = self._build(microbatch_size)
+        return self._times[microbatch_size]
+
+    def sizes(self) -> list[int]:
+        """Return the microbatch sizes worth looking at: powers of two until a sample gets no faster or none fits."""
+        found: list[int] = []
+        fastest = np.full(len(self.members), np.inf)
+        for size in (2**power for power in range(self.space.batch.bit_length())):
+            if size > self.space.batch or self.times(size) is None:
+                break
+            tables = [self.space.table(kind.pool, kind.tp, size, recompute=False) for kind in self.members]
+            each = np.array([float(table.compute_s(0, table.layers)) / size for table in tables])
+            if found and (each > fastest * (1.0 - _WORTH)).all():
+                break
+            found.append(size)
+            fastest = np.minimum(fastest, each)
+        return found
+
+    @property
+    def spans(self) -> tuple[Ints, Ints]:
+        """First and end layer of every stage as index arrays, shape [layers + 1, layers + 1]."""
+        first, end = np.indices((self.space.layers + 1, self.space.layers + 1))
+        return first, np.maximum(first, end)
+
+    def _build(self, size: int) -> StageTimes | None:
+        space, layers, count = self.space, self.space.layers, len(self.members)
+        first, end = self.spans
+        empty = end <= first
+        shape = (self.max_stages, count, layers + 1, layers + 1)
+        compute, again = np.full(shape, np.inf), np.zeros(shape, dtype=bool)
+        update = np.zeros(shape[1:])
+        for k, kind in enumerate(self.members):
+            for recompute in (True, False):
+                table = space.table(kind.pool, kind.tp, size, recompute=recompute)
+                seconds = table.compute_s(first, end)
+                for held in range(1, self.max_stages + 1):
+                    used = table.memory_bytes(first, end, in_flight=held, replicas=2)
+                    fits = (used <= table.limit_bytes) & ~empty
+                    compute[held - 1, k] = np.where(fits, seconds, compute[held - 1, k])
+                    again[held - 1, k] = np.where(fits, recompute, again[held - 1, k])
+            update[k] = np.where(empty, np.inf, table.update_s(first, end))
+        if not np.isfinite(compute).any():
+            return None
+        boundary = np.stack([np.stack([self._boundary(a, b, size) for b in self.members]) for a in self.members])
+        before, after = boundary.min(axis=0), boundary.min(axis=1)
+        for ends in (before, after):
+            ends[:, 0] = ends[:, -1] = 0.0
+        return StageTimes(
+            microbatch_size=size,
+            compute_s=compute,
+            recompute=again,
+            boundary_s=boundary,
+            before_s=before,
+            after_s=after,
+            update_s=update,
+        )
+
+    def _boundary(self, src: Kind, dst: Kind, size: int) -> Floats:
+        together = src.row == dst.row and src.tp + dst.tp <= self.space.pools[src.pool].devices
+        return self.space.boundary(Seat(src.pool, src.tp, 0), Seat(dst.pool, dst.tp, 0 if together else 1), size)

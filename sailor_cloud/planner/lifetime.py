@@ -1,0 +1,31 @@
+"""How long the nodes of a plan may live: their TTL must keep the budget even when no controller is left to do so."""
+
+from __future__ import annotations
+
+from sailor_cloud.model.document import Cost
+from sailor_cloud.model.job import Constraints
+from sailor_cloud.units import SECONDS_PER_HOUR
+
+# Time after the deadline for the last checkpoint, the results and the teardown, before nodes end themselves.
+DEADLINE_GRACE_S = 600.0
+
+# Nodes that replace others overlap with them for a while, and a run that could pay for its TTL to the last cent could
+# never replace a node.
+SHARE_OF_BUDGET = 0.95
+
+
+def ttl_s(limits: Constraints, cost: Cost) -> float | None:
+    """Return the seconds from the start of a run until its nodes end themselves; None without budget and deadline.
+
+    The deadline with its grace, else what the budget buys at the worst rate; never longer than until nearly all of the
+    budget is used up at list prices, traffic included, or all that the plan itself needs of it.
+    """
+    lives = []
+    if limits.deadline is not None:
+        lives.append(limits.deadline + DEADLINE_GRACE_S)
+    if limits.budget_usd is not None:
+        usable_usd = max(SHARE_OF_BUDGET * limits.budget_usd, cost.total_usd or 0.0)
+        lives.append(usable_usd / cost.usd_per_hour * SECONDS_PER_HOUR)
+        if limits.deadline is None:
+            lives.append(limits.budget_usd / cost.worst_case_usd_per_hour * SECONDS_PER_HOUR)
+    return min(lives, default=None)

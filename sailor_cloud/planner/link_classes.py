@@ -1,0 +1,55 @@
+"""Sets of kinds that may sum their gradients together, and the link that slows them all."""
+
+from __future__ import annotations
+
+from itertools import combinations, product
+
+from sailor_cloud.network import Link
+from sailor_cloud.planner.kinds import Kinds
+
+# How many pipelines are assumed where links and settings are only ranked.
+TYPICAL_PIPELINES = 16
+
+
+def link_classes(kinds: Kinds) -> list[tuple[Link, frozenset[int]]]:
+    """Return sets of kinds with the slowest link among them: accelerators, an area and the least tp.
+
+    Areas are all zones, those of a region, and single zones.
+    Sums run over as many pairs of devices as the least tp, so one small stage slows them all.
+    """
+    rows = kinds.space.candidates.rows
+    regions = {row.zone: kinds.space.scenario.catalog.region_of(row.zone) for row in rows}
+    names = sorted({rows[kind.row].accelerator for kind in kinds.members})
+    areas = [frozenset(regions)]
+    areas += [
+        frozenset(zone for zone in regions if regions[zone] == region) for region in sorted(set(regions.values()))
+    ]
+    areas += [frozenset([zone]) for zone in sorted(regions)]
+    classes: dict[frozenset[int], Link] = {}
+    for count in range(len(names), 0, -1):
+        for chosen, area, tp in product(combinations(names, count), areas, sorted({kind.tp for kind in kinds.members})):
+            members = frozenset(
+                k
+                for k, kind in enumerate(kinds.members)
+                if kind.tp >= tp and rows[kind.row].accelerator in chosen and rows[kind.row].zone in area
+            )
+            if members and members not in classes:
+                classes[members] = slowest_link(kinds, members)
+    return [(link, members) for members, link in classes.items()]
+
+
+def slowest_link(kinds: Kinds, members: frozenset[int]) -> Link:
+    """Return the slowest link between nodes of some kinds, over as many pairs as the least tp."""
+    space = kinds.space
+    pairs = min(kinds.members[k].tp for k in members)
+    pools = sorted({kinds.members[k].pool for k in members})
+    links = [space.link(a, b, same_node=False, pairs=pairs) for a in pools for b in pools]
+    message = space.scenario.execution.bucket_bytes / TYPICAL_PIPELINES
+    return max(links, key=lambda link: link.transfer_s(message))
+
+
+def ring_usd_per_byte(kinds: Kinds, members: frozenset[int]) -> float:
+    """Return the egress of one byte of gradients over a ring through all zones of some kinds, there and back."""
+    pools = {kinds.space.candidates.rows[kinds.members[k].row].zone: kinds.members[k].pool for k in sorted(members)}
+    ring = [pools[zone] for zone in sorted(pools)]
+    return 2.0 * sum(kinds.space.usd_per_byte(a, b) for a, b in zip(ring, ring[1:] + ring[:1], strict=True))

@@ -1,0 +1,149 @@
+"""The cheapest mix of pipelines that carries the global batch in a given time: linear and integer programme."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sailor_cloud.planner.columns import Column
+from sailor_cloud.planner.space import Space
+
+Floats = NDArray[np.float64]
+
+# Columns that the integer programme may choose from, and the nodes of its search tree.
+INTEGER_COLUMNS = 150
+INTEGER_NODES = 400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mix:
+    """How often each column is used; `usd_per_hour` includes the egress between stages."""
+
+    usd_per_hour: float
+    pipelines: float
+    device_price: Floats
+    batch_price: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Master:
+    """Columns under limits on the devices of each row, pipelines and nodes.
+
+    device_rates: USD per hour of one device, per row. node_share: nodes that one device takes at least, per row.
+    """
+
+    batch: int
+    devices: Floats
+    device_rates: Floats
+    node_share: Floats
+    max_nodes: float | None
+
+    @classmethod
+    def of(cls, space: Space, *, counts_nodes: bool) -> Master:
+        """Return the master of a space; `counts_nodes` minimises nodes instead of money."""
+        rows = range(len(space.candidates.rows))
+        by_row = [[index for index, pool in enumerate(space.pools) if pool.row == row] for row in rows]
+        rates = [min((space.rates[i].expected / space.pools[i].devices for i in row), default=0.0) for row in by_row]
+        share = np.array([1.0 / max((space.pools[i].devices for i in row), default=1) for row in by_row])
+        limits = np.array([row.devices for row in space.candidates.rows], dtype=np.float64)
+        most = space.scenario.job.constraints.max_nodes
+        return cls(
+            batch=space.batch,
+            devices=np.where([bool(row) for row in by_row], limits, 0.0),
+            device_rates=share if counts_nodes else np.array(rates),
+            node_share=share,
+            max_nodes=None if most is None else float(most),
+        )
+
+    def relaxed(self, columns: Sequence[Column], seconds: float, pipelines: int) -> Mix | None:
+        """Return the cheapest fractional mix, or None if no mix carries the batch in time.
+
+        seconds: schedule time of an iteration, gradient sync and optimizer step taken off.
+        """
+        from scipy.optimize import linprog
+
+        value = self._value(columns, seconds)
+        if not (value > 0).any():
+            return None
+        cost = self._cost(columns, value, seconds)
+        rows, limits = self._rows(columns, pipelines)
+        result = linprog(
+            cost,
+            A_ub=np.vstack([rows, -value[None]]),
+            b_ub=np.concatenate([limits, [-float(self.batch)]]),
+            bounds=(0, None),
+            method="highs",
+        )
+        if result.status != 0:
+            return None
+        prices = -np.asarray(result.ineqlin.marginals)
+        return Mix(
+            usd_per_hour=float(result.fun),
+            pipelines=float(result.x.sum()),
+            device_price=prices[: len(self.devices)],
+            batch_price=float(prices[-1]),
+        )
+
+    def whole(self, columns: Sequence[Column], seconds: float, pipelines: int) -> tuple[Column, ...] | None:
+        """Return the cheapest whole mix whose microbatches can make up the batch exactly, or None.
+
+        A pipeline may leave out microbatches; how many are left out of each size is a variable, too.
+        """
+        from scipy.optimize import Bounds, LinearConstraint, milp
+
+        relaxed = self.relaxed(columns, seconds, pipelines)
+        if relaxed is None:
+            return None
+        value = self._value(columns, seconds)
+        rows, limits = self._rows(columns, pipelines)
+        cost = self._cost(columns, value, seconds)
+        reduced = cost + rows[: len(self.devices)].T @ relaxed.device_price - value * relaxed.batch_price
+        kept = np.sort(np.lexsort((np.arange(len(columns)), np.where(value > 0, reduced, np.inf)))[:INTEGER_COLUMNS])
+        kept = kept[value[kept] > 0]
+        sizes = np.array([columns[index].chain.microbatch_size for index in kept])
+        distinct = np.unique(sizes)
+        spare = (sizes[None] == distinct[:, None]) * (value[kept] / sizes - 1)
+        slack = -np.eye(len(distinct))
+        constraints = [
+            LinearConstraint(np.hstack([rows[:, kept], np.zeros((len(rows), len(distinct)))]), -np.inf, limits),
+            LinearConstraint(np.hstack([value[kept], -distinct])[None], self.batch, self.batch),
+            LinearConstraint(np.hstack([spare, slack]), 0, np.inf),
+        ]
+        result = milp(
+            np.concatenate([cost[kept], np.zeros(len(distinct))]),
+            constraints=constraints,
+            integrality=np.ones(len(kept) + len(distinct)),
+            bounds=Bounds(0, np.inf),
+            options={"node_limit": INTEGER_NODES, "mip_rel_gap": 1e-3},
+        )
+        if result.x is None:
+            return None
+        counts = np.rint(result.x[: len(kept)]).astype(int)
+        return tuple(columns[index] for index, count in zip(kept, counts, strict=True) for _ in range(count))
+
+    def _value(self, columns: Sequence[Column], seconds: float) -> Floats:
+        return np.array(
+            [
+                min(column.microbatches(seconds - column.update_s) * column.chain.microbatch_size, self.batch)
+                // column.chain.microbatch_size
+                * column.chain.microbatch_size
+                for column in columns
+            ],
+            dtype=np.float64,
+        )
+
+    def _cost(self, columns: Sequence[Column], value: Floats, seconds: float) -> Floats:
+        rates = np.array([column.devices for column in columns]) @ self.device_rates
+        egress = np.array([column.usd_per_sample for column in columns]) * value * 3600.0 / seconds
+        return np.asarray(rates + egress)
+
+    def _rows(self, columns: Sequence[Column], pipelines: int) -> tuple[Floats, Floats]:
+        used = np.array([column.devices for column in columns], dtype=np.float64).T
+        rows, limits = [used, np.ones((1, len(columns)))], [*self.devices, float(pipelines)]
+        if self.max_nodes is not None:
+            rows.append((self.node_share @ used)[None])
+            limits.append(self.max_nodes)
+        return np.vstack(rows), np.array(limits)

@@ -1,0 +1,70 @@
+"""Parts of a space that are searched apart: restrictions that were asked for, and accelerators that can't be mixed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from enum import StrEnum
+from itertools import product
+
+from sailor_cloud.planner.candidates import Candidates, Pool
+from sailor_cloud.planner.space import Space
+
+# Below the first, nodes need the CUDA 12.6 build of torch; that build has no kernels for the second and newer
+# (architecture lists of the pytorch 2.7.0 packages: cuda12.6 ends at sm_90, cuda12.8 begins at sm_75; 2025-04).
+NEEDS_OLD_BUILD_BELOW = 7.5
+NEEDS_NEW_BUILD_FROM = 10.0
+
+
+class Restriction(StrEnum):
+    """A smaller space, to see what the whole one brings."""
+
+    ONE_ACCELERATOR = "one-accelerator"
+    ONE_ZONE = "one-zone"
+
+
+def variants(space: Space, restrictions: Collection[Restriction]) -> tuple[Space, ...]:
+    """Return the parts whose best plan is the best of the space under the restrictions; the space itself if all of it.
+
+    All ranks share one build of torch, so accelerators too old for the new one and too new for the old one are kept
+    apart.
+    """
+    pools = space.pools
+    accelerators: list[frozenset[str]] = _buildable(pools)
+    if Restriction.ONE_ACCELERATOR in restrictions:
+        accelerators = [frozenset([name]) for name in sorted({pool.accelerator.name for pool in pools})]
+    zones: list[frozenset[str]] = [frozenset(pool.offer.zone for pool in pools)]
+    if Restriction.ONE_ZONE in restrictions:
+        zones = [frozenset([name]) for name in sorted({pool.offer.zone for pool in pools})]
+    if len(accelerators) == len(zones) == 1:
+        return (space,)
+    parts = [part_of(space, names, places) for names, places in product(accelerators, zones)]
+    return tuple(part for part in parts if part.pools)
+
+
+def part_of(space: Space, accelerators: Collection[str], zones: Collection[str]) -> Space:
+    """Return the space over some accelerators and zones."""
+    kept = [
+        index
+        for index, pool in enumerate(space.pools)
+        if pool.accelerator.name in accelerators and pool.offer.zone in zones
+    ]
+    return Space(
+        scenario=space.scenario,
+        candidates=Candidates(
+            pools=tuple(space.pools[index] for index in kept),
+            rows=space.candidates.rows,
+            rejected=space.candidates.rejected,
+        ),
+        tp_degrees=tuple(space.tp_degrees[index] for index in kept),
+        rates=tuple(space.rates[index] for index in kept),
+        zero_stage=space.zero_stage,
+    )
+
+
+def _buildable(pools: tuple[Pool, ...]) -> list[frozenset[str]]:
+    capability = {pool.accelerator.name: pool.accelerator.compute_capability for pool in pools}
+    old = {name for name, value in capability.items() if value is not None and value < NEEDS_OLD_BUILD_BELOW}
+    new = {name for name, value in capability.items() if value is not None and value >= NEEDS_NEW_BUILD_FROM}
+    if old and new:
+        return [frozenset(set(capability) - old), frozenset(set(capability) - new)]
+    return [frozenset(capability)]

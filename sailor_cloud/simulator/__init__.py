@@ -1,0 +1,59 @@
+"""Time, memory and money of a plan: pure functions of the plan and the data it is judged by."""
+
+from sailor_cloud.simulator.bill import bill, hours
+from sailor_cloud.simulator.closed_form import (
+    boundary_pairs,
+    boundary_s,
+    boundary_wire_bytes,
+    busy_s,
+    fill_s,
+    gradient_sync_s,
+    in_flight,
+    pipeline_s,
+    ring_s,
+)
+from sailor_cloud.simulator.evaluate import Evaluation, evaluate
+from sailor_cloud.simulator.iteration import StageWaits, TimelineSpan
+from sailor_cloud.simulator.money import (
+    NodeRate,
+    egress_usd_per_byte,
+    node_usd_per_hour,
+    preemptions_per_hour,
+    run_usd,
+    startup_s,
+    teardown_s,
+)
+from sailor_cloud.simulator.scenario import Execution, Scenario, Transfers
+from sailor_cloud.simulator.stage_table import StageTable, stage_table
+from sailor_cloud.workload import tp_problem
+
+__all__ = [
+    "Evaluation",
+    "Execution",
+    "NodeRate",
+    "Scenario",
+    "StageTable",
+    "StageWaits",
+    "TimelineSpan",
+    "Transfers",
+    "bill",
+    "boundary_pairs",
+    "boundary_s",
+    "boundary_wire_bytes",
+    "busy_s",
+    "egress_usd_per_byte",
+    "evaluate",
+    "fill_s",
+    "gradient_sync_s",
+    "hours",
+    "in_flight",
+    "node_usd_per_hour",
+    "pipeline_s",
+    "preemptions_per_hour",
+    "ring_s",
+    "run_usd",
+    "stage_table",
+    "startup_s",
+    "teardown_s",
+    "tp_problem",
+]

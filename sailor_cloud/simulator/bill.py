@@ -1,0 +1,268 @@
+"""The bill of a run, line by line, expected beside worst case."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import date
+
+from sailor_cloud.catalog import Service, ServicePrice
+from sailor_cloud.catalog.trust import is_stale
+from sailor_cloud.model.document import Cost, CostKind, CostLine
+from sailor_cloud.model.job import NetworkAccess
+from sailor_cloud.model.offer import Offer, Provider
+from sailor_cloud.model.plan import Plan
+from sailor_cloud.simulator import money
+from sailor_cloud.simulator.layout import Layout
+from sailor_cloud.simulator.sync import Traffic
+from sailor_cloud.units import GB, GIB, HOURS_PER_MONTH, SECONDS_PER_HOUR
+
+# Weights and two moments in fp32.
+_CHECKPOINT_BYTES_PER_PARAMETER = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hours:
+    """How long nodes are paid for: training, what preemption adds to it (expected and worst), start-up and teardown.
+
+    Without a number of steps, training is one hour and there is no start-up or teardown.
+    """
+
+    training: float
+    lost: float
+    worst_lost: float
+    startup: float
+    teardown: float
+
+    @property
+    def total(self) -> float:
+        return self.training + self.lost + self.startup + self.teardown
+
+
+def hours(layout: Layout, iteration_s: float) -> Hours:
+    """Return how long the nodes of a plan are paid for."""
+    job = layout.scenario.job
+    offers = [layout.scenario.offer(node.offer) for node in layout.plan.nodes]
+    steps = job.training.steps
+    training = 1.0 if steps is None else steps * iteration_s / SECONDS_PER_HOUR
+    rate = sum(money.preemptions_per_hour(offer, layout.scenario.catalog) for offer in offers)
+    restart = max(money.startup_s(offer.provider) for offer in offers)
+    lost = [
+        training
+        * float(
+            money.lost_fraction(
+                rate * factor,
+                interval_s=job.checkpoint.every,
+                checkpoint_s=checkpoint_s(layout),
+                restart_s=restart,
+            )
+        )
+        for factor in (1.0, money.WORST_PREEMPTION_FACTOR)
+    ]
+    return Hours(
+        training=training,
+        lost=lost[0],
+        worst_lost=lost[1],
+        startup=0.0 if steps is None else restart / SECONDS_PER_HOUR,
+        teardown=0.0 if steps is None else max(money.teardown_s(offer.provider) for offer in offers) / SECONDS_PER_HOUR,
+    )
+
+
+def checkpoint_s(layout: Layout) -> float:
+    """Return how long training stalls for one checkpoint: the largest share of a device, at the measured copy rate."""
+    shares = [
+        float(seat.table.parameters(seat.stage.first_layer, seat.stage.end_layer)) for seat in layout.pipelines[0]
+    ]
+    return max(shares) * _CHECKPOINT_BYTES_PER_PARAMETER / money.CHECKPOINT_BYTES_PER_S
+
+
+def bill(layout: Layout, traffic: Traffic, iteration_s: float) -> Cost:
+    """Return the cost of a run, or of one hour of it where the job has no number of steps (totals are then None).
+
+    Raises MissingPriceError where any price is unknown.
+    """
+    paid = hours(layout, iteration_s)
+    steps = layout.scenario.job.training.steps
+    iterations = steps if steps is not None else SECONDS_PER_HOUR / iteration_s
+    lines = [
+        *_instance_lines(layout, paid),
+        *_service_lines(layout, paid),
+        *_egress_lines(layout, traffic, iterations),
+        *_checkpoint_lines(layout, paid),
+    ]
+    rates = [money.node_usd_per_hour(layout.scenario.offer(node.offer), layout.scenario) for node in layout.plan.nodes]
+    shared = sum(usd for _, usd in _gateways(layout))
+    per_hour = sum(rate.expected for rate in rates) + shared
+    worst_per_hour = sum(rate.worst for rate in rates) + shared
+    per_iteration = sum(
+        nbytes * money.egress_usd_per_byte(*zones, layout.scenario) for zones, nbytes in traffic.items()
+    )
+    per_hour_egress = per_iteration * SECONDS_PER_HOUR / iteration_s
+    return Cost(
+        usd_per_iteration=per_hour * iteration_s / SECONDS_PER_HOUR + per_iteration,
+        usd_per_hour=per_hour + per_hour_egress,
+        worst_case_usd_per_hour=worst_per_hour + per_hour_egress,
+        total_usd=None if steps is None else sum(line.usd for line in lines),
+        worst_case_usd=None if steps is None else sum(line.worst_usd for line in lines),
+        lines=tuple(lines),
+    )
+
+
+def _instance_lines(layout: Layout, paid: Hours) -> list[CostLine]:
+    lines = []
+    for offer, count in _offers(layout.plan, layout):
+        worst = money.worst_instance_usd_per_hour(offer, layout.scenario)
+        reserve = "lost to preemption" + _interval_note(layout)
+        for kind, what, spent, worst_spent in (
+            (CostKind.COMPUTE, "training", paid.training, paid.training),
+            (CostKind.STARTUP, "start-up", paid.startup, paid.startup),
+            (CostKind.TEARDOWN, "teardown", paid.teardown, paid.teardown),
+            (CostKind.RECOVERY, reserve, paid.lost, paid.worst_lost),
+        ):
+            if worst_spent <= 0.0:
+                continue
+            lines.append(
+                CostLine(
+                    kind=kind,
+                    what=f"{count} x {offer.instance_type} {offer.market} in {offer.zone}, {what}",
+                    quantity=count * spent,
+                    unit="hour",
+                    usd_per_unit=offer.usd_per_hour,
+                    usd=count * spent * offer.usd_per_hour,
+                    worst_usd=count * worst_spent * worst,
+                    price_source=offer.source,
+                    price_as_of=offer.as_of_from,
+                    stale=is_stale(offer, layout.scenario.as_of.date()),
+                )
+            )
+    return sorted(lines, key=lambda line: list(CostKind).index(line.kind))
+
+
+def _interval_note(layout: Layout) -> str:
+    offers = [layout.scenario.offer(node.offer) for node in layout.plan.nodes]
+    rate = sum(money.preemptions_per_hour(offer, layout.scenario.catalog) for offer in offers)
+    best = money.young_daly_s(checkpoint_s(layout), rate)
+    return (
+        "" if best is None else f" (checkpoint every {layout.scenario.job.checkpoint.every:.0f} s, best {best:.0f} s)"
+    )
+
+
+def _service_lines(layout: Layout, paid: Hours) -> list[CostLine]:
+    lines = []
+    span = paid.total
+    worst_span = span - paid.lost + paid.worst_lost
+    priced: dict[tuple[Provider, str, Service], tuple[ServicePrice, float, int]] = {}
+    for offer, count in _offers(layout.plan, layout):
+        for price, per_hour in money.node_services(offer, layout.scenario):
+            key = (offer.provider, offer.region, price.service)
+            before = priced[key][2] if key in priced else 0
+            priced[key] = (price, per_hour, before + count)
+    entries = [(price, per_hour, count) for price, per_hour, count in priced.values()]
+    entries += [(price, per_hour, 1) for price, per_hour in _gateways(layout)]
+    for price, per_hour, count in entries:
+        disk = price.service is Service.DISK_BALANCED
+        lines.append(
+            CostLine(
+                kind=CostKind.DISK if disk else CostKind.ADDRESS,
+                what=f"{count} x {price.service}" + (f" of {money.BOOT_DISK_GIB:.0f} GiB" if disk else ""),
+                quantity=count * span,
+                unit="hour",
+                usd_per_unit=per_hour,
+                usd=count * span * per_hour,
+                worst_usd=count * worst_span * per_hour,
+                price_source=price.source,
+                price_as_of=price.as_of_from,
+                stale=False,
+            )
+        )
+    return sorted(lines, key=lambda line: (list(CostKind).index(line.kind), line.what))
+
+
+def _gateways(layout: Layout) -> list[tuple[ServicePrice, float]]:
+    """One NAT gateway per region where nodes have no public address."""
+    scenario = layout.scenario
+    if scenario.job.cloud.network is not NetworkAccess.PRIVATE:
+        return []
+    offers = [scenario.offer(node.offer) for node in layout.plan.nodes]
+    places = sorted({(offer.provider, offer.region) for offer in offers if offer.provider is not Provider.LOCAL})
+    prices = [scenario.catalog.services.price(*place, Service.NAT_GATEWAY) for place in places]
+    return [(price, price.usd_per_unit) for price in prices]
+
+
+def _egress_lines(layout: Layout, traffic: Traffic, iterations: float) -> list[CostLine]:
+    lines = []
+    for (src, dst), nbytes in traffic.items():
+        for price in layout.scenario.network.egress(src, dst):
+            quantity = nbytes * iterations / GB
+            lines.append(
+                CostLine(
+                    kind=CostKind.EGRESS,
+                    what=f"{src} to {dst}, paid by {price.payer_zone}",
+                    quantity=quantity,
+                    unit="GB",
+                    usd_per_unit=price.usd_per_gb,
+                    usd=quantity * price.usd_per_gb,
+                    worst_usd=quantity * price.usd_per_gb,
+                    price_source=price.source,
+                    price_as_of=price.as_of_from,
+                    stale=False,
+                )
+            )
+    return lines
+
+
+def _checkpoint_lines(layout: Layout, paid: Hours) -> list[CostLine]:
+    """Storage of the kept checkpoints, and the traffic of writing them to the first node's region.
+
+    Storage is charged like a balanced disk, which costs more than the object storage that is used.
+    """
+    scenario = layout.scenario
+    home = scenario.offer(layout.plan.nodes[0].offer)
+    if home.provider is Provider.LOCAL:
+        return []
+    shares: dict[str, float] = {}
+    for seat in layout.pipelines[0]:
+        parameters = float(seat.table.parameters(seat.stage.first_layer, seat.stage.end_layer)) * seat.tp
+        shares[seat.place.zone] = shares.get(seat.place.zone, 0.0) + parameters * _CHECKPOINT_BYTES_PER_PARAMETER
+    storage = scenario.catalog.services.price(home.provider, home.region, Service.DISK_BALANCED)
+    kept = scenario.job.checkpoint.keep * sum(shares.values()) / GIB
+    months = paid.total / HOURS_PER_MONTH
+    lines = [
+        _checkpoint_line(
+            f"{scenario.job.checkpoint.keep} checkpoints kept, at the price of a disk",
+            kept * months,
+            "GiB-month",
+            storage.usd_per_unit,
+            storage.source,
+            storage.as_of_from,
+        )
+    ]
+    saves = max(1.0, paid.training * SECONDS_PER_HOUR / scenario.job.checkpoint.every)
+    for zone, nbytes in sorted(shares.items()):
+        if scenario.catalog.region_of(zone) == home.region:
+            continue
+        for price in scenario.network.egress(zone, home.zone):
+            what = f"checkpoints from {zone} to {home.region}, paid by {price.payer_zone}"
+            quantity = saves * nbytes / GB
+            lines.append(_checkpoint_line(what, quantity, "GB", price.usd_per_gb, price.source, price.as_of_from))
+    return lines
+
+
+def _checkpoint_line(what: str, quantity: float, unit: str, usd_per_unit: float, source: str, as_of: date) -> CostLine:
+    return CostLine(
+        kind=CostKind.CHECKPOINT,
+        what=what,
+        quantity=quantity,
+        unit=unit,
+        usd_per_unit=usd_per_unit,
+        usd=quantity * usd_per_unit,
+        worst_usd=quantity * usd_per_unit,
+        price_source=source,
+        price_as_of=as_of,
+        stale=False,
+    )
+
+
+def _offers(plan: Plan, layout: Layout) -> list[tuple[Offer, int]]:
+    counts = Counter(node.offer for node in plan.nodes)
+    return [(layout.scenario.offer(offer), counts[offer]) for offer in sorted(counts)]

@@ -1,0 +1,119 @@
+"""Formulas for the search: pure, vectorised over leading axes, with a tested distance from the replay.
+
+An iteration takes (M - 1) * bottleneck + fill + gradient sync + optimizer step, M being the microbatches of a
+pipeline. The bottleneck is the stage that is busy longest with one microbatch, the fill is one microbatch's way
+forward through all stages and back.
+
+Distance from the replay, tested on random pipelines whose tensors take no longer than the compute beside them: the
+replay is at most 1 % longer in 99 of 100 and never more than 12 % (a few microbatches whose forward and backward passes
+are held up by different stages), and shorter by at most 1.25 fills. Whole plans, with sums after the backward pass: at
+most 5 % longer, and shorter by at most 2.5 of the longest fill (60 random plans).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sailor_cloud.network import Link
+from sailor_cloud.simulator.scenario import Execution, Transfers
+
+Floats = NDArray[np.float64]
+
+
+def in_flight(stages: ArrayLike, stage: ArrayLike, microbatches: ArrayLike) -> Any:
+    """Return how many microbatches' activations a stage holds at most under 1F1B: min(stages - stage, microbatches)."""
+    return np.minimum(np.asarray(stages) - np.asarray(stage), np.asarray(microbatches))
+
+
+def boundary_pairs(src_tp: int, dst_tp: int) -> int:
+    """Return how many device pairs send at once over the cut between two stages."""
+    return min(src_tp, dst_tp)
+
+
+def boundary_wire_bytes(tensor_bytes: Any, *, src_tp: int, dst_tp: int, execution: Execution) -> tuple[Any, Any]:
+    """Return the bytes of one microbatch that cross a cut forward (activation) and backward (its gradient).
+
+    Every receiving device takes the whole tensor, unless transfers are split; then it crosses once.
+    """
+    if execution.split_transfers:
+        return tensor_bytes, tensor_bytes
+    return tensor_bytes * dst_tp, tensor_bytes * src_tp
+
+
+def boundary_s(
+    forward_link: Link, backward_link: Link, tensor_bytes: Any, *, src_tp: int, dst_tp: int, execution: Execution
+) -> Any:
+    """Return the seconds that one microbatch's activation and gradient take over one cut, one after the other."""
+    forward, backward = boundary_wire_bytes(tensor_bytes, src_tp=src_tp, dst_tp=dst_tp, execution=execution)
+    return forward_link.transfer_s(forward) + backward_link.transfer_s(backward)
+
+
+def busy_s(compute_s: Floats, boundary_s: Floats, *, execution: Execution) -> Floats:
+    """Return how long each stage is busy with one microbatch.
+
+    compute_s: [..., stages]; boundary_s: [..., stages - 1]. Blocking transfers keep both ends busy. Where the receiver
+    waits, DeepSpeed's order (a stage takes its gradient before it sends its activation) makes a stage wait for both
+    tensors of the cut before it and for the gradient of the cut after it, counted as half. Overlapped transfers show
+    only where a run of neighbours hands microbatches round: (their compute + the cuts between them) / their number.
+    """
+    nothing = np.zeros_like(compute_s[..., :1])
+    before = np.concatenate([nothing, boundary_s], axis=-1)
+    after = np.concatenate([boundary_s, nothing], axis=-1)
+    match execution.transfers:
+        case Transfers.BLOCKING:
+            return np.asarray(compute_s + before + after)
+        case Transfers.RECEIVER:
+            return np.asarray(compute_s + before + after / 2.0)
+        case Transfers.OVERLAPPED:
+            return _handed_round(compute_s, after)
+
+
+def _handed_round(compute_s: Floats, after: Floats) -> Floats:
+    """Per stage, the largest mean over the runs of neighbours that start there; a cut's direction is full by itself."""
+    stages = compute_s.shape[-1]
+    spent = np.concatenate([np.zeros_like(compute_s[..., :1]), np.cumsum(compute_s + after, axis=-1)], axis=-1)
+    busy = np.maximum(compute_s, after / 2.0)
+    for length in range(2, stages + 1):
+        run = spent[..., length:] - spent[..., :-length] - after[..., length - 1 :]
+        busy[..., : stages - length + 1] = np.maximum(busy[..., : stages - length + 1], run / length)
+    return np.asarray(busy)
+
+
+def fill_s(compute_s: Floats, boundary_s: Floats) -> Floats:
+    """Return the seconds of one microbatch through all stages and back; shapes as in busy_s."""
+    return np.asarray(compute_s.sum(axis=-1) + boundary_s.sum(axis=-1))
+
+
+def pipeline_s(compute_s: Floats, boundary_s: Floats, microbatches: ArrayLike, *, execution: Execution) -> Floats:
+    """Return the seconds of a pipeline's schedule without gradient sync and optimizer step; shapes as in busy_s."""
+    bottleneck = busy_s(compute_s, boundary_s, execution=execution).max(axis=-1)
+    return np.asarray((np.asarray(microbatches) - 1) * bottleneck + fill_s(compute_s, boundary_s))
+
+
+def ring_s(nbytes: Any, holders: int, link: Link, *, bucket_bytes: float, passes: int = 2) -> Any:
+    """Return the seconds of a ring over `holders` members whose slowest link is `link`; 0 for one member.
+
+    `passes` * (holders - 1) steps move nbytes / holders each, in messages of at most `bucket_bytes` / holders. An
+    all-reduce takes two passes, a reduce-scatter or an all-gather one.
+    """
+    size = np.asarray(nbytes, dtype=np.float64)
+    if holders < 2:
+        return np.zeros_like(size)
+    whole = np.floor(size / bucket_bytes)
+    rest = size - whole * bucket_bytes
+    steps = passes * (holders - 1)
+    full = np.where(whole > 0, link.transfer_s(np.full_like(size, bucket_bytes / holders)), 0.0)
+    last = np.where(rest > 0, link.transfer_s(np.maximum(rest, 1.0) / holders), 0.0)
+    return steps * (whole * full + last)
+
+
+def gradient_sync_s(gradient_bytes: Any, holders: int, slowest: Link, *, bucket_bytes: float) -> Any:
+    """Return the seconds to sum gradients over the pipelines that hold them; 0 for one.
+
+    `gradient_bytes` are those of all tensor-parallel shards together, since their rings run side by side over `slowest`
+    (asked for as many pairs): the slowest link of a ring that visits regions, zones and nodes one after the other.
+    """
+    return ring_s(gradient_bytes, holders, slowest, bucket_bytes=bucket_bytes)

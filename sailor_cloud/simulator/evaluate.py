@@ -1,0 +1,112 @@
+"""Answers everything about one plan: time, memory, money and the links its traffic crosses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sailor_cloud.model.document import Cost, LinkUse, Prediction, ProfileRef, StageMemory
+from sailor_cloud.model.plan import Plan
+from sailor_cloud.network import Place
+from sailor_cloud.simulator.bill import bill, hours
+from sailor_cloud.simulator.closed_form import in_flight
+from sailor_cloud.simulator.iteration import Iteration, StageWaits, TimelineSpan, run_iteration
+from sailor_cloud.simulator.layout import Layout, Seat, lay_out
+from sailor_cloud.simulator.scenario import Scenario
+from sailor_cloud.simulator.sync import Traffic
+from sailor_cloud.units import SECONDS_PER_HOUR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """What a plan does and costs. `fits` is False where any device would need more memory than it has.
+
+    `stage_waits` and `timeline` come from the replay; the timeline is empty unless it was asked for.
+    """
+
+    prediction: Prediction
+    cost: Cost
+    links: tuple[LinkUse, ...]
+    profiles: tuple[ProfileRef, ...]
+    fits: bool
+    stage_waits: tuple[StageWaits, ...]
+    timeline: tuple[TimelineSpan, ...]
+
+
+def evaluate(plan: Plan, scenario: Scenario, *, timeline: bool = False) -> Evaluation:
+    """Simulate a plan.
+
+    Raises RequestError for an invalid plan, MissingPriceError for an unknown price and ProfileMissingError for an
+    accelerator about whose speed nothing is known. A plan that needs too much memory is an answer, not an error.
+    """
+    layout = lay_out(plan, scenario)
+    iteration = run_iteration(layout, timeline=timeline)
+    memory = tuple(stage_memory(layout, seat) for seat in layout.seats)
+    return Evaluation(
+        prediction=_prediction(layout, iteration, memory),
+        cost=bill(layout, iteration.traffic, iteration.replay_s),
+        links=_links(layout, iteration.traffic),
+        profiles=tuple(sorted({seat.table.profile for seat in layout.seats}, key=lambda ref: ref.id)),
+        fits=all(stage.total_bytes <= stage.limit_bytes for stage in memory),
+        stage_waits=iteration.waits,
+        timeline=iteration.timeline,
+    )
+
+
+def _prediction(layout: Layout, iteration: Iteration, memory: tuple[StageMemory, ...]) -> Prediction:
+    steps = layout.scenario.job.training.steps
+    seconds = iteration.replay_s
+    return Prediction(
+        iteration_s=iteration.closed_form_s,
+        iteration_s_replay=seconds,
+        # A plan is as uncertain as its least known stage.
+        error_p50=max(seat.table.error_p50 for seat in layout.seats),
+        error_p90=max(seat.table.error_p90 for seat in layout.seats),
+        throughput_iterations_per_s=1.0 / seconds,
+        samples_per_s=layout.plan.global_batch_size / seconds,
+        duration_s=None if steps is None else hours(layout, seconds).total * SECONDS_PER_HOUR,
+        waits=iteration.busiest,
+        memory=memory,
+    )
+
+
+def stage_memory(layout: Layout, seat: Seat) -> StageMemory:
+    """Return the peak memory of one device of a stage, by part."""
+    pipeline = layout.plan.pipelines[seat.pipeline]
+    held = int(in_flight(len(pipeline.stages), seat.index, pipeline.microbatches))
+    parts = seat.table.memory_parts(
+        seat.stage.first_layer, seat.stage.end_layer, in_flight=held, replicas=len(layout.pipelines)
+    )
+    parts = {name: int(nbytes) for name, nbytes in parts.items()}
+    return StageMemory(
+        pipeline=seat.pipeline,
+        stage=seat.index,
+        parts=parts,
+        total_bytes=sum(parts.values()),
+        limit_bytes=seat.table.limit_bytes,
+    )
+
+
+def _links(layout: Layout, traffic: Traffic) -> tuple[LinkUse, ...]:
+    uses = []
+    for (src_zone, dst_zone), nbytes in traffic.items():
+        src, dst = _place_in(layout, src_zone), _place_in(layout, dst_zone)
+        link = layout.links.between(src, dst, pairs=1)
+        prices = layout.scenario.network.egress(src_zone, dst_zone)
+        uses.append(
+            LinkUse(
+                src_zone=src_zone,
+                dst_zone=dst_zone,
+                bytes_per_iteration=nbytes,
+                bandwidth_bytes_per_s=link.bandwidth_bytes_per_s,
+                rtt_ms=link.rtt_s * 1e3,
+                usd_per_gb=sum(price.usd_per_gb for price in prices),
+                measured=link.measured,
+                source=link.source,
+                as_of=link.as_of,
+            )
+        )
+    return tuple(uses)
+
+
+def _place_in(layout: Layout, zone: str) -> Place:
+    return next(seat.place for seat in layout.seats if seat.place.zone == zone)

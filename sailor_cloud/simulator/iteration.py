@@ -1,0 +1,221 @@
+"""The time of one iteration: closed form and replay, what each stage waits for, and a timeline."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+
+from sailor_cloud.model.document import Waits
+from sailor_cloud.simulator.closed_form import boundary_pairs, boundary_wire_bytes, pipeline_s
+from sailor_cloud.simulator.layout import Layout, Seat
+from sailor_cloud.simulator.replay import PipelineReplay, PipelineTimes, Span, replay
+from sailor_cloud.simulator.sync import SyncGroup, Traffic, makespan_s, sync_groups, traffic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineSpan:
+    """One thing that a stage did; seconds count from the start of the iteration."""
+
+    pipeline: int
+    stage: int
+    what: str
+    microbatch: int | None
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageWaits:
+    """Where one stage's iteration goes; the four add up to the replayed iteration."""
+
+    pipeline: int
+    stage: int
+    waits: Waits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Iteration:
+    """Seconds of one iteration by closed form and by replay; `traffic` are bytes per iteration from zone to zone."""
+
+    closed_form_s: float
+    replay_s: float
+    waits: tuple[StageWaits, ...]
+    groups: tuple[SyncGroup, ...]
+    traffic: Traffic
+    timeline: tuple[TimelineSpan, ...]
+
+    @property
+    def busiest(self) -> Waits:
+        """The waits of the stage that computes longest, the first of them."""
+        return max(self.waits, key=lambda stage: stage.waits.compute_s).waits
+
+
+def run_iteration(layout: Layout, *, timeline: bool = False) -> Iteration:
+    """Simulate one iteration of a laid-out plan; `timeline` also records every operation."""
+    groups = sync_groups(layout)
+    times = [_pipeline_times(layout, seats, p) for p, seats in enumerate(layout.pipelines)]
+    replays = _replays(layout, times, spans=timeline)
+    ends, synced, sync_spans = _synchronise(layout, groups, replays)
+    spans: list[TimelineSpan] = []
+    total = 0.0
+    finished: dict[tuple[int, int], float] = {}
+    for seat in layout.seats:
+        key = (seat.pipeline, seat.index)
+        finished[key] = ends[key] + _update_s(layout, seat)
+        total = max(total, finished[key])
+    waits = tuple(
+        _stage_waits(layout, seat, replays[seat.pipeline], synced[seat.pipeline, seat.index], total)
+        for seat in layout.seats
+    )
+    if timeline:
+        spans = [*_compute_spans(replays), *sync_spans]
+        spans += [_span(seat, "update", None, ends[key], finished[key]) for key, seat in _by_key(layout)]
+        spans.sort(key=lambda span: (span.pipeline, span.stage, span.start_s, span.end_s, span.what))
+    return Iteration(
+        closed_form_s=_closed_form_s(layout, times, groups),
+        replay_s=total,
+        waits=waits,
+        groups=groups,
+        traffic=_all_traffic(layout, groups),
+        timeline=tuple(spans),
+    )
+
+
+def _by_key(layout: Layout) -> list[tuple[tuple[int, int], Seat]]:
+    return [((seat.pipeline, seat.index), seat) for seat in layout.seats]
+
+
+def _pipeline_times(layout: Layout, seats: tuple[Seat, ...], pipeline: int) -> PipelineTimes:
+    activation, gradient = [], []
+    for src, dst in itertools.pairwise(seats):
+        pairs = boundary_pairs(src.tp, dst.tp)
+        forward, backward = _cut_bytes(layout, src, dst)
+        activation.append(float(layout.links.between(src.place, dst.place, pairs=pairs).transfer_s(forward)))
+        gradient.append(float(layout.links.between(dst.place, src.place, pairs=pairs).transfer_s(backward)))
+    spans = [(seat.stage.first_layer, seat.stage.end_layer) for seat in seats]
+    return PipelineTimes(
+        forward_s=tuple(float(seat.table.forward_s(*span)) for seat, span in zip(seats, spans, strict=True)),
+        backward_s=tuple(float(seat.table.backward_s(*span)) for seat, span in zip(seats, spans, strict=True)),
+        activation_s=tuple(activation),
+        gradient_s=tuple(gradient),
+        microbatches=layout.plan.pipelines[pipeline].microbatches,
+    )
+
+
+def _cut_bytes(layout: Layout, src: Seat, dst: Seat) -> tuple[float, float]:
+    """Bytes of one microbatch over the cut after `src`: forward and backward."""
+    tensor = float(src.table.boundary_bytes[src.stage.end_layer])
+    forward, backward = boundary_wire_bytes(tensor, src_tp=src.tp, dst_tp=dst.tp, execution=layout.scenario.execution)
+    return float(forward), float(backward)
+
+
+def _replays(layout: Layout, times: list[PipelineTimes], *, spans: bool) -> list[PipelineReplay]:
+    known: dict[PipelineTimes, PipelineReplay] = {}
+    for each in times:
+        if each not in known:
+            known[each] = replay(each, layout.scenario.execution.transfers, spans=spans)
+    return [known[each] for each in times]
+
+
+def _synchronise(
+    layout: Layout, groups: tuple[SyncGroup, ...], replays: list[PipelineReplay]
+) -> tuple[dict[tuple[int, int], float], dict[tuple[int, int], float], list[TimelineSpan]]:
+    """Run the sums in one global order; return when each stage is through, its seconds in sums, and the spans.
+
+    A sum starts when its last member is ready. With overlap that is once a stage's backward pass has left the group's
+    layers; the sums of a stage still follow one another.
+    """
+    clock = {(seat.pipeline, seat.index): replays[seat.pipeline].end_s[seat.index] for seat in layout.seats}
+    overlap = layout.scenario.execution.overlap_sync
+    through = dict.fromkeys(clock, 0.0) if overlap else clock.copy()
+    synced = dict.fromkeys(clock, 0.0)
+    spans = []
+    for group in groups:
+        if len(group.members) < 2:
+            continue
+        keys = [(seat.pipeline, seat.index) for seat in group.members]
+        ready = max(
+            max(through[key], _ready_s(replays, seat, group) if overlap else 0.0)
+            for key, seat in zip(keys, group.members, strict=True)
+        )
+        for key, seat in zip(keys, group.members, strict=True):
+            through[key] = ready + group.seconds
+            synced[key] += group.seconds
+            spans.append(_span(seat, "sync", None, ready, through[key]))
+    return {key: max(through[key], clock[key]) for key in clock}, synced, spans
+
+
+def _ready_s(replays: list[PipelineReplay], seat: Seat, group: SyncGroup) -> float:
+    """When the last backward pass of a stage has passed the first layer of a group."""
+    done = replays[seat.pipeline].end_s[seat.index]
+    if group.tied:
+        return done
+    first = max(group.first_layer, seat.stage.first_layer)
+    return done - float(seat.table.backward_s(seat.stage.first_layer, first))
+
+
+def _update_s(layout: Layout, seat: Seat) -> float:
+    shards = len(layout.pipelines)
+    return float(seat.table.update_s(seat.stage.first_layer, seat.stage.end_layer, shards=shards))
+
+
+def _stage_waits(layout: Layout, seat: Seat, done: PipelineReplay, synced_s: float, total_s: float) -> StageWaits:
+    compute = done.compute_s[seat.index] + _update_s(layout, seat)
+    transfer = done.transfer_s[seat.index]
+    # Sums that run beside the backward pass are no wait.
+    sync = min(synced_s, max(0.0, total_s - compute - transfer))
+    bubble = total_s - compute - transfer - sync
+    return StageWaits(
+        pipeline=seat.pipeline,
+        stage=seat.index,
+        waits=Waits(compute_s=compute, transfer_s=transfer, bubble_s=bubble, sync_s=sync),
+    )
+
+
+def _closed_form_s(layout: Layout, times: list[PipelineTimes], groups: tuple[SyncGroup, ...]) -> float:
+    execution = layout.scenario.execution
+    longest = 0.0
+    for each in set(times):
+        compute = np.array(each.forward_s) + np.array(each.backward_s)
+        cuts = np.array(each.activation_s) + np.array(each.gradient_s)
+        longest = max(longest, float(pipeline_s(compute, cuts, each.microbatches, execution=execution)))
+    update = max(_update_s(layout, seat) for seat in layout.seats)
+    return longest + makespan_s(groups) + update
+
+
+def _all_traffic(layout: Layout, groups: tuple[SyncGroup, ...]) -> Traffic:
+    crossing = traffic(groups, layout)
+    for pipeline, seats in zip(layout.plan.pipelines, layout.pipelines, strict=True):
+        for src, dst in itertools.pairwise(seats):
+            if src.place.zone == dst.place.zone:
+                continue
+            forward, backward = _cut_bytes(layout, src, dst)
+            for key, nbytes in (
+                ((src.place.zone, dst.place.zone), forward),
+                ((dst.place.zone, src.place.zone), backward),
+            ):
+                crossing[key] = crossing.get(key, 0.0) + nbytes * pipeline.microbatches
+    return {key: crossing[key] for key in sorted(crossing)}
+
+
+def _compute_spans(replays: list[PipelineReplay]) -> list[TimelineSpan]:
+    return [_of_replay(p, span) for p, done in enumerate(replays) for span in done.spans]
+
+
+def _of_replay(pipeline: int, span: Span) -> TimelineSpan:
+    return TimelineSpan(
+        pipeline=pipeline,
+        stage=span.stage,
+        what=span.what,
+        microbatch=span.microbatch,
+        start_s=span.start_s,
+        end_s=span.end_s,
+    )
+
+
+def _span(seat: Seat, what: str, microbatch: int | None, start_s: float, end_s: float) -> TimelineSpan:
+    return TimelineSpan(
+        pipeline=seat.pipeline, stage=seat.index, what=what, microbatch=microbatch, start_s=start_s, end_s=end_s
+    )

@@ -1,0 +1,158 @@
+"""A plan with everything looked up: where each stage stands, its tables, and the links between stages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sailor_cloud.errors import Problem, RequestError
+from sailor_cloud.model.offer import Offer
+from sailor_cloud.model.plan import Node, Plan, Stage
+from sailor_cloud.network import Link, Place
+from sailor_cloud.simulator.scenario import Scenario, place_of
+from sailor_cloud.simulator.stage_table import StageTable, stage_table
+from sailor_cloud.workload import tp_problem
+
+ZERO_STAGES = (0, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """One stage of one pipeline on its node."""
+
+    pipeline: int
+    index: int
+    stage: Stage
+    offer: Offer
+    place: Place
+    table: StageTable
+
+    @property
+    def tp(self) -> int:
+        return self.stage.tp
+
+    @property
+    def compute_s(self) -> float:
+        return float(self.table.compute_s(self.stage.first_layer, self.stage.end_layer))
+
+
+@dataclass(slots=True)
+class Links:
+    """Asks the network once for every kind of connection."""
+
+    scenario: Scenario
+    _known: dict[tuple[str, str, str, str, str, str, bool, int], Link] = field(default_factory=dict)
+
+    def between(self, src: Place, dst: Place, *, pairs: int) -> Link:
+        same_node = src.node is not None and src.node == dst.node
+        # One instance type may carry different accelerators: GCP's n1 shapes do.
+        ends = (src.zone, src.instance_type, src.accelerator, dst.zone, dst.instance_type, dst.accelerator)
+        key = (*ends, same_node, pairs)
+        if key not in self._known:
+            self._known[key] = self.scenario.link(src, dst, pairs=pairs)
+        return self._known[key]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The seats of every pipeline, and the links between their places."""
+
+    plan: Plan
+    scenario: Scenario
+    pipelines: tuple[tuple[Seat, ...], ...]
+    links: Links
+
+    @property
+    def seats(self) -> tuple[Seat, ...]:
+        return tuple(seat for seats in self.pipelines for seat in seats)
+
+
+def lay_out(plan: Plan, scenario: Scenario) -> Layout:
+    """Return a plan's layout.
+
+    Raises RequestError with every fault: layers not covered once, devices used twice, unknown nodes, offers and zones,
+    tp that does not divide what it must, a precision or batch that is not the job's.
+    """
+    _check(plan, scenario)
+    nodes = {node.id: node for node in plan.nodes}
+    tables: dict[tuple[str, int, int, bool], StageTable] = {}
+    pipelines = tuple(
+        tuple(
+            _seat(plan, scenario, nodes, tables, p, s, stage, pipeline.microbatch_size)
+            for s, stage in enumerate(pipeline.stages)
+        )
+        for p, pipeline in enumerate(plan.pipelines)
+    )
+    return Layout(plan=plan, scenario=scenario, pipelines=pipelines, links=Links(scenario))
+
+
+def _seat(
+    plan: Plan,
+    scenario: Scenario,
+    nodes: dict[str, Node],
+    tables: dict[tuple[str, int, int, bool], StageTable],
+    pipeline: int,
+    index: int,
+    stage: Stage,
+    microbatch_size: int,
+) -> Seat:
+    offer = scenario.offer(nodes[stage.node].offer)
+    key = (offer.accelerator, stage.tp, microbatch_size, stage.recompute)
+    if key not in tables:
+        tables[key] = stage_table(
+            scenario,
+            offer.accelerator,
+            tp=stage.tp,
+            microbatch_size=microbatch_size,
+            recompute=stage.recompute,
+            zero_stage=plan.zero_stage,
+        )
+    return Seat(
+        pipeline=pipeline,
+        index=index,
+        stage=stage,
+        offer=offer,
+        place=place_of(offer, stage.node),
+        table=tables[key],
+    )
+
+
+def _check(plan: Plan, scenario: Scenario) -> None:
+    problems: list[Problem] = []
+    try:
+        plan.check(layers=scenario.decoder.layers, global_batch_size=scenario.job.training.global_batch_size)
+    except RequestError as error:
+        problems.extend(error.problems)
+    problems += _node_problems(plan, scenario)
+    if plan.zero_stage not in ZERO_STAGES:
+        problems.append(Problem(path="plan.zero_stage", message=f"is {plan.zero_stage}", hint="0 or 1"))
+    if plan.precision is not scenario.job.training.precision:
+        message = f"is {plan.precision}, the job trains in {scenario.job.training.precision}"
+        problems.append(Problem(path="plan.precision", message=message))
+    for p, pipeline in enumerate(plan.pipelines):
+        for s, stage in enumerate(pipeline.stages):
+            fault = tp_problem(scenario.decoder, stage.tp) if stage.devices else None
+            if fault is not None:
+                problems.append(Problem(path=f"plan.pipelines[{p}].stages[{s}].devices", message=fault))
+    if problems:
+        raise RequestError(problems)
+
+
+def _node_problems(plan: Plan, scenario: Scenario) -> list[Problem]:
+    problems = []
+    zones = set(scenario.catalog.zones())
+    seen: set[str] = set()
+    for n, node in enumerate(plan.nodes):
+        where = f"plan.nodes[{n}]"
+        if node.id in seen:
+            problems.append(Problem(path=f"{where}.id", message=f"{node.id!r} is used a second time"))
+        seen.add(node.id)
+        offer = scenario.offers.get(node.offer)
+        if offer is None:
+            problems.append(Problem(path=f"{where}.offer", message=f"names unknown offer {node.offer!r}"))
+            continue
+        if offer.zone not in zones:
+            problems.append(Problem(path=f"{where}.offer", message=f"is in unknown zone {offer.zone!r}"))
+        if node.devices != offer.accelerator_count:
+            message = f"is {node.devices}, {offer.instance_type} has {offer.accelerator_count}; instances are whole"
+            problems.append(Problem(path=f"{where}.devices", message=message))
+    return problems

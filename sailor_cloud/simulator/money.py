@@ -1,0 +1,163 @@
+"""What a plan costs: whole instances and what comes with them, traffic, start-up, teardown, and loss to preemption."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from sailor_cloud.catalog import Catalog, Service, ServicePrice
+from sailor_cloud.catalog.trust import is_stale
+from sailor_cloud.model.job import NetworkAccess
+from sailor_cloud.model.offer import Market, Offer, Provider
+from sailor_cloud.simulator.scenario import Scenario
+from sailor_cloud.units import GB, HOURS_PER_MONTH, SECONDS_PER_HOUR
+
+# Assumption: a disk image with driver, CUDA and torch needs about 50 GiB; the rest is room for logs and checkpoints.
+BOOT_DISK_GIB = 100.0
+
+# Seconds paid before the first step. Clouds: 90 s to boot, 180 s for the driver, 60 s for pip (torch and deepspeed
+# measured at 52 s on 2 cores, 2026-11), 90 s to ship, import, check and calibrate; assumptions but for pip. Local: two
+# ranks import torch and deepspeed in 5 s and check and calibrate in 10 s (2 cores, 2026-11).
+_STARTUP_S = {Provider.GCP: 420.0, Provider.AWS: 420.0, Provider.LOCAL: 15.0}
+# Seconds paid after the last step until the instance is gone; assumption for clouds.
+_TEARDOWN_S = {Provider.GCP: 120.0, Provider.AWS: 120.0, Provider.LOCAL: 2.0}
+
+# Spot instances lost per instance and hour where the catalog has no figure for the region and type. GCP: the upper end
+# of the 5 to 15 % a day that Google's documentation of preemptible VMs stated (2023). AWS: the upper end, 20 % a month,
+# of the spot advisor's bands below its open one. Both are averages over all types; GPUs differ by zone and season.
+_PREEMPTIONS_PER_HOUR = {Provider.GCP: 0.15 / 24, Provider.AWS: 0.20 / HOURS_PER_MONTH, Provider.LOCAL: 0.0}
+# The worst case counts so many times as many preemptions as expected; judgement.
+WORST_PREEMPTION_FACTOR = 3.0
+# A price past its date may have risen by so much; judgement, GCP and AWS list prices moved less in any year since 2019.
+STALE_MARGIN = 0.2
+# Training stalls while a checkpoint is copied: 1.21 GB in 5 processes took 0.45 s (2 cores, torch 2.13, 2026-11).
+CHECKPOINT_BYTES_PER_S = 1.21e9 / 5 / 0.45
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRate:
+    """USD per hour of one node with its disk and its way to the network."""
+
+    expected: float
+    worst: float
+
+
+def startup_s(provider: Provider) -> float:
+    """Return the seconds that a node is paid for before the first step."""
+    return _STARTUP_S[provider]
+
+
+def teardown_s(provider: Provider) -> float:
+    """Return the seconds that a node is paid for after the last step."""
+    return _TEARDOWN_S[provider]
+
+
+def preemptions_per_hour(offer: Offer, catalog: Catalog) -> float:
+    """Return how often one node of an offer is expected to be taken away per hour.
+
+    The upper end of the band that the provider states for the region and type, read as a share of instances lost in a
+    month of 730 hours; of an open band (above 20 %) twice its lower end, by judgement. The provider's average where
+    nothing is stated.
+    """
+    if offer.market is not Market.SPOT:
+        return 0.0
+    stated = catalog.interruptions.of(offer)
+    if stated is None:
+        return _PREEMPTIONS_PER_HOUR[offer.provider]
+    share = stated.high if stated.high < 1.0 else 2.0 * stated.low
+    return share / HOURS_PER_MONTH
+
+
+def worst_instance_usd_per_hour(offer: Offer, scenario: Scenario) -> float:
+    """Return what an instance may come to cost: a spot price may rise to on-demand, a stale one by STALE_MARGIN."""
+    worst = offer.usd_per_hour
+    if offer.market is Market.SPOT:
+        ceilings = scenario.catalog.offers(
+            provider=offer.provider,
+            zones=[offer.zone],
+            accelerators=[offer.accelerator],
+            markets=[Market.ON_DEMAND],
+            instance_types=[offer.instance_type],
+        )
+        worst = max([worst, *(ceiling.usd_per_hour for ceiling in ceilings)])
+    return worst * (1.0 + STALE_MARGIN) if is_stale(offer, scenario.as_of.date()) else worst
+
+
+def node_services(offer: Offer, scenario: Scenario) -> tuple[tuple[ServicePrice, float], ...]:
+    """Return the services that come with every node, each with its USD per hour. Raises MissingPriceError.
+
+    A boot disk, and a public address or the data path of a NAT gateway. Local nodes are processes and have neither.
+    """
+    if offer.provider is Provider.LOCAL:
+        return ()
+    services = scenario.catalog.services
+    disk = services.price(offer.provider, offer.region, Service.DISK_BALANCED)
+    found = [(disk, disk.usd_per_unit * BOOT_DISK_GIB / HOURS_PER_MONTH)]
+    if scenario.job.cloud.network is NetworkAccess.PUBLIC_SSH:
+        address = services.price(offer.provider, offer.region, Service.PUBLIC_ADDRESS)
+        found.append((address, address.usd_per_unit))
+    return tuple(found)
+
+
+def node_usd_per_hour(offer: Offer, scenario: Scenario) -> NodeRate:
+    """Return the hourly price of one node, all-in but for traffic and shared gateways. Raises MissingPriceError."""
+    services = sum(usd_per_hour for _, usd_per_hour in node_services(offer, scenario))
+    return NodeRate(
+        expected=offer.usd_per_hour + services, worst=worst_instance_usd_per_hour(offer, scenario) + services
+    )
+
+
+def egress_usd_per_byte(src_zone: str, dst_zone: str, scenario: Scenario) -> float:
+    """Return what all payers together pay for one byte. Raises MissingPriceError."""
+    if src_zone == dst_zone:
+        return 0.0
+    return sum(price.usd_per_gb for price in scenario.network.egress(src_zone, dst_zone)) / GB
+
+
+def young_daly_s(checkpoint_s: float, preemptions_per_hour: float) -> float | None:
+    """Return the checkpoint interval that loses least: sqrt(2 * checkpoint time * mean time between preemptions)."""
+    if preemptions_per_hour <= 0.0:
+        return None
+    return float((2.0 * checkpoint_s * SECONDS_PER_HOUR / preemptions_per_hour) ** 0.5)
+
+
+def lost_fraction(preemptions_per_hour: Any, *, interval_s: float, checkpoint_s: float, restart_s: float) -> Any:
+    """Return the extra time per second of training: checkpoints, half an interval per preemption, and restarts.
+
+    First-order Young/Daly; valid while preemptions are rare within interval plus restart.
+    """
+    rate = np.asarray(preemptions_per_hour, dtype=np.float64) / SECONDS_PER_HOUR
+    stalled = checkpoint_s / interval_s
+    return np.where(rate > 0.0, stalled + rate * (interval_s / 2.0 + restart_s), 0.0)
+
+
+def run_usd(
+    *,
+    usd_per_hour: ArrayLike,
+    worst_usd_per_hour: ArrayLike,
+    iteration_s: ArrayLike,
+    egress_usd_per_iteration: ArrayLike,
+    steps: int,
+    provider: Provider,
+    preemptions_per_hour: ArrayLike = 0.0,
+    interval_s: float = 600.0,
+    checkpoint_s: float = 0.0,
+) -> tuple[Any, Any]:
+    """Return expected and worst-case USD of a run, without checkpoint storage; shapes of the inputs broadcast."""
+    training_s = np.asarray(iteration_s) * steps
+    fixed_s = startup_s(provider) + teardown_s(provider)
+    egress = np.asarray(egress_usd_per_iteration) * steps
+    costs = []
+    for rate, factor in ((usd_per_hour, 1.0), (worst_usd_per_hour, WORST_PREEMPTION_FACTOR)):
+        lost = lost_fraction(
+            np.asarray(preemptions_per_hour) * factor,
+            interval_s=interval_s,
+            checkpoint_s=checkpoint_s,
+            restart_s=startup_s(provider),
+        )
+        seconds = training_s * (1.0 + lost) + fixed_s
+        costs.append(seconds / SECONDS_PER_HOUR * np.asarray(rate) + egress)
+    return costs[0], costs[1]

@@ -1,0 +1,252 @@
+"""Replays the 1F1B schedule of one pipeline operation by operation, in the order in which DeepSpeed's schedule runs it.
+
+A stage works through its operations one after the other. A send starts when its tensor is there and, depending on
+the program, holds both ends, the receiver only, or neither.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+
+from sailor_cloud.simulator.scenario import Transfers
+
+
+class Operation(IntEnum):
+    FORWARD = 0
+    BACKWARD = 1
+    RECEIVE_ACTIVATION = 2
+    SEND_ACTIVATION = 3
+    RECEIVE_GRADIENT = 4
+    SEND_GRADIENT = 5
+
+
+Step = tuple[Operation, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineTimes:
+    """Seconds of one microbatch: per stage forward and backward, per cut the activation's and the gradient's way."""
+
+    forward_s: tuple[float, ...]
+    backward_s: tuple[float, ...]
+    activation_s: tuple[float, ...]
+    gradient_s: tuple[float, ...]
+    microbatches: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """One operation of one stage, for a timeline; seconds count from the start of the iteration."""
+
+    stage: int
+    what: str
+    microbatch: int
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineReplay:
+    """When each stage has finished its last backward pass, how long it computed and how long it moved tensors."""
+
+    end_s: tuple[float, ...]
+    last_backward_start_s: tuple[float, ...]
+    compute_s: tuple[float, ...]
+    transfer_s: tuple[float, ...]
+    spans: tuple[Span, ...]
+
+
+@lru_cache(maxsize=4096)
+def stage_steps(stages: int, stage: int, microbatches: int, *, eager: bool = False) -> tuple[Step, ...]:
+    """Return the operations of one stage in order.
+
+    Forward of microbatch m falls on slot 2m + stage, backward on slot 2m + 2 stages - 1 - stage. A tensor is sent in
+    the slot after the one that computed it, before that slot's activation arrives and after its gradient has;
+    an `eager` program sends it at once.
+    """
+    slots = [(2 * m + stage, Operation.FORWARD, m) for m in range(microbatches)]
+    slots += [(2 * m + 2 * stages - 1 - stage, Operation.BACKWARD, m) for m in range(microbatches)]
+    slots.sort()
+    steps: list[Step] = []
+    pending: Step | None = None
+    first, last = stage == 0, stage == stages - 1
+    for i, (slot, what, m) in enumerate(slots):
+        if pending is not None and slots[i - 1][0] != slot - 1:
+            steps.append(pending)
+            pending = None
+        if what is Operation.FORWARD:
+            if pending is not None:
+                steps.append(pending)
+            if not first:
+                steps.append((Operation.RECEIVE_ACTIVATION, m))
+        else:
+            if not last:
+                steps.append((Operation.RECEIVE_GRADIENT, m))
+            if pending is not None:
+                steps.append(pending)
+        pending = None
+        steps.append((what, m))
+        if what is Operation.FORWARD and not last:
+            pending = (Operation.SEND_ACTIVATION, m)
+        elif what is Operation.BACKWARD and not first:
+            pending = (Operation.SEND_GRADIENT, m)
+        if eager and pending is not None:
+            steps.append(pending)
+            pending = None
+    if pending is not None:
+        steps.append(pending)
+    return tuple(steps)
+
+
+def replay(times: PipelineTimes, transfers: Transfers, *, spans: bool = False) -> PipelineReplay:
+    """Run one pipeline's iteration and say when each stage is through; `spans` also records every operation."""
+    runner = _Runner(times, transfers, record=spans)
+    runner.run()
+    return PipelineReplay(
+        end_s=tuple(runner.clock),
+        last_backward_start_s=tuple(runner.last_backward_start),
+        compute_s=tuple(
+            times.microbatches * (forward + backward)
+            for forward, backward in zip(times.forward_s, times.backward_s, strict=True)
+        ),
+        transfer_s=tuple(runner.transfer),
+        spans=tuple(runner.spans),
+    )
+
+
+class _Runner:
+    """The state of a replay: a clock and a place in the program for each stage, and the tensors under way."""
+
+    def __init__(self, times: PipelineTimes, transfers: Transfers, *, record: bool) -> None:
+        self.times = times
+        self.transfers = transfers
+        self.record = record
+        self.stages = len(times.forward_s)
+        # Transfers that nobody waits for can only hide behind compute if they start as soon as they can.
+        eager = transfers is Transfers.OVERLAPPED
+        self.programs = [
+            stage_steps(self.stages, stage, times.microbatches, eager=eager) for stage in range(self.stages)
+        ]
+        self.seconds = [_operation_seconds(times, stage) for stage in range(self.stages)]
+        self.at = [0] * self.stages
+        self.clock = [0.0] * self.stages
+        self.transfer = [0.0] * self.stages
+        self.last_backward_start = [0.0] * self.stages
+        # When a tensor is there to be received, by what, receiving stage and microbatch.
+        self.ready: dict[tuple[Operation, int, int], float] = {}
+        # When a direction of a cut is free again, for transfers that nobody waits for.
+        self.free: dict[tuple[Operation, int], float] = {}
+        self.spans: list[Span] = []
+
+    def run(self) -> None:
+        advance = self._advance_blocking if self.transfers is Transfers.BLOCKING else self._advance
+        waiting = list(range(self.stages))
+        while waiting:
+            stage = waiting.pop()
+            if advance(stage):
+                waiting.extend(other for other in (stage - 1, stage + 1) if 0 <= other < self.stages)
+        assert all(place == len(program) for place, program in zip(self.at, self.programs, strict=True))
+
+    def _advance(self, stage: int) -> bool:
+        """Run a stage until it lacks a tensor; tell whether it got anywhere. Only receiving may take its time."""
+        program, seconds, place = self.programs[stage], self.seconds[stage], self.at[stage]
+        started, clock, ready = place, self.clock[stage], self.ready
+        waits = self.transfers is Transfers.RECEIVER
+        while place < len(program):
+            what, microbatch = program[place]
+            start = clock
+            if what <= Operation.BACKWARD:
+                if what is Operation.BACKWARD:
+                    self.last_backward_start[stage] = start
+                clock += seconds[what]
+            elif what is Operation.SEND_ACTIVATION or what is Operation.SEND_GRADIENT:
+                self._post(stage, what, microbatch, clock)
+                place += 1
+                continue
+            else:
+                arrived = ready.pop((what, stage, microbatch), None)
+                if arrived is None:
+                    break
+                start = clock = clock if clock > arrived else arrived
+                if waits:
+                    clock += seconds[what]
+                    self.transfer[stage] += seconds[what]
+            if self.record and clock > start:
+                self._note(stage, what, microbatch, start, clock)
+            place += 1
+        self.at[stage], self.clock[stage] = place, clock
+        return place > started
+
+    def _post(self, stage: int, what: Operation, microbatch: int, now: float) -> None:
+        """Hand a tensor to the network."""
+        partner, counterpart = _other_end(stage, what)
+        if self.transfers is Transfers.OVERLAPPED:
+            start = max(now, self.free.get((what, stage), 0.0))
+            now = self.free[what, stage] = start + self.seconds[stage][what]
+            if self.record:
+                self._note(stage, what, microbatch, start, now)
+        self.ready[counterpart, partner, microbatch] = now
+
+    def _advance_blocking(self, stage: int) -> bool:
+        """Run a stage until its partner in a transfer is not there yet; tell whether it got anywhere."""
+        program, seconds = self.programs[stage], self.seconds[stage]
+        moved = False
+        while self.at[stage] < len(program):
+            what, microbatch = program[self.at[stage]]
+            if what > Operation.BACKWARD:
+                if not self._meet(stage, what, microbatch):
+                    break
+            else:
+                start = self.clock[stage]
+                if what is Operation.BACKWARD:
+                    self.last_backward_start[stage] = start
+                self.clock[stage] = start + seconds[what]
+                if self.record:
+                    self._note(stage, what, microbatch, start, self.clock[stage])
+                self.at[stage] += 1
+            moved = True
+        return moved
+
+    def _meet(self, stage: int, what: Operation, microbatch: int) -> bool:
+        """Both ends wait for each other and then for the tensor."""
+        partner, counterpart = _other_end(stage, what)
+        program = self.programs[partner]
+        if self.at[partner] == len(program) or program[self.at[partner]] != (counterpart, microbatch):
+            return False
+        start = max(self.clock[stage], self.clock[partner])
+        seconds = self.seconds[stage][what]
+        for end, operation in ((stage, what), (partner, counterpart)):
+            self.clock[end] = start + seconds
+            self.transfer[end] += seconds
+            self.at[end] += 1
+            if self.record:
+                self._note(end, operation, microbatch, start, self.clock[end])
+        return True
+
+    def _note(self, stage: int, what: Operation, microbatch: int, start_s: float, end_s: float) -> None:
+        self.spans.append(
+            Span(stage=stage, what=what.name.lower(), microbatch=microbatch, start_s=start_s, end_s=end_s)
+        )
+
+
+def _operation_seconds(times: PipelineTimes, stage: int) -> tuple[float, ...]:
+    """Seconds of every operation of a stage, in the order of Operation."""
+    before, after = stage > 0, stage < len(times.forward_s) - 1
+    received = times.activation_s[stage - 1] if before else 0.0
+    sent = times.activation_s[stage] if after else 0.0
+    received_back = times.gradient_s[stage] if after else 0.0
+    sent_back = times.gradient_s[stage - 1] if before else 0.0
+    return (times.forward_s[stage], times.backward_s[stage], received, sent, received_back, sent_back)
+
+
+def _other_end(stage: int, what: Operation) -> tuple[int, Operation]:
+    match what:
+        case Operation.SEND_ACTIVATION:
+            return stage + 1, Operation.RECEIVE_ACTIVATION
+        case Operation.RECEIVE_ACTIVATION:
+            return stage - 1, Operation.SEND_ACTIVATION
+        case Operation.SEND_GRADIENT:
+            return stage - 1, Operation.RECEIVE_GRADIENT
+    return stage + 1, Operation.SEND_GRADIENT

@@ -1,0 +1,156 @@
+"""Gradient synchronisation: which devices hold the same layers, how long their sums take, and what crosses zones.
+
+Neighbouring layers with the same holding stages are summed together, in a ring that visits regions, zones and nodes one
+after the other, so that each border is crossed once each way; its slowest link decides. Left out: stages that share a
+node also share its network card when they sum at the same time.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sailor_cloud.network import Link, Place
+from sailor_cloud.simulator.closed_form import gradient_sync_s
+from sailor_cloud.simulator.layout import Layout, Seat
+
+Traffic = dict[tuple[str, str], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncGroup:
+    """Layers [first_layer, end_layer) and the stages, one per pipeline, that hold them.
+
+    `nbytes` are the gradients of all tensor-parallel shards together, `seconds` the time of their sum. `tied` marks a
+    tied weight, which the first and the last stage of each pipeline hold. With ZeRO-1 the sum is a reduce-scatter and
+    the new weights are gathered after the step: as many bytes, at the same time in this model.
+    """
+
+    first_layer: int
+    end_layer: int
+    members: tuple[Seat, ...]
+    nbytes: float
+    seconds: float
+    tied: bool = False
+
+
+def sync_groups(layout: Layout) -> tuple[SyncGroup, ...]:
+    """Return the groups in the order in which gradients become ready: last layers first."""
+    cuts = sorted({seat.stage.first_layer for seat in layout.seats} | {layout.scenario.decoder.layers})
+    groups = [
+        _group(layout, first, end, tuple(_holder(seats, first) for seats in layout.pipelines))
+        for first, end in itertools.pairwise(cuts)
+    ]
+    tied = _tied(layout)
+    return tuple(reversed([*([tied] if tied else []), *_merged(layout, groups)]))
+
+
+def ring_order(members: Iterable[Seat], layout: Layout) -> list[Seat]:
+    """Return members so that those of one node, zone and region stand together."""
+    catalog = layout.scenario.catalog
+    return sorted(
+        members,
+        key=lambda seat: (
+            seat.offer.provider,
+            catalog.region_of(seat.place.zone),
+            seat.place.zone,
+            seat.place.node or "",
+            seat.pipeline,
+            seat.index,
+        ),
+    )
+
+
+def makespan_s(groups: Iterable[SyncGroup]) -> float:
+    """Return the seconds of all sums if every stage starts them at once; a stage takes part in one at a time."""
+    through: dict[tuple[int, int], float] = {}
+    for group in groups:
+        keys = [(seat.pipeline, seat.index) for seat in group.members]
+        done = max(through.get(key, 0.0) for key in keys) + group.seconds
+        through.update(dict.fromkeys(keys, done))
+    return max(through.values(), default=0.0)
+
+
+def traffic(groups: Iterable[SyncGroup], layout: Layout) -> Traffic:
+    """Return the bytes per iteration that rings carry from zone to zone."""
+    crossing: Traffic = {}
+    for group in groups:
+        count = len(group.members)
+        if count < 2:
+            continue
+        ring = ring_order(group.members, layout)
+        for src, dst in zip(ring, ring[1:] + ring[:1], strict=True):
+            if src.place.zone != dst.place.zone:
+                key = (src.place.zone, dst.place.zone)
+                crossing[key] = crossing.get(key, 0.0) + 2.0 * (count - 1) / count * group.nbytes
+    return crossing
+
+
+def _holder(seats: tuple[Seat, ...], layer: int) -> Seat:
+    return next(seat for seat in seats if layer in seat.stage.layers)
+
+
+def _merged(layout: Layout, groups: list[SyncGroup]) -> list[SyncGroup]:
+    merged: list[SyncGroup] = []
+    for group in groups:
+        if merged and merged[-1].members == group.members:
+            group = _group(layout, merged.pop().first_layer, group.end_layer, group.members)
+        merged.append(group)
+    return merged
+
+
+def _group(layout: Layout, first: int, end: int, members: tuple[Seat, ...]) -> SyncGroup:
+    table = members[0].table
+    tied = _tied_bytes(table.tied_parameters, table.tp, table.gradient_bytes_per_parameter)
+    # A tied weight is summed in a group of its own.
+    nbytes = float(table.gradient_bytes(first, end)) - tied * ((first == 0) + (end == table.layers))
+    return SyncGroup(
+        first_layer=first,
+        end_layer=end,
+        members=members,
+        nbytes=nbytes,
+        seconds=_seconds(layout, nbytes, members),
+    )
+
+
+def _tied(layout: Layout) -> SyncGroup | None:
+    table = layout.pipelines[0][0].table
+    if not table.tied_parameters:
+        return None
+    members: list[Seat] = []
+    for seats in layout.pipelines:
+        members += [seats[0]] if len(seats) == 1 else [seats[0], seats[-1]]
+    nbytes = _tied_bytes(table.tied_parameters, table.tp, table.gradient_bytes_per_parameter)
+    holders = tuple(members)
+    return SyncGroup(
+        first_layer=0,
+        end_layer=table.layers,
+        members=holders,
+        nbytes=nbytes,
+        seconds=_seconds(layout, nbytes, holders),
+        tied=True,
+    )
+
+
+def _tied_bytes(parameters: int, tp: int, bytes_per_parameter: int) -> float:
+    return float(parameters * tp * bytes_per_parameter)
+
+
+def _seconds(layout: Layout, nbytes: float, members: tuple[Seat, ...]) -> float:
+    if len(members) < 2:
+        return 0.0
+    slowest = slowest_link(layout, members, nbytes)
+    bucket = layout.scenario.execution.bucket_bytes
+    return float(gradient_sync_s(nbytes, len(members), slowest, bucket_bytes=bucket))
+
+
+def slowest_link(layout: Layout, members: tuple[Seat, ...], nbytes: float) -> Link:
+    """Return the link of the ring over which its messages take longest."""
+    pairs = min(seat.tp for seat in members)
+    ring = ring_order(members, layout)
+    hops: dict[tuple[Place, Place], Link] = {}
+    for src, dst in zip(ring, ring[1:] + ring[:1], strict=True):
+        hops[src.place, dst.place] = layout.links.between(src.place, dst.place, pairs=pairs)
+    message = min(nbytes, layout.scenario.execution.bucket_bytes) / len(members)
+    return max(hops.values(), key=lambda link: link.transfer_s(message))
