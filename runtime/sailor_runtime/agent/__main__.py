@@ -1,0 +1,100 @@
+"""`python -m sailor_runtime.agent --home DIR [--detach]`: the agent of one node."""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from sailor_runtime.agent.agent import Agent, Settings
+from sailor_runtime.agent.generation import Limits
+from sailor_runtime.agent.preemption import PreemptionWatch, Provider
+
+_HELLO_TIMEOUT_S = 30.0
+
+
+def main() -> int:
+    """Run the agent; return 1 where another agent serves the same folder or a detached one does not begin."""
+    parser = argparse.ArgumentParser(prog="python -m sailor_runtime.agent")
+    parser.add_argument("--home", type=Path, required=True, help="the node's folder")
+    parser.add_argument("--node", help="the node's id in the spec (default: from the start command or the folder)")
+    parser.add_argument("--detach", action="store_true", help="return once the agent runs in the background")
+    parser.add_argument("--rank-module", default="sailor_runtime.training", help="module that ranks run")
+    parser.add_argument("--hold-s", type=float, default=1800.0, help="seconds without a generation until exit")
+    parser.add_argument("--provider", choices=list(Provider), help="whose preemption notices to watch for")
+    parser.add_argument("--metadata-address", help="the metadata server, where it is not the provider's usual one")
+    limits = Limits()
+    parser.add_argument("--hung-iterations", type=float, default=limits.iterations)
+    parser.add_argument("--hung-training-s", type=float, default=limits.training_s)
+    parser.add_argument("--hung-phase-s", type=float, default=limits.phase_s)
+    parser.add_argument("--stop-s", type=float, default=limits.stop_s)
+    options = parser.parse_args()
+    home = options.home.resolve()
+    home.mkdir(parents=True, exist_ok=True)
+    lock = os.open(home / "agent.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print(f"sailor_runtime: another agent serves {home}", file=sys.stderr)  # noqa: T201
+        return 1
+    if not options.detach:
+        return _serve(options, home)
+    return _detach(options, home)
+
+
+def _serve(options: argparse.Namespace, home: Path) -> int:
+    watch = None
+    if options.provider is not None:
+        watch = PreemptionWatch(Provider(options.provider), address=options.metadata_address)
+    settings = Settings(
+        home=home,
+        node=options.node,
+        rank_module=options.rank_module,
+        hold_s=options.hold_s,
+        limits=Limits(
+            iterations=options.hung_iterations,
+            training_s=options.hung_training_s,
+            phase_s=options.hung_phase_s,
+            stop_s=options.stop_s,
+        ),
+        preemption=watch,
+    )
+    Agent(settings).run()
+    return 0
+
+
+def _detach(options: argparse.Namespace, home: Path) -> int:
+    """Run the agent in a session of its own; the parent returns once it has said hello."""
+    events = home / "agent.jsonl"
+    before = events.stat().st_size if events.exists() else 0
+    child = os.fork()
+    if child > 0:
+        os.waitpid(child, 0)
+        deadline = time.monotonic() + _HELLO_TIMEOUT_S
+        while time.monotonic() < deadline:
+            if events.exists() and events.stat().st_size > before:
+                return 0
+            time.sleep(0.01)
+        print(f"sailor_runtime: no agent has begun; see {home / 'logs' / 'agent.log'}", file=sys.stderr)  # noqa: T201
+        return 1
+    os.setsid()
+    if os.fork() > 0:
+        os._exit(0)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    (home / "logs").mkdir(exist_ok=True)
+    null = os.open(os.devnull, os.O_RDONLY)
+    log = os.open(home / "logs" / "agent.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.dup2(null, 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.chdir(home)
+    # Threads don't survive a fork, so the agent and its watch begin here.
+    return _serve(options, home)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,189 @@
+"""The agent's loop: commands in, events out, at most one generation at a time, and an end at the TTL in any case."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from sailor_runtime.agent.generation import Generation, Limits, Outcome
+from sailor_runtime.agent.inbox import Command, Inbox, Name, Unreadable
+from sailor_runtime.agent.journal import EventJournal
+from sailor_runtime.agent.preemption import PreemptionWatch
+from sailor_runtime.spec import RunSpec
+
+_POLL_S = 0.05
+_TERM_GRACE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How one agent runs; `hold_s` is how long it waits for a new generation after one has ended."""
+
+    home: Path
+    node: str | None
+    rank_module: str
+    hold_s: float
+    limits: Limits
+    preemption: PreemptionWatch | None = None
+
+
+class Agent:
+    """The agent of one node."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._journal = EventJournal(settings.home / "agent.jsonl")
+        self._inbox = Inbox(settings.home / "inbox")
+        self._generation: Generation | None = None
+        self._newest = 0
+        self._expires_at: float | None = None
+        self._idle_since = time.monotonic()
+        self._terminated = False
+        self._preemption_noted = False
+
+    def run(self) -> None:
+        """Serve until terminated, expired, or left without a command for the holding time."""
+        signal.signal(signal.SIGTERM, self._on_term)
+        signal.signal(signal.SIGINT, self._on_term)
+        self._journal.write(
+            "hello",
+            generation=None,
+            node=self._settings.node or self._settings.home.name,
+            pid=os.getpid(),
+            python=sys.version.split()[0],
+            runtime_sha=runtime_sha256(),
+        )
+        self._journal.sync()
+        reason = None
+        while reason is None:
+            self._take_commands()
+            self._watch_preemption()
+            if self._generation is not None:
+                outcome = self._generation.poll()
+                if outcome is not None:
+                    self._stopped(outcome)
+            reason = self._reason_to_exit()
+            if reason is None:
+                time.sleep(_POLL_S)
+        self._leave(reason)
+
+    def _on_term(self, signum: int, frame: object) -> None:
+        self._terminated = True
+
+    def _reason_to_exit(self) -> str | None:
+        if self._terminated:
+            return "requested"
+        if self._expires_at is not None and time.time() >= self._expires_at:
+            return "expired"
+        if self._generation is None and time.monotonic() - self._idle_since >= self._settings.hold_s:
+            return "held"
+        return None
+
+    def _leave(self, reason: str) -> None:
+        if self._generation is not None:
+            self._stopped(self._generation.end(reason, grace_s=_TERM_GRACE_S))
+        else:
+            self._journal.write("stopped", generation=self._newest or None, reason=reason, step=None)
+        self._journal.sync()
+
+    def _stopped(self, outcome: Outcome) -> None:
+        assert self._generation is not None
+        self._journal.write(
+            "stopped", generation=self._generation.spec.generation, reason=outcome.reason, step=outcome.step
+        )
+        self._journal.sync()
+        self._generation = None
+        self._idle_since = time.monotonic()
+
+    def _take_commands(self) -> None:
+        for command in self._inbox.take():
+            if isinstance(command, Unreadable):
+                self._refuse(None, f"{command.file}: {command.reason}")
+            elif command.name == Name.START:
+                self._start(command)
+            elif self._generation is None:
+                self._refuse(command, "no generation is running")
+            elif problem := _mismatch(command, self._generation.spec):
+                self._refuse(command, problem)
+            elif command.name == Name.CHECKPOINT:
+                self._generation.request_checkpoint()
+            else:
+                self._generation.request_stop()
+
+    def _refuse(self, command: Command | None, reason: str) -> None:
+        generation = None if command is None else command.generation
+        name = None if command is None else command.name.value
+        self._journal.write("refused", generation=generation, command=name, reason=reason)
+
+    def _start(self, command: Command) -> None:
+        assert command.spec is not None
+        if command.generation <= self._newest:
+            self._refuse(command, f"generation {command.generation} is not newer than {self._newest}")
+            return
+        path = self._settings.home / command.spec
+        try:
+            spec = RunSpec.from_json(path.read_text())
+        except (OSError, ValueError) as error:
+            self._refuse(command, f"spec {command.spec}: {error}")
+            return
+        node = command.node or self._settings.node or self._settings.home.name
+        if problem := _mismatch(command, spec):
+            self._refuse(command, problem)
+        elif node not in {other.id for other in spec.nodes}:
+            self._refuse(command, f"node {node!r} is not in the spec: {sorted(other.id for other in spec.nodes)}")
+        elif spec.expires_at <= time.time():
+            self._refuse(command, f"the spec expired at {spec.expires_at}")
+        else:
+            self._begin(spec, path, node)
+
+    def _begin(self, spec: RunSpec, path: Path, node: str) -> None:
+        if self._generation is not None:
+            self._stopped(self._generation.end("requested"))
+        self._newest = spec.generation
+        self._expires_at = spec.expires_at
+        self._generation = Generation(
+            spec,
+            path,
+            node,
+            home=self._settings.home,
+            module=self._settings.rank_module,
+            journal=self._journal,
+            limits=self._settings.limits,
+        )
+        if self._preemption_noted:
+            self._generation.request_checkpoint()
+
+    def _watch_preemption(self) -> None:
+        """Pass on the provider's notice, and have the ranks save what they have."""
+        watch = self._settings.preemption
+        if self._preemption_noted or watch is None or watch.notice is None:
+            return
+        self._preemption_noted = True
+        self._journal.write("preempt_notice", generation=self._newest or None, notice=watch.notice.text)
+        self._journal.sync()
+        if self._generation is not None:
+            self._generation.request_checkpoint()
+
+
+def _mismatch(command: Command, spec: RunSpec) -> str | None:
+    """Return how a command fails to fit the spec of a generation, None if it fits."""
+    if command.generation != spec.generation:
+        return f"command is for generation {command.generation}, the spec for {spec.generation}"
+    if command.plan_hash != spec.plan_hash:
+        return f"command has plan_hash {command.plan_hash!r}, the spec {spec.plan_hash!r}"
+    return None
+
+
+def runtime_sha256() -> str:
+    """Return one hash over the runtime's sources, which says what code a node runs."""
+    root = Path(__file__).resolve().parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        name, data = path.relative_to(root.parent).as_posix(), path.read_bytes()
+        digest.update(f"{name}\0{len(data)}\0".encode() + data)
+    return digest.hexdigest()

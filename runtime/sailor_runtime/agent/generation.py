@@ -1,0 +1,163 @@
+"""One generation on this node: starts its ranks, passes on their events, and finds the dead and the hung."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sailor_runtime.agent.journal import EventJournal
+from sailor_runtime.agent.ranks import Rank, kill, start_rank
+from sailor_runtime.spec import RunSpec
+
+# Events of ranks that are for the agent alone.
+_INTERNAL = frozenset({"progress", "ended"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """When a silent rank counts as hung, and how long a requested stop may take, in seconds.
+
+    While training a rank may be silent for `iterations` times the predicted iteration time, but at least for
+    `training_s`. Before that (imports, joining, the check against one process) and while a checkpoint is written the
+    limit is `phase_s`.
+    """
+
+    iterations: float = 20.0
+    training_s: float = 60.0
+    phase_s: float = 600.0
+    stop_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Why a generation ended on this node, and after which step."""
+
+    reason: str
+    step: int | None
+
+
+class Generation:
+    """The ranks of one generation that run on this node."""
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        spec_path: Path,
+        node: str,
+        *,
+        home: Path,
+        module: str,
+        journal: EventJournal,
+        limits: Limits,
+    ) -> None:
+        self.spec = spec
+        self.step: int | None = None
+        self._journal = journal
+        self._limits = limits
+        self._control = home / "control" / f"g{spec.generation}.json"
+        self._control.parent.mkdir(parents=True, exist_ok=True)
+        self._control.unlink(missing_ok=True)
+        self._checkpoints = 0
+        self._stop_by: float | None = None
+        numbers = [
+            rank
+            for pipeline in spec.pipelines
+            for stage in pipeline.stages
+            if stage.node == node
+            for rank in stage.ranks
+        ]
+        journal.write("generation_started", generation=spec.generation, ranks=numbers, plan_hash=spec.plan_hash)
+        self._ranks: list[Rank] = []
+        for number in numbers:
+            rank = start_rank(spec, spec_path, number, home=home, module=module, control=self._control)
+            self._ranks.append(rank)
+
+    def request_checkpoint(self) -> None:
+        self._checkpoints += 1
+        self._write_control(stop=self._stop_by is not None)
+
+    def request_stop(self) -> None:
+        """Ask the ranks to checkpoint and end; they are killed if that takes too long."""
+        if self._stop_by is None:
+            self._stop_by = time.monotonic() + self._limits.stop_s
+        self._write_control(stop=True)
+
+    def poll(self) -> Outcome | None:
+        """Pass on new events; return an outcome once the generation has ended here, with all its ranks gone."""
+        # The order matters: a rank that is dead here has written its last event before that.
+        dead = [rank for rank in self._ranks if rank.process.poll() is not None]
+        for rank in self._ranks:
+            self._pass_on(rank)
+        failed = [rank for rank in dead if rank.process.returncode != 0 or rank.ended is None]
+        if failed:
+            for rank in failed:
+                self._report_dead(rank)
+            return self._end("failed")
+        if not self._ranks:
+            # All devices of the node are idle, so there is no rank to say how it ended.
+            return Outcome(reason="requested", step=None) if self._stop_by is not None else None
+        reasons = [rank.ended["reason"] for rank in dead if rank.ended is not None]
+        if len(reasons) == len(self._ranks):
+            return self._end(reasons[0])
+        hung = [rank for rank in self._ranks if rank not in dead and self._is_hung(rank)]
+        if hung:
+            for rank in hung:
+                silent = time.monotonic() - rank.last_sign
+                self._journal.write(
+                    "rank_hung",
+                    generation=self.spec.generation,
+                    rank=rank.number,
+                    phase=rank.phase,
+                    silent_s=silent,
+                    tail=rank.tail(),
+                )
+            return self._end("hung")
+        if self._stop_by is not None and time.monotonic() > self._stop_by:
+            return self._end("requested")
+        return None
+
+    def end(self, reason: str, *, grace_s: float = 0.0) -> Outcome:
+        """End the ranks now."""
+        kill(self._ranks, grace_s=grace_s)
+        for rank in self._ranks:
+            self._pass_on(rank)
+        return self._end(reason)
+
+    def _end(self, reason: str) -> Outcome:
+        kill(self._ranks)
+        return Outcome(reason=reason, step=self.step)
+
+    def _is_hung(self, rank: Rank) -> bool:
+        limit = self._limits.phase_s
+        if rank.phase == "train":
+            limit = max(self._limits.training_s, self._limits.iterations * self.spec.predicted_iteration_s)
+        return time.monotonic() - rank.last_sign > limit
+
+    def _pass_on(self, rank: Rank) -> None:
+        for event in rank.new_events():
+            fields: dict[str, Any] = dict(event)
+            kind, ts = fields.pop("event"), fields.pop("ts")
+            rank.phase = "train" if kind == "step" else fields.get("phase", rank.phase)
+            if kind == "ended":
+                rank.ended = fields
+            step = fields.get("step")
+            if step is not None:
+                self.step = step
+            if kind not in _INTERNAL:
+                self._journal.write(kind, generation=self.spec.generation, ts=ts, rank=rank.number, **fields)
+
+    def _report_dead(self, rank: Rank) -> None:
+        code = rank.process.returncode
+        how = {"signal": -code} if code < 0 else {"exit_code": code}
+        self._journal.write(
+            "rank_dead", generation=self.spec.generation, rank=rank.number, **how, phase=rank.phase, tail=rank.tail()
+        )
+
+    def _write_control(self, *, stop: bool) -> None:
+        staged = self._control.with_suffix(".new")
+        staged.write_text(json.dumps({"checkpoint": self._checkpoints, "stop": stop}))
+        os.replace(staged, self._control)

@@ -1,0 +1,202 @@
+"""The run spec: everything that agents and ranks of one generation need to know. Standard library only."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import types
+import typing
+from dataclasses import dataclass
+from typing import Any
+
+SPEC_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchitectureSpec:
+    """What a decoder computes beyond its sizes.
+
+    `activation` is gelu, gelu_tanh, relu or silu. Positions are learned, with `position_offset` unused rows in front,
+    unless `rope_theta` is given. `windows` has one number per block: how many tokens back it attends, itself included,
+    or 0 for all.
+    """
+
+    activation: str
+    gated_mlp: bool
+    rms_norm: bool
+    norm_epsilon: float
+    norm_first: bool
+    final_norm: bool
+    qkv_bias: bool
+    attention_output_bias: bool
+    mlp_bias: bool
+    scaled_attention: bool
+    head_size: int
+    rope_theta: float | None
+    position_offset: int
+    windows: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """Sizes of the decoder; `model_type` is its Hugging Face family. Layers are numbered 0..blocks + 1.
+
+    Without `architecture` the decoder is what is customary in its family. `weights` is a folder with a Hugging Face
+    checkpoint that training starts from; without it, weights are random.
+    """
+
+    model_type: str
+    vocab_size: int
+    hidden_size: int
+    blocks: int
+    heads: int
+    kv_heads: int
+    ffn_size: int
+    max_positions: int
+    embedding_size: int
+    tied_head: bool
+    architecture: ArchitectureSpec | None = None
+    weights: str | None = None
+
+    @property
+    def layers(self) -> int:
+        return self.blocks + 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSpec:
+    """How the model is trained; `precision` is fp32, tf32, bf16, fp16 or fp64."""
+
+    global_batch_size: int
+    sequence_length: int
+    steps: int
+    optimizer: str
+    learning_rate: float
+    weight_decay: float
+    schedule: str
+    warmup_steps: int
+    gradient_clipping: float | None
+    dropout: float
+    precision: str
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSpec:
+    source: str
+    format: str
+    tokenizer: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSpec:
+    """`directory` is reachable from every node under the same name."""
+
+    directory: str
+    every_s: float
+    keep: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSpec:
+    """A node, the address at which its ranks listen, and its accelerator (the same for all its devices)."""
+
+    id: str
+    address: str
+    accelerator: str
+    devices: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageSpec:
+    """Layers [first_layer, end_layer) on `ranks`, one per tensor-parallel index."""
+
+    first_layer: int
+    end_layer: int
+    node: str
+    devices: tuple[int, ...]
+    ranks: tuple[int, ...]
+    recompute: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSpec:
+    microbatch_size: int
+    microbatches: int
+    stages: tuple[StageSpec, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpec:
+    """One generation of one run.
+
+    `verify_steps` steps are first trained in float64 and compared with one process; `calibrate` then times the layers
+    with all ranks running. `expires_at` (seconds since the epoch) is the TTL.
+    """
+
+    spec_version: int
+    run: str
+    generation: int
+    plan_hash: str
+    zero_stage: int
+    model: ModelSpec
+    training: TrainingSpec
+    data: DataSpec
+    checkpoint: CheckpointSpec
+    nodes: tuple[NodeSpec, ...]
+    pipelines: tuple[PipelineSpec, ...]
+    master_address: str
+    master_port: int
+    predicted_iteration_s: float
+    verify_steps: int
+    calibrate: bool
+    expires_at: float
+
+    @property
+    def world_size(self) -> int:
+        return sum(len(stage.ranks) for pipeline in self.pipelines for stage in pipeline.stages)
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), indent=1, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> RunSpec:
+        """Read a spec. Raises ValueError where a field is missing, unknown or of the wrong kind."""
+        raw = json.loads(text)
+        if raw.get("spec_version") != SPEC_VERSION:
+            raise ValueError(f"spec_version is {raw.get('spec_version')!r}, this runtime reads {SPEC_VERSION}")
+        return typing.cast(RunSpec, _build(cls, raw, "spec"))
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+
+def model_from_dict(raw: Any) -> ModelSpec:
+    """Read a model as `dataclasses.asdict` writes it. Raises ValueError where a field is missing or wrong."""
+    return typing.cast(ModelSpec, _build(ModelSpec, raw, "model"))
+
+
+def _build(kind: Any, value: Any, where: str) -> Any:
+    if dataclasses.is_dataclass(kind):
+        if not isinstance(value, dict):
+            raise ValueError(f"{where} must be an object, got {value!r}")
+        hints = typing.get_type_hints(kind)
+        names = {field.name for field in dataclasses.fields(kind)}
+        if set(value) != names:
+            raise ValueError(f"{where}: missing {sorted(names - set(value))}, unknown {sorted(set(value) - names)}")
+        return kind(**{name: _build(hints[name], value[name], f"{where}.{name}") for name in names})
+    origin = typing.get_origin(kind)
+    if origin is tuple:
+        element = typing.get_args(kind)[0]
+        return tuple(_build(element, item, f"{where}[{i}]") for i, item in enumerate(value))
+    if origin is types.UnionType:
+        if value is None:
+            return None
+        return _build(next(a for a in typing.get_args(kind) if a is not type(None)), value, where)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise ValueError(f"{where} must be {kind.__name__}, got {value!r}")
+    return value

@@ -1,0 +1,46 @@
+"""`python -m sailor_runtime.training --spec FILE --rank R --events FILE --home DIR`: one rank process."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from pathlib import Path
+
+from sailor_runtime.spec import RunSpec
+from sailor_runtime.training import environment
+from sailor_runtime.training.control import Control
+from sailor_runtime.training.events import EventWriter
+from sailor_runtime.training.refusal import RefusedError
+
+REFUSED = 2
+
+
+def main() -> int:
+    """Run one rank; return 0 when training ended as asked, 2 where the spec is refused (reason on stderr)."""
+    parser = argparse.ArgumentParser(prog="python -m sailor_runtime.training")
+    parser.add_argument("--spec", type=Path, required=True)
+    parser.add_argument("--rank", type=int, required=True)
+    parser.add_argument("--events", type=Path, required=True, help="events are appended to this file")
+    parser.add_argument("--control", type=Path, help="requests for checkpoints and a stop are read from this file")
+    parser.add_argument("--home", type=Path, required=True, help="the node's folder")
+    options = parser.parse_args()
+    events = EventWriter(options.events)
+    events.write("progress", phase="starting")
+    try:
+        spec = RunSpec.from_json(options.spec.read_text())
+        environment.prepare(spec, options.rank, options.home)
+        # torch 2.13 and deepspeed 0.19.8 warn about their own internals while they are imported.
+        warnings.filterwarnings("ignore", category=FutureWarning, module="torch|deepspeed")
+        from sailor_runtime.training import trainer
+
+        trainer.run(spec, options.rank, events, Control(options.control))
+    except RefusedError as error:
+        print(f"sailor_runtime: {error}", file=sys.stderr)  # noqa: T201
+        events.write("refused", reason=str(error))
+        return REFUSED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+"""`python -m sailor_runtime.training.export --checkpoint DIR --out DIR`: a checkpoint as a Hugging Face model."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+from sailor_runtime.spec import ModelSpec, model_from_dict
+from sailor_runtime.training import huggingface
+from sailor_runtime.training.checkpoint_folder import describe
+from sailor_runtime.training.parameters import ParameterSpec
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def export(checkpoint: Path, folder: Path, *, dtype: torch.dtype = torch.float32) -> ModelSpec:
+    """Write the weights of a checkpoint in the form that transformers loads; return the model's sizes."""
+    model = model_from_dict(describe(checkpoint)["model"])
+    kept = dcp.FileSystemReader(checkpoint).read_metadata().state_dict_metadata
+
+    def read(spec: ParameterSpec) -> Tensor:
+        key = f"model.{spec.name}"
+        entry = kept[key]
+        assert isinstance(entry, TensorStorageMetadata)
+        state: dict[str, Any] = {key: torch.empty(spec.shape, dtype=entry.properties.dtype)}
+        with warnings.catch_warnings():
+            # One process is what is wanted here.
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
+            dcp.load(state, checkpoint_id=checkpoint, no_dist=True)
+        return state[key]
+
+    huggingface.save(model, read, folder, dtype=dtype)
+    return model
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m sailor_runtime.training.export")
+    parser.add_argument("--checkpoint", type=Path, required=True, help="a folder step-<n>")
+    parser.add_argument("--out", type=Path, required=True, help="the folder to write")
+    parser.add_argument("--dtype", choices=sorted(DTYPES), default="float32")
+    options = parser.parse_args()
+    export(options.checkpoint, options.out, dtype=DTYPES[options.dtype])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""Checks a plan before it trains: some steps in float64 against one process, all weights compared."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from sailor_runtime.training import reference
+from sailor_runtime.training.data import Samples
+from sailor_runtime.training.engine import Engine
+from sailor_runtime.training.parameters import range_parameters
+from sailor_runtime.training.world import World
+
+TOLERANCE = 1e-10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """The largest differences over all weights of all ranks, and over the losses of the steps under the plan."""
+
+    steps: int
+    losses: tuple[float, ...]
+    max_abs_difference: float
+    loss_difference: float
+    tolerance: float
+    seconds: float
+
+    @property
+    def passed(self) -> bool:
+        # Written so that a difference that is not a number fails.
+        return self.max_abs_difference <= self.tolerance and self.loss_difference <= self.tolerance
+
+
+def verify(
+    engine: Engine, world: World, samples: Samples, *, steps: int, tolerance: float, alive: Callable[[], None]
+) -> Verification:
+    """Train `steps` steps with a fresh engine, then compare it with the reference, which rank 0 trains.
+
+    alive: called after every step, so that a long check is not taken for a hang.
+    """
+    started = time.perf_counter()
+    losses = []
+    for _ in range(steps):
+        losses.append(engine.step().loss)
+        alive()
+    expected = None
+    if world.rank == 0:
+        expected = _reference(engine, samples, steps, alive)
+    weights = None if expected is None else expected.weights
+    difference = weight_difference(engine, world, weights)
+    loss_difference = 0.0
+    if expected is not None:
+        loss_difference = max(abs(a - b) for a, b in zip(losses, expected.losses, strict=True))
+    return Verification(
+        steps=steps,
+        losses=tuple(losses),
+        max_abs_difference=difference,
+        loss_difference=_largest(loss_difference, world, engine.device),
+        tolerance=tolerance,
+        seconds=time.perf_counter() - started,
+    )
+
+
+@torch.no_grad()
+def weight_difference(engine: Engine, world: World, expected: Mapping[str, Tensor] | None) -> float:
+    """Return the largest difference between `expected` (needed on rank 0) and any rank's weights; a collective."""
+    spec, largest = engine.spec, 0.0
+    for name, parameter in sorted(range_parameters(spec.model, range(spec.model.layers)).items()):
+        whole = torch.empty(parameter.shape, dtype=torch.float64, device=engine.device)
+        if expected is not None:
+            whole.copy_(expected[name])
+        dist.broadcast(whole, 0, group=world.everyone)
+        if name in engine.module.shards:
+            difference = (engine.module.parameters[name] - engine.module.shards[name].of(whole)).abs().max().item()
+            largest = math.inf if math.isnan(difference) else max(largest, difference)
+    return _largest(largest, world, engine.device)
+
+
+def _largest(value: float, world: World, device: torch.device) -> float:
+    """Return the largest value over all ranks; infinite if one is not a number."""
+    result = torch.tensor(math.inf if math.isnan(value) else value, dtype=torch.float64, device=device)
+    dist.all_reduce(result, op=dist.ReduceOp.MAX, group=world.everyone)
+    return result.item()
+
+
+def _reference(engine: Engine, samples: Samples, steps: int, alive: Callable[[], None]) -> reference.ReferenceResult:
+    threads = torch.get_num_threads()
+    # The other ranks wait meanwhile, so the reference may use the whole processor.
+    torch.set_num_threads(max(threads, min(8, len(os.sched_getaffinity(0)))))
+    try:
+        spec = engine.spec
+        return reference.train(
+            spec.model, spec.training, samples.read, steps=steps, dtype=engine.module.dtype, after_step=alive
+        )
+    finally:
+        torch.set_num_threads(threads)
