@@ -1,0 +1,83 @@
+"""Terraform's own plan of a run that is not begun: rendered and planned in a folder that is thrown away."""
+
+from __future__ import annotations
+
+import ipaddress
+import tempfile
+from datetime import datetime
+from pathlib import Path
+
+from sailor_cloud.errors import RequestError
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.offer import Provider
+from sailor_cloud.provision.error_table import Cause, classify, error_of, gravest
+from sailor_cloud.provision.nodes import ensure_ssh_key
+from sailor_cloud.provision.preview import PlannedRoot, preview
+from sailor_cloud.provision.progress import Interrupt
+from sailor_cloud.provision.render import write_cli_config, write_root
+from sailor_cloud.provision.root import open_driver
+from sailor_cloud.provision.terraform_binary import TerraformBinary, find_terraform
+from sailor_cloud.provision.terraform_driver import TerraformCommandError, TerraformDriver
+from sailor_cloud.run.folder import RunFolder
+
+
+def terraform_plans(
+    document: PlanDocument,
+    run_id: str,
+    *,
+    expires_at: datetime,
+    ssh_from: str | None,
+    terraform: TerraformBinary | None = None,
+    timeout_s: float = 300.0,
+) -> tuple[str, ...]:
+    """Return what Terraform says it would do, for each root in the order of `preview`.
+
+    It needs the providers, and on a cloud credentials; it creates nothing. Raises RequestError, TerraformError,
+    CredentialsError, or ProvisionInterrupted.
+    """
+    binary = terraform or find_terraform()
+    with tempfile.TemporaryDirectory(prefix="sailor-cloud-") as scratch:
+        folder = RunFolder.create(run_id, root=Path(scratch))
+        key = ensure_ssh_key(folder)
+        roots = preview(document, folder, public_key=key, expires_at=expires_at, ssh_from=ssh_from)
+        write_cli_config(folder)
+        return tuple(_planned(folder, root, binary, timeout_s) for root in roots)
+
+
+def _planned(folder: RunFolder, root: PlannedRoot, binary: TerraformBinary, timeout_s: float) -> str:
+    driver = open_driver(
+        folder,
+        write_root(folder, root.provider, root.region, root.variables),
+        binary=binary,
+        interrupt=Interrupt(),
+        on_event=None,
+        timeout_s=timeout_s,
+    )
+    try:
+        return _text(driver)
+    except TerraformCommandError as failure:
+        faults = [classify(root.provider, fault) for fault in failure.faults if root.provider is not Provider.LOCAL]
+        if faults and gravest(faults).cause is not Cause.OTHER:
+            raise error_of(gravest(faults)) from failure
+        raise
+
+
+def _text(driver: TerraformDriver) -> str:
+    driver.init()
+    driver.plan()
+    return driver.show_plan()
+
+
+def checked_source(ssh_from: str | None) -> str | None:
+    """Return the address from which SSH is let in, in CIDR form. Raises RequestError where it is none, or anywhere."""
+    if ssh_from is None:
+        return None
+    try:
+        network = ipaddress.IPv4Network(ssh_from)
+    except ValueError as error:
+        raise RequestError(
+            f"--ssh-from {ssh_from!r} is no IPv4 address or network ({error}); give yours, such as 203.0.113.7/32"
+        ) from error
+    if network.prefixlen == 0:
+        raise RequestError(f"--ssh-from {ssh_from} would let in everybody; give your own address, as 203.0.113.7/32")
+    return str(network)

@@ -1,0 +1,86 @@
+"""Refuses plans that must not be bought, before anything is: prices too old, or two clouds in one plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date
+from itertools import permutations
+
+from sailor_cloud.catalog.trust import age_days, is_stale
+from sailor_cloud.errors import DataError, RequestError, StalePriceError
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.offer import Provider
+from sailor_cloud.network import Network
+from sailor_cloud.provision.render import placed_nodes
+
+_CLOUDS = (Provider.GCP, Provider.AWS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloudTraffic:
+    """What both payers together ask for 10**9 bytes from one zone of a plan to one on another cloud.
+
+    `usd_per_gb`, `source` and `as_of` are None where nobody knows the price.
+    """
+
+    src_zone: str
+    dst_zone: str
+    usd_per_gb: float | None
+    source: str | None
+    as_of: date | None
+
+    def __str__(self) -> str:
+        price = "unknown" if self.usd_per_gb is None else f"{self.usd_per_gb:.4f} USD/GB"
+        origin = f" ({self.source}, {self.as_of})" if self.source else ""
+        return f"{self.src_zone} -> {self.dst_zone}: {price}{origin}"
+
+
+def traffic_between_clouds(document: PlanDocument, network: Network) -> tuple[CloudTraffic, ...]:
+    """Return the price of traffic for each pair of the plan's zones on two clouds, in both directions."""
+    zones = sorted({(placed.offer.provider, placed.offer.zone) for placed in placed_nodes(document)})
+    found = []
+    for (cloud, src), (other, dst) in permutations([place for place in zones if place[0] in _CLOUDS], 2):
+        if cloud is not other:
+            found.append(_traffic(network, src, dst))
+    return tuple(found)
+
+
+def refuse_two_clouds(document: PlanDocument, network: Network) -> None:
+    """Raise RequestError for a plan on GCP and AWS at once, with the price of the traffic between them."""
+    traffic = traffic_between_clouds(document, network)
+    if traffic:
+        prices = "\n".join(f"  {pair}" for pair in traffic)
+        raise RequestError(
+            "the plan has nodes on gcp and aws, and no private network joins the two, so it can't be bought; "
+            "'up --dry-run' shows it, and a job whose resources name one cloud gives one that can be\n"
+            f"traffic between the clouds would cost:\n{prices}"
+        )
+
+
+def refuse_stale_prices(document: PlanDocument, today: date) -> None:
+    """Raise StalePriceError where a node on a cloud has a price too old to spend money on."""
+    offers = {placed.offer.id: placed.offer for placed in placed_nodes(document)}
+    stale = [offer for _, offer in sorted(offers.items()) if offer.provider in _CLOUDS and is_stale(offer, today)]
+    if stale:
+        listed = "\n".join(
+            f"  {offer.id}: {offer.usd_per_hour:g} USD/h of {offer.as_of_from}, {age_days(offer, today)} days old"
+            for offer in stale
+        )
+        raise StalePriceError(
+            f"{len(stale)} of the plan's {len(offers)} offers have stale prices:\n{listed}\n"
+            "get today's with 'sailor-cloud prices refresh' and plan again, or give --allow-stale to buy all the same"
+        )
+
+
+def _traffic(network: Network, src: str, dst: str) -> CloudTraffic:
+    try:
+        prices = network.egress(src, dst)
+    except DataError:
+        return CloudTraffic(src_zone=src, dst_zone=dst, usd_per_gb=None, source=None, as_of=None)
+    return CloudTraffic(
+        src_zone=src,
+        dst_zone=dst,
+        usd_per_gb=sum(price.usd_per_gb for price in prices),
+        source=", ".join(sorted({price.source for price in prices})) or None,
+        as_of=min((price.as_of_from for price in prices), default=None),
+    )

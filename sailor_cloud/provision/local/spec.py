@@ -1,0 +1,81 @@
+"""What a local node is made from, and what it tells about itself once it runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+
+# The port is below the range that Linux hands out to outgoing connections (32768 and up), so nobody gets it by chance.
+PORT = 20022
+USER = "sailor"
+SPEC_VARIABLE = "SAILOR_CLOUD_VM"
+NODE_FILE = "node.json"
+MOST_NODES = 250
+ADDRESS_ATTEMPTS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VmSpec:
+    """The wish: `folder` is the node's disk, `expires_at` the time at which the node ends itself."""
+
+    run_id: str
+    node: str
+    index: int
+    folder: str
+    log: str
+    public_key: str
+    expires_at: str
+
+    @classmethod
+    def from_environment(cls) -> VmSpec:
+        return cls(**json.loads(os.environ[SPEC_VARIABLE]))
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @property
+    def path(self) -> Path:
+        return Path(self.folder)
+
+    @property
+    def node_file(self) -> Path:
+        return self.path / NODE_FILE
+
+    @property
+    def expiry(self) -> datetime:
+        return datetime.fromisoformat(self.expires_at)
+
+    def address(self, attempt: int) -> str:
+        """Return the loopback address of the node; further attempts give others, for when one is taken."""
+        digest = hashlib.sha256(f"{self.run_id}/{attempt}".encode()).digest()
+        return f"127.{1 + digest[0] % 254}.{digest[1]}.{1 + self.index}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VmInfo:
+    """What a running node publishes in its folder; `pid` supervises everything on the node."""
+
+    run_id: str
+    node: str
+    address: str
+    port: int
+    user: str
+    host_public_key: str
+    pid: int
+    started_at: str
+    expires_at: str
+
+    @classmethod
+    def read(cls, folder: Path) -> VmInfo | None:
+        """Return what the node in this folder published, or None when it has not."""
+        try:
+            return cls(**json.loads((folder / NODE_FILE).read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2) + "\n"

@@ -1,0 +1,165 @@
+"""Finds and ends the processes of a run by the tags in their environment.
+
+The tags are SAILOR_CLOUD_RUN on everything that a run starts and SAILOR_CLOUD_NODE on what runs on one of its local
+nodes. Reads /proc, so it works on Linux only. A process that cleared its environment carries no tag.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+RUN_TAG = "SAILOR_CLOUD_RUN"
+NODE_TAG = "SAILOR_CLOUD_NODE"
+_PROC = Path("/proc")
+_POLL_S = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """A living process; `start_ticks` tells it from a later one with the same id."""
+
+    pid: int
+    parent: int
+    start_ticks: int
+    command: str
+    run_id: str
+    node: str
+
+
+def of_run(run_id: str) -> tuple[Process, ...]:
+    """Return every process that carries the run's tag."""
+    return tuple(process for process in _all() if process.run_id == run_id)
+
+
+def of_node(run_id: str, node: str) -> tuple[Process, ...]:
+    return tuple(process for process in of_run(run_id) if process.node == node)
+
+
+def on_nodes(run_id: str) -> tuple[Process, ...]:
+    """Return the processes on the run's local nodes."""
+    return tuple(process for process in of_run(run_id) if process.node)
+
+
+def terraform_of(run_id: str) -> tuple[Process, ...]:
+    """Return the Terraform processes of a run with what they started, without the caller and its ancestors."""
+    everything = {process.pid: process for process in _all()}
+    own = {os.getpid()}
+    pid = os.getppid()
+    while pid in everything and pid not in own:
+        own.add(pid)
+        pid = everything[pid].parent
+    return tuple(
+        process
+        for process in everything.values()
+        if process.run_id == run_id and not process.node and process.pid not in own
+    )
+
+
+def descendants(root: int) -> tuple[Process, ...]:
+    """Return the processes below one, tagged or not."""
+    everything = list(_all())
+    found: dict[int, Process] = {}
+    frontier = {root}
+    while frontier:
+        below = [process for process in everything if process.parent in frontier and process.pid not in found]
+        found.update((process.pid, process) for process in below)
+        frontier = {process.pid for process in below}
+    return tuple(found.values())
+
+
+def end(find: Callable[[], Iterable[Process]], *, grace_s: float, limit_s: float = 10.0) -> tuple[Process, ...]:
+    """End all processes that `find` returns: TERM, then after the grace KILL; return those that are left.
+
+    Looks again and again, because a process may start another one while it is being ended.
+    """
+    begun = time.monotonic()
+    told: set[tuple[int, int]] = set()
+    while remaining := tuple(find()):
+        waited = time.monotonic() - begun
+        if waited > grace_s + limit_s:
+            return remaining
+        for process in remaining:
+            name = (process.pid, process.start_ticks)
+            if waited > grace_s:
+                send(process, signal.SIGKILL)
+            elif name not in told:
+                told.add(name)
+                send(process, signal.SIGTERM)
+        time.sleep(_POLL_S)
+    return ()
+
+
+def let_finish(
+    find: Callable[[], Iterable[Process]], *, patience_s: float, grace_s: float, limit_s: float = 10.0
+) -> tuple[Process, ...]:
+    """Wait for processes to finish alone; then interrupt those on top once, then kill all; return what is left.
+
+    Patience comes first because the processes may have been interrupted already, and Terraform takes a second SIGINT
+    as an order to drop everything.
+    """
+    begun = time.monotonic()
+    told = False
+    while remaining := tuple(find()):
+        waited = time.monotonic() - begun
+        if waited > patience_s + grace_s + limit_s:
+            return remaining
+        if waited > patience_s + grace_s:
+            for process in remaining:
+                send(process, signal.SIGKILL)
+        elif waited > patience_s and not told:
+            told = True
+            inner = {process.pid for process in remaining}
+            for process in remaining:
+                if process.parent not in inner:
+                    send(process, signal.SIGINT)
+        time.sleep(_POLL_S)
+    return ()
+
+
+def send(process: Process, number: signal.Signals) -> None:
+    """Signal a process unless it has ended or its id belongs to another one by now."""
+    now = read(process.pid)
+    if now is not None and now.start_ticks == process.start_ticks:
+        try:
+            os.kill(process.pid, number)
+        except ProcessLookupError:
+            return
+
+
+def read(pid: int) -> Process | None:
+    """Return a living process; None when there is none, it is a zombie, or it belongs to another user."""
+    folder = _PROC / str(pid)
+    try:
+        environment = _environment((folder / "environ").read_bytes())
+        stat = (folder / "stat").read_text()
+        command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return None
+    # The second field is the name in brackets, and may itself hold brackets and spaces.
+    state, parent, *rest = stat[stat.rindex(")") + 2 :].split()
+    if state in "ZX":
+        return None
+    return Process(
+        pid=pid,
+        parent=int(parent),
+        start_ticks=int(rest[17]),
+        command=command,
+        run_id=environment.get(RUN_TAG, ""),
+        node=environment.get(NODE_TAG, ""),
+    )
+
+
+def _all() -> Iterator[Process]:
+    for entry in os.listdir(_PROC):
+        if entry.isdigit() and (process := read(int(entry))) is not None:
+            yield process
+
+
+def _environment(raw: bytes) -> dict[str, str]:
+    pairs = (part.partition("=") for part in raw.decode(errors="replace").split("\0"))
+    return {name: value for name, _, value in pairs}

@@ -1,0 +1,79 @@
+"""What provisioning tells while it works, and how it is interrupted."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sailor_cloud.errors import ProvisionError
+
+
+class ProvisionInterrupted(ProvisionError):  # noqa: N818 - named after what happened, like KeyboardInterrupt
+    """Provisioning was interrupted; what it had begun is in the journal."""
+
+    exit_code = 130
+
+
+class Step(StrEnum):
+    STARTED = "started"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """One step of one resource: `action` is Terraform's own word, such as create or delete."""
+
+    action: str
+    step: Step
+    provider: str
+    region: str
+    resource: str
+    key: str
+    elapsed_s: float
+    message: str
+
+
+Listener = Callable[[Progress], None]
+
+
+class Interrupt:
+    """Lets one thread stop the provisioning that runs in another.
+
+    The first request reaches the command that runs and keeps further ones from starting; later requests do nothing,
+    because a second signal would make Terraform drop its state.
+    """
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._requested = False
+        self._stop: Callable[[], None] | None = None
+
+    @property
+    def requested(self) -> bool:
+        return self._requested
+
+    def request(self) -> None:
+        with self._mutex:
+            if not self._requested:
+                self._requested = True
+                if self._stop is not None:
+                    self._stop()
+
+    def check(self) -> None:
+        """Raise ProvisionInterrupted when a request has come."""
+        if self._requested:
+            raise ProvisionInterrupted("interrupted; what was created until then is still there")
+
+    def attach(self, stop: Callable[[], None]) -> None:
+        """Name what a request calls from now on. Raises ProvisionInterrupted when it has come already."""
+        with self._mutex:
+            self.check()
+            self._stop = stop
+
+    def detach(self) -> None:
+        with self._mutex:
+            self._stop = None

@@ -1,0 +1,49 @@
+"""What the journal and the ledger hold about a node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date, datetime
+from typing import Any
+
+from sailor_cloud.model.document import CostKind
+from sailor_cloud.provision.render import PlacedNode
+from sailor_cloud.run.journal import Event, Journal
+from sailor_cloud.run.ledger import Ledger
+
+NODE = "node"
+
+
+def intend_node(journal: Journal, placed: PlacedNode) -> None:
+    """Journal that a node is about to be asked for, with all that is needed to find, price and delete it later."""
+    offer = placed.offer
+    journal.append(
+        Event.CREATE_INTENDED,
+        resource=NODE,
+        key=placed.node.id,
+        provider=offer.provider.value,
+        region=offer.region,
+        zone=offer.zone,
+        instance_type=offer.instance_type,
+        market=offer.market.value,
+        usd_per_hour=offer.usd_per_hour,
+        price_source=offer.source,
+        price_as_of=offer.as_of_from.isoformat(),
+    )
+
+
+def open_node(ledger: Ledger, node: str, intent: Mapping[str, Any], *, since: datetime) -> None:
+    """Charge for a node from some time on, at the price that its journaled intent froze."""
+    ledger.open_item(
+        ledger_key(node),
+        kind=CostKind.COMPUTE,
+        what=f"{node}: {intent['instance_type']} in {intent['zone']}, {intent['market']}",
+        usd_per_hour=intent["usd_per_hour"],
+        since=since,
+        price_source=intent["price_source"],
+        price_as_of=date.fromisoformat(intent["price_as_of"]),
+    )
+
+
+def ledger_key(node: str) -> str:
+    return f"{NODE}/{node}"

@@ -1,0 +1,61 @@
+"""Looks for what is left of a run without asking Terraform."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sailor_cloud.model.offer import Provider
+from sailor_cloud.provision import processes
+
+LOCAL_REGION = "local"
+PROCESS = "process"
+FOLDER = "folder"
+RUN_LABEL = "sailor-cloud-run"
+NODE_LABEL = "sailor-cloud-node"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveResource:
+    """Something of a run that exists. `node` is empty where it belongs to no single node."""
+
+    provider: str
+    region: str
+    zone: str
+    type: str
+    name: str
+    run_id: str
+    node: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloudSweep:
+    """What was found, and where could not be looked: with problems, an empty result proves nothing."""
+
+    found: tuple[LiveResource, ...]
+    problems: tuple[str, ...]
+
+
+def sweep_local(run_id: str, *, nodes_dir: Path | None = None) -> tuple[LiveResource, ...]:
+    """Return the processes that carry the run's tag and a node's, and the node folders; nothing means all is gone."""
+    running = [
+        _found(run_id, PROCESS, str(process.pid), process.node, process.command[:200])
+        for process in processes.on_nodes(run_id)
+    ]
+    entries = sorted(nodes_dir.iterdir()) if nodes_dir is not None and nodes_dir.is_dir() else []
+    folders = [_found(run_id, FOLDER, folder.name, folder.name, str(folder)) for folder in entries if folder.is_dir()]
+    return (*running, *folders)
+
+
+def _found(run_id: str, kind: str, name: str, node: str, detail: str) -> LiveResource:
+    return LiveResource(
+        provider=Provider.LOCAL.value,
+        region=LOCAL_REGION,
+        zone="",
+        type=kind,
+        name=name,
+        run_id=run_id,
+        node=node,
+        detail=detail,
+    )

@@ -1,0 +1,156 @@
+"""Prices, spot history, offerings and quotas for moto, which has made-up ones or none.
+
+`aws_world()` installs them for as long as it lasts, in process (`moto.mock_aws`) and in a `ThreadedMotoServer` alike.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+from unittest.mock import patch
+
+
+@dataclass(slots=True)
+class AwsFault:
+    """Makes `times` calls of an operation end with an error code."""
+
+    operation: str
+    code: str
+    times: int = 1
+
+
+@dataclass(slots=True)
+class SpotPrice:
+    """One row of the spot price history; a blank price is left out of the answer."""
+
+    instance_type: str
+    zone_name: str
+    usd_per_hour: str
+    timestamp: datetime = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+@dataclass(slots=True)
+class AwsWorld:
+    """What the fake services know. `offerings` are (region, instance type, zone id)."""
+
+    products: list[str] = field(default_factory=list)
+    spot: list[SpotPrice] = field(default_factory=list)
+    offerings: list[tuple[str, str, str]] = field(default_factory=list)
+    quotas: dict[str, float] = field(default_factory=dict)
+    faults: list[AwsFault] = field(default_factory=list)
+    page_size: int = 2
+
+    def fail_if_told(self, operation: str) -> None:
+        """Raise the error of the first fault of an operation that is not used up."""
+        from moto.ec2.exceptions import EC2ClientError
+
+        for fault in self.faults:
+            if fault.operation == operation and fault.times > 0:
+                fault.times -= 1
+                raise EC2ClientError(fault.code, "said by a fault of the fake")
+
+
+def product(region: str, instance_type: str, usd_per_hour: float, **attributes: str) -> str:
+    """Return a product of the Price List as its API spells it: JSON in a string."""
+    term = {"priceDimensions": {"d": {"unit": "Hrs", "pricePerUnit": {"USD": f"{usd_per_hour:.10f}"}}}}
+    return json.dumps(
+        {
+            "product": {
+                "productFamily": "Compute Instance",
+                "attributes": {"regionCode": region, "instanceType": instance_type, "capacitystatus": "Used"}
+                | attributes,
+            },
+            "terms": {"OnDemand": {"t": term}},
+            "publicationDate": "2026-11-20T00:00:00Z",
+        }
+    )
+
+
+_worlds: list[AwsWorld] = []
+
+
+def current() -> AwsWorld:
+    """Return the world that the fake services serve now."""
+    if not _worlds:
+        raise RuntimeError("no AwsWorld is set up; use 'with aws_world(...)'")
+    return _worlds[-1]
+
+
+@contextmanager
+def aws_world(world: AwsWorld) -> Iterator[AwsWorld]:
+    """Serve a world through moto until the block ends."""
+    from moto import backend_index
+    from moto.ec2.responses import EC2Response
+    from moto.servicequotas.models import ServiceQuotasBackend
+
+    from sailor_cloud.testing import moto_pricing
+
+    pattern = re.compile(r"https?://(api\.)?pricing\.(.+)\.amazonaws\.com")
+    patterns = [*backend_index.backend_url_patterns, ("pricing", pattern)]
+    sys.modules["moto.pricing"] = moto_pricing  # where moto looks for a service's backend
+    _worlds.append(world)
+    with (
+        patch.object(backend_index, "backend_url_patterns", patterns),
+        patch.object(EC2Response, "describe_spot_price_history", _describe_spot_price_history),
+        patch.object(EC2Response, "describe_instance_type_offerings", _describe_instance_type_offerings),
+        patch.object(ServiceQuotasBackend, "get_service_quota", _get_service_quota),
+    ):
+        try:
+            yield world
+        finally:
+            _worlds.pop()
+
+
+def _page(response: Any, rows: list[dict[str, Any]], key: str) -> Any:
+    from moto.core.responses import ActionResult
+
+    start = int(response._get_param("NextToken") or 0)
+    end = start + current().page_size
+    answer: dict[str, Any] = {key: rows[start:end]}
+    if end < len(rows):
+        answer["NextToken"] = str(end)
+    return ActionResult(answer)
+
+
+def _describe_spot_price_history(self: Any) -> Any:
+    current().fail_if_told("DescribeSpotPriceHistory")
+    types = self._get_param("InstanceTypes", []) or []
+    rows = [
+        {
+            "InstanceType": row.instance_type,
+            "AvailabilityZone": row.zone_name,
+            "ProductDescription": "Linux/UNIX",
+            "Timestamp": row.timestamp,
+        }
+        | ({"SpotPrice": row.usd_per_hour} if row.usd_per_hour else {})
+        for row in current().spot
+        if row.zone_name.startswith(self.region) and (not types or row.instance_type in types)
+    ]
+    return _page(self, rows, "SpotPriceHistory")
+
+
+def _describe_instance_type_offerings(self: Any) -> Any:
+    current().fail_if_told("DescribeInstanceTypeOfferings")
+    wanted = self._filters_from_querystring().get("instance-type", ["*"])
+    rows = [
+        {"InstanceType": name, "LocationType": "availability-zone-id", "Location": zone_id}
+        for region, name, zone_id in current().offerings
+        if region == self.region and any(fnmatch.fnmatchcase(name, pattern) for pattern in wanted)
+    ]
+    return _page(self, rows, "InstanceTypeOfferings")
+
+
+def _get_service_quota(self: Any, service_code: str, quota_code: str) -> dict[str, Any]:
+    from moto.servicequotas.exceptions import NoSuchResource
+
+    if service_code != "ec2" or quota_code not in current().quotas:
+        raise NoSuchResource
+    value = current().quotas[quota_code]
+    return {"ServiceCode": "ec2", "QuotaCode": quota_code, "QuotaName": quota_code, "Value": value}

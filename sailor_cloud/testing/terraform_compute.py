@@ -1,0 +1,121 @@
+"""Compute Engine's own API to the cloud that the stand-in provider fills: list, get and delete over HTTP.
+
+google-cloud-compute reaches it through the endpoint variable that gcloud uses. What others stand in can't be deleted
+before them, as on the real one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from sailor_cloud.testing.terraform_cloud import FakeCloud
+
+_PATH = re.compile(r"/compute/v1/projects/([^/]+)/(aggregated|global|(?:zones|regions)/[^/]+)/(\w+)(?:/([^/]+))?")
+_KINDS = {
+    "instances": "google_compute_instance",
+    "disks": "google_compute_disk",
+    "resourcePolicies": "google_compute_resource_policy",
+    "firewalls": "google_compute_firewall",
+    "subnetworks": "google_compute_subnetwork",
+    "networks": "google_compute_network",
+}
+_STAND_IN = {
+    "google_compute_subnetwork": ("google_compute_instance",),
+    "google_compute_network": ("google_compute_subnetwork", "google_compute_firewall"),
+}
+Json = dict[str, Any]
+
+
+@contextmanager
+def serve_compute(
+    cloud: FakeCloud, *, unreachable: str | None = None, refused: bool = False
+) -> Iterator[dict[str, str]]:
+    """Serve the API; yields the environment that makes google-cloud-compute use it.
+
+    `unreachable` is a scope such as `zones/us-central1-a` that can't be asked; `refused`: nobody may do anything.
+    """
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        wbufsize = -1
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Keep tests' output clean."""
+
+        def do_GET(self) -> None:
+            self._answer(delete=False)
+
+        def do_DELETE(self) -> None:
+            self._answer(delete=True)
+
+        def _answer(self, *, delete: bool) -> None:
+            path = self.path.partition("?")[0]
+            status, body = _error(403, "forbidden") if refused else _respond(cloud, path, unreachable, delete=delete)
+            data = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield {"CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"http://127.0.0.1:{server.server_address[1]}"}
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _respond(cloud: FakeCloud, path: str, unreachable: str | None, *, delete: bool) -> tuple[int, Json]:
+    match = _PATH.fullmatch(path)
+    if match is None or match[3] not in _KINDS:
+        return _error(404, f"{path} was not found")
+    project, scope, items, name = match.groups()
+    kind = _KINDS[items]
+    known = {key: state for key, state in cloud.of_type(kind).items() if state["project"] == project}
+    if name is None and scope == "aggregated":
+        return 200, {"items": _aggregated(items, known, unreachable)}
+    if name is None:
+        return 200, {"items": [_shown(state) for state in known.values()]}
+    key = next((key for key, state in known.items() if state["name"] == name and f"/{scope}/" in key), None)
+    if key is None:
+        return _error(404, f"The resource '{path}' was not found")
+    if not delete:
+        return 200, _shown(known[key])
+    if any(cloud.of_type(inner) for inner in _STAND_IN.get(kind, ()) if _uses(cloud, inner, known[key])):
+        return _error(400, f"The {kind} resource '{key}' is already being used", "resourceInUseByAnotherResource")
+    cloud.delete(kind, key)
+    return 200, {"name": "operation-1", "status": "DONE"}
+
+
+def _uses(cloud: FakeCloud, inner: str, outer: Json) -> bool:
+    return any(outer["self_link"] in json.dumps(state) for state in cloud.of_type(inner).values())
+
+
+def _aggregated(items: str, known: dict[str, Json], unreachable: str | None) -> Json:
+    found: Json = {}
+    for key, state in known.items():
+        scope = key.split("/", 2)[2].rsplit("/", 2)[0]
+        found.setdefault(scope, {}).setdefault(items, []).append(_shown(state))
+    if unreachable:
+        found[unreachable] = {"warning": {"code": "UNREACHABLE", "message": f"{unreachable} can't be reached"}}
+    return found
+
+
+def _shown(state: Json) -> Json:
+    shown = {name: state.get(name) for name in ("name", "description", "labels") if state.get(name)}
+    return shown | ({"machineType": state["machine_type"]} if "machine_type" in state else {})
+
+
+def _error(status: int, message: str, reason: str = "fault") -> tuple[int, Json]:
+    return status, {"error": {"code": status, "message": message, "errors": [{"message": message, "reason": reason}]}}

@@ -1,0 +1,100 @@
+"""The messages of Terraform's plugin protocol 6, as far as the stand-in providers use them.
+
+Built from a table at import, because generated code would tie the package to one protobuf version. Field numbers:
+tfplugin6.proto of hashicorp/terraform, docs/plugin-protocol.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+_PACKAGE = "sailor_cloud.tfplugin6"
+# Message, then field=number:type; * marks a repeated field, {T} a map from string to T.
+_TABLE = """
+DynamicValue        msgpack=1:bytes json=2:bytes
+Diagnostic          severity=1:int32 summary=2:string detail=3:string
+RawState            json=1:bytes
+Attribute           name=1:string type=2:bytes required=4:bool optional=5:bool computed=6:bool
+NestedBlock         type_name=1:string block=2:Block nesting=3:int32 min_items=4:int64 max_items=5:int64
+Block               version=1:int64 attributes=2:*Attribute block_types=3:*NestedBlock
+Schema              version=1:int64 block=2:Block
+Capabilities        plan_destroy=1:bool get_provider_schema_optional=2:bool
+Empty
+Schemas             provider=1:Schema resource_schemas=2:{Schema} server_capabilities=6:Capabilities
+Config              config=1:DynamicValue
+TypeConfig          type_name=1:string config=2:DynamicValue
+Diagnostics         diagnostics=1:*Diagnostic
+Configure           terraform_version=1:string config=2:DynamicValue
+Upgrade             type_name=1:string version=2:int64 raw_state=3:RawState
+Upgraded            upgraded_state=1:DynamicValue diagnostics=2:*Diagnostic
+Read                type_name=1:string current_state=2:DynamicValue
+ReadDone            new_state=1:DynamicValue diagnostics=2:*Diagnostic
+Plan                type_name=1:string prior_state=2:DynamicValue proposed_new_state=3:DynamicValue
+Planned             planned_state=1:DynamicValue diagnostics=4:*Diagnostic legacy_type_system=5:bool
+Apply               type_name=1:string prior_state=2:DynamicValue planned_state=3:DynamicValue
+Applied             new_state=1:DynamicValue diagnostics=3:*Diagnostic legacy_type_system=4:bool
+Stopped             Error=1:string
+"""
+METHODS = {
+    "GetProviderSchema": ("Empty", "Schemas"),
+    "ValidateProviderConfig": ("Config", "Diagnostics"),
+    "ValidateResourceConfig": ("TypeConfig", "Diagnostics"),
+    "UpgradeResourceState": ("Upgrade", "Upgraded"),
+    "ConfigureProvider": ("Configure", "Diagnostics"),
+    "ReadResource": ("Read", "ReadDone"),
+    "PlanResourceChange": ("Plan", "Planned"),
+    "ApplyResourceChange": ("Apply", "Applied"),
+    "StopProvider": ("Empty", "Stopped"),
+}
+
+_FIELD = descriptor_pb2.FieldDescriptorProto
+_SCALARS = {
+    "string": _FIELD.TYPE_STRING,
+    "bytes": _FIELD.TYPE_BYTES,
+    "bool": _FIELD.TYPE_BOOL,
+    "int32": _FIELD.TYPE_INT32,
+    "int64": _FIELD.TYPE_INT64,
+}
+
+
+def _build() -> dict[str, Any]:
+    file = descriptor_pb2.FileDescriptorProto(name="sailor_cloud_tfplugin6.proto", package=_PACKAGE, syntax="proto3")
+    for line in _TABLE.strip().splitlines():
+        name, *fields = line.split()
+        message = file.message_type.add(name=name)
+        for text in fields:
+            field_name, _, rest = text.partition("=")
+            number, _, kind = rest.partition(":")
+            _add_field(message, field_name, int(number), kind)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    names = [message.name for message in file.message_type]
+    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")) for name in names}
+
+
+def _add_field(message: Any, name: str, number: int, kind: str) -> None:
+    repeated = kind[0] in "*{"
+    field = message.field.add(name=name, number=number)
+    field.label = _FIELD.LABEL_REPEATED if repeated else _FIELD.LABEL_OPTIONAL
+    if kind[0] == "{":
+        # A map is a repeated message of key and value whose name follows from the field's.
+        entry = message.nested_type.add(name="".join(part.capitalize() for part in name.split("_")) + "Entry")
+        entry.options.map_entry = True
+        entry.field.add(name="key", number=1, label=_FIELD.LABEL_OPTIONAL, type=_FIELD.TYPE_STRING)
+        value = entry.field.add(name="value", number=2, label=_FIELD.LABEL_OPTIONAL)
+        _set_type(value, kind[1:-1])
+        field.type, field.type_name = _FIELD.TYPE_MESSAGE, f".{_PACKAGE}.{message.name}.{entry.name}"
+    else:
+        _set_type(field, kind.lstrip("*"))
+
+
+def _set_type(field: Any, kind: str) -> None:
+    if kind in _SCALARS:
+        field.type = _SCALARS[kind]
+    else:
+        field.type, field.type_name = _FIELD.TYPE_MESSAGE, f".{_PACKAGE}.{kind}"
+
+
+MESSAGES = _build()

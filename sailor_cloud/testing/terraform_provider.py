@@ -1,0 +1,181 @@
+"""Stand-in Terraform providers: the official schemas, and a cloud in memory behind them.
+
+Terraform's core is real; only the plugin is ours. It runs in the caller's process and Terraform attaches to it through
+TF_REATTACH_PROVIDERS, so nothing is downloaded or started. What a schema doesn't tell is not checked: values that
+must be replaced instead of changed, defaults, conflicts and validators.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from concurrent import futures
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from sailor_cloud.testing.terraform_cloud import CloudError, FakeCloud
+from sailor_cloud.testing.terraform_messages import MESSAGES, METHODS
+from sailor_cloud.testing.terraform_values import (
+    Block,
+    computed_but_set,
+    decode,
+    encode,
+    with_unknowns,
+    without_unknowns,
+)
+
+_ERROR = 1
+_NESTING = {"single": 1, "list": 2, "set": 3, "map": 4}
+_ADDRESSES = {
+    "google": "registry.terraform.io/hashicorp/google",
+    "aws": "registry.terraform.io/hashicorp/aws",
+}
+
+
+@contextmanager
+def serve(cloud: FakeCloud, *names: str) -> Iterator[dict[str, str]]:
+    """Serve the stand-ins for `google` and `aws`; yields the environment that makes Terraform use them."""
+    with tempfile.TemporaryDirectory() as folder:
+        servers = []
+        reattach = {}
+        for name in names or tuple(_ADDRESSES):
+            socket = str(Path(folder) / name)
+            servers.append(_server(_Provider(name, cloud), socket))
+            reattach[_ADDRESSES[name]] = {
+                "Protocol": "grpc",
+                "ProtocolVersion": 6,
+                "Pid": os.getpid(),
+                "Test": True,
+                "Addr": {"Network": "unix", "String": socket},
+            }
+        try:
+            yield {"TF_REATTACH_PROVIDERS": json.dumps(reattach)}
+        finally:
+            for server in servers:
+                server.stop(grace=None).wait()
+
+
+def _server(provider: _Provider, socket: str) -> Any:
+    unlimited = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+    server = grpc.server(futures.ThreadPoolExecutor(max_workers=16), options=unlimited)
+    methods = {
+        method: grpc.unary_unary_rpc_method_handler(
+            getattr(provider, method), MESSAGES[request].FromString, MESSAGES[answer].SerializeToString
+        )
+        for method, (request, answer) in METHODS.items()
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("tfplugin6.Provider", methods),))
+    server.add_insecure_port(f"unix://{socket}")
+    server.start()
+    return server
+
+
+class _Provider:
+    """The calls of the plugin protocol, under their own names."""
+
+    def __init__(self, name: str, cloud: FakeCloud) -> None:
+        file = resources.files("sailor_cloud.testing") / "schemas" / f"{name}.json"
+        schemas = json.loads(file.read_text())
+        self._provider_block: Block = schemas["provider"]
+        self._blocks: dict[str, Block] = schemas["resources"]
+        self._cloud = cloud
+        self._config: dict[str, Any] = {}
+
+    def GetProviderSchema(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return MESSAGES["Schemas"](
+            provider=_schema(self._provider_block),
+            resource_schemas={name: _schema(block) for name, block in self._blocks.items()},
+            server_capabilities=MESSAGES["Capabilities"](plan_destroy=False, get_provider_schema_optional=False),
+        )
+
+    def ValidateProviderConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return MESSAGES["Diagnostics"]()
+
+    def ValidateResourceConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
+        wrong = computed_but_set(decode(request.config), self._blocks[request.type_name])
+        faults = [_fault(f"{name} is decided by the provider and can't be set") for name in wrong]
+        return MESSAGES["Diagnostics"](diagnostics=faults)
+
+    def UpgradeResourceState(self, request: Any, context: Any) -> Any:  # noqa: N802
+        state = json.loads(request.raw_state.json)
+        return MESSAGES["Upgraded"](upgraded_state=self._value(request.type_name, state))
+
+    def ConfigureProvider(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self._config = decode(request.config) or {}
+        return MESSAGES["Diagnostics"]()
+
+    def ReadResource(self, request: Any, context: Any) -> Any:  # noqa: N802
+        state = decode(request.current_state)
+        found = self._cloud.read(request.type_name, state["id"])
+        return MESSAGES["ReadDone"](new_state=self._value(request.type_name, found))
+
+    def PlanResourceChange(self, request: Any, context: Any) -> Any:  # noqa: N802
+        wanted = decode(request.proposed_new_state)
+        if wanted is None:
+            return MESSAGES["Planned"](planned_state=request.proposed_new_state)
+        if decode(request.prior_state) is None:
+            wanted = with_unknowns(wanted, self._blocks[request.type_name])
+        return MESSAGES["Planned"](planned_state=self._value(request.type_name, wanted), legacy_type_system=True)
+
+    def ApplyResourceChange(self, request: Any, context: Any) -> Any:  # noqa: N802
+        kind = request.type_name
+        prior, planned = decode(request.prior_state), decode(request.planned_state)
+        state: Any = prior
+        faults = []
+        try:
+            if prior is None:
+                state = None
+                state = self._cloud.create(kind, without_unknowns(planned), self._config)
+            elif planned is None:
+                self._cloud.delete(kind, prior["id"])
+                state = None
+            else:
+                state = self._cloud.update(kind, prior["id"], without_unknowns(planned))
+        except CloudError as error:
+            faults = [_fault(str(error))]
+        answer = MESSAGES["Applied"](new_state=self._value(kind, state), diagnostics=faults, legacy_type_system=True)
+        return answer
+
+    def StopProvider(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return MESSAGES["Stopped"]()
+
+    def _value(self, kind: str, state: Any) -> Any:
+        return MESSAGES["DynamicValue"](msgpack=encode(state, self._blocks[kind]))
+
+
+def _schema(block: Block) -> Any:
+    return MESSAGES["Schema"](version=0, block=_block(block))
+
+
+def _block(block: Block) -> Any:
+    attributes = [
+        MESSAGES["Attribute"](
+            name=name,
+            type=json.dumps(attribute["type"]).encode(),
+            required=attribute.get("required", False),
+            optional=attribute.get("optional", False),
+            computed=attribute.get("computed", False),
+        )
+        for name, attribute in block["attributes"].items()
+    ]
+    nested = [
+        MESSAGES["NestedBlock"](
+            type_name=name,
+            block=_block(inner["block"]),
+            nesting=_NESTING[inner["nesting_mode"]],
+            min_items=inner.get("min_items", 0),
+            max_items=inner.get("max_items", 0),
+        )
+        for name, inner in block["block_types"].items()
+    ]
+    return MESSAGES["Block"](attributes=attributes, block_types=nested)
+
+
+def _fault(summary: str) -> Any:
+    return MESSAGES["Diagnostic"](severity=_ERROR, summary=summary)

@@ -1,0 +1,22 @@
+output "nodes" {
+  description = "Nodes by id: name, zone, instance type, address for SSH and address for training."
+  value = {
+    for id, node in aws_instance.node : id => {
+      name            = node.id
+      zone            = var.nodes[id].zone
+      instance_type   = node.instance_type
+      address         = var.ssh_from == null ? node.private_ip : node.public_ip
+      private_address = node.private_ip
+    }
+  }
+}
+
+output "network" {
+  description = "Id of the run's network in this region."
+  value       = aws_vpc.run.id
+}
+
+output "outside_timer" {
+  description = "Whether something outside the nodes ends them at the expiry too."
+  value       = var.terminate_role_arn != null
+}

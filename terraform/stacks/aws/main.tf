@@ -1,0 +1,19 @@
+provider "aws" {
+  region = var.region
+}
+
+module "cluster" {
+  source = "../../modules/aws-cluster"
+
+  name               = var.name
+  labels             = var.labels
+  region             = var.region
+  expires_at         = var.expires_at
+  public_key         = var.public_key
+  ssh_from           = var.ssh_from
+  image              = var.image
+  disk_gib           = var.disk_gib
+  nodes              = var.nodes
+  vpc_cidr           = var.vpc_cidr
+  terminate_role_arn = var.terminate_role_arn
+}

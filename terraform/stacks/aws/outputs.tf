@@ -1,0 +1,14 @@
+output "nodes" {
+  description = "Nodes by id: name, zone, instance type, address for SSH and address for training."
+  value       = module.cluster.nodes
+}
+
+output "network" {
+  description = "Id of the run's network in this region."
+  value       = module.cluster.network
+}
+
+output "outside_timer" {
+  description = "Whether something outside the nodes ends them at the expiry too."
+  value       = module.cluster.outside_timer
+}

@@ -1,0 +1,71 @@
+variable "name" {
+  description = "Beginning of the name of every resource; the same run always has the same."
+  type        = string
+  nullable    = false
+}
+
+variable "labels" {
+  description = "Labels or tags of every resource: run, owner and expiry."
+  type        = map(string)
+  nullable    = false
+}
+
+variable "region" {
+  description = "Region of all nodes of this root."
+  type        = string
+  nullable    = false
+}
+
+variable "expires_at" {
+  description = "Time in RFC 3339 form, in UTC, at which every node ends itself."
+  type        = string
+  nullable    = false
+}
+
+variable "public_key" {
+  description = "Public key, in OpenSSH form, of the only key that may log in."
+  type        = string
+  nullable    = false
+}
+
+variable "ssh_from" {
+  description = "Addresses that may reach port 22, in CIDR form; null where nodes have no public address."
+  type        = string
+}
+
+variable "image" {
+  description = "AMI of the boot disk, with NVIDIA drivers, in this region."
+  type        = string
+  nullable    = false
+}
+
+variable "disk_gib" {
+  description = "Size of every node's boot disk in GiB."
+  type        = number
+  nullable    = false
+}
+
+variable "nodes" {
+  description = "Nodes by id: zone, instance type, accelerators to attach (type null where the instance type has them built in), spot or on demand, the most to pay per hour, and whether nodes of this type may be placed close together."
+  type = map(object({
+    zone              = string
+    instance_type     = string
+    accelerator_type  = string
+    accelerator_count = number
+    spot              = bool
+    max_usd_per_hour  = number
+    compact           = bool
+  }))
+  nullable = false
+}
+
+variable "vpc_cidr" {
+  description = "Addresses of the run's network in this region, in CIDR form with a prefix of 16; each zone gets a part."
+  type        = string
+  nullable    = false
+}
+
+variable "terminate_role_arn" {
+  description = "Role with which EventBridge Scheduler terminates every node at the expiry; null leaves it to the node's own timer."
+  type        = string
+}
