@@ -1,0 +1,5 @@
+"""The command line. A command is imported only when it is called, so that `--help` stays quick."""
+
+from sailor_cloud.cli.main import main
+
+__all__ = ["main"]

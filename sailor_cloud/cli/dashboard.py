@@ -1,0 +1,33 @@
+"""`sailor-cloud dashboard`: a web page that follows a run."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command(short_help="Serve a web page that follows a run, on this machine only.")
+@click.argument("run")
+@click.option("--port", metavar="N", type=click.IntRange(0, 65535), default=0, help="A port; a free one by default.")
+def dashboard(run: str, port: int) -> None:
+    """Serve a page with the progress, loss, pace, money, nodes and timeline of RUN until Ctrl-C.
+
+    It listens on 127.0.0.1 only, answers only who has the token in the address, and changes nothing.
+
+    \b
+    sailor-cloud dashboard RUN
+    """
+    from sailor_cloud.clock import SystemClock
+    from sailor_cloud.errors import RequestError
+    from sailor_cloud.launch.snapshot import snapshot
+    from sailor_cloud.report.dashboard import Dashboard
+    from sailor_cloud.run.folder import RunFolder
+
+    folder, clock = RunFolder.open(run), SystemClock()
+    try:
+        server = Dashboard(lambda: snapshot(folder, clock=clock), port=port)
+    except OSError as error:
+        raise RequestError(f"can't listen on port {port}: {error.strerror}") from error
+    with server:
+        click.echo(server.url)
+        click.echo("press Ctrl-C to end", err=True)
+        server.serve_forever()

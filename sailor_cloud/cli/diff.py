@@ -1,0 +1,84 @@
+"""`sailor-cloud diff`: what a change in the job file costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from sailor_cloud.cli.options import json_option, read_document, write_output
+
+if TYPE_CHECKING:
+    from sailor_cloud.report.difference import Difference
+
+TOO_MUCH = 1
+INFEASIBLE = 3
+
+_DOCUMENT = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command(short_help="Show what the change from one plan to another costs.")
+@click.argument("base", metavar="BASE.json", type=_DOCUMENT)
+@click.argument("head", metavar="HEAD.json", type=_DOCUMENT)
+@click.option("--format", "form", type=click.Choice(["table", "json", "markdown"]), help="Form of the result.")
+@json_option
+@click.option(
+    "--fail-above-usd", metavar="USD", type=click.FloatRange(min=0), help="Exit with 1 where HEAD costs more extra."
+)
+@click.option(
+    "--fail-above-percent",
+    metavar="PERCENT",
+    type=click.FloatRange(min=0),
+    help="Exit with 1 where HEAD costs more extra, as a share of BASE.",
+)
+@click.option("-o", "--output", metavar="FILE", type=_DOCUMENT, help="Write to FILE.")
+def diff(
+    base: Path,
+    head: Path,
+    form: str | None,
+    as_json: bool,
+    fail_above_usd: float | None,
+    fail_above_percent: float | None,
+    output: Path | None,
+) -> int:
+    """Show what it costs to go from the plan in BASE.json to the one in HEAD.json, as 'plan -o' wrote them.
+
+    Exits with 3 where HEAD is infeasible, with 1 where it costs more than a limit allows.
+
+    \b
+    sailor-cloud diff before.json after.json
+    sailor-cloud diff before.json after.json --format markdown -o comment.md
+    sailor-cloud diff before.json after.json --fail-above-usd 50 --fail-above-percent 10
+    """
+    from sailor_cloud.report.console import result_console
+    from sailor_cloud.report.difference import difference
+    from sailor_cloud.report.difference_text import (
+        difference_as_json,
+        difference_as_markdown,
+        difference_as_text,
+        print_difference,
+    )
+
+    found = difference(read_document(base), read_document(head))
+    chosen = "json" if as_json else form or "table"
+    if chosen == "table" and output is None:
+        print_difference(found, result_console())
+    else:
+        write = {"json": difference_as_json, "markdown": difference_as_markdown, "table": difference_as_text}[chosen]
+        write_output(output, write(found))
+    excess = _excess(found, fail_above_usd, fail_above_percent)
+    if excess:
+        click.echo(f"error: {excess}", err=True)
+        return TOO_MUCH
+    return INFEASIBLE if found.head_status == "infeasible" else 0
+
+
+def _excess(found: Difference, usd: float | None, percent: float | None) -> str:
+    """Return which limit is exceeded, or ""."""
+    delta, share, unit = found.usd.delta, found.usd.share, found.usd.unit
+    if usd is not None and delta is not None and delta > usd:
+        return f"the change costs {delta:.4g} {unit} more, allowed are {usd:g}"
+    if percent is not None and share is not None and 100 * share > percent:
+        return f"the change costs {100 * share:.3g} % more, allowed are {percent:g} %"
+    return ""

@@ -1,0 +1,38 @@
+"""`sailor-cloud doctor`: what this machine has."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from sailor_cloud.cli.options import json_option
+
+
+@click.command(short_help="Check what this machine has for running sailor-cloud.")
+@json_option
+def doctor(as_json: bool) -> int:
+    """Check what this machine has for running sailor-cloud; exits with 1 when something is missing.
+
+    \b
+    sailor-cloud doctor
+    """
+    from dataclasses import asdict
+
+    from sailor_cloud.launch.doctor import examine
+    from sailor_cloud.report.console import result_console
+    from sailor_cloud.report.tables import plain_table
+
+    checks = examine()
+    if as_json:
+        click.echo(json.dumps([asdict(check) for check in checks], indent=2))
+    else:
+        table = plain_table("check", "", "found", "needed for")
+        for check in checks:
+            mark = "[green]ok[/]" if check.ok else "[red]missing[/]"
+            table.add_row(check.name, mark, check.found, check.needed_for)
+        result_console().print(table)
+        for check in checks:
+            if not check.ok:
+                click.echo(f"{check.name}: {check.advice}")
+    return 0 if all(check.ok for check in checks) else 1

@@ -1,0 +1,41 @@
+"""`sailor-cloud down`: tears a run down."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from sailor_cloud.cli.options import PRIVATE, json_option
+
+
+@click.command(short_help="Tear a run down, whatever state it was left in.")
+@click.argument("run")
+@json_option
+def down(run: str, as_json: bool) -> int:
+    """Remove everything that RUN has bought and show its receipt.
+
+    RUN may be shortened to a beginning that fits one run only. Works after the controller has died, and may be
+    repeated.
+
+    \b
+    sailor-cloud down first-run
+    sailor-cloud down RUN --json | jq .resources
+    """
+    from sailor_cloud.clock import SystemClock
+    from sailor_cloud.launch.down import take_down
+    from sailor_cloud.report.console import result_console
+    from sailor_cloud.report.receipt_text import print_receipt
+    from sailor_cloud.run.folder import RunFolder
+
+    os.umask(PRIVATE)
+    receipt = take_down(
+        RunFolder.open(run),
+        clock=SystemClock(),
+        on_progress=lambda step: click.echo(f"{step.key}: {step.action} {step.step}", err=True),
+    )
+    if as_json:
+        click.echo(receipt.to_json(), nl=False)
+    else:
+        print_receipt(receipt, result_console())
+    return 0 if receipt.clean else 1

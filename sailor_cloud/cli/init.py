@@ -1,0 +1,140 @@
+"""`sailor-cloud init`: writes a commented job file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from sailor_cloud.cli.options import write_output
+from sailor_cloud.errors import RequestError
+
+if TYPE_CHECKING:
+    from sailor_cloud.report.job_template import Answers
+
+SCHEMA_FILE = "sailor-cloud-job.schema.json"
+
+
+@click.command(short_help="Write a commented job file.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    default="job.yaml",
+    show_default=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Job file to write.",
+)
+@click.option(
+    "--preset", type=click.Choice(["local", "gcp", "aws"]), help="Ask nothing; write the job file for these machines."
+)
+@click.option("--force", is_flag=True, help="Replace a file that is there.")
+@click.option("--no-schema", is_flag=True, help="Do not write the JSON Schema that lets editors complete job files.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was written as one JSON document.")
+def init(output: Path, preset: str | None, force: bool, no_schema: bool, as_json: bool) -> None:
+    """Write a commented job file, by asking a few questions or from a preset.
+
+    \b
+    sailor-cloud init
+    sailor-cloud init --preset local && sailor-cloud plan job.yaml
+    sailor-cloud init --preset gcp -o opt.yaml
+    """
+    import json
+
+    from sailor_cloud.model.job_file import parse_job
+    from sailor_cloud.report.job_template import PRESETS, job_text
+
+    if output.exists() and not force:
+        raise RequestError(f"{output} is there already; give --force to replace it, or another name with -o")
+    if preset is None and not sys.stdin.isatty():
+        raise RequestError("there is no terminal to ask on; give --preset local, gcp or aws")
+    answers = PRESETS[preset] if preset else _ask()
+    content = job_text(answers, schema=None if no_schema else SCHEMA_FILE)
+    parse_job(content, origin=str(output))
+    write_output(output, content)
+    written = [output]
+    if not no_schema:
+        from sailor_cloud.cli.schema import schema_text
+
+        beside = output.parent / SCHEMA_FILE
+        write_output(beside, schema_text("job"))
+        written.append(beside)
+    if as_json:
+        click.echo(json.dumps({"written": [str(path) for path in written]}, indent=2))
+        return
+    click.echo(f"wrote {', '.join(str(path) for path in written)}")
+    click.echo(f"next: sailor-cloud plan {output}")
+
+
+def _ask() -> Answers:
+    """Ask on stderr, so that stdout stays a result; every question has an answer already."""
+    from dataclasses import replace
+
+    from sailor_cloud.report.job_template import PRESETS
+
+    machines = _choice("Where to train", tuple(PRESETS), "local")
+    answers = PRESETS[machines]
+    changes: dict[str, object] = {"name": click.prompt("Name of the job", default=answers.name, err=True)}
+    if machines != "local":
+        changes["model"] = _model(answers.model)
+        changes["zones"] = _zones(machines, answers.zones)
+        changes["accelerators"] = _accelerators(machines, answers.accelerators)
+    goals = ("maximize-throughput", "minimize-cost", "minimize-time")
+    changes["goal"] = _choice("Goal", goals, answers.goal)
+    changes["budget_usd"] = click.prompt(
+        "Budget in USD", default=answers.budget_usd, type=click.FloatRange(min=0, min_open=True), err=True
+    )
+    changes["deadline"] = click.prompt("Deadline", default=answers.deadline, err=True)
+    return replace(answers, **changes)  # type: ignore[arg-type]
+
+
+def _choice(question: str, choices: tuple[str, ...], default: str) -> str:
+    chosen: str = click.prompt(question, type=click.Choice(choices), default=default, err=True)
+    return chosen
+
+
+def _model(default: str) -> str:
+    from sailor_cloud.workload.presets import PRESETS
+
+    return _choice("Model", tuple(sorted(PRESETS)), default)
+
+
+def _zones(provider: str, default: tuple[str, ...]) -> tuple[str, ...]:
+    from sailor_cloud import catalog
+    from sailor_cloud.model.offer import Provider
+
+    return _names("Zones", catalog.load().zones(Provider(provider)), default)
+
+
+def _accelerators(provider: str, default: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+    from sailor_cloud import catalog
+    from sailor_cloud.model.offer import Provider
+
+    offered = sorted({offer.accelerator for offer in catalog.load().offers(provider=Provider(provider))})
+    names = _names("Accelerators", tuple(offered), tuple(name for name, _ in default))
+    known = dict(default)
+    return tuple(
+        (
+            name,
+            click.prompt(
+                f"At most how many {name} per zone", default=known.get(name, 8), type=click.IntRange(min=1), err=True
+            ),
+        )
+        for name in names
+    )
+
+
+def _names(question: str, known: tuple[str, ...], default: tuple[str, ...]) -> tuple[str, ...]:
+    """Ask for known names until all are; a wrong one is answered with the closest."""
+    from sailor_cloud.catalog.catalog import did_you_mean
+
+    while True:
+        given = click.prompt(f"{question}, separated by blanks", default=" ".join(default), err=True)
+        names = tuple(dict.fromkeys(given.replace(",", " ").split()))
+        wrong = [name for name in names if name not in known]
+        if names and not wrong:
+            return names
+        for name in wrong:
+            click.echo(f"{name} is not known: {did_you_mean(name, known)}", err=True)

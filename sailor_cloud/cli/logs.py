@@ -1,0 +1,28 @@
+"""`sailor-cloud logs`: what the ranks of a run have written."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command(short_help="Show what the ranks of a run have written.")
+@click.argument("run")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the run is torn down.")
+@click.option("--node", metavar="NODE", help="Only this node.")
+@click.option("--rank", metavar="N", type=click.IntRange(min=0), help="Only this rank.")
+def logs(run: str, follow: bool, node: str | None, rank: int | None) -> None:
+    """Show the logs of RUN, from its nodes while they live and from the run's folder afterwards.
+
+    \b
+    sailor-cloud logs RUN --rank 0
+    sailor-cloud logs RUN -f --node NODE
+    """
+    import asyncio
+
+    from sailor_cloud.launch.reading import Selection, show_logs
+    from sailor_cloud.run.folder import RunFolder
+
+    def show(where: str, log: str, line: str) -> None:
+        click.echo(f"{where} {log.removesuffix('.log')}: {line}")
+
+    asyncio.run(show_logs(RunFolder.open(run), Selection(node=node, rank=rank), show, follow=follow))

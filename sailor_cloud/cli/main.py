@@ -1,0 +1,128 @@
+"""The `sailor-cloud` command: finds the subcommand, runs it, and turns expected errors into messages and exit codes."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from sailor_cloud.errors import SailorError
+from sailor_cloud.report.encoding import make_writable
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """Where a command lives, and its line in `--help`, which must not import it."""
+
+    module: str
+    attribute: str
+    summary: str
+
+
+COMMANDS: dict[str, _Entry] = {
+    "plan": _Entry("plan", "plan", "Search for the best plan and show what it costs; buys nothing."),
+    "up": _Entry("up", "up", "Plan, buy, train, tear down, and show the receipt."),
+    "down": _Entry("down", "down", "Tear a run down, whatever state it was left in."),
+    "resume": _Entry("resume", "resume", "Take a run over whose controller has died."),
+    "status": _Entry("status", "status", "Show runs and how far they are."),
+    "logs": _Entry("logs", "logs", "Show what the ranks of a run have written."),
+    "ssh": _Entry("ssh", "ssh", "Log in to a node of a run."),
+    "cost": _Entry("cost", "cost", "Show what a run has cost until now and will cost."),
+    "history": _Entry("history", "history", "Show past runs: time, money, outcome."),
+    "dashboard": _Entry("dashboard", "dashboard", "Serve a web page that follows a run, on this machine only."),
+    "replay": _Entry("replay", "replay", "Run a job against an availability trace, in simulated time."),
+    "simulate": _Entry("simulate", "simulate", "Simulate a plan: time, memory, money, and what it waits for."),
+    "diff": _Entry("diff", "diff", "Show what the change from one plan to another costs."),
+    "import": _Entry("interchange", "import_data", "Read another tool's profiles, network and clusters."),
+    "export": _Entry("interchange", "export", "Write a plan in another tool's format."),
+    "prices": _Entry("prices", "prices", "Show, refresh and compare prices."),
+    "quota": _Entry("quota", "quota", "Show what the account may buy, against what a job needs."),
+    "bandwidth": _Entry("bandwidth", "bandwidth", "Show how fast bytes move between two zones, and what that costs."),
+    "init": _Entry("init", "init", "Write a commented job file."),
+    "schema": _Entry("schema", "schema", "Print the JSON Schema of job files or of plans."),
+    "completion": _Entry("completion", "completion", "Print the completion script of a shell."),
+    "doctor": _Entry("doctor", "doctor", "Check what this machine has for running sailor-cloud."),
+}
+
+
+class _LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        module = importlib.import_module(f"sailor_cloud.cli.{entry.module}")
+        command: click.Command = getattr(module, entry.attribute)
+        return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        names = [CompletionItem(name, help=COMMANDS[name].summary) for name in COMMANDS if name.startswith(incomplete)]
+        return names + click.Command.shell_complete(self, ctx, incomplete)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError:
+            raise click.UsageError(_unknown_command(args[0]), ctx) from None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
+
+
+def _unknown_command(name: str) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, COMMANDS, n=1)
+    hint = f"did you mean '{close[0]}'?" if close else "see 'sailor-cloud --help'"
+    return f"no command '{name}'; {hint}"
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="sailor-cloud", prog_name="sailor-cloud")
+def cli() -> None:
+    """Train on the best mix of GPUs that a budget buys, and prove that everything bought is gone.
+
+    \b
+    sailor-cloud plan examples/gcp-a100-v100.yaml    what it would cost; no account needed
+    sailor-cloud up examples/quickstart.yaml         the whole way, on this machine alone
+    """
+
+
+def main() -> None:
+    """Run the command line and exit with the code that docs/design.md gives to each outcome."""
+    for stream in (sys.stdout, sys.stderr):
+        make_writable(stream)
+    try:
+        code = cli.main(standalone_mode=False)
+    except click.exceptions.Abort:
+        print("interrupted", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except SailorError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of a pipe has gone; Python would complain again when it flushes stdout at exit.
+        sys.stderr.close()
+        sys.exit(0)
+    sys.exit(code if isinstance(code, int) else 0)

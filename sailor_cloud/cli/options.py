@@ -1,0 +1,118 @@
+"""Options and argument types that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from sailor_cloud.clock import Clock, DatedClock, SystemClock
+from sailor_cloud.errors import Problem, RequestError
+
+if TYPE_CHECKING:
+    from sailor_cloud.model.document import PlanDocument
+    from sailor_cloud.model.job import Job
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+# The umask of commands that write into run folders: keys, logs and checkpoints are nobody else's business.
+PRIVATE = 0o077
+
+JOB_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+def job_argument(command: _Command) -> _Command:
+    return click.argument("job_file", metavar="JOB", type=JOB_FILE)(command)
+
+
+def as_of_option(command: _Command) -> _Command:
+    return click.option(
+        "--as-of",
+        metavar="DATE",
+        type=click.DateTime(["%Y-%m-%d"]),
+        help="Judge the age of prices as on this day instead of today.",
+    )(command)
+
+
+_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+
+
+def data_options(command: _Command) -> _Command:
+    """Add --profiles, --network and --pricing: folders whose files go before the shipped ones."""
+    for name, what in (
+        ("--pricing", "Prices"),
+        ("--network", "Bandwidth profiles"),
+        ("--profiles", "Compute profiles"),
+    ):
+        option = click.option(name, metavar="DIR", type=_FOLDER, help=f"{what} that go before the shipped ones.")
+        command = option(command)
+    return command
+
+
+def json_option(command: _Command) -> _Command:
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(command)
+
+
+def read_job(path: Path) -> Job:
+    """Return the job in a file. Raises RequestError where it can't be read or is wrong."""
+    from sailor_cloud.model.job_file import parse_job
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise RequestError(f"can't read job file {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise RequestError(f"job file {path} is not UTF-8 text: {error}") from error
+    return parse_job(text, origin=str(path))
+
+
+def clock_for(as_of: datetime | None) -> Clock:
+    """Return the system's clock, or one that stands at midnight UTC of a given day."""
+    if as_of is None:
+        return SystemClock()
+    day: date = as_of.date()
+    return DatedClock(datetime(day.year, day.month, day.day, tzinfo=UTC))
+
+
+def read_document(path: Path) -> PlanDocument:
+    """Return the plan in a file. Raises RequestError where it can't be read or is wrong."""
+    from sailor_cloud.model.document import PlanDocument
+
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise RequestError(
+            f"can't read plan {path}: {error.strerror}; 'sailor-cloud plan JOB -o {path}' writes one"
+        ) from error
+    return PlanDocument.from_json(content, origin=str(path))
+
+
+def write_output(path: Path | None, content: str) -> None:
+    """Write a result to a file, or to stdout where no file is given. Raises RequestError where that fails."""
+    if path is None:
+        click.echo(content, nl=False)
+        return
+    try:
+        path.write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise RequestError(f"can't write {path}: {error.strerror}") from error
+
+
+def with_constraints(job: Job, changes: dict[str, Any]) -> Job:
+    """Return the job with some constraints replaced. Raises RequestError where a value is wrong."""
+    from pydantic import ValidationError
+
+    from sailor_cloud.model.job import Constraints
+
+    try:
+        limits = Constraints.model_validate({**job.constraints.model_dump(), **changes})
+    except ValidationError as error:
+        problems = [
+            Problem(path=f"--{str(fault['loc'][0]).removesuffix('_usd')}", message=fault["msg"])
+            for fault in error.errors()
+        ]
+        raise RequestError(problems) from error
+    return job.model_copy(update={"constraints": limits})

@@ -1,0 +1,96 @@
+"""`sailor-cloud plan`: the dry run."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from sailor_cloud.cli.options import (
+    as_of_option,
+    clock_for,
+    data_options,
+    job_argument,
+    json_option,
+    read_job,
+    write_output,
+)
+from sailor_cloud.cli.waiting import waiting
+
+if TYPE_CHECKING:
+    from sailor_cloud.model.document import PlanDocument
+
+INFEASIBLE = 3
+FORMATS = ("table", "json", "markdown", "html")
+
+
+@click.command(short_help="Search for the best plan and show what it costs.")
+@job_argument
+@data_options
+@as_of_option
+@click.option("--details", is_flag=True, help="Also show price sources, every stage, and the assumptions.")
+@click.option("--format", "form", type=click.Choice(FORMATS), help="Form of the result; a table, or with -o FILE json.")
+@json_option
+@click.option("-o", "--output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Write to FILE.")
+def plan(
+    job_file: Path,
+    profiles: Path | None,
+    network: Path | None,
+    pricing: Path | None,
+    as_of: datetime | None,
+    details: bool,
+    form: str | None,
+    as_json: bool,
+    output: Path | None,
+) -> int:
+    """Search for the best plan of the job file JOB and show what it costs. Buys nothing and needs no account.
+
+    \b
+    sailor-cloud plan job.yaml
+    sailor-cloud plan job.yaml --json | jq .cost.total_usd
+    sailor-cloud plan job.yaml --format html -o report.html
+    sailor-cloud plan job.yaml -o plan.json && sailor-cloud up job.yaml --plan plan.json
+    """
+    from sailor_cloud import api
+    from sailor_cloud.model.document import Status
+    from sailor_cloud.report.console import result_console
+    from sailor_cloud.report.plan_text import print_plan
+
+    chosen = "json" if as_json else form or ("json" if output else "table")
+    job = read_job(job_file)
+    with waiting("searching for the best plan"):
+        document = api.plan(
+            job,
+            base=job_file.parent,
+            clock=clock_for(as_of),
+            profiles=profiles,
+            network=network,
+            pricing=pricing,
+        )
+    if chosen == "table" and output is None:
+        print_plan(document, result_console(), details=details)
+    else:
+        write_output(output, _written(document, chosen, base=job_file.parent, details=details))
+    return INFEASIBLE if document.status is Status.INFEASIBLE else 0
+
+
+def _written(document: PlanDocument, form: str, *, base: Path, details: bool) -> str:
+    match form:
+        case "json":
+            return document.to_json()
+        case "markdown":
+            from sailor_cloud.report.plan_markdown import plan_as_markdown
+
+            return plan_as_markdown(document)
+        case "html":
+            from sailor_cloud import api
+            from sailor_cloud.report.html.page import plan_as_html
+
+            if document.plan is None:
+                return plan_as_html(document, timeline=())
+            return plan_as_html(document, timeline=api.simulate(document, base=base, timeline=True).timeline)
+    from sailor_cloud.report.plan_text import plan_as_text
+
+    return plan_as_text(document, details=details)

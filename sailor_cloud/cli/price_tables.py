@@ -1,0 +1,233 @@
+"""How prices, changes, history and refreshes are shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn
+
+from sailor_cloud.catalog.catalog import Catalog
+from sailor_cloud.catalog.changes import PriceChange, PricePoint
+from sailor_cloud.catalog.listing import Listed, SortKey
+from sailor_cloud.catalog.refresh.fetched import Progress as Report
+from sailor_cloud.catalog.refresh.refresh import Refreshed
+from sailor_cloud.model.offer import Confidence, Offer
+from sailor_cloud.report.tables import plain_table
+from sailor_cloud.report.text import change, usd
+
+
+def as_json(value: Any) -> str:
+    """Return one JSON document; dates and paths become text."""
+    return json.dumps(value, indent=2, ensure_ascii=False, default=str)
+
+
+def devices(offer: Offer) -> str:
+    return f"{offer.accelerator_count}x{offer.accelerator}"
+
+
+def print_listing(rows: Sequence[Listed], catalog: Catalog, sort: SortKey, limit: int, console: Console) -> None:
+    """Print offers one per line, and what their sources stand for."""
+    if not rows:
+        console.print("no offer meets these conditions")
+        return
+    shown = _first(rows, limit)
+    by_work = sort is SortKey.USD_PER_PFLOPS_HOUR
+    compared = "per PFLOPS" if by_work else "per GPU"
+    table = plain_table(
+        "zone", "instance type", "devices", "market", "USD/h", compared, "days old", numbers=("USD/h", compared)
+    )
+    for row in shown:
+        offer = row.offer
+        value = row.usd_per_pflops_hour if by_work else row.usd_per_gpu_hour
+        table.add_row(
+            offer.zone,
+            offer.instance_type,
+            devices(offer),
+            offer.market.value,
+            usd(offer.usd_per_hour),
+            "-" if value is None else usd(value),
+            _age(row),
+        )
+    console.print(table)
+    _print_rest(rows, shown, console)
+    for source in sorted({row.offer.source for row in shown}):
+        days = [row.offer.as_of_from for row in shown if row.offer.source == source]
+        console.print(f"source {source}, {min(days)}: {catalog.source(source).citation}", style="dim", soft_wrap=True)
+    if any(row.stale for row in shown):
+        console.print("STALE: older than 90 days, spot 7; renew with 'sailor-cloud prices refresh'")
+
+
+def _age(row: Listed) -> str:
+    if row.offer.confidence is Confidence.EXAMPLE:
+        return "example"
+    doubt = " (low)" if row.offer.confidence is Confidence.LOW else ""
+    return f"{row.age_days}{doubt}{' [yellow]STALE[/]' if row.stale else ''}"
+
+
+def listing_json(rows: Sequence[Listed]) -> str:
+    return as_json([asdict(row.offer) | _without_offer(row) for row in rows])
+
+
+def _without_offer(row: Listed) -> dict[str, Any]:
+    return {
+        "usd_per_gpu_hour": row.usd_per_gpu_hour,
+        "usd_per_pflops_hour": row.usd_per_pflops_hour,
+        "age_days": row.age_days,
+        "stale": row.stale,
+        "interruptions": None if row.interruptions is None else asdict(row.interruptions),
+    }
+
+
+def matches(offer: Offer, selected: Mapping[str, Any]) -> bool:
+    """Tell whether an offer meets the filters of a command."""
+    fields = {
+        "regions": offer.region,
+        "zones": offer.zone,
+        "accelerators": offer.accelerator,
+        "markets": offer.market,
+        "instance_types": offer.instance_type,
+    }
+    if selected.get("provider") not in (None, offer.provider):
+        return False
+    if offer.usd_per_hour > selected.get("max_usd_per_hour", float("inf")):
+        return False
+    return all(value in selected[name] for name, value in fields.items() if name in selected)
+
+
+def print_diff(changes: Sequence[PriceChange], limit: int, console: Console) -> None:
+    """Print moves, then offers that came or went as counts."""
+    moved = [found for found in changes if found.relative is not None]
+    came = sum(found.before is None for found in changes)
+    went = sum(found.after is None for found in changes)
+    if moved:
+        numbers = ("before", "after", "move")
+        table = plain_table("zone", "instance type", "devices", "market", *numbers, numbers=numbers)
+        shown = _first(moved, limit)
+        for found in shown:
+            assert found.before is not None
+            assert found.after is not None
+            table.add_row(
+                found.offer.zone,
+                found.offer.instance_type,
+                devices(found.offer),
+                found.offer.market.value,
+                usd(found.before.usd_per_hour),
+                usd(found.after.usd_per_hour),
+                change(found.relative or 0.0),
+            )
+        console.print(table)
+        _print_rest(moved, shown, console)
+    console.print(f"{len(moved)} prices moved, {came} offers are new, {went} are gone")
+
+
+def diff_json(changes: Sequence[PriceChange]) -> str:
+    return as_json(
+        [
+            {
+                "id": found.offer.id,
+                "relative": found.relative,
+                "before": None if found.before is None else asdict(found.before),
+                "after": None if found.after is None else asdict(found.after),
+            }
+            for found in changes
+        ]
+    )
+
+
+def print_history(points: Sequence[PricePoint], limit: int, console: Console) -> None:
+    """Print prices by series and day; the newest are kept where there are too many."""
+    if not points:
+        console.print("no price meets these conditions")
+        return
+    table = plain_table("place", "devices", "market", "day", "USD/h", "move", "source", numbers=("USD/h", "move"))
+    newest = points if not limit else sorted(points, key=lambda point: point.day)[-limit:]
+    kept = frozenset(newest)
+    before: PricePoint | None = None
+    for point in points:
+        same = before is not None and (before.region, before.zone, before.market) == (
+            point.region,
+            point.zone,
+            point.market,
+        )
+        if point in kept:
+            count = "" if point.accelerator_count is None else f"{point.accelerator_count}x"
+            table.add_row(
+                point.zone or point.region,
+                f"{count}{point.accelerator}" if point.accelerator else "machine alone",
+                point.market.value,
+                point.day.isoformat(),
+                usd(point.usd_per_hour),
+                change(point.usd_per_hour / before.usd_per_hour - 1) if same and before is not None else "",
+                point.source,
+            )
+        before = point
+    console.print(table)
+    if len(kept) < len(points):
+        console.print(f"{len(points) - len(kept)} older prices; narrow down or give --limit 0")
+
+
+def history_json(points: Sequence[PricePoint]) -> str:
+    return as_json([asdict(point) for point in points])
+
+
+@contextmanager
+def refresh_progress(console: Console) -> Iterator[Report]:
+    """Show a bar on a terminal, and a line for each thing that is read in a pipe."""
+    if not console.is_terminal:
+        seen: set[str] = set()
+
+        def report_line(what: str, done: int, total: int | None) -> None:
+            if what not in seen:
+                seen.add(what)
+                console.print(f"reading {what}")
+
+        yield report_line
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def report_bar(what: str, done: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total)
+            bar.update(tasks[what], completed=done, total=total)
+
+        yield report_bar
+
+
+def print_refreshed(result: Refreshed, console: Console) -> None:
+    """Print what a refresh brought and what it lacks."""
+    table = plain_table("what", "count", numbers=("count",))
+    for provider, count in sorted(result.offers.items()):
+        table.add_row(f"{provider} prices read", str(count))
+    for reason, count in sorted(result.refused.items()):
+        table.add_row(f"refused: {reason}", str(count))
+    if result.withdrawn:
+        table.add_row("offers that their zone no longer lists", str(result.withdrawn))
+    console.print(table)
+    for provider, why in sorted(result.skipped.items()):
+        console.print(f"skipped {provider}: {why}", soft_wrap=True)
+    for fault in result.missing:
+        console.print(f"[red]missing[/] {fault}", soft_wrap=True)
+    if result.folder is None:
+        console.print("nothing was read; prices stay as they were")
+    else:
+        console.print(f"written to {result.folder}", soft_wrap=True)
+
+
+def refreshed_json(result: Refreshed) -> str:
+    return as_json(asdict(result) | {"complete": result.complete})
+
+
+def _first(rows: Sequence[Any], limit: int) -> Sequence[Any]:
+    return rows[:limit] if limit else rows
+
+
+def _print_rest(rows: Sequence[Any], shown: Sequence[Any], console: Console) -> None:
+    if len(shown) < len(rows):
+        console.print(f"{len(rows) - len(shown)} more; narrow down or give --limit 0")

@@ -1,0 +1,101 @@
+"""`sailor-cloud quota`: what the account may buy."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from sailor_cloud.cli.options import JOB_FILE, json_option, read_job
+from sailor_cloud.model.offer import Provider
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sailor_cloud.catalog.quota_limits import Quotas
+    from sailor_cloud.catalog.quotas import QuotaNeed
+
+
+@click.command(short_help="Show what the account may buy, against what a job needs.")
+@click.argument("job_file", metavar="[JOB]", type=JOB_FILE, required=False)
+@click.option("--provider", type=click.Choice(["gcp", "aws"]), help="Without a job: whose quotas.")
+@click.option("--region", "regions", multiple=True, metavar="REGION", help="Without a job: of which regions.")
+@click.option("--project", metavar="ID", help="Google Cloud project; default: the job's, then GOOGLE_CLOUD_PROJECT.")
+@json_option
+def quota(
+    job_file: Path | None, provider: str | None, regions: tuple[str, ...], project: str | None, as_json: bool
+) -> None:
+    """Show the quotas that JOB's resources fall under, what the account has of them, and the most the job may use.
+
+    Without a job, shows every accelerator quota of a provider's regions. A quota is no reservation: a zone may still
+    be out of stock.
+
+    \b
+    sailor-cloud quota job.yaml
+    sailor-cloud quota --provider aws --region us-east-1
+    """
+    from sailor_cloud.catalog.quota_limits import read_quotas
+    from sailor_cloud.cli.price_tables import as_json as to_json
+    from sailor_cloud.report.console import result_console
+
+    wanted, own_project = _wanted(job_file, provider, regions)
+    found = read_quotas(wanted, project=project or own_project)
+    if as_json:
+        rows = [asdict(row.need) | {"limit": row.limit, "used": row.used, "enough": row.enough} for row in found.rows]
+        click.echo(to_json({"quotas": rows, "missing": found.missing}))
+    else:
+        _print(found, result_console())
+
+
+def _wanted(
+    job_file: Path | None, provider: str | None, regions: tuple[str, ...]
+) -> tuple[tuple[QuotaNeed, ...], str | None]:
+    from sailor_cloud.catalog import load
+    from sailor_cloud.catalog.job_check import resource_problems
+    from sailor_cloud.catalog.quotas import all_needs, load_rules, needs
+    from sailor_cloud.errors import RequestError
+
+    catalog = load()
+    rules = load_rules()
+    if job_file is None:
+        if provider is None or not regions:
+            raise RequestError("name a job file, or --provider and at least one --region")
+        for region in regions:
+            catalog.region(Provider(provider), region)
+        return all_needs(rules, Provider(provider), regions), None
+    if provider is not None or regions:
+        raise RequestError("--provider and --region go without a job file; the job names its own")
+    job = read_job(job_file)
+    problems = resource_problems(job, catalog)
+    if problems:
+        raise RequestError(problems)
+    return needs(job, catalog, rules), job.cloud.gcp.project if job.cloud.gcp else None
+
+
+def _print(found: Quotas, console: Console) -> None:
+    from sailor_cloud.catalog.quotas import Counted
+    from sailor_cloud.report.tables import plain_table
+
+    if not found.rows:
+        console.print("the job's resources fall under no quota")
+        return
+    table = plain_table("region", "quota", "for", "left", "needed", "", numbers=("left", "needed"))
+    for row in found.rows:
+        need = row.need
+        verdict = {True: "[green]enough[/]", False: "[red]short[/]", None: "[yellow]unknown[/]"}[row.enough]
+        unit = " vCPU" if need.counts is Counted.VCPUS else ""
+        table.add_row(
+            need.region or "all",
+            need.quota,
+            ", ".join(need.accelerators),
+            "?" if row.limit is None else f"{row.limit - (row.used or 0.0):g}{unit}",
+            f"{need.needed:g}{unit}" if need.needed else "-",
+            verdict if need.needed else "",
+        )
+    console.print(table)
+    for fault in found.missing:
+        console.print(f"[red]missing[/] {fault}", soft_wrap=True)
+    if any(row.enough is False for row in found.rows):
+        console.print("needed: the most that the job may use; a plan may need less")

@@ -1,0 +1,32 @@
+"""`sailor-cloud resume`: takes a run over whose controller has died."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from sailor_cloud.cli.following import follow
+from sailor_cloud.cli.options import PRIVATE, json_option
+
+
+@click.command(short_help="Take a run over whose controller has died.")
+@click.argument("run")
+@json_option
+def resume(run: str, as_json: bool) -> int:
+    """Take RUN over after its controller has died, and go on with it as 'up' does.
+
+    The ranks have gone on meanwhile; nothing is started again unless a node or a rank was lost. Where the training has
+    ended, this tears the run down and shows the receipt.
+
+    \b
+    sailor-cloud resume RUN
+    """
+    from sailor_cloud import api
+    from sailor_cloud.run.folder import RunFolder
+
+    os.umask(PRIVATE)
+    folder = RunFolder.open(run)
+    return follow(
+        lambda observer, clock, on_start: api.resume(folder, observer, clock=clock, on_start=on_start), as_json=as_json
+    )

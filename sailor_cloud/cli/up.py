@@ -1,0 +1,144 @@
+"""`sailor-cloud up`: plan, confirm, buy, train, tear down, receipt."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from sailor_cloud.cli.following import follow
+from sailor_cloud.cli.options import PRIVATE, job_argument, json_option, read_job, with_constraints
+from sailor_cloud.cli.plan import INFEASIBLE
+from sailor_cloud.cli.waiting import waiting
+from sailor_cloud.errors import RequestError
+
+if TYPE_CHECKING:
+    from sailor_cloud.model.document import PlanDocument
+
+DECLINED = 1
+
+
+@click.command(short_help="Plan, buy, train, tear down, and show the receipt.")
+@job_argument
+@click.option(
+    "--plan",
+    "plan_file",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Carry out the plan in FILE, as 'plan -o' wrote it, instead of searching.",
+)
+@click.option("--budget", metavar="USD", type=click.FloatRange(min=0, min_open=True), help="Replace the job's budget.")
+@click.option("--deadline", metavar="TIME", help="Replace the job's deadline, for example 12h.")
+@click.option("--dry-run", is_flag=True, help="Show what would be created and at what price; create nothing.")
+@click.option("--terraform-plan", is_flag=True, help="With --dry-run: add Terraform's own plan; needs its providers.")
+@click.option("--ssh-from", metavar="CIDR", help="The address from which nodes on a cloud let SSH in: yours.")
+@click.option("--allow-stale", is_flag=True, help="Buy on a cloud although prices of the plan are stale.")
+@click.option("--yes", is_flag=True, help="Do not ask before buying.")
+@json_option
+def up(
+    job_file: Path,
+    plan_file: Path | None,
+    budget: float | None,
+    deadline: str | None,
+    dry_run: bool,
+    terraform_plan: bool,
+    ssh_from: str | None,
+    allow_stale: bool,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Plan the job file JOB, buy the nodes, train, and tear everything down.
+
+    With --json, stdout holds the receipt alone, or the plan where it is infeasible. With --dry-run as well, it
+    holds the plan, the rendered variables and the resources with their prices.
+    Ctrl-C tears down and exits with 130. A second Ctrl-C leaves the run for 'sailor-cloud down RUN'.
+
+    \b
+    sailor-cloud up job.yaml
+    sailor-cloud up job.yaml --budget 50 --deadline 12h --yes
+    sailor-cloud up job.yaml --plan plan.json
+    sailor-cloud up job.yaml --dry-run --ssh-from 203.0.113.7/32
+    """
+    from sailor_cloud import api
+    from sailor_cloud.cli.dry_run import show_dry_run
+    from sailor_cloud.launch.crowding import crowding_note
+    from sailor_cloud.model.document import Status
+    from sailor_cloud.provision.dry_run import checked_source
+    from sailor_cloud.report.console import progress_console, result_console
+    from sailor_cloud.report.plan_text import print_plan
+
+    os.umask(PRIVATE)
+    source = checked_source(ssh_from)
+    if terraform_plan and not dry_run:
+        raise RequestError("--terraform-plan belongs to --dry-run; give both to see Terraform's plan")
+    document = _document(job_file, plan_file, budget, deadline)
+    print_plan(document, progress_console() if as_json else result_console())
+    if document.status is Status.INFEASIBLE:
+        if as_json:
+            click.echo(document.to_json(), nl=False)
+        return INFEASIBLE
+    if dry_run:
+        show_dry_run(document, ssh_from=source, with_terraform=terraform_plan, as_json=as_json)
+        return 0
+    _refuse(document, allow_stale=allow_stale)
+    note = crowding_note(document, cores=os.cpu_count() or 1)
+    if note is not None:
+        click.echo(f"note: {note}", err=True)
+    if not yes and not _confirmed(document):
+        click.echo("nothing was bought", err=True)
+        return DECLINED
+    return follow(
+        lambda observer, clock, on_start: api.up(
+            document, observer, base=job_file.parent, clock=clock, on_start=on_start
+        ),
+        as_json=as_json,
+    )
+
+
+def _document(job_file: Path, plan_file: Path | None, budget: float | None, deadline: str | None) -> PlanDocument:
+    from sailor_cloud import api
+    from sailor_cloud.model.document import PlanDocument
+
+    job = read_job(job_file)
+    changes = {name: value for name, value in (("budget_usd", budget), ("deadline", deadline)) if value is not None}
+    if changes:
+        job = with_constraints(job, changes)
+    if plan_file is None:
+        with waiting("searching for the best plan"):
+            return api.plan(job, base=job_file.parent)
+    try:
+        text = plan_file.read_bytes()
+    except OSError as error:
+        raise RequestError(f"can't read plan {plan_file}: {error.strerror}") from error
+    document = PlanDocument.from_json(text, origin=str(plan_file))
+    if document.job != job:
+        raise RequestError(
+            f"{plan_file} was made for another job than {job_file} now describes; "
+            f"write it again with 'sailor-cloud plan {job_file} -o {plan_file}'"
+        )
+    return document
+
+
+def _refuse(document: PlanDocument, *, allow_stale: bool) -> None:
+    """Stop before anybody is asked to pay for what can't or should not be bought."""
+    from sailor_cloud import network
+    from sailor_cloud.clock import SystemClock
+    from sailor_cloud.provision.guards import refuse_stale_prices, refuse_two_clouds
+    from sailor_cloud.provision.provisioner import check_supported
+
+    refuse_two_clouds(document, network.load())
+    if not allow_stale:
+        refuse_stale_prices(document, SystemClock().now().date())
+    check_supported(document)
+
+
+def _confirmed(document: PlanDocument) -> bool:
+    cost = document.cost
+    assert cost is not None
+    if not sys.stdin.isatty():
+        raise RequestError("there is no terminal to ask on; give --yes to buy without being asked")
+    worst = f", at worst {cost.worst_case_usd:.2f} USD" if cost.worst_case_usd is not None else ""
+    return click.confirm(f"Buy these nodes at {cost.usd_per_hour:.2f} USD/h{worst}?", err=True)

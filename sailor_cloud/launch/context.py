@@ -1,0 +1,178 @@
+"""What the parts of the controller share about one run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from sailor_cloud.clock import Clock
+from sailor_cloud.launch import egress
+from sailor_cloud.launch.fleet import Fleet, Link
+from sailor_cloud.launch.monitor import Monitor
+from sailor_cloud.launch.notify import Notifier
+from sailor_cloud.launch.options import LaunchOptions
+from sailor_cloud.launch.record import EventRecord, Leg, legs
+from sailor_cloud.launch.replan import Left, Policy, Search
+from sailor_cloud.launch.stopping import StopSignal
+from sailor_cloud.model.decoder import Decoder
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.offer import Offer
+from sailor_cloud.provision.nodes import ReachableNode
+from sailor_cloud.provision.progress import Progress
+from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.run.journal import Journal
+from sailor_cloud.run.ledger import Ledger
+from sailor_cloud.run.progress import Observer, RunProgress
+
+
+@dataclass(slots=True, kw_only=True)
+class RunContext:
+    """One run while a controller has it. `job_document` is the plan that was confirmed, `document` the newest one."""
+
+    folder: RunFolder
+    job_document: PlanDocument
+    document: PlanDocument
+    decoder: Decoder
+    clock: Clock
+    observer: Observer
+    options: LaunchOptions
+    fleet: Fleet
+    search: Search | None
+    policy: Policy
+    notifier: Notifier
+    started_at: datetime
+    expires_at: datetime
+    stop: StopSignal = field(default_factory=StopSignal)
+    applied_nodes: dict[str, ReachableNode] = field(default_factory=dict)
+    links: dict[str, Link] = field(default_factory=dict)
+    monitor: Monitor | None = None
+    calibrated_s: float | None = None
+    activity: str = "starting"
+    offers: dict[str, Offer] = field(default_factory=dict)
+    # Whether the plan is not the one that was confirmed, so that there may be something to win back.
+    settled: bool = False
+    blocked_until: dict[str, datetime] = field(default_factory=dict)
+    # What nodes cost that were asked for and are not in the ledger yet.
+    pending_usd_per_hour: float = 0.0
+    pending_since: datetime | None = None
+    _journal: Journal | None = None
+    _ledger: Ledger | None = None
+    _record: EventRecord | None = None
+    _ended_legs: tuple[Leg, ...] | None = None
+    _spent: tuple[datetime, float] | None = None
+
+    @property
+    def journal(self) -> Journal:
+        return Journal.of(self.folder, self.clock)
+
+    @property
+    def ledger(self) -> Ledger:
+        if self._ledger is None:
+            self._ledger = Ledger.of(self.folder, self.clock)
+        return self._ledger
+
+    @property
+    def record(self) -> EventRecord:
+        if self._record is None:
+            self._record = EventRecord(self.folder)
+        return self._record
+
+    @property
+    def steps(self) -> int:
+        steps = self.job_document.job.training.steps
+        assert steps is not None, "checked before anything is bought"
+        return steps
+
+    def begin_leg(self, monitor: Monitor) -> None:
+        """Follow a new generation; those before it have ended."""
+        self.monitor = monitor
+        self._ended_legs = tuple(leg for leg in legs(self.folder) if leg.generation < monitor.generation)
+
+    @property
+    def egress_usd(self) -> float:
+        """What the traffic of all generations has cost until now."""
+        ended = self._ended_legs if self._ended_legs is not None else legs(self.folder)
+        usd = egress.usd(ended)
+        if self.monitor is not None:
+            usd += egress.usd_per_step(self.document) * self.monitor.steps_done
+        return usd
+
+    @property
+    def pending_usd(self) -> float:
+        """What nodes that are being created may have cost already."""
+        if self.pending_since is None:
+            return 0.0
+        return self.pending_usd_per_hour * (self.clock.now() - self.pending_since) / timedelta(hours=1)
+
+    @property
+    def spent_usd(self) -> float:
+        """Return what is spent, all-in; the ledger is read at most once a second, because displays ask often."""
+        now = self.clock.now()
+        if self._spent is None or abs((now - self._spent[0]).total_seconds()) >= 1.0:
+            self._spent = (now, self.ledger.spent_usd(now))
+        return self._spent[1] + self.egress_usd + self.pending_usd
+
+    @property
+    def saved_step(self) -> int:
+        """The step from which a new generation would go on."""
+        recorded = [leg.monitor.checkpoint_step for leg in legs(self.folder)]
+        return max((step for step in recorded if step is not None), default=0)
+
+    @property
+    def checkpoints_dir(self) -> Path:
+        """Where checkpoints lie: the job's own folder where it names one, else inside the run."""
+        chosen = self.job_document.job.checkpoint.to
+        if chosen is None or "://" in chosen:
+            return self.folder.checkpoints_dir
+        return Path(chosen).expanduser().absolute()
+
+    def left(self) -> Left:
+        """Return what remains of iterations, money and time."""
+        limits = self.job_document.constraints
+        now = self.clock.now()
+        end = self.expires_at
+        if limits.deadline is not None:
+            end = min(end, self.started_at + timedelta(seconds=limits.deadline))
+        spent = self.ledger.spent_usd(now) + self.egress_usd + self.pending_usd
+        usd = None if limits.budget_usd is None else limits.budget_usd - spent
+        return Left(
+            steps=max(1, self.steps - self.saved_step),
+            usd=usd,
+            usd_alone=usd,
+            seconds=(end - now).total_seconds(),
+            life_s=(self.expires_at - now).total_seconds(),
+        )
+
+    def blocked(self) -> frozenset[str]:
+        """Return the offers that had no capacity a short while ago."""
+        now = self.clock.now()
+        return frozenset(offer for offer, until in self.blocked_until.items() if until > now)
+
+    def show(self, activity: str) -> None:
+        self.activity = activity
+        self.observer.progress(self.progress())
+
+    def on_resource(self, progress: Progress) -> None:
+        self.observer.resource(f"{progress.key}: {progress.action} {progress.step}")
+
+    def progress(self) -> RunProgress:
+        """Return the moment that displays show."""
+        monitor, prediction = self.monitor, self.document.prediction
+        assert prediction is not None
+        return RunProgress(
+            activity=self.activity,
+            step=monitor.step if monitor else 0,
+            steps=self.steps,
+            loss=monitor.loss if monitor else None,
+            unigram_entropy=monitor.unigram_entropy if monitor else None,
+            tokens_per_s=monitor.tokens_per_s if monitor else None,
+            planned_iteration_s=prediction.iteration_s_replay,
+            calibrated_iteration_s=self.calibrated_s,
+            measured_iteration_s=monitor.measured_iteration_s if monitor else None,
+            spent_usd=self.spent_usd,
+            budget_usd=self.job_document.constraints.budget_usd,
+            expires_at=self.expires_at,
+            nodes=len(self.links),
+            verification=monitor.verification if monitor else None,
+        )

@@ -1,0 +1,294 @@
+"""The controller of one run: provision, start generations until one finishes, tear down whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import zlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from sailor_cloud.errors import LaunchError, SailorError
+from sailor_cloud.launch import nodes
+from sailor_cloud.launch.announce import announce, how_to_go_on
+from sailor_cloud.launch.budget import BudgetGuard
+from sailor_cloud.launch.context import RunContext
+from sailor_cloud.launch.generation import End, Generation, Result
+from sailor_cloud.launch.growth import Growth
+from sailor_cloud.launch.notify import Notice
+from sailor_cloud.launch.options import Ending, Outcome
+from sailor_cloud.launch.record import generations, legs, new_monitor, read_plan, write_plan
+from sailor_cloud.launch.replan import same_shape
+from sailor_cloud.launch.run_spec import build_spec, plan_hash
+from sailor_cloud.launch.spending import SpendingWatch
+from sailor_cloud.launch.stopping import Stopped
+from sailor_cloud.launch.teardown import close_books
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.plan import Plan
+from sailor_cloud.run.journal import Event, read
+
+logger = logging.getLogger(__name__)
+
+_ENDING_EVENTS = {Ending.FAILED: Event.TRAINING_FAILED, Ending.INTERRUPTED: Event.INTERRUPTED}
+
+# Somebody else took the port between the look and its use; another one will do.
+_PORT_TAKEN = "EADDRINUSE"
+
+
+@dataclass(slots=True)
+class Controller:
+    """Carries out one run. `request_stop` may be called from a signal handler at any time."""
+
+    context: RunContext
+    _retries: int = 0
+    _failed_at: int = -1
+    _recoveries: int = 0
+    _checked: Plan | None = None
+
+    def request_stop(self) -> None:
+        """Stop what goes on and tear down."""
+        self.context.stop.request(Ending.INTERRUPTED)
+
+    async def run(self) -> Outcome:
+        """Train to the end of the job and tear down, whatever happens in between."""
+        context = self.context
+        ending, message, bug = Ending.FAILED, "", None
+        try:
+            async with self._spending_watched():
+                ending = await self._train()
+        except Stopped as stopped:
+            ending = stopped.ending
+        except nodes.ShortfallError as shortfall:
+            ending, message = shortfall.ending, str(shortfall)
+        except SailorError as error:
+            # An interrupted Terraform reports an error of its own; the interrupt is what happened.
+            if context.stop.ending is not None:
+                ending = context.stop.ending
+            else:
+                message = str(error)
+        except Exception as error:
+            # Whatever it is, what was bought is removed before it is reported.
+            bug, message = error, f"{type(error).__name__}: {error}"
+        if ending in (Ending.BUDGET, Ending.DEADLINE):
+            message = f"{message}; {how_to_go_on(context)}" if message else how_to_go_on(context)
+        context.journal.append(
+            _ENDING_EVENTS.get(ending, Event.TRAINING_FINISHED), outcome=ending.value, message=message
+        )
+        outcome = await self._tear_down(ending, message)
+        if bug is not None:
+            raise bug
+        return outcome
+
+    @contextlib.asynccontextmanager
+    async def _spending_watched(self) -> AsyncIterator[None]:
+        context = self.context
+        guard = BudgetGuard.of(
+            context.job_document, started_at=context.started_at, reserve_s=context.options.teardown_reserve_s
+        )
+        watch = asyncio.ensure_future(SpendingWatch(context, guard, context.options.watch_s).run())
+        try:
+            yield
+        finally:
+            watch.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watch
+
+    async def _tear_down(self, ending: Ending, message: str) -> Outcome:
+        context = self.context
+        for link in context.links.values():
+            await link.close()
+        context.show("tearing down")
+        destroyed = await context.fleet.destroy(context.on_resource)
+        if ending is Ending.COMPLETED and context.stop.ending is Ending.INTERRUPTED:
+            ending = Ending.INTERRUPTED
+        receipt = close_books(context.folder, context.job_document, destroyed, clock=context.clock, ending=ending)
+        outcome = Outcome(ending=ending, receipt=receipt, message=message)
+        notice = Notice.FINISHED if ending is Ending.COMPLETED else Notice.FAILED
+        text = f"{ending.value}; {receipt.spent_usd:.2f} USD spent" + (f": {message}" if message else "")
+        context.notifier.tell(notice, run=context.folder.run_id, text=text, outcome=ending.value)
+        context.notifier.close()
+        return outcome
+
+    async def _train(self) -> Ending:
+        """Run generations until the training has reached its end or can't go on."""
+        context = self.context
+        generation = await self._taken_over()
+        if generation is None:
+            await nodes.obtain(context, await self._plan_to_begin_with())
+            generation = await self._next_generation()
+        context.notifier.tell(Notice.STARTED, run=context.folder.run_id, text="training started")
+        while True:
+            growth = Growth(context, generation)
+            async with growth.beside():
+                result = await generation.follow()
+            context.journal.append(
+                Event.GENERATION_ENDED, generation=generation.number, step=result.step, end=result.end.value
+            )
+            match result.end:
+                case End.FINISHED:
+                    await self._fetch_logs()
+                    return Ending.COMPLETED
+                case End.STOPPED:
+                    await self._fetch_logs()
+                    context.stop.check()
+                    raise LaunchError("the agents were told to stop by somebody else; see the run's journal")
+                case End.HANDED_OVER:
+                    assert growth.document is not None
+                    await nodes.obtain(context, growth.document)
+                case End.NODES_LOST:
+                    await self._recover(result)
+                case End.FAILED:
+                    await self._retry(result)
+            generation = await self._next_generation()
+
+    async def _plan_to_begin_with(self) -> PlanDocument:
+        """Return the newest plan, or another one where an earlier controller's nodes have gone meanwhile."""
+        context = self.context
+        document = context.document
+        if not generations(context.folder):
+            return document
+        assert document.plan is not None
+        survivors = await nodes.alive(context, document)
+        if len(survivors) == len(document.plan.nodes):
+            return document
+        gone = tuple(sorted({node.id for node in document.plan.nodes} - {node.id for node in survivors}))
+        nodes.lost(context, gone, f"{len(gone)} nodes were lost while no controller was there: {', '.join(gone)}")
+        return await nodes.next_plan(context, document)
+
+    async def _recover(self, result: Result) -> None:
+        """Go on without nodes that are gone, under a new plan or on new nodes."""
+        context = self.context
+        self._recoveries += 1
+        nodes.lost(context, result.lost, result.why)
+        if self._recoveries > context.options.most_recoveries:
+            raise LaunchError(f"nodes were lost {self._recoveries} times; {result.why}")
+        for name in result.lost:
+            if name in context.links:
+                await context.links.pop(name).close()
+        document = await nodes.next_plan(context, context.document, without=result.lost)
+        await nodes.obtain(context, document)
+
+    async def _retry(self, result: Result) -> None:
+        """Try again after a failure of the job itself, as long as every attempt gets further than the last.
+
+        Code that fails at the same step again, or before the first, will do so until the budget is gone.
+        """
+        context = self.context
+        await self._fetch_logs()
+        stuck = (result.step <= self._failed_at or result.step == 0) and _PORT_TAKEN not in result.why
+        self._retries += 1
+        if result.final or stuck or self._retries > context.options.most_retries:
+            times = f"failed {self._retries} times, and not further on than before; " if self._retries > 1 else ""
+            raise LaunchError(f"{times}{result.why}\nall logs: {context.folder.logs_dir}")
+        self._failed_at = result.step
+        context.observer.note(f"step {result.step}: {result.why}\ntrying again from step {context.saved_step}")
+
+    async def _next_generation(self) -> Generation:
+        """Start a new world of ranks on the nodes that there are."""
+        context = self.context
+        number = max(generations(context.folder), default=0) + 1
+        document = context.document
+        assert document.plan is not None
+        if number > 1:
+            write_plan(context.folder, number, document)
+        digest = plan_hash(document.plan)
+        context.calibrated_s = None
+        context.begin_leg(new_monitor(context.job_document, number))
+        await context.stop.unless_stopped(self._start(number, digest))
+        return self._generation(number, digest)
+
+    async def _start(self, number: int, digest: str) -> None:
+        context, document = self.context, self.context.document
+        assert document.plan is not None
+        links = context.links
+        await asyncio.gather(*(link.ensure_agent() for link in links.values()))
+        check = self._checked is None or not same_shape(self._checked, document.plan)
+        spec = build_spec(
+            document,
+            context.decoder,
+            {name: link.node for name, link in links.items()},
+            run_id=context.folder.run_id,
+            generation=number,
+            master_port=await links[document.plan.pipelines[0].stages[0].node].free_port(self._port_choice(number)),
+            checkpoint_directory=str(context.checkpoints_dir),
+            expires_at=context.expires_at,
+            steps=context.steps,
+            check=check,
+        )
+        self._checked = document.plan
+        context.journal.append(Event.GENERATION_STARTED, generation=number, spec=spec.sha256)
+        path, content = f"generations/{number}/spec.json", spec.to_json().encode()
+        await asyncio.gather(*(link.write(path, content) for link in links.values()))
+        # The folder's name need not be the node's id, so the agent is told which of the spec's nodes it is.
+        await asyncio.gather(
+            *(
+                link.command("start", generation=number, plan_hash=digest, spec=path, node=name)
+                for name, link in links.items()
+            )
+        )
+        context.show("starting ranks")
+
+    def _port_choice(self, number: int) -> int:
+        """Return where to begin to look for a port; runs that begin together on one machine look elsewhere each."""
+        return zlib.crc32(self.context.folder.run_id.encode()) + number
+
+    def _generation(self, number: int, digest: str) -> Generation:
+        context = self.context
+        assert context.monitor is not None
+        return Generation(
+            number=number,
+            digest=digest,
+            document=context.document,
+            links=tuple(context.links.values()),
+            fleet=context.fleet,
+            monitor=context.monitor,
+            record=context.record,
+            clock=context.clock,
+            options=context.options,
+            stop=context.stop,
+            on_event=lambda event, monitor: announce(context, event, monitor),
+            on_poll=lambda: context.observer.progress(context.progress()),
+        )
+
+    async def _taken_over(self) -> Generation | None:
+        """Return the generation that an earlier controller started and that goes on, or None where there is none."""
+        context = self.context
+        number = max(generations(context.folder), default=0)
+        ended = [e.data["generation"] for e in read(context.folder.journal_file) if e.event is Event.GENERATION_ENDED]
+        if number == 0 or number in ended:
+            return None
+        context.document = document = read_plan(context.folder, number)
+        assert document.plan is not None
+        running = await context.fleet.running(document)
+        context.show("connecting")
+        if running != {node.id for node in document.plan.nodes} or not await self._reconnected(document):
+            return None
+        recorded = next(leg for leg in legs(context.folder) if leg.generation == number)
+        context.begin_leg(recorded.monitor)
+        self._checked = document.plan
+        context.show("training")
+        context.observer.note(f"took over generation {number} at step {recorded.monitor.step}")
+        return self._generation(number, plan_hash(document.plan))
+
+    async def _reconnected(self, document: PlanDocument) -> bool:
+        """Connect to the agents of a plan; False where one has died."""
+        context = self.context
+        applied = await context.fleet.found(document)
+        for link in await context.stop.unless_stopped(context.fleet.connect(applied)):
+            context.links[link.node.id] = link
+        context.applied_nodes = {node.id: node for node in applied}
+        states = [await link.health() for link in context.links.values()]
+        return all(state == "well" for state in states)
+
+    async def _fetch_logs(self) -> None:
+        context = self.context
+        context.show("fetching logs")
+        for name, link in context.links.items():
+            target = context.folder.logs_dir / name
+            target.mkdir(mode=0o700, exist_ok=True)
+            try:
+                await link.fetch_logs(target)
+            except LaunchError as error:
+                context.observer.note(f"the logs of node {name} could not be fetched: {error}")
+        context.journal.append(Event.RESULTS_FETCHED)

@@ -1,0 +1,39 @@
+"""Puts together what a run has cost, from its folder alone."""
+
+from __future__ import annotations
+
+from sailor_cloud.clock import Clock
+from sailor_cloud.launch import egress
+from sailor_cloud.launch.record import last_monitor, legs
+from sailor_cloud.run.costs import RunCosts
+from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.run.journal import read
+from sailor_cloud.run.ledger import Ledger
+from sailor_cloud.run.state import Phase, fold
+from sailor_cloud.units import SECONDS_PER_HOUR
+
+
+def run_costs(folder: RunFolder, *, clock: Clock) -> RunCosts:
+    """Return the money of one run; asks no node and no cloud."""
+    document, ledger, now = folder.read_document(), Ledger.of(folder, clock), clock.now()
+    recorded = legs(folder)
+    gone = fold(read(folder.journal_file)).phase is Phase.GONE
+    traffic = 0.0 if gone else egress.usd(recorded)
+    spent, rate = ledger.spent_usd(now) + traffic, ledger.usd_per_hour()
+    monitor = last_monitor(recorded, document)
+    steps, pace = document.job.training.steps, monitor.measured_iteration_s
+    projected = spent if gone else None
+    if not gone and steps is not None and pace is not None:
+        left = max(0, steps - monitor.step)
+        newest = recorded[-1].document
+        projected = spent + left * (pace * rate / SECONDS_PER_HOUR + egress.usd_per_step(newest))
+    return RunCosts(
+        run_id=folder.run_id,
+        lines=ledger.lines(now),
+        egress_usd=traffic,
+        spent_usd=spent,
+        usd_per_hour=rate,
+        projected_usd=projected,
+        planned_usd=document.cost.total_usd if document.cost else None,
+        budget_usd=document.constraints.budget_usd,
+    )

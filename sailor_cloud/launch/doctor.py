@@ -1,0 +1,104 @@
+"""Checks what this machine has for running sailor-cloud."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import socket
+import sys
+from dataclasses import dataclass
+
+from sailor_cloud import resources
+from sailor_cloud.errors import ProvisionError
+from sailor_cloud.provision.terraform_binary import find_terraform
+from sailor_cloud.units import GIB
+
+LEAST_FREE_BYTES = 2 * GIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing that was looked at; `needed_for` says what fails without it, `advice` what to do."""
+
+    name: str
+    ok: bool
+    found: str
+    needed_for: str
+    advice: str = ""
+
+
+def examine() -> tuple[Check, ...]:
+    """Return all checks; none of them changes anything or uses the network."""
+    return (
+        _python(),
+        _terraform(),
+        _package("torch", "training on this machine"),
+        _package("deepspeed", "training on this machine"),
+        _loopback(),
+        _home(),
+        _disk(),
+    )
+
+
+def _python() -> Check:
+    ok = sys.version_info >= (3, 11)
+    return Check(
+        name="Python", ok=ok, found=platform.python_version(), needed_for="everything", advice="use 3.11 or newer"
+    )
+
+
+def _terraform() -> Check:
+    try:
+        binary = find_terraform()
+    except ProvisionError as error:
+        return Check(name="Terraform", ok=False, found="none", needed_for="up, down", advice=str(error))
+    return Check(
+        name="Terraform",
+        ok=True,
+        found=f"{binary.version} ({binary.kind}: {' '.join(binary.command)})",
+        needed_for="up, down",
+    )
+
+
+def _package(name: str, needed_for: str) -> Check:
+    if importlib.util.find_spec(name) is None:
+        advice = "pip install 'sailor-cloud[runtime]'"
+        return Check(name=name, ok=False, found="not installed", needed_for=needed_for, advice=advice)
+    return Check(name=name, ok=True, found=importlib.metadata.version(name), needed_for=needed_for)
+
+
+def _loopback() -> Check:
+    address = "127.83.65.73"
+    try:
+        with socket.socket() as probe:
+            probe.bind((address, 0))
+    except OSError as error:
+        advice = "local nodes need Linux, where all of 127.0.0.0/8 is this machine"
+        return Check(name="loopback", ok=False, found=str(error), needed_for="local nodes", advice=advice)
+    return Check(name="loopback", ok=True, found="addresses of 127.0.0.0/8 can be used", needed_for="local nodes")
+
+
+def _home() -> Check:
+    folder = resources.home()
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    ok = os.access(existing, os.W_OK)
+    advice = "" if ok else "set SAILOR_CLOUD_HOME to a folder that you may write to"
+    found = f"{folder} ({'writable' if ok else f'{existing} is not writable'})"
+    return Check(name="run folder", ok=ok, found=found, needed_for="up, down, status", advice=advice)
+
+
+def _disk() -> Check:
+    folder = resources.home()
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    free = shutil.disk_usage(existing).free
+    ok = free >= LEAST_FREE_BYTES
+    return Check(
+        name="disk",
+        ok=ok,
+        found=f"{free / GIB:.0f} GiB free",
+        needed_for="checkpoints and logs",
+        advice="" if ok else f"free at least {LEAST_FREE_BYTES / GIB:.0f} GiB",
+    )

@@ -1,0 +1,266 @@
+"""One generation: a world of ranks under one plan, from its start to its end, whatever the end is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from sailor_cloud.clock import Clock
+from sailor_cloud.errors import LaunchError
+from sailor_cloud.launch.events import AgentEvent
+from sailor_cloud.launch.fleet import Fleet, Health, Link, UnreachableError
+from sailor_cloud.launch.monitor import Failure, Monitor
+from sailor_cloud.launch.options import LaunchOptions
+from sailor_cloud.launch.record import EventRecord
+from sailor_cloud.launch.stopping import StopSignal
+from sailor_cloud.model.document import PlanDocument
+
+logger = logging.getLogger(__name__)
+
+_CALM_REASONS = frozenset({"finished", "requested"})
+
+# How gloo, NCCL and sockets say that the other end has gone.
+_LOST_NEIGHBOUR = ("Connection closed by peer", "Connection reset by peer", "remote process exited", "Broken pipe")
+
+
+class End(StrEnum):
+    """How a generation ended."""
+
+    FINISHED = "finished"
+    STOPPED = "stopped"
+    HANDED_OVER = "handed over"
+    NODES_LOST = "nodes lost"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """The end of a generation; `why` is for people. `final`: trying again can't help."""
+
+    end: End
+    step: int
+    lost: tuple[str, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    why: str = ""
+    final: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Generation:
+    """Follows the agents of a generation that was started, by this process or by one before it."""
+
+    number: int
+    digest: str
+    document: PlanDocument
+    links: Sequence[Link]
+    fleet: Fleet
+    monitor: Monitor
+    record: EventRecord
+    clock: Clock
+    options: LaunchOptions
+    stop: StopSignal
+    on_event: Callable[[AgentEvent, Monitor], None]
+    on_poll: Callable[[], None]
+    handover: asyncio.Event = field(default_factory=asyncio.Event)
+    _silent_since: dict[str, float] = field(default_factory=dict)
+    _last_event_s: float = 0.0
+    _begun_s: float = 0.0
+    _noticed_s: float | None = None
+    _saved_before: int = 0
+
+    async def follow(self) -> Result:
+        """Read events until the generation has ended. A stop request is carried out with a last checkpoint."""
+        self._begun_s = self._last_event_s = self.clock.monotonic_s()
+        while True:
+            await self._poll()
+            if len(self.monitor.stopped) == len(self.links) and self._all_calm():
+                return self._result(End.STOPPED if self._asked_to_stop() else End.FINISHED)
+            if self.stop.ending is not None:
+                await self._stop_ranks()
+                return self._result(End.STOPPED)
+            if self.handover.is_set():
+                await self._stop_ranks()
+                return self._result(End.FINISHED if self._finished() else End.HANDED_OVER)
+            lost = await self._lost_nodes()
+            if lost:
+                return self._result(End.NODES_LOST, lost=lost, why=f"{_nodes(lost)} lost")
+            if self._leaving_is_due():
+                return await self._leave()
+            if self._failed() or await self._agents_are_silent():
+                return await self._diagnosed()
+            await asyncio.sleep(self.options.poll_s)
+
+    async def _poll(self) -> None:
+        now = self.clock.monotonic_s()
+        batches = await asyncio.gather(*(self._events_of(link) for link in self.links))
+        for link, batch in zip(self.links, batches, strict=True):
+            name = link.node.id
+            if batch is None:
+                self._silent_since.setdefault(name, now)
+                continue
+            self._silent_since.pop(name, None)
+            for event in self.record.append(name, batch):
+                self._last_event_s = now
+                self.monitor.apply(name, event)
+                self.on_event(event, self.monitor)
+        self.on_poll()
+
+    async def _events_of(self, link: Link) -> list[AgentEvent] | None:
+        """Return a node's new events, or None where it does not answer."""
+        try:
+            return await asyncio.wait_for(link.new_events(), self.options.poll_timeout_s)
+        except (UnreachableError, TimeoutError) as error:
+            logger.info("node %s does not answer: %s", link.node.id, error)
+            return None
+
+    async def _lost_nodes(self) -> tuple[str, ...]:
+        """Return nodes that are given up: silent for too long, or silent and gone as their provider says."""
+        if not self._silent_since:
+            return ()
+        running = await self.fleet.running(self.document)
+        now = self.clock.monotonic_s()
+        return tuple(
+            sorted(
+                name
+                for name, since in self._silent_since.items()
+                if name not in running or now - since >= self.options.lost_after_s
+            )
+        )
+
+    def _leaving_is_due(self) -> bool:
+        """Whether a node is about to be taken away and what it holds has been saved, or there is no more time."""
+        if not self.monitor.leaving & {link.node.id for link in self.links}:
+            return False
+        if self._noticed_s is None:
+            self._noticed_s = self.clock.monotonic_s()
+            self._saved_before = len(self.monitor.checkpoints)
+        waited = self.clock.monotonic_s() - self._noticed_s
+        return len(self.monitor.checkpoints) > self._saved_before or waited >= self.options.preemption_wait_s
+
+    async def _leave(self) -> Result:
+        await self._stop_ranks()
+        if self._finished():
+            return self._result(End.FINISHED)
+        leaving = tuple(sorted(self.monitor.leaving & {link.node.id for link in self.links}))
+        return self._result(End.NODES_LOST, lost=leaving, why=f"{_nodes(leaving)} being taken away by the provider")
+
+    def _failed(self) -> bool:
+        return bool(self.monitor.failures or self.monitor.refused) or not self._all_calm()
+
+    def _all_calm(self) -> bool:
+        return all(reason in _CALM_REASONS for reason in self.monitor.stopped.values())
+
+    def _finished(self) -> bool:
+        return "finished" in self.monitor.stopped.values() and self._all_calm()
+
+    def _asked_to_stop(self) -> bool:
+        return "requested" in self.monitor.stopped.values()
+
+    async def _agents_are_silent(self) -> bool:
+        """Whether an agent did not begin in time, or has died since."""
+        now = self.clock.monotonic_s()
+        unstarted = len(self.monitor.started) < len(self.links) and now - self._begun_s > self.options.agent_timeout_s
+        if not unstarted and now - self._last_event_s <= self.options.silence_s:
+            return False
+        self._last_event_s = now
+        states = await self._health()
+        return unstarted or any(state is Health.AGENT_DEAD for state in states.values())
+
+    async def _health(self) -> dict[str, Health]:
+        async def of(link: Link) -> Health:
+            try:
+                return await asyncio.wait_for(link.health(), self.options.poll_timeout_s)
+            except TimeoutError:
+                return Health.UNREACHABLE
+
+        states = await asyncio.gather(*(of(link) for link in self.links))
+        return {link.node.id: state for link, state in zip(self.links, states, strict=True)}
+
+    async def _diagnosed(self) -> Result:
+        """Find out whether a failure is the job's own or comes from a node that has gone.
+
+        Ranks fail within milliseconds of a neighbour's death, long before the death itself can be seen.
+        """
+        until = self.clock.monotonic_s() + self.options.settle_s
+        while self.clock.monotonic_s() < until and len(self.monitor.stopped) < len(self.links):
+            await asyncio.sleep(self.options.poll_s)
+            await self._poll()
+        if self._finished() and len(self.monitor.stopped) == len(self.links):
+            return self._result(End.FINISHED)
+        states = await self._health()
+        while any(state is Health.UNREACHABLE for state in states.values()):
+            for name, state in states.items():
+                if state is Health.UNREACHABLE:
+                    self._silent_since.setdefault(name, self.clock.monotonic_s())
+            lost = await self._lost_nodes()
+            if lost:
+                return self._result(End.NODES_LOST, lost=lost, why=f"{_nodes(lost)} lost")
+            self.stop.check()
+            await asyncio.sleep(self.options.poll_s)
+            states = await self._health()
+        return self._failure([name for name, state in states.items() if state is Health.AGENT_DEAD])
+
+    def _failure(self, dead_agents: list[str]) -> Result:
+        failures = tuple(self.monitor.failures)
+        if failures:
+            first = min(failures, key=lambda failure: (not failure.final, _lost_neighbour(failure), failure.at))
+            why, final = f"{first}; its last lines:\n{first.tail.rstrip()}", first.final
+        elif self.monitor.refused:
+            node, reason = sorted(self.monitor.refused.items())[0]
+            why, final = f"the agent on node {node} refused the generation: {reason}", True
+        elif dead_agents:
+            why, final = f"the agent on {_nodes(dead_agents)} has died", False
+        else:
+            late = sorted({link.node.id for link in self.links} - self.monitor.started)
+            reasons = ", ".join(f"{node}: {reason}" for node, reason in sorted(self.monitor.stopped.items()))
+            why = f"training stopped before its end ({reasons})" if reasons else ""
+            if late and not reasons:
+                why = f"the agent on {_nodes(late)} did not begin within {self.options.agent_timeout_s:.0f} s"
+            final = False
+        return self._result(End.FAILED, failures=failures, why=why or "the agents fell silent", final=final)
+
+    async def _stop_ranks(self) -> None:
+        """Have the ranks save a checkpoint and end, as far as they can within the time for it."""
+        waiting = [link for link in self.links if link.node.id not in self.monitor.stopped]
+        orders = (
+            asyncio.wait_for(
+                link.command("stop", generation=self.number, plan_hash=self.digest), self.options.poll_timeout_s
+            )
+            for link in waiting
+        )
+        for link, answer in zip(waiting, await asyncio.gather(*orders, return_exceptions=True), strict=True):
+            if isinstance(answer, LaunchError | TimeoutError):
+                logger.info("node %s was not told to stop: %s", link.node.id, answer)
+            elif isinstance(answer, BaseException):
+                raise answer
+        until = self.clock.monotonic_s() + self.options.stop_timeout_s
+        while self.clock.monotonic_s() < until:
+            await self._poll()
+            expected = [link for link in self.links if link.node.id not in self._silent_since]
+            if all(link.node.id in self.monitor.stopped for link in expected):
+                return
+            await asyncio.sleep(self.options.poll_s)
+        logger.warning("generation %d: some agents did not stop in time; they end with their nodes", self.number)
+
+    def _result(
+        self,
+        end: End,
+        *,
+        lost: tuple[str, ...] = (),
+        failures: tuple[Failure, ...] = (),
+        why: str = "",
+        final: bool = False,
+    ) -> Result:
+        return Result(end=end, step=self.monitor.step, lost=lost, failures=failures, why=why, final=final)
+
+
+def _lost_neighbour(failure: Failure) -> bool:
+    """Whether a rank failed because another one had; agents see both within the same few milliseconds."""
+    return any(sign in failure.tail for sign in _LOST_NEIGHBOUR)
+
+
+def _nodes(names: Sequence[str]) -> str:
+    return f"node {names[0]}" if len(names) == 1 else f"nodes {', '.join(names)}"

@@ -1,0 +1,132 @@
+"""Folds the events of all agents into what is known of the training."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field
+from typing import Any
+
+from sailor_cloud.run.progress import Verification
+
+# What a rank exits with when it refuses its spec; see sailor_runtime.training.__main__.
+REFUSED_EXIT_CODE = 2
+
+# The first steps of a generation fill caches and allocators; they say little about the pace of the rest.
+UNSETTLED_STEPS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A rank that ended before its time; `final` where the runtime itself refused to go on."""
+
+    node: str
+    rank: int
+    how: str
+    tail: str
+    at: float = 0.0
+    final: bool = False
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} on node {self.node} {self.how}"
+
+
+@dataclass(slots=True)
+class Monitor:
+    """What the agents have said about one generation so far."""
+
+    generation: int
+    tokens_per_iteration: int
+    step: int = 0
+    loss: float | None = None
+    first_loss: float | None = None
+    unigram_entropy: float | None = None
+    iteration_seconds: list[float] = field(default_factory=list)
+    verification: Verification | None = None
+    calibration: dict[str, Any] | None = None
+    checkpoints: list[dict[str, Any]] = field(default_factory=list)
+    hello: set[str] = field(default_factory=set)
+    started: set[str] = field(default_factory=set)
+    refused: dict[str, str] = field(default_factory=dict)
+    leaving: set[str] = field(default_factory=set)
+    stopped: dict[str, str] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
+
+    def apply(self, node: str, event: dict[str, Any]) -> None:
+        """Take in one event of one node's agent; events of other generations are ignored."""
+        kind = event["event"]
+        if kind == "hello":
+            self.hello.add(node)
+            return
+        if kind == "preempt_notice":
+            self.leaving.add(node)
+            return
+        if event.get("generation") not in (None, self.generation):
+            return
+        match kind:
+            case "step":
+                self._step(event)
+            case "verified":
+                self.verification = Verification(
+                    steps=event["steps"],
+                    max_abs_difference=event["max_abs_difference"],
+                    tolerance=event["tolerance"],
+                )
+            case "calibrated":
+                self.calibration = event
+            case "data":
+                self.unigram_entropy = event["unigram_entropy"]
+            case "checkpoint":
+                self.checkpoints.append(event)
+            case "generation_started":
+                self.started.add(node)
+            case "refused" if "rank" not in event:
+                self.refused[node] = event.get("reason", "no reason given")
+            case "rank_dead":
+                signal, code = event.get("signal"), event.get("exit_code")
+                how = f"ended with signal {signal}" if signal else f"ended with exit code {code}"
+                self.failures.append(_failure(node, event, how))
+            case "rank_hung":
+                how = f"has shown no sign of life for {event.get('silent_s', 0.0):.0f} s"
+                self.failures.append(_failure(node, event, how))
+            case "stopped":
+                self.stopped[node] = event["reason"]
+
+    def _step(self, event: dict[str, Any]) -> None:
+        self.step = event["step"]
+        self.loss = event["loss"]
+        if self.first_loss is None:
+            self.first_loss = event["loss"]
+        # One event may stand for several iterations of equal length.
+        self.iteration_seconds.extend([event["iteration_s"]] * int(event.get("iterations", 1)))
+
+    @property
+    def steps_done(self) -> int:
+        """Iterations of this generation, those done again after a checkpoint included."""
+        return len(self.iteration_seconds)
+
+    @property
+    def checkpoint_step(self) -> int | None:
+        """The newest step that this generation saved."""
+        return max((int(saved["step"]) for saved in self.checkpoints), default=None)
+
+    @property
+    def measured_iteration_s(self) -> float | None:
+        """The median iteration time since the pace has settled."""
+        settled = self.iteration_seconds[UNSETTLED_STEPS:]
+        return statistics.median(settled) if settled else None
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        measured = self.measured_iteration_s
+        return self.tokens_per_iteration / measured if measured else None
+
+
+def _failure(node: str, event: dict[str, Any], how: str) -> Failure:
+    return Failure(
+        node=node,
+        rank=event["rank"],
+        how=how,
+        tail=event.get("tail", ""),
+        at=event.get("ts", 0.0),
+        final=event.get("exit_code") == REFUSED_EXIT_CODE,
+    )

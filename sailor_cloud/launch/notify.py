@@ -1,0 +1,94 @@
+"""Tells a webhook what happens to a run. The address and its token come from the environment only."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+logger = logging.getLogger(__name__)
+
+URL_VARIABLE = "SAILOR_CLOUD_WEBHOOK_URL"
+TOKEN_VARIABLE = "SAILOR_CLOUD_WEBHOOK_TOKEN"
+TIMEOUT_S = 10.0
+ATTEMPTS = 3
+
+
+class Notice(StrEnum):
+    """What a webhook is told about."""
+
+    STARTED = "started"
+    BUDGET_50 = "budget-50"
+    BUDGET_80 = "budget-80"
+    BUDGET_100 = "budget-100"
+    PREEMPTED = "preempted"
+    FINISHED = "finished"
+    FAILED = "failed"
+
+
+class Notifier(Protocol):
+    def tell(self, notice: Notice, *, run: str, text: str, **details: Any) -> None:
+        """Pass a notice on; never fails and never waits."""
+
+    def close(self) -> None:
+        """Wait a little for notices under way."""
+
+
+class NoNotifier:
+    """Nobody wants to know."""
+
+    def tell(self, notice: Notice, *, run: str, text: str, **details: Any) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass(slots=True)
+class Webhook:
+    """Posts {event, run, text, ...} as JSON; `text` is what chat services show."""
+
+    url: str
+    token: str | None = None
+    _threads: list[threading.Thread] = field(default_factory=list)
+
+    def tell(self, notice: Notice, *, run: str, text: str, **details: Any) -> None:
+        body = json.dumps({"event": notice.value, "run": run, "text": text, **details}).encode()
+        thread = threading.Thread(target=self._post, args=(body, notice), daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def close(self) -> None:
+        for thread in self._threads:
+            thread.join(TIMEOUT_S)
+
+    def _post(self, body: bytes, notice: Notice) -> None:
+        headers = {"Content-Type": "application/json"}
+        if self.token:
+            headers["Authorization"] = f"Bearer {self.token}"
+        request = urllib.request.Request(self.url, data=body, headers=headers, method="POST")
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                with urllib.request.urlopen(request, timeout=TIMEOUT_S):
+                    return
+            except (urllib.error.URLError, OSError, ValueError) as error:
+                # The address may hold a secret of its own, so it is not named.
+                logger.warning("webhook, notice %s, attempt %d: %s", notice, attempt, type(error).__name__)
+
+
+def notifier_from(environment: Mapping[str, str] | None = None) -> Notifier:
+    """Return the webhook that the environment names, or one that tells nobody."""
+    variables = os.environ if environment is None else environment
+    url = variables.get(URL_VARIABLE, "")
+    if not url.startswith(("https://", "http://")):
+        if url:
+            logger.warning("%s is not an http address; nobody is notified", URL_VARIABLE)
+        return NoNotifier()
+    return Webhook(url, variables.get(TOKEN_VARIABLE))

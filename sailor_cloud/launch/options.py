@@ -1,0 +1,79 @@
+"""How a run may go on and how it ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sailor_cloud.run.receipt import Receipt
+
+
+class Ending(StrEnum):
+    """Why a run ended."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+    BUDGET = "budget"
+    DEADLINE = "deadline"
+    TORN_DOWN = "torn-down"
+
+
+EXIT_CODES = {
+    Ending.COMPLETED: 0,
+    Ending.FAILED: 1,
+    Ending.INTERRUPTED: 130,
+    Ending.BUDGET: 4,
+    Ending.DEADLINE: 4,
+    Ending.TORN_DOWN: 0,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchOptions:
+    """Limits of the controller; times in seconds."""
+
+    poll_s: float = 0.2
+    # Between looks at what is spent.
+    watch_s: float = 1.0
+    connect_timeout_s: float = 90.0
+    # From the start command until an agent must have begun its generation.
+    agent_timeout_s: float = 30.0
+    stop_timeout_s: float = 20.0
+    # Spending goes on while nodes are being stopped and removed; the budget guard leaves room for this long.
+    teardown_reserve_s: float = 60.0
+    # A node that answers nobody for so long is given up, unless its provider says before that it is gone.
+    lost_after_s: float = 60.0
+    # One look at a node may take so long; then it counts as not answering.
+    poll_timeout_s: float = 10.0
+    # After so long without any event the controller asks whether the agents still live.
+    silence_s: float = 20.0
+    # Between the first sign of a failure and the question whose failure it was: time for the other nodes to speak.
+    settle_s: float = 2.0
+    # From a preemption notice until the generation is ended, saved or not; AWS gives 120 s, GCP 30 s.
+    preemption_wait_s: float = 20.0
+    # Failures of the job's own code that are tried again, each further on than the one before.
+    most_retries: int = 3
+    # Lost nodes and stockouts after which a run gives up.
+    most_recoveries: int = 100
+    # Errors of Terraform or a cloud's API that are tried again, and the pause before that.
+    most_faults: int = 2
+    fault_pause_s: float = 10.0
+    # How long an offer without capacity is left alone.
+    stockout_pause_s: float = 600.0
+    # Between looks whether a plan that was cut down can grow again; None: never.
+    growth_interval_s: float | None = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a run ended, what stands in its receipt, and the text of the failure if there was one."""
+
+    ending: Ending
+    receipt: Receipt
+    message: str = ""
+
+    @property
+    def exit_code(self) -> int:
+        code = EXIT_CODES[self.ending]
+        return code if self.receipt.clean or code not in (0, 4, 130) else 1

@@ -1,0 +1,132 @@
+"""Translates a PlanDocument and the nodes bought for it into the spec that the runtime reads."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from datetime import datetime
+
+from sailor_cloud.errors import RequestError
+from sailor_cloud.model.decoder import Decoder
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.plan import Plan
+from sailor_cloud.provision.nodes import ReachableNode
+from sailor_runtime import spec as rt
+
+VERIFY_STEPS = 5
+
+
+def plan_hash(plan: Plan) -> str:
+    """Return the SHA-256 of the plan's canonical JSON; agents refuse commands for another plan."""
+    from pydantic import TypeAdapter
+
+    value = TypeAdapter(Plan).dump_python(plan, mode="json")
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def build_spec(
+    document: PlanDocument,
+    decoder: Decoder,
+    nodes: Mapping[str, ReachableNode],
+    *,
+    run_id: str,
+    generation: int,
+    master_port: int,
+    checkpoint_directory: str,
+    expires_at: datetime,
+    steps: int | None = None,
+    check: bool = True,
+) -> rt.RunSpec:
+    """Return the spec of one generation. Raises RequestError where the runtime can't do what the job asks.
+
+    `steps` is the last step of the whole run where the document is the plan for what was left of it. `check`: compare
+    with one process and calibrate before training.
+    """
+    plan, prediction, job = document.plan, document.prediction, document.job
+    if plan is None or prediction is None:
+        raise RequestError("the document holds no plan; it is infeasible")
+    last_step = steps if steps is not None else job.training.steps
+    if last_step is None:
+        raise RequestError("training.steps is missing; a run needs the number of steps")
+    training = job.training
+    return rt.RunSpec(
+        spec_version=rt.SPEC_VERSION,
+        run=run_id,
+        generation=generation,
+        plan_hash=plan_hash(plan),
+        zero_stage=plan.zero_stage,
+        model=_model(decoder),
+        training=rt.TrainingSpec(
+            global_batch_size=training.global_batch_size,
+            sequence_length=training.sequence_length,
+            steps=last_step,
+            optimizer=training.optimizer.value,
+            learning_rate=training.learning_rate,
+            weight_decay=training.weight_decay,
+            schedule=training.schedule.value,
+            warmup_steps=training.warmup_steps,
+            gradient_clipping=training.gradient_clipping,
+            dropout=training.dropout,
+            precision=plan.precision.value,
+            seed=training.seed,
+        ),
+        data=rt.DataSpec(source=job.data.source, format=job.data.format.value, tokenizer=job.data.tokenizer),
+        checkpoint=rt.CheckpointSpec(
+            directory=checkpoint_directory, every_s=job.checkpoint.every, keep=job.checkpoint.keep
+        ),
+        nodes=tuple(
+            rt.NodeSpec(id=node.id, address=node.private_address, accelerator=node.accelerator, devices=node.devices)
+            for node in sorted(nodes.values(), key=lambda node: node.id)
+        ),
+        pipelines=_pipelines(plan),
+        master_address=nodes[plan.pipelines[0].stages[0].node].private_address,
+        master_port=master_port,
+        predicted_iteration_s=prediction.iteration_s_replay,
+        verify_steps=VERIFY_STEPS if check else 0,
+        calibrate=check,
+        expires_at=expires_at.timestamp(),
+    )
+
+
+def _model(decoder: Decoder) -> rt.ModelSpec:
+    return rt.ModelSpec(
+        model_type=decoder.family.value,
+        vocab_size=decoder.vocab_size,
+        hidden_size=decoder.hidden_size,
+        blocks=decoder.blocks,
+        heads=decoder.heads,
+        kv_heads=decoder.kv_heads,
+        ffn_size=decoder.ffn_size,
+        max_positions=decoder.max_positions,
+        embedding_size=decoder.embedding_size,
+        tied_head=decoder.tied_head,
+    )
+
+
+def _pipelines(plan: Plan) -> tuple[rt.PipelineSpec, ...]:
+    pipelines = []
+    rank = 0
+    for pipeline in plan.pipelines:
+        stages = []
+        for stage in pipeline.stages:
+            ranks = tuple(range(rank, rank + stage.tp))
+            rank += stage.tp
+            stages.append(
+                rt.StageSpec(
+                    first_layer=stage.first_layer,
+                    end_layer=stage.end_layer,
+                    node=stage.node,
+                    devices=stage.devices,
+                    ranks=ranks,
+                    recompute=stage.recompute,
+                )
+            )
+        pipelines.append(
+            rt.PipelineSpec(
+                microbatch_size=pipeline.microbatch_size,
+                microbatches=pipeline.microbatches,
+                stages=tuple(stages),
+            )
+        )
+    return tuple(pipelines)

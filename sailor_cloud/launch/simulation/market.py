@@ -1,0 +1,41 @@
+"""What can be bought when, and what is taken away again."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """Devices of one accelerator in one zone."""
+
+    zone: str
+    accelerator: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """How many devices there are at each place from each moment on; `times_s` ascend from 0.
+
+    A place that the trace does not name has none.
+    """
+
+    times_s: tuple[float, ...]
+    devices: Mapping[Place, tuple[int, ...]]
+
+    def available(self, place: Place, at_s: float) -> int:
+        """Return the devices that exist for the run at a moment, those it holds included."""
+        counts = self.devices.get(place)
+        if counts is None:
+            return 0
+        return counts[max(0, bisect.bisect_right(self.times_s, at_s) - 1)]
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        return tuple(sorted(self.devices))
+
+    def scaled_time(self, factor: float) -> Trace:
+        """Return the trace with its moments further apart."""
+        return Trace(times_s=tuple(moment * factor for moment in self.times_s), devices=self.devices)

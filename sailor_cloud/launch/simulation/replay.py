@@ -1,0 +1,164 @@
+"""Runs a job against an availability trace: the whole controller, in simulated time."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from sailor_cloud.launch.context import RunContext
+from sailor_cloud.launch.controller import Controller
+from sailor_cloud.launch.lifetime import life_s
+from sailor_cloud.launch.notify import NoNotifier
+from sailor_cloud.launch.options import LaunchOptions
+from sailor_cloud.launch.record import legs
+from sailor_cloud.launch.replan import Policy, Search
+from sailor_cloud.launch.simulation.fleet import SimulatedFleet
+from sailor_cloud.launch.simulation.market import Place, Trace
+from sailor_cloud.launch.simulation.time import SimulatedClock, run_simulated
+from sailor_cloud.launch.simulation.world import World
+from sailor_cloud.model.decoder import Decoder
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job import Job
+from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.run.journal import Event, Journal
+from sailor_cloud.run.progress import RunProgress
+from sailor_cloud.run.replayed import Replayed
+
+# Looks of the controller are this far apart in simulated time, so a day takes seconds. What it sees it sees later than
+# in reality, by half of this on average.
+LOOK_S = 20.0
+
+OPTIONS = LaunchOptions(
+    poll_s=LOOK_S,
+    watch_s=LOOK_S,
+    settle_s=0.0,
+    silence_s=1e9,
+    agent_timeout_s=1e9,
+    growth_interval_s=600.0,
+    teardown_reserve_s=180.0,
+    most_recoveries=100_000,
+)
+
+
+@dataclass(slots=True)
+class SilentObserver:
+    """Keeps the time of the last step and passes notes on."""
+
+    say: Callable[[str], None] = lambda text: None
+
+    def note(self, text: str) -> None:
+        self.say(text)
+
+    def resource(self, text: str) -> None:
+        pass
+
+    def progress(self, progress: RunProgress) -> None:
+        pass
+
+    def step(self, progress: RunProgress) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def at_start(job: Job, trace: Trace) -> Job | None:
+    """Return the job with the devices that a trace has at its start; None where it has none that the job allows."""
+    left: dict[Place, int] = {}
+    entries = []
+    for entry in job.resources:
+        for zone in entry.zones:
+            for name, most in entry.accelerators.items():
+                place = Place(zone, name)
+                here = min(most, left.setdefault(place, trace.available(place, 0.0)))
+                left[place] -= here
+                if here:
+                    entries.append(entry.model_copy(update={"zones": (zone,), "accelerators": {name: here}}))
+    return job.model_copy(update={"resources": tuple(entries)}) if entries else None
+
+
+def remembered(search: Search) -> Search:
+    """Return the search with a memory: policies ask for much the same."""
+    known: dict[str, PlanDocument] = {}
+
+    def remembering(job: Job) -> PlanDocument:
+        key = job.model_dump_json()
+        if key not in known:
+            known[key] = search(job)
+        return known[key]
+
+    return remembering
+
+
+def replay(
+    document: PlanDocument,
+    trace: Trace,
+    *,
+    decoder: Decoder,
+    search: Search,
+    policy: Policy,
+    say: Callable[[float, str], None] = lambda at_s, text: None,
+) -> Replayed:
+    """Carry out a plan while capacity comes and goes as the trace says, and return what came of it."""
+    clock = SimulatedClock(document.as_of)
+    with tempfile.TemporaryDirectory(prefix="sailor-replay-") as root:
+        folder = RunFolder.create("replay", root=Path(root) / "runs")
+        folder.write_document(document)
+        Journal.of(folder, clock).append(Event.RUN_CREATED, job=document.job.name)
+        world = World(clock=clock, trace=trace)
+        observer = SilentObserver(lambda text: say(clock.elapsed_s, text))
+        context = simulated_context(
+            folder, document, world, clock=clock, decoder=decoder, search=search, policy=policy, observer=observer
+        )
+        # The plan may be smaller than the job allows, because the trace began with little.
+        context.settled = True
+        outcome = run_simulated(Controller(context).run(), clock)
+        seconds = math.fsum(second for leg in legs(folder) for second in leg.monitor.iteration_seconds)
+        done = sum(leg.monitor.steps_done for leg in legs(folder))
+        return Replayed(
+            policy=policy.value,
+            ending=outcome.ending.value,
+            message=outcome.message,
+            steps=world.checkpoint_step,
+            steps_again=max(0, done - world.checkpoint_step),
+            seconds=clock.elapsed_s,
+            downtime_s=clock.elapsed_s - seconds,
+            usd=outcome.receipt.spent_usd,
+            generations=len(legs(folder)),
+            preemptions=world.preemptions,
+        )
+
+
+def simulated_context(
+    folder: RunFolder,
+    document: PlanDocument,
+    world: World,
+    *,
+    clock: SimulatedClock,
+    decoder: Decoder,
+    search: Search,
+    policy: Policy,
+    observer: SilentObserver,
+    options: LaunchOptions = OPTIONS,
+    trouble: Callable[[str], None] = lambda call: None,
+) -> RunContext:
+    """Return the context of a controller that acts on a simulated world."""
+    return RunContext(
+        folder=folder,
+        job_document=document,
+        document=document,
+        decoder=decoder,
+        clock=clock,
+        observer=observer,
+        options=options,
+        fleet=SimulatedFleet(world=world, folder=folder, trouble=trouble),
+        search=search,
+        policy=policy,
+        notifier=NoNotifier(),
+        started_at=clock.started_at,
+        expires_at=clock.started_at + timedelta(seconds=life_s(document)),
+    )

@@ -1,0 +1,231 @@
+"""Nodes, agents and ranks as figures: what they would do is worked out from the time that has passed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from sailor_cloud.launch.events import AgentEvent
+from sailor_cloud.launch.simulation.market import Place, Trace
+from sailor_cloud.launch.simulation.time import SimulatedClock
+from sailor_cloud.model.offer import Market, Offer
+from sailor_cloud.simulator import startup_s, teardown_s
+
+# Of the start-up that the planner counts with, this share is over once a node answers; the rest is installing,
+# joining and checking. The parts are listed beside the figure in simulator.money.
+BOOT_SHARE = 0.25
+
+
+@dataclass(slots=True, kw_only=True)
+class SimulatedNode:
+    """A node that exists from `created_s` on until `gone_s`."""
+
+    id: str
+    offer: Offer
+    devices: int
+    created_s: float
+    gone_s: float | None = None
+    notice_s: float | None = None
+    slowness: float = 1.0
+
+    def alive(self, at_s: float) -> bool:
+        return self.gone_s is None or at_s < self.gone_s
+
+    @property
+    def place(self) -> Place:
+        return Place(self.offer.zone, self.offer.accelerator)
+
+
+@dataclass(slots=True, kw_only=True)
+class Training:
+    """One generation: it steps at a steady pace from `first_step_s` on, until its end or the loss of a node."""
+
+    generation: int
+    nodes: tuple[str, ...]
+    first_step: int
+    last_step: int
+    first_step_s: float
+    iteration_s: float
+    every_s: float
+    saved_step: int
+    saved_at_s: float
+    reported_step: int
+    ended: bool = False
+
+    def step_at(self, at_s: float) -> int:
+        done = int(max(0.0, at_s - self.first_step_s) / self.iteration_s + 1e-9)
+        return min(self.last_step, self.first_step + done)
+
+    def time_of(self, step: int) -> float:
+        return self.first_step_s + (step - self.first_step) * self.iteration_s
+
+
+@dataclass(slots=True, kw_only=True)
+class World:
+    """Everything outside of the controller; it outlives controllers."""
+
+    clock: SimulatedClock
+    trace: Trace
+    expires_s: float | None = None
+    notice_s: float = 0.0
+    checkpoint_step: int = 0
+    nodes: dict[str, SimulatedNode] = field(default_factory=dict)
+    training: Training | None = None
+    events: dict[str, list[AgentEvent]] = field(default_factory=dict)
+    slowness_of: Callable[[str], float] = lambda node: 1.0
+    # Steps that were done and lost again, per event that ended a generation.
+    lost_steps: list[tuple[int, float]] = field(default_factory=list)
+    preemptions: int = 0
+    _checked_s: float = 0.0
+
+    @property
+    def now_s(self) -> float:
+        return self.clock.elapsed_s
+
+    def running(self) -> dict[str, SimulatedNode]:
+        self.advance()
+        return {name: node for name, node in self.nodes.items() if node.alive(self.now_s)}
+
+    def free_devices(self, place: Place) -> int:
+        held = sum(node.devices for node in self.running().values() if node.place == place)
+        return self.trace.available(place, self.now_s) - held
+
+    def add(self, name: str, offer: Offer, devices: int) -> None:
+        slowness = self.slowness_of(name)
+        self.nodes[name] = SimulatedNode(id=name, offer=offer, devices=devices, created_s=self.now_s, slowness=slowness)
+
+    def remove(self, name: str) -> None:
+        node = self.nodes.get(name)
+        if node is not None and node.alive(self.now_s):
+            node.gone_s = self.now_s
+
+    def boot_s(self, offer: Offer) -> float:
+        return startup_s(offer.provider) * BOOT_SHARE
+
+    def removal_s(self) -> float:
+        return max((teardown_s(node.offer.provider) for node in self.running().values()), default=0.0)
+
+    def begin(self, generation: int, nodes: tuple[str, ...], *, steps: int, iteration_s: float, every_s: float) -> None:
+        """Start a generation; the one before it ends."""
+        self.advance()
+        self.training = Training(
+            generation=generation,
+            nodes=nodes,
+            first_step=self.checkpoint_step,
+            last_step=steps,
+            first_step_s=self.now_s + max(self._joining_s(name) for name in nodes),
+            iteration_s=iteration_s * max(self.nodes[name].slowness for name in nodes),
+            every_s=every_s,
+            saved_step=self.checkpoint_step,
+            saved_at_s=self.now_s,
+            reported_step=self.checkpoint_step,
+        )
+        for name in nodes:
+            self._say(name, "generation_started", generation=generation)
+
+    def stop(self) -> None:
+        """Save what there is and end the generation."""
+        self.advance()
+        training = self.training
+        if training is None or training.ended:
+            return
+        self._report(self.now_s)
+        self._save(training.step_at(self.now_s))
+        self._end("finished" if training.reported_step >= training.last_step else "requested", training.nodes)
+
+    def advance(self) -> None:
+        """Let everything happen that has happened until now, in its order."""
+        moments = [moment for moment in self.trace.times_s if self._checked_s < moment <= self.now_s]
+        if self.expires_s is not None and self._checked_s < self.expires_s <= self.now_s:
+            moments.append(self.expires_s)
+        for moment in sorted(moments):
+            self._checked_s = moment
+            self._take_away(moment)
+        self._checked_s = self.now_s
+        self._train_until(self.now_s)
+
+    def _joining_s(self, name: str) -> float:
+        return startup_s(self.nodes[name].offer.provider) * (1.0 - BOOT_SHARE)
+
+    def _take_away(self, at_s: float) -> None:
+        """Take nodes for which there is no more capacity, the newest spot nodes first; all of them at their expiry."""
+        expired = self.expires_s is not None and at_s >= self.expires_s
+        alive = [node for node in self.nodes.values() if node.alive(at_s) and node.created_s <= at_s]
+        for node in sorted(alive, key=lambda node: (node.offer.market is not Market.SPOT, -node.created_s, node.id)):
+            held = sum(other.devices for other in alive if other.alive(at_s) and other.place == node.place)
+            if expired:
+                node.gone_s = at_s
+            elif held > self.trace.available(node.place, at_s):
+                self.preemptions += 1
+                node.gone_s = at_s + self.notice_s
+                node.notice_s = at_s
+                if self.notice_s:
+                    self._say(node.id, "preempt_notice")
+
+    def _train_until(self, at_s: float) -> None:
+        training = self.training
+        if training is None or training.ended:
+            return
+        gone = [
+            node.gone_s
+            for name in training.nodes
+            if (node := self.nodes[name]).gone_s is not None and node.gone_s <= at_s
+        ]
+        end_s = min(gone, default=at_s)
+        self._report(end_s)
+        if training.reported_step >= training.last_step:
+            self._save(training.last_step)
+            self._end("finished", training.nodes)
+        elif gone:
+            step = training.step_at(end_s)
+            self.lost_steps.append((step - training.saved_step, end_s - training.saved_at_s))
+            survivors = tuple(name for name in training.nodes if self.nodes[name].alive(end_s))
+            for name in survivors:
+                tail = "Connection closed by peer"
+                self._say(name, "rank_dead", generation=training.generation, rank=0, exit_code=1, tail=tail)
+            self._end("failed", survivors)
+
+    def _report(self, until_s: float) -> None:
+        """Tell the steps up to a moment, with the checkpoints that fell due among them."""
+        training = self.training
+        assert training is not None
+        while (due_s := training.saved_at_s + training.every_s) <= until_s:
+            step = training.step_at(due_s)
+            self._tell_steps(step)
+            training.saved_at_s = due_s
+            if step > training.saved_step and step < training.last_step:
+                self._save(step)
+        self._tell_steps(training.step_at(until_s))
+
+    def _tell_steps(self, step: int) -> None:
+        training = self.training
+        assert training is not None
+        done = step - training.reported_step
+        if done > 0:
+            training.reported_step = step
+            self._say(
+                training.nodes[0],
+                "step",
+                generation=training.generation,
+                step=step,
+                loss=1.0 + 10.0 / (1.0 + step),
+                iteration_s=training.iteration_s,
+                iterations=done,
+            )
+
+    def _save(self, step: int) -> None:
+        training = self.training
+        assert training is not None
+        self.checkpoint_step = training.saved_step = step
+        self._say(training.nodes[0], "checkpoint", generation=training.generation, step=step, path=f"step-{step}")
+
+    def _end(self, reason: str, nodes: tuple[str, ...]) -> None:
+        training = self.training
+        assert training is not None
+        training.ended = True
+        for name in nodes:
+            self._say(name, "stopped", generation=training.generation, reason=reason, step=training.reported_step)
+
+    def _say(self, node: str, event: str, **fields: object) -> None:
+        events = self.events.setdefault(node, [])
+        events.append({"seq": len(events) + 1, "ts": self._checked_s, "event": event, **fields})

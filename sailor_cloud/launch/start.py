@@ -1,0 +1,126 @@
+"""Begins a run or takes one over: makes or opens its folder, takes its lock and hands over to the controller."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+
+from sailor_cloud.clock import Clock
+from sailor_cloud.errors import RequestError
+from sailor_cloud.launch.context import RunContext
+from sailor_cloud.launch.controller import Controller
+from sailor_cloud.launch.lifetime import life_s
+from sailor_cloud.launch.notify import notifier_from
+from sailor_cloud.launch.options import LaunchOptions, Outcome
+from sailor_cloud.launch.record import generations, read_plan
+from sailor_cloud.launch.replan import Policy, Search
+from sailor_cloud.launch.ssh_fleet import SshFleet
+from sailor_cloud.model.decoder import Decoder
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.provision.provisioner import check_supported
+from sailor_cloud.run.folder import RunFolder, new_run_id
+from sailor_cloud.run.journal import Event, Journal, read
+from sailor_cloud.run.progress import Observer
+from sailor_cloud.run.state import Phase, fold
+
+OnStart = Callable[[RunFolder, Callable[[], None]], None]
+
+OVER = frozenset({Phase.FINISHED, Phase.FAILED, Phase.TEARING_DOWN, Phase.TEARDOWN_FAILED, Phase.GONE})
+
+
+def run_document(
+    document: PlanDocument,
+    *,
+    decoder: Decoder,
+    observer: Observer,
+    clock: Clock,
+    options: LaunchOptions | None = None,
+    on_start: OnStart | None = None,
+    search: Search | None = None,
+) -> Outcome:
+    """Carry out a feasible plan and return how it ended. Raises RequestError before anything is bought.
+
+    Without `search` lost nodes are replaced, but the plan is never changed.
+    """
+    if document.plan is None:
+        raise RequestError("the plan is infeasible; there is nothing to run")
+    document.plan.check(layers=decoder.layers, global_batch_size=document.job.training.global_batch_size)
+    if document.job.training.steps is None:
+        raise RequestError("training.steps is missing; a run needs the number of steps")
+    check_supported(document)
+    life_s(document)
+    folder = RunFolder.create(new_run_id(document.job.name, clock=clock))
+    with folder.lock():
+        folder.write_document(document)
+        Journal.of(folder, clock).append(Event.RUN_CREATED, job=document.job.name)
+        return _control(folder, document, decoder, observer, clock, options, on_start, search)
+
+
+def resume_run(
+    folder: RunFolder,
+    *,
+    decoder: Decoder,
+    observer: Observer,
+    clock: Clock,
+    options: LaunchOptions | None = None,
+    on_start: OnStart | None = None,
+    search: Search | None = None,
+) -> Outcome:
+    """Take over a run whose controller died. Raises RequestError where its training is over already."""
+    with folder.lock():
+        state = fold(read(folder.journal_file))
+        if state.phase in OVER:
+            raise RequestError(
+                f"run {folder.run_id} is {state.phase.value}; there is nothing to go on with"
+                + ("" if state.phase is Phase.GONE else f"; 'sailor-cloud down {folder.run_id}' removes what is left")
+            )
+        document = folder.read_document()
+        Journal.of(folder, clock).append(Event.RUN_RESUMED)
+        return _control(folder, document, decoder, observer, clock, options, on_start, search)
+
+
+def _control(
+    folder: RunFolder,
+    document: PlanDocument,
+    decoder: Decoder,
+    observer: Observer,
+    clock: Clock,
+    options: LaunchOptions | None,
+    on_start: OnStart | None,
+    search: Search | None,
+) -> Outcome:
+    return asyncio.run(_run(folder, document, decoder, observer, clock, options or LaunchOptions(), on_start, search))
+
+
+async def _run(
+    folder: RunFolder,
+    document: PlanDocument,
+    decoder: Decoder,
+    observer: Observer,
+    clock: Clock,
+    options: LaunchOptions,
+    on_start: OnStart | None,
+    search: Search | None,
+) -> Outcome:
+    state = fold(read(folder.journal_file))
+    started_at = state.created_at or clock.now()
+    context = RunContext(
+        folder=folder,
+        job_document=document,
+        document=read_plan(folder, max(generations(folder), default=1)),
+        decoder=decoder,
+        clock=clock,
+        observer=observer,
+        options=options,
+        fleet=SshFleet(folder, clock, options),
+        search=search,
+        policy=Policy.BEST if search is not None else Policy.NEVER,
+        notifier=notifier_from(),
+        started_at=started_at,
+        expires_at=state.expires_at or started_at + timedelta(seconds=life_s(document)),
+    )
+    controller = Controller(context)
+    if on_start is not None:
+        on_start(folder, controller.request_stop)
+    return await controller.run()

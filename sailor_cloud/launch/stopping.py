@@ -1,0 +1,59 @@
+"""The wish to stop a run: why, and what it reaches."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from sailor_cloud.launch.options import Ending
+from sailor_cloud.provision.progress import Interrupt
+
+_T = TypeVar("_T")
+
+
+class Stopped(Exception):  # noqa: N818 - named after what happened, like KeyboardInterrupt
+    """The run is to end now; `ending` says why."""
+
+    def __init__(self, ending: Ending) -> None:
+        self.ending = ending
+        super().__init__(ending.value)
+
+
+@dataclass(slots=True)
+class StopSignal:
+    """Set once, by the user, the budget or the deadline; the first reason stays."""
+
+    interrupt: Interrupt = field(default_factory=Interrupt)
+    ending: Ending | None = None
+    _event: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def request(self, ending: Ending) -> None:
+        """Give up provisioning that goes on and whatever waits under `unless_stopped`."""
+        if self.ending is None:
+            self.ending = ending
+            self._event.set()
+            self.interrupt.request()
+
+    def check(self) -> None:
+        """Raise Stopped once the run is to end."""
+        if self.ending is not None:
+            raise Stopped(self.ending)
+
+    async def unless_stopped(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Await some work; give it up and raise Stopped when the run is to end."""
+        task = asyncio.ensure_future(work)
+        stop = asyncio.ensure_future(self._event.wait())
+        try:
+            await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                self.check()
+            return task.result()
+        finally:
+            stop.cancel()
+            if not task.done():
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task

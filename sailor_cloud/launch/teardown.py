@@ -1,0 +1,117 @@
+"""Ends a run: what was bought is removed by the caller, the ledger is closed, and the receipt says how it went."""
+
+from __future__ import annotations
+
+import math
+
+from sailor_cloud.clock import Clock
+from sailor_cloud.launch import egress
+from sailor_cloud.launch.options import Ending
+from sailor_cloud.launch.record import Leg, journaled_calibration_s, last_monitor, legs
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.provision.progress import Listener
+from sailor_cloud.provision.teardown import Destroyed, destroy
+from sailor_cloud.run import history
+from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.run.journal import read
+from sailor_cloud.run.ledger import Ledger
+from sailor_cloud.run.receipt import Comparison, Receipt
+
+
+def tear_down(
+    folder: RunFolder,
+    document: PlanDocument,
+    *,
+    clock: Clock,
+    ending: Ending,
+    on_progress: Listener | None = None,
+) -> Receipt:
+    """Remove all resources of a run, close its ledger, and write and return its receipt. Safe to repeat."""
+    destroyed = destroy(folder, clock=clock, on_progress=on_progress)
+    return close_books(folder, document, destroyed, clock=clock, ending=ending)
+
+
+def close_books(
+    folder: RunFolder, document: PlanDocument, destroyed: Destroyed, *, clock: Clock, ending: Ending
+) -> Receipt:
+    """Charge the traffic, and write and return the receipt of a run whose resources were removed."""
+    recorded = legs(folder)
+    ledger = Ledger.of(folder, clock)
+    egress.charge(ledger, recorded, clock)
+    now = clock.now()
+    receipt = Receipt(
+        run_id=folder.run_id,
+        job=document.job.name,
+        outcome=ending.value,
+        written_at=now,
+        resources=destroyed.resources,
+        kept=(),
+        lines=ledger.lines(now),
+        spent_usd=ledger.spent_usd(now),
+        budget_usd=document.constraints.budget_usd,
+        comparisons=_comparisons(folder, document, recorded, ledger.spent_usd(now)),
+        problems=destroyed.problems,
+    )
+    folder.write_text(folder.receipt_file.name, receipt.to_json())
+    history.remember(folder, _past_run(folder, document, recorded, receipt))
+    return receipt
+
+
+def _past_run(
+    folder: RunFolder, document: PlanDocument, recorded: tuple[Leg, ...], receipt: Receipt
+) -> history.PastRun:
+    entries = read(folder.journal_file)
+    monitor = last_monitor(recorded, document)
+    prediction = recorded[-1].document.prediction if recorded else document.prediction
+    return history.PastRun(
+        run_id=folder.run_id,
+        job=document.job.name,
+        outcome=receipt.outcome,
+        started_at=entries[0].ts if entries else receipt.written_at,
+        ended_at=receipt.written_at,
+        steps=max((leg.monitor.step for leg in recorded), default=0),
+        steps_planned=document.job.training.steps,
+        generations=len(recorded),
+        nodes=len(receipt.resources),
+        planned_iteration_s=prediction.iteration_s_replay if prediction else None,
+        measured_iteration_s=monitor.measured_iteration_s,
+        planned_usd=document.cost.total_usd if document.cost else None,
+        spent_usd=receipt.spent_usd,
+        budget_usd=receipt.budget_usd,
+        clean=receipt.clean,
+    )
+
+
+def _comparisons(
+    folder: RunFolder, document: PlanDocument, recorded: tuple[Leg, ...], spent_usd: float
+) -> tuple[Comparison, ...]:
+    """Return every estimate beside what came of it; iteration times are those of the newest generation."""
+    cost = document.cost
+    prediction = recorded[-1].document.prediction if recorded else document.prediction
+    measured = last_monitor(recorded, document).measured_iteration_s
+    seconds = [second for leg in recorded for second in leg.monitor.iteration_seconds]
+    return (
+        Comparison(
+            what="iteration, as planned",
+            unit="s",
+            estimate=prediction.iteration_s_replay if prediction else None,
+            actual=measured,
+        ),
+        Comparison(
+            what="iteration, as calibrated", unit="s", estimate=journaled_calibration_s(folder), actual=measured
+        ),
+        Comparison(
+            what="training time",
+            unit="s",
+            estimate=_training_s(document),
+            actual=math.fsum(seconds) if seconds else None,
+        ),
+        Comparison(what="whole run", unit="USD", estimate=cost.total_usd if cost else None, actual=spent_usd),
+    )
+
+
+def _training_s(document: PlanDocument) -> float | None:
+    steps = document.job.training.steps
+    if document.prediction is None or steps is None:
+        return None
+    return document.prediction.iteration_s_replay * steps

@@ -1,0 +1,1 @@
+"""Shows plans, runs and receipts to people."""

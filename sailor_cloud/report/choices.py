@@ -1,0 +1,102 @@
+"""The chosen plan beside its alternatives: what each brings, which limits it breaks, which ones nothing beats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sailor_cloud.model.document import Alternative, PlanDocument
+from sailor_cloud.model.plan import Plan
+from sailor_cloud.report import text
+
+CHOSEN = "chosen"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A plan that could be bought. `usd` is the whole run, or one iteration where there is no number of steps.
+
+    `efficient` means that no other choice is both faster and cheaper. `breaks` names the limits it doesn't keep.
+    """
+
+    label: str
+    chosen: bool
+    plan: Plan
+    iteration_s: float
+    usd_per_hour: float
+    usd: float
+    slower: float
+    dearer_usd: float
+    breaks: tuple[str, ...]
+    efficient: bool
+
+    @property
+    def verdict(self) -> str:
+        return ", ".join(self.breaks) or ("the plan" if self.chosen else "keeps all limits")
+
+
+def choices(document: PlanDocument) -> tuple[Choice, ...]:
+    """Return the chosen plan and then its alternatives in the document's order; () for an infeasible document."""
+    plan, prediction, cost = document.plan, document.prediction, document.cost
+    if plan is None or prediction is None or cost is None:
+        return ()
+    chosen = Alternative(
+        label=CHOSEN,
+        plan=plan,
+        iteration_s=prediction.iteration_s_replay,
+        throughput_iterations_per_s=prediction.throughput_iterations_per_s,
+        usd_per_hour=cost.usd_per_hour,
+        total_usd=cost.total_usd,
+    )
+    every = [chosen, *document.alternatives]
+    points = [(other.iteration_s, _usd(other)) for other in every]
+    return tuple(
+        Choice(
+            label=other.label,
+            chosen=other is chosen,
+            plan=other.plan,
+            iteration_s=other.iteration_s,
+            usd_per_hour=other.usd_per_hour,
+            usd=_usd(other),
+            slower=other.iteration_s / chosen.iteration_s - 1.0,
+            dearer_usd=_usd(other) - _usd(chosen),
+            breaks=_broken(document, other),
+            efficient=not any(_beats(rival, point) for rival in points),
+        )
+        for other, point in zip(every, points, strict=True)
+    )
+
+
+def usd_unit(document: PlanDocument) -> str:
+    """Return what a choice's `usd` counts."""
+    return "USD" if document.job.training.steps else "USD/iteration"
+
+
+def _usd(other: Alternative) -> float:
+    if other.total_usd is not None:
+        return other.total_usd
+    return other.usd_per_hour * other.iteration_s / 3600.0
+
+
+def _beats(rival: tuple[float, float], point: tuple[float, float]) -> bool:
+    return rival != point and rival[0] <= point[0] and rival[1] <= point[1]
+
+
+def _broken(document: PlanDocument, other: Alternative) -> tuple[str, ...]:
+    given = document.constraints
+    broken = []
+    if given.budget_usd is not None and other.total_usd is not None and other.total_usd > given.budget_usd:
+        broken.append(f"over budget by {text.usd(other.total_usd - given.budget_usd)} USD")
+    steps = document.job.training.steps
+    if given.deadline is not None and steps is not None and other.iteration_s * steps > given.deadline:
+        broken.append(f"misses the deadline by {text.seconds(other.iteration_s * steps - given.deadline)}")
+    if given.max_usd_per_hour is not None and other.usd_per_hour > given.max_usd_per_hour:
+        broken.append(f"over {text.usd(given.max_usd_per_hour)} USD/h")
+    if given.min_throughput is not None and other.throughput_iterations_per_s < given.min_throughput:
+        broken.append(f"under {given.min_throughput:g} iterations/s")
+    if given.max_usd_per_iteration is not None:
+        spent = other.usd_per_hour * other.iteration_s / 3600.0
+        if spent > given.max_usd_per_iteration:
+            broken.append(f"over {text.usd(given.max_usd_per_iteration)} USD/iteration")
+    if given.max_nodes is not None and len(other.plan.nodes) > given.max_nodes:
+        broken.append(f"{len(other.plan.nodes)} nodes, at most {given.max_nodes}")
+    return tuple(broken)

@@ -1,0 +1,59 @@
+"""Money and history of runs for a terminal or a pipe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from sailor_cloud.report import text
+from sailor_cloud.report.tables import plain_table
+from sailor_cloud.run.costs import RunCosts
+from sailor_cloud.run.history import PastRun
+
+
+def cost_report(costs: RunCosts) -> RenderableType:
+    """Return the ledger and what it will come to."""
+    numbers = ("quantity", "USD each", "USD")
+    table = plain_table("spent on", *numbers, "price from", numbers=numbers)
+    for line in costs.lines:
+        still = " (goes on)" if line.open else ""
+        price = f"{line.price_source}, {line.price_as_of}"
+        quantity = f"{line.quantity:,.4g} {line.unit}"
+        table.add_row(f"{line.what}{still}", quantity, text.usd(line.usd_per_unit), text.usd(line.usd), price)
+    if costs.egress_usd:
+        table.add_row("traffic between zones until now", "", "", text.usd(costs.egress_usd), "the plan's figures")
+    budget = f" of {text.usd(costs.budget_usd)} USD budget" if costs.budget_usd is not None else ""
+    lines = [f"spent {text.usd(costs.spent_usd)} USD{budget}, now {text.usd(costs.usd_per_hour)} USD/h"]
+    if costs.projected_usd is not None:
+        beside = f" (planned {text.usd(costs.planned_usd)} USD)" if costs.planned_usd is not None else ""
+        lines.append(f"at the end of the training {text.usd(costs.projected_usd)} USD{beside}")
+    return Group(table, *(Text(line) for line in lines))
+
+
+def history_report(runs: Sequence[PastRun]) -> RenderableType:
+    """Return a table with a row per run, newest last."""
+    if not runs:
+        return Text("no run has ended yet")
+    numbers = ("steps", "generations", "nodes", "s/iteration", "planned", "USD", "planned USD")
+    table = plain_table("run", "outcome", "took", *numbers, numbers=numbers)
+    for run in runs:
+        outcome = run.outcome if run.clean else f"{run.outcome}, NOT ALL GONE"
+        table.add_row(
+            run.run_id,
+            outcome,
+            text.seconds((run.ended_at - run.started_at).total_seconds()),
+            f"{run.steps}/{run.steps_planned}" if run.steps_planned else str(run.steps),
+            str(run.generations),
+            str(run.nodes),
+            _number(run.measured_iteration_s),
+            _number(run.planned_iteration_s),
+            text.usd(run.spent_usd),
+            text.usd(run.planned_usd),
+        )
+    return table
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

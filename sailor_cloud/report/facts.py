@@ -1,0 +1,174 @@
+"""What a plan is for, what it keeps to, and what it will do, as short sentences that every format shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date
+
+from sailor_cloud.model.document import PlanDocument, Status
+from sailor_cloud.model.offer import Confidence
+from sailor_cloud.report import text
+from sailor_cloud.report.groups import plan_offers
+
+SMALLEST_GAP_SHOWN = 0.0005
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    name: str
+    value: str
+
+
+def request_facts(document: PlanDocument) -> tuple[Fact, ...]:
+    """Return goal, limits and TTL."""
+    training = document.job.training
+    steps = f"{training.steps} steps" if training.steps else "no number of steps"
+    what = f"{steps}, {training.global_batch_size} samples of {training.sequence_length} tokens each"
+    facts = [
+        Fact(name="goal", value=f"{document.job.goal.value} of {model_name(document)} in {training.precision.value}"),
+        Fact(name="training", value=what),
+        Fact(name="constraints", value="; ".join(limits(document)) or "none"),
+    ]
+    if document.ttl_s is not None:
+        facts.append(Fact(name="TTL", value=f"every node ends itself {text.seconds(document.ttl_s)} after its start"))
+    return tuple(facts)
+
+
+def model_name(document: PlanDocument) -> str:
+    model = document.job.model
+    if model.preset or model.config:
+        return str(model.preset or model.config)
+    return f"{model.model_type} with {model.num_hidden_layers} blocks of {model.hidden_size}"
+
+
+def limits(document: PlanDocument) -> tuple[str, ...]:
+    """Return the constraints that are set."""
+    given = document.constraints
+    shown = (
+        ("budget", given.budget_usd, lambda v: f"{text.usd(v)} USD"),
+        ("deadline", given.deadline, text.seconds),
+        ("at most", given.max_usd_per_hour, lambda v: f"{text.usd(v)} USD/h"),
+        ("at least", given.min_throughput, lambda v: f"{v:g} iterations/s"),
+        ("at most", given.max_usd_per_iteration, lambda v: f"{text.usd(v)} USD/iteration"),
+        ("at most", given.max_nodes, lambda v: f"{v} nodes"),
+    )
+    return tuple(f"{name} {form(value)}" for name, value, form in shown if value is not None)
+
+
+def proof(document: PlanDocument) -> str:
+    """Return how good the plan is known to be: status, gap to the proven bound, effort."""
+    effort = f"searched {text.seconds(document.search.seconds)}"
+    gap = document.optimality_gap
+    if document.status is Status.INFEASIBLE:
+        return f"infeasible; {effort}"
+    if document.status is Status.OPTIMAL:
+        close = not gap or gap < SMALLEST_GAP_SHOWN
+        proven = "proven best under the closed form" if close else f"proven within {text.share(gap or 0)} of the best"
+        return f"optimal: {proven}; {effort}"
+    if gap is None:
+        return f"feasible: no bound on what a longer search could find; {effort}"
+    return f"feasible: at most {text.share(gap)} from the best possible; {effort}"
+
+
+def outcome_facts(document: PlanDocument) -> tuple[Fact, ...]:
+    """Return what is predicted, with its error, and the money; () for an infeasible document."""
+    prediction, cost = document.prediction, document.cost
+    if prediction is None or cost is None:
+        return ()
+    seconds = prediction.iteration_s_replay
+    error = text.share(prediction.error_p50)
+    facts = [
+        Fact(
+            name="iteration",
+            value=f"{text.seconds(seconds)} ± {error} (9 of 10 within {text.share(prediction.error_p90)}; "
+            f"closed form {text.seconds(prediction.iteration_s)})",
+        ),
+        Fact(
+            name="throughput",
+            value=f"{text.amount(prediction.throughput_iterations_per_s)} iterations/s, "
+            f"{text.amount(prediction.samples_per_s)} samples/s, "
+            f"{prediction.samples_per_s * document.job.training.sequence_length:,.0f} tokens/s",
+        ),
+    ]
+    if prediction.duration_s is not None:
+        facts.append(Fact(name="time", value=_duration(document, prediction.duration_s)))
+    facts.append(
+        Fact(
+            name="rate",
+            value=f"{text.usd(cost.usd_per_hour)} USD/h, worst case {text.usd(cost.worst_case_usd_per_hour)} USD/h",
+        )
+    )
+    facts.append(Fact(name="total", value=_total(document)))
+    return tuple(facts)
+
+
+def _duration(document: PlanDocument, duration_s: float) -> str:
+    assert document.prediction is not None
+    spread = document.prediction.error_p50 * document.prediction.iteration_s_replay * (document.job.training.steps or 0)
+    low, high = max(0.0, duration_s - spread), duration_s + spread
+    deadline = document.constraints.deadline
+    limit = f"; deadline {text.seconds(deadline)}" if deadline else ""
+    return (
+        f"{text.seconds(duration_s)} from first start to last teardown "
+        f"({text.seconds(low)} to {text.seconds(high)}){limit}"
+    )
+
+
+def _total(document: PlanDocument) -> str:
+    cost = document.cost
+    assert cost is not None
+    if cost.total_usd is None:
+        return f"unknown without a number of steps; {text.usd(cost.usd_per_iteration)} USD per iteration"
+    budget = document.constraints.budget_usd
+    limit = f"budget {text.usd(budget)} USD" if budget else "no budget"
+    return f"{text.usd(cost.total_usd)} USD, worst case {text.usd(cost.worst_case_usd)} USD; {limit}"
+
+
+def notes(document: PlanDocument) -> tuple[str, ...]:
+    """Return warnings: stale prices, example prices, links that nobody measured, a worst case over the budget."""
+    if document.cost is None:
+        return ()
+    found = []
+    stale = sorted({line.price_as_of for line in document.cost.lines if line.stale})
+    if stale:
+        found.append(
+            f"STALE: prices from {_span(stale)} are used; they widen the worst case, and 'up' on a cloud refuses them"
+        )
+    if any(offer.confidence is Confidence.EXAMPLE for offer in plan_offers(document).values()):
+        found.append("prices of the local provider are examples; nothing is billed")
+    guessed = sorted({f"{use.src_zone} to {use.dst_zone}" for use in document.inputs.links if not use.measured})
+    if guessed:
+        found.append(f"bandwidth is an estimate, not measured between these zones: {', '.join(guessed)}")
+    budget, worst = document.constraints.budget_usd, document.cost.worst_case_usd
+    if budget is not None and worst is not None and worst > budget:
+        found.append(
+            f"the worst case of {text.usd(worst)} USD is over the budget of {text.usd(budget)} USD; "
+            "the run would be stopped at the budget"
+        )
+    return tuple(found)
+
+
+def assumptions(document: PlanDocument) -> tuple[str, ...]:
+    """Return what the figures rest on."""
+    prediction = document.prediction
+    if prediction is None:
+        return ()
+    profiles = ", ".join(ref.id for ref in document.inputs.compute_profiles) or "none"
+    steps = document.job.training.steps
+    return (
+        f"prices are judged as of {document.as_of.date().isoformat()}; on-demand prices count as stale after 90 days, "
+        "spot prices after 7",
+        f"layer times come from the compute profiles {profiles}",
+        f"half of the predictions of these profiles were off by less than {text.share(prediction.error_p50)}, nine in "
+        f"ten by less than {text.share(prediction.error_p90)}",
+        "pipelines run the 1F1B schedule; the iteration is replayed operation by operation, and the search used a "
+        "closed form of it",
+        "memory counts weights, gradients, optimizer, activations in flight and a constant for the framework",
+        "the total covers the whole run" if steps else "the job has no number of steps, so the cost is of one hour",
+        "the worst case takes stale prices higher, spot nodes at the on-demand price, and more preemptions",
+        "amounts are estimates at list price, without taxes and discounts",
+    )
+
+
+def _span(days: list[date]) -> str:
+    return days[0].isoformat() if len(days) == 1 else f"{days[0].isoformat()} to {days[-1].isoformat()}"

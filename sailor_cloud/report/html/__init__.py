@@ -1,0 +1,1 @@
+"""The HTML report: one file, no network, charts as inline SVG."""

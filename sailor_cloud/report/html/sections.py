@@ -1,0 +1,151 @@
+"""The tables of the HTML report."""
+
+from __future__ import annotations
+
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.report import text
+from sailor_cloud.report.choices import choices, usd_unit
+from sailor_cloud.report.groups import allowance, idle_devices, pipeline_groups
+from sailor_cloud.report.html.svg import Markup
+from sailor_cloud.report.html.tables import html_table
+from sailor_cloud.report.memory_rows import memory_rows
+from sailor_cloud.report.money import age_days, expected_usd, price_rows, worst_usd
+from sailor_cloud.report.terminal.groups_table import batch, devices
+
+
+def groups(document: PlanDocument) -> Markup:
+    rows = []
+    for group in pipeline_groups(document):
+        for row in group.stages:
+            taken = allowance(document, row.offer)
+            rows.append(
+                (
+                    f"{text.ranges(group.pipelines)}: {batch(group)}" if row.index == 0 else "",
+                    str(row.index),
+                    f"{row.first_layer}-{row.end_layer - 1}" + (" recomputed" if row.recompute else ""),
+                    devices(row),
+                    row.offer.zone,
+                    row.offer.instance_type,
+                    row.offer.market.value,
+                    text.usd(row.usd_per_hour),
+                    f"{taken.used} of {taken.allowed}",
+                    f"{age_days(document, row.offer.as_of_from)} d",
+                )
+            )
+    for offer, count in idle_devices(document):
+        usd = text.usd(offer.usd_per_hour * count / offer.accelerator_count)
+        place = (offer.zone, offer.instance_type, offer.market.value)
+        rows.append(("idle", "", "", f"{count} {offer.accelerator}", *place, usd, "", ""))
+    numbers = ("USD/h", "quota", "price age")
+    headings = ("pipelines", "stage", "layers", "devices", "zone", "machine", "market", *numbers)
+    return html_table(headings, rows, numbers=numbers)
+
+
+def cost_lines(document: PlanDocument) -> Markup:
+    cost = document.cost
+    assert cost is not None
+    whole = expected_usd(cost)
+    rows = [
+        (
+            line.what,
+            f"{text.amount(line.quantity)} {line.unit}",
+            text.usd(line.usd_per_unit),
+            text.usd_beside(line.usd, whole),
+            text.usd_beside(line.worst_usd, whole),
+            f"{line.price_as_of.isoformat()}{' STALE' if line.stale else ''}",
+            line.price_source,
+        )
+        for line in cost.lines
+    ]
+    span = "whole run" if document.job.training.steps else "one hour"
+    rows.append((span, "", "", text.usd_beside(whole, whole), text.usd_beside(worst_usd(cost), whole), "", ""))
+    numbers = ("quantity", "USD each", "USD", "worst case")
+    return html_table(("what", *numbers, "price of", "source"), rows, numbers=numbers, total=True)
+
+
+def alternatives(document: PlanDocument) -> Markup:
+    numbers = ("iteration", "slower", "USD/h", usd_unit(document), "dearer")
+    rows = (
+        (
+            other.label,
+            text.seconds(other.iteration_s),
+            "" if other.chosen else text.change(other.slower),
+            text.usd(other.usd_per_hour),
+            text.usd(other.usd),
+            "" if other.chosen else text.signed_usd(other.dearer_usd),
+            other.verdict,
+        )
+        for other in choices(document)
+    )
+    return html_table(("plan", *numbers, "verdict"), rows, numbers=numbers)
+
+
+def waits(document: PlanDocument) -> Markup:
+    assert document.prediction is not None
+    spent = document.prediction.waits
+    parts = (
+        ("compute", spent.compute_s),
+        ("transfer", spent.transfer_s),
+        ("bubble", spent.bubble_s),
+        ("sync", spent.sync_s),
+    )
+    whole = sum(seconds for _, seconds in parts) or 1.0
+    rows = ((name, text.seconds(seconds), text.share(seconds / whole)) for name, seconds in parts)
+    return html_table(("busiest stage", "time", "share"), rows, numbers=("time", "share"))
+
+
+def memory(document: PlanDocument) -> Markup:
+    rows = (
+        (
+            text.ranges(row.pipelines),
+            str(row.memory.stage),
+            text.size(row.memory.total_bytes),
+            text.size(row.memory.limit_bytes),
+            text.share(row.share),
+            ", ".join(f"{name} {text.size(amount)}" for name, amount in row.memory.parts.items()),
+        )
+        for row in memory_rows(document)
+    )
+    numbers = ("peak", "limit", "used")
+    return html_table(("pipelines", "stage", *numbers, "parts"), rows, numbers=numbers)
+
+
+def traffic(document: PlanDocument) -> Markup | str:
+    if not document.inputs.links:
+        return "All traffic stays inside one zone."
+    rows = (
+        (
+            use.src_zone,
+            use.dst_zone,
+            f"{text.amount(use.bytes_per_iteration / 1e9)}",
+            text.usd(use.usd_per_gb),
+            f"{use.bandwidth_bytes_per_s / 125e6:.3g}",
+            f"{use.rtt_ms:.3g}",
+            "measured" if use.measured else "estimated",
+            use.as_of.isoformat(),
+            use.source,
+        )
+        for use in document.inputs.links
+    )
+    numbers = ("GB per iteration", "USD/GB", "Gbit/s", "round trip, ms")
+    return html_table(("from", "to", *numbers, "bandwidth", "as of", "source"), rows, numbers=numbers)
+
+
+def prices(document: PlanDocument) -> Markup:
+    rows = (
+        (
+            row.what,
+            f"{row.usd:.4f}/{row.unit}",
+            row.as_of_from.isoformat() + (f" to {row.as_of_to.isoformat()}" if row.as_of_to != row.as_of_from else ""),
+            f"{row.age_days} d{' STALE' if row.stale else ''}",
+            row.source,
+            row.confidence,
+        )
+        for row in price_rows(document)
+    )
+    numbers = ("USD per unit", "age")
+    return html_table(("price of", "USD per unit", "as of", "age", "source", "confidence"), rows, numbers=numbers)
+
+
+def rejected(document: PlanDocument) -> Markup:
+    return html_table(("what", "why"), ((row.what, row.why) for row in document.rejected))

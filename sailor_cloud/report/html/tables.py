@@ -1,0 +1,35 @@
+"""HTML tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from sailor_cloud.report.html.svg import Markup, element
+
+# Columns of short words, which never fold.
+TIGHT = ("pipelines", "devices", "zone", "machine", "market", "as of", "from", "to")
+
+
+def html_table(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[str] = (), total: bool = False
+) -> Markup:
+    """Return a table that scrolls by itself where the page is narrow; `total` sets the last row apart."""
+    classes = ["number" if heading in numbers else "tight" if heading in TIGHT else None for heading in headings]
+    head = element(
+        "tr",
+        *(
+            element("th", heading, scope="col", class_=class_)
+            for heading, class_ in zip(headings, classes, strict=True)
+        ),
+    )
+    listed = list(rows)
+    body = [
+        element(
+            "tr",
+            *(element("td", content, class_=class_) for content, class_ in zip(row, classes, strict=True)),
+            class_="total" if total and place == len(listed) - 1 else None,
+        )
+        for place, row in enumerate(listed)
+    ]
+    table = element("table", element("thead", head), element("tbody", *body))
+    return element("div", table, class_="scroll")

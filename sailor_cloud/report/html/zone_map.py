@@ -1,0 +1,124 @@
+"""The zones of a plan, what stands in them, and the traffic between them with its price."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+from sailor_cloud.model.document import LinkUse, PlanDocument
+from sailor_cloud.report import text
+from sailor_cloud.report.groups import plan_offers
+from sailor_cloud.report.html.svg import Markup, chart, element, label, number
+from sailor_cloud.units import GB, SECONDS_PER_HOUR
+
+WIDTH, MARGIN, RADIUS = 1000.0, 110.0, 22.0
+THINNEST, THICKEST = 1.5, 9.0
+STEEPNESS, HIGHEST = 0.3, 150.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Spot:
+    zone: str
+    region: str
+    x: float
+
+
+def zone_map(document: PlanDocument) -> Markup:
+    """Draw zones in a row, region by region, and an arc for each pair that exchanges traffic."""
+    spots = _spots(document)
+    pairs = _pairs(document)
+    widest = max((abs(spots[a].x - spots[b].x) for a, b in pairs), default=0.0)
+    ground = 40.0 + _height(widest) + RADIUS
+    most = max((sum(use.bytes_per_iteration for use in uses) for uses in pairs.values()), default=1.0)
+    parts = [
+        part
+        for place, (pair, uses) in enumerate(pairs.items())
+        for part in _arc(document, spots[pair[0]], spots[pair[1]], uses, ground, most, place)
+    ]
+    parts += [part for spot in spots.values() for part in _zone(document, spot, ground)]
+    return chart(WIDTH, ground + RADIUS + 82, "Zones of the plan and the traffic between them", *parts)
+
+
+def _spots(document: PlanDocument) -> dict[str, _Spot]:
+    places = sorted({(offer.provider.value, offer.region, offer.zone) for offer in plan_offers(document).values()})
+    step = (WIDTH - 2 * MARGIN) / max(1, len(places) - 1)
+    first = MARGIN if len(places) > 1 else WIDTH / 2
+    return {
+        zone: _Spot(zone=zone, region=f"{provider} {region}", x=first + step * place)
+        for place, (provider, region, zone) in enumerate(places)
+    }
+
+
+def _pairs(document: PlanDocument) -> dict[tuple[str, str], list[LinkUse]]:
+    pairs: dict[tuple[str, str], list[LinkUse]] = {}
+    for use in document.inputs.links:
+        if use.src_zone != use.dst_zone:
+            first, second = sorted((use.src_zone, use.dst_zone))
+            pairs.setdefault((first, second), []).append(use)
+    return pairs
+
+
+def _arc(
+    document: PlanDocument, a: _Spot, b: _Spot, uses: list[LinkUse], ground: float, most: float, place: int
+) -> list[Markup]:
+    carried = sum(use.bytes_per_iteration for use in uses)
+    width = THINNEST + (THICKEST - THINNEST) * math.sqrt(carried / most if most else 0.0)
+    height = _height(abs(a.x - b.x))
+    middle = (a.x + b.x) / 2
+    path = (
+        f"M{number(a.x)} {number(ground)}Q{number(middle)} {number(ground - 2 * height)} {number(b.x)} {number(ground)}"
+    )
+    tip = "\n".join(line for use in uses for line in _told(document, use))
+    amount = sum(_gigabytes(document, use) for use in uses)
+    usd = sum(_gigabytes(document, use) * use.usd_per_gb for use in uses)
+    shown = f"{text.amount(amount)} GB, {text.usd(usd)} USD"
+    # Neighbouring arcs of one height would write over each other.
+    y = ground - height - 8 - 14 * (place % 2)
+    return [
+        element("path", d=path, class_="arc", stroke_width=width, data_tip=tip, tabindex=0),
+        label(middle, y, shown, anchor="middle", class_="small halo"),
+    ]
+
+
+def _height(distance: float) -> float:
+    return min(HIGHEST, distance * STEEPNESS)
+
+
+def _told(document: PlanDocument, use: LinkUse) -> list[str]:
+    kind = "measured" if use.measured else "estimated"
+    return [
+        f"{use.src_zone} to {use.dst_zone}: {text.amount(_gigabytes(document, use))} GB{_span(document)} at "
+        f"{text.usd(use.usd_per_gb)} USD/GB = {text.usd(_gigabytes(document, use) * use.usd_per_gb)} USD",
+        f"  {use.bandwidth_bytes_per_s / 125e6:.3g} Gbit/s, {use.rtt_ms:.3g} ms, {kind} {use.as_of.isoformat()}",
+    ]
+
+
+def _span(document: PlanDocument) -> str:
+    return "" if document.job.training.steps else " an hour"
+
+
+def _gigabytes(document: PlanDocument, use: LinkUse) -> float:
+    """GB of the whole run, or of one hour where there is no number of steps."""
+    assert document.prediction is not None
+    steps = document.job.training.steps or SECONDS_PER_HOUR / document.prediction.iteration_s_replay
+    return use.bytes_per_iteration * steps / GB
+
+
+def _zone(document: PlanDocument, spot: _Spot, ground: float) -> list[Markup]:
+    offers = [offer for offer in plan_offers(document).values() if offer.zone == spot.zone]
+    counts: Counter[str] = Counter()
+    for offer in offers:
+        counts[offer.accelerator] += offer.accelerator_count
+    rate = sum(offer.usd_per_hour for offer in offers)
+    devices = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
+    machines = Counter(f"{offer.instance_type} {offer.market.value}" for offer in offers)
+    tip = "\n".join([spot.zone, *(f"{count} x {name}" for name, count in sorted(machines.items()))])
+    return [
+        element("circle", cx=spot.x, cy=ground, r=RADIUS, class_="zone", data_tip=tip, tabindex=0),
+        label(spot.x, ground + 5, str(len(offers)), anchor="middle", class_="strong on-zone"),
+        label(spot.x, ground + RADIUS + 18, spot.zone, anchor="middle", class_="strong small"),
+        label(spot.x, ground + RADIUS + 34, f"{devices}", anchor="middle", class_="small"),
+        label(spot.x, ground + RADIUS + 50, f"{text.usd(rate)} USD/h", anchor="middle", class_="small muted"),
+        label(spot.x, ground + RADIUS + 66, spot.region, anchor="middle", class_="small muted"),
+    ]

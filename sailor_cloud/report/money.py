@@ -1,0 +1,126 @@
+"""A plan's cost lines as a tree, and the prices behind them with their age."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date
+
+from sailor_cloud.model.document import Cost, CostKind, CostLine, PlanDocument
+from sailor_cloud.model.offer import Offer
+from sailor_cloud.report.groups import plan_offers
+
+TITLES = {
+    CostKind.COMPUTE: "compute",
+    CostKind.DISK: "disks",
+    CostKind.ADDRESS: "addresses and NAT",
+    CostKind.EGRESS: "egress",
+    CostKind.CHECKPOINT: "checkpoints",
+    CostKind.STARTUP: "start-up",
+    CostKind.TEARDOWN: "teardown",
+    CostKind.RECOVERY: "recovery reserve",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostBranch:
+    """All lines of one kind with their sums."""
+
+    kind: CostKind
+    lines: tuple[CostLine, ...]
+
+    @property
+    def title(self) -> str:
+        return TITLES[self.kind]
+
+    @property
+    def usd(self) -> float:
+        return sum(line.usd for line in self.lines)
+
+    @property
+    def worst_usd(self) -> float:
+        return sum(line.worst_usd for line in self.lines)
+
+    @property
+    def stale(self) -> bool:
+        return any(line.stale for line in self.lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceRow:
+    """One price that the plan rests on. `as_of_from` is the older end where only a range of dates is known."""
+
+    what: str
+    usd: float
+    unit: str
+    as_of_from: date
+    as_of_to: date
+    age_days: int
+    stale: bool
+    source: str
+    confidence: str
+
+
+def cost_tree(cost: Cost) -> tuple[CostBranch, ...]:
+    """Return the cost lines by kind, in the order of CostKind; kinds without lines are left out."""
+    branches = (
+        CostBranch(kind=kind, lines=tuple(line for line in cost.lines if line.kind is kind)) for kind in CostKind
+    )
+    return tuple(branch for branch in branches if branch.lines)
+
+
+def expected_usd(cost: Cost) -> float:
+    """Return the sum of all lines: the whole run, or one hour of it where the job has no number of steps."""
+    return sum(line.usd for line in cost.lines)
+
+
+def worst_usd(cost: Cost) -> float:
+    return sum(line.worst_usd for line in cost.lines)
+
+
+def age_days(document: PlanDocument, day: date) -> int:
+    return (document.as_of.date() - day).days
+
+
+def price_rows(document: PlanDocument) -> tuple[PriceRow, ...]:
+    """Return every price that a cost line multiplies, once: instances first, then services and traffic."""
+    if document.cost is None:
+        return ()
+    stale_dates = {(line.price_source, line.price_as_of) for line in document.cost.lines if line.stale}
+    offers = {offer.id: offer for offer in plan_offers(document).values()}
+    rows = [_offer_row(document, offers[name], stale_dates) for name in sorted(offers)]
+    known = {(row.usd, row.source, row.as_of_from) for row in rows}
+    for line in document.cost.lines:
+        key = (line.usd_per_unit, line.price_source, line.price_as_of)
+        if key in known:
+            continue
+        known.add(key)
+        rows.append(_line_row(document, line))
+    return tuple(rows)
+
+
+def _offer_row(document: PlanDocument, offer: Offer, stale_dates: set[tuple[str, date]]) -> PriceRow:
+    return PriceRow(
+        what=f"{offer.instance_type} {offer.market.value} in {offer.zone}",
+        usd=offer.usd_per_hour,
+        unit="hour",
+        as_of_from=offer.as_of_from,
+        as_of_to=offer.as_of_to,
+        age_days=age_days(document, offer.as_of_from),
+        stale=(offer.source, offer.as_of_from) in stale_dates,
+        source=offer.source,
+        confidence=offer.confidence.value,
+    )
+
+
+def _line_row(document: PlanDocument, line: CostLine) -> PriceRow:
+    return PriceRow(
+        what=line.what,
+        usd=line.usd_per_unit,
+        unit=line.unit,
+        as_of_from=line.price_as_of,
+        as_of_to=line.price_as_of,
+        age_days=age_days(document, line.price_as_of),
+        stale=line.stale,
+        source=line.price_source,
+        confidence="",
+    )

@@ -1,0 +1,156 @@
+"""A plan and what it costs, as Markdown for pull requests."""
+
+from __future__ import annotations
+
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.report import text
+from sailor_cloud.report.choices import choices, usd_unit
+from sailor_cloud.report.facts import Fact, assumptions, notes, outcome_facts, proof, request_facts
+from sailor_cloud.report.groups import allowance, pipeline_groups
+from sailor_cloud.report.markdown import cell, folded, table
+from sailor_cloud.report.memory_rows import memory_rows
+from sailor_cloud.report.money import age_days, cost_tree, expected_usd, price_rows, worst_usd
+from sailor_cloud.report.terminal.groups_table import batch, devices
+
+
+def plan_as_markdown(document: PlanDocument) -> str:
+    """Return the whole report; long tables are folded."""
+    heading = f"### {document.job.name}: {proof(document)}"
+    if document.plan is None:
+        reason = document.infeasibility
+        parts = [heading, f"**{cell(reason.message if reason else 'no plan meets the constraints')}**"]
+        if document.rejected:
+            parts.append(_rejected(document))
+        return "\n\n".join(parts) + "\n"
+    parts = [heading, _facts((*outcome_facts(document), *request_facts(document)))]
+    parts += [f"> {note}" for note in notes(document)]
+    parts += [_groups(document), _money(document)]
+    if document.alternatives:
+        parts.append(_alternatives(document))
+    parts.append(folded("Every cost line with source and date", _lines(document)))
+    parts.append(folded("Prices and their age", _prices(document)))
+    parts.append(folded("Memory per stage", _memory(document)))
+    if document.rejected:
+        parts.append(folded("Ruled out", _rejected(document)))
+    parts.append(folded("Assumptions", "\n".join(f"- {line}" for line in assumptions(document))))
+    return "\n\n".join(parts) + "\n"
+
+
+def _facts(facts: tuple[Fact, ...]) -> str:
+    return table(("", ""), ((fact.name, fact.value) for fact in facts))
+
+
+def _groups(document: PlanDocument) -> str:
+    rows = []
+    for group in pipeline_groups(document):
+        for row in group.stages:
+            taken = allowance(document, row.offer)
+            rows.append(
+                (
+                    f"{text.ranges(group.pipelines)}: {batch(group)}" if row.index == 0 else "",
+                    str(row.index),
+                    f"{row.first_layer}-{row.end_layer - 1}",
+                    devices(row),
+                    row.offer.zone,
+                    row.offer.instance_type,
+                    row.offer.market.value,
+                    text.usd(row.usd_per_hour),
+                    f"{taken.used}/{taken.allowed}",
+                    f"{age_days(document, row.offer.as_of_from)} d",
+                )
+            )
+    headings = (
+        "pipelines",
+        "stage",
+        "layers",
+        "devices",
+        "zone",
+        "machine",
+        "market",
+        "USD/h",
+        "quota",
+        "price age",
+    )
+    return table(headings, rows, numbers=("USD/h", "quota", "price age"))
+
+
+def _money(document: PlanDocument) -> str:
+    cost = document.cost
+    assert cost is not None
+    whole = expected_usd(cost)
+    rows = [
+        (branch.title, text.usd_beside(branch.usd, whole), text.usd_beside(branch.worst_usd, whole))
+        for branch in cost_tree(cost)
+    ]
+    rows.append(("total", text.usd_beside(whole, whole), text.usd_beside(worst_usd(cost), whole)))
+    span = "cost of the run" if document.job.training.steps else "cost of one hour"
+    return table((span, "expected USD", "worst case USD"), rows, numbers=("expected USD", "worst case USD"))
+
+
+def _lines(document: PlanDocument) -> str:
+    assert document.cost is not None
+    rows = (
+        (
+            line.what,
+            f"{text.amount(line.quantity)} {line.unit}",
+            text.usd(line.usd_per_unit),
+            text.usd(line.usd),
+            f"{line.price_as_of.isoformat()}{' STALE' if line.stale else ''}",
+            line.price_source,
+        )
+        for line in document.cost.lines
+    )
+    numbers = ("quantity", "USD each", "USD")
+    return table(("what", *numbers, "price of", "source"), rows, numbers=numbers)
+
+
+def _prices(document: PlanDocument) -> str:
+    rows = (
+        (
+            row.what,
+            f"{row.usd:.4f}/{row.unit}",
+            row.as_of_from.isoformat(),
+            f"{row.age_days} d{' STALE' if row.stale else ''}",
+            row.source,
+        )
+        for row in price_rows(document)
+    )
+    return table(("price of", "USD per unit", "as of", "age", "source"), rows, numbers=("USD per unit", "age"))
+
+
+def _memory(document: PlanDocument) -> str:
+    rows = (
+        (
+            text.ranges(row.pipelines),
+            str(row.memory.stage),
+            row.accelerator,
+            text.size(row.memory.total_bytes),
+            text.size(row.memory.limit_bytes),
+            text.share(row.share),
+        )
+        for row in memory_rows(document)
+    )
+    numbers = ("peak", "limit", "used")
+    return table(("pipelines", "stage", "accelerator", *numbers), rows, numbers=numbers)
+
+
+def _alternatives(document: PlanDocument) -> str:
+    numbers = ("iteration", "slower", "USD/h", usd_unit(document), "dearer")
+    rows = (
+        (
+            other.label,
+            text.seconds(other.iteration_s),
+            text.change(other.slower),
+            text.usd(other.usd_per_hour),
+            text.usd(other.usd),
+            text.signed_usd(other.dearer_usd),
+            other.verdict,
+        )
+        for other in choices(document)
+        if not other.chosen
+    )
+    return table(("instead", *numbers, "verdict"), rows, numbers=numbers)
+
+
+def _rejected(document: PlanDocument) -> str:
+    return table(("ruled out", "why"), ((row.what, row.why) for row in document.rejected))

@@ -1,0 +1,92 @@
+"""A receipt for a terminal or a pipe."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from sailor_cloud.report import text
+from sailor_cloud.report.tables import plain_table, print_report
+from sailor_cloud.run.receipt import Comparison, Receipt
+
+
+def print_receipt(receipt: Receipt, console: Console) -> None:
+    print_report(receipt_report(receipt), console)
+
+
+def receipt_report(receipt: Receipt) -> RenderableType:
+    """Return the resources with their times, the money, and every estimate beside what came of it."""
+    parts: list[RenderableType] = [
+        Text(f"Receipt of {receipt.run_id} ({receipt.outcome})", style="bold"),
+        Padding(_resources(receipt), (1, 0)),
+        _spending(receipt),
+        Padding(_comparisons(receipt), (1, 0)),
+        _verdict(receipt),
+    ]
+    parts.extend(Text(f"met on the way: {problem}", style="yellow") for problem in receipt.problems)
+    return Group(*parts)
+
+
+def _resources(receipt: Receipt) -> Table:
+    table = plain_table("resource", "zone", "created", "gone", "confirmed by")
+    for row in receipt.resources:
+        gone = _clock_time(row.gone_at) if row.gone_at else "STILL THERE"
+        table.add_row(f"{row.type} {row.name}", row.zone, _clock_time(row.created_at), gone, row.confirmed_by)
+    for kept in receipt.kept:
+        table.add_row(
+            f"{kept.type} {kept.name}", "", "", f"kept, {text.usd(kept.usd_per_month)} USD/month", kept.delete_command
+        )
+    return table
+
+
+def _clock_time(moment: datetime | None) -> str:
+    return "never" if moment is None else moment.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _spending(receipt: Receipt) -> Table:
+    numbers = ("quantity", "USD each", "USD")
+    table = plain_table("spent on", *numbers, numbers=numbers)
+    for line in receipt.lines:
+        table.add_row(
+            line.what, f"{text.amount(line.quantity)} {line.unit}", text.usd(line.usd_per_unit), text.usd(line.usd)
+        )
+    budget = f"of {text.usd(receipt.budget_usd)} USD budget" if receipt.budget_usd else "no budget"
+    table.add_row("total", budget, "", text.usd(receipt.spent_usd), style="bold")
+    return table
+
+
+def _comparisons(receipt: Receipt) -> Table:
+    numbers = ("estimate", "actual", "difference")
+    table = plain_table("estimate against actual", *numbers, numbers=numbers)
+    for row in receipt.comparisons:
+        table.add_row(row.what, _amount(row, row.estimate), _amount(row, row.actual), _difference(row))
+    return table
+
+
+def _amount(row: Comparison, value: float | None) -> str:
+    if value is None:
+        return "-"
+    return text.seconds(value) if row.unit == "s" else f"{text.usd(value)} {row.unit}"
+
+
+def _difference(row: Comparison) -> str:
+    if row.estimate is None or row.actual is None or row.estimate == 0:
+        return "-"
+    return f"{100 * (row.actual / row.estimate - 1):+.0f} %"
+
+
+def _verdict(receipt: Receipt) -> Text:
+    if receipt.left:
+        names = ", ".join(row.name for row in receipt.left)
+        return Text(
+            f"{len(receipt.left)} resources are still there: {names}; run 'sailor-cloud down {receipt.run_id}'",
+            style="bold red",
+        )
+    kept = f"; {len(receipt.kept)} kept on purpose" if receipt.kept else ""
+    return Text(
+        f"all {len(receipt.resources)} resources are gone, confirmed by an independent sweep{kept}", style="green"
+    )

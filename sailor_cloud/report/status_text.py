@@ -1,0 +1,61 @@
+"""Runs and their state for a terminal or a pipe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from sailor_cloud.report import text
+from sailor_cloud.report.tables import plain_table
+from sailor_cloud.run.state import Phase
+from sailor_cloud.run.status import RunStatus
+
+
+def runs_report(runs: Sequence[RunStatus], *, now: datetime) -> RenderableType:
+    """Return a table with a row per run, newest last."""
+    if not runs:
+        return Text("no runs yet; start one with 'sailor-cloud up JOB'")
+    table = plain_table("run", "phase", "step", "loss", "spent USD", "TTL in", "controller")
+    for run in runs:
+        table.add_row(
+            run.run_id,
+            run.state.phase.value,
+            f"{run.step}/{run.steps}" if run.steps else str(run.step),
+            f"{run.loss:.3f}" if run.loss is not None else "-",
+            text.usd(run.spent_usd),
+            _ttl(run, now),
+            _controller(run),
+        )
+    abandoned = [run.run_id for run in runs if run.abandoned]
+    if not abandoned:
+        return table
+    hint = f"without a controller but not torn down: {', '.join(abandoned)}; run 'sailor-cloud down RUN'"
+    return Group(table, Text(hint, style="bold yellow"))
+
+
+def run_report(run: RunStatus, *, now: datetime) -> RenderableType:
+    """Return one run with its resources."""
+    resources = plain_table("resource", "created", "gone")
+    for row in run.state.resources:
+        resources.add_row(f"{row.resource} {row.key}", _moment(row.created_at), _moment(row.gone_at))
+    return Group(runs_report([run], now=now), Text(run.state.message), resources)
+
+
+def _ttl(run: RunStatus, now: datetime) -> str:
+    if run.state.expires_at is None or run.state.phase is Phase.GONE:
+        return "-"
+    left = (run.state.expires_at - now).total_seconds()
+    return text.seconds(round(left)) if left > 0 else "expired"
+
+
+def _controller(run: RunStatus) -> str:
+    if run.controller is not None:
+        return f"pid {run.controller.pid}"
+    return "none" if run.abandoned else "-"
+
+
+def _moment(moment: datetime | None) -> str:
+    return "-" if moment is None else moment.strftime("%Y-%m-%d %H:%M:%S")

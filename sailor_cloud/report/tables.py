@@ -1,0 +1,32 @@
+"""The one look of all tables, which have no boxes and fold rather than cut, and how reports are printed."""
+
+from __future__ import annotations
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+
+
+def plain_table(*headings: str, numbers: tuple[str, ...] = (), gap: int = 2) -> Table:
+    """Return an empty table, columns `gap` apart; those named in `numbers` are aligned to the right."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, gap, 0, 0))
+    for heading in headings:
+        if heading in numbers:
+            table.add_column(heading, justify="right", no_wrap=True)
+        else:
+            table.add_column(heading, overflow="fold")
+    return table
+
+
+def print_report(report: RenderableType, console: Console) -> None:
+    """Print a report; away from a terminal its lines carry no trailing blanks."""
+    if console.is_terminal:
+        console.print(report)
+        return
+    with console.capture() as capture:
+        console.print(report)
+    console.out(trimmed(capture.get()), end="", highlight=False)
+
+
+def trimmed(shown: str) -> str:
+    """Return text without blanks at the ends of its lines."""
+    return "".join(f"{line.rstrip()}\n" for line in shown.splitlines())

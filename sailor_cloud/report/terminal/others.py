@@ -1,0 +1,41 @@
+"""What else could be bought, and what was ruled out."""
+
+from __future__ import annotations
+
+from rich.table import Table
+
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.report import text
+from sailor_cloud.report.choices import choices, usd_unit
+from sailor_cloud.report.tables import plain_table
+
+REJECTED_SHOWN = 5
+
+
+def alternatives_table(document: PlanDocument) -> Table:
+    numbers = ("iteration", "slower", "USD/h", usd_unit(document), "dearer")
+    table = plain_table("instead", *numbers, "", numbers=numbers)
+    for other in choices(document):
+        if other.chosen:
+            continue
+        table.add_row(
+            other.label,
+            text.seconds(other.iteration_s),
+            text.change(other.slower),
+            text.usd(other.usd_per_hour),
+            text.usd(other.usd),
+            text.signed_usd(other.dearer_usd),
+            other.verdict,
+        )
+    return table
+
+
+def rejected_table(document: PlanDocument, *, details: bool) -> Table:
+    table = plain_table("ruled out", "why")
+    shown = document.rejected if details else document.rejected[:REJECTED_SHOWN]
+    for row in shown:
+        table.add_row(row.what, row.why)
+    hidden = len(document.rejected) - len(shown)
+    if hidden:
+        table.add_row(f"and {hidden} more", "see --details")
+    return table

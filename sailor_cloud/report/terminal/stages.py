@@ -1,0 +1,53 @@
+"""Bars: memory of each stage against its limit, and where the iteration goes."""
+
+from __future__ import annotations
+
+from rich.table import Table
+
+from sailor_cloud.model.document import PlanDocument, StageMemory
+from sailor_cloud.report import text
+from sailor_cloud.report.memory_rows import memory_rows
+from sailor_cloud.report.tables import plain_table
+from sailor_cloud.report.terminal.bars import bar
+
+BAR = 24
+LARGEST_PARTS = 3
+
+
+def memory_table(document: PlanDocument, *, details: bool, ascii_only: bool) -> Table:
+    """Return peak memory per device of each stage against what the device holds."""
+    headings = ("memory of", "", "peak", "of limit", *(("largest parts",) if details else ()))
+    table = plain_table(*headings, numbers=("", "peak", "of limit"))
+    for row in memory_rows(document):
+        cells = [
+            row.label,
+            bar(row.share, BAR, ascii_only=ascii_only),
+            text.size(row.memory.total_bytes),
+            f"{text.share(row.share)} of {text.size(row.memory.limit_bytes)}",
+        ]
+        style = "red" if row.share > 1 else None
+        table.add_row(*cells, *([_largest(row.memory)] if details else []), style=style)
+    return table
+
+
+def waits_table(document: PlanDocument, *, ascii_only: bool) -> Table:
+    """Return where the iteration of the busiest stage goes."""
+    assert document.prediction is not None
+    waits = document.prediction.waits
+    table = plain_table("iteration", "", "time", "share", numbers=("", "time", "share"))
+    parts = (
+        ("compute", waits.compute_s),
+        ("transfer", waits.transfer_s),
+        ("bubble", waits.bubble_s),
+        ("sync", waits.sync_s),
+    )
+    whole = sum(spent for _, spent in parts)
+    for name, spent in parts:
+        share = spent / whole if whole else 0.0
+        table.add_row(name, bar(share, BAR, ascii_only=ascii_only), text.seconds(spent), text.share(share))
+    return table
+
+
+def _largest(row: StageMemory) -> str:
+    largest = sorted(row.parts.items(), key=lambda part: -part[1])[:LARGEST_PARTS]
+    return ", ".join(f"{name} {text.size(part)}" for name, part in largest)

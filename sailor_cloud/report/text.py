@@ -1,0 +1,82 @@
+"""Numbers as people read them: short, with units, the same everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sailor_cloud.units import GIB, MIB
+
+
+def usd(amount: float | None) -> str:
+    """Return dollars with as many digits as the size deserves: `812.40`, `0.0312`."""
+    if amount is None:
+        return "unknown"
+    if amount == 0 or abs(amount) >= 10:
+        return f"{amount:,.2f}"
+    return f"{amount:.4f}" if abs(amount) < 1 else f"{amount:.3f}"
+
+
+def usd_beside(amount: float, whole: float) -> str:
+    """Return dollars with as many decimals as the whole deserves, so that the parts line up beneath it."""
+    decimals = 2 if abs(whole) >= 10 else 3 if abs(whole) >= 1 else 4
+    return f"{amount:,.{decimals}f}"
+
+
+def signed_usd(amount: float) -> str:
+    """Return a difference in dollars: `+38.20`, `-0.0312`."""
+    return f"{'-' if amount < 0 else '+'}{usd(abs(amount))}"
+
+
+def seconds(duration_s: float | None) -> str:
+    """Return a time span: `0.412 s`, `41.2 s`, `12 min 5 s`, `7 h 40 min`, `3 d 4 h`."""
+    if duration_s is None:
+        return "unknown"
+    if duration_s < 1:
+        return f"{duration_s:.3f} s"
+    if duration_s < 99.95:
+        return f"{duration_s:.1f} s" if duration_s >= 10 else f"{duration_s:.2f} s"
+    whole = round(duration_s)
+    for size, name, small, small_name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            major, rest = divmod(whole, size)
+            minor = rest // small
+            return f"{major} {name} {minor} {small_name}" if minor else f"{major} {name}"
+    return f"{whole} s"
+
+
+def amount(quantity: float) -> str:
+    """Return a count of anything in four digits, never in powers of ten: `0.1056`, `843.9`, `1,688`."""
+    if abs(quantity) >= 1000:
+        return f"{quantity:,.0f}"
+    return f"{quantity:.4g}" if abs(quantity) >= 1e-4 or quantity == 0 else f"{quantity:.6f}"
+
+
+def size(count_bytes: float) -> str:
+    return f"{count_bytes / GIB:.1f} GiB" if count_bytes >= GIB else f"{count_bytes / MIB:.1f} MiB"
+
+
+def share(fraction: float) -> str:
+    """Return a share as a percentage: `6 %`, `0.4 %`."""
+    percent = 100 * fraction
+    return f"{percent:.0f} %" if abs(percent) >= 10 or percent == 0 else f"{percent:.1f} %"
+
+
+def change(fraction: float) -> str:
+    """Return a relative difference: `+12 %`, `-0.4 %`."""
+    return f"{'-' if fraction < 0 else '+'}{share(abs(fraction))}"
+
+
+def signed_seconds(duration_s: float) -> str:
+    """Return a difference in time: `+4 h`, `-12 min 5 s`."""
+    return f"{'-' if duration_s < 0 else '+'}{seconds(abs(duration_s))}"
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Return a short list of whole numbers: `0-3, 7`."""
+    spans: list[list[int]] = []
+    for number in sorted(numbers):
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)

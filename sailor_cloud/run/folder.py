@@ -1,0 +1,253 @@
+"""The folder of one run: its paths, its lock and its atomic files."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from sailor_cloud import resources
+from sailor_cloud.clock import Clock
+from sailor_cloud.errors import Problem, RequestError, SailorError
+from sailor_cloud.model.document import PlanDocument
+
+_STAMP = "%Y%m%d-%H%M%S"
+
+
+class RunLockedError(SailorError):
+    """Another process works on the run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockHolder:
+    """The process that works on a run."""
+
+    pid: int
+    command: str
+    since: datetime
+
+
+def new_run_id(job_name: str, *, clock: Clock, suffix: str | None = None) -> str:
+    """Return an id such as `opt-350m-20261121-051313-a1b2`: job, UTC time and a random suffix."""
+    return f"{job_name}-{clock.now().astimezone(UTC):{_STAMP}}-{suffix or secrets.token_hex(2)}"
+
+
+def resource_prefix(run_id: str) -> str:
+    """Return how the names of a run's cloud resources begin: the same run always gives the same names.
+
+    The hash keeps names of long job names inside the 63 characters that clouds allow.
+    """
+    return f"sc-{hashlib.sha256(run_id.encode()).hexdigest()[:10]}"
+
+
+def resource_name(run_id: str, part: str) -> str:
+    """Return the name of one cloud resource of a run."""
+    return f"{resource_prefix(run_id)}-{part}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFolder:
+    """A run's folder; every directory in it has mode 0700 and every file 0600."""
+
+    run_id: str
+    path: Path
+
+    @classmethod
+    def create(cls, run_id: str, *, root: Path | None = None) -> RunFolder:
+        """Make the folder of a new run. Raises RequestError when the run exists."""
+        folder = cls(run_id=run_id, path=_runs_root(root) / run_id)
+        try:
+            folder.path.mkdir(mode=0o700, parents=True)
+        except FileExistsError as error:
+            raise RequestError(f"run {run_id!r} exists already in {folder.path}") from error
+        for directory in (folder.logs_dir, folder.results_dir, folder.checkpoints_dir, folder.nodes_dir):
+            directory.mkdir(mode=0o700)
+        return folder
+
+    @classmethod
+    def open(cls, run_id: str, *, root: Path | None = None) -> RunFolder:
+        """Return the folder of a run by its id or by a beginning that fits one run only. Raises RequestError."""
+        known = {folder.run_id: folder for folder in cls.list(root=root)}
+        if run_id in known:
+            return known[run_id]
+        fitting = [name for name in known if run_id and name.startswith(run_id)]
+        if len(fitting) == 1:
+            return known[fitting[0]]
+        raise RequestError([_unknown_run(run_id, fitting, list(known), _runs_root(root))])
+
+    @classmethod
+    def list(cls, *, root: Path | None = None) -> tuple[RunFolder, ...]:
+        """Return all runs, oldest first."""
+        base = _runs_root(root)
+        names = [entry.name for entry in base.iterdir() if entry.is_dir()] if base.is_dir() else []
+        return tuple(cls(run_id=name, path=base / name) for name in sorted(names, key=_age_key))
+
+    @property
+    def plan_file(self) -> Path:
+        return self.path / "plan.json"
+
+    @property
+    def journal_file(self) -> Path:
+        return self.path / "journal.jsonl"
+
+    @property
+    def ledger_file(self) -> Path:
+        return self.path / "ledger.jsonl"
+
+    @property
+    def receipt_file(self) -> Path:
+        return self.path / "receipt.json"
+
+    @property
+    def lock_file(self) -> Path:
+        return self.path / "lock"
+
+    @property
+    def ssh_key_file(self) -> Path:
+        """The run's private SSH key; the public half lies beside it with `.pub` added."""
+        return self.path / "ssh_key"
+
+    @property
+    def terraform_config_file(self) -> Path:
+        return self.path / "terraform" / "cli.tfrc"
+
+    @property
+    def logs_dir(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def results_dir(self) -> Path:
+        return self.path / "results"
+
+    @property
+    def checkpoints_dir(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def nodes_dir(self) -> Path:
+        return self.path / "nodes"
+
+    def node_dir(self, node_id: str) -> Path:
+        return self.nodes_dir / node_id
+
+    def terraform_dir(self, provider: str, region: str) -> Path:
+        """Return the root of one provider and region, which has its own state."""
+        return self.path / "terraform" / f"{provider}-{region}"
+
+    def terraform_dirs(self) -> tuple[Path, ...]:
+        """Return the roots that exist."""
+        base = self.path / "terraform"
+        return tuple(sorted(entry for entry in base.iterdir() if entry.is_dir())) if base.is_dir() else ()
+
+    def write_text(self, name: str, text: str) -> Path:
+        """Write a file of the run so that a reader sees the old text or the new one, never a part."""
+        target = self.path / name
+        private_dir(target.parent)
+        write_atomically(target, text)
+        return target
+
+    def write_document(self, document: PlanDocument) -> None:
+        self.write_text(self.plan_file.name, document.to_json())
+
+    def read_document(self) -> PlanDocument:
+        """Return the run's plan. Raises RequestError when there is none."""
+        if not self.plan_file.is_file():
+            raise RequestError(f"run {self.run_id} has no plan in {self.plan_file}: it ended before it was planned")
+        return PlanDocument.from_json(self.plan_file.read_bytes(), origin=str(self.plan_file))
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the run alone. Raises RunLockedError, which names the process that holds it."""
+        with open(self.lock_file, "a+", opener=_private_opener) as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RunLockedError(self._locked_message()) from None
+            holder = {"pid": os.getpid(), "command": " ".join(sys.argv), "since": datetime.now(UTC).isoformat()}
+            file.truncate(0)
+            file.write(json.dumps(holder))
+            file.flush()
+            try:
+                yield
+            finally:
+                file.truncate(0)
+
+    def lock_holder(self) -> LockHolder | None:
+        """Return the process that holds the run, or None when it is free."""
+        if not self.lock_file.exists():
+            return None
+        with open(self.lock_file) as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return _read_holder(file.read())
+            return None
+
+    def _locked_message(self) -> str:
+        holder = _read_holder(self.lock_file.read_text())
+        return (
+            f"run {self.run_id} is held by process {holder.pid} ({holder.command}) since {holder.since:%H:%M:%S} UTC; "
+            f"wait for it or interrupt it with 'kill -INT {holder.pid}'"
+        )
+
+
+def private_dir(path: Path) -> Path:
+    """Make a directory with mode 0700, with its parents; one that exists is left as it is."""
+    for parent in (*reversed(path.parents), path):
+        parent.mkdir(mode=0o700, exist_ok=True)
+    return path
+
+
+def write_atomically(target: Path, text: str) -> None:
+    """Replace a file at once with mode 0600; it is on disk when this returns."""
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _runs_root(root: Path | None) -> Path:
+    return root if root is not None else resources.home() / "runs"
+
+
+def _age_key(run_id: str) -> tuple[str, str]:
+    return "-".join(run_id.split("-")[-3:-1]), run_id
+
+
+def _private_opener(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _read_holder(text: str) -> LockHolder:
+    """The holder writes its name just after it got the lock, so for a moment the name may be missing."""
+    try:
+        raw = json.loads(text)
+        return LockHolder(pid=raw["pid"], command=raw["command"], since=datetime.fromisoformat(raw["since"]))
+    except (ValueError, KeyError):
+        return LockHolder(pid=0, command="unknown", since=datetime.now(UTC))
+
+
+def _unknown_run(run_id: str, fitting: list[str], known: list[str], root: Path) -> Problem:
+    if fitting:
+        return Problem(path="", message=f"{run_id!r} begins the names of {len(fitting)} runs", hint=", ".join(fitting))
+    if not known:
+        return Problem(path="", message=f"there is no run {run_id!r}; {root} holds none")
+    close = difflib.get_close_matches(run_id, known, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"the newest runs are {', '.join(known[-3:])}"
+    return Problem(path="", message=f"there is no run {run_id!r}", hint=hint)

@@ -1,0 +1,222 @@
+"""The ledger of a run: what was used, for how long, at which frozen price."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from enum import StrEnum
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from sailor_cloud.clock import Clock
+from sailor_cloud.model.document import CostKind
+from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.run.journal import append_line, close_torn_line
+
+# What Compute Engine and EC2 bill at least per VM; safety rule 7 in docs/design.md.
+MINIMUM_BILLED_S = 60.0
+_US_PER_HOUR = 3_600_000_000
+
+
+class _Record(StrEnum):
+    OPENED = "opened"
+    CLOSED = "closed"
+    CHARGED = "charged"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerLine:
+    """One thing that was paid for until some time; `open` while it still costs."""
+
+    kind: CostKind
+    key: str
+    what: str
+    quantity: float
+    unit: str
+    usd_per_unit: float
+    usd: float
+    price_source: str
+    price_as_of: date
+    open: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Item:
+    """Something paid for by time, from `since` to `until`."""
+
+    kind: CostKind
+    key: str
+    what: str
+    usd_per_hour: float
+    minimum_s: float
+    since: datetime
+    until: datetime | None
+    price_source: str
+    price_as_of: date
+
+    def billed_us(self, now: datetime) -> int:
+        end = now if self.until is None else self.until
+        used = max(end - self.since, timedelta(0))
+        return max(_microseconds(used), _microseconds(timedelta(seconds=self.minimum_s)))
+
+    def usd(self, now: datetime) -> Fraction:
+        return _exact(self.usd_per_hour) * self.billed_us(now) / _US_PER_HOUR
+
+    def line(self, now: datetime) -> LedgerLine:
+        return LedgerLine(
+            kind=self.kind,
+            key=self.key,
+            what=self.what,
+            quantity=float(Fraction(self.billed_us(now), _US_PER_HOUR)),
+            unit="h",
+            usd_per_unit=self.usd_per_hour,
+            usd=float(self.usd(now)),
+            price_source=self.price_source,
+            price_as_of=self.price_as_of,
+            open=self.until is None,
+        )
+
+
+class Ledger:
+    """Appends what is used and adds it up. Sums are exact; they become floats only at the edge."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self.path = path
+        self._clock = clock
+        self._mutex = threading.Lock()
+        close_torn_line(path)
+
+    @classmethod
+    def of(cls, folder: RunFolder, clock: Clock) -> Ledger:
+        return cls(folder.ledger_file, clock)
+
+    def open_item(
+        self,
+        key: str,
+        *,
+        kind: CostKind,
+        what: str,
+        usd_per_hour: float,
+        since: datetime,
+        price_source: str,
+        price_as_of: date,
+        minimum_s: float = MINIMUM_BILLED_S,
+    ) -> None:
+        """Begin to charge for something by time; opening the same key again changes nothing."""
+        raw = {"kind": kind.value, "what": what, "usd_per_hour": usd_per_hour, "minimum_s": minimum_s}
+        prices = {"price_source": price_source, "price_as_of": price_as_of.isoformat()}
+        self._append_once(_Record.OPENED, key, {**raw, "since": since.isoformat(), **prices})
+
+    def close_item(self, key: str, *, at: datetime) -> None:
+        """Stop to charge for something; closing it again, or closing what never was opened, changes nothing."""
+        if any(raw["key"] == key for raw in self._records(_Record.OPENED)):
+            self._append_once(_Record.CLOSED, key, {"at": at.isoformat()})
+
+    def charge(
+        self,
+        key: str,
+        *,
+        kind: CostKind,
+        what: str,
+        quantity: float,
+        unit: str,
+        usd_per_unit: float,
+        price_source: str,
+        price_as_of: date,
+        at: datetime,
+    ) -> None:
+        """Charge once for a quantity; the same key again changes nothing."""
+        raw = {"kind": kind.value, "what": what, "quantity": quantity, "unit": unit, "usd_per_unit": usd_per_unit}
+        prices = {"price_source": price_source, "price_as_of": price_as_of.isoformat()}
+        self._append_once(_Record.CHARGED, key, {**raw, "at": at.isoformat(), **prices})
+
+    def spent_usd(self, now: datetime | None = None) -> float:
+        """Return what is spent until now, open items included."""
+        return float(self._spent(self._clock.now() if now is None else now))
+
+    def projected_usd(self, until: datetime) -> float:
+        """Return what will be spent if everything open stays open until then and nothing else is charged."""
+        return float(self._spent(until))
+
+    def usd_per_hour(self) -> float:
+        """Return the rate of everything that is open."""
+        return float(sum((_exact(item.usd_per_hour) for item in self._items() if item.until is None), Fraction(0)))
+
+    def lines(self, now: datetime | None = None) -> tuple[LedgerLine, ...]:
+        """Return one line per thing: what is paid by time first, then what was charged by quantity."""
+        instant = self._clock.now() if now is None else now
+        return (*(item.line(instant) for item in self._items()), *self._charges())
+
+    def _spent(self, at: datetime) -> Fraction:
+        timed = sum((item.usd(at) for item in self._items()), Fraction(0))
+        charged = (_exact(line.quantity) * _exact(line.usd_per_unit) for line in self._charges())
+        return timed + sum(charged, Fraction(0))
+
+    def _items(self) -> list[_Item]:
+        closed = {raw["key"]: datetime.fromisoformat(raw["at"]) for raw in self._records(_Record.CLOSED)}
+        return [_item(raw, closed.get(raw["key"])) for raw in self._records(_Record.OPENED)]
+
+    def _charges(self) -> list[LedgerLine]:
+        return [_charge(raw) for raw in self._records(_Record.CHARGED)]
+
+    def _records(self, kind: _Record) -> list[dict[str, Any]]:
+        return [raw for raw in _read(self.path) if raw["record"] == kind]
+
+    def _append_once(self, kind: _Record, key: str, raw: dict[str, Any]) -> None:
+        with self._mutex:
+            if not any(known["key"] == key for known in self._records(kind)):
+                append_line(self.path, json.dumps({"record": kind.value, "key": key, **raw}, ensure_ascii=False))
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    """Return the records of a ledger, without a line that a crash cut off."""
+    if not path.is_file():
+        return []
+    records = []
+    for line in path.read_bytes().splitlines():
+        with contextlib.suppress(ValueError):
+            records.append(json.loads(line))
+    return records
+
+
+def _item(raw: dict[str, Any], until: datetime | None) -> _Item:
+    return _Item(
+        kind=CostKind(raw["kind"]),
+        key=raw["key"],
+        what=raw["what"],
+        usd_per_hour=raw["usd_per_hour"],
+        minimum_s=raw["minimum_s"],
+        since=datetime.fromisoformat(raw["since"]),
+        until=until,
+        price_source=raw["price_source"],
+        price_as_of=date.fromisoformat(raw["price_as_of"]),
+    )
+
+
+def _charge(raw: dict[str, Any]) -> LedgerLine:
+    return LedgerLine(
+        kind=CostKind(raw["kind"]),
+        key=raw["key"],
+        what=raw["what"],
+        quantity=raw["quantity"],
+        unit=raw["unit"],
+        usd_per_unit=raw["usd_per_unit"],
+        usd=float(_exact(raw["quantity"]) * _exact(raw["usd_per_unit"])),
+        price_source=raw["price_source"],
+        price_as_of=date.fromisoformat(raw["price_as_of"]),
+        open=False,
+    )
+
+
+def _exact(number: float) -> Fraction:
+    """Return the decimal number that was written, 0.1 for 0.1, not the binary one beside it."""
+    return Fraction(Decimal(str(number)))
+
+
+def _microseconds(span: timedelta) -> int:
+    return span // timedelta(microseconds=1)

@@ -1,0 +1,132 @@
+"""Folds a journal into the state of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from sailor_cloud.run.journal import Entry, Event
+
+
+class Phase(StrEnum):
+    """Where a run stands."""
+
+    CREATED = "created"
+    PROVISIONING = "provisioning"
+    PROVISIONED = "provisioned"
+    DEPLOYING = "deploying"
+    TRAINING = "training"
+    FINISHED = "finished"
+    FAILED = "failed"
+    TEARING_DOWN = "tearing_down"
+    TEARDOWN_FAILED = "teardown_failed"
+    GONE = "gone"
+
+
+_PHASES = {
+    Event.RUN_CREATED: Phase.CREATED,
+    Event.PROVISION_STARTED: Phase.PROVISIONING,
+    Event.PROVISIONED: Phase.PROVISIONED,
+    Event.DEPLOY_STARTED: Phase.DEPLOYING,
+    Event.GENERATION_STARTED: Phase.TRAINING,
+    Event.TRAINING_FINISHED: Phase.FINISHED,
+    Event.TRAINING_FAILED: Phase.FAILED,
+    Event.TEARDOWN_STARTED: Phase.TEARING_DOWN,
+    Event.TEARDOWN_FAILED: Phase.TEARDOWN_FAILED,
+    Event.TORN_DOWN: Phase.GONE,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceState:
+    """One resource by type and name, with the times at which things were intended and confirmed."""
+
+    resource: str
+    key: str
+    intended_at: datetime | None = None
+    created_at: datetime | None = None
+    destroy_intended_at: datetime | None = None
+    gone_at: datetime | None = None
+    kept: bool = False
+    data: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def live(self) -> bool:
+        """Whether the resource may exist: it was intended, and nobody has confirmed that it is gone."""
+        return self.gone_at is None and not self.kept
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """What a journal says about its run; `generation` is 0 before the first."""
+
+    phase: Phase
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+    phase_since: datetime | None = None
+    expires_at: datetime | None = None
+    generation: int = 0
+    outcome: str | None = None
+    message: str = ""
+    resources: tuple[ResourceState, ...] = ()
+
+    @property
+    def live(self) -> tuple[ResourceState, ...]:
+        """Resources that may still exist."""
+        return tuple(resource for resource in self.resources if resource.live)
+
+    def resource(self, resource: str, key: str) -> ResourceState:
+        """Return one resource that the journal names. Raises KeyError."""
+        for known in self.resources:
+            if (known.resource, known.key) == (resource, key):
+                return known
+        raise KeyError((resource, key))
+
+
+def fold(entries: Iterable[Entry]) -> RunState:
+    """Return the state that a journal's entries lead to."""
+    state = RunState(phase=Phase.CREATED)
+    resources: dict[tuple[str, str], ResourceState] = {}
+    for entry in entries:
+        state = _advance(state, entry)
+        if entry.key:
+            name = (entry.resource, entry.key)
+            known = resources.get(name, ResourceState(resource=entry.resource, key=entry.key))
+            resources[name] = _advance_resource(known, entry)
+    return replace(state, resources=tuple(resources.values()))
+
+
+def _advance(state: RunState, entry: Entry) -> RunState:
+    phase = _PHASES.get(entry.event, state.phase)
+    expires_at = entry.data.get("expires_at")
+    return replace(
+        state,
+        phase=phase,
+        phase_since=entry.ts if phase != state.phase or state.phase_since is None else state.phase_since,
+        created_at=state.created_at or entry.ts,
+        updated_at=entry.ts,
+        expires_at=datetime.fromisoformat(expires_at) if expires_at else state.expires_at,
+        generation=entry.data.get("generation", state.generation),
+        outcome=entry.data.get("outcome", state.outcome),
+        message=entry.data.get("message", state.message),
+    )
+
+
+def _advance_resource(known: ResourceState, entry: Entry) -> ResourceState:
+    data = {**known.data, **entry.data}
+    match entry.event:
+        case Event.CREATE_INTENDED:
+            # A repeated intent means that the resource may exist again, whatever was known before.
+            return replace(known, intended_at=known.intended_at or entry.ts, gone_at=None, data=data)
+        case Event.CREATED:
+            return replace(known, created_at=known.created_at or entry.ts, gone_at=None, data=data)
+        case Event.DESTROY_INTENDED:
+            return replace(known, destroy_intended_at=known.destroy_intended_at or entry.ts, data=data)
+        case Event.GONE:
+            return replace(known, gone_at=known.gone_at or entry.ts, data=data)
+        case Event.KEPT:
+            return replace(known, kept=True, data=data)
+    return replace(known, data=data)
