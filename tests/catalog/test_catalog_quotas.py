@@ -1,0 +1,105 @@
+"""What an account may buy against what a job needs."""
+
+from collections.abc import Iterator
+
+import pytest
+from moto import mock_aws
+
+from factories.cloud_prices import google_world
+from sailor_cloud.catalog import load
+from sailor_cloud.catalog.quota_limits import Quotas, read_quotas
+from sailor_cloud.catalog.quotas import QuotaStatus, load_rules, needs
+from sailor_cloud.errors import CredentialsError
+from sailor_cloud.model.job_file import parse_job
+from sailor_cloud.testing.aws_prices import AwsWorld, aws_world
+from sailor_cloud.testing.google_prices import FakeGoogle, Fault
+
+JOB = """
+name: quotas
+model: {preset: sailor-opt-350}
+training: {global_batch_size: 8, sequence_length: 128}
+resources:
+"""
+GCP = (
+    JOB + "  - {provider: gcp, zones: [us-central1-a, us-central1-b], markets: [spot, on-demand], "
+    "accelerators: {A100-40: 8, V100-16: 4}}\n"
+)
+AWS = JOB + "  - {provider: aws, zones: [use1-az1, use1-az6], markets: [spot], accelerators: {V100-16: 8}}\n"
+
+
+def against(text: str) -> Quotas:
+    catalog = load()
+    return read_quotas(needs(parse_job(text), catalog, load_rules()))
+
+
+def rows(text: str) -> dict[tuple[str, str], QuotaStatus]:
+    return {(row.need.region, row.need.quota): row for row in against(text).rows}
+
+
+@pytest.fixture
+def google(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGoogle]:
+    world = google_world()
+    world.region_quotas["us-central1"] = [
+        {"metric": "NVIDIA_A100_GPUS", "limit": 16.0, "usage": 1.0},
+        {"metric": "PREEMPTIBLE_NVIDIA_A100_GPUS", "limit": 16.0, "usage": 0.0},
+        {"metric": "NVIDIA_V100_GPUS", "limit": 8.0, "usage": 0.0},
+    ]
+    world.project_quotas = [{"metric": "GPUS_ALL_REGIONS", "limit": 64.0, "usage": 0.0}]
+    with FakeGoogle(world) as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        yield server
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsWorld]:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    with aws_world(AwsWorld(quotas={"L-417A185B": 8.0, "L-7212CCBC": 64.0})) as world, mock_aws():
+        yield world
+
+
+def test_gcp_counts_devices_over_all_zones_of_a_region(google: FakeGoogle) -> None:
+    found = rows(GCP)
+    a100 = found["us-central1", "NVIDIA_A100_GPUS"]
+    assert (a100.need.needed, a100.limit, a100.used, a100.enough) == (16.0, 16.0, 1.0, False)
+    spot = found["us-central1", "PREEMPTIBLE_NVIDIA_A100_GPUS"]
+    assert (spot.need.needed, spot.enough) == (16.0, True)
+    whole = found["", "GPUS_ALL_REGIONS"]
+    assert (whole.need.needed, whole.need.accelerators, whole.enough) == (24.0, ("A100-40", "V100-16"), True)
+
+
+def test_a_quota_that_the_project_does_not_list_is_unknown_not_enough(google: FakeGoogle) -> None:
+    row = rows(GCP)["us-central1", "PREEMPTIBLE_NVIDIA_V100_GPUS"]
+    assert (row.limit, row.enough) == (None, None)
+
+
+def test_aws_counts_vcpus_of_the_market_asked_for(aws: AwsWorld) -> None:
+    (row,) = rows(AWS).values()
+    assert row.need.quota == "L-7212CCBC"
+    assert (row.need.needed, row.limit, row.used, row.enough) == (2 * 8 * 8.0, 64.0, None, False)
+
+
+def test_what_can_not_be_read_is_named(google: FakeGoogle) -> None:
+    google.faults = [Fault("/regions/us-central1", 400, times=9)]
+    found = against(GCP)
+    assert "quotas of us-central1" in found.missing[0]
+    assert {row.enough for row in found.rows if row.need.region} == {None}
+
+
+def test_an_aws_quota_that_the_account_lacks_is_named(aws: AwsWorld) -> None:
+    aws.quotas.clear()
+    assert "quota L-7212CCBC of us-east-1" in against(AWS).missing[0]
+
+
+def test_a_local_job_falls_under_no_quota() -> None:
+    text = JOB + "  - {provider: local, zones: [local-a], accelerators: {CPU-fast: 1}}\n"
+    assert against(text) == Quotas(rows=(), missing=())
+
+
+def test_missing_credentials_are_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+    with pytest.raises(CredentialsError, match="no Google Cloud credentials"):
+        against(GCP)

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import pytest
+
+from factories.commands import sailor
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_has_a_script(shell: str) -> None:
+    answer = sailor("completion", shell)
+    assert answer.returncode == 0, answer.stderr
+    assert f"_SAILOR_CLOUD_COMPLETE={shell}_complete" in answer.stdout
+
+
+def complete(words: str, position: int) -> list[str]:
+    environment = {"_SAILOR_CLOUD_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(position)}
+    return sailor(environment=environment).stdout.splitlines()
+
+
+def test_commands_complete() -> None:
+    assert "plain,plan" in complete("sailor-cloud pl", 1)
+    assert complete("sailor-cloud sta", 1) == ["plain,status"]
+
+
+def test_options_and_their_values_complete() -> None:
+    assert "plain,--as-of" in complete("sailor-cloud plan --as", 2)
+    assert complete("sailor-cloud plan --format m", 3) == ["plain,markdown"]
+
+
+def test_files_are_left_to_the_shell() -> None:
+    assert complete("sailor-cloud plan ", 2) == ["file,"]

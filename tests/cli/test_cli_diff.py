@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from factories.commands import sailor
+from factories.documents import document
+
+
+@pytest.fixture
+def plans(tmp_path: Path) -> tuple[str, str]:
+    base = document()
+    assert base.cost is not None
+    head = replace(base, cost=replace(base.cost, total_usd=0.006))
+    names = (tmp_path / "base.json", tmp_path / "head.json")
+    for path, made in zip(names, (base, head), strict=True):
+        path.write_text(made.to_json())
+    return str(names[0]), str(names[1])
+
+
+def diff(plans: tuple[str, str], *options: str) -> subprocess.CompletedProcess[str]:
+    return sailor("diff", *plans, *options)
+
+
+def test_a_diff_says_what_a_change_costs(plans: tuple[str, str]) -> None:
+    answer = diff(plans)
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.startswith("tiny: +0.0030 USD (+100 %), 0\n")
+
+
+def test_a_limit_in_dollars_fails_the_command(plans: tuple[str, str]) -> None:
+    answer = diff(plans, "--fail-above-usd", "0.001")
+    assert answer.returncode == 1
+    assert answer.stderr == "error: the change costs 0.003 USD more, allowed are 0.001\n"
+    assert diff(plans, "--fail-above-usd", "0.004").returncode == 0
+
+
+def test_a_limit_in_percent_fails_the_command(plans: tuple[str, str]) -> None:
+    answer = diff(plans, "--fail-above-percent", "50")
+    assert answer.returncode == 1
+    assert "the change costs 100 % more, allowed are 50 %" in answer.stderr
+    assert diff(plans[::-1], "--fail-above-percent", "0", "--fail-above-usd", "0").returncode == 0
+
+
+def test_json_is_one_document(plans: tuple[str, str]) -> None:
+    assert json.loads(diff(plans, "--json").stdout)["usd"]["head"] == 0.006
+
+
+def test_markdown_goes_to_a_file(plans: tuple[str, str], tmp_path: Path) -> None:
+    out = tmp_path / "comment.md"
+    assert diff(plans, "--format", "markdown", "-o", str(out)).stdout == ""
+    assert out.read_text().startswith("### tiny: +0.0030 USD")
+
+
+def test_a_missing_plan_says_how_to_write_one(tmp_path: Path) -> None:
+    answer = sailor("diff", str(tmp_path / "no.json"), str(tmp_path / "no.json"))
+    assert answer.returncode == 2
+    assert "'sailor-cloud plan JOB -o" in answer.stderr

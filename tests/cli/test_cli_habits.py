@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from factories.commands import ROOT, sailor
+from sailor_cloud.cli.main import COMMANDS
+
+# These show a stream, a shell or a page, or write a file in another tool's own format.
+NO_DOCUMENT = {"logs", "ssh", "dashboard", "export"}
+# A group's subcommands have the option.
+GROUPS = {"prices": ("list", "refresh", "diff", "history")}
+
+WAIT = """
+import sys, time
+from sailor_cloud.cli.waiting import waiting
+with waiting("searching", patience_s=float(sys.argv[1])):
+    time.sleep(float(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_help_shows_an_example(name: str) -> None:
+    shown = sailor(name, "--help", environment={"COLUMNS": "120"}).stdout
+    lines = [line.strip() for line in shown.splitlines() if not line.startswith("Usage:")]
+    assert [line for line in lines if line.startswith(f"sailor-cloud {name}")], shown
+
+
+@pytest.mark.parametrize("name", sorted(set(COMMANDS) - NO_DOCUMENT))
+def test_every_result_comes_as_json_too(name: str) -> None:
+    for words in [(name, part) for part in GROUPS.get(name, ())] or [(name,)]:
+        assert "--json" in sailor(*words, "--help").stdout, words
+
+
+def test_an_infeasible_up_prints_one_json_document_and_buys_nothing(tmp_path: Path) -> None:
+    text = (ROOT / "examples" / "quickstart.yaml").read_text()
+    job = tmp_path / "job.yaml"
+    job.write_text(re.sub(r"budget_usd: [\d.]+", "budget_usd: 0.0001", text))
+    answer = sailor("up", str(job), "--json", "--yes", home=tmp_path / "home")
+    assert answer.returncode == 3, answer.stderr
+    assert json.loads(answer.stdout)["infeasibility"]["constraint"] == "budget_usd"
+    assert "infeasible" in answer.stderr
+
+
+def wait_on_a_terminal(patience_s: float, work_s: float) -> str:
+    controller, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", WAIT, str(patience_s), str(work_s)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=terminal,
+        env={"PATH": "/usr/bin:/bin", "TERM": "xterm-256color", "COLUMNS": "100"},
+    )
+    os.close(terminal)
+    shown = b""
+    while True:
+        try:
+            shown += os.read(controller, 65536)
+        except OSError:
+            break
+    os.close(controller)
+    assert process.wait(timeout=30) == 0
+    return shown.decode()
+
+
+def test_what_takes_long_shows_signs_of_life_and_leaves_no_trace() -> None:
+    shown = wait_on_a_terminal(0.1, 1.5)
+    assert "searching" in shown
+    assert shown.endswith(("\x1b[2K", "\x1b[?25h", "\x1b[1A\x1b[2K"))
+
+
+def test_what_ends_soon_shows_nothing() -> None:
+    assert wait_on_a_terminal(5.0, 0.1) == ""
+
+
+def test_a_pipe_sees_no_progress() -> None:
+    answer = subprocess.run(
+        [sys.executable, "-c", WAIT, "0", "0.5"], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert answer.stdout + answer.stderr == ""
+
+
+def test_the_package_says_that_it_is_typed() -> None:
+    import sailor_cloud
+
+    assert (Path(sailor_cloud.__file__).parent / "py.typed").exists()
+    assert sailor_cloud.__all__ == ["plan", "simulate", "up"]
+    for name in sailor_cloud.__all__:
+        assert callable(getattr(sailor_cloud, name))

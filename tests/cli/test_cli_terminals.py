@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+from collections.abc import Mapping
+
+import pytest
+
+from factories.commands import COMMAND, ROOT, sailor
+
+JOB = str(ROOT / "examples" / "quickstart.yaml")
+PLAN = ("plan", JOB, "--as-of", "2026-11-21")
+
+
+def on_a_terminal(environment: Mapping[str, str]) -> str:
+    """Return what a plan writes to a pseudo-terminal, control sequences and all."""
+    controller, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [str(COMMAND), *PLAN],
+        stdin=subprocess.DEVNULL,
+        stdout=terminal,
+        stderr=subprocess.DEVNULL,
+        env={"PATH": "/usr/bin:/bin", "TERM": "xterm-256color", **environment},
+    )
+    os.close(terminal)
+    shown = b""
+    while True:
+        try:
+            read = os.read(controller, 65536)
+        except OSError:
+            break
+        if not read:
+            break
+        shown += read
+    os.close(controller)
+    assert process.wait(timeout=60) == 0
+    return shown.decode()
+
+
+def test_a_pipe_gets_neither_colour_nor_trailing_blanks() -> None:
+    shown = sailor(*PLAN, environment={"LANG": "C.UTF-8"}).stdout
+    assert "\x1b" not in shown
+    assert all(line == line.rstrip() for line in shown.splitlines())
+    assert "█" in shown
+
+
+def test_a_terminal_gets_colour_unless_no_color_is_set() -> None:
+    assert "\x1b[32m" in on_a_terminal({"COLUMNS": "100"})
+    plain = on_a_terminal({"COLUMNS": "100", "NO_COLOR": "1"})
+    assert not any(f"\x1b[3{colour}" in plain for colour in range(8))
+
+
+@pytest.mark.parametrize("columns", [80, 100, 140])
+def test_columns_sets_the_width(columns: int) -> None:
+    lines = sailor(*PLAN, environment={"COLUMNS": str(columns), "LANG": "C.UTF-8"}).stdout.splitlines()
+    assert max(len(line) for line in lines) <= columns
+
+
+def test_a_narrow_report_folds_where_a_wide_one_does_not() -> None:
+    narrow = sailor(*PLAN, environment={"COLUMNS": "80"}).stdout
+    wide = sailor(*PLAN, environment={"COLUMNS": "140"}).stdout
+    assert "zone, machine, market" in narrow
+    assert "zone, machine, market" not in wide
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
+def test_an_encoding_without_bars_gets_plain_characters(encoding: str) -> None:
+    answer = subprocess.run(
+        [str(COMMAND), *PLAN],
+        env={"PATH": "/usr/bin:/bin", "PYTHONIOENCODING": encoding},
+        capture_output=True,
+        timeout=60,
+    )
+    assert answer.returncode == 0, answer.stderr
+    shown = answer.stdout.decode(encoding)
+    assert "####" in shown
+    assert "?" not in shown
+    assert ("+/-" if encoding == "ascii" else "±") in shown

@@ -1,0 +1,33 @@
+"""What all tests share: golden files, which `pytest --update-golden` rewrites, and a Ctrl-C that arrives."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="Rewrite golden files with what tests see.")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _interruptible() -> None:
+    # A shell starts background jobs with SIGINT ignored; tests of Ctrl-C and their processes would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compare text with the file of that name in the golden folder beside the test."""
+
+    def compare(name: str, shown: str) -> None:
+        path = Path(request.path).parent / "golden" / name
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(shown, encoding="utf-8")
+        assert shown == path.read_text(encoding="utf-8")
+
+    return compare

@@ -1,0 +1,62 @@
+"""Plans on Google Cloud and AWS for tests of provisioning."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from factories.documents import document, offer
+from factories.plans import node
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job import Cloud, GcpAccount
+from sailor_cloud.model.offer import Market, Offer, Provider
+
+
+def cloud_offer(
+    name: str, provider: Provider, zone: str, instance_type: str, accelerator: str, count: int, *, spot: bool = False
+) -> Offer:
+    region = zone.rpartition("-")[0] if provider is Provider.GCP else {"use1": "us-east-1"}[zone.partition("-")[0]]
+    return replace(
+        offer(name, accelerator, zone, usd_per_hour=1.5),
+        provider=provider,
+        region=region,
+        instance_type=instance_type,
+        accelerator_count=count,
+        market=Market.SPOT if spot else Market.ON_DEMAND,
+    )
+
+
+GCP_OFFERS = (
+    cloud_offer("a2", Provider.GCP, "us-central1-a", "a2-highgpu-1g", "A100-40", 1, spot=True),
+    cloud_offer("n1", Provider.GCP, "us-central1-b", "n1-standard-8", "V100-16", 2),
+    cloud_offer("g2", Provider.GCP, "europe-west4-a", "g2-standard-8", "L4-24", 1),
+)
+AWS_OFFERS = (
+    cloud_offer("p4d", Provider.AWS, "use1-az4", "p4d.24xlarge", "A100-40", 8, spot=True),
+    cloud_offer("g4dn", Provider.AWS, "use1-az6", "g4dn.xlarge", "T4-16", 1),
+)
+
+
+def cloud_document(*bought: tuple[str, Offer], image: str | None = "ami-0123456789abcdef0") -> PlanDocument:
+    """A document whose plan holds these nodes; its pipelines are those of the local one and don't use them."""
+    planned = document()
+    assert planned.plan is not None
+    nodes = tuple(node(name, offer=chosen.id, devices=chosen.accelerator_count) for name, chosen in bought)
+    offers = tuple({chosen.id: chosen for _, chosen in bought}.values())
+    cloud = Cloud(gcp=GcpAccount(project="my-project"), owner="Me@example.org", image=image)
+    return replace(
+        planned,
+        job=planned.job.model_copy(update={"cloud": cloud}),
+        inputs=replace(planned.inputs, offers=offers),
+        plan=replace(planned.plan, nodes=nodes),
+    )
+
+
+def gcp_document() -> PlanDocument:
+    """Two A100 nodes close together, one V100 node with attached devices, one L4 node in another region."""
+    a2, n1, g2 = GCP_OFFERS
+    return cloud_document(("n0", a2), ("n1", a2), ("n2", n1), ("n3", g2), image=None)
+
+
+def aws_document() -> PlanDocument:
+    p4d, g4dn = AWS_OFFERS
+    return cloud_document(("n0", p4d), ("n1", p4d), ("n2", g4dn))

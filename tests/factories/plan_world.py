@@ -1,0 +1,189 @@
+"""Rank program of a test world: joins once per case, trains it, and rank 0 writes what came out.
+
+Usage: plan_world.py CASES.json RESULTS.json RANK. A case is {name, kind, spec, ...}; ranks beyond its world skip it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sailor_runtime.spec import RunSpec
+from sailor_runtime.training import environment, layout
+
+
+def main() -> None:
+    cases = json.loads(Path(sys.argv[1]).read_text())
+    rank = int(sys.argv[3])
+    results = {}
+    for case in cases:
+        spec = RunSpec.from_json(json.dumps(case["spec"]))
+        if rank < spec.world_size:
+            environment.prepare(spec, rank, Path(sys.argv[1]).parent)
+            results[case["name"]] = KINDS[case["kind"]](case, spec, rank)
+    if rank == 0:
+        Path(sys.argv[2]).write_text(json.dumps(results))
+
+
+class Member:
+    """One rank of one case."""
+
+    def __init__(self, spec: RunSpec, rank: int, atoms: tuple[layout.Atom, ...] | None = None) -> None:
+        from sailor_runtime.training import trainer
+        from sailor_runtime.training.data import open_samples
+        from sailor_runtime.training.devices import device_of
+        from sailor_runtime.training.world import World
+
+        trainer.check(spec)
+        self.spec = spec
+        self.place = layout.places(spec)[rank]
+        self.atoms = layout.atoms(spec) if atoms is None else atoms
+        stage = spec.pipelines[self.place.pipeline].stages[self.place.stage]
+        self.device = device_of(environment.node_of(spec, rank), stage.devices[self.place.tp_index])
+        self.samples = open_samples(spec)
+        self.world = World(spec, rank, self.atoms, backend="gloo")
+
+    def engine(self) -> Any:
+        from sailor_runtime.training.engine import Engine
+        from sailor_runtime.training.precision import precision_of
+
+        precision = precision_of(self.spec.training.precision)
+        return Engine(self.spec, self.place, self.world, self.atoms, self.samples, self.device, precision)
+
+
+def equality(case: dict[str, Any], spec: RunSpec, rank: int) -> dict[str, float]:
+    """Train under the plan and in one process; return the differences."""
+    from sailor_runtime.training import verify
+
+    atoms = layout.atoms(spec)
+    if case.get("mutation") == "double contribution":
+        atoms = tuple(replace(atom, contributors=frozenset(atom.holders)) for atom in atoms)
+    member = Member(spec, rank, atoms)
+    engine = member.engine()
+    if mutation := case.get("mutation"):
+        MUTATIONS[mutation](engine)
+    outcome = verify.verify(
+        engine, member.world, member.samples, steps=spec.training.steps, tolerance=0.0, alive=lambda: None
+    )
+    member.world.close()
+    return {
+        "weights": outcome.max_abs_difference,
+        "losses": outcome.loss_difference,
+        "first_loss": outcome.losses[0],
+    }
+
+
+def _mean_instead_of_sum(engine: Any) -> None:
+    """Let each pipeline average over its own samples, then average over pipelines."""
+    original, pipeline = engine._microbatch, engine._pipeline
+    share = pipeline.microbatch_size * pipeline.microbatches / engine.spec.training.global_batch_size
+    factor = 1.0 / (share * len(engine.spec.pipelines))
+    engine._microbatch = lambda number: replace(original(number), weight=original(number).weight * factor)
+
+
+def _norm_over_all_holders(engine: Any) -> None:
+    sums = engine._gradients
+    sums._buckets = [(group, [replace(part, counts=True) for part in parts]) for group, parts in sums._buckets]
+
+
+def _untied_copy(engine: Any) -> None:
+    sums = engine._gradients
+    kept = [(group, [part for part in parts if part.parameter != "wte.weight"]) for group, parts in sums._buckets]
+    sums._buckets = [(group, parts) for group, parts in kept if parts]
+
+
+MUTATIONS: dict[str, Callable[[Any], None]] = {
+    "double contribution": lambda engine: None,
+    "mean instead of sum": _mean_instead_of_sum,
+    "norm over all holders": _norm_over_all_holders,
+    "untied copy": _untied_copy,
+}
+
+
+def resumption(case: dict[str, Any], spec: RunSpec, rank: int) -> dict[str, Any]:
+    """Train half of the steps, or go on from what another case has saved; return how far weights are from the truth."""
+    from sailor_runtime.training import reference, verify
+    from sailor_runtime.training.checkpoint import Checkpoints
+
+    member = Member(spec, rank)
+    engine = member.engine()
+    checkpoints = Checkpoints(Path(spec.checkpoint.directory), spec.checkpoint.keep, member.world, member.atoms)
+    if case.get("damaged") and rank == 0:
+        _flip_a_byte(next(Path(spec.checkpoint.directory, case["damaged"]).glob("__1_*")))
+    start, _ = checkpoints.latest()
+    if start is not None:
+        checkpoints.load(engine, start)
+    first = engine.next_step
+    for _ in range(case["steps"]):
+        engine.step()
+    checkpoints.begin(engine)
+    checkpoints.wait()
+    expected = None
+    if rank == 0:
+        trained = reference.train(spec.model, spec.training, member.samples.read, steps=engine.next_step)
+        expected = trained.weights
+    difference = verify.weight_difference(engine, member.world, expected)
+    member.world.close()
+    return {"first_step": first, "last_step": engine.next_step, "weights": difference}
+
+
+def _flip_a_byte(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def closeness(case: dict[str, Any], spec: RunSpec, rank: int) -> dict[str, float]:
+    """Return how far weights are from those of one process in float64, as a share of how far they have moved."""
+    import torch
+    import torch.distributed as dist
+
+    from sailor_runtime.training import reference
+
+    member = Member(spec, rank)
+    engine = member.engine()
+    for _ in range(spec.training.steps):
+        engine.step()
+    start, end = (
+        reference.train(spec.model, spec.training, member.samples.read, steps=steps).weights
+        for steps in (0, spec.training.steps)
+    )
+    largest = torch.zeros(2, dtype=torch.float64)
+    for piece in engine.weights.pieces:
+        box = tuple(slice(*bounds) for bounds in piece.region)
+        for index, expected in enumerate((start, end)):
+            difference = (piece.value.detach() - expected[piece.parameter][box]).abs().max()
+            largest[index] = torch.maximum(largest[index], difference)
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    member.world.close()
+    return {"share": (largest[1] / largest[0]).item()}
+
+
+def overflow(case: dict[str, Any], spec: RunSpec, rank: int) -> dict[str, Any]:
+    """Train with a loss scale that is far too large at first."""
+    import torch
+
+    member = Member(spec, rank)
+    engine = member.engine()
+    engine.scale.scale = first_scale = 2.0**36
+    skipped = [engine.step().skipped for _ in range(25)]
+    finite = all(bool(torch.isfinite(parameter).all()) for parameter in engine.module.parameters.values())
+    member.world.close()
+    found = {"first_scale": first_scale, "scale": engine.scale.scale, "updates": engine.updates}
+    return {**found, "skipped": skipped, "finite": finite}
+
+
+KINDS: dict[str, Callable[[dict[str, Any], RunSpec, int], dict[str, Any]]] = {
+    "equality": equality,
+    "resumption": resumption,
+    "closeness": closeness,
+    "overflow": overflow,
+}
+
+
+if __name__ == "__main__":
+    main()

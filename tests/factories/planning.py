@@ -1,0 +1,101 @@
+"""Searches over the data that comes with the program."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sailor_cloud import catalog, network, planner, workload
+from sailor_cloud.catalog import Catalog
+from sailor_cloud.clock import FixedClock
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job import Job
+from sailor_cloud.network import Network
+from sailor_cloud.planner.candidates import collect
+from sailor_cloud.planner.space import Space, build
+from sailor_cloud.simulator import Scenario
+from sailor_cloud.workload import ComputeProfiles, profiles
+
+AS_OF = datetime(2026, 11, 21, tzinfo=UTC)
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@cache
+def data() -> tuple[Catalog, Network, ComputeProfiles]:
+    return catalog.load(), network.load(), profiles.load()
+
+
+def example(name: str, **changes: Any) -> Job:
+    """A job of the examples folder; a change names a field by its path, as in `constraints__budget_usd=1`."""
+    raw = yaml.safe_load((EXAMPLES / name).read_text())
+    for path, value in changes.items():
+        *parents, last = path.split("__")
+        inner = raw
+        for parent in parents:
+            inner = inner[int(parent) if parent.isdigit() else parent]
+        inner[last] = value
+    return Job.model_validate(raw)
+
+
+def plan(job: Job, *restrictions: planner.Restriction) -> PlanDocument:
+    prices, links, times = data()
+    return planner.search(
+        job, catalog=prices, network=links, profiles=times, clock=FixedClock(AS_OF), restrictions=restrictions
+    )
+
+
+def make_space(job: Job) -> Space:
+    prices, links, times = data()
+    candidates = collect(job, prices)
+    scenario = Scenario(
+        job=job,
+        decoder=workload.decoder(job.model),
+        offers={pool.offer.id: pool.offer for pool in candidates.pools},
+        catalog=prices,
+        network=links,
+        profiles=times,
+        as_of=AS_OF,
+    )
+    return build(scenario, candidates)[0]
+
+
+def tiny_job(
+    *,
+    blocks: int = 1,
+    hidden: int = 32,
+    batch: int = 4,
+    zones: tuple[str, ...] = ("local-a", "local-b"),
+    accelerators: dict[str, int] | None = None,
+    goal: str = "maximize-throughput",
+    constraints: dict[str, Any] | None = None,
+    steps: int | None = 10,
+) -> Job:
+    """A job so small that all of its plans can be gone through one by one."""
+    return Job.model_validate(
+        {
+            "name": "tiny",
+            "model": {
+                "model_type": "gpt2",
+                "vocab_size": 64,
+                "hidden_size": hidden,
+                "num_hidden_layers": blocks,
+                "num_attention_heads": 4,
+                "max_position_embeddings": 64,
+            },
+            "training": {"global_batch_size": batch, "sequence_length": 64, "steps": steps},
+            "goal": goal,
+            "constraints": constraints or {},
+            "resources": [
+                {
+                    "provider": "local",
+                    "zones": list(zones),
+                    "markets": ["on-demand"],
+                    "accelerators": accelerators or {"CPU-fast": 1, "CPU-slow": 1},
+                }
+            ],
+        }
+    )

@@ -1,0 +1,120 @@
+"""A run whose controller was killed: the agents go on, `resume` takes over, `down` ends it, the TTL ends it anyway."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from factories.local_runs import wait_until
+from factories.quick_runs import CLOCK, QuickRun, journal, killed_run, planned, quick_run, steps_of, trained
+from factories.runs import assert_nothing_is_left, processes_of, read_lines
+from sailor_cloud.errors import RequestError
+from sailor_cloud.launch.down import take_down
+from sailor_cloud.launch.options import Ending
+from sailor_cloud.launch.start import resume_run
+from sailor_cloud.provision import processes
+from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.workload import decoder
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[QuickRun]:
+    with quick_run(tmp_path, monkeypatch) as started:
+        yield started
+
+
+def has(event: str) -> Callable[[RunFolder], bool]:
+    return lambda folder: bool(journal(folder, event))
+
+
+def steps_on_node(folder: RunFolder) -> list[int]:
+    return [e["step"] for e in read_lines(folder.node_dir("n0") / "agent.jsonl") if e["event"] == "step"]
+
+
+def test_training_goes_on_without_a_controller_and_resume_takes_it_over(run: QuickRun) -> None:
+    run.folder = folder = killed_run(run.home, trained(20), "--steps", "150")
+    seen = max(steps_on_node(folder))
+    wait_until(lambda: max(steps_on_node(folder)) >= seen + 20, "the ranks to go on alone")
+    run.start(planned(steps=150), resume=True)
+    outcome = run.end()
+    assert outcome.ending is Ending.COMPLETED, outcome.message
+    assert "took over generation 1" in run.notes.text
+    assert [event["step"] for event in steps_of(folder)] == list(range(1, 151)), "every step once, none twice"
+    assert len(journal(folder, "generation_started")) == 1
+    assert_nothing_is_left(folder.path)
+
+
+def test_resume_finds_a_run_that_ended_alone_and_tears_it_down(run: QuickRun) -> None:
+    run.folder = folder = killed_run(run.home, trained(5), "--steps", "40")
+    wait_until(lambda: steps_on_node(folder)[-1] == 40, "the end of training")
+    time.sleep(0.5)
+    run.start(planned(steps=40), resume=True)
+    assert run.end().ending is Ending.COMPLETED
+    assert [event["step"] for event in steps_of(folder)] == list(range(1, 41))
+    assert_nothing_is_left(folder.path)
+
+
+def test_resume_starts_anew_from_the_checkpoint_when_a_node_was_lost_meanwhile(run: QuickRun) -> None:
+    run.folder = folder = killed_run(run.home, trained(30), "--steps", "80", "--every", "0.5")
+    for process in processes.of_node(folder.run_id, "n1"):
+        os.kill(process.pid, signal.SIGKILL)
+    run.start(planned(steps=80, every_s=0.5), resume=True)
+    outcome = run.end()
+    assert outcome.ending is Ending.COMPLETED, outcome.message
+    assert len(journal(folder, "nodes_lost")) == 1
+    second = [event["step"] for event in steps_of(folder) if event["generation"] == 2]
+    assert second[0] > 5
+    assert second[-1] == 80
+    assert_nothing_is_left(folder.path)
+
+
+@pytest.mark.parametrize("moment", ["run_created", "provision_started", "created"])
+def test_resume_goes_on_where_provisioning_was_cut_off(moment: str, run: QuickRun) -> None:
+    run.folder = folder = killed_run(run.home, has(moment), "--steps", "30")
+    run.start(planned(steps=30), resume=True)
+    outcome = run.end()
+    assert outcome.ending is Ending.COMPLETED, outcome.message
+    assert_nothing_is_left(folder.path)
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        pytest.param(has("provision_started"), id="before apply"),
+        pytest.param(trained(3), id="during training"),
+        pytest.param(has("destroy_intended"), id="during destroy"),
+    ],
+)
+def test_down_ends_a_run_whose_controller_was_killed(moment: Callable[[RunFolder], bool], run: QuickRun) -> None:
+    run.folder = folder = killed_run(run.home, moment, "--steps", "10")
+    assert take_down(folder, clock=CLOCK).clean
+    assert_nothing_is_left(folder.path)
+    assert take_down(folder, clock=CLOCK).clean
+
+
+def test_nodes_end_themselves_at_the_ttl_and_down_charges_no_more_than_until_then(run: QuickRun) -> None:
+    begun = datetime.now(UTC)
+    run.folder = folder = killed_run(run.home, trained(5), "--ttl", "15")
+    wait_until(lambda: not processes_of(folder.run_id), "the end of all nodes", limit_s=40.0)
+    assert datetime.now(UTC) - begun < timedelta(seconds=25)
+    receipt = take_down(folder, clock=CLOCK)
+    assert receipt.clean
+    assert all(line.quantity <= 60 / 3600 + 1e-9 for line in receipt.lines if line.unit == "h")
+    assert_nothing_is_left(folder.path)
+
+
+def test_a_run_that_is_over_can_not_be_resumed(run: QuickRun) -> None:
+    document = planned(steps=3)
+    run.start(document)
+    run.end()
+    assert run.folder is not None
+    with pytest.raises(RequestError, match="is gone; there is nothing to go on with"):
+        resume_run(run.folder, decoder=decoder(document.job.model), observer=run.notes, clock=CLOCK)

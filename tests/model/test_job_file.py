@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pytest
+
+from sailor_cloud.errors import RequestError
+from sailor_cloud.model.job import Job
+from sailor_cloud.model.job_file import parse_job
+
+GOOD = """
+name: tiny
+model: {preset: sailor-opt-350}
+training: {global_batch_size: 8, sequence_length: 64, steps: 10}
+constraints: {budget_usd: 9, deadline: 1h30m}
+resources:
+  - {provider: local, zones: [local-a], accelerators: {CPU-fast: 1}}
+"""
+
+
+def problems_of(text: str) -> dict[str, str]:
+    with pytest.raises(RequestError) as caught:
+        parse_job(text, origin="job.yaml")
+    assert caught.value.exit_code == 2
+    return {problem.path: f"{problem.message} ({problem.hint})" for problem in caught.value.problems}
+
+
+def test_a_job_is_read_with_its_units() -> None:
+    job = parse_job(GOOD)
+    assert job.constraints.deadline == 5400
+    assert job.resources[0].accelerators == {"CPU-fast": 1}
+
+
+def test_a_job_survives_json() -> None:
+    job = parse_job(GOOD)
+    assert Job.model_validate_json(job.model_dump_json()) == job
+
+
+def test_all_faults_are_reported_together_each_with_its_path() -> None:
+    found = problems_of(
+        GOOD.replace("global_batch_size: 8", "global_batch: 8, schedule: linear").replace("local,", "gcs,")
+    )
+    assert "did you mean 'global_batch_size'?" in found["job.yaml: training.global_batch"]
+    assert "is missing" in found["job.yaml: training.global_batch_size"]
+    assert "'constant' or 'cosine'" in found["job.yaml: training.schedule"]
+    assert "'gcp', 'aws' or 'local'" in found["job.yaml: resources[0].provider"]
+
+
+def test_a_wrong_duration_shows_how_to_write_one() -> None:
+    found = problems_of(GOOD.replace("1h30m", "soon"))
+    assert "'soon' is not a duration; write for example 90s" in found["job.yaml: constraints.deadline"]
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("{preset: a, config: b}", "exactly one of preset, config or inline sizes"),
+        ("{model_type: gpt2, vocab_size: 9}", "inline sizes lack hidden_size, num_hidden_layers"),
+        ("{}", "exactly one of preset, config or inline sizes"),
+    ],
+)
+def test_a_model_needs_one_source(model: str, message: str) -> None:
+    assert message in problems_of(GOOD.replace("{preset: sailor-opt-350}", model))["job.yaml: model"]
+
+
+@pytest.mark.parametrize(("text", "message"), [("a: [", "is not YAML"), ("- 1", "must be a mapping"), ("", "must be")])
+def test_a_file_that_is_no_job_says_so(text: str, message: str) -> None:
+    assert message in problems_of(text)["job.yaml"]

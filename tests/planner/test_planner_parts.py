@@ -1,0 +1,174 @@
+"""The parts that searches are made of, each against going through everything."""
+
+from __future__ import annotations
+
+from itertools import combinations, pairwise, product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from factories.planning import example, make_space, tiny_job
+from sailor_cloud.model.offer import Market
+from sailor_cloud.planner.assess import share_batch
+from sailor_cloud.planner.bounds import goal_bound, work_bound_s
+from sailor_cloud.planner.chains import Chain, Lanes, after_share, cheapest_chains
+from sailor_cloud.planner.columns import column
+from sailor_cloud.planner.goals import Figure, Target
+from sailor_cloud.planner.kinds import Kinds
+from sailor_cloud.planner.layouts import enumerate_layouts
+from sailor_cloud.planner.packing import cheapest_cover, pack
+
+PACE = st.tuples(st.floats(0.01, 1.0), st.floats(0.01, 3.0))
+
+
+def test_layouts_of_two_equal_nodes_are_listed_once_each():
+    space = make_space(tiny_job(zones=("local-a",), accelerators={"CPU-fast": 2}))
+    layouts = list(enumerate_layouts(space.candidates, space.tp_degrees, max_stages=3, max_pipelines=4, max_nodes=None))
+    shapes = sorted([len(slots) for slots in layout] for layout in layouts)
+    assert shapes == [[1], [1, 1], [2]]
+
+
+def test_layouts_on_devices_of_one_node_and_of_two_are_told_apart():
+    job = example(
+        "gcp-a100-v100.yaml",
+        resources__0__accelerators={"A100-40": 2},
+        resources__0__zones=["us-central1-a"],
+        resources__0__markets=["spot"],
+    )
+    space = make_space(job)
+    layouts = list(enumerate_layouts(space.candidates, space.tp_degrees, max_stages=2, max_pipelines=2, max_nodes=None))
+    two_stages = [layout[0] for layout in layouts if len(layout) == 1 and len(layout[0]) == 2]
+    assert sorted(len({(slot.pool, slot.instance) for slot in slots}) for slots in two_stages) == [1, 2]
+    assert len(layouts) == len(set(layouts))
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.data(), st.integers(1, 3), st.integers(1, 12))
+def test_a_batch_is_shared_out_exactly_and_ends_soonest_with_single_samples(data, pipelines, batch):
+    paces = [data.draw(PACE) for _ in range(pipelines)]
+    counts = share_batch(batch, [1] * pipelines, paces)
+    if pipelines > batch:
+        assert counts is None
+        return
+    assert sum(counts) == batch
+    assert min(counts) >= 1
+
+    def end(chosen):
+        return max(fill + (count - 1) * pace for count, (pace, fill) in zip(chosen, paces, strict=True))
+
+    least = min(end(np.diff((0, *inner, batch))) for inner in combinations(range(1, batch), pipelines - 1))
+    assert end(counts) == pytest.approx(least)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(st.sampled_from([1, 2, 4, 8]), PACE), min_size=1, max_size=6), st.integers(1, 64))
+def test_shares_of_larger_microbatches_make_up_the_batch_or_are_refused(parts, batch):
+    sizes = [size for size, _ in parts]
+    counts = share_batch(batch, sizes, [pace for _, pace in parts])
+    if counts is not None:
+        assert sum(size * count for size, count in zip(sizes, counts, strict=True)) == batch
+        assert min(counts) >= 1
+    elif set(sizes) == {1}:
+        assert sum(sizes) > batch
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    st.lists(st.tuples(st.sampled_from([1, 2, 4, 8, 16]), st.integers(1, 50)), min_size=1, max_size=4),
+    st.integers(1, 24),
+)
+def test_the_cheapest_cover_is_the_cheapest(kinds, devices):
+    priced = tuple((size, float(usd), index) for index, (size, usd) in enumerate(kinds))
+    found = cheapest_cover(priced, devices)
+    least = None
+    for counts in product(*(range(devices // size + 1) for size, _, _ in priced)):
+        if sum(count * size for count, (size, _, _) in zip(counts, priced, strict=True)) == devices:
+            usd = sum(count * usd for count, (_, usd, _) in zip(counts, priced, strict=True))
+            least = usd if least is None else min(least, usd)
+    if least is None:
+        assert found is None
+    else:
+        assert sum(priced[index][1] for index in found) == pytest.approx(least)
+        assert sum(priced[index][0] for index in found) == devices
+
+
+def test_neighbouring_stages_share_a_node_and_no_node_is_left_empty():
+    space = make_space(example("gcp-a100-v100.yaml"))
+    kinds = Kinds.of(space)
+    double = next(k for k, kind in enumerate(kinds.members) if kind.row == 0 and kind.tp == 2)
+    chains = [Chain(microbatch_size=1, kinds=(double, double), cut=(0, 13, 26)) for _ in range(3)]
+    slots = pack(kinds, chains, dict.fromkeys(range(4), Market.SPOT))
+    for places in slots:
+        assert places[0].instance == places[1].instance
+        assert places[0].pool == places[1].pool
+    nodes = {(slot.pool, slot.instance) for places in slots for slot in places}
+    assert sum(space.pools[pool].devices for pool, _ in nodes) == 12
+
+
+def test_a_chain_of_the_programme_is_the_cheapest_of_all():
+    space = make_space(tiny_job(blocks=2, batch=4))
+    kinds = Kinds.of(space)
+    times = kinds.times(2)
+    generator = np.random.default_rng(0)
+    count = 40
+    slowest = times.compute_s[np.isfinite(times.compute_s)].max()
+    lanes = Lanes(
+        bottleneck_s=generator.uniform(0.1, 1.5, count) * slowest,
+        fill_price=generator.uniform(0.0, 3.0, count) / slowest,
+        device_price=generator.uniform(0.1, 2.0, (len(space.candidates.rows), count)),
+    )
+    allowed = np.ones((len(kinds), space.layers + 1, space.layers + 1), dtype=bool)
+    found = cheapest_chains(kinds, times, allowed, lanes)
+    for lane in range(count):
+        values = [price(kinds, times, lanes, lane, chain) for chain in every_chain(kinds)]
+        assert found.value[lane] == pytest.approx(min(values))
+        if np.isfinite(found.value[lane]):
+            assert price(kinds, times, lanes, lane, found.chains[lane]) == pytest.approx(min(values))
+
+
+def every_chain(kinds):
+    layers = kinds.space.layers
+    for stages in range(1, layers + 1):
+        for inner in combinations(range(1, layers), stages - 1):
+            for members in product(range(len(kinds)), repeat=stages):
+                yield Chain(microbatch_size=2, kinds=members, cut=(0, *inner, layers))
+
+
+def price(kinds, times, lanes, lane, chain):
+    share = after_share(kinds.space.scenario.execution)
+    stages = len(chain.kinds)
+    total = 0.0
+    for s, (k, (first, end)) in enumerate(zip(chain.kinds, pairwise(chain.cut), strict=True)):
+        seconds = times.compute_s[stages - 1 - s, k, first, end]
+        if seconds + times.before_s[k, first] + share * times.after_s[k, end] > lanes.bottleneck_s[lane]:
+            return np.inf
+        total += kinds.members[k].tp * lanes.device_price[kinds.members[k].row, lane]
+        total += lanes.fill_price[lane] * seconds
+        if s + 1 < stages:
+            total += lanes.fill_price[lane] * times.boundary_s[k, chain.kinds[s + 1], end]
+    return total
+
+
+def test_a_column_carries_as_many_microbatches_as_end_in_time():
+    space = make_space(example("gcp-a100-v100.yaml"))
+    kinds = Kinds.of(space)
+    chain = Chain(microbatch_size=4, kinds=(0, 0), cut=(0, 13, 26))
+    found = column(kinds, chain)
+    assert found.devices == (2, 0, 0, 0)
+    assert found.microbatches(found.fill_s * 0.999) == 0
+    assert found.microbatches(found.fill_s) == 1
+    assert found.microbatches(found.fill_s + 3 * found.bottleneck_s) == 4
+
+
+def test_bounds_lie_below_what_one_device_reaches():
+    space = make_space(tiny_job(blocks=2, batch=4, zones=("local-a",), accelerators={"CPU-fast": 1}))
+    kinds = Kinds.of(space)
+    least = min(
+        times.compute_s[0, 0, 0, -1] * (4 // size) for size in (1, 2, 4) if (times := kinds.times(size)) is not None
+    )
+    bound = work_bound_s(kinds, np.ones(len(kinds), dtype=bool))
+    assert 0 < bound <= least
+    cost = goal_bound(kinds, Target(goal=Figure.USD_PER_ITERATION, limits=()))
+    assert cost <= least * space.rates[0].expected / 3600

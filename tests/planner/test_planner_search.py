@@ -1,0 +1,113 @@
+"""From a job to its document."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from factories.planning import example, make_space, plan, tiny_job
+from sailor_cloud.model.document import PlanDocument, Status
+from sailor_cloud.planner.lifetime import DEADLINE_GRACE_S, SHARE_OF_BUDGET
+
+
+def accelerators(document: PlanDocument) -> Counter[str]:
+    offers = {offer.id: offer for offer in document.inputs.offers}
+    return Counter(offers[node.offer].accelerator for node in document.plan.nodes)
+
+
+def test_one_device_of_each_kind_per_zone_gives_a_heterogeneous_plan():
+    document = plan(example("quickstart.yaml"))
+    assert document.status is Status.OPTIMAL
+    assert document.optimality_gap == 0.0
+    assert accelerators(document) == {"CPU-fast": 2, "CPU-slow": 2}
+
+
+def test_two_fast_devices_per_zone_give_a_homogeneous_plan():
+    job = example("quickstart.yaml", resources__0__accelerators={"CPU-fast": 2, "CPU-slow": 1})
+    assert accelerators(plan(job)) == {"CPU-fast": 4}
+
+
+def test_the_same_job_gives_the_same_plan_byte_for_byte():
+    documents = [plan(example("quickstart.yaml")) for _ in range(2)]
+    assert documents[0].to_json() == documents[1].to_json()
+
+
+def test_the_plan_is_valid_and_survives_the_file():
+    job = example("quickstart.yaml")
+    document = plan(job)
+    document.plan.check(layers=8, global_batch_size=24)
+    assert PlanDocument.from_json(document.to_json()) == document
+
+
+def test_nodes_live_until_the_deadline_and_its_grace():
+    assert plan(example("quickstart.yaml")).ttl_s == 600 + DEADLINE_GRACE_S
+
+
+def test_without_a_deadline_nodes_live_as_long_as_the_budget_lasts():
+    document = plan(tiny_job(constraints={"budget_usd": 0.05}))
+    assert document.ttl_s == pytest.approx(SHARE_OF_BUDGET * 0.05 / document.cost.usd_per_hour * 3600)
+
+
+def test_with_neither_budget_nor_deadline_nothing_ends_the_nodes():
+    assert plan(tiny_job()).ttl_s is None
+
+
+@pytest.mark.parametrize(
+    ("constraint", "limit", "path"),
+    [
+        ("budget_usd", 1e-6, "USD"),
+        ("deadline", 17.001, "s"),
+        ("max_usd_per_hour", 1e-4, "USD/h"),
+        ("min_throughput", 1e6, "iterations/s"),
+        ("max_usd_per_iteration", 1e-12, "USD/iteration"),
+    ],
+)
+def test_an_infeasible_job_names_its_constraint_and_what_would_do(constraint, limit, path):
+    job = tiny_job(blocks=2, constraints={constraint: limit})
+    document = plan(job)
+    assert document.status is Status.INFEASIBLE
+    assert document.plan is None
+    assert document.infeasibility.constraint == constraint
+    assert document.infeasibility.unit == path
+    assert f"{constraint} {limit:g} {path} can't be met" in document.infeasibility.message
+
+    enough = plan(tiny_job(blocks=2, constraints={constraint: document.infeasibility.needed}))
+    assert enough.status is Status.OPTIMAL
+
+
+def test_the_least_number_of_nodes_is_named():
+    job = tiny_job(blocks=6, hidden=512, constraints={"max_nodes": 1})
+    document = plan(job)
+    assert document.infeasibility.constraint == "max_nodes"
+    needed = document.infeasibility.needed
+    assert needed > 1
+    assert plan(tiny_job(blocks=6, hidden=512, constraints={"max_nodes": int(needed)})).plan is not None
+
+
+def test_a_model_that_fits_nowhere_is_infeasible_for_memory():
+    document = plan(tiny_job(blocks=2, hidden=2048))
+    assert document.infeasibility.constraint == "memory"
+    assert "fits in their memory" in document.infeasibility.message
+
+
+def test_two_constraints_that_exclude_each_other_are_both_named():
+    job = tiny_job(constraints={"min_throughput": 1e6, "budget_usd": 1e-7})
+    message = plan(job).infeasibility.message
+    assert "min_throughput" in message
+    assert "budget_usd" in message
+
+
+def test_an_accelerator_without_the_precision_is_rejected_with_the_reason():
+    job = example("gcp-a100-v100.yaml", training__precision="bf16", resources__0__accelerators={"V100-16": 4})
+    document = plan(job)
+    assert document.infeasibility.constraint == "resources"
+    assert [(row.what, row.why) for row in document.rejected] == [("V100-16", "has no bf16; it runs fp32, fp16")]
+
+
+def test_an_instance_larger_than_the_limit_is_rejected():
+    job = example("gcp-a100-v100.yaml", resources__0__accelerators={"A100-40": 2})
+    space = make_space(job)
+    assert {pool.devices for pool in space.pools} == {1, 2}
+    reasons = {row.why for row in space.candidates.rejected}
+    assert "carries 8 devices, the job allows 2 in us-central1-a" in reasons

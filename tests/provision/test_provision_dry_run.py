@@ -1,0 +1,168 @@
+"""`up --dry-run`, and what `up` refuses before anybody is asked to pay."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from dataclasses import replace
+from datetime import date, timedelta
+from pathlib import Path
+
+import pytest
+
+from factories.cloud_plans import AWS_OFFERS, GCP_OFFERS, aws_document, cloud_document, gcp_document
+from factories.commands import sailor
+from factories.documents import document
+from sailor_cloud import network
+from sailor_cloud.errors import RequestError, StalePriceError
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.offer import Confidence, Offer
+from sailor_cloud.provision.dry_run import checked_source
+from sailor_cloud.provision.guards import refuse_stale_prices, refuse_two_clouds, traffic_between_clouds
+from sailor_cloud.testing.terraform_cloud import FakeCloud
+from sailor_cloud.testing.terraform_provider import serve
+
+TODAY = date(2026, 11, 21)
+SSH_FROM = ("--ssh-from", "203.0.113.7/32")
+
+
+def up(
+    planned: PlanDocument, folder: Path, *options: str, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run `up` on a plan and the job in it."""
+    job, plan = folder / "job.yaml", folder / "plan.json"
+    job.write_text(planned.job.model_dump_json())
+    plan.write_text(planned.to_json())
+    return sailor(
+        "up",
+        str(job),
+        "--plan",
+        str(plan),
+        *options,
+        home=folder / "home",
+        environment={"PATH": os.environ["PATH"], **(environment or {})},
+    )
+
+
+def two_clouds(count: int) -> PlanDocument:
+    offers = (*GCP_OFFERS, *AWS_OFFERS)
+    return cloud_document(*((f"n{index}", offers[index % len(offers)]) for index in range(count)))
+
+
+def aged(offer: Offer, days: int) -> Offer:
+    day = TODAY - timedelta(days=days)
+    return replace(offer, as_of_from=day, as_of_to=day, confidence=Confidence.MEDIUM)
+
+
+def test_a_dry_run_of_64_nodes_on_two_clouds_takes_less_than_5_s_and_creates_nothing(tmp_path: Path) -> None:
+    begun = time.monotonic()
+    done = up(two_clouds(64), tmp_path, "--dry-run", *SSH_FROM)
+    took_s = time.monotonic() - begun
+    assert done.returncode == 0, done.stderr
+    assert took_s < 5.0
+    assert done.stdout.count("google_compute_instance") + done.stdout.count("aws_instance") == 64
+    assert "Terraform root gcp europe-west4" in done.stdout
+    assert '"ssh_from": "203.0.113.7/32"' in done.stdout
+    assert "us-central1-a -> use1-az4" in done.stdout
+    assert not (tmp_path / "home" / "runs").exists()
+
+
+def test_a_dry_run_as_json_is_one_document_with_a_price_for_every_node(tmp_path: Path) -> None:
+    done = up(gcp_document(), tmp_path, "--dry-run", "--json", *SSH_FROM)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    resources = [resource for root in told["roots"] for resource in root["resources"]]
+    priced = {resource["name"]: resource["usd_per_hour"] for resource in resources if resource["usd_per_hour"]}
+    assert list(priced.values()) == [1.5] * 4
+    assert all(resource["type"] == "google_compute_instance" for resource in resources if resource["usd_per_hour"])
+    assert {root["region"] for root in told["roots"]} == {"us-central1", "europe-west4"}
+    assert told["document"] == json.loads(gcp_document().to_json())
+    assert told["traffic_between_clouds"] == []
+    assert "terraform_plan" not in told["roots"][0]
+
+
+@pytest.mark.parametrize("planned", [gcp_document(), aws_document()], ids=["gcp", "aws"])
+def test_terraforms_own_plan_names_every_resource_of_the_list(planned: PlanDocument, tmp_path: Path) -> None:
+    cloud = FakeCloud()
+    with serve(cloud) as attached:
+        done = up(planned, tmp_path, "--dry-run", "--terraform-plan", "--json", *SSH_FROM, environment=attached)
+    assert done.returncode == 0, done.stderr
+    for root in json.loads(done.stdout)["roots"]:
+        assert f"Plan: {len(root['resources'])} to add, 0 to change, 0 to destroy." in root["terraform_plan"]
+    assert cloud.history == []
+    assert not (tmp_path / "home" / "runs").exists()
+
+
+def test_a_local_plan_is_planned_by_terraform_without_any_provider(tmp_path: Path) -> None:
+    done = up(document(), tmp_path, "--dry-run", "--terraform-plan")
+    assert done.returncode == 0, done.stderr
+    assert "Plan: 2 to add" in done.stdout
+    assert "0.2000" in done.stdout
+
+
+def test_a_dry_run_says_what_the_job_lacks(tmp_path: Path) -> None:
+    done = up(gcp_document(), tmp_path, "--dry-run")
+    assert (done.returncode, done.stderr.count("--ssh-from")) == (2, 1)
+    alone = up(gcp_document(), tmp_path, "--terraform-plan")
+    assert (alone.returncode, "belongs to --dry-run" in alone.stderr) == (2, True)
+
+
+def test_a_plan_on_two_clouds_is_not_bought_and_the_traffic_is_priced(tmp_path: Path) -> None:
+    done = up(two_clouds(5), tmp_path, "--yes", *SSH_FROM)
+    assert done.returncode == 2
+    assert "can't be bought" in done.stderr
+    assert "use1-az6 -> europe-west4-a: 0." in done.stderr
+    assert not (tmp_path / "home" / "runs").exists()
+
+
+def test_traffic_between_clouds_is_what_both_payers_ask() -> None:
+    prices = network.load()
+    traffic = traffic_between_clouds(two_clouds(5), prices)
+    assert len(traffic) == 2 * 3 * 2
+    for pair in traffic:
+        known = prices.egress(pair.src_zone, pair.dst_zone)
+        assert pair.usd_per_gb == pytest.approx(sum(price.usd_per_gb for price in known))
+        assert pair.usd_per_gb is not None
+        assert pair.usd_per_gb > 0
+        assert pair.source
+        assert pair.as_of
+    for planned in (gcp_document(), aws_document(), document()):
+        refuse_two_clouds(planned, prices)
+
+
+def test_traffic_that_nobody_has_a_price_for_is_unknown_and_not_free() -> None:
+    elsewhere = replace(GCP_OFFERS[0], zone="mars-north1-a", region="mars-north1")
+    planned = cloud_document(("n0", elsewhere), ("n1", AWS_OFFERS[0]))
+    with pytest.raises(RequestError, match="mars-north1-a -> use1-az4: unknown"):
+        refuse_two_clouds(planned, network.load())
+
+
+@pytest.mark.parametrize(("offer", "limit"), [(GCP_OFFERS[0], 7), (AWS_OFFERS[1], 90)], ids=["spot", "on-demand"])
+def test_stale_prices_stop_up_on_a_cloud(offer: Offer, limit: int) -> None:
+    refuse_stale_prices(cloud_document(("n0", aged(offer, limit))), TODAY)
+    with pytest.raises(StalePriceError, match="prices refresh") as refused:
+        refuse_stale_prices(cloud_document(("n0", aged(offer, limit + 1))), TODAY)
+    assert f"{offer.id}: 1.5 USD/h" in str(refused.value)
+    assert f"{limit + 1} days old" in str(refused.value)
+
+
+def test_allow_stale_passes_stale_prices_but_nothing_else(tmp_path: Path) -> None:
+    old = aged(GCP_OFFERS[1], 4000)
+    planned = cloud_document(("n0", old), ("n1", old))
+    refused = up(planned, tmp_path, "--yes", *SSH_FROM)
+    assert (refused.returncode, "--allow-stale" in refused.stderr) == (1, True)
+    allowed = up(planned, tmp_path, "--yes", "--allow-stale", *SSH_FROM)
+    assert (allowed.returncode, "stale" in allowed.stderr) == (2, False)
+    assert "creates nodes of provider local only" in allowed.stderr
+
+
+@pytest.mark.parametrize("wrong", ["home", "203.0.113.7/8", "0.0.0.0/0", "::1/128"])
+def test_ssh_is_let_in_from_an_address_only(wrong: str) -> None:
+    with pytest.raises(RequestError, match="--ssh-from"):
+        checked_source(wrong)
+
+
+def test_a_bare_address_stands_for_itself_alone() -> None:
+    assert (checked_source("203.0.113.7"), checked_source(None)) == ("203.0.113.7/32", None)

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+from factories.documents import document
+from sailor_cloud.model.document import Infeasibility, PlanDocument, Status
+from sailor_cloud.report.difference import difference
+from sailor_cloud.report.difference_text import (
+    difference_as_json,
+    difference_as_markdown,
+    difference_as_text,
+    headline,
+)
+
+
+def changed(base: PlanDocument, *, usd: float, seconds: float) -> PlanDocument:
+    assert base.cost is not None
+    assert base.cost.total_usd is not None
+    assert base.prediction is not None
+    assert base.prediction.duration_s is not None
+    line = base.cost.lines[0]
+    return replace(
+        base,
+        cost=replace(base.cost, total_usd=base.cost.total_usd + usd, lines=(replace(line, usd=line.usd + usd),)),
+        prediction=replace(base.prediction, duration_s=base.prediction.duration_s + seconds),
+    )
+
+
+def costing(total: float) -> PlanDocument:
+    base = document()
+    assert base.cost is not None
+    return replace(base, cost=replace(base.cost, total_usd=total))
+
+
+def test_the_headline_says_dollars_share_and_time() -> None:
+    base = costing(318.33)
+    head = changed(base, usd=38.20, seconds=4 * 3600)
+    assert headline(difference(base, head)) == "+38.20 USD (+12 %), +4 h"
+    assert headline(difference(head, base)) == "-38.20 USD (-11 %), -4 h"
+
+
+def test_equal_documents_differ_in_nothing() -> None:
+    found = difference(document(), document())
+    assert found.same
+    assert headline(found) == "no change in cost, time or plan"
+
+
+def test_edits_of_the_job_and_of_the_nodes_are_listed() -> None:
+    base = document()
+    assert base.plan is not None
+    training = base.job.training.model_copy(update={"steps": 40})
+    job = base.job.model_copy(update={"training": training})
+    head = replace(base, job=job, plan=replace(base.plan, nodes=base.plan.nodes[:1]))
+    found = difference(base, head)
+    assert [(edit.what, edit.base, edit.head) for edit in found.job] == [("training.steps", "20", "40")]
+    assert [(edit.what, edit.base, edit.head) for edit in found.nodes] == [
+        ("local-cpu-slow on-demand in local-b", "1", "")
+    ]
+
+
+def test_without_steps_iterations_are_compared() -> None:
+    base = document(steps=None)
+    assert base.cost is not None
+    head = replace(base, cost=replace(base.cost, usd_per_iteration=base.cost.usd_per_iteration * 2))
+    assert headline(difference(base, head)) == "+0.0001 USD/iteration (+100 %), 0 per iteration"
+
+
+def test_a_head_without_a_plan_is_called_so() -> None:
+    reason = Infeasibility(constraint="budget_usd", limit=1, needed=2, unit="USD", message="budget too small")
+    head = replace(document(), status=Status.INFEASIBLE, plan=None, prediction=None, cost=None, infeasibility=reason)
+    assert headline(difference(document(), head)) == "no plan any more: budget too small"
+    assert headline(difference(head, document())).startswith("feasible now: 0.0030 USD")
+
+
+def test_markdown_and_text_look_as_reviewed(golden: Callable[[str, str], None]) -> None:
+    found = difference(document(), changed(document(), usd=0.001, seconds=5))
+    golden("diff.md", difference_as_markdown(found))
+    golden("diff.txt", difference_as_text(found, width=80))
+
+
+def test_json_carries_headline_and_deltas() -> None:
+    content = json.loads(difference_as_json(difference(document(), changed(document(), usd=0.001, seconds=5))))
+    assert content["headline"] == "+0.0010 USD (+33 %), +5.00 s"
+    assert abs(content["usd"]["delta"] - 0.001) < 1e-12
+    assert content["time"]["unit"] == "s"

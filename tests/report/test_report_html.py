@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from factories.browser import CHROMIUM, WHY_NOT, Browser
+from factories.documents import document
+from factories.priced_documents import gcp_document, gcp_timeline
+from sailor_cloud.model.document import Infeasibility, Rejected, Status
+from sailor_cloud.report.html.page import plan_as_html
+
+CHARTS = (
+    "Cost by kind, expected and worst case",
+    "Cost against time of the chosen plan and its alternatives",
+    "Schedule of one iteration",
+    "Memory of each stage against its limit",
+    "Zones of the plan and the traffic between them",
+)
+LARGEST = 5 * 10**6
+
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("html") / "report.html"
+    path.write_text(plan_as_html(gcp_document(), timeline=gcp_timeline()), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with Browser() as opened:
+        yield opened
+
+
+def test_the_file_needs_no_network(report: Path) -> None:
+    content = report.read_text()
+    assert not re.search(r"""(src|href)=["'](?!#|data:)""", content)
+    assert "http" not in content.replace("http-equiv", "")
+    assert "@import" not in content
+
+
+def test_every_cost_line_alternative_and_price_date_is_in_the_file(report: Path) -> None:
+    content, made = report.read_text(), gcp_document()
+    assert made.cost is not None
+    for line in made.cost.lines:
+        assert line.what in content
+        assert line.price_source in content
+        assert line.price_as_of.isoformat() in content
+    assert made.alternatives[0].label in content
+
+
+def test_names_from_elsewhere_stay_text() -> None:
+    evil = "<script>alert(1)</script>\"'&"
+    content = plan_as_html(replace(gcp_document(), rejected=(Rejected(what=evil, why=evil),)), timeline=())
+    assert "<script>alert" not in content
+    assert "&lt;script&gt;alert(1)" in content
+
+
+def test_a_large_schedule_stays_under_five_megabytes() -> None:
+    made, spans = gcp_document(), gcp_timeline()
+    many = tuple(
+        replace(span, start_s=span.start_s + turn, end_s=span.end_s + turn) for turn in range(100) for span in spans
+    )
+    assert len(many) > 30_000
+    assert len(plan_as_html(made, timeline=many).encode()) < LARGEST
+
+
+@needs_chromium
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1200, 390])
+def test_charts_are_drawn_without_a_complaint(
+    browser: Browser, report: Path, width: int, dark: bool, tmp_path: Path
+) -> None:
+    browser.complaints.clear()
+    browser.requested.clear()
+    browser.look(width=width, dark=dark)
+    browser.open(report)
+    for name in CHARTS:
+        box = browser.run(f"(({{width, height}}) => [width, height])({_chart(name)}.getBoundingClientRect())")
+        assert box[0] >= 390 - 24
+        assert box[1] > 60
+        assert browser.run(f"{_chart(name)}.querySelectorAll('[data-tip]').length") >= 2
+    assert browser.run("document.documentElement.scrollWidth") <= width
+    assert browser.complaints == []
+    assert {url.split("/")[0] for url in browser.requested} <= {"file:", "data:"}
+    picture = tmp_path / "page.png"
+    browser.screenshot(picture)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@needs_chromium
+def test_dark_and_light_differ_and_both_can_be_read(browser: Browser, report: Path) -> None:
+    shades = []
+    for dark in (False, True):
+        browser.look(width=1200, dark=dark)
+        browser.open(report)
+        paper = browser.run("getComputedStyle(document.body).backgroundColor")
+        ink = browser.run("getComputedStyle(document.querySelector('.chart text:not(.muted)')).fill")
+        assert _contrast(paper, ink) >= 7
+        muted = browser.run("getComputedStyle(document.querySelector('.chart .muted')).fill")
+        assert _contrast(paper, muted) >= 4.5
+        shades.append(paper)
+    assert shades[0] != shades[1]
+
+
+@needs_chromium
+def test_bars_and_spans_add_up_to_what_the_document_says(browser: Browser, report: Path) -> None:
+    """Lengths on the screen are in proportion to the figures."""
+    made, spans = gcp_document(), gcp_timeline()
+    browser.look(width=1200)
+    browser.open(report)
+    widths = browser.run(
+        f"[...{_chart(CHARTS[3])}.querySelectorAll('.bar[data-tip]')].map(bar => bar.getBoundingClientRect().width)"
+    )
+    rooms = browser.run(
+        f"[...{_chart(CHARTS[3])}.querySelectorAll('.room')].map(bar => bar.getBoundingClientRect().width)"
+    )
+    assert made.prediction is not None
+    used = [sum(row.parts.values()) / row.limit_bytes for row in made.prediction.memory]
+    parts = len(made.prediction.memory[0].parts)
+    drawn = [sum(widths[place * parts : (place + 1) * parts]) / room for place, room in enumerate(rooms)]
+    assert drawn == pytest.approx(used, rel=0.02)
+    shown = browser.run(f"{_chart(CHARTS[2])}.querySelectorAll('rect.op[data-tip]').length")
+    assert shown == len(spans)
+
+
+@needs_chromium
+def test_pointing_at_an_alternative_tells_its_machines_and_verdict(browser: Browser, report: Path) -> None:
+    browser.look(width=1200)
+    browser.open(report)
+    point = f"{_chart(CHARTS[1])}.querySelector('circle:not(.chosen)')"
+    browser.run(f"{point}.scrollIntoView({{block: 'center'}})")
+    x, y = browser.run(f"(b => [b.x + b.width / 2, b.y + b.height / 2])({point}.getBoundingClientRect())")
+    browser.move(x, y)
+    shown = browser.run("getComputedStyle(tip).display === 'block' && tip.textContent")
+    assert shown.startswith("A100-40 only")
+    assert "2 x a2-highgpu-1g on-demand in us-central1-a" in shown
+    assert "keeps all limits" in shown
+    browser.move(5, 5)
+    assert browser.run("getComputedStyle(tip).display") == "none"
+
+
+@needs_chromium
+def test_the_report_opens_in_under_two_seconds_and_prints(browser: Browser, report: Path) -> None:
+    browser.look(width=1200)
+    began = time.perf_counter()
+    took = min(browser.open(report) for _ in range(3))
+    assert took < 2
+    assert time.perf_counter() - began < 10
+    printed = browser.print_pdf()
+    assert printed.startswith(b"%PDF")
+    assert len(re.findall(rb"/Type\s*/Page\b", printed)) in range(2, 12)
+    browser.look(width=1200, dark=True, media="print")
+    assert browser.run("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+
+
+@needs_chromium
+@pytest.mark.parametrize("kind", ["infeasible", "local", "no steps"])
+def test_other_documents_open_without_a_complaint(browser: Browser, kind: str, tmp_path: Path) -> None:
+    reason = Infeasibility(constraint="budget_usd", limit=1, needed=2, unit="USD", message="budget too small")
+    made = {
+        "infeasible": replace(
+            document(), status=Status.INFEASIBLE, plan=None, prediction=None, cost=None, infeasibility=reason
+        ),
+        "local": document(),
+        "no steps": document(steps=None),
+    }[kind]
+    path = tmp_path / "report.html"
+    path.write_text(plan_as_html(made, timeline=()), encoding="utf-8")
+    browser.complaints.clear()
+    browser.look(width=800)
+    browser.open(path)
+    assert browser.complaints == []
+    assert browser.run("document.querySelector('h1').textContent") == "tiny"
+    assert ("budget too small" in browser.run("document.body.innerText")) == (kind == "infeasible")
+
+
+def _chart(name: str) -> str:
+    return f"document.querySelector('svg[aria-label=\"{name}\"]')"
+
+
+def _contrast(one: str, other: str) -> float:
+    """Contrast ratio of two CSS colours, as WCAG 2 defines it."""
+
+    def luminance(colour: str) -> float:
+        linear = []
+        for value in re.findall(r"\d+", colour)[:3]:
+            share = int(value) / 255
+            linear.append(share / 12.92 if share <= 0.03928 else ((share + 0.055) / 1.055) ** 2.4)
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from markdown_it import MarkdownIt
+
+from factories.documents import document
+from factories.priced_documents import gcp_document
+from sailor_cloud.model.document import Rejected
+from sailor_cloud.report.markdown import cell
+from sailor_cloud.report.plan_markdown import plan_as_markdown
+
+
+def test_the_report_looks_as_reviewed(golden: Callable[[str, str], None]) -> None:
+    golden("plan.md", plan_as_markdown(document()))
+
+
+def test_every_table_parses_with_as_many_cells_as_headings() -> None:
+    tokens = MarkdownIt("commonmark", {"html": True}).enable("table").parse(plan_as_markdown(gcp_document()))
+    kinds = [token.type for token in tokens]
+    assert kinds.count("table_open") == 8
+    rows = "".join("|" if kind == "tr_open" else "." if kind in ("td_open", "th_open") else "" for kind in kinds)
+    assert min(len(row) for row in rows.split("|")[1:]) >= 2
+
+
+def test_names_from_elsewhere_cant_break_out_of_a_cell() -> None:
+    evil = replace(document(), rejected=(Rejected(what="a|b", why="<img src=x> [x](y) `z`\nnext"),))
+    shown = plan_as_markdown(evil)
+    assert "a\\|b" in shown
+    assert "<img" not in shown
+    assert cell("a\nb") == "a b"
+
+
+def test_every_cost_line_is_there_with_its_source() -> None:
+    priced = gcp_document()
+    assert priced.cost is not None
+    shown = plan_as_markdown(priced)
+    for line in priced.cost.lines:
+        assert cell(line.what) in shown
+        assert cell(line.price_source) in shown

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import date
+
+import pytest
+
+from factories.documents import cost_line, costing, document
+from factories.priced_documents import gcp_document
+from sailor_cloud.model.document import CostKind, Infeasibility, PlanDocument, Rejected, Status
+from sailor_cloud.report.plan_text import plan_as_text
+
+
+@pytest.mark.parametrize(("width", "details"), [(80, False), (120, False), (120, True)])
+def test_the_report_looks_as_reviewed(width: int, details: bool, golden: Callable[[str, str], None]) -> None:
+    golden(f"plan-{width}{'-details' if details else ''}.txt", plan_as_text(document(), width=width, details=details))
+
+
+def test_every_stage_is_shown_with_layers_device_zone_price_quota_and_age() -> None:
+    lines = [" ".join(line.split()) for line in plan_as_text(document()).splitlines()]
+    assert "0: 4 x 2 0 0-3 1 CPU-fast local-a local-cpu-fast on-demand 0.2000 1/1 19 d" in lines
+    assert "1 4-5 1 CPU-slow local-b local-cpu-slow on-demand 0.1000 1/1 19 d" in lines
+
+
+def test_the_summary_sets_the_totals_beside_their_limits() -> None:
+    shown = plan_as_text(document())
+    assert "0.500 s ± 6.0 % (9 of 10 within 15 %" in shown
+    assert "10.0 s from first start to last teardown" in shown
+    assert "deadline 10 min" in shown
+    assert "0.0030 USD, worst case 0.0100 USD; budget 1.000 USD" in shown
+    assert "every node ends itself 10 min after its start" in shown
+
+
+def test_example_prices_are_called_examples() -> None:
+    assert "prices of the local provider are examples" in plan_as_text(document())
+
+
+def test_a_stale_price_is_marked_on_its_line_and_below() -> None:
+    old = replace(
+        cost_line(CostKind.COMPUTE, "old", quantity=1, usd_per_unit=1), stale=True, price_as_of=date(2026, 1, 2)
+    )
+    shown = plan_as_text(costing(document(), old))
+    assert "322 d old STALE" in shown
+    assert "STALE: prices from 2026-01-02 are used" in shown
+    assert "2026-01-02 STALE" in plan_as_text(costing(document(), old), details=True)
+
+
+def test_equal_pipelines_share_their_rows() -> None:
+    base = document()
+    assert base.plan is not None
+    one = base.plan.pipelines[0]
+    twice = replace(base, plan=replace(base.plan, pipelines=(one, replace(one, id=1))))
+    shown = plan_as_text(twice)
+    assert "0-1: 4 x 2" in shown
+    assert shown.count("local-cpu-fast on-demand") + shown.count("local-cpu-fast  on-demand") == 1
+    assert "2 CPU-fast" in shown
+
+
+def test_devices_that_are_paid_for_and_idle_have_a_row() -> None:
+    base = document()
+    assert base.plan is not None
+    wide = replace(base.inputs.offers[0], accelerator_count=2)
+    nodes = (replace(base.plan.nodes[0], devices=2), base.plan.nodes[1])
+    idle = replace(
+        base,
+        inputs=replace(base.inputs, offers=(wide, base.inputs.offers[1])),
+        plan=replace(base.plan, nodes=nodes),
+    )
+    rows = [" ".join(line.split()) for line in plan_as_text(idle).splitlines()]
+    assert "idle 1 CPU-fast local-a local-cpu-fast on-demand 0.1000 2/1 19 d" in rows
+
+
+def test_the_money_tree_adds_up_to_the_total_and_names_each_direction_of_traffic() -> None:
+    priced = gcp_document()
+    assert priced.cost is not None
+    shown = plan_as_text(priced)
+    total = f"{sum(line.usd for line in priced.cost.lines):,.2f}"
+    assert any(line.split()[:2] == ["total", total] for line in shown.splitlines())
+    assert "us-central1-a to us-west1-b, paid by us-central1-a" in shown
+    assert " GB at " in shown
+
+
+def test_details_trace_every_dollar_to_a_source_and_a_date() -> None:
+    priced = gcp_document()
+    assert priced.cost is not None
+    shown = plan_as_text(priced, details=True, width=240)
+    for line in priced.cost.lines:
+        assert any(line.price_source in row and line.price_as_of.isoformat() in row for row in shown.splitlines())
+        assert line.what.removesuffix(", training") in shown
+
+
+def test_alternatives_say_what_they_cost_more_and_which_limit_they_break() -> None:
+    priced = gcp_document()
+    other = priced.alternatives[0]
+    assert other.total_usd is not None
+    row = next(line for line in plan_as_text(priced).splitlines() if line.startswith("A100-40 only"))
+    assert "keeps all limits" in row
+    poor = gcp_document(budget_usd=other.total_usd - 10)
+    row = next(line for line in plan_as_text(poor).splitlines() if line.startswith("A100-40 only"))
+    assert "over budget by 10.00 USD" in row
+
+
+def test_an_infeasible_plan_names_the_constraint_and_what_was_ruled_out() -> None:
+    shown = plan_as_text(infeasible())
+    assert "infeasible: budget 1 USD is below 2.5 USD" in shown
+    assert "V100-16" in shown
+    assert "no bf16" in shown
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("make", [document, gcp_document], ids=["local", "gcp"])
+def test_no_line_is_wider_than_the_terminal(width: int, make: Callable[[], PlanDocument]) -> None:
+    for details in (False, True):
+        shown = plan_as_text(make(), details=details, width=width)
+        assert max(len(line) for line in shown.splitlines()) <= width
+
+
+def test_a_terminal_without_unicode_gets_bars_and_branches_in_ascii() -> None:
+    shown = plan_as_text(gcp_document(), ascii_only=True)
+    assert "#####" in shown
+    assert "|- 3 x a2-highgpu-1g" in shown
+    assert not set(shown) & set("█├└")
+
+
+def infeasible() -> PlanDocument:
+    return replace(
+        document(),
+        status=Status.INFEASIBLE,
+        plan=None,
+        prediction=None,
+        cost=None,
+        infeasibility=Infeasibility(
+            constraint="budget_usd", limit=1.0, needed=2.5, unit="USD", message="budget 1 USD is below 2.5 USD"
+        ),
+        rejected=(Rejected(what="V100-16", why="no bf16"),),
+    )

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from datetime import timedelta
+
+from rich.console import Console
+
+from factories.documents import NOW, PRICED
+from sailor_cloud.model.document import CostKind
+from sailor_cloud.report.receipt_text import print_receipt
+from sailor_cloud.run.ledger import LedgerLine
+from sailor_cloud.run.receipt import Comparison, KeptResource, Receipt, ReceiptResource
+
+NODE = ReceiptResource(
+    provider="local",
+    region="local",
+    zone="local-a",
+    type="node",
+    name="n0",
+    created_at=NOW,
+    gone_at=NOW + timedelta(minutes=2),
+    confirmed_by="sweep by tag",
+)
+RECEIPT = Receipt(
+    run_id="tiny-1",
+    job="tiny",
+    outcome="completed",
+    written_at=NOW,
+    resources=(NODE,),
+    kept=(),
+    lines=(
+        LedgerLine(
+            kind=CostKind.COMPUTE,
+            key="n0",
+            what="node n0",
+            quantity=0.0333,
+            unit="h",
+            usd_per_unit=0.12,
+            usd=0.004,
+            price_source="example",
+            price_as_of=PRICED,
+            open=False,
+        ),
+    ),
+    spent_usd=0.004,
+    budget_usd=0.05,
+    comparisons=(
+        Comparison(what="iteration, as planned", unit="s", estimate=0.5, actual=0.6),
+        Comparison(what="iteration, as calibrated", unit="s", estimate=None, actual=0.6),
+        Comparison(what="whole run", unit="USD", estimate=0.005, actual=0.004),
+    ),
+    problems=(),
+)
+
+
+def shown(receipt: Receipt) -> str:
+    console = Console(file=io.StringIO(), width=100, color_system=None)
+    with console.capture() as capture:
+        print_receipt(receipt, console)
+    return " ".join(capture.get().split())
+
+
+def test_a_receipt_shows_when_each_resource_came_and_went() -> None:
+    assert "node n0 local-a 2026-11-20 12:00:00 2026-11-20 12:02:00 sweep by tag" in shown(RECEIPT)
+    assert "all 1 resources are gone, confirmed by an independent sweep" in shown(RECEIPT)
+
+
+def test_estimates_stand_beside_what_came_of_them() -> None:
+    assert "iteration, as planned 0.500 s 0.600 s +20 %" in shown(RECEIPT)
+    assert "iteration, as calibrated - 0.600 s -" in shown(RECEIPT)
+    assert "whole run 0.0050 USD 0.0040 USD -20 %" in shown(RECEIPT)
+    assert "total of 0.0500 USD budget 0.0040" in shown(RECEIPT)
+
+
+def test_a_resource_that_is_still_there_is_never_called_gone() -> None:
+    text = shown(replace(RECEIPT, resources=(replace(NODE, gone_at=None),)))
+    assert "STILL THERE" in text
+    assert "1 resources are still there: n0; run 'sailor-cloud down tiny-1'" in text
+    assert "are gone" not in text
+
+
+def test_what_is_kept_is_listed_with_its_price_and_how_to_delete_it() -> None:
+    bucket = KeptResource(type="bucket", name="b", usd_per_month=1.5, delete_command="gcloud storage rm -r gs://b")
+    text = shown(replace(RECEIPT, kept=(bucket,)))
+    assert "bucket b kept, 1.500 USD/month gcloud storage rm -r gs://b" in text
+    assert "1 kept on purpose" in text

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import pytest
+
+from sailor_cloud.report import text
+
+
+@pytest.mark.parametrize(
+    ("amount", "shown"),
+    [
+        (None, "unknown"),
+        (0.0, "0.00"),
+        (0.00312, "0.0031"),
+        (3.14159, "3.142"),
+        (812.4, "812.40"),
+        (12345.6, "12,345.60"),
+    ],
+)
+def test_dollars_keep_the_digits_that_matter(amount: float | None, shown: str) -> None:
+    assert text.usd(amount) == shown
+
+
+@pytest.mark.parametrize(
+    ("duration", "shown"),
+    [
+        (None, "unknown"),
+        (0.4123, "0.412 s"),
+        (4.1, "4.10 s"),
+        (41.23, "41.2 s"),
+        (99.96, "1 min 40 s"),
+        (725, "12 min 5 s"),
+        (27600, "7 h 40 min"),
+        (3600, "1 h"),
+        (273_600, "3 d 4 h"),
+    ],
+)
+def test_time_spans_use_two_units_at_most(duration: float | None, shown: str) -> None:
+    assert text.seconds(duration) == shown
+
+
+def test_whole_numbers_are_shown_as_ranges() -> None:
+    assert text.ranges([3, 1, 2, 7]) == "1-3, 7"
+
+
+def test_sizes_are_binary() -> None:
+    assert text.size(5 * 2**30) == "5.0 GiB"
+    assert text.size(3 * 2**20) == "3.0 MiB"

@@ -1,0 +1,148 @@
+"""The folder of a run."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from factories.documents import document
+from sailor_cloud.clock import FixedClock
+from sailor_cloud.errors import RequestError
+from sailor_cloud.run.folder import RunFolder, RunLockedError, new_run_id, resource_name, write_atomically
+
+CLOCK = FixedClock(datetime(2026, 11, 21, 5, 13, 13, tzinfo=UTC))
+
+HOLD = """
+import sys
+from pathlib import Path
+from sailor_cloud.run.folder import RunFolder
+with RunFolder(run_id="held", path=Path(sys.argv[1])).lock():
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_run_id_names_the_job_the_time_and_a_suffix() -> None:
+    assert new_run_id("opt-350m", clock=CLOCK, suffix="a1b2") == "opt-350m-20261121-051313-a1b2"
+
+
+def test_two_runs_of_the_same_second_differ() -> None:
+    assert len({new_run_id("job", clock=CLOCK) for _ in range(20)}) > 1
+
+
+def test_resource_names_repeat_for_a_run_and_fit_every_cloud() -> None:
+    long_run = new_run_id("j" * 40, clock=CLOCK, suffix="a1b2")
+    assert resource_name(long_run, "n0") == resource_name(long_run, "n0")
+    assert resource_name(long_run, "n0") != resource_name(new_run_id("j" * 40, clock=CLOCK, suffix="a1b3"), "n0")
+    assert len(resource_name(long_run, "n249")) < 63
+
+
+def test_everything_in_the_folder_is_for_its_owner_only(tmp_path: Path) -> None:
+    previous = os.umask(0)
+    try:
+        folder = RunFolder.create("job-20261121-051313-a1b2", root=tmp_path / "runs")
+        folder.write_document(document())
+        with folder.lock():
+            modes = {entry.relative_to(folder.path): mode(entry) for entry in folder.path.rglob("*")}
+    finally:
+        os.umask(previous)
+    assert mode(folder.path) == 0o700
+    assert {path.name for path in modes} >= {"plan.json", "lock", "logs", "results", "checkpoints", "nodes"}
+    for path, bits in modes.items():
+        assert bits == (0o700 if (folder.path / path).is_dir() else 0o600), path
+
+
+def test_a_run_is_created_once(tmp_path: Path) -> None:
+    RunFolder.create("job-20261121-051313-a1b2", root=tmp_path)
+    with pytest.raises(RequestError, match="run 'job-20261121-051313-a1b2' exists already in"):
+        RunFolder.create("job-20261121-051313-a1b2", root=tmp_path)
+
+
+def test_runs_are_listed_by_age_whatever_their_jobs_are_called(tmp_path: Path) -> None:
+    for name in ("b-20261121-000000-0001", "a-20261122-000000-0001", "c-20261120-235959-0001"):
+        RunFolder.create(name, root=tmp_path)
+    assert [folder.run_id[0] for folder in RunFolder.list(root=tmp_path)] == ["c", "b", "a"]
+    assert RunFolder.list(root=tmp_path / "none") == ()
+
+
+def test_a_run_opens_by_a_beginning_that_fits_it_alone(tmp_path: Path) -> None:
+    for name in ("job-20261121-000000-0001", "job-20261122-000000-0001"):
+        RunFolder.create(name, root=tmp_path)
+    assert RunFolder.open("job-20261122", root=tmp_path).run_id == "job-20261122-000000-0001"
+    with pytest.raises(RequestError, match="'job' begins the names of 2 runs"):
+        RunFolder.open("job", root=tmp_path)
+
+
+def test_an_unknown_run_names_the_one_that_may_be_meant(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"there is no run 'jab'; .* holds none"):
+        RunFolder.open("jab", root=tmp_path)
+    RunFolder.create("job-20261121-000000-0001", root=tmp_path)
+    with pytest.raises(RequestError, match="did you mean job-20261121-000000-0001"):
+        RunFolder.open("jop-20261121-000000-0001", root=tmp_path)
+
+
+def test_a_run_is_found_in_the_home_that_the_environment_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SAILOR_CLOUD_HOME", str(tmp_path / "home"))
+    folder = RunFolder.create("job-20261121-000000-0001")
+    assert folder.path == tmp_path / "home" / "runs" / "job-20261121-000000-0001"
+    assert RunFolder.list() == (folder,)
+
+
+def test_the_plan_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    folder = RunFolder.create("job-20261121-000000-0001", root=tmp_path)
+    with pytest.raises(RequestError, match="has no plan"):
+        folder.read_document()
+    folder.write_document(document())
+    assert folder.read_document() == document()
+
+
+def test_a_failed_write_leaves_the_old_text_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "plan.json"
+    write_atomically(target, "old")
+
+    def broken(source: object, destination: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "replace", broken)
+    with pytest.raises(OSError, match="disk full"):
+        write_atomically(target, "new")
+    assert target.read_text() == "old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["plan.json"]
+
+
+def test_the_lock_names_the_process_that_holds_it_and_falls_with_it(tmp_path: Path) -> None:
+    folder = RunFolder.create("held", root=tmp_path)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(folder.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(RunLockedError, match=f"held by process {other.pid} .*kill -INT {other.pid}"), folder.lock():
+            pytest.fail("two processes hold the run")
+        holder = folder.lock_holder()
+        assert holder is not None
+        assert holder.pid == other.pid
+        other.kill()
+    assert folder.lock_holder() is None
+    with folder.lock():
+        own = folder.lock_holder()
+        assert own is not None
+        assert own.pid == os.getpid()
+
+
+def test_a_free_run_has_no_holder(tmp_path: Path) -> None:
+    folder = RunFolder.create("free", root=tmp_path)
+    assert folder.lock_holder() is None
+    with folder.lock():
+        pass
+    assert folder.lock_holder() is None

@@ -1,0 +1,142 @@
+"""The ledger of a run."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sailor_cloud.clock import FixedClock
+from sailor_cloud.model.document import CostKind
+from sailor_cloud.run.ledger import Ledger
+
+START = datetime(2026, 11, 21, 5, 0, tzinfo=UTC)
+PRICED = date(2026, 11, 1)
+
+
+@pytest.fixture
+def clock() -> FixedClock:
+    return FixedClock(START)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, clock: FixedClock) -> Ledger:
+    return Ledger(tmp_path / "ledger.jsonl", clock)
+
+
+def open_node(ledger: Ledger, key: str, usd_per_hour: float, *, since: datetime = START) -> None:
+    ledger.open_item(
+        key,
+        kind=CostKind.COMPUTE,
+        what=key,
+        usd_per_hour=usd_per_hour,
+        since=since,
+        price_source="list",
+        price_as_of=PRICED,
+    )
+
+
+def charge_egress(ledger: Ledger, key: str, gb: float, usd_per_gb: float) -> None:
+    ledger.charge(
+        key,
+        kind=CostKind.EGRESS,
+        what=key,
+        quantity=gb,
+        unit="GB",
+        usd_per_unit=usd_per_gb,
+        price_source="list",
+        price_as_of=PRICED,
+        at=START,
+    )
+
+
+def test_a_node_costs_its_seconds_at_its_price(ledger: Ledger) -> None:
+    open_node(ledger, "n0", 3.6)
+    assert ledger.spent_usd(START + timedelta(seconds=1234)) == 1.234
+
+
+def test_a_vm_costs_a_minute_at_least(ledger: Ledger, clock: FixedClock) -> None:
+    open_node(ledger, "n0", 3.6)
+    assert ledger.spent_usd() == 0.06
+    ledger.close_item("n0", at=START + timedelta(seconds=5))
+    assert ledger.spent_usd(START + timedelta(days=1)) == 0.06
+
+
+def test_a_closed_node_costs_nothing_more_and_an_open_one_does(ledger: Ledger, clock: FixedClock) -> None:
+    open_node(ledger, "n0", 36.0)
+    open_node(ledger, "n1", 3.6)
+    ledger.close_item("n0", at=START + timedelta(seconds=100))
+    clock.instant = START + timedelta(seconds=1000)
+    assert ledger.spent_usd() == 1.0 + 1.0
+    assert ledger.usd_per_hour() == 3.6
+    assert ledger.projected_usd(START + timedelta(seconds=2000)) == 1.0 + 2.0
+
+
+def test_tenths_add_up_exactly(ledger: Ledger) -> None:
+    for number in range(10):
+        open_node(ledger, f"n{number}", 0.1)
+    assert ledger.spent_usd(START + timedelta(hours=3)) == 3.0
+    assert sum([0.1] * 10) * 3 != 3.0
+
+
+def test_egress_is_charged_once_per_key(ledger: Ledger) -> None:
+    charge_egress(ledger, "a-b", 12.5, 0.01)
+    charge_egress(ledger, "a-b", 12.5, 0.01)
+    charge_egress(ledger, "b-a", 2.0, 0.02)
+    assert ledger.spent_usd() == 0.165
+
+
+def test_a_second_opening_keeps_the_first_price_and_time(ledger: Ledger) -> None:
+    open_node(ledger, "n0", 3.6)
+    open_node(ledger, "n0", 7.2, since=START + timedelta(hours=1))
+    assert ledger.spent_usd(START + timedelta(hours=1)) == 3.6
+
+
+def test_closing_what_never_was_opened_changes_nothing(ledger: Ledger) -> None:
+    ledger.close_item("n0", at=START)
+    open_node(ledger, "n0", 3.6)
+    assert ledger.usd_per_hour() == 3.6
+
+
+def test_lines_say_what_was_paid_for(ledger: Ledger) -> None:
+    charge_egress(ledger, "a-b", 12.5, 0.01)
+    open_node(ledger, "n0", 3.6)
+    ledger.close_item("n0", at=START + timedelta(hours=2))
+    node, egress = ledger.lines(START + timedelta(hours=5))
+    assert (node.kind, node.quantity, node.unit, node.usd_per_unit, node.usd, node.open) == (
+        CostKind.COMPUTE,
+        2.0,
+        "h",
+        3.6,
+        7.2,
+        False,
+    )
+    assert (egress.quantity, egress.unit, egress.usd) == (12.5, "GB", 0.125)
+    assert {line.price_as_of for line in (node, egress)} == {PRICED}
+
+
+def test_a_ledger_that_is_opened_again_goes_on(ledger: Ledger, clock: FixedClock) -> None:
+    open_node(ledger, "n0", 3.6)
+    with open(ledger.path, "ab") as file:
+        file.write(b'{"record": "closed", "key"')
+    again = Ledger(ledger.path, clock)
+    again.close_item("n0", at=START + timedelta(hours=1))
+    assert again.spent_usd(START + timedelta(hours=9)) == 3.6
+
+
+@given(
+    prices=st.lists(st.decimals(min_value=0, max_value=100, places=4), min_size=1, max_size=6),
+    seconds=st.integers(min_value=60, max_value=10**6),
+)
+def test_spending_is_the_sum_of_the_lines(
+    tmp_path_factory: pytest.TempPathFactory, prices: list[float], seconds: int
+) -> None:
+    ledger = Ledger(tmp_path_factory.mktemp("ledger") / "ledger.jsonl", FixedClock(START))
+    for number, price in enumerate(prices):
+        open_node(ledger, f"n{number}", float(price))
+    now = START + timedelta(seconds=seconds)
+    assert ledger.spent_usd(now) == pytest.approx(sum(line.usd for line in ledger.lines(now)), abs=1e-9)
+    assert ledger.spent_usd(now) <= ledger.spent_usd(now + timedelta(seconds=1))

@@ -1,0 +1,247 @@
+"""The agent's protocol, with rank programs that need no torch."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from factories.running_agent import AGENT, RunningAgent, environment, is_gone, wait_until
+from sailor_runtime.agent.preemption import PreemptionWatch, Provider
+
+pytestmark = pytest.mark.timeout(150)
+
+
+@pytest.fixture
+def agents(tmp_path: Path) -> Iterator[Callable[..., RunningAgent]]:
+    running: list[RunningAgent] = []
+
+    def begin(behaviour: str, *options: str) -> RunningAgent:
+        running.append(RunningAgent(tmp_path / "node-0", behaviour, *options))
+        return running[-1]
+
+    yield begin
+    for agent in running:
+        agent.process.kill()
+        agent.process.wait()
+
+
+def test_an_agent_says_hello_within_a_second_and_ends_on_sigterm(agents):
+    agent = agents("serve")
+    [hello] = agent.wait_for("hello")
+    assert (hello["v"], hello["seq"], hello["node"], hello["pid"]) == (1, 1, "node-0", agent.process.pid)
+    assert len(hello["runtime_sha"]) == 64
+    agent.process.send_signal(signal.SIGTERM)
+    assert agent.process.wait(10) == 0
+    assert agent.events("stopped")[-1]["reason"] == "requested"
+
+
+def test_a_generation_that_finishes_is_reported_with_its_last_step(agents):
+    agent = agents("finish")
+    agent.start()
+    [stopped] = agent.wait_for("stopped")
+    assert (stopped["generation"], stopped["reason"], stopped["step"]) == (1, "finished", 1)
+    assert agent.events("generation_started")[0]["ranks"] == [0, 1]
+    assert {event["rank"] for event in agent.events("step")} == {0, 1}
+    assert [event["seq"] for event in agent.events()] == list(range(1, len(agent.events()) + 1))
+    assert sorted(path.name for path in (agent.home / "logs").iterdir()) == ["g1-rank0.log", "g1-rank1.log"]
+
+
+def test_ranks_inherit_the_environment_so_that_process_tags_survive(agents):
+    agent = agents("serve")
+    agent.start()
+    agent.wait_for("step", 2)
+    assert json.loads((agent.home / "environment-1.json").read_text())["SAILOR_CLOUD_RUN"] == "run-1"
+
+
+@pytest.mark.parametrize(("behaviour", "how"), [("crash", {"exit_code": 7}), ("killed", {"signal": 9})])
+def test_a_dead_rank_ends_the_generation_and_its_other_ranks(agents, behaviour, how):
+    agent = agents(behaviour)
+    agent.start()
+    [stopped] = agent.wait_for("stopped")
+    [dead] = agent.events("rank_dead")
+    assert stopped["reason"] == "failed"
+    assert dead["rank"] == 1
+    assert {key: dead[key] for key in how} == how
+    if behaviour == "crash":
+        assert "the last words of rank 1" in dead["tail"]
+    wait_until(lambda: agent.rank_pids() == [], "all ranks to be gone")
+
+
+def test_a_silent_rank_is_hung(agents):
+    agent = agents("silent", "--hung-training-s", "0.5", "--hung-iterations", "1")
+    agent.start()
+    [stopped] = agent.wait_for("stopped")
+    assert stopped["reason"] == "hung"
+    assert agent.events("rank_hung")[0]["silent_s"] > 0.5
+    assert agent.rank_pids() == []
+
+
+def test_checkpoint_and_stop_reach_the_ranks(agents):
+    agent = agents("serve")
+    agent.start()
+    agent.wait_for("step", 2)
+    agent.command("checkpoint")
+    agent.wait_for("checkpoint", 2)
+    agent.command("stop")
+    [stopped] = agent.wait_for("stopped")
+    assert stopped["reason"] == "requested"
+    assert agent.rank_pids() == []
+
+
+class _Metadata(http.server.BaseHTTPRequestHandler):
+    """Answers as the metadata servers of GCP and AWS do; `taken` is the notice."""
+
+    taken = False
+
+    def do_PUT(self) -> None:
+        self._answer(200, "a-token" if self.path == "/latest/api/token" else "")
+
+    def do_GET(self) -> None:
+        if self.path == "/computeMetadata/v1/instance/preempted":
+            known = self.headers["Metadata-Flavor"] == "Google"
+            self._answer(200 if known else 403, "TRUE" if self.taken else "FALSE")
+        elif self.path == "/latest/meta-data/spot/instance-action":
+            known = self.headers["X-aws-ec2-metadata-token"] == "a-token"
+            self._answer(401 if not known else 200 if self.taken else 404, '{"action": "terminate"}')
+
+    def _answer(self, code: int, text: str) -> None:
+        self.send_response(code)
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *arguments: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def metadata() -> Iterator[tuple[type[_Metadata], str]]:
+    handler = type("Metadata", (_Metadata,), {})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield handler, f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("provider", list(Provider))
+def test_a_notice_of_the_metadata_server_is_found_and_its_absence_too(metadata, provider):
+    handler, address = metadata
+    watch = PreemptionWatch(provider, address=address, every_s=0.02)
+    time.sleep(0.2)
+    assert watch.notice is None
+    handler.taken = True
+    wait_until(lambda: watch.notice is not None, "a notice")
+
+
+def test_a_preemption_notice_is_reported_and_asks_for_a_checkpoint(agents, metadata):
+    handler, address = metadata
+    handler.taken = True
+    agent = agents("serve", "--provider", "gcp", "--metadata-address", address)
+    agent.wait_for("preempt_notice")
+    agent.start()
+    agent.wait_for("checkpoint", 2)
+
+
+def test_commands_that_do_not_fit_are_refused_with_the_reason(agents):
+    agent = agents("serve")
+    agent.start()
+    agent.wait_for("step", 2)
+    agent.command("stop", generation=2)
+    agent.command("stop", plan_hash="other")
+    agent.command("start", spec="spec.json")
+    agent.command("dance")
+    agent.command("start", generation=2, spec="missing.json")
+    reasons = [event["reason"] for event in agent.wait_for("refused", 5)]
+    assert "command is for generation 2, the spec for 1" in reasons[0]
+    assert "'other'" in reasons[1]
+    assert "generation 1 is not newer than 1" in reasons[2]
+    assert "unknown command 'dance'; known: start, checkpoint, stop" in reasons[3]
+    assert "missing.json" in reasons[4]
+    assert len(agent.rank_pids()) == 2
+
+
+def test_a_newer_generation_replaces_the_running_one(agents):
+    agent = agents("serve")
+    agent.start()
+    agent.wait_for("step", 2)
+    first = agent.rank_pids()
+    agent.start(generation=2)
+    agent.wait_for("step", 4)
+    assert agent.events("stopped")[0]["generation"] == 1
+    assert all(is_gone(pid) for pid in first)
+    assert len(agent.rank_pids()) == 2
+
+
+def test_the_agent_ends_itself_and_its_ranks_at_the_expiry(agents):
+    agent = agents("serve")
+    agent.start(expires_at=time.time() + 1.5)
+    agent.wait_for("step", 2)
+    ranks = agent.rank_pids()
+    assert agent.process.wait(10) == 0
+    assert agent.events("stopped")[-1]["reason"] == "expired"
+    assert all(is_gone(pid) for pid in ranks)
+
+
+def test_after_a_generation_the_agent_holds_and_then_leaves(agents):
+    agent = agents("finish", "--hold-s", "0.5")
+    agent.start()
+    assert agent.process.wait(10) == 0
+    assert [event["reason"] for event in agent.events("stopped")] == ["finished", "held"]
+
+
+def test_ranks_die_with_a_killed_agent(agents):
+    agent = agents("silent")
+    agent.start()
+    agent.wait_for("step", 2)
+    ranks = agent.rank_pids()
+    assert len(ranks) == 2
+    agent.process.kill()
+    wait_until(lambda: all(is_gone(pid) for pid in ranks), "orphans to be gone")
+
+
+def test_a_second_agent_in_the_same_folder_is_turned_away(agents):
+    agents("serve").wait_for("hello")
+    second = agents("serve")
+    assert second.process.wait(10) == 1
+
+
+def test_sequence_numbers_continue_after_a_restart_and_a_torn_line(agents):
+    agent = agents("serve")
+    agent.wait_for("hello")
+    agent.process.kill()
+    agent.process.wait()
+    with (agent.home / "agent.jsonl").open("a") as file:
+        file.write('{"v": 1, "se')
+    agents("serve")
+    wait_until(lambda: agent.home.joinpath("agent.jsonl").read_text().count("hello") == 2, "a second hello")
+    assert json.loads(agent.home.joinpath("agent.jsonl").read_text().splitlines()[-1])["seq"] == 2
+
+
+def test_a_detached_agent_outlives_its_parent_and_is_ready_when_that_returns(tmp_path):
+    home = tmp_path / "node-0"
+    command = [*AGENT, "--home", str(home), "--detach"]
+    done = subprocess.run(command, env=environment("serve"), timeout=20, check=False)
+    assert done.returncode == 0
+    hello = json.loads((home / "agent.jsonl").read_text().splitlines()[0])
+    assert os.getsid(hello["pid"]) != os.getsid(0)
+    os.kill(hello["pid"], signal.SIGTERM)
+    wait_until(lambda: is_gone(hello["pid"]), "the agent to end")
+
+
+def test_the_agent_needs_the_standard_library_only():
+    code = (
+        "import sys, sailor_runtime.agent.agent, sailor_runtime.agent.__main__;"
+        "foreign = {'torch', 'numpy', 'deepspeed', 'yaml', 'pydantic'} & set(sys.modules); assert not foreign, foreign"
+    )
+    subprocess.run([sys.executable, "-c", code], env=environment("serve"), timeout=20, check=True)

@@ -1,0 +1,249 @@
+"""Training under a plan equals training in one process."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from factories.run_specs import SHORT_TRAINING, TINY, run_spec
+from sailor_runtime.spec import ModelSpec, TrainingSpec
+from sailor_runtime.training import huggingface, reference
+from sailor_runtime.training.architecture import architecture_of
+from sailor_runtime.training.data import SyntheticSamples
+from sailor_runtime.training.export import export
+from sailor_runtime.training.huggingface import SavedWeights
+from sailor_runtime.training.parameters import range_parameters
+
+pytestmark = [pytest.mark.timeout(450), pytest.mark.slow]
+
+ROOT = Path(__file__).resolve().parents[2]
+
+UNEQUAL_TP = [(4, 2, [(0, 3, 2), (3, 6, 1)]), (2, 2, [(0, 6, 1)])]
+UNEQUAL_DEPTH = [(2, 4, [(0, 2, 1), (2, 4, 1), (4, 6, 1)]), (4, 1, [(0, 6, 1)])]
+UNEQUAL_CUT = [(4, 2, [(0, 4, 1), (4, 6, 1)]), (1, 4, [(0, 2, 1), (2, 6, 1)])]
+THREE_AGAINST_ONE = [(4, 2, [(0, 6, 3)]), (2, 2, [(0, 6, 1)])]
+THREE_AGAINST_TWO = [(4, 2, [(0, 6, 3)]), (2, 2, [(0, 6, 2)])]
+ONE_INTO_TWO = [(3, 4, [(0, 2, 1), (2, 6, 2)])]
+GROUPED = {"heads": 6, "kv_heads": 3, "ffn_size": 40, "tied_head": False}
+OPT_350M = {"model_type": "opt", "embedding_size": 12}
+
+
+def windowed(model_type: str, *windows: int) -> dict[str, Any]:
+    """Return a model whose blocks attend to so many tokens."""
+    model = {**TINY, "model_type": model_type}
+    form = dataclasses.replace(architecture_of(ModelSpec(**model)), windows=windows)
+    return {"model_type": model_type, "architecture": form}
+
+
+EQUAL_CASES: dict[str, dict[str, Any]] = {
+    "tp 2 beside tp 1, tied": {"pipelines": UNEQUAL_TP},
+    "tp 2 beside tp 1, dropout and clipping": {
+        "pipelines": UNEQUAL_TP,
+        "training": {"dropout": 0.1, "gradient_clipping": 0.5},
+    },
+    "unequal depth, untied": {"pipelines": UNEQUAL_DEPTH, "model": {"tied_head": False}},
+    "unequal depth, clipping": {"pipelines": UNEQUAL_DEPTH, "training": {"gradient_clipping": 0.5}},
+    "unequal cuts, recomputed": {"pipelines": UNEQUAL_CUT, "recompute": True, "training": {"dropout": 0.1}},
+    "tp 3 beside tp 1": {"pipelines": THREE_AGAINST_ONE, "training": {"gradient_clipping": 0.5}},
+    "tp 1 into tp 2, ragged vocabulary": {"pipelines": ONE_INTO_TWO, "model": {"vocab_size": 67}},
+    "slow devices": {
+        "pipelines": UNEQUAL_CUT,
+        "node_of_rank": ["fast", "slow", "slow", "fast"],
+        "accelerators": {"slow": "CPU-slow"},
+    },
+    "llama, tp 3 beside tp 2, clipping": {
+        "pipelines": THREE_AGAINST_TWO,
+        "model": {"model_type": "llama", **GROUPED},
+        "training": {"gradient_clipping": 0.5},
+    },
+    "mistral, window, dropout": {
+        "pipelines": UNEQUAL_TP,
+        "model": windowed("mistral", 5, 5, 5, 5) | GROUPED,
+        "training": {"dropout": 0.1},
+    },
+    "qwen2, tied, recomputed": {
+        "pipelines": UNEQUAL_TP,
+        "model": {"model_type": "qwen2", **GROUPED, "tied_head": True},
+        "recompute": True,
+    },
+    "opt": {"pipelines": UNEQUAL_CUT, "model": {"model_type": "opt"}},
+    "opt-350m, norms behind and projections": {"pipelines": UNEQUAL_TP, "model": OPT_350M},
+    "gpt-neo, local attention": {"pipelines": ONE_INTO_TWO, "model": windowed("gpt_neo", 0, 4, 0, 4)},
+    "zero-1, tp 3 beside tp 2, clipping": {
+        "pipelines": THREE_AGAINST_TWO,
+        "zero_stage": 1,
+        "training": {"gradient_clipping": 0.5},
+    },
+    "zero-1, tp 2 beside tp 1, tied": {"pipelines": UNEQUAL_TP, "zero_stage": 1},
+    "one device": {"pipelines": [(3, 4, [(0, 6, 1)])]},
+}
+
+LOW_CASES: dict[str, dict[str, Any]] = {
+    "bf16": {"pipelines": UNEQUAL_TP},
+    "fp16": {"pipelines": UNEQUAL_TP},
+    "fp16, zero-1, llama": {"pipelines": UNEQUAL_TP, "zero_stage": 1, "model": {"model_type": "llama", **GROUPED}},
+    "bf16, zero-1, recomputed, slow devices": {
+        "pipelines": UNEQUAL_CUT,
+        "zero_stage": 1,
+        "recompute": True,
+        "node_of_rank": ["fast", "slow", "slow", "fast"],
+        "accelerators": {"slow": "CPU-slow"},
+    },
+}
+
+MUTATED_CASES: dict[str, dict[str, Any]] = {
+    "double contribution": {"pipelines": UNEQUAL_TP},
+    "mean instead of sum": {"pipelines": UNEQUAL_TP},
+    "norm over all holders": {"pipelines": UNEQUAL_TP, "training": {"gradient_clipping": 0.5}},
+    "untied copy": {"pipelines": UNEQUAL_TP},
+}
+
+SINGLE_CASES: dict[str, dict[str, Any]] = {
+    name: {**EQUAL_CASES[name]}
+    for name in ("tp 2 beside tp 1, tied", "unequal depth, untied", "tp 1 into tp 2, ragged vocabulary")
+}
+
+
+def run_world(cases: list[dict[str, Any]], folder: Path, *, timeout_s: float = 400.0) -> dict[str, dict[str, Any]]:
+    """Run all cases in one world of as many ranks as the largest needs; return rank 0's results by case."""
+    ranks = 0
+    for case in cases:
+        ranks = max(ranks, case["spec"].world_size)
+        case["spec"] = dataclasses.asdict(case["spec"])
+    (folder / "cases.json").write_text(json.dumps(cases))
+    path = os.pathsep.join([str(ROOT / "runtime"), str(ROOT / "tests")])
+    program = ROOT / "tests" / "factories" / "plan_world.py"
+    command = [sys.executable, str(program), str(folder / "cases.json"), str(folder / "results.json")]
+    logs = [(folder / f"rank{rank}.log").open("w") for rank in range(ranks)]
+    processes = [
+        subprocess.Popen(
+            [*command, str(rank)],
+            env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+            stdout=logs[rank],
+            stderr=subprocess.STDOUT,
+        )
+        for rank in range(ranks)
+    ]
+    deadline = time.monotonic() + timeout_s
+    try:
+        while any(process.poll() is None for process in processes):
+            assert time.monotonic() < deadline, f"no end after {timeout_s} s"
+            assert all(process.poll() in (None, 0) for process in processes), _logs(folder)
+            time.sleep(0.05)
+    finally:
+        for process, log in zip(processes, logs, strict=True):
+            process.kill()
+            process.wait()
+            log.close()
+    assert all(process.returncode == 0 for process in processes), _logs(folder)
+    return json.loads((folder / "results.json").read_text())
+
+
+def _logs(folder: Path) -> str:
+    return "\n".join(f"{path.name}: {path.read_text()[-1500:]}" for path in sorted(folder.glob("rank*.log")))
+
+
+def _case(name: str, folder: Path, *, training: dict[str, Any] | None = None, **settings: Any) -> dict[str, Any]:
+    training = {**settings.pop("training", {}), **(training or {})}
+    mutation, kind = settings.pop("mutation", None), settings.pop("kind", "equality")
+    spec = run_spec(settings.pop("pipelines"), directory=folder, training=training, **settings)
+    return {"name": name, "kind": kind, "spec": spec, "mutation": mutation}
+
+
+def _checkpoint(folder: Path) -> str:
+    model = ModelSpec(**TINY)
+    generator = torch.Generator().manual_seed(11)
+    huggingface.save(model, lambda spec: torch.randn(spec.shape, generator=generator) * 0.1, folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("world")
+    single = {"precision": "fp32", "optimizer": "sgd"}
+    cases = [_case(name, folder, **settings) for name, settings in EQUAL_CASES.items()]
+    cases += [_case(f"fp32 {name}", folder, **settings, training=single) for name, settings in SINGLE_CASES.items()]
+    cases += [_case(name, folder, mutation=name, **settings) for name, settings in MUTATED_CASES.items()]
+    weights = _checkpoint(folder / "first")
+    cases.append(_case("weights from a checkpoint", folder, pipelines=UNEQUAL_TP, model={"weights": weights}))
+    low = {"optimizer": "sgd", "gradient_clipping": 1.0}
+    cases += [
+        _case(name, folder, **settings, kind="closeness", training={**low, "precision": name[:4]})
+        for name, settings in LOW_CASES.items()
+    ]
+    cases += [_case("overflow", folder, pipelines=UNEQUAL_TP, kind="overflow", training={"precision": "fp16"})]
+    return run_world(cases, folder)
+
+
+@pytest.mark.parametrize("name", EQUAL_CASES)
+def test_weights_in_float64_equal_those_of_one_process(results, name):
+    assert results[name]["weights"] <= 1e-10
+    assert results[name]["losses"] <= 1e-10
+
+
+def test_training_begins_from_the_weights_of_a_checkpoint_under_any_plan(results):
+    assert results["weights from a checkpoint"]["weights"] <= 1e-10
+    assert results["weights from a checkpoint"]["first_loss"] != results["tp 2 beside tp 1, tied"]["first_loss"]
+
+
+@pytest.mark.parametrize("name", SINGLE_CASES)
+def test_weights_in_float32_equal_those_of_one_process_with_sgd(results, name):
+    assert results[f"fp32 {name}"]["weights"] <= 1e-6
+
+
+@pytest.mark.parametrize("name", MUTATED_CASES)
+def test_the_comparison_catches_a_wrong_gradient_rule(results, name):
+    assert results[name]["weights"] > 1e-4
+
+
+@pytest.mark.parametrize("name", LOW_CASES)
+def test_sixteen_bits_stay_close_to_float64(results, name):
+    # 8 bits of mantissa in bf16 and 11 in fp16, through a few layers and five steps.
+    assert results[name]["share"] < (0.03 if name.startswith("bf16") else 0.005)
+
+
+def test_steps_that_overflow_fp16_are_skipped_by_all_ranks_until_the_scale_fits(results):
+    found = results["overflow"]
+    assert found["skipped"][0]
+    assert not found["skipped"][-1]
+    assert found["scale"] < found["first_scale"]
+    assert found["finite"]
+    assert found["updates"] == found["skipped"].count(False)
+
+
+def test_training_goes_on_under_another_plan_as_if_never_interrupted(tmp_path):
+    plans = {"first": (UNEQUAL_TP, 1), "second": (UNEQUAL_CUT, 0), "third": (THREE_AGAINST_ONE, 1)}
+    training = {"dropout": 0.1, "gradient_clipping": 0.5, "steps": 6}
+    common = {"directory": tmp_path, "training": training}
+    cases = [
+        {
+            "name": name,
+            "kind": "resumption",
+            "steps": 2,
+            "spec": run_spec(pipelines, zero_stage=zero_stage, **common),
+        }
+        for name, (pipelines, zero_stage) in plans.items()
+    ]
+    # The last one finds the newest checkpoint damaged, and goes on from the one before.
+    cases.append({**cases[1], "name": "fourth", "damaged": "step-6", "spec": run_spec(UNEQUAL_CUT, **common)})
+    found = run_world(cases, tmp_path)
+    assert [(found[name]["first_step"], found[name]["last_step"]) for name in found] == [(0, 2), (2, 4), (4, 6), (4, 6)]
+    assert all(found[name]["weights"] <= 1e-10 for name in found), found
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["latest", "step-4", "step-6"]
+    assert (tmp_path / "checkpoints" / "latest").read_text() == "step-6"
+    model, training = ModelSpec(**TINY), TrainingSpec(**{**SHORT_TRAINING, **training})
+    samples = SyntheticSamples(model.vocab_size, training.sequence_length, training.seed)
+    expected = reference.train(model, training, samples.read, steps=6).weights
+    export(tmp_path / "checkpoints" / "step-6", tmp_path / "model")
+    saved = SavedWeights(tmp_path / "model", model)
+    for name, spec in range_parameters(model, range(model.layers)).items():
+        torch.testing.assert_close(saved.whole(spec, torch.float64), expected[name], atol=1e-6, rtol=0)

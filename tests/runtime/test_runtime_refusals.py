@@ -1,0 +1,104 @@
+"""What a rank refuses at its start, and the atoms of a plan."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from factories.run_specs import run_spec
+from sailor_runtime.spec import RunSpec
+from sailor_runtime.training import layout, precision, trainer
+from sailor_runtime.training.loss_scale import GROWTH_INTERVAL, LossScale
+from sailor_runtime.training.refusal import RefusedError
+
+ONE = [(12, 1, [(0, 6, 1)])]
+
+
+def _changed(spec: RunSpec, part: str, **changes: object) -> RunSpec:
+    return dataclasses.replace(spec, **{part: dataclasses.replace(getattr(spec, part), **changes)})
+
+
+@pytest.mark.parametrize(
+    ("part", "changes", "message"),
+    [
+        ("model", {"model_type": "mamba"}, "model type 'mamba' is not supported"),
+        ("training", {"precision": "fp8"}, "precision 'fp8' is not supported"),
+        ("training", {"global_batch_size": 13}, "pipelines train 12 samples, the batch has 13"),
+        ("training", {"sequence_length": 17}, "sequence length 17 exceeds the model's 16 positions"),
+        ("training", {"steps": 0}, "steps must be positive"),
+        ("checkpoint", {"directory": "gs://bucket/run"}, "must be a path, mounted on every node"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(tmp_path, part, changes, message):
+    with pytest.raises(RefusedError, match=message):
+        trainer.check(_changed(run_spec(ONE, directory=tmp_path), part, **changes))
+
+
+@pytest.mark.parametrize(
+    ("pipelines", "message"),
+    [
+        ([(12, 1, [(0, 3, 1), (4, 6, 1)])], "expected them to start at 3"),
+        ([(12, 1, [(0, 5, 1)])], "covers layers up to 5, the model has 6"),
+        ([(12, 1, [(0, 6, 7)])], "has 6 indivisible pieces"),
+    ],
+)
+def test_a_plan_that_does_not_fit_the_model_is_refused(tmp_path, pipelines, message):
+    with pytest.raises(RefusedError, match=message):
+        trainer.check(run_spec(pipelines, directory=tmp_path))
+
+
+def test_a_rank_says_in_one_line_why_it_refuses(tmp_path):
+    spec = _changed(run_spec(ONE, directory=tmp_path), "model", model_type="mamba")
+    (tmp_path / "spec.json").write_text(spec.to_json())
+    command = [sys.executable, "-m", "sailor_runtime.training", "--spec", str(tmp_path / "spec.json"), "--rank", "0"]
+    command += ["--events", str(tmp_path / "events"), "--home", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("sailor_runtime: model type 'mamba' is not supported")
+    assert "Traceback" not in done.stderr
+
+
+def test_atoms_of_three_against_two_cover_each_parameter_once(tmp_path):
+    spec = run_spec([(6, 1, [(0, 6, 3)]), (6, 1, [(0, 6, 2)])], directory=tmp_path)
+    found = [atom for atom in layout.atoms(spec) if atom.parameter == "h.0.attn.q.weight"]
+    # Six heads of four rows: three ranks cut at 8 and 16, two at 12.
+    assert [(atom.start, atom.end, atom.holders) for atom in found] == [
+        (0, 8, (0, 3)),
+        (8, 12, (1, 3)),
+        (12, 16, (1, 4)),
+        (16, 24, (2, 4)),
+    ]
+
+
+def test_a_replicated_parameter_gets_one_contribution_from_each_copy(tmp_path):
+    spec = run_spec([(6, 1, [(0, 6, 3)]), (6, 1, [(0, 6, 2)])], directory=tmp_path)
+    [atom] = [atom for atom in layout.atoms(spec) if atom.parameter == "ln_f.weight"]
+    assert atom.holders == (0, 1, 2, 3, 4)
+    assert atom.contributors == {0, 3}
+
+
+def test_a_tied_head_shares_the_atoms_of_the_embedding(tmp_path):
+    spec = run_spec([(12, 1, [(0, 3, 1), (3, 6, 2)])], directory=tmp_path)
+    found = [atom for atom in layout.atoms(spec) if atom.parameter == "wte.weight"]
+    assert [atom.holders for atom in found] == [(0, 1), (0, 2)]
+
+
+def test_tf32_is_refused_on_processors():
+    with pytest.raises(RefusedError, match="'tf32' needs a CUDA device; use 'fp32' on processors"):
+        precision.set_up("tf32", torch.device("cpu"))
+
+
+def test_the_loss_scale_falls_with_overflows_and_grows_after_many_good_steps():
+    scale = LossScale(scale=8.0, dynamic=True)
+    scale.update(overflowed=True)
+    assert scale.scale == 4.0
+    for _ in range(GROWTH_INTERVAL):
+        scale.update(overflowed=False)
+    assert scale.scale == 8.0
+    for _ in range(30):
+        scale.update(overflowed=True)
+    assert scale.exhausted

@@ -1,0 +1,104 @@
+"""Memory of stages, part by part."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from factories.scenarios import chain, gcp_scenario, make_job, make_plan, make_scenario, offer_in, two_stage_plan
+from sailor_cloud.errors import RequestError
+from sailor_cloud.model.document import StageMemory
+from sailor_cloud.simulator import evaluate, in_flight, stage_table
+from sailor_cloud.simulator.stage_table import PARTS
+
+
+def memory_of(*, microbatches: int = 32, zero_stage: int = 0, recompute: bool = False, **training) -> list[StageMemory]:
+    """Two pipelines of two A100 stages each."""
+    scenario = gcp_scenario(batch=4 * microbatches, **training)
+    a = offer_in(scenario, "us-central1-a", "A100-40", devices=2)
+    chains = [chain(p, [a, a], (0, 13, 26), microbatch_size=2, microbatches=microbatches) for p in range(2)]
+    plan = make_plan(scenario, chains, zero_stage=zero_stage)
+    if recompute:
+        pipelines = tuple(
+            dataclasses.replace(
+                pipeline, stages=tuple(dataclasses.replace(stage, recompute=True) for stage in pipeline.stages)
+            )
+            for pipeline in plan.pipelines
+        )
+        plan = dataclasses.replace(plan, pipelines=pipelines)
+    return list(evaluate(plan, scenario).prediction.memory)
+
+
+def test_every_part_is_shown_and_they_add_up() -> None:
+    for stage in memory_of():
+        assert tuple(stage.parts) == PARTS
+        assert sum(stage.parts.values()) == stage.total_bytes
+        assert all(nbytes >= 0 for nbytes in stage.parts.values())
+
+
+def test_activations_in_flight_are_capped_at_the_microbatches_there_are() -> None:
+    many, one = memory_of(microbatches=8)[0], memory_of(microbatches=1)[0]
+    assert many.parts["activations"] == 2 * one.parts["activations"]
+    np.testing.assert_array_equal(in_flight(4, np.arange(4), 3), [3, 3, 2, 1])
+
+
+def test_zero_1_cuts_the_optimizer_state_over_the_replicas_and_nothing_else() -> None:
+    plain, cut = memory_of()[0], memory_of(zero_stage=1)[0]
+    assert cut.parts["optimizer"] == pytest.approx(plain.parts["optimizer"] / 2, abs=1)
+    assert {name: plain.parts[name] for name in PARTS if name != "optimizer"} == {
+        name: cut.parts[name] for name in PARTS if name != "optimizer"
+    }
+
+
+def test_recomputation_trades_activations_for_time() -> None:
+    assert memory_of(recompute=True)[0].parts["activations"] < memory_of()[0].parts["activations"] / 3
+    scenario = gcp_scenario()
+    kept, again = (
+        stage_table(scenario, "A100-40", tp=2, microbatch_size=2, recompute=recompute) for recompute in (False, True)
+    )
+    extra = again.compute_s(0, 26) - kept.compute_s(0, 26)
+    assert extra == pytest.approx(float(kept.forward_s(1, 25)))
+
+
+def test_half_precision_keeps_master_weights_for_loss_scaling_and_halves_activations() -> None:
+    half, full = memory_of(precision="fp16")[0], memory_of(precision="fp32")[0]
+    parameters = full.parts["weights"] // 4
+    assert half.parts["weights"] == half.parts["gradients"] == 2 * parameters
+    assert half.parts["optimizer"] == 12 * parameters
+    assert full.parts["optimizer"] == 8 * parameters
+    assert half.parts["activations"] == pytest.approx(full.parts["activations"] / 2, rel=1e-6)
+
+
+def test_sgd_keeps_one_moment() -> None:
+    adam, sgd = memory_of(precision="fp32")[0], memory_of(precision="fp32", optimizer="sgd")[0]
+    assert sgd.parts["optimizer"] * 2 == adam.parts["optimizer"]
+
+
+def test_a_device_with_the_whole_model_keeps_a_tied_weight_once() -> None:
+    scenario = make_scenario(make_job())
+    table = stage_table(scenario, "CPU-fast", tp=1, microbatch_size=1)
+    assert table.parameters(0, 8) == table.parameters(0, 4) + table.parameters(4, 8) - 256 * 128
+
+
+def test_memory_of_many_ranges_at_once_is_that_of_each() -> None:
+    table = stage_table(gcp_scenario(), "V100-16", tp=4, microbatch_size=1, recompute=True)
+    first, end = np.array([0, 0, 1, 20, 25]), np.array([1, 26, 5, 26, 26])
+    together = table.memory_bytes(first, end, in_flight=3, replicas=2)
+    assert together.dtype == np.int64
+    for i in range(5):
+        assert together[i] == table.memory_bytes(int(first[i]), int(end[i]), in_flight=3, replicas=2)
+
+
+def test_tp_that_cuts_no_head_in_whole_is_refused_with_the_numbers() -> None:
+    with pytest.raises(RequestError, match="tp 3 does not divide the 16 attention heads of sailor-opt-350"):
+        stage_table(gcp_scenario(), "A100-40", tp=3, microbatch_size=1)
+
+
+def test_the_limit_is_what_a_program_can_have() -> None:
+    limits = {stage.limit_bytes for stage in memory_of()}
+    assert limits == {int(40 * 2**30 * 0.985)}
+    scenario = make_scenario(make_job())
+    local = evaluate(two_stage_plan(scenario), scenario).prediction.memory
+    assert [stage.limit_bytes for stage in local] == [256 * 2**20, 16 * 2**20]

@@ -1,0 +1,202 @@
+"""The bill of a plan."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections import defaultdict
+from datetime import date
+
+import pytest
+
+from factories.scenarios import GCP, chain, gcp_scenario, make_job, make_plan, make_scenario, offer_in
+from sailor_cloud.catalog import Interruptions
+from sailor_cloud.catalog.interruptions import InterruptionTable
+from sailor_cloud.errors import MissingPriceError
+from sailor_cloud.model.document import Cost, CostKind
+from sailor_cloud.model.job import Job
+from sailor_cloud.model.offer import Market, Provider
+from sailor_cloud.model.plan import Plan
+from sailor_cloud.simulator import (
+    Scenario,
+    egress_usd_per_byte,
+    evaluate,
+    node_usd_per_hour,
+    preemptions_per_hour,
+    run_usd,
+    startup_s,
+    teardown_s,
+)
+from sailor_cloud.simulator.money import STALE_MARGIN, lost_fraction, young_daly_s
+
+
+def split_plan(scenario: Scenario, zones: tuple[str, str], market: Market = Market.ON_DEMAND) -> Plan:
+    offers = [offer_in(scenario, zone, "A100-40", devices=2, market=market) for zone in zones]
+    return make_plan(scenario, [chain(0, offers, (0, 13, 26), microbatch_size=2, microbatches=32)])
+
+
+def by_kind(cost: Cost) -> dict[CostKind, float]:
+    totals: dict[CostKind, float] = defaultdict(float)
+    for line in cost.lines:
+        totals[line.kind] += line.usd
+    return totals
+
+
+def changed(scenario: Scenario, **job) -> Scenario:
+    raw = scenario.job.model_dump(mode="json")
+    for key, value in job.items():
+        raw[key] = {**raw[key], **value}
+    return dataclasses.replace(scenario, job=Job.model_validate(raw))
+
+
+def test_instances_are_paid_whole_from_start_up_to_teardown() -> None:
+    scenario = gcp_scenario(batch=64)
+    plan = split_plan(scenario, ("us-central1-a", "us-central1-a"))
+    answer = evaluate(plan, scenario)
+    offer = scenario.offer(plan.nodes[0].offer)
+    hours = 100 * answer.prediction.iteration_s_replay / 3600
+    found = by_kind(answer.cost)
+    assert found[CostKind.COMPUTE] == pytest.approx(2 * hours * offer.usd_per_hour)
+    assert found[CostKind.STARTUP] == pytest.approx(2 * startup_s(Provider.GCP) / 3600 * offer.usd_per_hour)
+    assert found[CostKind.TEARDOWN] == pytest.approx(2 * teardown_s(Provider.GCP) / 3600 * offer.usd_per_hour)
+    assert answer.prediction.duration_s == pytest.approx(
+        hours * 3600 + startup_s(Provider.GCP) + teardown_s(Provider.GCP)
+    )
+    assert answer.cost.total_usd == pytest.approx(sum(line.usd for line in answer.cost.lines))
+    assert answer.cost.worst_case_usd == pytest.approx(sum(line.worst_usd for line in answer.cost.lines))
+    assert {CostKind.DISK, CostKind.ADDRESS, CostKind.CHECKPOINT} <= set(found)
+
+
+def test_a_device_that_no_stage_uses_is_paid_for() -> None:
+    scenario = gcp_scenario(batch=64)
+    offer = offer_in(scenario, "us-central1-a", "A100-40", devices=4)
+    nodes, pipeline = chain(0, [offer], (0, 26), microbatch_size=2, microbatches=32)
+    half = dataclasses.replace(pipeline, stages=(dataclasses.replace(pipeline.stages[0], devices=(0, 1)),))
+    cost = evaluate(make_plan(scenario, [(nodes, half)]), scenario).cost
+    assert cost.usd_per_hour > offer.usd_per_hour
+
+
+def test_egress_is_the_plans_own_traffic_at_each_payers_price() -> None:
+    scenario = gcp_scenario(batch=64)
+    answer = evaluate(split_plan(scenario, ("us-central1-a", "us-west1-b")), scenario)
+    tensor = 2 * 2048 * 1024 * 2
+    nbytes = tensor * 2 * 32 * 100
+    for zones in (("us-central1-a", "us-west1-b"), ("us-west1-b", "us-central1-a")):
+        [line] = [line for line in answer.cost.lines if line.kind is CostKind.EGRESS and line.what.startswith(zones[0])]
+        assert line.quantity == pytest.approx(nbytes / 1e9)
+        assert line.usd == pytest.approx(nbytes * egress_usd_per_byte(*zones, scenario))
+    [moved] = [line for line in answer.cost.lines if "checkpoints from us-west1-b" in line.what]
+    assert moved.usd > 0
+
+
+def test_traffic_inside_a_zone_costs_nothing() -> None:
+    scenario = gcp_scenario(batch=64)
+    answer = evaluate(split_plan(scenario, ("us-central1-a", "us-central1-a")), scenario)
+    assert CostKind.EGRESS not in by_kind(answer.cost)
+    assert answer.links == ()
+
+
+def test_private_nodes_share_a_gateway_instead_of_addresses() -> None:
+    scenario = changed(gcp_scenario(batch=64), cloud={"network": "private"})
+    plan = split_plan(scenario, ("us-central1-a", "us-central1-a"))
+    lines = [line for line in evaluate(plan, scenario).cost.lines if line.kind is CostKind.ADDRESS]
+    assert [line.what for line in lines] == ["1 x nat-gateway"]
+
+
+def test_without_a_number_of_steps_there_are_rates_and_no_totals() -> None:
+    scenario = gcp_scenario(batch=64, steps=None)
+    answer = evaluate(split_plan(scenario, ("us-central1-a", "us-central1-a")), scenario)
+    assert answer.cost.total_usd is None
+    assert answer.cost.worst_case_usd is None
+    assert answer.prediction.duration_s is None
+    assert answer.cost.usd_per_hour * answer.prediction.iteration_s_replay / 3600 == pytest.approx(
+        answer.cost.usd_per_iteration
+    )
+
+
+def test_a_stale_price_widens_the_worst_case() -> None:
+    scenario = gcp_scenario(batch=64)
+    offer = offer_in(scenario, "us-central1-a", "A100-40", devices=2)
+    rate = node_usd_per_hour(offer, scenario)
+    services = rate.expected - offer.usd_per_hour
+    assert rate.worst - services == pytest.approx(offer.usd_per_hour * (1 + STALE_MARGIN))
+    fresh = dataclasses.replace(
+        scenario, as_of=scenario.as_of.replace(year=offer.as_of_from.year, month=8, day=offer.as_of_from.day)
+    )
+    assert node_usd_per_hour(offer, fresh).worst == pytest.approx(rate.expected)
+
+
+def test_spot_may_come_to_cost_what_on_demand_does() -> None:
+    scenario = gcp_scenario(batch=64)
+    spot = offer_in(scenario, "us-central1-a", "A100-40", devices=2, market=Market.SPOT)
+    on_demand = offer_in(scenario, "us-central1-a", "A100-40", devices=2)
+    assert node_usd_per_hour(spot, scenario).worst == pytest.approx(node_usd_per_hour(on_demand, scenario).worst)
+
+
+def test_checkpoint_interval_and_loss_follow_young_and_daly() -> None:
+    assert young_daly_s(10.0, 0.0) is None
+    best = young_daly_s(10.0, 0.5)
+    assert best == pytest.approx((2 * 10 * 7200) ** 0.5)
+
+    def loss(interval_s: float) -> float:
+        return float(lost_fraction(0.5, interval_s=interval_s, checkpoint_s=10.0, restart_s=300.0))
+
+    assert loss(best) < loss(best * 1.3)
+    assert loss(best) < loss(best / 1.3)
+    assert float(lost_fraction(0.0, interval_s=600.0, checkpoint_s=10.0, restart_s=300.0)) == 0
+
+
+def test_the_searchs_estimate_of_a_run_is_the_bill_without_checkpoints() -> None:
+    scenario = gcp_scenario(batch=64)
+    plan = split_plan(scenario, ("us-central1-a", "us-west1-b"))
+    answer = evaluate(plan, scenario)
+    rates = [node_usd_per_hour(scenario.offer(node.offer), scenario) for node in plan.nodes]
+    traffic = sum(line.usd for line in answer.cost.lines if line.kind is CostKind.EGRESS) / 100
+    expected, worst = run_usd(
+        usd_per_hour=sum(rate.expected for rate in rates),
+        worst_usd_per_hour=sum(rate.worst for rate in rates),
+        iteration_s=answer.prediction.iteration_s_replay,
+        egress_usd_per_iteration=traffic,
+        steps=100,
+        provider=Provider.GCP,
+    )
+    saved = by_kind(answer.cost)[CostKind.CHECKPOINT]
+    assert float(expected) == pytest.approx(answer.cost.total_usd - saved)
+    assert float(worst) == pytest.approx(answer.cost.worst_case_usd - saved)
+
+
+def test_an_unknown_price_stops_everything() -> None:
+    scenario = make_scenario(make_job(resources=[GCP], model={"preset": "sailor-opt-350"}, precision="fp16"))
+    offer = offer_in(scenario, "us-central1-a", "A100-40")
+    with pytest.raises(MissingPriceError, match="atlantis"):
+        node_usd_per_hour(dataclasses.replace(offer, region="atlantis"), scenario)
+
+
+@pytest.mark.parametrize(
+    ("band", "per_month"), [((0.0, 0.05), 0.05), ((0.15, 0.20), 0.20), ((0.20, 1.0), 0.40), (None, 0.20)]
+)
+def test_spot_is_lost_as_often_as_the_provider_states_for_the_region_and_type(
+    band: tuple[float, float] | None, per_month: float
+) -> None:
+    scenario = gcp_scenario(batch=64)
+    gcp = offer_in(scenario, "us-central1-a", "A100-40", devices=2, market=Market.SPOT)
+    spot = dataclasses.replace(gcp, provider=Provider.AWS, region="us-east-1", instance_type="p4d.24xlarge")
+    rows = []
+    if band is not None:
+        rows.append(
+            Interruptions(
+                provider=Provider.AWS,
+                region="us-east-1",
+                instance_type="p4d.24xlarge",
+                low=band[0],
+                high=band[1],
+                as_of=date(2026, 11, 1),
+                source="test",
+            )
+        )
+    catalog = copy.copy(scenario.catalog)
+    catalog.interruptions = InterruptionTable(rows)
+    assert preemptions_per_hour(spot, catalog) == pytest.approx(per_month / 730)
+    assert preemptions_per_hour(dataclasses.replace(spot, market=Market.ON_DEMAND), catalog) == 0
+    elsewhere = dataclasses.replace(spot, region="eu-west-1")
+    assert preemptions_per_hour(elsewhere, catalog) == pytest.approx(0.20 / 730)

@@ -1,0 +1,170 @@
+"""The replay of one pipeline, and how far the closed form is from it."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sailor_cloud.simulator import Execution, Transfers, fill_s, pipeline_s
+from sailor_cloud.simulator.replay import Operation, PipelineTimes, replay, stage_steps
+
+NAMES = {
+    "ForwardPass": Operation.FORWARD,
+    "BackwardPass": Operation.BACKWARD,
+    "RecvActivation": Operation.RECEIVE_ACTIVATION,
+    "SendActivation": Operation.SEND_ACTIVATION,
+    "RecvGrad": Operation.RECEIVE_GRADIENT,
+    "SendGrad": Operation.SEND_GRADIENT,
+}
+
+
+def times(
+    forward: list[float], backward: list[float], cuts: list[float], microbatches: int, back: list[float] | None = None
+) -> PipelineTimes:
+    return PipelineTimes(
+        forward_s=tuple(forward),
+        backward_s=tuple(backward),
+        activation_s=tuple(cuts),
+        gradient_s=tuple(back if back is not None else cuts),
+        microbatches=microbatches,
+    )
+
+
+def test_stages_work_in_the_order_of_the_schedule_that_the_runtime_drives() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from deepspeed.runtime.pipe.schedule import TrainSchedule
+    for stages in range(1, 7):
+        for microbatches in range(1, 9):
+            for stage in range(stages):
+                theirs = [
+                    NAMES[type(command).__name__]
+                    for commands in TrainSchedule(microbatches, stages, stage)
+                    for command in commands
+                    if type(command).__name__ in NAMES
+                ]
+                assert [what for what, _ in stage_steps(stages, stage, microbatches)] == theirs
+
+
+@pytest.mark.parametrize("transfers", Transfers)
+def test_one_stage_takes_its_compute_and_nothing_else(transfers: Transfers) -> None:
+    done = replay(times([2.0], [3.0], [], 4), transfers)
+    assert done.end_s == (20.0,)
+    assert done.transfer_s == (0.0,)
+
+
+@pytest.mark.parametrize("transfers", Transfers)
+def test_even_stages_without_transfers_take_microbatches_plus_stages_minus_one(transfers: Transfers) -> None:
+    done = replay(times([1.0] * 4, [2.0] * 4, [0.0] * 3, 8), transfers)
+    assert max(done.end_s) == pytest.approx((8 + 4 - 1) * 3.0)
+
+
+def test_one_microbatch_goes_through_and_back() -> None:
+    for transfers in Transfers:
+        done = replay(times([1.0, 2.0], [3.0, 4.0], [0.5], 1, back=[0.25]), transfers)
+        assert done.end_s[0] == pytest.approx(1 + 0.5 + 2 + 4 + 0.25 + 3)
+
+
+def test_two_stages_by_hand() -> None:
+    """Blocking, two microbatches, forward 1, backward 1, every transfer 1.
+
+    Stage 0: F0 [0,1], sends [1,2], F1 [2,3]; stage 1: F0 [2,3], B0 [3,4]. They meet for gradient 0 [4,5] and then for
+    activation 1 [5,6]; B0 of stage 0 [6,7]; stage 1: F1 [6,7], B1 [7,8]; gradient 1 [8,9]; B1 of stage 0 [9,10].
+    """
+    done = replay(times([1.0, 1.0], [1.0, 1.0], [1.0], 2), Transfers.BLOCKING)
+    assert done.end_s == (10.0, 9.0)
+    assert done.transfer_s == (4.0, 4.0)
+
+
+def test_overlapped_transfers_hide_behind_compute() -> None:
+    slow = times([1.0] * 3, [2.0] * 3, [0.2] * 2, 16)
+    totals = {kind: max(replay(slow, kind).end_s) for kind in Transfers}
+    assert totals[Transfers.OVERLAPPED] < totals[Transfers.RECEIVER] < totals[Transfers.BLOCKING]
+    # Three stages hand three microbatches round: (3 * 3 + 4 * 0.2) / 3 seconds each, since no more are in flight.
+    assert totals[Transfers.OVERLAPPED] == pytest.approx(16 * (3 * 3.0 + 4 * 0.2) / 3 + (9.8 - 9.8 / 3))
+
+
+def test_spans_of_a_stage_follow_one_another_and_hold_every_operation() -> None:
+    done = replay(times([1.0, 2.0], [2.0, 1.0], [0.5], 5), Transfers.BLOCKING, spans=True)
+    for stage in range(2):
+        spans = [span for span in done.spans if span.stage == stage]
+        assert len(spans) == 4 * 5
+        for before, after in itertools.pairwise(spans):
+            assert after.start_s >= before.end_s - 1e-12
+        assert spans[-1].end_s == done.end_s[stage]
+
+
+seconds = st.floats(0.05, 2.0)
+
+
+@st.composite
+def pipelines(draw: st.DrawFn) -> PipelineTimes:
+    """Stages up to 40 times as slow as others; a tensor takes no longer than the compute beside it."""
+    stages = draw(st.integers(1, 8))
+    forward = draw(st.lists(seconds, min_size=stages, max_size=stages))
+    backward = [2.0 * value * draw(st.floats(0.8, 1.2)) for value in forward]
+    compute = [there + back for there, back in zip(forward, backward, strict=True)]
+    cuts = [draw(st.floats(0.0, 1.0)) * min(pair) for pair in itertools.pairwise(compute)]
+    back = [value * draw(st.floats(0.8, 1.25)) for value in cuts]
+    return times(forward, backward, cuts, draw(st.integers(1, 40)), back)
+
+
+def closed_form_s(pipeline: PipelineTimes, transfers: Transfers) -> tuple[float, float]:
+    """The closed form of a pipeline, and its fill."""
+    compute = np.array(pipeline.forward_s) + np.array(pipeline.backward_s)
+    cuts = np.array(pipeline.activation_s) + np.array(pipeline.gradient_s)
+    execution = Execution(transfers=transfers)
+    return float(pipeline_s(compute, cuts, pipeline.microbatches, execution=execution)), float(fill_s(compute, cuts))
+
+
+@settings(max_examples=200, deadline=None)
+@given(pipeline=pipelines(), transfers=st.sampled_from(Transfers))
+def test_the_closed_form_stays_within_its_bound_of_the_replay(pipeline: PipelineTimes, transfers: Transfers) -> None:
+    closed, fill = closed_form_s(pipeline, transfers)
+    replayed = max(replay(pipeline, transfers).end_s)
+    assert replayed <= closed * 1.12
+    assert closed - replayed <= 1.25 * fill
+
+
+@pytest.mark.parametrize("transfers", Transfers)
+def test_the_closed_form_is_hardly_ever_below_the_replay(transfers: Transfers) -> None:
+    random = Random(5)
+    ratios = []
+    for _ in range(400):
+        stages = random.randint(1, 8)
+        forward = [random.uniform(0.2, 1.5) for _ in range(stages)]
+        cuts = [random.uniform(0.0, 1.0) * 3 * min(pair) for pair in itertools.pairwise(forward)]
+        pipeline = times(forward, [2 * value for value in forward], cuts, random.randint(1, 40))
+        closed, _ = closed_form_s(pipeline, transfers)
+        ratios.append(max(replay(pipeline, transfers).end_s) / closed)
+    assert np.quantile(ratios, 0.99) <= 1.01
+    assert np.quantile(ratios, 0.5) >= 0.95
+
+
+@settings(max_examples=100, deadline=None)
+@given(pipeline=pipelines(), transfers=st.sampled_from(Transfers))
+def test_no_replay_is_faster_than_its_busiest_stage_or_one_microbatch(
+    pipeline: PipelineTimes, transfers: Transfers
+) -> None:
+    done = replay(pipeline, transfers)
+    assert max(done.end_s) >= max(done.compute_s) - 1e-9
+    through = sum(pipeline.forward_s) + sum(pipeline.backward_s) + sum(pipeline.activation_s) + sum(pipeline.gradient_s)
+    assert max(done.end_s) >= through - 1e-9
+
+
+def test_the_closed_form_judges_many_plans_at_once() -> None:
+    random = np.random.default_rng(1)
+    compute, cuts = random.uniform(0.1, 1.0, (7, 5, 4)), random.uniform(0.0, 0.2, (7, 5, 3))
+    counts = random.integers(1, 30, (7, 5))
+    for transfers in Transfers:
+        execution = Execution(transfers=transfers)
+        together = pipeline_s(compute, cuts, counts, execution=execution)
+        alone = pipeline_s(compute[3, 2], cuts[3, 2], counts[3, 2], execution=execution)
+        assert together.shape == (7, 5)
+        assert together[3, 2] == pytest.approx(float(alone))

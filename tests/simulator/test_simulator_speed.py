@@ -1,0 +1,44 @@
+"""The speeds that a search counts on; the limits leave room for a busy machine."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from factories.scenarios import chain, gcp_scenario, make_plan, offer_in
+from sailor_cloud.simulator import Execution, pipeline_s
+from sailor_cloud.simulator.iteration import run_iteration
+from sailor_cloud.simulator.layout import lay_out
+
+
+def best_of(count: int, work) -> float:
+    seconds = []
+    for _ in range(count):
+        started = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - started)
+    return min(seconds)
+
+
+def test_a_512_device_plan_without_two_like_pipelines_replays_in_100_ms() -> None:
+    counts = [16 + p % 16 for p in range(64)]
+    scenario = gcp_scenario(batch=sum(counts))
+    offer = offer_in(scenario, "us-central1-a", "A100-40", devices=2)
+    plan = make_plan(
+        scenario,
+        [
+            chain(p, [offer] * 4, (0, 5 + p // 16, 12, 19, 26), microbatch_size=1, microbatches=count)
+            for p, count in enumerate(counts)
+        ],
+    )
+    assert plan.world_size == 512
+    layout = lay_out(plan, scenario)
+    assert best_of(5, lambda: run_iteration(layout)) <= 0.1
+
+
+def test_the_closed_form_judges_20_000_plans_a_second() -> None:
+    random = np.random.default_rng(0)
+    compute, cuts = random.uniform(0.1, 1.0, (20_000, 8)), random.uniform(0.0, 0.1, (20_000, 7))
+    counts = random.integers(1, 64, 20_000)
+    assert best_of(3, lambda: pipeline_s(compute, cuts, counts, execution=Execution())) <= 1.0

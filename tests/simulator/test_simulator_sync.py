@@ -1,0 +1,180 @@
+"""Gradient sums: who takes part, how long they take, what crosses zones."""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import pairwise
+from random import Random
+
+import pytest
+
+from factories.scenarios import chain, gcp_scenario, make_job, make_plan, make_scenario, offer_in, two_stage_plan
+from sailor_cloud.model.offer import Offer
+from sailor_cloud.model.plan import Plan
+from sailor_cloud.simulator import Execution, Scenario, Transfers, evaluate, ring_s
+from sailor_cloud.simulator.iteration import run_iteration
+from sailor_cloud.simulator.layout import Layout, Seat, lay_out
+from sailor_cloud.simulator.sync import sync_groups
+
+
+def plan_on(scenario: Scenario, *pipelines: tuple[list[Offer], tuple[int, ...]], microbatches: int = 16) -> Plan:
+    chains = [
+        chain(p, offers, cuts, microbatch_size=2, microbatches=microbatches)
+        for p, (offers, cuts) in enumerate(pipelines)
+    ]
+    return make_plan(scenario, chains)
+
+
+def test_layers_are_summed_by_exactly_the_stages_that_hold_them() -> None:
+    scenario = gcp_scenario(batch=64)
+    a100 = offer_in(scenario, "us-central1-a", "A100-40", devices=2)
+    layout = lay_out(plan_on(scenario, ([a100, a100], (0, 10, 26)), ([a100] * 3, (0, 8, 17, 26))), scenario)
+    groups = sync_groups(layout)
+    assert [(group.first_layer, group.end_layer) for group in groups] == [(17, 26), (10, 17), (8, 10), (0, 8)]
+    assert [[(seat.pipeline, seat.index) for seat in group.members] for group in groups] == [
+        [(0, 1), (1, 2)],
+        [(0, 1), (1, 1)],
+        [(0, 0), (1, 1)],
+        [(0, 0), (1, 0)],
+    ]
+    whole = float(layout.seats[0].table.gradient_prefix_bytes[-1])
+    assert sum(group.nbytes for group in groups) == pytest.approx(whole)
+
+
+def test_one_pipeline_has_nothing_to_sum_unless_its_head_is_tied() -> None:
+    untied = gcp_scenario(batch=32)
+    a100 = offer_in(untied, "us-central1-a", "A100-40", devices=2)
+    assert all(group.seconds == 0 for group in sync_groups(lay_out(plan_on(untied, ([a100] * 2, (0, 13, 26))), untied)))
+    tied = make_scenario(make_job())
+    groups = sync_groups(lay_out(two_stage_plan(tied), tied))
+    assert [group.tied for group in groups if group.seconds > 0] == [True]
+    [shared] = [group for group in groups if group.tied]
+    assert shared.nbytes == 256 * 128 * 4
+    assert [(seat.pipeline, seat.index) for seat in shared.members] == [(0, 0), (0, 1)]
+
+
+def test_the_slowest_link_decides() -> None:
+    scenario = gcp_scenario(batch=64)
+    central = offer_in(scenario, "us-central1-a", "A100-40", devices=4)
+    west = offer_in(scenario, "us-west1-b", "V100-16", devices=4)
+    near = sync_groups(lay_out(plan_on(scenario, ([central], (0, 26)), ([central], (0, 26))), scenario))
+    far = sync_groups(lay_out(plan_on(scenario, ([central], (0, 26)), ([west], (0, 26))), scenario))
+    assert far[0].seconds > 2 * near[0].seconds
+
+
+def test_a_ring_visits_zones_one_after_the_other_so_each_border_is_crossed_once_each_way() -> None:
+    scenario = gcp_scenario(batch=128)
+    a = offer_in(scenario, "us-central1-a", "A100-40", devices=2)
+    b = offer_in(scenario, "us-central1-b", "A100-40", devices=2)
+    plan = plan_on(scenario, *(([offer], (0, 26)) for offer in (a, b, a, b)))
+    iteration = run_iteration(lay_out(plan, scenario))
+    whole = sum(group.nbytes for group in iteration.groups)
+    assert iteration.traffic == {
+        ("us-central1-a", "us-central1-b"): pytest.approx(2 * 3 / 4 * whole),
+        ("us-central1-b", "us-central1-a"): pytest.approx(2 * 3 / 4 * whole),
+    }
+
+
+def test_traffic_between_stages_counts_every_microbatch_and_receiver() -> None:
+    scenario = gcp_scenario(batch=32)
+    a = offer_in(scenario, "us-central1-a", "A100-40", devices=2)
+    b = offer_in(scenario, "us-central1-b", "A100-40", devices=4)
+    plan = plan_on(scenario, ([a, b], (0, 13, 26)))
+    tensor = 2 * 2048 * 1024 * 2
+    found = run_iteration(lay_out(plan, scenario)).traffic
+    assert found == {
+        ("us-central1-a", "us-central1-b"): tensor * 4 * 16,
+        ("us-central1-b", "us-central1-a"): tensor * 2 * 16,
+    }
+    split = dataclasses.replace(scenario, execution=Execution(split_transfers=True))
+    assert set(run_iteration(lay_out(plan, split)).traffic.values()) == {tensor * 16}
+
+
+def test_overlapping_the_sums_with_the_backward_pass_is_never_slower() -> None:
+    for transfers in Transfers:
+        seconds = {}
+        for overlap in (False, True):
+            scenario = gcp_scenario(batch=64, execution=Execution(transfers=transfers, overlap_sync=overlap))
+            a = offer_in(scenario, "us-central1-a", "A100-40", devices=2)
+            west = offer_in(scenario, "us-west1-b", "A100-40", devices=2)
+            plan = plan_on(scenario, ([a, a], (0, 10, 26)), ([west, west], (0, 14, 26)))
+            seconds[overlap] = evaluate(plan, scenario).prediction.iteration_s_replay
+        assert seconds[True] < seconds[False]
+
+
+def test_a_ring_moves_two_passes_in_steps_of_a_share() -> None:
+    scenario = gcp_scenario()
+    a = offer_in(scenario, "us-central1-a", "A100-40", devices=2)
+    layout = lay_out(plan_on(scenario, ([a], (0, 26)), ([a], (0, 26))), gcp_scenario(batch=64))
+    link = layout.links.between(layout.seats[0].place, layout.seats[1].place, pairs=2)
+    assert ring_s(1e8, 4, link, bucket_bytes=1e9) == pytest.approx(2 * 3 * link.transfer_s(2.5e7))
+    assert ring_s(2.5e8, 2, link, bucket_bytes=1e8) == pytest.approx(
+        2 * (2 * link.transfer_s(5e7) + link.transfer_s(2.5e7))
+    )
+    assert ring_s(1e8, 1, link, bucket_bytes=1e9) == 0
+
+
+def test_pipelines_may_differ_in_depth_width_and_microbatch_size() -> None:
+    scenario = gcp_scenario(batch=56)
+    a = offer_in(scenario, "us-central1-a", "A100-40", devices=4)
+    v = offer_in(scenario, "us-central1-b", "V100-16", devices=8)
+    plan = make_plan(
+        scenario,
+        [
+            chain(0, [a, a, v], (0, 12, 22, 26), microbatch_size=2, microbatches=20),
+            chain(1, [v, v], (0, 13, 26), microbatch_size=1, microbatches=16),
+        ],
+    )
+    answer = evaluate(plan, scenario, timeline=True)
+    assert len(answer.stage_waits) == len(answer.prediction.memory) == 5
+    ends = [span.end_s for span in answer.timeline]
+    assert max(ends) == pytest.approx(answer.prediction.iteration_s_replay)
+    assert answer.prediction.iteration_s == pytest.approx(answer.prediction.iteration_s_replay, rel=0.3)
+
+
+def ragged_plan(seed: int) -> tuple[Plan, Scenario]:
+    """Up to five pipelines of any depth, cut, kind of node and microbatch size in two zones."""
+    random = Random(seed)
+    offers = gcp_scenario()
+    chains, batch = [], 0
+    for p in range(random.randint(1, 5)):
+        stages = random.randint(1, 5)
+        cuts = (0, *sorted(random.sample(range(1, 26), stages - 1)), 26)
+        nodes = [
+            offer_in(
+                offers,
+                random.choice(["us-central1-a", "us-central1-b"]),
+                random.choice(["A100-40", "V100-16"]),
+                devices=random.choice([2, 4]),
+            )
+            for _ in range(stages)
+        ]
+        size, count = random.choice([1, 2, 4]), random.randint(1, 40)
+        chains.append(chain(p, nodes, cuts, microbatch_size=size, microbatches=count))
+        batch += size * count
+    scenario = gcp_scenario(batch=batch, execution=Execution(transfers=random.choice(list(Transfers))))
+    return make_plan(scenario, chains), scenario
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_closed_form_of_a_whole_plan_stays_within_its_bound_of_the_replay(seed: int) -> None:
+    layout = lay_out(*ragged_plan(seed))
+    iteration = run_iteration(layout)
+    longest_fill = max(
+        sum(seat.compute_s for seat in seats) + sum(transfer_s(layout, seats)) for seats in layout.pipelines
+    )
+    assert iteration.replay_s <= iteration.closed_form_s * 1.05
+    assert iteration.closed_form_s - iteration.replay_s <= 2.5 * longest_fill
+
+
+def transfer_s(layout: Layout, seats: tuple[Seat, ...]) -> list[float]:
+    """Seconds of one microbatch over each cut, both ways."""
+    found = []
+    for src, dst in pairwise(seats):
+        pairs = min(src.tp, dst.tp)
+        tensor = float(src.table.boundary_bytes[src.stage.end_layer])
+        found.append(
+            layout.links.between(src.place, dst.place, pairs=pairs).transfer_s(tensor * dst.tp)
+            + layout.links.between(dst.place, src.place, pairs=pairs).transfer_s(tensor * src.tp)
+        )
+    return found

@@ -1,0 +1,115 @@
+"""Sizes of models: presets, configs, inline sizes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sailor_cloud.errors import RequestError
+from sailor_cloud.model.job import ModelSource
+from sailor_cloud.workload import decoder, decoder_from_config, parameter_count, tp_problem
+
+# Published counts: the sum of the tensors in each model's checkpoint, tied weights once.
+PUBLISHED = {
+    "gpt2": 124_439_808,
+    "gpt2-medium": 354_823_168,
+    "gpt2-large": 774_030_080,
+    "gpt2-xl": 1_557_611_200,
+    "opt-350m": 331_196_416,
+    "opt-1.3b": 1_315_758_080,
+    "opt-6.7b": 6_658_473_984,
+    "opt-30b": 29_974_540_288,
+    "gpt-neo-2.7b": 2_651_307_520,
+    "llama-3-8b": 8_030_261_248,
+    "llama-3-70b": 70_553_706_496,
+}
+# Sums over llm_info.json of Sailor's artifact at tp 1.
+SAILOR = {
+    "sailor-opt-350": 407_431_168,
+    "sailor-gpt-neo-2.7": 134_021_120 + 32 * 78_676_480 + 5_120,
+    "sailor-opt-30": 375_259_136 + 48 * 616_655_872 + 360_593_408,
+    "sailor-llama-3-8": 206_045_184 + 32 * 268_496_896 + 4_096,
+}
+
+
+@pytest.mark.parametrize(("preset", "count"), sorted({**PUBLISHED, **SAILOR}.items()))
+def test_a_preset_has_exactly_its_published_number_of_parameters(preset: str, count: int) -> None:
+    assert parameter_count(decoder(ModelSource(preset=preset))) == count
+
+
+@pytest.mark.parametrize(
+    ("config", "count"),
+    [
+        # mistralai/Mistral-7B-v0.1
+        (
+            {
+                "model_type": "mistral",
+                "vocab_size": 32000,
+                "hidden_size": 4096,
+                "num_hidden_layers": 32,
+                "num_attention_heads": 32,
+                "num_key_value_heads": 8,
+                "intermediate_size": 14336,
+                "max_position_embeddings": 32768,
+                "tie_word_embeddings": False,
+            },
+            7_241_732_096,
+        ),
+        # Qwen/Qwen2-0.5B, tied head
+        (
+            {
+                "model_type": "qwen2",
+                "vocab_size": 151936,
+                "hidden_size": 896,
+                "num_hidden_layers": 24,
+                "num_attention_heads": 14,
+                "num_key_value_heads": 2,
+                "intermediate_size": 4864,
+                "max_position_embeddings": 131072,
+                "tie_word_embeddings": True,
+            },
+            494_032_768,
+        ),
+    ],
+)
+def test_a_hugging_face_config_file_gives_the_published_count(tmp_path: Path, config: dict, count: int) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert parameter_count(decoder(ModelSource(config="config.json"), base=tmp_path)) == count
+
+
+def test_an_unknown_preset_names_close_and_known_ones() -> None:
+    with pytest.raises(RequestError, match=r"'opt-350' is not a preset \(did you mean .*opt-350m.*known: gpt-neo-2.7b"):
+        decoder(ModelSource(preset="opt-350"))
+
+
+def test_all_faults_of_a_config_are_reported_together() -> None:
+    with pytest.raises(RequestError) as raised:
+        decoder_from_config({"model_type": "bert", "hidden_size": -4, "num_attention_heads": 2}, name="x")
+    text = str(raised.value)
+    assert "'bert'" in text
+    assert "-4" in text
+    assert "num_hidden_layers: is missing" in text
+    assert "vocab_size: is missing" in text
+
+
+def test_heads_that_do_not_divide_the_hidden_size_are_refused() -> None:
+    with pytest.raises(RequestError, match="7 does not divide hidden_size 128"):
+        decoder_from_config(
+            {
+                "model_type": "gpt2",
+                "vocab_size": 256,
+                "hidden_size": 128,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 7,
+            },
+            name="x",
+        )
+
+
+def test_tp_must_divide_heads_and_key_value_heads() -> None:
+    llama = decoder(ModelSource(preset="llama-3-8b"))
+    assert tp_problem(llama, 8) is None
+    assert tp_problem(llama, 16) == "tp 16 does not divide the 8 key-value heads of llama-3-8b"
+    assert tp_problem(decoder(ModelSource(preset="gpt2")), 8) == "tp 8 does not divide the 12 attention heads of gpt2"
