@@ -1,0 +1,177 @@
+"""Turns the measured iterations of Sailor's artifact into plans of ours, in a scenario made of its imported data."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+from sailor_cloud import catalog, network, workload
+from sailor_cloud.interchange import import_artifact
+from sailor_cloud.interchange.sailor_names import MODELS, our_accelerator
+from sailor_cloud.model.job import Job
+from sailor_cloud.model.offer import Confidence, Market, Offer, Precision, Provider
+from sailor_cloud.model.plan import Node, Pipeline, Plan, Stage
+from sailor_cloud.simulator import Execution, Scenario, Transfers
+from sailor_cloud.workload import Attention, profiles
+
+ZONE = "us-central1-a"
+AS_OF = date(2025, 9, 1)
+# The engine that was measured: DeepSpeed's blocking sends of one slice per device, plain attention, 500 MB buckets.
+EXECUTION = Execution(transfers=Transfers.BLOCKING, split_transfers=True, bucket_bytes=5.0e8, attention=Attention.PLAIN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One measured configuration; `gpus[stage][replica]` and `layers[stage]` describe its plan."""
+
+    name: str
+    model: str
+    set_name: str
+    gpus: tuple[tuple[str, ...], ...]
+    layers: tuple[int, ...]
+    tp: int
+    microbatch_size: int
+    batch: int
+    iteration_s: float
+    peak_bytes: float
+
+    @property
+    def replicas(self) -> int:
+        return len(self.gpus[0])
+
+    @property
+    def microbatches(self) -> int:
+        return -(-self.batch // (self.microbatch_size * self.replicas))
+
+
+def read_measured(path: Path) -> tuple[Measured, ...]:
+    """Read a table of measured iterations; a set is a kind of cluster."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return tuple(_row(row) for row in csv.DictReader(file))
+
+
+def base_scenario(artifact: Path) -> Scenario:
+    """Return a scenario on the artifact's own profiles and curves, without job-specific sizes."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder)
+        import_artifact(artifact, out, precision=Precision.FP32, as_of=AS_OF)
+        return Scenario(
+            job=_job(1),
+            decoder=workload.decoder(_job(1).model),
+            offers={},
+            catalog=catalog.load(),
+            network=network.load(profiles=out / "bandwidth_profiles"),
+            profiles=profiles.load(profiles=out / "compute_profiles"),
+            as_of=datetime(AS_OF.year, AS_OF.month, AS_OF.day, tzinfo=UTC),
+            execution=EXECUTION,
+        )
+
+
+def plan_of(row: Measured, scenario: Scenario) -> tuple[Plan, Scenario]:
+    """Return the plan of a measured configuration and the scenario with its job and offers."""
+    names = sorted({gpu for stage in row.gpus for gpu in stage})
+    offers = {name: _offer(name, row.tp) for name in names}
+    job = _job(row.microbatches * row.microbatch_size * row.replicas, MODELS[row.model])
+    nodes, pipelines = [], []
+    for replica in range(row.replicas):
+        stages, first = [], 0
+        for stage, count in enumerate(row.layers):
+            node = Node(id=f"r{replica}s{stage}", offer=offers[row.gpus[stage][replica]].id, devices=row.tp)
+            nodes.append(node)
+            stages.append(Stage(first_layer=first, end_layer=first + count, node=node.id, devices=tuple(range(row.tp))))
+            first += count
+        pipelines.append(
+            Pipeline(
+                id=replica,
+                microbatch_size=row.microbatch_size,
+                microbatches=row.microbatches,
+                stages=tuple(stages),
+            )
+        )
+    plan = Plan(zero_stage=0, precision=Precision.FP32, nodes=tuple(nodes), pipelines=tuple(pipelines))
+    by_id = {offer.id: offer for offer in offers.values()}
+    sizes = workload.decoder(job.model)
+    layers = sum(row.layers)
+    if layers != sizes.layers:
+        raise ValueError(f"{row.name} splits {layers} layers, {row.model} has {sizes.layers}")
+    return plan, dataclasses.replace(scenario, job=job, decoder=sizes, offers=by_id)
+
+
+def with_constants(
+    scenario: Scenario,
+    accelerators: Iterable[str],
+    *,
+    framework_bytes: float,
+    transfer_slowdown: float,
+    timing_overhead_s: float,
+) -> Scenario:
+    """Return the scenario with other constants of the software stack of some accelerators."""
+    stacks = dict(scenario.profiles.stacks)
+    for name in accelerators:
+        stacks[name] = dataclasses.replace(
+            stacks["default"],
+            accelerator=name,
+            framework_bytes=int(framework_bytes),
+            transfer_slowdown=transfer_slowdown,
+            timing_overhead_s=timing_overhead_s,
+        )
+    return dataclasses.replace(scenario, profiles=dataclasses.replace(scenario.profiles, stacks=stacks))
+
+
+def _row(row: dict[str, str]) -> Measured:
+    gpus = []
+    for stage in row["nodes_per_stage_by_gpu"].split("|"):
+        replicas: list[str] = []
+        for part in stage.split("+"):
+            count, gpu = part.strip().split("x", 1)
+            replicas += [our_accelerator(gpu)] * int(count)
+        gpus.append(tuple(replicas))
+    return Measured(
+        name=row["file"].rsplit("/", 1)[1].removeprefix("plan_config_").removesuffix(".json"),
+        model=row["model"],
+        set_name="GH200" if {gpu for stage in gpus for gpu in stage} == {"GH-96"} else "mixed RTX",
+        gpus=tuple(gpus),
+        layers=tuple(int(count) for count in row["layers_per_stage"].split()),
+        tp=int(row["tp"]),
+        microbatch_size=int(row["mbs"]),
+        batch=int(row["gbs"]),
+        iteration_s=float(row["iteration_time_s"]),
+        peak_bytes=float(row["max_mem_bytes"]),
+    )
+
+
+def _job(batch: int, preset: str = "sailor-opt-350") -> Job:
+    return Job.model_validate(
+        {
+            "name": "reference",
+            "model": {"preset": preset},
+            "training": {"global_batch_size": batch, "sequence_length": 2048, "precision": "fp32"},
+            "resources": [{"provider": "gcp", "zones": [ZONE], "accelerators": {"GH-96": 1}}],
+        }
+    )
+
+
+def _offer(accelerator: str, devices: int) -> Offer:
+    """A node as it was measured; its price plays no part."""
+    return Offer(
+        id=accelerator,
+        provider=Provider.GCP,
+        region="us-central1",
+        zone=ZONE,
+        instance_type=f"reference-{devices}x{accelerator}",
+        accelerator=accelerator,
+        accelerator_count=devices,
+        vcpus=0,
+        memory_gib=0.0,
+        market=Market.ON_DEMAND,
+        usd_per_hour=1.0,
+        as_of_from=AS_OF,
+        as_of_to=AS_OF,
+        source="reference",
+        confidence=Confidence.EXAMPLE,
+    )

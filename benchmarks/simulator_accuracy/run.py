@@ -1,0 +1,258 @@
+"""Measures the simulator against real iterations, one configuration left out at a time, beside Sailor's formula.
+
+python benchmarks/simulator_accuracy/run.py [--reference DIR] [--results FILE] [--held-out FILE]
+
+The reference folder (default: $SAILOR_CLOUD_REFERENCE, else ../shared/reference beside the checkout) holds
+measured_iterations.csv and sailor-artifact/. Without it the benchmark prints SKIPPED and ends with 0; it ends with 1
+where a bar is missed. --held-out predicts another table of the same columns with the shipped constants, and fits
+nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from reference import Measured, base_scenario, plan_of, read_measured, with_constants
+from sailor_formula import SailorFormula
+from scipy.optimize import least_squares
+from speed import closed_form_per_s, replay_512_s
+
+from sailor_cloud.simulator import Scenario
+from sailor_cloud.simulator.evaluate import stage_memory
+from sailor_cloud.simulator.iteration import run_iteration
+from sailor_cloud.simulator.layout import lay_out
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+RTX = ("RTX-2080-11", "Titan-RTX-24")
+# Errors beyond this count linearly in the fit, so that one odd run does not bend it.
+ROBUST_ERROR = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constants:
+    """Constants of one device type and software stack."""
+
+    framework_bytes: float = 0.0
+    transfer_slowdown: float = 1.0
+    timing_overhead_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    name: str
+    errors: tuple[float, ...]
+    sailor: tuple[float, ...]
+    limit: float | None
+
+    @property
+    def met(self) -> bool:
+        return self.limit is None or float(np.mean(self.errors)) <= self.limit
+
+
+class Model:
+    """Our simulator on measured configurations, as a function of the constants."""
+
+    def __init__(self, scenario: Scenario, accelerators: Sequence[str]) -> None:
+        self._scenario = scenario
+        self._accelerators = accelerators
+
+    def iteration_s(self, row: Measured, constants: Constants) -> float:
+        return run_iteration(lay_out(*plan_of(row, self._with(constants)))).replay_s
+
+    def peak_bytes(self, row: Measured, constants: Constants) -> float:
+        layout = lay_out(*plan_of(row, self._with(constants)))
+        return float(max(stage_memory(layout, seat).total_bytes for seat in layout.seats))
+
+    def _with(self, constants: Constants) -> Scenario:
+        return with_constants(
+            self._scenario,
+            self._accelerators,
+            framework_bytes=constants.framework_bytes,
+            transfer_slowdown=constants.transfer_slowdown,
+            timing_overhead_s=constants.timing_overhead_s,
+        )
+
+
+def fit_time(model: Model, rows: Sequence[Measured]) -> Constants:
+    """Fit the slowdown of transfers and the overhead of timing layers alone."""
+
+    def errors(values: np.ndarray) -> list[float]:
+        constants = Constants(transfer_slowdown=values[0], timing_overhead_s=values[1] * 1e-3)
+        return [model.iteration_s(row, constants) / row.iteration_s - 1.0 for row in rows]
+
+    found = least_squares(errors, [2.0, 0.1], bounds=([1.0, 0.0], [100.0, 10.0]), loss="soft_l1", f_scale=ROBUST_ERROR)
+    return Constants(transfer_slowdown=float(found.x[0]), timing_overhead_s=float(found.x[1]) * 1e-3)
+
+
+def fit_memory(model: Model, rows: Sequence[Measured]) -> Constants:
+    """Fit the bytes of the framework: least squares of relative errors, which one constant solves in closed form."""
+    weights = np.array([1.0 / row.peak_bytes for row in rows])
+    rest = np.array([row.peak_bytes - model.peak_bytes(row, Constants()) for row in rows])
+    return Constants(framework_bytes=float((weights**2 * rest).sum() / (weights**2).sum()))
+
+
+def left_out(rows: Sequence[Measured], i: int) -> list[Measured]:
+    return [row for j, row in enumerate(rows) if j != i]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    default = os.environ.get("SAILOR_CLOUD_REFERENCE") or CHECKOUT.parent / "shared" / "reference"
+    parser.add_argument("--reference", type=Path, default=Path(default))
+    parser.add_argument("--results", type=Path, help="write the report to this file as well")
+    parser.add_argument("--held-out", type=Path, help="predict this table with the shipped constants")
+    chosen = parser.parse_args()
+    table = chosen.reference / "measured_iterations.csv"
+    if not table.is_file():
+        print(f"SKIPPED: no {table}; name the folder with --reference or SAILOR_CLOUD_REFERENCE")
+        return 0
+    artifact = chosen.reference / "sailor-artifact"
+    if chosen.held_out:
+        print(judge(read_measured(chosen.held_out), artifact))
+        return 0
+    report, met = evaluate(read_measured(table), artifact)
+    print(report)
+    if chosen.results:
+        chosen.results.write_text(report + "\n", encoding="utf-8")
+    return 0 if met else 1
+
+
+def evaluate(rows: Sequence[Measured], artifact: Path) -> tuple[str, bool]:
+    """Return the report and whether every bar is met."""
+    started = time.monotonic()
+    scenario = base_scenario(artifact)
+    sailor = SailorFormula(artifact)
+    gh200 = [row for row in rows if row.set_name == "GH200"]
+    rtx = [row for row in rows if row.set_name == "mixed RTX"]
+    bars, lines, notes = [], [], []
+    for title, group, accelerators, fit_times in (
+        ("GH200 OPT-350", gh200, ("GH-96",), True),
+        ("mixed RTX", rtx, RTX, False),
+    ):
+        model = Model(scenario, accelerators)
+        times = [
+            model.iteration_s(row, fit_time(model, left_out(group, i)) if fit_times else Constants())
+            for i, row in enumerate(group)
+        ]
+        peaks = [model.peak_bytes(row, fit_memory(model, left_out(group, i))) for i, row in enumerate(group)]
+        limits = (0.065, 0.030) if fit_times else (0.030, None)
+        bars.append(_bar(f"{title}, time", [row.iteration_s for row in group], times, map_s(sailor, group), limits[0]))
+        bars.append(
+            _bar(f"{title}, memory", [row.peak_bytes for row in group], peaks, map_bytes(sailor, group), limits[1])
+        )
+        whole = fit_time(model, group) if fit_times else Constants()
+        notes.append(
+            f"- {title}, all {len(group)} rows: transfer slowdown {whole.transfer_slowdown:.2f}, timing overhead "
+            f"{whole.timing_overhead_s * 1e3:.3f} ms per layer{'' if fit_times else ' (neither fitted)'}, framework "
+            f"{fit_memory(model, group).framework_bytes / 1e9:.2f} GB"
+        )
+        lines += [
+            f"| {title} | {row.name} | {row.iteration_s:.3f} | {seconds:.3f} | {seconds / row.iteration_s - 1:+.1%} "
+            f"| {row.peak_bytes / 1e9:.2f} | {peak / 1e9:.2f} | {peak / row.peak_bytes - 1:+.1%} |"
+            for row, seconds, peak in zip(group, times, peaks, strict=True)
+        ]
+    speeds = (replay_512_s(), closed_form_per_s())
+    met = all(bar.met for bar in bars) and speeds[0] <= 0.1 and speeds[1] >= 20_000
+    return _report(bars, lines, notes, speeds, time.monotonic() - started), met
+
+
+def judge(rows: Sequence[Measured], artifact: Path) -> str:
+    """Return a report on measurements that nothing was fitted on, under the shipped constants."""
+    scenario, sailor = base_scenario(artifact), SailorFormula(artifact)
+    lines = []
+    for name in sorted({(row.set_name, row.model) for row in rows}):
+        group = [row for row in rows if (row.set_name, row.model) == name]
+        layouts = [lay_out(*plan_of(row, scenario)) for row in group]
+        seconds = [run_iteration(layout).replay_s for layout in layouts]
+        peaks = [float(max(stage_memory(layout, seat).total_bytes for seat in layout.seats)) for layout in layouts]
+        title = " ".join(name)
+        lines += [
+            _row(_bar(f"{title}, time", [row.iteration_s for row in group], seconds, map_s(sailor, group), None)),
+            _row(_bar(f"{title}, memory", [row.peak_bytes for row in group], peaks, map_bytes(sailor, group), None)),
+        ]
+    return "\n".join([*_HEAD, *lines])
+
+
+def map_s(sailor: SailorFormula, rows: Sequence[Measured]) -> list[float]:
+    return [sailor.iteration_s(row) for row in rows]
+
+
+def map_bytes(sailor: SailorFormula, rows: Sequence[Measured]) -> list[float]:
+    return [sailor.peak_bytes(row) for row in rows]
+
+
+def _bar(
+    name: str, actual: Sequence[float], ours: Sequence[float], theirs: Sequence[float], limit: float | None
+) -> Bar:
+    def errors(predicted: Sequence[float]) -> tuple[float, ...]:
+        return tuple(abs(p / a - 1.0) for p, a in zip(predicted, actual, strict=True))
+
+    return Bar(name=name, errors=errors(ours), sailor=errors(theirs), limit=limit)
+
+
+def _report(
+    bars: Sequence[Bar], lines: Sequence[str], notes: Sequence[str], speeds: tuple[float, float], seconds: float
+) -> str:
+    out = [
+        "# Simulator accuracy",
+        "",
+        "Absolute relative error, mean / median / max. Ours: each configuration predicted with the constants fitted on",
+        "the others. Sailor: the formula of its simulator, run in the same script on the same rows (its authors' own",
+        "figures for the 15 GH200 rows are 8.9 / 6.0 / 16.1 % for time and 5.9 / 5.3 / 8.8 % for memory; for the RTX",
+        "cluster they give none for memory, where its constant of 5.06 GB is out of place).",
+        "",
+        *_HEAD,
+        *(_row(bar) for bar in bars),
+        f"| replay of a 512-device plan | | {speeds[0] * 1e3:.1f} ms | | 100 ms | | "
+        f"{'met' if speeds[0] <= 0.1 else 'MISSED'} |",
+        f"| closed form, vectorised | | {speeds[1]:,.0f} plans/s | | 20,000 plans/s | | "
+        f"{'met' if speeds[1] >= 20_000 else 'MISSED'} |",
+        "",
+        "## What was fitted on what",
+        "",
+        "Three constants per device type and software stack, two for time and one for memory, on the configurations of",
+        "its own set only; for the mixed RTX cluster just the one for memory. Layer times and link curves are the",
+        "artifact's, not fitted here. Which constants to have was chosen with all rows in sight, so these errors are",
+        "somewhat too good; leaving out guards the values, not the choice. Two runs of the same 15 jobs differ by",
+        "5.0 % mean in time and 4.0 % in memory.",
+        "",
+        *notes,
+        "",
+        "## Every configuration, left out in turn",
+        "",
+        "| set | configuration | measured s | predicted s | error | measured GB | predicted GB | error |",
+        "|---|---|---|---|---|---|---|---|",
+        *lines,
+        "",
+        f"The run took {seconds:.0f} s.",
+    ]
+    return "\n".join(out)
+
+
+_HEAD = (
+    "| | rows | ours | Sailor | bar (mean) | ratio of means | |",
+    "|---|---|---|---|---|---|---|",
+)
+
+
+def _row(bar: Bar) -> str:
+    limit = "none" if bar.limit is None else f"{bar.limit:.1%}"
+    ratio = np.mean(bar.errors) / np.mean(bar.sailor)
+    verdict = "" if bar.limit is None else "met" if bar.met else "MISSED"
+    cells = (bar.name, len(bar.errors), _stats(bar.errors), _stats(bar.sailor), limit, f"{ratio:.2f}", verdict)
+    return "| " + " | ".join(str(cell) for cell in cells) + " |"
+
+
+def _stats(errors: Sequence[float]) -> str:
+    return f"{np.mean(errors):.1%} / {np.median(errors):.1%} / {max(errors):.1%}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""Makes the pictures of README and documentation from the program itself: python docs/make_images.py [FOLDER].
+
+Needs chromium for the HTML report. Prices are judged as of a fixed day, so that the pictures change only with the
+program and its data.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console, RenderableType
+
+from sailor_cloud import plan, simulate
+from sailor_cloud.clock import DatedClock
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job_file import parse_job
+from sailor_cloud.report.difference import difference
+from sailor_cloud.report.difference_text import difference_report
+from sailor_cloud.report.html.page import plan_as_html
+from sailor_cloud.report.plan_text import plan_report
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLE = ROOT / "examples" / "gcp-a100-v100.yaml"
+DAY = datetime(2026, 11, 21, tzinfo=UTC)
+COLUMNS = 110
+PIXELS = "1200,2000"
+SCHEMES = {"report.png": 1, "report-dark.png": 0}
+
+
+def main() -> None:
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "images"
+    folder.mkdir(parents=True, exist_ok=True)
+    text = EXAMPLE.read_text(encoding="utf-8")
+    document = planned(text)
+    longer = planned(re.sub(r" steps: (\d+)", lambda found: f" steps: {int(found[1]) * 6 // 5}", text))
+    draw(plan_report(document, width=COLUMNS), "sailor-cloud plan examples/gcp-a100-v100.yaml", folder / "plan.svg")
+    draw(difference_report(difference(document, longer)), "sailor-cloud diff base.json head.json", folder / "diff.svg")
+    photograph(plan_as_html(document, timeline=simulate(document, timeline=True).timeline), folder)
+
+
+def planned(text: str) -> PlanDocument:
+    return plan(parse_job(text), clock=DatedClock(DAY))
+
+
+def draw(report: RenderableType, title: str, path: Path) -> None:
+    console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, highlight=False)
+    console.print(report)
+    console.save_svg(str(path), title=title, unique_id=path.stem)
+
+
+def photograph(page: str, folder: Path) -> None:
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    if program is None:
+        sys.exit("no chromium on PATH, so the pictures of the HTML report stay as they are")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        report = Path(profile) / "report.html"
+        report.write_text(page, encoding="utf-8")
+        for name, scheme in SCHEMES.items():
+            command = [program, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+            command += [f"--user-data-dir={profile}/data", f"--window-size={PIXELS}"]
+            command += [f"--blink-settings=preferredColorScheme={scheme}", f"--screenshot={folder / name}"]
+            subprocess.run([*command, report.as_uri()], check=True, capture_output=True, timeout=120)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""Comments on a pull or merge request what it changes in the cost of a job, and fails above a threshold.
+
+Needs git, sailor-cloud on PATH and nothing else. Posts to GitHub where GITHUB_EVENT_PATH names a pull request, to
+GitLab where CI_MERGE_REQUEST_IID is set, and otherwise (or without a token) only prints.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+INFEASIBLE = 3
+PER_PAGE = 100
+Json = dict[str, Any]
+
+
+def main() -> int:
+    options = _options()
+    marker = f"<!-- sailor-cloud cost of {options.job} -->"
+    with tempfile.TemporaryDirectory() as folder:
+        body, code = report(options, Path(folder))
+    comment = f"{marker}\n{body}"
+    print(body)
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    if summary:
+        with open(summary, "a", encoding="utf-8") as file:
+            file.write(body)
+    where = post(comment, marker)
+    print(where, file=sys.stderr)
+    return code
+
+
+def report(options: argparse.Namespace, folder: Path) -> tuple[str, int]:
+    """Return the comment and the exit code that the thresholds ask for."""
+    head = folder / "head.json"
+    failed = _plan(Path(options.job), head)
+    if failed:
+        return f"### {options.job} can't be planned\n\n```\n{failed}```\n", 2
+    whole = _run("sailor-cloud", "plan", options.job, "--as-of", _today(), "--format", "markdown").stdout
+    details = f"<details><summary>The whole plan</summary>\n\n{whole}\n</details>\n"
+    base = folder / "base.json"
+    with _checkout(options.base, folder / "base") as before:
+        if not (before / options.job).exists() or _plan(before / options.job, base):
+            code = INFEASIBLE if json.loads(head.read_text())["status"] == "infeasible" else 0
+            return f"{whole}\n`{options.job}` has no plan in `{options.base}` to compare with.\n", code
+    limits = []
+    if options.fail_above_usd is not None:
+        limits += ["--fail-above-usd", str(options.fail_above_usd)]
+    if options.fail_above_percent is not None:
+        limits += ["--fail-above-percent", str(options.fail_above_percent)]
+    compared = _run("sailor-cloud", "diff", str(base), str(head), "--format", "markdown", *limits)
+    failure = f"\n**{compared.stderr.strip()}**\n" if compared.returncode else ""
+    return f"{compared.stdout}{failure}\n{details}", compared.returncode
+
+
+def post(comment: str, marker: str) -> str:
+    """Create the comment, or replace the one with the same marker; return what was done."""
+    event = os.environ.get("GITHUB_EVENT_PATH")
+    if event and "pull_request" in (content := json.loads(Path(event).read_text())):
+        token = os.environ.get("GITHUB_TOKEN")
+        url = f"{os.environ['GITHUB_API_URL']}/repos/{os.environ['GITHUB_REPOSITORY']}/issues"
+        listed, edited = f"{url}/{content['pull_request']['number']}/comments", f"{url}/comments"
+        headers, change = {"Authorization": f"Bearer {token}", "Accept": "application/vnd.github+json"}, "PATCH"
+    elif number := os.environ.get("CI_MERGE_REQUEST_IID"):
+        token = os.environ.get("SAILOR_CLOUD_GITLAB_TOKEN")
+        url = f"{os.environ['CI_API_V4_URL']}/projects/{os.environ['CI_PROJECT_ID']}/merge_requests/{number}/notes"
+        listed, edited = url, url
+        headers, change = {"PRIVATE-TOKEN": str(token)}, "PUT"
+    else:
+        return "no pull or merge request: nothing posted"
+    if not token:
+        return "no token: nothing posted"
+    for note in _pages(listed, headers):
+        if note["body"].startswith(marker):
+            _call(change, f"{edited}/{note['id']}", headers, {"body": comment})
+            return "comment replaced"
+    _call("POST", listed, headers, {"body": comment})
+    return "comment posted"
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("job", help="job file, relative to the repository's root")
+    parser.add_argument("--base", required=True, help="commit to compare with")
+    parser.add_argument("--fail-above-usd", type=float)
+    parser.add_argument("--fail-above-percent", type=float)
+    return parser.parse_args()
+
+
+def _plan(job: Path, out: Path) -> str:
+    """Plan a job file; return the error message, or "". Infeasible is a plan, too."""
+    answer = _run("sailor-cloud", "plan", str(job), "--as-of", _today(), "-o", str(out))
+    return "" if answer.returncode in (0, INFEASIBLE) else answer.stderr
+
+
+@contextmanager
+def _checkout(commit: str, folder: Path) -> Iterator[Path]:
+    added = _run("git", "worktree", "add", "--detach", str(folder), commit)
+    if added.returncode:
+        sys.exit(f"can't check out {commit}: {added.stderr}(fetch it, for example with fetch-depth: 0)")
+    try:
+        yield folder
+    finally:
+        _run("git", "worktree", "remove", "--force", str(folder))
+
+
+def _run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def _today() -> str:
+    return datetime.datetime.now(datetime.UTC).date().isoformat()
+
+
+def _pages(url: str, headers: dict[str, str]) -> Iterator[Json]:
+    page = 1
+    while True:
+        found: list[Json] = _call("GET", f"{url}?per_page={PER_PAGE}&page={page}", headers)
+        yield from found
+        if len(found) < PER_PAGE:
+            return
+        page += 1
+
+
+def _call(method: str, url: str, headers: dict[str, str], content: Json | None = None) -> Any:
+    data = None if content is None else json.dumps(content).encode()
+    request = urllib.request.Request(
+        url, data=data, method=method, headers={**headers, "Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
