@@ -20,6 +20,8 @@ class Restriction(StrEnum):
 
     ONE_ACCELERATOR = "one-accelerator"
     ONE_ZONE = "one-zone"
+    EVEN_BATCHES = "even-batches"
+    EVEN_LAYERS = "even-layers"
 
 
 def variants(space: Space, restrictions: Collection[Restriction]) -> tuple[Space, ...]:
