@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rich.console import Console, RenderableType
 
-from sailor_cloud import plan, simulate
+from sailor_cloud import catalog, plan, simulate
 from sailor_cloud.clock import DatedClock
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job_file import parse_job
@@ -42,7 +42,8 @@ def main() -> None:
     longer = planned(re.sub(r" steps: (\d+)", lambda found: f" steps: {int(found[1]) * 6 // 5}", text))
     draw(plan_report(document, width=COLUMNS), "sailor-cloud plan examples/gcp-a100-v100.yaml", folder / "plan.svg")
     draw(difference_report(difference(document, longer)), "sailor-cloud diff base.json head.json", folder / "diff.svg")
-    photograph(plan_as_html(document, timeline=simulate(document, timeline=True).timeline), folder)
+    timeline = simulate(document, timeline=True).timeline
+    photograph(plan_as_html(document, timeline=timeline, regions=catalog.load().regions()), folder)
 
 
 def planned(text: str) -> PlanDocument:

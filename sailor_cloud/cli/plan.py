@@ -85,12 +85,13 @@ def _written(document: PlanDocument, form: str, *, base: Path, details: bool) ->
 
             return plan_as_markdown(document)
         case "html":
-            from sailor_cloud import api
+            from sailor_cloud import api, catalog
             from sailor_cloud.report.html.page import plan_as_html
 
             if document.plan is None:
                 return plan_as_html(document, timeline=())
-            return plan_as_html(document, timeline=api.simulate(document, base=base, timeline=True).timeline)
+            timeline = api.simulate(document, base=base, timeline=True).timeline
+            return plan_as_html(document, timeline=timeline, regions=catalog.load().regions())
     from sailor_cloud.report.plan_text import plan_as_text
 
     return plan_as_text(document, details=details)

@@ -11,8 +11,10 @@ import pytest
 from factories.browser import CHROMIUM, WHY_NOT, Browser
 from factories.documents import document
 from factories.priced_documents import gcp_document, gcp_timeline
+from sailor_cloud import catalog
 from sailor_cloud.model.document import Infeasibility, Rejected, Status
 from sailor_cloud.report.html.page import plan_as_html
+from sailor_cloud.report.html.region_map import region_map
 
 CHARTS = (
     "Cost by kind, expected and worst case",
@@ -20,6 +22,7 @@ CHARTS = (
     "Schedule of one iteration",
     "Memory of each stage against its limit",
     "Zones of the plan and the traffic between them",
+    "Map of the regions and the traffic between them",
 )
 LARGEST = 5 * 10**6
 
@@ -29,7 +32,9 @@ needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT)
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("html") / "report.html"
-    path.write_text(plan_as_html(gcp_document(), timeline=gcp_timeline()), encoding="utf-8")
+    path.write_text(
+        plan_as_html(gcp_document(), timeline=gcp_timeline(), regions=catalog.load().regions()), encoding="utf-8"
+    )
     return path
 
 
@@ -54,6 +59,29 @@ def test_every_cost_line_alternative_and_price_date_is_in_the_file(report: Path)
         assert line.price_source in content
         assert line.price_as_of.isoformat() in content
     assert made.alternatives[0].label in content
+
+
+def test_a_map_needs_two_regions_whose_places_are_known() -> None:
+    regions = catalog.load().regions()
+    assert 'class="land"' in region_map(gcp_document(), regions)
+    assert region_map(document(), regions) == ""
+    nowhere = [replace(region, latitude=None) if region.name == "us-west1" else region for region in regions]
+    assert region_map(gcp_document(), nowhere) == ""
+    assert region_map(gcp_document(), ()) == ""
+
+
+def test_regions_lie_on_the_map_as_on_earth() -> None:
+    regions = catalog.load().regions()
+    drawn = region_map(gcp_document(), regions)
+    west, east = (
+        (float(found[1]), float(found[2]))
+        for name in ("us-west1", "us-central1")
+        for found in [re.search(rf'<text x="([\d.]+)" y="([\d.]+)"[^>]*>{name}</text>', drawn)]
+        if found
+    )
+    # Oregon lies west and north of Iowa.
+    assert west[0] < east[0]
+    assert west[1] < east[1]
 
 
 def test_names_from_elsewhere_stay_text() -> None:

@@ -5,21 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.resources import files
 
+from sailor_cloud.catalog import Region
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.report.facts import Fact, assumptions, notes, outcome_facts, proof, request_facts
 from sailor_cloud.report.html import sections
 from sailor_cloud.report.html.frontier_chart import frontier_chart
 from sailor_cloud.report.html.memory_chart import memory_chart
 from sailor_cloud.report.html.money_chart import money_chart
+from sailor_cloud.report.html.region_map import region_map
 from sailor_cloud.report.html.schedule_chart import schedule_chart
 from sailor_cloud.report.html.svg import Markup, element, joined
 from sailor_cloud.report.html.zone_map import zone_map
 from sailor_cloud.simulator import TimelineSpan
 
 
-def plan_as_html(document: PlanDocument, *, timeline: Sequence[TimelineSpan]) -> str:
-    """Return the report as one HTML file; `timeline` is what the simulator says one iteration does."""
-    content = _infeasible(document) if document.plan is None else _report(document, timeline)
+def plan_as_html(document: PlanDocument, *, timeline: Sequence[TimelineSpan], regions: Sequence[Region] = ()) -> str:
+    """Return the report as one HTML file.
+
+    `timeline` is what the simulator says one iteration does; `regions` say where on earth the plan's regions are,
+    without them there is no map.
+    """
+    content = _infeasible(document) if document.plan is None else _report(document, timeline, regions)
     head = joined(
         Markup('<meta charset="utf-8">'),
         Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
@@ -34,7 +40,7 @@ def plan_as_html(document: PlanDocument, *, timeline: Sequence[TimelineSpan]) ->
     return f"<!doctype html>\n{page}\n"
 
 
-def _report(document: PlanDocument, timeline: Sequence[TimelineSpan]) -> Markup:
+def _report(document: PlanDocument, timeline: Sequence[TimelineSpan], regions: Sequence[Region]) -> Markup:
     parts = [
         _header(document),
         *(element("p", note, class_="note") for note in notes(document)),
@@ -43,7 +49,7 @@ def _report(document: PlanDocument, timeline: Sequence[TimelineSpan]) -> Markup:
         _section("Cost against time", frontier_chart(document), sections.alternatives(document)),
         _section("One iteration", schedule_chart(document, timeline), sections.waits(document)),
         _section("Memory", memory_chart(document), sections.memory(document)),
-        _section("Zones and traffic", zone_map(document), sections.traffic(document)),
+        _section("Zones and traffic", region_map(document, regions), zone_map(document), sections.traffic(document)),
         _section("Prices", sections.prices(document)),
     ]
     if document.rejected:

@@ -10,7 +10,7 @@ from sailor_cloud.model.document import LinkUse, PlanDocument
 from sailor_cloud.report import text
 from sailor_cloud.report.groups import plan_offers
 from sailor_cloud.report.html.svg import Markup, chart, element, label, number
-from sailor_cloud.units import GB, SECONDS_PER_HOUR
+from sailor_cloud.report.html.traffic import gigabytes, told
 
 WIDTH, MARGIN, RADIUS = 1000.0, 110.0, 22.0
 THINNEST, THICKEST = 1.5, 9.0
@@ -69,9 +69,9 @@ def _arc(
     path = (
         f"M{number(a.x)} {number(ground)}Q{number(middle)} {number(ground - 2 * height)} {number(b.x)} {number(ground)}"
     )
-    tip = "\n".join(line for use in uses for line in _told(document, use))
-    amount = sum(_gigabytes(document, use) for use in uses)
-    usd = sum(_gigabytes(document, use) * use.usd_per_gb for use in uses)
+    tip = "\n".join(line for use in uses for line in told(document, use))
+    amount = sum(gigabytes(document, use) for use in uses)
+    usd = sum(gigabytes(document, use) * use.usd_per_gb for use in uses)
     shown = f"{text.amount(amount)} GB, {text.usd(usd)} USD"
     # Neighbouring arcs of one height would write over each other.
     y = ground - height - 8 - 14 * (place % 2)
@@ -83,26 +83,6 @@ def _arc(
 
 def _height(distance: float) -> float:
     return min(HIGHEST, distance * STEEPNESS)
-
-
-def _told(document: PlanDocument, use: LinkUse) -> list[str]:
-    kind = "measured" if use.measured else "estimated"
-    return [
-        f"{use.src_zone} to {use.dst_zone}: {text.amount(_gigabytes(document, use))} GB{_span(document)} at "
-        f"{text.usd(use.usd_per_gb)} USD/GB = {text.usd(_gigabytes(document, use) * use.usd_per_gb)} USD",
-        f"  {use.bandwidth_bytes_per_s / 125e6:.3g} Gbit/s, {use.rtt_ms:.3g} ms, {kind} {use.as_of.isoformat()}",
-    ]
-
-
-def _span(document: PlanDocument) -> str:
-    return "" if document.job.training.steps else " an hour"
-
-
-def _gigabytes(document: PlanDocument, use: LinkUse) -> float:
-    """GB of the whole run, or of one hour where there is no number of steps."""
-    assert document.prediction is not None
-    steps = document.job.training.steps or SECONDS_PER_HOUR / document.prediction.iteration_s_replay
-    return use.bytes_per_iteration * steps / GB
 
 
 def _zone(document: PlanDocument, spot: _Spot, ground: float) -> list[Markup]:
