@@ -25,6 +25,11 @@ GOOGLE = (
     "compute-firewall",
     "compute-resource-policy",
     "compute-instance",
+    "compute-router",
+    "compute-router-nat",
+    "service-account",
+    "storage-bucket",
+    "storage-bucket-iam-member",
 )
 AWS = (
     "vpc",
@@ -39,8 +44,22 @@ AWS = (
     "key-pair",
     "placement-group",
     "instance",
+    "launch-template",
+    "eip",
+    "nat-gateway",
+    "vpc-endpoint",
+    "vpc-peering-connection",
+    "vpc-peering-connection-accepter",
+    "scheduler-schedule-group",
     "scheduler-schedule",
+    "s3-bucket",
+    "s3-bucket-public-access-block",
+    "s3-bucket-lifecycle-configuration",
+    "iam-role",
+    "iam-role-policy",
+    "iam-instance-profile",
 )
+AWS_DATA = ("vpc", "route-table", "security-group", "ssm-parameter")
 
 _SOURCE_MAP = re.compile(r"sourceMappingURL=data:application/json;base64,([A-Za-z0-9+/=]+)")
 _CLASS = re.compile(r"^export class (\w+) extends ([\w.]+) \{\n(.*?)^\}\n", re.M | re.S)
@@ -147,8 +166,8 @@ def _object_type(block: dict[str, Any]) -> list[Any]:
     return ["object", shape]
 
 
-def extract(package: Path, names: tuple[str, ...]) -> dict[str, Any]:
-    """Return the schemas of some resources and of the provider's plain attributes."""
+def extract(package: Path, names: tuple[str, ...], data: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return the schemas of some resources and data sources, and of the provider's plain attributes."""
     with tarfile.open(package) as archive:
 
         def read(name: str) -> str:
@@ -158,21 +177,25 @@ def extract(package: Path, names: tuple[str, ...]) -> dict[str, Any]:
             return member.read().decode()
 
         about = json.loads(read("package.json"))
-        resources: dict[str, Any] = {}
         versions: set[str] = set()
-        for name in names:
+
+        def schema(name: str, base: str) -> tuple[str, dict[str, Any]]:
             source = _source(read(f"lib/{name}/index.js"))
-            top = source.top("cdktf.TerraformResource")
+            top = source.top(base)
             body = source.classes[top][1]
             versions.update(re.findall(r"providerVersion: '([\d.]+)'", body))
             kind = re.findall(r'tfResourceType = "(\w+)"', body)[0]
-            resources[kind] = source.block(top, _entries(body[body.index("synthesizeHclAttributes") :]))
+            return kind, source.block(top, _entries(body[body.index("synthesizeHclAttributes") :]))
+
+        resources = dict(schema(name, "cdktf.TerraformResource") for name in names)
+        data_sources = dict(schema(f"data-aws-{name}", "cdktf.TerraformDataSource") for name in data)
         provider = _provider(_source(read("lib/provider/index.js")))
     return {
         "extracted_from": f"{about['name']}@{about['version']}",
         "provider_version": versions.pop() if len(versions) == 1 else sorted(versions),
         "provider": provider,
         "resources": resources,
+        "data_sources": data_sources,
     }
 
 
@@ -195,8 +218,8 @@ def _source(compiled: str) -> _Source:
 def main() -> None:
     google, aws = (Path(argument) for argument in sys.argv[1:3])
     folder = Path(__file__).parent
-    for package, names, target in ((google, GOOGLE, "google.json"), (aws, AWS, "aws.json")):
-        text = json.dumps(extract(package, names), sort_keys=True, separators=(",", ":"))
+    for package, names, data, target in ((google, GOOGLE, (), "google.json"), (aws, AWS, AWS_DATA, "aws.json")):
+        text = json.dumps(extract(package, names, data), sort_keys=True, separators=(",", ":"))
         # One resource a line keeps the file small and its changes readable.
         (folder / target).write_text(re.sub(r'("(?:aws|google)_\w+":\{"attributes")', r"\n\1", text) + "\n")
 
