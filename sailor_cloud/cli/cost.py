@@ -6,11 +6,11 @@ import json
 
 import click
 
-from sailor_cloud.cli.options import json_option
+from sailor_cloud.cli.options import json_option, run_argument
 
 
 @click.command(short_help="Show what a run has cost until now and will cost.")
-@click.argument("run")
+@run_argument()
 @json_option
 def cost(run: str, as_json: bool) -> None:
     """Show the ledger of RUN, line by line, and what it will come to at its end.

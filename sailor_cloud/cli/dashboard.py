@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import click
 
+from sailor_cloud.cli.options import run_argument
+
 
 @click.command(short_help="Serve a web page that follows a run, on this machine only.")
-@click.argument("run")
+@run_argument()
 @click.option("--port", metavar="N", type=click.IntRange(0, 65535), default=0, help="A port; a free one by default.")
 def dashboard(run: str, port: int) -> None:
     """Serve a page with the progress, loss, pace, money, nodes and timeline of RUN until Ctrl-C.

@@ -6,11 +6,11 @@ import os
 
 import click
 
-from sailor_cloud.cli.options import PRIVATE, json_option
+from sailor_cloud.cli.options import PRIVATE, json_option, run_argument
 
 
 @click.command(short_help="Tear a run down, whatever state it was left in.")
-@click.argument("run")
+@run_argument()
 @json_option
 def down(run: str, as_json: bool) -> int:
     """Remove everything that RUN has bought and show its receipt.

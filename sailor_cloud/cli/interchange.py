@@ -60,8 +60,11 @@ def import_data(form: str, folder: Path, output: Path, precision: str, as_of: da
 @click.argument("plan_file", metavar="PLAN", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--format", "form", type=_FORMATS, required=True, help="Whose format.")
 @click.option("-o", "--output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Write to FILE.")
-def export(plan_file: Path, form: str, output: Path | None) -> None:
+@json_option
+def export(plan_file: Path, form: str, output: Path | None, as_json: bool) -> None:
     """Write the plan document PLAN as the JSON that Sailor's artifact reads.
+
+    Without -o the plan itself is printed; with it, --json tells what was written where.
 
     \b
     sailor-cloud export plan.json --format sailor-artifact -o sailor.json
@@ -78,3 +81,5 @@ def export(plan_file: Path, form: str, output: Path | None) -> None:
         click.echo(content)
     else:
         write_output(output, content + "\n")
+        if as_json:
+            click.echo(json.dumps({"format": form, "plan": str(plan_file), "output": str(output)}, indent=2))

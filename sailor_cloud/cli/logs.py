@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import click
 
+from sailor_cloud.cli.options import run_argument
+
 
 @click.command(short_help="Show what the ranks of a run have written.")
-@click.argument("run")
+@run_argument()
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run is torn down.")
 @click.option("--node", metavar="NODE", help="Only this node.")
 @click.option("--rank", metavar="N", type=click.IntRange(min=0), help="Only this rank.")

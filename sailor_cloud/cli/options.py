@@ -28,6 +28,17 @@ def job_argument(command: _Command) -> _Command:
     return click.argument("job_file", metavar="JOB", type=JOB_FILE)(command)
 
 
+def run_argument(*, required: bool = True) -> Callable[[_Command], _Command]:
+    """Return a decorator that adds RUN: the id of a run or the beginning of one, which shells complete."""
+    return click.argument("run", required=required, shell_complete=_runs)
+
+
+def _runs(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    from sailor_cloud.run.folder import RunFolder
+
+    return [folder.run_id for folder in reversed(RunFolder.list()) if folder.run_id.startswith(incomplete)]
+
+
 def as_of_option(command: _Command) -> _Command:
     return click.option(
         "--as-of",

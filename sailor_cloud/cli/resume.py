@@ -7,11 +7,11 @@ import os
 import click
 
 from sailor_cloud.cli.following import follow
-from sailor_cloud.cli.options import PRIVATE, json_option
+from sailor_cloud.cli.options import PRIVATE, json_option, run_argument
 
 
 @click.command(short_help="Take a run over whose controller has died.")
-@click.argument("run")
+@run_argument()
 @json_option
 def resume(run: str, as_json: bool) -> int:
     """Take RUN over after its controller has died, and go on with it as 'up' does.

@@ -7,11 +7,12 @@ import shutil
 
 import click
 
+from sailor_cloud.cli.options import run_argument
 from sailor_cloud.errors import LaunchError
 
 
 @click.command(short_help="Log in to a node of a run.", context_settings={"ignore_unknown_options": True})
-@click.argument("run")
+@run_argument()
 @click.argument("node", required=False)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def ssh(run: str, node: str | None, command: tuple[str, ...]) -> None:

@@ -6,11 +6,11 @@ import json
 
 import click
 
-from sailor_cloud.cli.options import json_option
+from sailor_cloud.cli.options import json_option, run_argument
 
 
 @click.command(short_help="Show runs and how far they are.")
-@click.argument("run", required=False)
+@run_argument(required=False)
 @json_option
 def status(run: str | None, as_json: bool) -> None:
     """Show all runs, or RUN with its resources.

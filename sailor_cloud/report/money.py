@@ -59,6 +59,12 @@ class PriceRow:
     source: str
     confidence: str
 
+    @property
+    def provenance(self) -> str:
+        """Where the price is from and, for an offer, how far it can be trusted."""
+        told = self.confidence not in ("", self.source)
+        return f"{self.source} ({self.confidence})" if told else self.source
+
 
 def cost_tree(cost: Cost) -> tuple[CostBranch, ...]:
     """Return the cost lines by kind, in the order of CostKind; kinds without lines are left out."""

@@ -111,7 +111,7 @@ def _prices(document: PlanDocument) -> str:
             f"{row.usd:.4f}/{row.unit}",
             row.as_of_from.isoformat(),
             f"{row.age_days} d{' STALE' if row.stale else ''}",
-            row.source,
+            row.provenance,
         )
         for row in price_rows(document)
     )

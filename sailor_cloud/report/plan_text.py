@@ -94,7 +94,7 @@ def _prices(document: PlanDocument) -> Table:
             f"{row.usd:.4f}/{row.unit}",
             day + (" STALE" if row.stale else ""),
             f"{row.age_days} d",
-            row.source,
+            row.provenance,
         )
     return table
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from factories.commands import sailor
@@ -12,9 +14,9 @@ def test_each_shell_has_a_script(shell: str) -> None:
     assert f"_SAILOR_CLOUD_COMPLETE={shell}_complete" in answer.stdout
 
 
-def complete(words: str, position: int) -> list[str]:
+def complete(words: str, position: int, *, home: Path | None = None) -> list[str]:
     environment = {"_SAILOR_CLOUD_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(position)}
-    return sailor(environment=environment).stdout.splitlines()
+    return sailor(environment=environment, home=home).stdout.splitlines()
 
 
 def test_commands_complete() -> None:
@@ -29,3 +31,12 @@ def test_options_and_their_values_complete() -> None:
 
 def test_files_are_left_to_the_shell() -> None:
     assert complete("sailor-cloud plan ", 2) == ["file,"]
+
+
+@pytest.mark.parametrize("command", ["status", "down", "resume", "logs", "ssh", "cost", "dashboard"])
+def test_runs_complete(command: str, tmp_path: Path) -> None:
+    for name in ("quickstart-a1", "quickstart-b2", "other-c3"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+    found = complete(f"sailor-cloud {command} quick", 2, home=tmp_path)
+    assert sorted(found) == ["plain,quickstart-a1", "plain,quickstart-b2"]
+    assert "".join(complete(f"sailor-cloud {command} x", 2, home=tmp_path)) == ""
