@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from sailor_cloud.cli.options import as_of_option, clock_for, json_option, write_output
+from sailor_cloud.cli.waiting import waiting
 
 _FORMATS = click.Choice(["sailor-artifact"])
 
@@ -44,7 +45,8 @@ def import_data(form: str, folder: Path, output: Path, precision: str, as_of: da
 
     if output.exists() and any(output.iterdir()):
         raise RequestError(f"{output} is not empty; name a new folder with -o")
-    done = import_artifact(folder, output, precision=Precision(precision), as_of=clock_for(as_of).now().date())
+    with waiting("fitting profiles to the layer times"):
+        done = import_artifact(folder, output, precision=Precision(precision), as_of=clock_for(as_of).now().date())
     if as_json:
         click.echo(json.dumps({**asdict(done), "folder": str(done.folder)}, indent=2))
         return

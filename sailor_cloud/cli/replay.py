@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import click
 
 from sailor_cloud.cli.options import as_of_option, clock_for, json_option, read_job
 from sailor_cloud.cli.plan import INFEASIBLE
+from sailor_cloud.cli.waiting import waiting
 
 
 @click.command(short_help="Run a job against an availability trace, in simulated time.")
@@ -63,14 +65,15 @@ def replay(
         if verbose:
             click.echo(f"{at_s / 3600:7.2f} h  {text}", err=True)
 
-    results = api.replay(
-        read_job(job_file),
-        trace,
-        policies=[Policy(name) for name in policies] or list(Policy),
-        base=job_file.parent,
-        clock=clock_for(as_of),
-        say=say,
-    )
+    with nullcontext() if verbose else waiting("running the controller on the trace"):
+        results = api.replay(
+            read_job(job_file),
+            trace,
+            policies=[Policy(name) for name in policies] or list(Policy),
+            base=job_file.parent,
+            clock=clock_for(as_of),
+            say=say,
+        )
     if not results:
         click.echo("error: no plan is feasible with the devices that the trace has at its start", err=True)
         return INFEASIBLE

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sailor_cloud.cli.options import as_of_option, clock_for, data_options, json_option, write_output
+from sailor_cloud.cli.waiting import waiting
 
 if TYPE_CHECKING:
     from sailor_cloud.model.document import PlanDocument
@@ -50,16 +51,17 @@ def simulate(
     from sailor_cloud.simulator.timeline import trace_events
 
     document = read_document(plan_file)
-    simulation = simulate_document(
-        document,
-        catalog=catalogs.load(pricing=pricing),
-        network=networks.load(profiles=network, pricing=pricing),
-        profiles=workload.profiles.load(profiles=profiles),
-        decoder=workload.decoder(document.job.model, base=plan_file.parent),
-        as_of=clock_for(as_of).now() if as_of else document.as_of,
-        reprice=pricing is not None,
-        timeline=timeline is not None,
-    )
+    with waiting("simulating the plan"):
+        simulation = simulate_document(
+            document,
+            catalog=catalogs.load(pricing=pricing),
+            network=networks.load(profiles=network, pricing=pricing),
+            profiles=workload.profiles.load(profiles=profiles),
+            decoder=workload.decoder(document.job.model, base=plan_file.parent),
+            as_of=clock_for(as_of).now() if as_of else document.as_of,
+            reprice=pricing is not None,
+            timeline=timeline is not None,
+        )
     if timeline is not None and document.plan is not None:
         trace = trace_events(document.plan, simulation.evaluation.timeline)
         write_output(timeline, json.dumps(trace, separators=(",", ":")) + "\n")
