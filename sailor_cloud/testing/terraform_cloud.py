@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from sailor_cloud.testing.machines import Machine, Machines, PaperMachines, machine_of
 
 # What costs money while it exists; everything else in the HCL is free of charge.
 BILLED = ("google_compute_instance", "aws_instance")
@@ -25,20 +28,36 @@ _AWS_PREFIXES = {
 
 
 class CloudError(Exception):
-    """What the provider reports to Terraform as a diagnostic."""
+    """What the provider reports to Terraform as a diagnostic; `state` is what exists in spite of it."""
+
+    def __init__(self, message: str, state: dict[str, Any] | None = None) -> None:
+        self.state = state
+        super().__init__(message)
 
 
 @dataclass(slots=True, kw_only=True)
 class Failure:
-    """Makes creations fail: those of a type whose attributes have the given values, `times` times (None: always)."""
+    """Makes calls fail: those for a type whose attributes have the given values, `times` times (None: always).
+
+    `operation` is create, read or delete. The first `after` calls that fit succeed. `late`: the resource exists
+    although its creation was reported as failed. An AWS instance has a `zone` too, that of its subnet.
+    """
 
     type: str
     message: str
     where: Mapping[str, Any] = field(default_factory=dict)
     times: int | None = None
+    operation: str = "create"
+    after: int = 0
+    late: bool = False
 
-    def hits(self, kind: str, wanted: Mapping[str, Any]) -> bool:
-        if kind != self.type or self.times == 0 or any(wanted.get(name) != value for name, value in self.where.items()):
+    def hits(self, kind: str, wanted: Mapping[str, Any], operation: str = "create") -> bool:
+        if (kind, operation) != (self.type, self.operation) or self.times == 0:
+            return False
+        if any(wanted.get(name) != value for name, value in self.where.items()):
+            return False
+        if self.after:
+            self.after -= 1
             return False
         if self.times is not None:
             self.times -= 1
@@ -46,42 +65,70 @@ class Failure:
 
 
 class FakeCloud:
-    """Holds resources by type and id. Safe to use from several threads."""
+    """Holds resources by type and id. Safe to use from several threads.
 
-    def __init__(self) -> None:
+    `machines` starts and stops what stands in for VMs; `latency_s` is how long every creation of an instance takes.
+    """
+
+    def __init__(self, machines: Machines | None = None, *, latency_s: float = 0.0) -> None:
         self.resources: dict[tuple[str, str], dict[str, Any]] = {}
         self.history: list[tuple[str, str, str]] = []
         self.failures: list[Failure] = []
+        self.latency_s = latency_s
+        self.on_create: Callable[[str, str], None] = lambda kind, name: None
+        self._machines = machines or PaperMachines()
         self._numbers = itertools.count(1)
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
 
     def of_type(self, kind: str) -> dict[str, dict[str, Any]]:
         """Return the resources of a type by id."""
-        return {name: state for (found, name), state in self.resources.items() if found == kind}
+        with self._mutex:
+            self._forget_ended()
+            return {name: state for (found, name), state in self.resources.items() if found == kind}
 
     def billed(self) -> tuple[str, ...]:
         """Return the ids of everything that costs money now."""
-        return tuple(name for kind, name in self.resources if kind in BILLED)
+        with self._mutex:
+            self._forget_ended()
+            return tuple(name for kind, name in self.resources if kind in BILLED)
+
+    def owned_by(self, run_id: str) -> tuple[tuple[str, str], ...]:
+        """Return type and id of everything that carries a run's tag, or stands in something that does."""
+        with self._mutex:
+            self._forget_ended()
+            return tuple(key for key, state in self.resources.items() if run_id in str(state))
 
     def create(self, kind: str, wanted: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+        """Create a resource. Raises CloudError, whose `state` is what exists nevertheless."""
+        if kind in BILLED and self.latency_s:
+            time.sleep(self.latency_s)
         with self._mutex:
-            for failure in self.failures:
-                if failure.hits(kind, wanted):
-                    raise CloudError(failure.message)
-            number = next(self._numbers)
-            provider = kind.partition("_")[0]
-            state = (
-                _google(kind, wanted, config, number) if provider == "google" else _aws(kind, wanted, config, number)
-            )
+            failure = self._failure(kind, wanted, "create")
+            if failure is not None and not failure.late:
+                raise CloudError(failure.message)
+            state = self._new_state(kind, wanted, config)
             key = (kind, str(state["id"]))
             if key in self.resources:
-                raise CloudError(f"Error creating {kind}: googleapi: Error 409: {key[1]} already exists, alreadyExists")
+                raise CloudError(_taken(*key))
+        if kind in BILLED:
+            machine = self._machines.start(machine_of(kind, state))
+            state = _with_machine(kind, state, machine)
+        with self._mutex:
             self.resources[key] = state
             self.history.append(("created", *key))
-            return state
+        self.on_create(*key)
+        if failure is not None:
+            raise CloudError(failure.message, state)
+        return state
 
     def read(self, kind: str, name: str) -> dict[str, Any] | None:
-        return self.resources.get((kind, name))
+        with self._mutex:
+            self._forget_ended()
+            state = self.resources.get((kind, name))
+            failure = self._failure(kind, state or {}, "read")
+            if failure is not None:
+                raise CloudError(failure.message)
+            return state
 
     def update(self, kind: str, name: str, wanted: dict[str, Any]) -> dict[str, Any]:
         with self._mutex:
@@ -89,10 +136,59 @@ class FakeCloud:
             self.resources[kind, name] = {**self.resources[kind, name], **changed}
             return self.resources[kind, name]
 
-    def delete(self, kind: str, name: str) -> None:
+    def delete(self, kind: str, name: str, *, why: str = "deleted") -> None:
         with self._mutex:
-            if self.resources.pop((kind, name), None) is not None:
-                self.history.append(("deleted", kind, name))
+            failure = self._failure(kind, self.resources.get((kind, name), {}), "delete")
+            if failure is not None:
+                raise CloudError(failure.message)
+            gone = self.resources.pop((kind, name), None)
+            if gone is not None:
+                self.history.append((why, kind, name))
+        if gone is not None and kind in BILLED:
+            self._machines.stop(name)
+
+    def _new_state(self, kind: str, wanted: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+        number = next(self._numbers)
+        if kind.startswith("google_"):
+            return _google(kind, wanted, config, number)
+        return _aws(kind, wanted, config, number)
+
+    def _failure(self, kind: str, wanted: Mapping[str, Any], operation: str) -> Failure | None:
+        subnet = self.resources.get(("aws_subnet", str(wanted.get("subnet_id"))))
+        placed = {**wanted, "zone": subnet["availability_zone_id"]} if subnet else wanted
+        return next((failure for failure in self.failures if failure.hits(kind, placed, operation)), None)
+
+    def _forget_ended(self) -> None:
+        """Take notice of machines that ended themselves, as the cloud's host would."""
+        for kind, name in list(self.resources):
+            if kind in BILLED and not self._machines.runs(name):
+                del self.resources[kind, name]
+                self.history.append(("ended", kind, name))
+
+
+def _taken(kind: str, name: str) -> str:
+    if kind.startswith("google_"):
+        return f"Error creating {kind}: googleapi: Error 409: The resource '{name}' already exists, alreadyExists"
+    code = {"aws_key_pair": "InvalidKeyPair", "aws_placement_group": "InvalidPlacementGroup"}.get(kind, "Resource")
+    return f"creating {kind}: api error {code}.Duplicate: The {kind} '{name}' already exists."
+
+
+def _with_machine(kind: str, state: dict[str, Any], machine: Machine) -> dict[str, Any]:
+    """Return the state of an instance with the addresses at which its machine is reached."""
+    known = {**state, "host_public_key": machine.host_public_key}
+    if not machine.address:
+        return known
+    if kind == "aws_instance":
+        return {**known, "public_ip": state["public_ip"] and machine.address, "private_ip": machine.address}
+    faces = [
+        {
+            **face,
+            "network_ip": machine.address,
+            "access_config": [{**access, "nat_ip": machine.address} for access in face["access_config"]],
+        }
+        for face in state["network_interface"]
+    ]
+    return {**known, "network_interface": faces}
 
 
 def _google(kind: str, wanted: dict[str, Any], config: Mapping[str, Any], number: int) -> dict[str, Any]:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from sailor_cloud.testing.terraform_cloud import FakeCloud
+from sailor_cloud.testing.http_api import Answer, Ask, serving
+from sailor_cloud.testing.terraform_cloud import CloudError, FakeCloud
 
-_PATH = re.compile(r"/compute/v1/projects/([^/]+)/(aggregated|global|(?:zones|regions)/[^/]+)/(\w+)(?:/([^/]+))?")
+_PATH = re.compile(
+    r"/compute/v1/projects/([^/]+)/(aggregated|global|(?:zones|regions)/[^/]+)/(\w+)(?:/([^/]+))?(?:/(\w+))?"
+)
 _KINDS = {
     "instances": "google_compute_instance",
     "disks": "google_compute_disk",
@@ -41,46 +42,23 @@ def serve_compute(
     `unreachable` is a scope such as `zones/us-central1-a` that can't be asked; `refused`: nobody may do anything.
     """
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        wbufsize = -1
+    def answer(ask: Ask) -> Answer:
+        path = ask.path.partition("?")[0]
+        try:
+            told = _error(403, "forbidden") if refused else _respond(cloud, path, unreachable, ask.method == "DELETE")
+        except CloudError as error:
+            told = _error(503, str(error), "backendError")
+        return Answer(status=told[0], body=json.dumps(told[1]).encode())
 
-        def log_message(self, format: str, *args: Any) -> None:
-            """Keep tests' output clean."""
-
-        def do_GET(self) -> None:
-            self._answer(delete=False)
-
-        def do_DELETE(self) -> None:
-            self._answer(delete=True)
-
-        def _answer(self, *, delete: bool) -> None:
-            path = self.path.partition("?")[0]
-            status, body = _error(403, "forbidden") if refused else _respond(cloud, path, unreachable, delete=delete)
-            data = json.dumps(body).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield {"CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"http://127.0.0.1:{server.server_address[1]}"}
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving(answer) as url:
+        yield {"CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": url}
 
 
-def _respond(cloud: FakeCloud, path: str, unreachable: str | None, *, delete: bool) -> tuple[int, Json]:
+def _respond(cloud: FakeCloud, path: str, unreachable: str | None, delete: bool) -> tuple[int, Json]:
     match = _PATH.fullmatch(path)
     if match is None or match[3] not in _KINDS:
         return _error(404, f"{path} was not found")
-    project, scope, items, name = match.groups()
+    project, scope, items, name, verb = match.groups()
     kind = _KINDS[items]
     known = {key: state for key, state in cloud.of_type(kind).items() if state["project"] == project}
     if name is None and scope == "aggregated":
@@ -90,6 +68,8 @@ def _respond(cloud: FakeCloud, path: str, unreachable: str | None, *, delete: bo
     key = next((key for key, state in known.items() if state["name"] == name and f"/{scope}/" in key), None)
     if key is None:
         return _error(404, f"The resource '{path}' was not found")
+    if verb == "getGuestAttributes":
+        return 200, _host_key(known[key])
     if not delete:
         return 200, _shown(known[key])
     if any(cloud.of_type(inner) for inner in _STAND_IN.get(kind, ()) if _uses(cloud, inner, known[key])):
@@ -114,7 +94,21 @@ def _aggregated(items: str, known: dict[str, Json], unreachable: str | None) -> 
 
 def _shown(state: Json) -> Json:
     shown = {name: state.get(name) for name in ("name", "description", "labels") if state.get(name)}
-    return shown | ({"machineType": state["machine_type"]} if "machine_type" in state else {})
+    if "machine_type" not in state:
+        return shown
+    faces = [
+        {"networkIP": face["network_ip"], "accessConfigs": [{"natIP": a["nat_ip"]} for a in face["access_config"]]}
+        for face in state.get("network_interface") or []
+    ]
+    told = {"id": state["instance_id"], "status": state["current_status"], "networkInterfaces": faces}
+    return shown | told | {"machineType": state["machine_type"]}
+
+
+def _host_key(state: Json) -> Json:
+    """What the guest agent publishes at the first boot."""
+    kind, key = state["host_public_key"].split()[:2]
+    item = {"namespace": "hostkeys", "key": kind, "value": key}
+    return {"queryPath": "hostkeys/", "queryValue": {"items": [item]}}
 
 
 def _error(status: int, message: str, reason: str = "fault") -> tuple[int, Json]:

@@ -35,6 +35,9 @@ Plan                type_name=1:string prior_state=2:DynamicValue proposed_new_s
 Planned             planned_state=1:DynamicValue diagnostics=4:*Diagnostic legacy_type_system=5:bool
 Apply               type_name=1:string prior_state=2:DynamicValue planned_state=3:DynamicValue
 Applied             new_state=1:DynamicValue diagnostics=3:*Diagnostic legacy_type_system=4:bool
+Import              type_name=1:string id=2:string
+Imported            type_name=1:string state=2:DynamicValue private=3:bytes
+Imports             imported_resources=1:*Imported diagnostics=2:*Diagnostic
 Stopped             Error=1:string
 """
 METHODS = {
@@ -46,6 +49,7 @@ METHODS = {
     "ReadResource": ("Read", "ReadDone"),
     "PlanResourceChange": ("Plan", "Planned"),
     "ApplyResourceChange": ("Apply", "Applied"),
+    "ImportResourceState": ("Import", "Imports"),
     "StopProvider": ("Empty", "Stopped"),
 }
 

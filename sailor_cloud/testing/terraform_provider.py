@@ -112,8 +112,19 @@ class _Provider:
 
     def ReadResource(self, request: Any, context: Any) -> Any:  # noqa: N802
         state = decode(request.current_state)
-        found = self._cloud.read(request.type_name, state["id"])
+        try:
+            found = self._cloud.read(request.type_name, state["id"])
+        except CloudError as error:
+            return MESSAGES["ReadDone"](new_state=request.current_state, diagnostics=[_fault(str(error))])
         return MESSAGES["ReadDone"](new_state=self._value(request.type_name, found))
+
+    def ImportResourceState(self, request: Any, context: Any) -> Any:  # noqa: N802
+        kind = request.type_name
+        found = self._cloud.read(kind, request.id)
+        if found is None:
+            return MESSAGES["Imports"](diagnostics=[_fault(f"Cannot import non-existent remote object {request.id}")])
+        imported = MESSAGES["Imported"](type_name=kind, state=self._value(kind, found))
+        return MESSAGES["Imports"](imported_resources=[imported])
 
     def PlanResourceChange(self, request: Any, context: Any) -> Any:  # noqa: N802
         wanted = decode(request.proposed_new_state)
@@ -139,6 +150,7 @@ class _Provider:
                 state = self._cloud.update(kind, prior["id"], without_unknowns(planned))
         except CloudError as error:
             faults = [_fault(str(error))]
+            state = error.state or state
         answer = MESSAGES["Applied"](new_state=self._value(kind, state), diagnostics=faults, legacy_type_system=True)
         return answer
 

@@ -1,0 +1,70 @@
+"""A small HTTP server on loopback for the fakes' APIs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    status: int
+    body: bytes
+    kind: str = "application/json"
+
+
+@contextmanager
+def serving(answer: Callable[[Ask], Answer]) -> Iterator[str]:
+    """Serve on a free port of loopback; yields the address as a URL without a path."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        wbufsize = -1
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Keep tests' output clean."""
+
+        def do_GET(self) -> None:
+            self._answer()
+
+        def do_POST(self) -> None:
+            self._answer()
+
+        def do_PUT(self) -> None:
+            self._answer()
+
+        def do_DELETE(self) -> None:
+            self._answer()
+
+        def _answer(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            headers = dict(self.headers.items())
+            told = answer(Ask(method=self.command, path=self.path, headers=headers, body=body))
+            self.send_response(told.status)
+            self.send_header("Content-Type", told.kind)
+            self.send_header("Content-Length", str(len(told.body)))
+            self.end_headers()
+            self.wfile.write(told.body)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,147 @@
+"""What stands behind the instances of a fake cloud: nothing at all, or a process that answers SSH on loopback."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from sailor_cloud.provision import processes
+from sailor_cloud.provision.local import vm
+from sailor_cloud.provision.local.spec import VmInfo, VmSpec
+
+NODE = "vm"
+# A public key of nobody: machines on paper are never connected to.
+_PAPER_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
+_EXPIRY = re.compile(r"OnCalendar=(\S+ \S+) UTC")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What an instance's attributes ask of its machine; `id` is the cloud's."""
+
+    id: str
+    name: str
+    node: str
+    public_key: str
+    expires_at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A machine that runs; without an address the cloud makes one up."""
+
+    address: str
+    host_public_key: str
+
+
+class Machines(Protocol):
+    def start(self, wanted: Wanted) -> Machine: ...
+
+    def stop(self, name: str) -> None: ...
+
+    def runs(self, name: str) -> bool: ...
+
+
+class PaperMachines:
+    """Machines that exist in the cloud's books only."""
+
+    def start(self, wanted: Wanted) -> Machine:
+        return Machine(address="", host_public_key=_PAPER_KEY)
+
+    def stop(self, name: str) -> None:
+        return
+
+    def runs(self, name: str) -> bool:
+        return True
+
+
+class SshMachines:
+    """Machines that are SSH servers on loopback addresses of their own, each with a folder as its disk.
+
+    Their accelerators are ranks on the processor: the machine's `python3` is the caller's interpreter with `variables`
+    in its environment. They end at their expiry, and when they are stopped.
+    """
+
+    def __init__(self, root: Path, variables: Mapping[str, str] | None = None) -> None:
+        self.root = root
+        self._variables = dict(variables or {})
+        self._specs: dict[str, VmSpec] = {}
+        self._mutex = threading.Lock()
+
+    def start(self, wanted: Wanted) -> Machine:
+        folder = self.root / wanted.name
+        binaries = self.root / f"{wanted.name}.bin"
+        spec = VmSpec(
+            # Not the run's own id: the run must find its machines through the cloud, never among the processes here.
+            run_id=f"{self.root.name}-{wanted.name}",
+            node=NODE,
+            index=0,
+            folder=str(folder),
+            log=str(self.root / f"{wanted.name}.log"),
+            public_key=wanted.public_key,
+            expires_at=wanted.expires_at,
+        )
+        self._write_python(binaries, wanted)
+        with self._mutex:
+            self._specs[wanted.id] = spec
+        if vm.start(spec, path=binaries) != 0:
+            raise RuntimeError(f"the machine {wanted.name} did not start; see {spec.log}")
+        info = VmInfo.read(folder)
+        assert info is not None, "a machine that answers has told its address"
+        return Machine(address=info.address, host_public_key=info.host_public_key)
+
+    def stop(self, name: str) -> None:
+        with self._mutex:
+            spec = self._specs.pop(name, None)
+        if spec is not None:
+            vm.stop(spec)
+
+    def runs(self, name: str) -> bool:
+        spec = self._specs.get(name)
+        info = VmInfo.read(spec.path) if spec is not None else None
+        if info is None:
+            # It starts at this moment.
+            return True
+        return processes.read(info.pid) is not None
+
+    def stop_all(self) -> None:
+        for name in list(self._specs):
+            self.stop(name)
+
+    def _write_python(self, binaries: Path, wanted: Wanted) -> None:
+        binaries.mkdir(mode=0o700, parents=True, exist_ok=True)
+        told = {name: value.format(node=wanted.node) for name, value in self._variables.items()}
+        exports = "".join(f"export {name}='{value}'\n" for name, value in sorted(told.items()))
+        program = binaries / "python3"
+        program.write_text(f'#!/bin/sh\n{exports}exec "{sys.executable}" "$@"\n')
+        program.chmod(0o700)
+
+
+def machine_of(kind: str, state: Mapping[str, Any]) -> Wanted:
+    """Return what an instance asks of its machine, out of the attributes that Terraform gave it."""
+    if kind == "aws_instance":
+        tags, text = state.get("tags") or {}, str(state.get("user_data") or "")
+        keys = re.search(r"echo '(ssh-[^']*)'", text)
+        found = _EXPIRY.search(text)
+        expires_at = datetime.fromisoformat(f"{found[1]}+00:00") if found else datetime.max.replace(tzinfo=UTC)
+        return Wanted(
+            id=str(state["id"]),
+            name=str(state["id"]),
+            node=tags.get("sailor-cloud-node", ""),
+            public_key=keys[1] if keys else "",
+            expires_at=expires_at.isoformat(),
+        )
+    scheduling = (state.get("scheduling") or [{}])[0]
+    return Wanted(
+        id=str(state["id"]),
+        name=str(state["name"]),
+        node=(state.get("labels") or {}).get("sailor-cloud-node", ""),
+        public_key=str((state.get("metadata") or {}).get("ssh-keys", "")).partition(":")[2],
+        expires_at=scheduling.get("termination_time") or datetime.max.replace(tzinfo=UTC).isoformat(),
+    )
