@@ -11,7 +11,7 @@ import numpy as np
 from sailor_cloud.planner.bill import Bill
 from sailor_cloud.planner.draft import Draft, DraftPipeline, nodes_of, seats_of
 from sailor_cloud.planner.goals import Target
-from sailor_cloud.planner.layouts import Slot
+from sailor_cloud.planner.layouts import Slot, card_flows
 from sailor_cloud.planner.pipelines import stage_recompute
 from sailor_cloud.planner.space import Seat, Space
 from sailor_cloud.planner.sync import SyncTable
@@ -54,7 +54,10 @@ class Assessor:
     def draft(self, shapes: Sequence[Shape]) -> Draft | None:
         """Return the draft of pipelines, or None if one doesn't fit or the batch can't be made up exactly."""
         ordered = sorted(shapes, key=lambda shape: (shape.slots, shape.cut, shape.microbatch_size))
-        paces = [self._pace(shape, len(ordered)) for shape in ordered]
+        layout = tuple(shape.slots for shape in ordered)
+        paces = [
+            self._pace(shape, flows, len(ordered)) for shape, flows in zip(ordered, card_flows(layout), strict=True)
+        ]
         if any(pace is None for pace in paces):
             return None
         known = [pace for pace in paces if pace is not None]
@@ -66,7 +69,6 @@ class Assessor:
         if counts is None:
             return None
         schedule = max((count - 1) * pace.bottleneck_s + pace.fill_s for count, pace in zip(counts, known, strict=True))
-        layout = tuple(shape.slots for shape in ordered)
         sync, sync_usd = self.sync.of_plan(layout, tuple(shape.cut for shape in ordered))
         egress = sync_usd + sum(
             pace.usd_per_sample * shape.microbatch_size * count
@@ -89,14 +91,15 @@ class Assessor:
             figures={figure: float(value) for figure, value in figures.items()},
         )
 
-    def _pace(self, shape: Shape, replicas: int) -> _Pace | None:
+    def _pace(self, shape: Shape, flows: tuple[int, ...], replicas: int) -> _Pace | None:
         seats = seats_of(shape.slots)
-        key = (seats, shape.cut, shape.microbatch_size, replicas if self.space.zero_stage else min(replicas, 2))
+        alike = replicas if self.space.zero_stage else min(replicas, 2)
+        key = (seats, flows, shape.cut, shape.microbatch_size, alike)
         if key not in self._paces:
-            self._paces[key] = self._build(seats, shape, replicas)
+            self._paces[key] = self._build(seats, flows, shape, replicas)
         return self._paces[key]
 
-    def _build(self, seats: tuple[Seat, ...], shape: Shape, replicas: int) -> _Pace | None:
+    def _build(self, seats: tuple[Seat, ...], flows: tuple[int, ...], shape: Shape, replicas: int) -> _Pace | None:
         """Time a pipeline that holds as many microbatches as its stages ever do at once."""
         space, size, stages = self.space, shape.microbatch_size, len(seats)
         again = stage_recompute(space, seats, np.array(shape.cut), size, stages, replicas=replicas)
@@ -108,7 +111,10 @@ class Assessor:
                 return None
             compute.append(float(table.compute_s(first, end)))
             update.append(float(table.update_s(first, end, shards=replicas)))
-        cuts = [float(space.boundary(src, dst, size)[shape.cut[s + 1]]) for s, (src, dst) in enumerate(pairwise(seats))]
+        cuts = [
+            float(space.boundary(src, dst, size, flows=shared)[shape.cut[s + 1]])
+            for s, ((src, dst), shared) in enumerate(zip(pairwise(seats), flows, strict=True))
+        ]
         busy = busy_s(np.array(compute), np.array(cuts), execution=space.scenario.execution)
         usd = sum(
             float(space.cut_usd_per_sample(src, dst)[shape.cut[s + 1]]) for s, (src, dst) in enumerate(pairwise(seats))

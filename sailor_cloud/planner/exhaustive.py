@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sailor_cloud.planner.bill import Bill
 from sailor_cloud.planner.draft import Draft, DraftPipeline, nodes_of, seats_of
 from sailor_cloud.planner.goals import TIE, Figure, Target
-from sailor_cloud.planner.layouts import Layout, Slot, enumerate_layouts
+from sailor_cloud.planner.layouts import Layout, Slot, card_flows, enumerate_layouts
 from sailor_cloud.planner.pipelines import PipelineTable, pipeline_table, stage_recompute
 from sailor_cloud.planner.space import Seat, Space
 from sailor_cloud.planner.sync import SyncTable
@@ -55,15 +55,16 @@ def small_layouts(space: Space) -> tuple[Layout, ...] | None:
 
 def exhaust(space: Space, target: Target, layouts: tuple[Layout, ...], *, keep: int) -> Exhausted:
     """Return the `keep` best drafts among all plans on the layouts."""
-    tables: dict[tuple[tuple[Seat, ...], int], PipelineTable] = {}
+    tables: dict[tuple[tuple[Seat, ...], int, tuple[int, ...]], PipelineTable] = {}
     sync = SyncTable(space)
     best: list[Draft] = []
     plans = 0
     for layout in layouts:
-        keys = [(seats_of(slots), _replicas(space, layout)) for slots in layout]
+        replicas = _replicas(space, layout)
+        keys = [(seats_of(slots), replicas, flows) for slots, flows in zip(layout, card_flows(layout), strict=True)]
         for key in keys:
             if key not in tables:
-                tables[key] = pipeline_table(space, key[0], replicas=key[1])
+                tables[key] = pipeline_table(space, key[0], replicas=replicas, flows=key[2])
         parts = tuple(tables[key] for key in keys)
         drafts, looked_at = _best_of_layout(space, target, layout, parts, sync, keep)
         plans += looked_at

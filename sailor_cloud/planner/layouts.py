@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from sailor_cloud.planner.candidates import Candidates
+from sailor_cloud.simulator import cut_flows
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -18,6 +19,11 @@ class Slot:
 
 
 Layout = tuple[tuple[Slot, ...], ...]
+
+
+def card_flows(layout: Layout) -> tuple[tuple[int, ...], ...]:
+    """Return, per pipeline and cut, how many cuts of the layout share the network card of either node."""
+    return cut_flows([[(slot.pool, slot.instance) for slot in slots] for slots in layout])
 
 
 @dataclass(slots=True)

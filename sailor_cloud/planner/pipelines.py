@@ -39,13 +39,17 @@ def all_cuts(layers: int, stages: int) -> Ints:
     return np.hstack([np.zeros_like(ends), inner, ends])
 
 
-def pipeline_table(space: Space, seats: tuple[Seat, ...], *, replicas: int) -> PipelineTable:
-    """Return the table of one sequence of seats, as one of `replicas` pipelines."""
+def pipeline_table(space: Space, seats: tuple[Seat, ...], *, replicas: int, flows: tuple[int, ...]) -> PipelineTable:
+    """Return the table of one sequence of seats, as one of `replicas` pipelines.
+
+    flows: per cut, how many cuts of the whole plan share its network card.
+    """
     cuts = all_cuts(space.layers, len(seats))
     seconds = np.full((len(cuts), space.batch + 1), np.inf)
     microbatch = np.zeros((len(cuts), space.batch + 1), dtype=np.int64)
     for size in range(1, space.batch + 1):
-        if not _add_microbatch_size(space, seats, cuts, size, replicas, seconds, microbatch):
+        boundary = _boundary_s(space, seats, cuts, size, flows)
+        if not _add_microbatch_size(space, seats, cuts, size, boundary, replicas, seconds, microbatch):
             break
     first, end = cuts[:, :-1], cuts[:, 1:]
     update = np.stack(
@@ -82,18 +86,31 @@ def stage_recompute(
     return tuple(chosen)
 
 
+def _boundary_s(space: Space, seats: tuple[Seat, ...], cuts: Ints, size: int, flows: tuple[int, ...]) -> Floats:
+    """Return the seconds of one microbatch's tensors over every cut, shape [cuts, stages - 1]."""
+    if len(seats) == 1:
+        return np.zeros((len(cuts), 0))
+    return np.stack(
+        [
+            space.boundary(src, dst, size, flows=shared)[cuts[:, s + 1]]
+            for s, ((src, dst), shared) in enumerate(zip(pairwise(seats), flows, strict=True))
+        ],
+        axis=1,
+    )
+
+
 def _add_microbatch_size(
-    space: Space, seats: tuple[Seat, ...], cuts: Ints, size: int, replicas: int, seconds: Floats, microbatch: Ints
+    space: Space,
+    seats: tuple[Seat, ...],
+    cuts: Ints,
+    size: int,
+    boundary: Floats,
+    replicas: int,
+    seconds: Floats,
+    microbatch: Ints,
 ) -> bool:
     """Enter one microbatch size into the table; False if no cut fits in memory even with one microbatch."""
     stages = len(seats)
-    boundary = (
-        np.stack(
-            [space.boundary(src, dst, size)[cuts[:, s + 1]] for s, (src, dst) in enumerate(pairwise(seats))], axis=1
-        )
-        if stages > 1
-        else np.zeros((len(cuts), 0))
-    )
     most = space.batch // size
     fitted = False
     for cap in range(1, min(stages, most) + 1):

@@ -46,8 +46,8 @@ class Space:
     rates: tuple[NodeRate, ...]
     zero_stage: int = 0
     _tables: dict[tuple[str, int, int, bool], StageTable] = field(default_factory=dict)
-    _links: dict[tuple[int, int, bool, int], Link] = field(default_factory=dict)
-    _boundaries: dict[tuple[int, int, int, int, bool, int], Floats] = field(default_factory=dict)
+    _links: dict[tuple[int, int, bool, int, int], Link] = field(default_factory=dict)
+    _boundaries: dict[tuple[int, int, int, int, bool, int, int], Floats] = field(default_factory=dict)
 
     @property
     def layers(self) -> int:
@@ -76,26 +76,29 @@ class Space:
             )
         return self._tables[key]
 
-    def link(self, src: int, dst: int, *, same_node: bool, pairs: int) -> Link:
-        """Return the connection between nodes of two pools, or inside one node."""
-        key = (src, dst, same_node, pairs)
+    def link(self, src: int, dst: int, *, same_node: bool, pairs: int, flows: int = 1) -> Link:
+        """Return the connection between nodes of two pools, or inside one node; `flows` share the network card."""
+        key = (src, dst, same_node, pairs, flows)
         if key not in self._links:
             self._links[key] = self.scenario.link(
-                self._place(src, "a"), self._place(dst, "a" if same_node else "b"), pairs=pairs
+                self._place(src, "a"), self._place(dst, "a" if same_node else "b"), pairs=pairs, flows=flows
             )
         return self._links[key]
 
-    def boundary(self, src: Seat, dst: Seat, microbatch_size: int) -> Floats:
-        """Return the seconds that one microbatch's tensors take over a cut, for every cut; shape [layers + 1]."""
+    def boundary(self, src: Seat, dst: Seat, microbatch_size: int, *, flows: int = 1) -> Floats:
+        """Return the seconds that one microbatch's tensors take over a cut, for every cut; shape [layers + 1].
+
+        `flows` such cuts share a network card.
+        """
         same_node = src.pool == dst.pool and src.node == dst.node
-        key = (src.pool, src.tp, dst.pool, dst.tp, same_node, microbatch_size)
+        key = (src.pool, src.tp, dst.pool, dst.tp, same_node, microbatch_size, flows)
         if key not in self._boundaries:
             pairs = boundary_pairs(src.tp, dst.tp)
             table = self.table(src.pool, src.tp, microbatch_size, recompute=False)
             self._boundaries[key] = np.asarray(
                 boundary_s(
-                    self.link(src.pool, dst.pool, same_node=same_node, pairs=pairs),
-                    self.link(dst.pool, src.pool, same_node=same_node, pairs=pairs),
+                    self.link(src.pool, dst.pool, same_node=same_node, pairs=pairs, flows=flows),
+                    self.link(dst.pool, src.pool, same_node=same_node, pairs=pairs, flows=flows),
                     table.boundary_bytes,
                     src_tp=src.tp,
                     dst_tp=dst.tp,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -11,11 +12,12 @@ from numpy.typing import NDArray
 from sailor_cloud.network import Link
 from sailor_cloud.planner.layouts import Layout, Slot
 from sailor_cloud.planner.space import Space
-from sailor_cloud.simulator import StageTable, gradient_sync_s
+from sailor_cloud.simulator import StageTable, gradient_sync_s, ring_flows
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 _Members = tuple[tuple[int, int, Slot], ...]
+_Flows = Mapping[tuple[int, int], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +52,11 @@ class SyncTable:
 
         Sums run from the last layers to the first; each waits until all of its members are through with earlier ones.
         """
-        through: dict[tuple[int, int], float] = {}
-        usd = 0.0
+        sums: list[tuple[_Members, float]] = []
         for first, end in reversed(list(pairwise(sorted({layer for cut in cuts for layer in cut})))):
             stages = tuple(_stage_of(cut, first) for cut in cuts)
             members = tuple((p, stage, layout[p][stage]) for p, stage in enumerate(stages))
-            usd += self._add(members, self._bytes(layout[0][stages[0]], first, end), through)
+            sums.append((members, self._bytes(layout[0][stages[0]], first, end)))
         tied = self._tied_bytes(layout[0][0])
         if tied:
             ends = [
@@ -63,24 +64,30 @@ class SyncTable:
                 for p, slots in enumerate(layout)
                 for stage in ((0,) if len(slots) == 1 else (0, len(slots) - 1))
             ]
-            usd += self._add(tuple(ends), tied, through)
+            sums.append((tuple(ends), tied))
+        through: dict[tuple[int, int], float] = {}
+        rings = [[(member[:2], _node(member[2])) for member in members] for members, _ in sums]
+        usd = sum(
+            self._add(members, nbytes, flows, through)
+            for (members, nbytes), flows in zip(sums, ring_flows(rings), strict=True)
+        )
         return max(through.values(), default=0.0), usd
 
-    def _add(self, members: _Members, nbytes: float, through: dict[tuple[int, int], float]) -> float:
+    def _add(self, members: _Members, nbytes: float, flows: _Flows, through: dict[tuple[int, int], float]) -> float:
         """Let the members of one sum wait for the last of them and be through with it; return its USD."""
         if len(members) < 2:
             return 0.0
         slots = tuple(sorted((member[2] for member in members), key=self._ring_key))
-        key = (slots, nbytes)
+        key = (slots, nbytes, tuple(flows[_node(slot)] for slot in slots))
         if key not in self._sums:
-            self._sums[key] = self._sum(slots, nbytes)
+            self._sums[key] = self._sum(slots, nbytes, flows)
         found = self._sums[key]
         end_s = max(through.get(member[:2], 0.0) for member in members) + found.seconds
         for member in members:
             through[member[:2]] = end_s
         return found.usd
 
-    def _sum(self, ring: tuple[Slot, ...], nbytes: float) -> _Sum:
+    def _sum(self, ring: tuple[Slot, ...], nbytes: float, flows: _Flows) -> _Sum:
         bucket = self.space.scenario.execution.bucket_bytes
         pairs = min(slot.tp for slot in ring)
         message = min(nbytes, bucket) / len(ring)
@@ -88,7 +95,8 @@ class SyncTable:
         usd = 0.0
         for src, dst in zip(ring, ring[1:] + ring[:1], strict=True):
             same = src.pool == dst.pool and src.instance == dst.instance
-            links.append(self.space.link(src.pool, dst.pool, same_node=same, pairs=pairs))
+            shared = max(flows[_node(src)], flows[_node(dst)])
+            links.append(self.space.link(src.pool, dst.pool, same_node=same, pairs=pairs, flows=shared))
             usd += 2.0 * (len(ring) - 1) / len(ring) * nbytes * self.space.usd_per_byte(src.pool, dst.pool)
         slowest = max(links, key=lambda link: link.transfer_s(message))
         return _Sum(float(gradient_sync_s(nbytes, len(ring), slowest, bucket_bytes=bucket)), usd)
@@ -111,6 +119,10 @@ class SyncTable:
 
     def _table(self, slot: Slot) -> StageTable:
         return self.space.table(slot.pool, slot.tp, 1, recompute=False)
+
+
+def _node(slot: Slot) -> tuple[int, int]:
+    return (slot.pool, slot.instance)
 
 
 def _stage_of(cut: tuple[int, ...], layer: int) -> int:

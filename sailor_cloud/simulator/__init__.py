@@ -1,6 +1,7 @@
 """Time, memory and money of a plan: pure functions of the plan and the data it is judged by."""
 
 from sailor_cloud.simulator.bill import bill, hours
+from sailor_cloud.simulator.card import cut_flows, ring_flows
 from sailor_cloud.simulator.closed_form import (
     boundary_pairs,
     boundary_s,
@@ -41,6 +42,7 @@ __all__ = [
     "boundary_s",
     "boundary_wire_bytes",
     "busy_s",
+    "cut_flows",
     "egress_usd_per_byte",
     "evaluate",
     "fill_s",
@@ -50,6 +52,7 @@ __all__ = [
     "node_usd_per_hour",
     "pipeline_s",
     "preemptions_per_hour",
+    "ring_flows",
     "ring_s",
     "run_usd",
     "stage_table",

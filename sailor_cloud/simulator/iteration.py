@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sailor_cloud.model.document import Waits
+from sailor_cloud.simulator.card import cut_flows
 from sailor_cloud.simulator.closed_form import boundary_pairs, boundary_wire_bytes, pipeline_s
 from sailor_cloud.simulator.layout import Layout, Seat
 from sailor_cloud.simulator.replay import PipelineReplay, PipelineTimes, Span, replay
@@ -55,7 +56,11 @@ class Iteration:
 def run_iteration(layout: Layout, *, timeline: bool = False) -> Iteration:
     """Simulate one iteration of a laid-out plan; `timeline` also records every operation."""
     groups = sync_groups(layout)
-    times = [_pipeline_times(layout, seats, p) for p, seats in enumerate(layout.pipelines)]
+    flows = cut_flows([[seat.place.node for seat in seats] for seats in layout.pipelines])
+    times = [
+        _pipeline_times(layout, seats, shared, p)
+        for p, (seats, shared) in enumerate(zip(layout.pipelines, flows, strict=True))
+    ]
     replays = _replays(layout, times, spans=timeline)
     ends, synced, sync_spans = _synchronise(layout, groups, replays)
     spans: list[TimelineSpan] = []
@@ -87,13 +92,15 @@ def _by_key(layout: Layout) -> list[tuple[tuple[int, int], Seat]]:
     return [((seat.pipeline, seat.index), seat) for seat in layout.seats]
 
 
-def _pipeline_times(layout: Layout, seats: tuple[Seat, ...], pipeline: int) -> PipelineTimes:
+def _pipeline_times(layout: Layout, seats: tuple[Seat, ...], flows: tuple[int, ...], pipeline: int) -> PipelineTimes:
     activation, gradient = [], []
-    for src, dst in itertools.pairwise(seats):
+    for (src, dst), shared in zip(itertools.pairwise(seats), flows, strict=True):
         pairs = boundary_pairs(src.tp, dst.tp)
         forward, backward = _cut_bytes(layout, src, dst)
-        activation.append(float(layout.links.between(src.place, dst.place, pairs=pairs).transfer_s(forward)))
-        gradient.append(float(layout.links.between(dst.place, src.place, pairs=pairs).transfer_s(backward)))
+        there = layout.links.between(src.place, dst.place, pairs=pairs, flows=shared)
+        back = layout.links.between(dst.place, src.place, pairs=pairs, flows=shared)
+        activation.append(float(there.transfer_s(forward)))
+        gradient.append(float(back.transfer_s(backward)))
     spans = [(seat.stage.first_layer, seat.stage.end_layer) for seat in seats]
     return PipelineTimes(
         forward_s=tuple(float(seat.table.forward_s(*span)) for seat, span in zip(seats, spans, strict=True)),

@@ -40,15 +40,15 @@ class Links:
     """Asks the network once for every kind of connection."""
 
     scenario: Scenario
-    _known: dict[tuple[str, str, str, str, str, str, bool, int], Link] = field(default_factory=dict)
+    _known: dict[tuple[str, str, str, str, str, str, bool, int, int], Link] = field(default_factory=dict)
 
-    def between(self, src: Place, dst: Place, *, pairs: int) -> Link:
+    def between(self, src: Place, dst: Place, *, pairs: int, flows: int = 1) -> Link:
         same_node = src.node is not None and src.node == dst.node
         # One instance type may carry different accelerators: GCP's n1 shapes do.
         ends = (src.zone, src.instance_type, src.accelerator, dst.zone, dst.instance_type, dst.accelerator)
-        key = (*ends, same_node, pairs)
+        key = (*ends, same_node, pairs, flows)
         if key not in self._known:
-            self._known[key] = self.scenario.link(src, dst, pairs=pairs)
+            self._known[key] = self.scenario.link(src, dst, pairs=pairs, flows=flows)
         return self._known[key]
 
 

@@ -60,9 +60,12 @@ class Scenario:
             raise RequestError([Problem(path="plan.nodes", message=f"names unknown offer {offer_id!r}")])
         return offer
 
-    def link(self, src: Place, dst: Place, *, pairs: int) -> Link:
-        """Return the link between two places as training sees it: between nodes slower than in a link test."""
-        link = self.network.link(src, dst, pairs=pairs)
+    def link(self, src: Place, dst: Place, *, pairs: int, flows: int = 1) -> Link:
+        """Return the link between two places as training sees it: between nodes slower than in a link test.
+
+        `flows` such transfers share the network card of either node.
+        """
+        link = self.network.link(src, dst, pairs=pairs, flows=flows)
         if src.node is not None and src.node == dst.node:
             return link
         slowdown = max(self.profiles.stack(place.accelerator).transfer_slowdown for place in (src, dst))

@@ -8,10 +8,11 @@ node also share its network card when they sum at the same time.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from sailor_cloud.network import Link, Place
+from sailor_cloud.simulator.card import ring_flows
 from sailor_cloud.simulator.closed_form import gradient_sync_s
 from sailor_cloud.simulator.layout import Layout, Seat
 
@@ -39,11 +40,11 @@ def sync_groups(layout: Layout) -> tuple[SyncGroup, ...]:
     """Return the groups in the order in which gradients become ready: last layers first."""
     cuts = sorted({seat.stage.first_layer for seat in layout.seats} | {layout.scenario.decoder.layers})
     groups = [
-        _group(layout, first, end, tuple(_holder(seats, first) for seats in layout.pipelines))
+        _group(first, end, tuple(_holder(seats, first) for seats in layout.pipelines))
         for first, end in itertools.pairwise(cuts)
     ]
     tied = _tied(layout)
-    return tuple(reversed([*([tied] if tied else []), *_merged(layout, groups)]))
+    return _timed(layout, [*reversed(_merged(groups)), *([tied] if tied else [])])
 
 
 def ring_order(members: Iterable[Seat], layout: Layout) -> list[Seat]:
@@ -91,27 +92,22 @@ def _holder(seats: tuple[Seat, ...], layer: int) -> Seat:
     return next(seat for seat in seats if layer in seat.stage.layers)
 
 
-def _merged(layout: Layout, groups: list[SyncGroup]) -> list[SyncGroup]:
+def _merged(groups: list[SyncGroup]) -> list[SyncGroup]:
     merged: list[SyncGroup] = []
     for group in groups:
         if merged and merged[-1].members == group.members:
-            group = _group(layout, merged.pop().first_layer, group.end_layer, group.members)
+            before = merged.pop()
+            group = replace(group, first_layer=before.first_layer, nbytes=before.nbytes + group.nbytes)
         merged.append(group)
     return merged
 
 
-def _group(layout: Layout, first: int, end: int, members: tuple[Seat, ...]) -> SyncGroup:
+def _group(first: int, end: int, members: tuple[Seat, ...]) -> SyncGroup:
     table = members[0].table
     tied = _tied_bytes(table.tied_parameters, table.tp, table.gradient_bytes_per_parameter)
     # A tied weight is summed in a group of its own.
     nbytes = float(table.gradient_bytes(first, end)) - tied * ((first == 0) + (end == table.layers))
-    return SyncGroup(
-        first_layer=first,
-        end_layer=end,
-        members=members,
-        nbytes=nbytes,
-        seconds=_seconds(layout, nbytes, members),
-    )
+    return SyncGroup(first_layer=first, end_layer=end, members=members, nbytes=nbytes, seconds=0.0)
 
 
 def _tied(layout: Layout) -> SyncGroup | None:
@@ -122,14 +118,8 @@ def _tied(layout: Layout) -> SyncGroup | None:
     for seats in layout.pipelines:
         members += [seats[0]] if len(seats) == 1 else [seats[0], seats[-1]]
     nbytes = _tied_bytes(table.tied_parameters, table.tp, table.gradient_bytes_per_parameter)
-    holders = tuple(members)
     return SyncGroup(
-        first_layer=0,
-        end_layer=table.layers,
-        members=holders,
-        nbytes=nbytes,
-        seconds=_seconds(layout, nbytes, holders),
-        tied=True,
+        first_layer=0, end_layer=table.layers, members=tuple(members), nbytes=nbytes, seconds=0.0, tied=True
     )
 
 
@@ -137,20 +127,31 @@ def _tied_bytes(parameters: int, tp: int, bytes_per_parameter: int) -> float:
     return float(parameters * tp * bytes_per_parameter)
 
 
-def _seconds(layout: Layout, nbytes: float, members: tuple[Seat, ...]) -> float:
-    if len(members) < 2:
+def _timed(layout: Layout, groups: list[SyncGroup]) -> tuple[SyncGroup, ...]:
+    """Return the groups with their seconds, cards shared."""
+    rings = [[((seat.pipeline, seat.index), seat.place.node) for seat in group.members] for group in groups]
+    return tuple(
+        replace(group, seconds=_seconds(layout, group, flows))
+        for group, flows in zip(groups, ring_flows(rings), strict=True)
+    )
+
+
+def _seconds(layout: Layout, group: SyncGroup, flows: Mapping[str | None, int]) -> float:
+    count = len(group.members)
+    if count < 2:
         return 0.0
-    slowest = slowest_link(layout, members, nbytes)
-    bucket = layout.scenario.execution.bucket_bytes
-    return float(gradient_sync_s(nbytes, len(members), slowest, bucket_bytes=bucket))
+    slowest = _slowest_link(layout, group, flows)
+    return float(gradient_sync_s(group.nbytes, count, slowest, bucket_bytes=layout.scenario.execution.bucket_bytes))
 
 
-def slowest_link(layout: Layout, members: tuple[Seat, ...], nbytes: float) -> Link:
-    """Return the link of the ring over which its messages take longest."""
-    pairs = min(seat.tp for seat in members)
-    ring = ring_order(members, layout)
+def _slowest_link(layout: Layout, group: SyncGroup, flows: Mapping[str | None, int]) -> Link:
+    """Return the link of the ring over which its messages take longest; `flows` by node."""
+    pairs = min(seat.tp for seat in group.members)
+    ring = ring_order(group.members, layout)
     hops: dict[tuple[Place, Place], Link] = {}
     for src, dst in zip(ring, ring[1:] + ring[:1], strict=True):
-        hops[src.place, dst.place] = layout.links.between(src.place, dst.place, pairs=pairs)
-    message = min(nbytes, layout.scenario.execution.bucket_bytes) / len(members)
+        if (src.place, dst.place) not in hops:
+            shared = max(flows[src.place.node], flows[dst.place.node])
+            hops[src.place, dst.place] = layout.links.between(src.place, dst.place, pairs=pairs, flows=shared)
+    message = min(group.nbytes, layout.scenario.execution.bucket_bytes) / len(ring)
     return max(hops.values(), key=lambda link: link.transfer_s(message))

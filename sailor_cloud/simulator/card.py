@@ -1,0 +1,55 @@
+"""Which transfers share the network card of a node.
+
+A card carries both directions at once. Transfers that may run at the same time are counted as if they all did: equal
+pipelines side by side do move their tensors together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Sequence
+from itertools import pairwise
+from typing import TypeVar
+
+Node = TypeVar("Node", bound=Hashable)
+Stage = TypeVar("Stage", bound=Hashable)
+
+
+def cut_flows(pipelines: Sequence[Sequence[Node]]) -> tuple[tuple[int, ...], ...]:
+    """Return, per pipeline and cut, how many tensors go over the busier of its two cards in one direction.
+
+    pipelines: the node of every stage. Gradients take the way of the activations backwards, so the number holds for
+    both. Where both stages are on one node it is 1.
+    """
+    leaving: Counter[Node] = Counter()
+    arriving: Counter[Node] = Counter()
+    for nodes in pipelines:
+        for src, dst in pairwise(nodes):
+            if src != dst:
+                leaving[src] += 1
+                arriving[dst] += 1
+    return tuple(
+        tuple(1 if src == dst else max(leaving[src], arriving[dst]) for src, dst in pairwise(nodes))
+        for nodes in pipelines
+    )
+
+
+def ring_flows(rings: Sequence[Sequence[tuple[Stage, Node]]]) -> list[dict[Node, int]]:
+    """Return, per ring and node of it, how many rings go over the node's card while this one does.
+
+    rings: the members of every sum and their nodes. A stage takes part in one sum at a time, and stages of a node that
+    take part in the same sums do so together; each other kind of stage on the node has one more ring under way. Rings
+    inside one node use no card.
+    """
+    taken: dict[tuple[Node, Stage], set[int]] = defaultdict(set)
+    for number, ring in enumerate(rings):
+        if len({node for _, node in ring}) > 1:
+            for stage, node in ring:
+                taken[node, stage].add(number)
+    kinds: dict[Node, set[frozenset[int]]] = defaultdict(set)
+    for (node, _), numbers in taken.items():
+        kinds[node].add(frozenset(numbers))
+    return [
+        {node: 1 + sum(number not in kind for kind in kinds[node]) for _, node in ring}
+        for number, ring in enumerate(rings)
+    ]
