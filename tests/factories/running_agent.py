@@ -58,7 +58,21 @@ class RunningAgent:
         self.command("start", generation=generation, plan_hash=plan_hash, spec="spec.json")
 
     def rank_pids(self) -> list[int]:
-        return children_of(self.process.pid)
+        """Return the processes of ranks that live: children of the agent, or of the nursery that forked them."""
+        return [rank for child in children_of(self.process.pid) for rank in _ranks_of(child)]
+
+    def all_pids(self) -> list[int]:
+        """Return every process below the agent, the nursery included."""
+        children = children_of(self.process.pid)
+        return [*children, *(rank for child in children for rank in children_of(child))]
+
+
+def _ranks_of(child: int) -> list[int]:
+    try:
+        command = Path(f"/proc/{child}/cmdline").read_bytes()
+    except FileNotFoundError:
+        return []
+    return children_of(child) if b"sailor_runtime.training.nursery" in command else [child]
 
 
 def environment(behaviour: str) -> dict[str, str]:

@@ -239,6 +239,24 @@ def test_a_detached_agent_outlives_its_parent_and_is_ready_when_that_returns(tmp
     wait_until(lambda: is_gone(hello["pid"]), "the agent to end")
 
 
+def test_a_torch_that_cannot_be_imported_ends_the_generation_with_the_reason_and_not_the_agent(tmp_path, monkeypatch):
+    (tmp_path / "broken" / "torch").mkdir(parents=True)
+    (tmp_path / "broken" / "torch" / "__init__.py").write_text("raise ImportError('libcudart.so.12 is missing')")
+    # The agent puts its own folder in front, where there is no torch.
+    path = os.pathsep.join([str(tmp_path / "broken"), environment("")["PYTHONPATH"]])
+    monkeypatch.setattr("factories.running_agent.environment", lambda behaviour: {**os.environ, "PYTHONPATH": path})
+    agent = RunningAgent(tmp_path / "node-0", "", rank_module="sailor_runtime.training")
+    try:
+        agent.start()
+        [stopped] = agent.wait_for("stopped")
+        assert stopped["reason"] == "failed"
+        assert "libcudart.so.12 is missing" in agent.events("rank_dead")[0]["tail"]
+        assert agent.process.poll() is None
+    finally:
+        agent.process.kill()
+        agent.process.wait()
+
+
 def test_the_agent_needs_the_standard_library_only():
     code = (
         "import sys, sailor_runtime.agent.agent, sailor_runtime.agent.__main__;"

@@ -14,6 +14,7 @@ from sailor_runtime.agent.generation import Generation, Limits, Outcome
 from sailor_runtime.agent.inbox import Command, Inbox, Name, Unreadable
 from sailor_runtime.agent.journal import EventJournal
 from sailor_runtime.agent.preemption import PreemptionWatch
+from sailor_runtime.agent.ranks import Starter
 from sailor_runtime.spec import RunSpec
 
 _POLL_S = 0.05
@@ -39,6 +40,7 @@ class Agent:
         self._settings = settings
         self._journal = EventJournal(settings.home / "agent.jsonl")
         self._inbox = Inbox(settings.home / "inbox")
+        self._starter = Starter(settings.home, settings.rank_module)
         self._generation: Generation | None = None
         self._newest = 0
         self._expires_at: float | None = None
@@ -151,7 +153,7 @@ class Agent:
             path,
             node,
             home=self._settings.home,
-            module=self._settings.rank_module,
+            starter=self._starter,
             journal=self._journal,
             limits=self._settings.limits,
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sailor_runtime.agent.journal import EventJournal
-from sailor_runtime.agent.ranks import Rank, kill, start_rank
+from sailor_runtime.agent.ranks import Rank, Starter, kill
 from sailor_runtime.spec import RunSpec
 
 # Events of ranks that are for the agent alone.
@@ -50,7 +50,7 @@ class Generation:
         node: str,
         *,
         home: Path,
-        module: str,
+        starter: Starter,
         journal: EventJournal,
         limits: Limits,
     ) -> None:
@@ -73,8 +73,7 @@ class Generation:
         journal.write("generation_started", generation=spec.generation, ranks=numbers, plan_hash=spec.plan_hash)
         self._ranks: list[Rank] = []
         for number in numbers:
-            rank = start_rank(spec, spec_path, number, home=home, module=module, control=self._control)
-            self._ranks.append(rank)
+            self._ranks.append(starter.start(spec, spec_path, node, number, self._control))
 
     def request_checkpoint(self) -> None:
         self._checkpoints += 1

@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sailor_runtime.agent.nursery import Nursery, Process
 from sailor_runtime.spec import RunSpec
 
+TRAINING = "sailor_runtime.training"
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _TAIL_BYTES = 4000
 # Loaded before any fork, since little may be done between fork and exec.
@@ -26,7 +28,7 @@ class Rank:
     """One rank process, its files, and what it has said."""
 
     number: int
-    process: subprocess.Popen[bytes]
+    process: Process
     events: Path
     log: Path
     offset: int = 0
@@ -59,26 +61,61 @@ class Rank:
             return ""
 
 
-def start_rank(spec: RunSpec, spec_path: Path, number: int, *, home: Path, module: str, control: Path) -> Rank:
-    """Start one rank as a child that dies with the agent."""
-    stem = f"g{spec.generation}-rank{number}"
-    events, log = home / "events" / f"{stem}.jsonl", home / "logs" / f"{stem}.log"
-    for path in (events, log):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    events.unlink(missing_ok=True)
-    command = [sys.executable, "-m", module, "--spec", str(spec_path), "--rank", str(number)]
-    command += ["--events", str(events), "--control", str(control), "--home", str(home)]
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            cwd=home,
-            env={**os.environ, "PYTHONPATH": _python_path(), "PYTHONUNBUFFERED": "1"},
-            preexec_fn=_die_with_parent,
-        )
-    return Rank(number=number, process=process, events=events, log=log)
+class Starter:
+    """Starts ranks on one node: as forks of its nursery where that is possible, else as processes of their own."""
+
+    def __init__(self, home: Path, module: str) -> None:
+        self._home = home
+        self._module = module
+        self._nursery: Nursery | None = None
+
+    def start(self, spec: RunSpec, spec_path: Path, node: str, number: int, control: Path) -> Rank:
+        """Start one rank, which dies with the agent."""
+        stem = f"g{spec.generation}-rank{number}"
+        events, log = self._home / "events" / f"{stem}.jsonl", self._home / "logs" / f"{stem}.log"
+        for path in (events, log):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        events.unlink(missing_ok=True)
+        arguments = ["--spec", str(spec_path), "--rank", str(number), "--events", str(events)]
+        arguments += ["--control", str(control), "--home", str(self._home)]
+
+        def as_process() -> Process:
+            with log.open("ab") as output:
+                return subprocess.Popen(
+                    [sys.executable, "-m", self._module, *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    cwd=self._home,
+                    env=_environment(),
+                    preexec_fn=_die_with_parent,
+                )
+
+        process: Process
+        nursery = self._nursery_for(spec, spec_path, node, number)
+        if nursery is None:
+            process = as_process()
+        else:
+            request = {"argv": arguments, "log": str(log), "cwd": str(self._home), "env": _environment()}
+            process = nursery.fork(request, as_process)
+        return Rank(number=number, process=process, events=events, log=log)
+
+    def _nursery_for(self, spec: RunSpec, spec_path: Path, node: str, number: int) -> Nursery | None:
+        [accelerator] = [other.accelerator for other in spec.nodes if other.id == node]
+        if self._module != TRAINING or not accelerator.startswith("CPU-"):
+            return None
+        if self._nursery is None or not self._nursery.alive:
+            self._nursery = Nursery(
+                [str(spec_path), str(number), str(self._home)],
+                log=self._home / "logs" / "nursery.log",
+                environ=_environment(),
+                at_birth=_die_with_parent,
+            )
+        return self._nursery
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": _python_path(), "PYTHONUNBUFFERED": "1"}
 
 
 def _python_path() -> str:
