@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
 import threading
 from collections.abc import Mapping
@@ -13,7 +15,7 @@ from typing import Any, Protocol
 
 from sailor_cloud.provision import processes
 from sailor_cloud.provision.local import vm
-from sailor_cloud.provision.local.spec import VmInfo, VmSpec
+from sailor_cloud.provision.local.spec import SPEC_VARIABLE, VmInfo, VmSpec
 
 NODE = "vm"
 # A public key of nobody: machines on paper are never connected to.
@@ -90,8 +92,7 @@ class SshMachines:
         self._write_python(binaries, wanted)
         with self._mutex:
             self._specs[wanted.id] = spec
-        if vm.start(spec, path=binaries) != 0:
-            raise RuntimeError(f"the machine {wanted.name} did not start; see {spec.log}")
+        _start(spec, binaries)
         info = VmInfo.read(folder)
         assert info is not None, "a machine that answers has told its address"
         return Machine(address=info.address, host_public_key=info.host_public_key)
@@ -121,6 +122,20 @@ class SshMachines:
         program = binaries / "python3"
         program.write_text(f'#!/bin/sh\n{exports}exec "{sys.executable}" "$@"\n')
         program.chmod(0o700)
+
+
+def _start(spec: VmSpec, binaries: Path) -> None:
+    """Start a machine from a process of its own, so that it is nobody's child here."""
+    path = f"{binaries}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    done = subprocess.run(
+        [sys.executable, "-m", "sailor_cloud.provision.local.vm", "start"],
+        env={**os.environ, "PATH": path, SPEC_VARIABLE: spec.to_json()},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"a machine did not start: {done.stderr}")
 
 
 def machine_of(kind: str, state: Mapping[str, Any]) -> Wanted:

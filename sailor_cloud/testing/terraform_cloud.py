@@ -24,7 +24,13 @@ _AWS_PREFIXES = {
     "aws_vpc_security_group_ingress_rule": "sgr",
     "aws_vpc_security_group_egress_rule": "sgr",
     "aws_instance": "i",
+    "aws_launch_template": "lt",
+    "aws_eip": "eipalloc",
+    "aws_nat_gateway": "nat",
+    "aws_vpc_endpoint": "vpce",
+    "aws_vpc_peering_connection": "pcx",
 }
+
 
 
 class CloudError(Exception):

@@ -22,7 +22,7 @@ Block               version=1:int64 attributes=2:*Attribute block_types=3:*Neste
 Schema              version=1:int64 block=2:Block
 Capabilities        plan_destroy=1:bool get_provider_schema_optional=2:bool
 Empty
-Schemas             provider=1:Schema resource_schemas=2:{Schema} server_capabilities=6:Capabilities
+Schemas             provider=1:Schema resource_schemas=2:{Schema} data_source_schemas=3:{Schema} server_capabilities=6:Capabilities
 Config              config=1:DynamicValue
 TypeConfig          type_name=1:string config=2:DynamicValue
 Diagnostics         diagnostics=1:*Diagnostic
@@ -30,6 +30,7 @@ Configure           terraform_version=1:string config=2:DynamicValue
 Upgrade             type_name=1:string version=2:int64 raw_state=3:RawState
 Upgraded            upgraded_state=1:DynamicValue diagnostics=2:*Diagnostic
 Read                type_name=1:string current_state=2:DynamicValue
+DataRead            state=1:DynamicValue diagnostics=2:*Diagnostic
 ReadDone            new_state=1:DynamicValue diagnostics=2:*Diagnostic
 Plan                type_name=1:string prior_state=2:DynamicValue proposed_new_state=3:DynamicValue
 Planned             planned_state=1:DynamicValue diagnostics=4:*Diagnostic legacy_type_system=5:bool
@@ -44,6 +45,8 @@ METHODS = {
     "GetProviderSchema": ("Empty", "Schemas"),
     "ValidateProviderConfig": ("Config", "Diagnostics"),
     "ValidateResourceConfig": ("TypeConfig", "Diagnostics"),
+    "ValidateDataResourceConfig": ("TypeConfig", "Diagnostics"),
+    "ReadDataSource": ("TypeConfig", "DataRead"),
     "UpgradeResourceState": ("Upgrade", "Upgraded"),
     "ConfigureProvider": ("Configure", "Diagnostics"),
     "ReadResource": ("Read", "ReadDone"),

@@ -84,6 +84,7 @@ class _Provider:
         schemas = json.loads(file.read_text())
         self._provider_block: Block = schemas["provider"]
         self._blocks: dict[str, Block] = schemas["resources"]
+        self._data_blocks: dict[str, Block] = schemas["data_sources"]
         self._cloud = cloud
         self._config: dict[str, Any] = {}
 
@@ -91,6 +92,7 @@ class _Provider:
         return MESSAGES["Schemas"](
             provider=_schema(self._provider_block),
             resource_schemas={name: _schema(block) for name, block in self._blocks.items()},
+            data_source_schemas={name: _schema(block) for name, block in self._data_blocks.items()},
             server_capabilities=MESSAGES["Capabilities"](plan_destroy=False, get_provider_schema_optional=False),
         )
 
@@ -101,6 +103,19 @@ class _Provider:
         wrong = computed_but_set(decode(request.config), self._blocks[request.type_name])
         faults = [_fault(f"{name} is decided by the provider and can't be set") for name in wrong]
         return MESSAGES["Diagnostics"](diagnostics=faults)
+
+    def ValidateDataResourceConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
+        wrong = computed_but_set(decode(request.config), self._data_blocks[request.type_name])
+        faults = [_fault(f"{name} is decided by the provider and can't be set") for name in wrong]
+        return MESSAGES["Diagnostics"](diagnostics=faults)
+
+    def ReadDataSource(self, request: Any, context: Any) -> Any:  # noqa: N802
+        block = self._data_blocks[request.type_name]
+        try:
+            found = self._cloud.look_up(request.type_name, decode(request.config))
+        except CloudError as error:
+            return MESSAGES["DataRead"](diagnostics=[_fault(str(error))])
+        return MESSAGES["DataRead"](state=MESSAGES["DynamicValue"](msgpack=encode(found, block)))
 
     def UpgradeResourceState(self, request: Any, context: Any) -> Any:  # noqa: N802
         state = json.loads(request.raw_state.json)

@@ -32,11 +32,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 _INHERITED = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH")
 
 
-def start(spec: VmSpec, *, path: Path | None = None) -> int:
-    """Start the node and wait until SSH answers; a node that runs already is adopted.
-
-    `path` holds programs that the node finds before all others.
-    """
+def start(spec: VmSpec) -> int:
+    """Start the node and wait until SSH answers; a node that runs already is adopted."""
     if _answers(spec):
         return 0
     left = processes.end(lambda: processes.of_node(spec.run_id, spec.node), grace_s=_GRACE_S)
@@ -53,7 +50,7 @@ def start(spec: VmSpec, *, path: Path | None = None) -> int:
             stdout=log,
             stderr=log,
             cwd=spec.path,
-            env=_environment(spec, path),
+            env=_environment(spec),
             start_new_session=True,
             umask=0o077,
         )
@@ -126,13 +123,11 @@ def _reaped(pid: int) -> bool:
     return seen
 
 
-def _environment(spec: VmSpec, path: Path | None) -> dict[str, str]:
+def _environment(spec: VmSpec) -> dict[str, str]:
     kept = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     own = {"HOME": spec.folder, "TMPDIR": f"{spec.folder}/tmp", SPEC_VARIABLE: spec.to_json()}
     # The supervisor must find this package also where it is not installed but only on the path.
     paths = {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
-    if path is not None:
-        kept["PATH"] = f"{path}{os.pathsep}{kept.get('PATH', os.defpath)}"
     return {**kept, **paths, **own, processes.RUN_TAG: spec.run_id, processes.NODE_TAG: spec.node}
 
 

@@ -1,0 +1,177 @@
+"""A whole cloud on this machine: Terraform's providers, the cloud's own API, and machines that answer SSH.
+
+Everything is reached through variables of the environment, so a `sailor-cloud` in a process of its own finds it too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from sailor_cloud.model.offer import Provider
+from sailor_cloud.provision.cloud_access import FAKE_MACHINES
+from sailor_cloud.testing.ec2_api import serve_ec2
+from sailor_cloud.testing.http_api import Answer, Ask, serving
+from sailor_cloud.testing.machines import SshMachines
+from sailor_cloud.testing.terraform_cloud import Failure, FakeCloud
+from sailor_cloud.testing.terraform_compute import serve_compute
+from sailor_cloud.testing.terraform_provider import serve
+
+PROJECT = "mock-project"
+IMAGE = "ami-0123456789abcdef0"
+_INSTANCE = {Provider.GCP: "google_compute_instance", Provider.AWS: "aws_instance"}
+_TYPE = {Provider.GCP: "machine_type", Provider.AWS: "instance_type"}
+_STOCKOUT = {
+    Provider.GCP: "Error waiting for instance to create: The zone 'projects/mock-project/zones/{zone}' does not have "
+    "enough resources available to fulfill the request.  Try a different zone, or try again later.",
+    Provider.AWS: "creating EC2 Instance: operation error EC2: RunInstances, https response error StatusCode: 500, "
+    "RequestID: r, api error InsufficientInstanceCapacity: We currently do not have sufficient {instance_type} "
+    "capacity in the Availability Zone you requested ({zone}).",
+}
+_QUOTA = {
+    Provider.GCP: "Error waiting for instance to create: Quota 'NVIDIA_GPUS' exceeded.  Limit: {limit:.1f} in region "
+    "{region}.",
+    Provider.AWS: "creating EC2 Instance: operation error EC2: RunInstances, https response error StatusCode: 400, "
+    "RequestID: r, api error VcpuLimitExceeded: You have requested more vCPU capacity than your current vCPU limit of "
+    "{limit} allows for the instance bucket that the specified instance type belongs to.",
+}
+_THROTTLED = {
+    Provider.GCP: "googleapi: Error 403: Rate Limit Exceeded, rateLimitExceeded",
+    Provider.AWS: "https response error StatusCode: 503, RequestID: r, api error RequestLimitExceeded: Request limit "
+    "exceeded.",
+}
+
+
+class MockCloud:
+    """One provider's cloud. `project` and `image` are what a job names; `environment` is what makes it be used."""
+
+    def __init__(
+        self,
+        provider: Provider,
+        *,
+        cloud: FakeCloud,
+        environment: Mapping[str, str],
+        machines: Path,
+        notices: set[str],
+    ) -> None:
+        self.provider = provider
+        self.cloud = cloud
+        self.environment = dict(environment)
+        self.machines = machines
+        self.project = PROJECT
+        self.image = IMAGE
+        self._notices = notices
+
+    def billed(self) -> dict[str, str]:
+        """Return what costs money now: the cloud's ids by node."""
+        return {self._node(name): name for name in self.cloud.billed()}
+
+    def left_of(self, run_id: str) -> tuple[tuple[str, str], ...]:
+        """Return type and id of everything of a run that exists, billed or not."""
+        return self.cloud.owned_by(run_id)
+
+    def folder_of(self, node: str) -> Path:
+        """Return the disk of a node's machine."""
+        name = self.billed()[node]
+        return self.machines / (self.cloud.of_type(self._kind)[name].get("name") or name)
+
+    def run_out(
+        self, zone: str, instance_type: str | None = None, *, times: int | None = None, after: int = 0
+    ) -> Failure:
+        """Let a zone have no capacity for an instance type, or for any. AWS zones are zone ids."""
+        where = {"zone": zone} | ({_TYPE[self.provider]: instance_type} if instance_type else {})
+        message = _STOCKOUT[self.provider].format(zone=zone, instance_type=instance_type or "any")
+        return self.fail(message, where=where, times=times, after=after)
+
+    def exceed_quota(self, zone: str, *, limit: int = 0, times: int | None = None, after: int = 0) -> Failure:
+        """Let the account's quota not allow another instance in a zone."""
+        message = _QUOTA[self.provider].format(limit=limit, region=zone.rpartition("-")[0])
+        return self.fail(message, where={"zone": zone}, times=times, after=after)
+
+    def throttle(self, times: int) -> Failure:
+        """Answer so many creations of instances with the wish to be asked less often."""
+        return self.fail(_THROTTLED[self.provider], times=times)
+
+    def fail(self, message: str, **how: Any) -> Failure:
+        """Let creations of instances fail with a message of the provider; see `Failure`."""
+        failure = Failure(type=self._kind, message=message, **how)
+        self.cloud.failures.append(failure)
+        return failure
+
+    def recover(self) -> None:
+        """Take back every failure that was ordered."""
+        self.cloud.failures.clear()
+
+    def announce_preemption(self, node: str) -> None:
+        """Let the metadata server tell a node that it will be taken away; `preempt` does it."""
+        self._notices.add(node)
+
+    def preempt(self, node: str) -> None:
+        """Take a node away, as a spot market does."""
+        self.cloud.delete(self._kind, self.billed()[node], why="preempted")
+
+    def on_create(self, call: Callable[[str, str], None]) -> None:
+        """Have a function called with type and id whenever something was created."""
+        self.cloud.on_create = call
+
+    @property
+    def _kind(self) -> str:
+        return _INSTANCE[self.provider]
+
+    def _node(self, name: str) -> str:
+        state = self.cloud.of_type(self._kind)[name]
+        return str((state.get("labels") or state.get("tags") or {}).get("sailor-cloud-node") or name)
+
+
+@contextmanager
+def mock_cloud(provider: Provider, root: Path, *, latency_s: float = 0.0) -> Iterator[MockCloud]:
+    """Run a cloud whose machines have their disks in `root`; at the end all of them are stopped and deleted."""
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    notices: set[str] = set()
+    with ExitStack() as stack:
+        metadata = stack.enter_context(serving(lambda ask: _metadata(ask, notices)))
+        variables = {"SAILOR_CLOUD_METADATA": f"{metadata}/{{node}}", "SAILOR_CLOUD_ACCELERATORS": "cpu"}
+        machines = SshMachines(root, variables)
+        stack.callback(shutil.rmtree, root, ignore_errors=True)
+        stack.callback(machines.stop_all)
+        cloud = FakeCloud(machines, latency_s=latency_s)
+        environment = {FAKE_MACHINES: str(root)}
+        environment |= stack.enter_context(serve(cloud, "google" if provider is Provider.GCP else "aws"))
+        api = serve_compute if provider is Provider.GCP else serve_ec2
+        environment |= stack.enter_context(api(cloud))
+        yield MockCloud(provider, cloud=cloud, environment=environment, machines=root, notices=notices)
+
+
+@contextmanager
+def in_environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of this process for a while."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _metadata(ask: Ask, notices: set[str]) -> Answer:
+    """The metadata servers of both clouds, one path for each node, as far as an agent asks them."""
+    found = re.fullmatch(r"/([^/]+)/(computeMetadata/v1/instance/preempted|latest/.*)", ask.path)
+    if found is None:
+        return Answer(status=404, body=b"", kind="text/plain")
+    node, what = found.groups()
+    if what.startswith("computeMetadata"):
+        return Answer(status=200, body=b"TRUE" if node in notices else b"FALSE", kind="text/plain")
+    if what == "latest/api/token":
+        return Answer(status=200, body=b"token", kind="text/plain")
+    if node in notices:
+        return Answer(status=200, body=b'{"action": "terminate", "time": "2026-11-21T06:00:00Z"}')
+    return Answer(status=404, body=b"", kind="text/plain")
