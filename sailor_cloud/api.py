@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sailor_cloud.clock import Clock, SystemClock
 from sailor_cloud.errors import RequestError
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from sailor_cloud.launch.options import Outcome
     from sailor_cloud.launch.replan import Policy
     from sailor_cloud.launch.simulation.market import Trace
-    from sailor_cloud.model.decoder import Decoder
     from sailor_cloud.model.document import PlanDocument
     from sailor_cloud.model.job import Job
     from sailor_cloud.run.folder import RunFolder
@@ -82,14 +81,20 @@ def up(
     base: Path | None = None,
     clock: Clock | None = None,
     on_start: Callable[[RunFolder, Callable[[], None]], None] | None = None,
+    fallback: bool = True,
 ) -> Outcome:
     """Carry out a plan to its receipt, in the calling thread.
+
+    Without `fallback` no other plan takes its place: lost nodes are replaced by equal ones, and where nodes can't be
+    had the run ends.
 
     `on_start` is called once, inside the event loop, with the run's folder and a function that stops the run; that
     function is also called by nobody else, so signal handlers are the caller's business. Raises RequestError where the
     plan can't be carried out; every other failure is told by the outcome.
     """
     from sailor_cloud import workload
+    from sailor_cloud.launch.options import LaunchOptions
+    from sailor_cloud.launch.searching import CatalogSearch
     from sailor_cloud.launch.start import run_document
 
     decoder, ticking = workload.decoder(document.job.model, base=base), clock or SystemClock()
@@ -98,8 +103,9 @@ def up(
         decoder=decoder,
         observer=observer,
         clock=ticking,
+        options=LaunchOptions(fallback=fallback),
         on_start=on_start,
-        search=searcher(decoder, ticking),
+        search=CatalogSearch(decoder, ticking),
     )
 
 
@@ -113,6 +119,7 @@ def resume(
 ) -> Outcome:
     """Take over a run whose controller died, and go on as `up` does. Raises RequestError where it is over already."""
     from sailor_cloud import workload
+    from sailor_cloud.launch.searching import CatalogSearch
     from sailor_cloud.launch.start import resume_run
 
     decoder, ticking = workload.decoder(run.read_document().job.model, base=base), clock or SystemClock()
@@ -122,7 +129,7 @@ def resume(
         observer=observer,
         clock=ticking,
         on_start=on_start,
-        search=searcher(decoder, ticking),
+        search=CatalogSearch(decoder, ticking),
     )
 
 
@@ -143,13 +150,14 @@ def replay(
     from sailor_cloud import workload
     from sailor_cloud.catalog import load
     from sailor_cloud.catalog.job_check import resource_problems
-    from sailor_cloud.launch.simulation.replay import at_start, remembered, replay
+    from sailor_cloud.launch.searching import CatalogSearch
+    from sailor_cloud.launch.simulation.replay import Remembered, at_start, replay
 
     problems = resource_problems(job, load())
     if problems:
         raise RequestError(problems)
     decoder = workload.decoder(job.model, base=base)
-    search = remembered(searcher(decoder, clock or SystemClock()))
+    search = Remembered(CatalogSearch(decoder, clock or SystemClock()))
     limited = at_start(job, trace)
     document = search(limited) if limited is not None else None
     if document is None or document.plan is None:
@@ -157,17 +165,3 @@ def replay(
     # The job keeps its own limits, so that a plan may grow when more devices come.
     whole = dataclasses.replace(document, job=job)
     return tuple(replay(whole, trace, decoder=decoder, search=search, policy=policy, say=say) for policy in policies)
-
-
-def searcher(decoder: Decoder, clock: Clock) -> Callable[[Job], PlanDocument]:
-    """Return the search by which a run re-plans; the data are read at its first use and then stay what they are."""
-    known: list[dict[str, Any]] = []
-
-    def search(job: Job) -> PlanDocument:
-        from sailor_cloud import catalog, network, planner, workload
-
-        if not known:
-            known.append({"catalog": catalog.load(), "network": network.load(), "profiles": workload.profiles.load()})
-        return planner.search(job, clock=clock, decoder=decoder, **known[0])
-
-    return search

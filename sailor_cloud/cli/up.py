@@ -36,6 +36,7 @@ DECLINED = 1
 @click.option("--terraform-plan", is_flag=True, help="With --dry-run: add Terraform's own plan; needs its providers.")
 @click.option("--ssh-from", metavar="CIDR", help="The address from which nodes on a cloud let SSH in: yours.")
 @click.option("--allow-stale", is_flag=True, help="Buy on a cloud although prices of the plan are stale.")
+@click.option("--no-fallback", is_flag=True, help="End the run where this plan's nodes can't be had; take no other.")
 @click.option("--yes", is_flag=True, help="Do not ask before buying.")
 @json_option
 def up(
@@ -47,6 +48,7 @@ def up(
     terraform_plan: bool,
     ssh_from: str | None,
     allow_stale: bool,
+    no_fallback: bool,
     yes: bool,
     as_json: bool,
 ) -> int:
@@ -92,7 +94,12 @@ def up(
         return DECLINED
     return follow(
         lambda observer, clock, on_start: api.up(
-            document, observer, base=job_file.parent, clock=clock, on_start=on_start
+            document,
+            observer,
+            base=job_file.parent,
+            clock=clock,
+            on_start=on_start,
+            fallback=not no_fallback,
         ),
         as_json=as_json,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -9,19 +10,21 @@ from pathlib import Path
 from sailor_cloud.clock import Clock
 from sailor_cloud.launch import egress
 from sailor_cloud.launch.fleet import Fleet, Link
+from sailor_cloud.launch.market import Choice, blocked, refusals
 from sailor_cloud.launch.monitor import Monitor
 from sailor_cloud.launch.notify import Notifier
 from sailor_cloud.launch.options import LaunchOptions
 from sailor_cloud.launch.record import EventRecord, Leg, legs
-from sailor_cloud.launch.replan import Left, Policy, Search
+from sailor_cloud.launch.remaining import Left
+from sailor_cloud.launch.replan import Policy, Search
 from sailor_cloud.launch.stopping import StopSignal
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import PlanDocument
-from sailor_cloud.model.offer import Offer
+from sailor_cloud.model.offer import Offer, Provider
 from sailor_cloud.provision.nodes import ReachableNode
 from sailor_cloud.provision.progress import Progress
 from sailor_cloud.run.folder import RunFolder
-from sailor_cloud.run.journal import Journal
+from sailor_cloud.run.journal import Journal, read
 from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.run.progress import Observer, RunProgress
 
@@ -43,16 +46,19 @@ class RunContext:
     notifier: Notifier
     started_at: datetime
     expires_at: datetime
+    # Reads new prices of some providers and regions; None where prices can't change.
+    refresh: Callable[[tuple[Provider, ...], tuple[str, ...]], None] | None = None
     stop: StopSignal = field(default_factory=StopSignal)
     applied_nodes: dict[str, ReachableNode] = field(default_factory=dict)
     links: dict[str, Link] = field(default_factory=dict)
     monitor: Monitor | None = None
     calibrated_s: float | None = None
     activity: str = "starting"
+    # Every offer that was come across, and the newest prices of all that the job allows.
     offers: dict[str, Offer] = field(default_factory=dict)
+    quotes: dict[str, Offer] = field(default_factory=dict)
     # Whether the plan is not the one that was confirmed, so that there may be something to win back.
     settled: bool = False
-    blocked_until: dict[str, datetime] = field(default_factory=dict)
     # What nodes cost that were asked for and are not in the ledger yet.
     pending_usd_per_hour: float = 0.0
     pending_since: datetime | None = None
@@ -144,10 +150,9 @@ class RunContext:
             life_s=(self.expires_at - now).total_seconds(),
         )
 
-    def blocked(self) -> frozenset[str]:
-        """Return the offers that had no capacity a short while ago."""
-        now = self.clock.now()
-        return frozenset(offer for offer, until in self.blocked_until.items() if until > now)
+    def blocked(self) -> frozenset[Choice]:
+        """Return what was refused and is left alone for now."""
+        return blocked(refusals(read(self.folder.journal_file)), self.clock.now())
 
     def show(self, activity: str) -> None:
         self.activity = activity

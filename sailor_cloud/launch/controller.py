@@ -10,16 +10,17 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from sailor_cloud.errors import LaunchError, SailorError
-from sailor_cloud.launch import nodes
+from sailor_cloud.launch import fallback, nodes
 from sailor_cloud.launch.announce import announce, how_to_go_on
 from sailor_cloud.launch.budget import BudgetGuard
 from sailor_cloud.launch.context import RunContext
 from sailor_cloud.launch.generation import End, Generation, Result
 from sailor_cloud.launch.growth import Growth
+from sailor_cloud.launch.names import same_shape
 from sailor_cloud.launch.notify import Notice
 from sailor_cloud.launch.options import Ending, Outcome
+from sailor_cloud.launch.price_watch import PriceWatch
 from sailor_cloud.launch.record import generations, legs, new_monitor, read_plan, write_plan
-from sailor_cloud.launch.replan import same_shape
 from sailor_cloud.launch.run_spec import build_spec, plan_hash
 from sailor_cloud.launch.spending import SpendingWatch
 from sailor_cloud.launch.stopping import Stopped
@@ -55,7 +56,7 @@ class Controller:
         context = self.context
         ending, message, bug = Ending.FAILED, "", None
         try:
-            async with self._spending_watched():
+            async with self._watched():
                 ending = await self._train()
         except Stopped as stopped:
             ending = stopped.ending
@@ -81,18 +82,26 @@ class Controller:
         return outcome
 
     @contextlib.asynccontextmanager
-    async def _spending_watched(self) -> AsyncIterator[None]:
+    async def _watched(self) -> AsyncIterator[None]:
         context = self.context
         guard = BudgetGuard.of(
             context.job_document, started_at=context.started_at, reserve_s=context.options.teardown_reserve_s
         )
-        watch = asyncio.ensure_future(SpendingWatch(context, guard, context.options.watch_s).run())
+        prices = asyncio.ensure_future(PriceWatch(context).run())
+        spending = asyncio.ensure_future(SpendingWatch(context, guard, context.options.watch_s).run())
+        spending.add_done_callback(self._unguarded)
         try:
             yield
         finally:
-            watch.cancel()
+            prices.cancel()
+            spending.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await watch
+                await spending
+
+    def _unguarded(self, guard: asyncio.Future[None]) -> None:
+        """Stop once the budget's guard has died of a mistake: nobody spends without one."""
+        if not guard.cancelled():
+            self.context.stop.request(Ending.FAILED)
 
     async def _tear_down(self, ending: Ending, message: str) -> Outcome:
         context = self.context
@@ -115,7 +124,7 @@ class Controller:
         context = self.context
         generation = await self._taken_over()
         if generation is None:
-            await nodes.obtain(context, await self._plan_to_begin_with())
+            await fallback.obtain(context, await self._plan_to_begin_with())
             generation = await self._next_generation()
         context.notifier.tell(Notice.STARTED, run=context.folder.run_id, text="training started")
         while True:
@@ -135,7 +144,7 @@ class Controller:
                     raise LaunchError("the agents were told to stop by somebody else; see the run's journal")
                 case End.HANDED_OVER:
                     assert growth.document is not None
-                    await nodes.obtain(context, growth.document)
+                    await fallback.obtain(context, growth.document)
                 case End.NODES_LOST:
                     await self._recover(result)
                 case End.FAILED:
@@ -154,7 +163,7 @@ class Controller:
             return document
         gone = tuple(sorted({node.id for node in document.plan.nodes} - {node.id for node in survivors}))
         nodes.lost(context, gone, f"{len(gone)} nodes were lost while no controller was there: {', '.join(gone)}")
-        return await nodes.next_plan(context, document)
+        return await fallback.next_plan(context, document)
 
     async def _recover(self, result: Result) -> None:
         """Go on without nodes that are gone, under a new plan or on new nodes."""
@@ -166,8 +175,8 @@ class Controller:
         for name in result.lost:
             if name in context.links:
                 await context.links.pop(name).close()
-        document = await nodes.next_plan(context, context.document, without=result.lost)
-        await nodes.obtain(context, document)
+        document = await fallback.next_plan(context, context.document, without=result.lost)
+        await fallback.obtain(context, document)
 
     async def _retry(self, result: Result) -> None:
         """Try again after a failure of the job itself, as long as every attempt gets further than the last.

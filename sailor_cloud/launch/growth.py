@@ -8,8 +8,8 @@ import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 
-from sailor_cloud.errors import SailorError, StockoutError
-from sailor_cloud.launch import nodes
+from sailor_cloud.errors import QuotaError, SailorError, StockoutError
+from sailor_cloud.launch import fallback, nodes
 from sailor_cloud.launch.context import RunContext
 from sailor_cloud.launch.generation import Generation
 from sailor_cloud.launch.replan import Option, Policy, growth
@@ -69,7 +69,7 @@ class Growth:
             await asyncio.sleep(interval_s)
             try:
                 await self._attempt()
-            except StockoutError as error:
+            except (StockoutError, QuotaError) as error:
                 self.context.observer.note(f"no capacity to grow: {error}")
             except ProvisionInterrupted:
                 return
@@ -84,8 +84,8 @@ class Growth:
             return
         try:
             await self._buy(option.document)
-        except StockoutError as error:
-            nodes.block_refused(context, option.document, error)
+        except (StockoutError, QuotaError) as error:
+            fallback.leave_alone(context, option.document, error)
             option = await self._better()
             if option is None:
                 await self._give_back()
@@ -102,8 +102,9 @@ class Growth:
         """Return a plan that pays for the switch, over all nodes that run now."""
         context = self.context
         assert context.search is not None
+        await nodes.learn_prices(context)
         running = await nodes.running_nodes(context)
-        situation = nodes.situation_of(context, context.document, running, blocked=context.blocked())
+        situation = nodes.situation_of(context, context.document, running)
         # Steps since the newest checkpoint are kept, because a switch saves one.
         left = replace(situation.left, steps=max(1, context.steps - self.generation.monitor.step))
         gain_s = LEAST_GAIN_S if context.policy is Policy.BEST else 0.0

@@ -1,4 +1,4 @@
-"""Gets the nodes that a plan needs: what can't be had is planned around, within what is left of money and time."""
+"""The nodes of a run: asks for them, connects to them, and lets go of those that no plan needs any more."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterator
-from dataclasses import replace
-from datetime import timedelta
 
-from sailor_cloud.errors import ProvisionError, StockoutError, TerraformError
+from sailor_cloud.errors import ProvisionError
 from sailor_cloud.launch.context import RunContext
-from sailor_cloud.launch.fleet import UnreachableError
 from sailor_cloud.launch.notify import Notice
 from sailor_cloud.launch.options import Ending
-from sailor_cloud.launch.replan import Option, Situation, decide
+from sailor_cloud.launch.replan import Situation
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.model.plan import Node
@@ -35,60 +32,17 @@ class ShortfallError(ProvisionError):
         super().__init__(message)
 
 
-async def obtain(context: RunContext, document: PlanDocument) -> None:
-    """Make the nodes of a plan run and their agents answer; the plan may change on the way when nodes can't be had.
-
-    Sets the context's document and links. Raises ShortfallError, stopping.Stopped, or whatever keeps nodes away.
-    """
-    recoveries = faults = 0
-    while True:
-        if await _lost_before(context, document):
-            if recoveries > context.options.most_recoveries:
-                raise ProvisionError(f"nodes were lost {recoveries} times while others were being created")
-            document = await next_plan(context, document)
-        try:
-            await create(context, document)
-            await connect(context)
-            return
-        except StockoutError as error:
-            recoveries += 1
-            if recoveries > context.options.most_recoveries:
-                raise
-            block_refused(context, document, error)
-        except UnreachableError as error:
-            recoveries += 1
-            running = await context.fleet.running(document)
-            if recoveries > context.options.most_recoveries or len(running) == len(_plan_nodes(document)):
-                raise
-            context.observer.note(str(error))
-        except (ShortfallError, ProvisionInterrupted):
-            raise
-        except ProvisionError as error:
-            if await _lost_before(context, document):
-                recoveries += 1
-                context.observer.note(str(error))
-                continue
-            # Clouds have moments in which they answer with an error of their own; repeated, apply goes on.
-            faults += 1
-            if not isinstance(error, TerraformError) or faults > context.options.most_faults:
-                raise
-            context.observer.note(f"{error}\ntrying again in {context.options.fault_pause_s:.0f} s")
-            await context.stop.unless_stopped(asyncio.sleep(context.options.fault_pause_s))
-            continue
-        document = await next_plan(context, document)
-
-
-async def _lost_before(context: RunContext, document: PlanDocument) -> bool:
+async def lost_before(context: RunContext, document: PlanDocument) -> bool:
     """Whether nodes of the plan existed and don't any more: a name is never used for a second node."""
     created = {row.key for row in fold(read(context.folder.journal_file)).resources if row.created_at is not None}
     running = await context.fleet.running(document)
-    return any(node.id in created and node.id not in running for node in _plan_nodes(document))
+    return any(node.id in created and node.id not in running for node in plan_nodes(document))
 
 
 async def alive(context: RunContext, document: PlanDocument, *, without: tuple[str, ...] = ()) -> tuple[Node, ...]:
     """Return the plan's nodes that run, except those that are about to go."""
     running = await context.fleet.running(document)
-    return tuple(node for node in _plan_nodes(document) if node.id in running and node.id not in without)
+    return tuple(node for node in plan_nodes(document) if node.id in running and node.id not in without)
 
 
 async def running_nodes(context: RunContext) -> tuple[Node, ...]:
@@ -106,53 +60,13 @@ async def running_nodes(context: RunContext) -> tuple[Node, ...]:
     return tuple(found)
 
 
-async def next_plan(context: RunContext, document: PlanDocument, *, without: tuple[str, ...] = ()) -> PlanDocument:
-    """Decide how to go on without the nodes that are missing; waits where nothing can be had at the moment."""
-    while True:
-        survivors = await alive(context, document, without=without)
-        option = await _decision(context, document, survivors)
-        if option is not None:
-            break
-        pause_s = context.options.stockout_pause_s
-        context.observer.note(f"nothing that fits can be had now; trying again in {pause_s:.0f} s")
-        context.show("waiting for capacity")
-        await context.stop.unless_stopped(asyncio.sleep(pause_s))
-    plan = option.document.plan
-    assert plan is not None
-    gone = [node.id for node in _plan_nodes(document) if node.id not in {kept.id for kept in survivors}]
-    bought = [node.id for node in plan.nodes if node.id not in {kept.id for kept in survivors}]
-    context.journal.append(Event.REPLANNED, choice=option.label, lost=gone, bought=bought, seconds=option.seconds)
-    context.observer.note(
-        f"{option.label}: {len(survivors)} nodes stay, {len(bought)} are bought; "
-        f"{option.seconds:.0f} s and {option.usd:.4f} USD to the end"
-    )
-    context.document = option.document
-    context.settled = True
-    offers_of(context, option.document)
-    return option.document
-
-
-async def _decision(context: RunContext, document: PlanDocument, survivors: tuple[Node, ...]) -> Option | None:
-    left = context.left()
-    if left.usd is not None:
-        left = replace(left, usd=left.usd - _reserve_usd(context, document))
-    situation = situation_of(context, document, survivors, blocked=context.blocked())
-    situation = replace(situation, left=left)
-    decision = await context.fleet.in_background(decide, situation, context.search or no_search, policy=context.policy)
-    if decision.option is None and decision.shortfall:
-        raise ShortfallError(decision.shortfall, Ending.DEADLINE if decision.of_time else Ending.BUDGET)
-    return decision.option
-
-
-def situation_of(
-    context: RunContext, document: PlanDocument, survivors: tuple[Node, ...], *, blocked: frozenset[str]
-) -> Situation:
+def situation_of(context: RunContext, document: PlanDocument, survivors: tuple[Node, ...]) -> Situation:
     state = fold(read(context.folder.journal_file))
     return Situation(
         job=context.job_document.job,
         document=document,
         survivors=survivors,
-        blocked=blocked,
+        blocked=context.blocked(),
         # A name that was refused never stood for a node, so it is free again.
         taken=frozenset(row.key for row in state.resources if row.live or row.created_at is not None),
         left=context.left(),
@@ -164,11 +78,14 @@ def offers_of(context: RunContext, document: PlanDocument) -> dict[str, Offer]:
     """Return every offer that the run has come across; the newest price of each counts."""
     for known in (context.job_document, context.document, document):
         context.offers.update((offer.id, offer) for offer in known.inputs.offers)
-    return dict(context.offers)
+    return {**context.offers, **context.quotes}
 
 
-def no_search(job: object) -> PlanDocument:
-    raise AssertionError("a controller without a search never re-plans")
+async def learn_prices(context: RunContext) -> None:
+    """Take in today's prices of everything that the job allows to buy."""
+    if context.search is not None:
+        quoted = await context.fleet.in_background(context.search.offers, context.job_document.job)
+        context.quotes = {offer.id: offer for offer in quoted}
 
 
 async def create(context: RunContext, document: PlanDocument) -> None:
@@ -186,7 +103,7 @@ async def create(context: RunContext, document: PlanDocument) -> None:
         context.stop.check()
         raise
     context.stop.check()
-    missing = {node.id for node in _plan_nodes(document)} - {node.id for node in applied.nodes}
+    missing = {node.id for node in plan_nodes(document)} - {node.id for node in applied.nodes}
     if missing:
         raise ProvisionError(f"{len(missing)} nodes were lost as soon as they were there: {', '.join(sorted(missing))}")
     context.observer.note(f"{len(applied.nodes)} nodes up in {applied.seconds:.1f} s")
@@ -199,7 +116,7 @@ async def create(context: RunContext, document: PlanDocument) -> None:
 def paying_for(context: RunContext, document: PlanDocument) -> Iterator[None]:
     """Count the nodes that are asked for as costing until the ledger has them. Raises ShortfallError beforehand."""
     offers = offers_of(context, document)
-    new = [node for node in _plan_nodes(document) if node.id not in context.links]
+    new = [node for node in plan_nodes(document) if node.id not in context.links]
     rate = sum(offers[node.offer].usd_per_hour for node in new)
     _check_affordable(context, rate)
     context.pending_usd_per_hour, context.pending_since = rate, context.clock.now()
@@ -211,7 +128,7 @@ def paying_for(context: RunContext, document: PlanDocument) -> Iterator[None]:
 
 async def release(context: RunContext, document: PlanDocument) -> None:
     """Let go of nodes that the plan does not have: close their connections and their books."""
-    kept = {node.id for node in _plan_nodes(document)}
+    kept = {node.id for node in plan_nodes(document)}
     for name in [name for name in context.links if name not in kept]:
         await context.links.pop(name).close()
     live = {row.key for row in fold(read(context.folder.journal_file)).resources if row.resource == NODE and row.live}
@@ -251,23 +168,6 @@ def _check_affordable(context: RunContext, new_usd_per_hour: float) -> None:
         )
 
 
-def _reserve_usd(context: RunContext, document: PlanDocument) -> float:
-    rate = document.cost.usd_per_hour if document.cost else 0.0
-    return rate * context.options.teardown_reserve_s / SECONDS_PER_HOUR
-
-
-def block_refused(context: RunContext, document: PlanDocument, error: StockoutError) -> None:
-    """Leave the offers alone for a while whose nodes were asked for in vain."""
-    until = context.clock.now() + timedelta(seconds=context.options.stockout_pause_s)
-    state = fold(read(context.folder.journal_file))
-    created = {row.key for row in state.resources if row.created_at is not None and row.live}
-    refused = sorted({node.offer for node in _plan_nodes(document) if node.id not in created})
-    context.journal.append(Event.NO_CAPACITY, offers=refused, message=str(error))
-    context.observer.note(f"no capacity for {', '.join(refused)}: {error}")
-    for offer in refused:
-        context.blocked_until[offer] = until
-
-
 def lost(context: RunContext, names: tuple[str, ...], why: str) -> None:
     """Write down that nodes are gone or about to go, and tell."""
     context.journal.append(Event.NODES_LOST, nodes=list(names), why=why)
@@ -275,6 +175,6 @@ def lost(context: RunContext, names: tuple[str, ...], why: str) -> None:
     context.notifier.tell(Notice.PREEMPTED, run=context.folder.run_id, text=why, nodes=list(names))
 
 
-def _plan_nodes(document: PlanDocument) -> tuple[Node, ...]:
+def plan_nodes(document: PlanDocument) -> tuple[Node, ...]:
     assert document.plan is not None
     return document.plan.nodes

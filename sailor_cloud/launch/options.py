@@ -56,10 +56,13 @@ class LaunchOptions:
     most_retries: int = 3
     # Lost nodes and stockouts after which a run gives up.
     most_recoveries: int = 100
-    # Errors of Terraform or a cloud's API that are tried again, and the pause before that.
-    most_faults: int = 2
+    # Whether another plan may take the place of one whose nodes can't be had.
+    fallback: bool = True
+    # Errors of Terraform or a cloud's API that are tried again: 10, 20, 40, 80, 160, 160 s, eight minutes in all.
+    most_faults: int = 6
     fault_pause_s: float = 10.0
-    # How long an offer without capacity is left alone.
+    longest_fault_pause_s: float = 160.0
+    # How long an instance type without capacity in a zone is left alone.
     stockout_pause_s: float = 600.0
     # Between looks whether a plan that was cut down can grow again; None: never.
     growth_interval_s: float | None = 600.0

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from itertools import count
+from typing import Protocol
 
 from sailor_cloud.launch import egress
 from sailor_cloud.launch.lifetime import usd_per_hour
+from sailor_cloud.launch.market import Choice
+from sailor_cloud.launch.names import fresh_names
+from sailor_cloud.launch.remaining import Devices, Left, remaining_job
 from sailor_cloud.model.document import PlanDocument
-from sailor_cloud.model.job import Goal, Job, Resource
-from sailor_cloud.model.offer import Market, Offer
-from sailor_cloud.model.plan import Node, Plan
+from sailor_cloud.model.job import Goal, Job
+from sailor_cloud.model.offer import Offer
+from sailor_cloud.model.plan import Node
 from sailor_cloud.simulator import startup_s, teardown_s
 from sailor_cloud.units import SECONDS_PER_HOUR
 
-Search = Callable[[Job], PlanDocument]
+
+class Search(Protocol):
+    """The planner as a run sees it."""
+
+    def __call__(self, job: Job) -> PlanDocument:
+        """Return the best plan of a job, or a document without one."""
+
+    def offers(self, job: Job) -> tuple[Offer, ...]:
+        """Return everything that a job allows to buy, at the newest prices that are known."""
 
 
 class Policy(StrEnum):
@@ -26,18 +37,6 @@ class Policy(StrEnum):
     BEST = "best"
     NEVER = "never-replan"
     ALWAYS = "always-replan"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
-    """What remains of a run: iterations after the newest checkpoint, money and time; None means without limit."""
-
-    steps: int
-    usd: float | None
-    seconds: float | None
-    # Until the nodes end themselves; this much money must last until then should the controller die.
-    life_s: float = 0.0
-    usd_alone: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,18 +60,23 @@ class Option:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """What there is to decide about. `survivors` run now; `blocked` offers can't be bought for the time being.
+    """What there is to decide about. `survivors` run now; what is `blocked` can't be bought for the time being.
 
-    `taken` are names that earlier nodes of the run had; a new node never gets one of them.
+    `taken` are names that earlier nodes of the run had; a new node never gets one of them. `offers` are those that
+    are known, by id.
     """
 
     job: Job
     document: PlanDocument
     survivors: tuple[Node, ...]
-    blocked: frozenset[str]
+    blocked: frozenset[Choice]
     taken: frozenset[str]
     left: Left
     offers: Mapping[str, Offer] = field(default_factory=dict)
+
+    @property
+    def devices(self) -> Devices:
+        return Devices(survivors=self.survivors, blocked=self.blocked, offers=self.offers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,103 +116,13 @@ def growth(situation: Situation, search: Search, *, least_gain_s: float) -> Opti
     return bigger if bigger.seconds + least_gain_s < current.seconds else None
 
 
-def fresh_names(plan: Plan, survivors: Sequence[Node], taken: Collection[str], offers: Mapping[str, Offer]) -> Plan:
-    """Return the plan with the survivors' names on nodes of equal offers, and unused names on the others."""
-    free = Counter(node.offer for node in survivors)
-    names: dict[str, str] = {}
-    used = set(taken) | {node.id for node in survivors}
-    by_offer: dict[str, list[str]] = {}
-    for node in survivors:
-        by_offer.setdefault(node.offer, []).append(node.id)
-    for node in plan.nodes:
-        if free[node.offer]:
-            free[node.offer] -= 1
-            names[node.id] = by_offer[node.offer].pop(0)
-            continue
-        offer = offers[node.offer]
-        stem = f"{offer.zone}-{offer.accelerator.lower()}"
-        names[node.id] = next(name for number in count() if (name := f"{stem}-{number}") not in used)
-        used.add(names[node.id])
-    return renamed(plan, names)
-
-
-def renamed(plan: Plan, names: Mapping[str, str]) -> Plan:
-    return replace(
-        plan,
-        nodes=tuple(replace(node, id=names[node.id]) for node in plan.nodes),
-        pipelines=tuple(
-            replace(pipeline, stages=tuple(replace(stage, node=names[stage.node]) for stage in pipeline.stages))
-            for pipeline in plan.pipelines
-        ),
-    )
-
-
-def same_shape(a: Plan, b: Plan) -> bool:
-    """Whether two plans compute the same way, whatever their nodes are called."""
-
-    def shape(plan: Plan) -> object:
-        offers = {node.id: node.offer for node in plan.nodes}
-        return [
-            (
-                pipeline.microbatch_size,
-                pipeline.microbatches,
-                [(s.first_layer, s.end_layer, offers[s.node], s.devices, s.recompute) for s in pipeline.stages],
-            )
-            for pipeline in plan.pipelines
-        ]
-
-    return a.zero_stage == b.zero_stage and a.precision == b.precision and shape(a) == shape(b)
-
-
-def remaining_job(situation: Situation, *, only_survivors: bool, limits: bool = True) -> Job | None:
-    """Return the job that is left: its steps, its limits, and the devices that can be had; None where there are none.
-
-    Devices of a blocked offer count as far as they run already.
-    """
-    job, left = situation.job, situation.left
-    held: Counter[tuple[str, str, Market]] = Counter()
-    for node in situation.survivors:
-        offer = situation.offers[node.offer]
-        held[offer.zone, offer.accelerator, offer.market] += node.devices
-    blocked = {
-        (closed.zone, closed.accelerator, closed.market)
-        for name in situation.blocked
-        if (closed := situation.offers.get(name)) is not None
-    }
-    entries: list[Resource] = []
-    for entry in job.resources:
-        for zone in entry.zones:
-            for name, devices in entry.accelerators.items():
-                shut = [m for m in entry.markets if only_survivors or (zone, name, m) in blocked]
-                opened = tuple(m for m in entry.markets if m not in shut)
-                kept = {m: min(held[zone, name, m], devices) for m in shut}
-                rest = devices - sum(kept.values())
-                if opened and rest > 0:
-                    entries.append(_entry(entry, zone, name, rest, opened))
-                entries.extend(_entry(entry, zone, name, number, (m,)) for m, number in kept.items() if number)
-    if not entries:
-        return None
-    changes = {"budget_usd": left.usd if limits else None, "deadline": left.seconds if limits else None}
-    constraints = job.constraints.model_copy(update=changes)
-    training = job.training.model_copy(update={"steps": left.steps})
-    goal = job.goal if limits else Goal.MINIMIZE_COST
-    return job.model_copy(
-        update={"resources": tuple(entries), "constraints": constraints, "training": training, "goal": goal}
-    )
-
-
-def _entry(entry: Resource, zone: str, accelerator: str, devices: int, markets: tuple[Market, ...]) -> Resource:
-    return entry.model_copy(update={"zones": (zone,), "accelerators": {accelerator: devices}, "markets": markets})
-
-
 def _options(situation: Situation, search: Search, policy: Policy) -> list[Option]:
     options = []
-    same = _replaced(situation)
-    if same is not None and policy is not Policy.ALWAYS:
-        options.append(_option("replace", same, situation))
-    if policy is Policy.NEVER:
-        return options
-    anew = _searched(situation, search, only_survivors=False)
+    anew = None if policy is Policy.NEVER else _searched(situation, search, only_survivors=False)
+    if policy is not Policy.ALWAYS:
+        same = _replaced(situation)
+        if same is not None:
+            options.append(_option("replace", same, situation))
     if anew is not None:
         options.append(_option("re-plan", anew, situation))
     if situation.survivors and policy is Policy.BEST:
@@ -219,15 +133,23 @@ def _options(situation: Situation, search: Search, policy: Policy) -> list[Optio
 
 
 def _replaced(situation: Situation) -> PlanDocument | None:
-    """Return the same plan with new nodes for the lost ones; None where such nodes can't be had."""
-    document, plan = situation.document, situation.document.plan
+    """Return the same plan with new nodes, at the newest prices, for the lost ones; None where none can be had."""
+    document, plan, offers = situation.document, situation.document.plan, situation.offers
     assert plan is not None
     alive = {node.id for node in situation.survivors}
-    if any(node.offer in situation.blocked for node in plan.nodes if node.id not in alive):
+    new = [node for node in plan.nodes if node.id not in alive]
+    if any(Choice.of(offers[node.offer]) in situation.blocked for node in new):
         return None
+    paid = {offer.id: offer for offer in document.inputs.offers}
+    dearer = math.fsum(offers[node.offer].usd_per_hour - paid[node.offer].usd_per_hour for node in new)
+    rest = _for_rest(document, situation)
+    if rest.cost is not None:
+        rest = replace(rest, cost=replace(rest.cost, usd_per_hour=rest.cost.usd_per_hour + dearer))
+    newest = tuple(offers[offer.id] for offer in document.inputs.offers)
     return replace(
-        _for_rest(document, situation),
-        plan=fresh_names(plan, situation.survivors, situation.taken, situation.offers),
+        rest,
+        inputs=replace(document.inputs, offers=newest),
+        plan=fresh_names(plan, situation.survivors, situation.taken, offers),
     )
 
 
@@ -248,7 +170,9 @@ def _for_rest(document: PlanDocument, situation: Situation) -> PlanDocument:
 
 def _searched(situation: Situation, search: Search, *, only_survivors: bool) -> PlanDocument | None:
     for limits in (True, False):
-        job = remaining_job(situation, only_survivors=only_survivors, limits=limits)
+        job = remaining_job(
+            situation.job, situation.devices, situation.left, only_survivors=only_survivors, limits=limits
+        )
         if job is None:
             return None
         document = search(job)

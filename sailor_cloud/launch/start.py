@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 
 from sailor_cloud.clock import Clock
@@ -13,6 +14,7 @@ from sailor_cloud.launch.controller import Controller
 from sailor_cloud.launch.lifetime import life_s
 from sailor_cloud.launch.notify import notifier_from
 from sailor_cloud.launch.options import LaunchOptions, Outcome
+from sailor_cloud.launch.price_watch import refresh_from_providers
 from sailor_cloud.launch.record import generations, read_plan
 from sailor_cloud.launch.replan import Policy, Search
 from sailor_cloud.launch.ssh_fleet import SshFleet
@@ -53,7 +55,8 @@ def run_document(
     folder = RunFolder.create(new_run_id(document.job.name, clock=clock))
     with folder.lock():
         folder.write_document(document)
-        Journal.of(folder, clock).append(Event.RUN_CREATED, job=document.job.name)
+        fallback = options is None or options.fallback
+        Journal.of(folder, clock).append(Event.RUN_CREATED, job=document.job.name, fallback=fallback)
         return _control(folder, document, decoder, observer, clock, options, on_start, search)
 
 
@@ -103,8 +106,11 @@ async def _run(
     on_start: OnStart | None,
     search: Search | None,
 ) -> Outcome:
-    state = fold(read(folder.journal_file))
+    entries = read(folder.journal_file)
+    state = fold(entries)
     started_at = state.created_at or clock.now()
+    # A controller that takes over keeps to what the user asked for at the start.
+    options = replace(options, fallback=all(entry.data.get("fallback", True) for entry in entries))
     context = RunContext(
         folder=folder,
         job_document=document,
@@ -115,8 +121,9 @@ async def _run(
         options=options,
         fleet=SshFleet(folder, clock, options),
         search=search,
-        policy=Policy.BEST if search is not None else Policy.NEVER,
+        policy=Policy.BEST if search is not None and options.fallback else Policy.NEVER,
         notifier=notifier_from(),
+        refresh=refresh_from_providers,
         started_at=started_at,
         expires_at=state.expires_at or started_at + timedelta(seconds=life_s(document)),
     )

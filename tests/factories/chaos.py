@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from factories.quick_search import PRICE, job, search
+from factories.quick_search import PRICE, QuickSearch, job
 from sailor_cloud.errors import TerraformError
 from sailor_cloud.launch.controller import Controller
 from sailor_cloud.launch.options import Ending
@@ -56,11 +56,13 @@ class Storm:
     document: PlanDocument = field(init=False)
     clock: SimulatedClock = field(init=False)
     _dice: random.Random = field(init=False)
+    _search: QuickSearch = field(init=False)
 
     def __post_init__(self) -> None:
         self._dice = random.Random(self.seed)
         dice = random.Random(self.seed + 1_000_000)
         self.clock = SimulatedClock(START)
+        self._search = QuickSearch(self._price)
         goal = {"goal": dice.choice(list(Goal))}
         free = self._search(job(budget_usd=1e6, deadline=1e6).model_copy(update=goal))
         assert free.cost is not None
@@ -92,9 +94,6 @@ class Storm:
     def budget_usd(self) -> float:
         assert self.document.constraints.budget_usd is not None
         return self.document.constraints.budget_usd
-
-    def _search(self, wanted: object) -> PlanDocument:
-        return search(wanted, self._price)  # type: ignore[arg-type]
 
     def _price(self, zone: str, accelerator: str) -> float:
         """Prices move every hour, each place on its own, between 0.6 and 1.8 times the usual."""

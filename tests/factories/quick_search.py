@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date
 
 from factories.documents import document
@@ -60,6 +60,22 @@ def offer(zone: str, accelerator: str, usd_per_hour: float) -> Offer:
         source="test",
         confidence=Confidence.EXAMPLE,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class QuickSearch:
+    """The search as a controller sees it; see `launch.replan.Search`."""
+
+    prices: Prices = lambda zone, accelerator: PRICE[accelerator]
+
+    def __call__(self, wanted: Job) -> PlanDocument:
+        return search(wanted, self.prices)
+
+    def offers(self, wanted: Job) -> tuple[Offer, ...]:
+        kinds = sorted(
+            {(zone, name) for entry in wanted.resources for zone in entry.zones for name in entry.accelerators}
+        )
+        return tuple(offer(*kind, self.prices(*kind)) for kind in kinds)
 
 
 def search(wanted: Job, prices: Prices = lambda zone, accelerator: PRICE[accelerator]) -> PlanDocument:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from factories.quick_search import JOB, job, search
+from factories.quick_search import JOB, QuickSearch, job, search
 from sailor_cloud import resources
 from sailor_cloud.errors import RequestError
 from sailor_cloud.launch.replan import Policy
@@ -33,7 +33,7 @@ def trace(*changes: tuple[float, dict[Place, int]]) -> Trace:
 
 def replayed(market: Trace, policy: Policy = Policy.BEST, **limits: float) -> Replayed:
     document = search(job(**limits))
-    return replay(document, market, decoder=decoder(document.job.model), search=search, policy=policy)
+    return replay(document, market, decoder=decoder(document.job.model), search=QuickSearch(), policy=policy)
 
 
 def test_without_disturbance_a_replay_takes_what_the_plan_says() -> None:

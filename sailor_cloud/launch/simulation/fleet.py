@@ -115,6 +115,8 @@ class SimulatedFleet:
             journal.append(Event.CREATED, resource=NODE, key=one.node.id)
             known = fold(journal.entries()).resource(NODE, one.node.id)
             open_node(ledger, one.node.id, known.data, since=clock.now())
+        for name in refused:
+            journal.append(Event.CREATE_FAILED, resource=NODE, key=name, reason="no capacity")
         await self._wait(max((world.boot_s(one.offer) for one in came), default=0.0), interrupt)
         if refused:
             raise StockoutError(f"no capacity for {', '.join(refused)}")

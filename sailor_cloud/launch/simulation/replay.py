@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from sailor_cloud.launch.simulation.world import World
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Job
+from sailor_cloud.model.offer import Offer
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal
 from sailor_cloud.run.progress import RunProgress
@@ -81,17 +82,21 @@ def at_start(job: Job, trace: Trace) -> Job | None:
     return job.model_copy(update={"resources": tuple(entries)}) if entries else None
 
 
-def remembered(search: Search) -> Search:
-    """Return the search with a memory: policies ask for much the same."""
-    known: dict[str, PlanDocument] = {}
+@dataclass(slots=True)
+class Remembered:
+    """A search with a memory: policies ask for much the same."""
 
-    def remembering(job: Job) -> PlanDocument:
+    search: Search
+    _known: dict[str, PlanDocument] = field(default_factory=dict)
+
+    def __call__(self, job: Job) -> PlanDocument:
         key = job.model_dump_json()
-        if key not in known:
-            known[key] = search(job)
-        return known[key]
+        if key not in self._known:
+            self._known[key] = self.search(job)
+        return self._known[key]
 
-    return remembering
+    def offers(self, job: Job) -> tuple[Offer, ...]:
+        return self.search.offers(job)
 
 
 def replay(

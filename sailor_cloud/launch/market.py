@@ -1,0 +1,68 @@
+"""What a run has learned of the market: what was refused and for how long it is left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sailor_cloud.model.offer import Market, Offer
+from sailor_cloud.run.journal import Entry, Event
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Choice:
+    """What capacity is counted by: an instance type in a zone, on one market."""
+
+    instance_type: str
+    zone: str
+    market: Market
+
+    @classmethod
+    def of(cls, offer: Offer) -> Choice:
+        return cls(offer.instance_type, offer.zone, offer.market)
+
+    def __str__(self) -> str:
+        return f"{self.instance_type} {self.market.value} in {self.zone}"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Choices that could not be had; they are left alone until a moment."""
+
+    choices: frozenset[Choice]
+    until: datetime
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the refusal as a journal holds it."""
+        rows = [[one.instance_type, one.zone, one.market.value] for one in sorted(self.choices)]
+        return {"refused": rows, "until": self.until.isoformat()}
+
+
+# A choice that is refused again is left alone twice as long, up to this many times as long.
+_MOST_PATIENCE = 4
+
+
+def refusal(offers: Iterable[Offer], known: Iterable[Refusal], *, now: datetime, pause_s: float) -> Refusal:
+    """Return what is to be left alone after a refusal of some offers; `known` are the refusals before it."""
+    choices = frozenset(Choice.of(offer) for offer in offers)
+    before = sum(1 for one in known if one.choices & choices)
+    return Refusal(choices, now + timedelta(seconds=pause_s * min(2**before, _MOST_PATIENCE)))
+
+
+def refusals(entries: Iterable[Entry]) -> tuple[Refusal, ...]:
+    """Return the refusals that a journal holds, so that a controller that takes over asks nobody in vain again."""
+    return tuple(
+        Refusal(
+            frozenset(Choice(kind, zone, Market(market)) for kind, zone, market in entry.data["refused"]),
+            datetime.fromisoformat(entry.data["until"]),
+        )
+        for entry in entries
+        if entry.event is Event.NO_CAPACITY and "refused" in entry.data
+    )
+
+
+def blocked(known: Iterable[Refusal], now: datetime) -> frozenset[Choice]:
+    """Return the choices that are left alone at a moment."""
+    return frozenset(choice for one in known if one.until > now for choice in one.choices)

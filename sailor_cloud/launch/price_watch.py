@@ -1,0 +1,66 @@
+"""Asks for new spot prices while a run goes on, so that a re-plan decides by today's and need not wait for them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+from sailor_cloud.errors import SailorError
+from sailor_cloud.launch.context import RunContext
+from sailor_cloud.model.offer import Market, Provider
+
+logger = logging.getLogger(__name__)
+
+# AWS moves spot prices gradually, over hours; Google at most once a day
+# (docs.aws.amazon.com/AWSEC2/latest/UserGuide/using-spot-instances-history.html,
+# cloud.google.com/compute/docs/instances/spot).
+INTERVAL_S = 3600.0
+
+
+@dataclass(slots=True)
+class PriceWatch:
+    """Runs beside everything else; what fails is told once and tried again an hour later."""
+
+    context: RunContext
+    interval_s: float = INTERVAL_S
+    _told: bool = False
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the job may buy what has a price that moves."""
+        context = self.context
+        moving = any(
+            entry.provider is not Provider.LOCAL and Market.SPOT in entry.markets
+            for entry in context.job_document.job.resources
+        )
+        return moving and context.refresh is not None and context.search is not None
+
+    async def run(self) -> None:
+        while self.wanted:
+            await asyncio.sleep(self.interval_s)
+            await self.look()
+
+    async def look(self) -> None:
+        """Refresh once."""
+        context = self.context
+        assert context.search is not None
+        assert context.refresh is not None
+        job = context.job_document.job
+        providers = tuple(sorted({entry.provider for entry in job.resources} - {Provider.LOCAL}))
+        regions = tuple(sorted({offer.region for offer in context.search.offers(job)}))
+        try:
+            await context.fleet.in_background(context.refresh, providers, regions)
+        except SailorError as error:
+            if not self._told:
+                self._told = True
+                context.observer.note(f"spot prices could not be refreshed; the plan goes on with older ones: {error}")
+            logger.info("refresh of spot prices failed: %s", error)
+
+
+def refresh_from_providers(providers: tuple[Provider, ...], regions: tuple[str, ...]) -> None:
+    """Write a new price snapshot for some regions. Raises what `catalog.refresh` raises."""
+    from sailor_cloud.catalog.refresh import refresh
+    from sailor_cloud.clock import SystemClock
+
+    refresh(providers=providers, regions=regions, clock=SystemClock(), progress=lambda what, done, of: None)

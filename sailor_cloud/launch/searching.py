@@ -1,0 +1,60 @@
+"""The planner over the newest prices, for a run that re-plans."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sailor_cloud import catalog, network, planner, resources, workload
+from sailor_cloud.catalog import Catalog
+from sailor_cloud.clock import Clock
+from sailor_cloud.model.decoder import Decoder
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job import Job
+from sailor_cloud.model.offer import Offer
+from sailor_cloud.network import Network
+from sailor_cloud.workload import ComputeProfiles
+
+
+@dataclass(slots=True)
+class CatalogSearch:
+    """See `replan.Search`. Data are read at the first use; prices again after each refresh."""
+
+    decoder: Decoder
+    clock: Clock
+    _catalog: Catalog | None = None
+    _read_from: Path | None = None
+    _rest: tuple[Network, ComputeProfiles] | None = field(default=None)
+
+    def __call__(self, job: Job) -> PlanDocument:
+        if self._rest is None:
+            self._rest = network.load(), workload.profiles.load()
+        links, profiles = self._rest
+        return planner.search(
+            job,
+            catalog=self._newest_catalog(),
+            network=links,
+            profiles=profiles,
+            clock=self.clock,
+            decoder=self.decoder,
+        )
+
+    def offers(self, job: Job) -> tuple[Offer, ...]:
+        prices = self._newest_catalog()
+        return tuple(
+            offer
+            for entry in job.resources
+            for offer in prices.offers(
+                provider=entry.provider,
+                zones=entry.zones,
+                accelerators=entry.accelerators,
+                markets=entry.markets,
+                instance_types=entry.instance_types,
+            )
+        )
+
+    def _newest_catalog(self) -> Catalog:
+        newest = resources.refreshed_prices()
+        if self._catalog is None or newest != self._read_from:
+            self._catalog, self._read_from = catalog.load(), newest
+        return self._catalog
