@@ -87,13 +87,18 @@ def _mean_instead_of_sum(engine: Any) -> None:
 
 def _norm_over_all_holders(engine: Any) -> None:
     sums = engine._gradients
-    sums._buckets = [(group, [replace(part, counts=True) for part in parts]) for group, parts in sums._buckets]
+    sums._buckets = [
+        replace(bucket, parts=tuple(replace(part, counts=True) for part in bucket.parts)) for bucket in sums._buckets
+    ]
 
 
 def _untied_copy(engine: Any) -> None:
     sums = engine._gradients
-    kept = [(group, [part for part in parts if part.parameter != "wte.weight"]) for group, parts in sums._buckets]
-    sums._buckets = [(group, parts) for group, parts in kept if parts]
+    kept = [
+        replace(bucket, parts=tuple(part for part in bucket.parts if part.parameter != "wte.weight"))
+        for bucket in sums._buckets
+    ]
+    sums._buckets = [bucket for bucket in kept if bucket.parts]
 
 
 MUTATIONS: dict[str, Callable[[Any], None]] = {
@@ -111,7 +116,7 @@ def resumption(case: dict[str, Any], spec: RunSpec, rank: int) -> dict[str, Any]
 
     member = Member(spec, rank)
     engine = member.engine()
-    checkpoints = Checkpoints(Path(spec.checkpoint.directory), spec.checkpoint.keep, member.world, member.atoms)
+    checkpoints = Checkpoints(spec.checkpoint.directory, spec.checkpoint.keep, member.world, member.atoms)
     if case.get("damaged") and rank == 0:
         _flip_a_byte(next(Path(spec.checkpoint.directory, case["damaged"]).glob("__1_*")))
     start, _ = checkpoints.latest()

@@ -24,6 +24,7 @@ def calibrate(engine: Engine, place: Place, world: World, alive: Callable[[], No
     for _ in range(_WARM_UP):
         engine.step()
         alive()
+    engine.module.times_layers = True
     engine.module.reset_times()
     steps = []
     for _ in range(_MEASURED):

@@ -22,32 +22,55 @@ from sailor_runtime.training.first_weights import first_weights
 from sailor_runtime.training.gradients import GradientSum
 from sailor_runtime.training.layout import Atom, Place
 from sailor_runtime.training.loss_scale import FIRST_SCALE, LossScale
+from sailor_runtime.training.metrics import ROW_LENGTH, Spent, memory_peak_bytes, spent
 from sailor_runtime.training.precision import Precision
+from sailor_runtime.training.spans import Doing, Span, Spans, total_s
 from sailor_runtime.training.stage import StageModule
 from sailor_runtime.training.tensor_parallel import TensorParallel
+from sailor_runtime.training.transfers import Transfers
 from sailor_runtime.training.weights import MasterWeights
 from sailor_runtime.training.world import World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What one step came to; seconds are this rank's. `flags` are the sums over ranks of what each passed in."""
+    """What one step came to; seconds are this rank's.
+
+    `flags` are the sums over ranks of what each passed in. `rows` say of every rank where the step before went (see
+    metrics.Spent), which they tell each other in this step's sums.
+    """
 
     loss: float
     gradient_norm: float
     flags: tuple[float, ...]
+    rows: tuple[tuple[float, ...], ...]
     learning_rate: float
-    iteration_s: float
-    compute_s: float
-    transfer_s: float
-    sync_s: float
+    spent: Spent
     update_s: float
     skipped: bool = False
+
+    @property
+    def iteration_s(self) -> float:
+        return self.spent.iteration_s
+
+    @property
+    def compute_s(self) -> float:
+        return self.spent.compute_s
+
+    @property
+    def transfer_s(self) -> float:
+        return self.spent.transfer_s
+
+    @property
+    def sync_s(self) -> float:
+        return self.spent.sync_s
 
     @property
     def finite(self) -> bool:
         return math.isfinite(self.loss) and math.isfinite(self.gradient_norm)
 
+
+_NOT_YET = Spent(iteration_s=0.0, compute_s=0.0, transfer_s=0.0, sync_s=0.0, memory_peak_bytes=0.0)
 
 # Stages in the middle need no tokens.
 _NOTHING: Tensor = torch.empty((0, 1), dtype=torch.int64)
@@ -83,8 +106,18 @@ class Engine:
         )
         self.weights.fill(first_weights(spec.model, spec.training.seed))
         self.optimizer = optimizer.build(spec.training, [piece.value for piece in self.weights.pieces])
-        self._gradients = GradientSum(world.rank, atoms, self.module, world.group)
-        self._executor = Executor(self._pipeline, place.stage, place.tp_index, self.module)
+        self._gradients = GradientSum(world.rank, spec.model, atoms, self.module, world.group)
+        self._spans = Spans(device.torch_device)
+        self._spent = _NOT_YET
+        self._shape = (self._pipeline.microbatch_size, spec.training.sequence_length, spec.model.hidden_size)
+        transfers = Transfers(self._pipeline, place.stage, place.tp_index, world.directions, device.torch_device)
+        wire_s = transfers.connect(self._shape, self.module.dtype)
+        self._wire_s = {
+            doing: wire_s[direction]
+            for doing, direction in ((Doing.RECEIVE_ACTIVATION, 1), (Doing.RECEIVE_GRADIENT, -1))
+            if direction in wire_s
+        }
+        self._executor = Executor(self._pipeline, place.stage, self.module, transfers, self._spans)
         # One rank per pipeline reports the loss of its last stage.
         self._reports_loss = self._executor.is_last and place.tp_index == 0
 
@@ -98,40 +131,60 @@ class Engine:
         Under loss scaling an infinite gradient is expected now and then: such a step is skipped, its samples count.
         """
         started = time.perf_counter()
-        training = self.spec.training
+        self._spans.begin()
+        self._gradients.clear()
         self.module.clear_gradients()
-        shape = (self._pipeline.microbatch_size, training.sequence_length, self.spec.model.hidden_size)
-        loss = self._executor.run(self._microbatch, shape, self.module.dtype)
-        summing = time.perf_counter()
-        squares = self._gradients.run()
-        totals = torch.stack([squares, loss if self._reports_loss else torch.zeros_like(loss)])
-        totals = torch.cat([totals, torch.tensor(list(flags), dtype=torch.float64)]).to(self._device.torch_device)
-        dist.all_reduce(totals, group=self._world.everyone)
-        norm = totals[0].sqrt().item() / self.scale.scale
-        updating = time.perf_counter()
-        rate = optimizer.learning_rate(training, self.next_step)
+        loss = self._executor.run(self._microbatch, self._shape, self.module.dtype, self._gradients.layer_done)
+        with self._spans.during(Doing.SYNC):
+            squares = self._gradients.finish()
+            totals = self._totals(squares, loss, flags)
+        self._spans.share()
+        rows = totals[2 + len(flags) :]
+        norm = math.sqrt(totals[0]) / self.scale.scale
         result = Step(
-            loss=totals[1].item() / self.scale.scale,
+            loss=totals[1] / self.scale.scale,
             gradient_norm=norm,
-            flags=tuple(totals[2:].tolist()),
-            learning_rate=rate,
-            iteration_s=0.0,
-            compute_s=self._executor.compute_s,
-            transfer_s=self._executor.transfer_s,
-            sync_s=updating - summing,
+            flags=tuple(totals[2 : 2 + len(flags)]),
+            rows=tuple(tuple(rows[i : i + ROW_LENGTH]) for i in range(0, len(rows), ROW_LENGTH)),
+            learning_rate=optimizer.learning_rate(self.spec.training, self.next_step),
+            spent=_NOT_YET,
             update_s=0.0,
         )
         overflowed = math.isfinite(result.loss) and not math.isfinite(norm)
         result = replace(result, skipped=self.scale.dynamic and overflowed)
-        if result.finite:
-            self._update(norm, rate)
-            self.updates += 1
+        with self._spans.during(Doing.UPDATE):
+            if result.finite:
+                self._update(norm, result.learning_rate)
+                self.updates += 1
         if result.finite or result.skipped:
             self.scale.update(overflowed=result.skipped)
             self.next_step += 1
-        ended = time.perf_counter()
-        update_s = ended - updating
-        return replace(result, iteration_s=ended - started, update_s=update_s, compute_s=result.compute_s + update_s)
+        return self._timed(result, started)
+
+    @property
+    def spans(self) -> list[Span]:
+        """What this rank did in the last step."""
+        return self._spans.read()
+
+    def exchange(self) -> tuple[tuple[float, ...], ...]:
+        """Return the rows of the last step now, for those who will not take another; a collective."""
+        rows = self._totals(torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64), ())[2:]
+        return tuple(tuple(rows[i : i + ROW_LENGTH]) for i in range(0, len(rows), ROW_LENGTH))
+
+    def _totals(self, squares: Tensor, loss: Tensor, flags: Sequence[float]) -> list[float]:
+        """Return the sums over all ranks of squares, loss and flags, then each rank's row, in one message."""
+        rows = [0.0] * (self._world.size * ROW_LENGTH)
+        rows[self._world.rank * ROW_LENGTH : (self._world.rank + 1) * ROW_LENGTH] = self._spent.row()
+        own = [squares.item(), loss.item() if self._reports_loss else 0.0, *flags, *rows]
+        totals = torch.tensor(own, dtype=torch.float64, device=self._device.torch_device)
+        dist.all_reduce(totals, group=self._world.everyone)
+        return totals.tolist()
+
+    def _timed(self, step: Step, started: float) -> Step:
+        spans = self._spans.read()
+        iteration_s = time.perf_counter() - started
+        self._spent = spent(spans, iteration_s, self._wire_s, memory_peak_bytes(self._device.torch_device))
+        return replace(step, spent=self._spent, update_s=total_s(spans, Doing.UPDATE))
 
     def _update(self, norm: float, rate: float) -> None:
         limit = self.spec.training.gradient_clipping

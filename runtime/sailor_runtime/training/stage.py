@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -76,6 +77,8 @@ class StageModule:
         self.dtype = dtype
         self.forward_s = dict.fromkeys(self.layers, 0.0)
         self.backward_s = dict.fromkeys(self.layers, 0.0)
+        # Timing layers on a CUDA device makes each wait for the device, so only calibration asks for it.
+        self.times_layers = device.torch_device.type == "cpu"
         self._recompute = stage.recompute
         self._device = device
         self._decoder = Decoder(model, self.parameters, parallel)
@@ -111,7 +114,7 @@ class StageModule:
         """Run the layers on a microbatch; `value` is None on the first stage."""
         activation = Activation(microbatch=microbatch)
         for layer in self.layers:
-            started = time.perf_counter()
+            started = self._now()
             value = None if value is None else value.detach().requires_grad_()
             activation.inputs.append(value)
             for _ in range(self._device.kernel_runs):
@@ -119,17 +122,20 @@ class StageModule:
                     output = self._decoder.layer(layer, value, microbatch)
             activation.outputs.append(None if self._recompute else output)
             value = output
-            self.forward_s[layer] += time.perf_counter() - started
+            self.forward_s[layer] += self._now() - started
         activation.result = None if value is None else value.detach()
         return activation
 
-    def backward(self, activation: Activation, gradient: Tensor | None) -> Tensor | None:
+    def backward(
+        self, activation: Activation, gradient: Tensor | None, layer_done: Callable[[int], None] | None = None
+    ) -> Tensor | None:
         """Add the microbatch's gradients to the parameters and return the gradient of the stage's input.
 
-        gradient: of the stage's output; None on the last stage, whose output is the loss.
+        gradient: of the stage's output; None on the last stage, whose output is the loss. layer_done: called with each
+        layer after its pass, last layer first.
         """
         for layer in reversed(self.layers):
-            started = time.perf_counter()
+            started = self._now()
             value, output = activation.inputs.pop(), activation.outputs.pop()
             if output is None:
                 for _ in range(self._device.kernel_runs):
@@ -142,8 +148,15 @@ class StageModule:
             output.backward(gradient)
             self._add_to_sums(layer)
             gradient = None if value is None else value.grad
-            self.backward_s[layer] += time.perf_counter() - started
+            self.backward_s[layer] += self._now() - started
+            if layer_done is not None:
+                layer_done(layer)
         return gradient
+
+    def _now(self) -> float:
+        if self.times_layers and self._device.torch_device.type == "cuda":
+            torch.cuda.synchronize(self._device.torch_device)
+        return time.perf_counter()
 
     @torch.no_grad()
     def _add_to_sums(self, layer: int) -> None:

@@ -32,6 +32,10 @@ class World:
         # A collective: every rank creates every group, in the same order. A new group would not inherit the timeout.
         self._groups = {ranks: dist.new_group(list(ranks), timeout=_TIMEOUT) for ranks in members}
         self.everyone = dist.new_group(timeout=_TIMEOUT)
+        # Activations and gradients of a cut travel at once. gloo keeps them apart by tags, NCCL needs two groups.
+        self.directions: tuple[dist.ProcessGroup | None, dist.ProcessGroup | None] = (None, None)
+        if backend == "nccl":
+            self.directions = (dist.new_group(timeout=_TIMEOUT), dist.new_group(timeout=_TIMEOUT))
 
     def group(self, ranks: tuple[int, ...]) -> dist.ProcessGroup | None:
         """Return the group of some ranks, None for a single one."""

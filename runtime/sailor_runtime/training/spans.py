@@ -1,0 +1,95 @@
+"""What one rank did during an iteration, as spans on the clock of its device."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import torch
+
+
+class Doing(StrEnum):
+    """What a span was spent on; the names are those of the simulator's timeline."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    RECEIVE_ACTIVATION = "receive_activation"
+    RECEIVE_GRADIENT = "receive_gradient"
+    SEND = "send"
+    SYNC = "sync"
+    UPDATE = "update"
+
+
+WAITING = (Doing.RECEIVE_ACTIVATION, Doing.RECEIVE_GRADIENT)
+
+
+class Span(NamedTuple):
+    """Seconds count from the last moment that all ranks shared; `microbatch` is -1 where there is none."""
+
+    doing: Doing
+    microbatch: int
+    start_s: float
+    end_s: float
+
+    @property
+    def seconds(self) -> float:
+        return self.end_s - self.start_s
+
+
+class Spans:
+    """The spans of one iteration.
+
+    On a processor a mark is a time; on a CUDA device it is an event in the stream, because the calls return long before
+    the work is done. Reading events waits for the device, so `read` belongs where the device is idle anyway.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._on_device = device.type == "cuda"
+        self._marks: list[tuple[Doing, int, Any, Any]] = []
+        self._shared = self._zero = self.mark()
+
+    def begin(self) -> None:
+        self._marks.clear()
+        self._zero = self._shared
+
+    def share(self) -> None:
+        """Note a moment that all ranks pass together, from which the spans of the next iteration count."""
+        self._shared = self.mark()
+
+    def mark(self) -> Any:
+        """Return the time that it is now for the device."""
+        if not self._on_device:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def note(self, doing: Doing, microbatch: int, start: Any) -> None:
+        """Record that the time from a mark until now went into something."""
+        self._marks.append((doing, microbatch, start, self.mark()))
+
+    @contextmanager
+    def during(self, doing: Doing, microbatch: int = -1) -> Iterator[None]:
+        start = self.mark()
+        yield
+        self.note(doing, microbatch, start)
+
+    def read(self) -> list[Span]:
+        """Return the spans so far in order of their ends."""
+        if not self._on_device:
+            zero = self._zero
+            return [Span(doing, m, start - zero, end - zero) for doing, m, start, end in self._marks]
+        if self._marks:
+            self._marks[-1][3].synchronize()
+        return [
+            Span(doing, m, self._zero.elapsed_time(start) / 1e3, self._zero.elapsed_time(end) / 1e3)
+            for doing, m, start, end in self._marks
+        ]
+
+
+def total_s(spans: list[Span], *doings: Doing) -> float:
+    """Return the seconds spent on some things."""
+    return sum(span.seconds for span in spans if span.doing in doings)
