@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from sailor_cloud.planner.goals import TIE, Figure, Target
 from sailor_cloud.planner.kinds import Kinds
+from sailor_cloud.planner.programme import linear
 from sailor_cloud.simulator import startup_s
 from sailor_cloud.units import SECONDS_PER_HOUR
 
@@ -40,8 +41,6 @@ def device_seconds(kinds: Kinds, usable: Bools) -> Floats:
 
 def work_bound_s(kinds: Kinds, usable: Bools) -> float:
     """Return seconds that no iteration undercuts: all devices at work all the time, layers shared out at will."""
-    from scipy.optimize import linprog
-
     work = device_seconds(kinds, usable)
     rows = [row for row in range(len(work)) if np.isfinite(work[row]).all()]
     if not rows:
@@ -55,18 +54,11 @@ def work_bound_s(kinds: Kinds, usable: Bools) -> float:
         busy[r, r * layers : (r + 1) * layers] = work[row]
         busy[r, -1] = -limits[r]
     done = np.hstack([np.tile(np.eye(layers), len(rows)), np.zeros((layers, 1))])
+    batch = float(kinds.space.batch)
     cost = np.zeros(count + 1)
     cost[-1] = 1.0
-    result = linprog(
-        cost,
-        A_ub=busy,
-        b_ub=np.zeros(len(rows)),
-        A_eq=done,
-        b_eq=np.full(layers, float(kinds.space.batch)),
-        bounds=(0, None),
-        method="highs",
-    )
-    return float(result.fun)
+    solved = linear(cost, np.vstack([busy, -done]), np.concatenate([np.zeros(len(rows)), np.full(layers, -batch)]))
+    return float("inf") if solved is None else solved.cost
 
 
 def goal_bound(kinds: Kinds, target: Target, usable: Bools | None = None) -> float:

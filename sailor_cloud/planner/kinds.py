@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 # A microbatch size must make a sample of some kind faster by this share.
-_WORTH = 0.01
+_WORTH = 0.02
 
 # Longer pipelines than this are not looked at in large problems.
 MAX_STAGES = 8
@@ -57,6 +57,7 @@ class Kinds:
     space: Space
     members: tuple[Kind, ...]
     _times: dict[int, StageTimes | None] = field(default_factory=dict)
+    _sizes: list[int] | None = None
 
     @classmethod
     def of(cls, space: Space) -> Kinds:
@@ -82,17 +83,20 @@ class Kinds:
 
     def sizes(self) -> list[int]:
         """Return the microbatch sizes worth looking at: powers of two until a sample gets no faster or none fits."""
+        if self._sizes is not None:
+            return self._sizes
         found: list[int] = []
         fastest = np.full(len(self.members), np.inf)
         for size in (2**power for power in range(self.space.batch.bit_length())):
-            if size > self.space.batch or self.times(size) is None:
+            if size > self.space.batch:
                 break
             tables = [self.space.table(kind.pool, kind.tp, size, recompute=False) for kind in self.members]
             each = np.array([float(table.compute_s(0, table.layers)) / size for table in tables])
-            if found and (each > fastest * (1.0 - _WORTH)).all():
+            if (found and (each > fastest * (1.0 - _WORTH)).all()) or self.times(size) is None:
                 break
             found.append(size)
             fastest = np.minimum(fastest, each)
+        self._sizes = found
         return found
 
     @property
@@ -108,15 +112,14 @@ class Kinds:
         shape = (self.max_stages, count, layers + 1, layers + 1)
         compute, again = np.full(shape, np.inf), np.zeros(shape, dtype=bool)
         update = np.zeros(shape[1:])
+        held = np.arange(1, self.max_stages + 1)[:, None, None]
         for k, kind in enumerate(self.members):
             for recompute in (True, False):
                 table = space.table(kind.pool, kind.tp, size, recompute=recompute)
-                seconds = table.compute_s(first, end)
-                for held in range(1, self.max_stages + 1):
-                    used = table.memory_bytes(first, end, in_flight=held, replicas=2)
-                    fits = (used <= table.limit_bytes) & ~empty
-                    compute[held - 1, k] = np.where(fits, seconds, compute[held - 1, k])
-                    again[held - 1, k] = np.where(fits, recompute, again[held - 1, k])
+                used = table.memory_bytes(first, end, in_flight=held, replicas=2)
+                fits = (used <= table.limit_bytes) & ~empty
+                compute[:, k][fits] = np.broadcast_to(table.compute_s(first, end), fits.shape)[fits]
+                again[:, k][fits] = recompute
             update[k] = np.where(empty, np.inf, table.update_s(first, end))
         if not np.isfinite(compute).any():
             return None

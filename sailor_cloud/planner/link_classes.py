@@ -38,12 +38,18 @@ def link_classes(kinds: Kinds) -> list[tuple[Link, frozenset[int]]]:
     return [(link, members) for members, link in classes.items()]
 
 
-def slowest_link(kinds: Kinds, members: frozenset[int]) -> Link:
-    """Return the slowest link between nodes of some kinds, over as many pairs as the least tp."""
+def slowest_link(kinds: Kinds, members: frozenset[int], *, stages: int = 1) -> Link:
+    """Return the slowest link between nodes of some kinds, over as many pairs as the least tp.
+
+    Pipelines of so many stages stand on nodes together as far as they fit, and their rings share the network card.
+    """
     space = kinds.space
     pairs = min(kinds.members[k].tp for k in members)
     pools = sorted({kinds.members[k].pool for k in members})
-    links = [space.link(a, b, same_node=False, pairs=pairs) for a in pools for b in pools]
+    flows = {pool: max(1, min(stages, space.pools[pool].devices // pairs)) for pool in pools}
+    links = [
+        space.link(a, b, same_node=False, pairs=pairs, flows=max(flows[a], flows[b])) for a in pools for b in pools
+    ]
     message = space.scenario.execution.bucket_bytes / TYPICAL_PIPELINES
     return max(links, key=lambda link: link.transfer_s(message))
 

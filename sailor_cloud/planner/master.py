@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sailor_cloud.planner.columns import Column
+from sailor_cloud.planner.programme import integer, linear
 from sailor_cloud.planner.space import Space
 
 Floats = NDArray[np.float64]
@@ -63,28 +64,19 @@ class Master:
 
         seconds: schedule time of an iteration, gradient sync and optimizer step taken off.
         """
-        from scipy.optimize import linprog
-
         value = self._value(columns, seconds)
         if not (value > 0).any():
             return None
         cost = self._cost(columns, value, seconds)
         rows, limits = self._rows(columns, pipelines)
-        result = linprog(
-            cost,
-            A_ub=np.vstack([rows, -value[None]]),
-            b_ub=np.concatenate([limits, [-float(self.batch)]]),
-            bounds=(0, None),
-            method="highs",
-        )
-        if result.status != 0:
+        solved = linear(cost, np.vstack([rows, -value[None]]), np.concatenate([limits, [-float(self.batch)]]))
+        if solved is None:
             return None
-        prices = -np.asarray(result.ineqlin.marginals)
         return Mix(
-            usd_per_hour=float(result.fun),
-            pipelines=float(result.x.sum()),
-            device_price=prices[: len(self.devices)],
-            batch_price=float(prices[-1]),
+            usd_per_hour=solved.cost,
+            pipelines=float(solved.amounts.sum()),
+            device_price=solved.prices[: len(self.devices)],
+            batch_price=float(solved.prices[-1]),
         )
 
     def whole(self, columns: Sequence[Column], seconds: float, pipelines: int) -> tuple[Column, ...] | None:
@@ -92,8 +84,6 @@ class Master:
 
         A pipeline may leave out microbatches; how many are left out of each size is a variable, too.
         """
-        from scipy.optimize import Bounds, LinearConstraint, milp
-
         relaxed = self.relaxed(columns, seconds, pipelines)
         if relaxed is None:
             return None
@@ -107,21 +97,24 @@ class Master:
         distinct = np.unique(sizes)
         spare = (sizes[None] == distinct[:, None]) * (value[kept] / sizes - 1)
         slack = -np.eye(len(distinct))
-        constraints = [
-            LinearConstraint(np.hstack([rows[:, kept], np.zeros((len(rows), len(distinct)))]), -np.inf, limits),
-            LinearConstraint(np.hstack([value[kept], -distinct])[None], self.batch, self.batch),
-            LinearConstraint(np.hstack([spare, slack]), 0, np.inf),
-        ]
-        result = milp(
-            np.concatenate([cost[kept], np.zeros(len(distinct))]),
-            constraints=constraints,
-            integrality=np.ones(len(kept) + len(distinct)),
-            bounds=Bounds(0, np.inf),
-            options={"node_limit": INTEGER_NODES, "mip_rel_gap": 1e-3},
+        blocks = np.vstack(
+            [
+                np.hstack([rows[:, kept], np.zeros((len(rows), len(distinct)))]),
+                np.concatenate([value[kept], -distinct])[None],
+                np.hstack([spare, slack]),
+            ]
         )
-        if result.x is None:
+        counts = integer(
+            np.concatenate([cost[kept], np.zeros(len(distinct))]),
+            blocks,
+            np.concatenate([np.full(len(rows), -np.inf), [self.batch], np.zeros(len(distinct))]),
+            np.concatenate([limits, [self.batch], np.full(len(distinct), np.inf)]),
+            nodes=INTEGER_NODES,
+            gap=1e-3,
+        )
+        if counts is None:
             return None
-        counts = np.rint(result.x[: len(kept)]).astype(int)
+        counts = counts[: len(kept)].astype(int)
         return tuple(columns[index] for index, count in zip(kept, counts, strict=True) for _ in range(count))
 
     def _value(self, columns: Sequence[Column], seconds: float) -> Floats:

@@ -1,0 +1,86 @@
+"""Linear and integer programmes, solved by HiGHS."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solution:
+    """The optimum. `prices`: what a unit more of each row's limit would take off the cost, at least 0."""
+
+    cost: float
+    amounts: Floats
+    prices: Floats
+
+
+def linear(cost: Floats, rows: Floats, limits: Floats) -> Solution | None:
+    """Minimise cost @ x over x >= 0 with rows @ x <= limits; None where there is no such x."""
+    highs = _passed(cost, rows, np.full(len(limits), -np.inf), limits)
+    highs.run()
+    if not _is_optimal(highs):
+        return None
+    found = highs.getSolution()
+    return Solution(
+        cost=float(highs.getInfo().objective_function_value),
+        amounts=np.array(found.col_value),
+        prices=np.maximum(0.0, -np.array(found.row_dual)),
+    )
+
+
+def integer(cost: Floats, rows: Floats, least: Floats, most: Floats, *, nodes: int, gap: float) -> Floats | None:
+    """Minimise cost @ x over whole x >= 0 with least <= rows @ x <= most.
+
+    The search tree ends after `nodes` nodes, or when the best x is within a share `gap` of the bound; None where
+    none was found by then.
+    """
+    import highspy
+
+    highs = _passed(cost, rows, least, most)
+    kinds = np.full(len(cost), 1, dtype=np.uint8)
+    highs.changeColsIntegrality(len(cost), np.arange(len(cost), dtype=np.int32), kinds)
+    highs.setOptionValue("mip_max_nodes", nodes)
+    highs.setOptionValue("mip_rel_gap", gap)
+    highs.run()
+    primal = highs.getInfo().primal_solution_status
+    if primal != highspy.SolutionStatus.kSolutionStatusFeasible:
+        return None
+    amounts: Floats = np.rint(np.array(highs.getSolution().col_value))
+    return amounts
+
+
+def _passed(cost: Floats, rows: Floats, least: Floats, most: Floats) -> Any:
+    """Return a solver with the programme in it, columns compressed."""
+    import highspy
+
+    solver: Any = highspy.Highs
+    highs = solver()
+    for name, value in (("output_flag", False), ("threads", 1), ("random_seed", 0)):
+        highs.setOptionValue(name, value)
+    programme = highspy.HighsLp()
+    programme.num_row_, programme.num_col_ = rows.shape
+    programme.col_cost_ = cost
+    programme.col_lower_ = np.zeros(len(cost))
+    programme.col_upper_ = np.full(len(cost), highspy.kHighsInf)
+    programme.row_lower_ = least
+    programme.row_upper_ = most
+    columns = rows.T
+    filled = columns != 0.0
+    programme.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+    programme.a_matrix_.start_ = np.concatenate([[0], np.cumsum(filled.sum(axis=1))]).astype(np.int32)
+    programme.a_matrix_.index_ = np.nonzero(filled)[1].astype(np.int32)
+    programme.a_matrix_.value_ = columns[filled]
+    highs.passModel(programme)
+    return highs
+
+
+def _is_optimal(highs: Any) -> bool:
+    import highspy
+
+    return bool(highs.getModelStatus() == highspy.HighsModelStatus.kOptimal)

@@ -1,0 +1,149 @@
+"""What settings promise: the best mix of fractions of pipelines, by linear programmes over iteration times."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sailor_cloud.planner.columns import Column
+from sailor_cloud.planner.goals import Figure, Target
+from sailor_cloud.planner.master import Master
+from sailor_cloud.planner.settings import Setting, Settings
+from sailor_cloud.planner.space import Space
+from sailor_cloud.simulator import startup_s, teardown_s
+from sailor_cloud.units import SECONDS_PER_HOUR
+
+Floats = NDArray[np.float64]
+
+# Steps between times of an iteration, and how often the step around the best is halved.
+_TIME_STEP = 2.0
+_HALVINGS = 5
+_MOST_STEPS = 40
+# Times without anything better after which a setting is left.
+_STALE = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """What a setting promises by its linear programme, with how many pipelines and at which iteration time."""
+
+    value: float
+    iteration_s: float
+    pipelines: int
+    setting: Setting
+
+
+@dataclass
+class Promises:
+    """Judges settings for one target."""
+
+    space: Space
+    target: Target
+    settings: Settings
+    master: Master = field(init=False)
+    fixed_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.master = Master.of(self.space, counts_nodes=self.target.goal is Figure.NODES)
+        providers = {pool.offer.provider for pool in self.space.pools}
+        self.fixed_s = min(startup_s(provider) + teardown_s(provider) for provider in providers)
+
+    @property
+    def soonest(self) -> bool:
+        return self.target.goal in (Figure.ITERATION_S, Figure.DURATION_S)
+
+    def of(self, setting: Setting, least_s: float, best: float) -> Promise | None:
+        """Return the best point of a setting over times of an iteration, or None if none is better than `best`."""
+        columns = self.settings.columns_of(setting)
+        if not columns:
+            return None
+        start = least_s + self.settings.sync_s(setting, 2)
+        judge = self._soonest if self.soonest else self._cheapest
+        return judge(setting, columns, start, best)
+
+    def _soonest(self, setting: Setting, columns: list[Column], start: float, best: float) -> Promise | None:
+        low, high = start, self._seconds_of(best) * (1 - 1e-6) if np.isfinite(best) else start
+        found: Promise | None = None
+        for _ in range(_MOST_STEPS):
+            promise = self._at(setting, columns, high)
+            if promise is not None:
+                found = promise
+                break
+            if np.isfinite(best) or self._hopeless(high):
+                return None
+            low, high = high, high * _TIME_STEP
+        if found is None:
+            return None
+        for _ in range(_HALVINGS):
+            middle = math.sqrt(low * high) if low > 0 else 0.5 * high
+            promise = self._at(setting, columns, middle)
+            if promise is None:
+                low = middle
+            else:
+                high, found = middle, promise
+        return found
+
+    def _cheapest(self, setting: Setting, columns: list[Column], start: float, best: float) -> Promise | None:
+        found: Promise | None = None
+        seconds, stale = start, 0
+        for _ in range(_MOST_STEPS):
+            promise = self._at(setting, columns, seconds)
+            if promise is not None and promise.value < min(best, np.inf if found is None else found.value):
+                found, stale = promise, 0
+            elif promise is not None:
+                stale += 1
+            if stale == _STALE or self._hopeless(seconds):
+                break
+            seconds *= _TIME_STEP
+        return found
+
+    def _at(self, setting: Setting, columns: list[Column], seconds: float) -> Promise | None:
+        """Return what a setting promises at an iteration time, or None if it can't keep the limits there.
+
+        The number of pipelines follows from the mix; a smaller one is tried where their sums would take too long.
+        """
+        most = len(columns) * self.space.batch
+        free = self.master.relaxed(columns, seconds - self.settings.sync_s(setting, 2), most)
+        if free is None or not self.keeps(seconds, free.usd_per_hour, setting.sync_usd):
+            return None
+        wanted = max(1, math.ceil(free.pipelines - 1e-6))
+        for pipelines in sorted({max(1, math.ceil(wanted * share)) for share in (1.25, 1.0, 0.6)}, reverse=True):
+            mixed = self.master.relaxed(columns, seconds - self.settings.sync_s(setting, pipelines), pipelines)
+            if mixed is not None:
+                value = float(self.target.value(self.figures(seconds, mixed.usd_per_hour, setting.sync_usd)))
+                found = Promise(value=value, iteration_s=seconds, pipelines=pipelines, setting=setting)
+                return found if np.isfinite(value) else None
+        return None
+
+    def figures(self, iteration_s: float, usd_per_hour: float, sync_usd: float = 0.0) -> dict[Figure, Floats]:
+        """Return the figures of a mix; under the goal of fewest nodes, its `usd_per_hour` is their number."""
+        steps = self.space.scenario.job.training.steps or 1
+        duration = steps * iteration_s + self.fixed_s
+        egress_per_hour = sync_usd * SECONDS_PER_HOUR / iteration_s
+        values = {
+            Figure.ITERATION_S: iteration_s,
+            Figure.DURATION_S: duration,
+            Figure.TOTAL_USD: duration * usd_per_hour / SECONDS_PER_HOUR + steps * sync_usd,
+            Figure.USD_PER_ITERATION: iteration_s * usd_per_hour / SECONDS_PER_HOUR + sync_usd,
+            Figure.USD_PER_HOUR: usd_per_hour + egress_per_hour,
+            Figure.NODES: usd_per_hour,
+        }
+        return {figure: np.array(value) for figure, value in values.items()}
+
+    def keeps(self, seconds: float, usd_per_hour: float, sync_usd: float) -> bool:
+        """Return whether a mix keeps all limits."""
+        return bool(self.target.feasible(self.figures(seconds, usd_per_hour, sync_usd)).all())
+
+    def _seconds_of(self, value: float) -> float:
+        """Return the iteration time at which the goal, a time, has a value."""
+        if self.target.goal is Figure.ITERATION_S:
+            return value
+        return (value - self.fixed_s) / (self.space.scenario.job.training.steps or 1)
+
+    def _hopeless(self, seconds: float) -> bool:
+        """Return whether even the cheapest node alone breaks a limit when iterations take so long."""
+        cheapest = min(rate.expected for rate in self.space.rates)
+        return not self.keeps(seconds, cheapest, 0.0)

@@ -1,0 +1,153 @@
+"""Settings: a cut of the layers and a set of kinds, within which pipelines are mixed at a known time of their sums."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise, product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sailor_cloud.network import Link
+from sailor_cloud.planner.chains import Chain, Lanes, cheapest_chains
+from sailor_cloud.planner.columns import Column, column
+from sailor_cloud.planner.fixed_cut import chains_over
+from sailor_cloud.planner.kinds import Kinds
+from sailor_cloud.planner.link_classes import link_classes, ring_usd_per_byte, slowest_link
+from sailor_cloud.simulator import gradient_sync_s
+
+Floats = NDArray[np.float64]
+
+# Bottlenecks looked at per microbatch size; cuts per number of stages.
+BOTTLENECKS = 16
+_CUTS_PER_STAGES = 5
+# How much cheaper a row's devices are made to find pipelines that stand in it.
+_DISCOUNT = 0.2
+# With more rows than this, free chains are priced for a few rows at a time only.
+_ROWS_PRICED = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A cut, the kinds that may be used and the slowest link among them; `bytes_each` are the sums of the
+    stages, `sync_usd` their egress per iteration if all zones of the kinds are used."""
+
+    cut: tuple[int, ...]
+    members: frozenset[int]
+    link: Link
+    bytes_each: Floats
+    sync_usd: float
+
+
+@dataclass
+class Settings:
+    """The settings of a space, and the pipelines known for each cut."""
+
+    kinds: Kinds
+    columns: dict[tuple[int, ...], dict[Chain, Column]] = field(default_factory=dict)
+    _syncs: dict[tuple[tuple[int, ...], Link, int], float] = field(default_factory=dict)
+    _links: dict[tuple[frozenset[int], int], Link] = field(default_factory=dict)
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        return self.kinds.sizes()
+
+    def every(self) -> list[Setting]:
+        """Return every cut that free chains prefer with every set of kinds that may sum their gradients together."""
+        classes = [members for _, members in link_classes(self.kinds)]
+        found = []
+        for cut in self._cuts():
+            table = self._bytes(cut)
+            for members in classes:
+                found.append(
+                    Setting(
+                        cut=cut,
+                        members=members,
+                        link=self._link(members, len(cut) - 1),
+                        bytes_each=table,
+                        sync_usd=float(table.sum()) * ring_usd_per_byte(self.kinds, members),
+                    )
+                )
+        return found
+
+    def sync_s(self, setting: Setting, pipelines: int) -> float:
+        """Return the seconds of the longest sum if so many pipelines take part."""
+        key = (setting.cut, setting.link, pipelines)
+        if key not in self._syncs:
+            bucket = self.kinds.space.scenario.execution.bucket_bytes
+            each = gradient_sync_s(setting.bytes_each, pipelines, setting.link, bucket_bytes=bucket)
+            self._syncs[key] = float(np.max(each))
+        return self._syncs[key]
+
+    def columns_of(self, setting: Setting) -> list[Column]:
+        """Return a cut's columns that use the setting's kinds only."""
+        if setting.cut not in self.columns:
+            self.columns[setting.cut] = {}
+            for size in self.sizes:
+                self.add(setting.cut, size, self._first_lanes(size, setting.cut))
+        return [found for found in self.columns[setting.cut].values() if setting.members.issuperset(found.chain.kinds)]
+
+    def add(self, cut: tuple[int, ...], size: int, lanes: Lanes) -> bool:
+        """Enter the cheapest chains of some lanes over a cut; False if all of them are known."""
+        times = self.kinds.times(size)
+        assert times is not None
+        known = self.columns[cut]
+        before = len(known)
+        for chain in chains_over(self.kinds, times, cut, lanes) if len(lanes.bottleneck_s) else ():
+            if chain not in known:
+                known[chain] = column(self.kinds, chain)
+        return len(known) > before
+
+    def _link(self, members: frozenset[int], stages: int) -> Link:
+        """Return the slowest link of a ring, its card shared with the other stages that stand on the node."""
+        key = (members, stages)
+        if key not in self._links:
+            self._links[key] = slowest_link(self.kinds, members, stages=stages)
+        return self._links[key]
+
+    def _bytes(self, cut: tuple[int, ...]) -> Floats:
+        first = self.kinds.members[0]
+        table = self.kinds.space.table(first.pool, first.tp, 1, recompute=False)
+        return np.asarray(table.gradient_bytes(np.array(cut[:-1]), np.array(cut[1:])), dtype=np.float64)
+
+    def _cuts(self) -> list[tuple[int, ...]]:
+        """Return the cuts that free chains prefer, the most frequent of each number of stages."""
+        seen: Counter[tuple[int, ...]] = Counter()
+        layers = self.kinds.space.layers
+        allowed = np.ones((len(self.kinds), layers + 1, layers + 1), dtype=bool)
+        for size in self.sizes:
+            times = self.kinds.times(size)
+            assert times is not None
+            lanes = self._first_lanes(size, None)
+            if len(lanes.bottleneck_s):
+                chains = cheapest_chains(self.kinds, times, allowed, lanes).chains
+                seen.update(chain.cut for chain in chains if chain is not None)
+        stages: dict[int, list[tuple[int, ...]]] = {}
+        for cut, _ in sorted(seen.items(), key=lambda entry: (-entry[1], entry[0])):
+            stages.setdefault(len(cut) - 1, []).append(cut)
+        return [cut for count in sorted(stages) for cut in stages[count][:_CUTS_PER_STAGES]]
+
+    def _first_lanes(self, size: int, cut: tuple[int, ...] | None) -> Lanes:
+        """Return lanes without prices from a master: devices equal, and each row's at a discount."""
+        times = self.kinds.times(size)
+        assert times is not None
+        rows = len(self.kinds.space.candidates.rows)
+        if cut is None:
+            busy = times.compute_s[0]
+        else:
+            busy = np.stack([times.compute_s[0, :, first, end] for first, end in pairwise(cut)])
+        finite = busy[np.isfinite(busy)]
+        if not finite.size:
+            return Lanes(bottleneck_s=np.zeros(0), fill_price=np.zeros(0), device_price=np.zeros((rows, 0)))
+        bottleneck = np.geomspace(finite.min() * 1.5, finite.max() * 2.0, BOTTLENECKS)
+        used = sorted({kind.row for kind in self.kinds.members})
+        prices = [np.ones(rows)]
+        prices += [np.where(np.arange(rows) == row, _DISCOUNT, 1.0) for row in used[:_ROWS_PRICED]]
+        lanes = [(t, 0.3 / t, price) for t, price in product(bottleneck, prices)]
+        return Lanes(
+            bottleneck_s=np.array([lane[0] for lane in lanes]),
+            fill_price=np.array([lane[1] for lane in lanes]),
+            device_price=np.array([lane[2] for lane in lanes]).T,
+        )
