@@ -56,7 +56,7 @@ def build_spec(
         generation=generation,
         plan_hash=plan_hash(plan),
         zero_stage=plan.zero_stage,
-        model=_model(decoder),
+        model=model_spec(decoder),
         training=rt.TrainingSpec(
             global_batch_size=training.global_batch_size,
             sequence_length=training.sequence_length,
@@ -89,7 +89,8 @@ def build_spec(
     )
 
 
-def _model(decoder: Decoder) -> rt.ModelSpec:
+def model_spec(decoder: Decoder) -> rt.ModelSpec:
+    """Return the sizes that the runtime needs."""
     return rt.ModelSpec(
         model_type=decoder.family.value,
         vocab_size=decoder.vocab_size,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import json
 from collections.abc import Mapping
@@ -38,7 +39,17 @@ def decoder(source: ModelSource, *, base: Path | None = None) -> Decoder:
     if source.config is not None:
         path = (base or Path()) / source.config
         return decoder_from_config(_read_config(path), name=path.parent.name if path.stem == "config" else path.stem)
-    return decoder_from_config(source.model_dump(mode="json", exclude_none=True), name="inline", where="model")
+    sizes = decoder_from_config(source.model_dump(mode="json", exclude_none=True), name="inline", where="model")
+    return dataclasses.replace(sizes, name=inline_name(sizes))
+
+
+def inline_name(sizes: Decoder) -> str:
+    """Return a name that tells models of other sizes apart, since measured layers are found by it."""
+    parts = [f"h{sizes.hidden_size}", f"l{sizes.blocks}", f"a{sizes.heads}"]
+    parts += [f"k{sizes.kv_heads}"] if sizes.kv_heads != sizes.heads else []
+    parts += [f"f{sizes.ffn_size}"] if sizes.ffn_size != 4 * sizes.hidden_size else []
+    tied = "" if sizes.tied_head else "-untied"
+    return f"{sizes.family}-{'-'.join(parts)}-p{sizes.max_positions}-v{sizes.vocab_size}{tied}"
 
 
 def decoder_from_config(config: Mapping[str, Any], *, name: str, where: str | None = None) -> Decoder:

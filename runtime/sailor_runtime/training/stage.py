@@ -82,7 +82,7 @@ class StageModule:
         self._recompute = stage.recompute
         self._device = device
         self._decoder = Decoder(model, self.parameters, parallel)
-        self._specs = {layer: layer_parameters(model, layer) for layer in self.layers}
+        self.specs = {layer: layer_parameters(model, layer) for layer in self.layers}
         self._sums: dict[str, Tensor] | None = None
         if dtype.itemsize < 4:
             self._sums = {
@@ -109,6 +109,10 @@ class StageModule:
     def reset_times(self) -> None:
         self.forward_s = dict.fromkeys(self.layers, 0.0)
         self.backward_s = dict.fromkeys(self.layers, 0.0)
+
+    def layer(self, layer: int, value: Tensor | None, microbatch: Microbatch) -> Tensor:
+        """Run one layer alone."""
+        return self._decoder.layer(layer, value, microbatch)
 
     def forward(self, value: Tensor | None, microbatch: Microbatch) -> Activation:
         """Run the layers on a microbatch; `value` is None on the first stage."""
@@ -142,7 +146,7 @@ class StageModule:
                     output = self._decoder.layer(layer, value, activation.microbatch)
             assert output is not None
             for _ in range(self._device.kernel_runs - 1):
-                leaves = [self.parameters[spec.name] for spec in self._specs[layer]]
+                leaves = [self.parameters[spec.name] for spec in self.specs[layer]]
                 leaves += [] if value is None else [value]
                 torch.autograd.grad(output, leaves, gradient, retain_graph=True)
             output.backward(gradient)
@@ -163,7 +167,7 @@ class StageModule:
         """Move a layer's 16-bit gradients into the sums, since adding many microbatches in 16 bits loses them."""
         if self._sums is None:
             return
-        for spec in self._specs[layer]:
+        for spec in self.specs[layer]:
             parameter = self.parameters[spec.name]
             if parameter.grad is not None:
                 self._sums[spec.name].add_(parameter.grad)

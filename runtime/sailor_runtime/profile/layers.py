@@ -1,0 +1,158 @@
+"""Times layers inside a running training step: what they take there, with all ranks busy, is what a plan is made of."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import defaultdict
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from sailor_runtime.spec import RunSpec
+from sailor_runtime.training import layout, optimizer
+from sailor_runtime.training.data import open_samples
+from sailor_runtime.training.decoder import Microbatch
+from sailor_runtime.training.devices import device_of
+from sailor_runtime.training.dropout import Dropout
+from sailor_runtime.training.engine import Engine
+from sailor_runtime.training.environment import node_of
+from sailor_runtime.training.layout import Place
+from sailor_runtime.training.metrics import memory_peak_bytes
+from sailor_runtime.training.precision import precision_of, set_up
+from sailor_runtime.training.spans import Doing, total_s
+from sailor_runtime.training.stage import StageModule
+from sailor_runtime.training.world import World
+
+_WARM_UP = 2
+_LEAST_STEPS, _MOST_STEPS = 5, 60
+_WANTED_S = 3.0
+
+
+def measure(spec: RunSpec, rank: int, world: World) -> dict[str, Any] | None:
+    """Train some steps and return on rank 0 the seconds of each kind of layer; None on the other ranks.
+
+    Also `activation_bytes` per microbatch and device, and `peak_bytes`, the most memory of a rank of the measured
+    pipeline while it trained (on a CUDA device; 0 on processors, where a process holds much else). A collective.
+    """
+    place = layout.places(spec)[rank]
+    stage = spec.pipelines[place.pipeline].stages[place.stage]
+    device = device_of(node_of(spec, rank), stage.devices[place.tp_index])
+    set_up(spec.training.precision, device.torch_device)
+    if device.torch_device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device.torch_device)
+    atoms, precision = layout.atoms(spec), precision_of(spec.training.precision)
+    engine = Engine(spec, place, world, atoms, open_samples(spec), device, precision)
+    own = _train(engine, place, world)
+    own |= {"activation_bytes": _activation_bytes(engine, spec), "update_s": _update_s(engine)}
+    peak = memory_peak_bytes(device.torch_device) if device.torch_device.type == "cuda" else 0.0
+    own |= {"pipeline": place.pipeline, "peak_bytes": peak}
+    everyone: list[Any] | None = [None] * world.size if rank == 0 else None
+    dist.gather_object(own, everyone, group=world.everyone)
+    return None if everyone is None else _by_kind(spec, [each for each in everyone if each["pipeline"] == 0])
+
+
+def _train(engine: Engine, place: Place, world: World) -> dict[str, Any]:
+    """Return medians over steps of each layer's seconds per microbatch, and of the whole update."""
+    module, microbatches = engine.module, engine.spec.pipelines[place.pipeline].microbatches
+    module.times_layers = True
+    for _ in range(_WARM_UP):
+        started = time.perf_counter()
+        engine.step()
+    slowest = torch.tensor([time.perf_counter() - started], dtype=torch.float64, device=engine.device)
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX, group=world.everyone)
+    steps = int(min(_MOST_STEPS, max(_LEAST_STEPS, _WANTED_S / slowest.item())))
+    seconds: dict[str, dict[int, list[float]]] = {"forward_s": defaultdict(list), "backward_s": defaultdict(list)}
+    whole = []
+    for _ in range(steps):
+        module.reset_times()
+        done = engine.step()
+        whole.append(done.update_s)
+        for layer in module.layers:
+            seconds["forward_s"][layer].append(module.forward_s[layer] / microbatches)
+            seconds["backward_s"][layer].append(module.backward_s[layer] / microbatches)
+        # Reading samples and the bookkeeping around layers is charged to the pipeline's ends.
+        end = module.layers.start if module.layers.start == 0 else module.layers.stop - 1
+        around = total_s(engine.spans, Doing.FORWARD) / microbatches
+        around -= sum(seconds["forward_s"][layer][-1] for layer in module.layers)
+        seconds["forward_s"][end][-1] += max(0.0, around)
+    medians = {name: {k: statistics.median(v) for k, v in found.items()} for name, found in seconds.items()}
+    return {**medians, "whole_update_s": statistics.median(whole)}
+
+
+def _update_s(engine: Engine) -> dict[int, float]:
+    """Return each layer's share of the optimizer step by what its own parameters take when updated alone."""
+    module, found = engine.module, {}
+    for layer in module.layers:
+        weights = [module.parameters[spec.name] for spec in module.specs[layer]]
+        for weight in weights:
+            weight.grad = torch.zeros_like(weight)
+        alone = optimizer.build(engine.spec.training, weights)
+        times = []
+        for _ in range(_WARM_UP + _LEAST_STEPS):
+            started = _now(engine.device)
+            torch._foreach_norm([weight.grad for weight in weights if weight.grad is not None])
+            alone.step()
+            times.append(_now(engine.device) - started)
+        found[layer] = statistics.median(times[_WARM_UP:])
+    return found
+
+
+def _now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def _activation_bytes(engine: Engine, spec: RunSpec) -> dict[int, int]:
+    """Return what autograd keeps of each layer of one microbatch, its output included and its input left out."""
+    module, training = engine.module, spec.training
+    size = spec.pipelines[0].microbatch_size
+    tokens = torch.zeros((size, training.sequence_length), dtype=torch.int64, device=engine.device)
+    dropout = Dropout(probability=0.0, seed=0, step=0, samples=torch.arange(size, device=engine.device))
+    microbatch = Microbatch(tokens=tokens, targets=tokens, weight=1.0, dropout=dropout)
+    shape = (size, training.sequence_length, spec.model.hidden_size)
+    found = {}
+    for layer in module.layers:
+        value = None
+        if layer > 0:
+            value = torch.zeros(shape, dtype=module.dtype, device=engine.device, requires_grad=True)
+        found[layer] = kept_bytes(module, layer, value, microbatch)
+    return found
+
+
+def kept_bytes(module: StageModule, layer: int, value: Tensor | None, microbatch: Microbatch) -> int:
+    """Return the bytes of storages that a layer's forward pass keeps beyond its input, parameters and tokens."""
+    known = [*module.parameters.values(), microbatch.tokens, microbatch.targets, *([] if value is None else [value])]
+    left_out = {tensor.untyped_storage()._cdata for tensor in known}
+    kept: dict[int, int] = {}
+    held: list[Tensor] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in left_out:
+            kept[storage._cdata] = storage.nbytes()
+            held.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        output = module.layer(layer, value, microbatch)
+    kept[output.untyped_storage()._cdata] = output.untyped_storage().nbytes()
+    return sum(kept.values())
+
+
+def _by_kind(spec: RunSpec, ranks: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return means over the layers of a kind on all devices; the update as long as it was within the whole step."""
+    last = spec.model.layers - 1
+    kinds: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for each in ranks:
+        stretch = each["whole_update_s"] / max(1e-12, sum(each["update_s"].values()))
+        for layer, update_s in each["update_s"].items():
+            kind = {0: "embedding", last: "head"}.get(layer, "block")
+            kinds[kind]["update_s"].append(update_s * stretch)
+            for name in ("forward_s", "backward_s", "activation_bytes"):
+                kinds[kind][name].append(each[name][layer])
+    means = {kind: {name: statistics.fmean(v) for name, v in found.items()} for kind, found in kinds.items()}
+    return {"kinds": means, "peak_bytes": max(each["peak_bytes"] for each in ranks)}

@@ -1,0 +1,57 @@
+"""Peak memory of one device without that device: a training step under fake tensors, which hold no data."""
+
+from __future__ import annotations
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed._tools.mem_tracker import MemTracker
+
+from sailor_runtime.spec import ModelSpec, StageSpec, TrainingSpec
+from sailor_runtime.training import optimizer
+from sailor_runtime.training.decoder import Microbatch
+from sailor_runtime.training.devices import Device
+from sailor_runtime.training.dropout import Dropout
+from sailor_runtime.training.precision import precision_of
+from sailor_runtime.training.stage import StageModule
+from sailor_runtime.training.tensor_parallel import TensorParallel
+
+# The first step makes gradients and optimizer states; from the second on all of them are there from the start.
+_STEPS = 2
+
+
+def peak_bytes(model: ModelSpec, training: TrainingSpec, microbatch_size: int) -> int:
+    """Return the peak of tensor bytes when one device trains the whole model, one microbatch in flight.
+
+    Counts weights, master weights, gradients, optimizer states and activations; leaves out the framework, communication
+    and what an allocator wastes. Fake processor tensors stand in for the device's, so kernels that need another
+    workspace there are not seen.
+    """
+    precision = precision_of(training.precision)
+    cpu = torch.device("cpu")
+    with FakeTensorMode():
+        stage = StageSpec(first_layer=0, end_layer=model.layers, node="", devices=(0,), ranks=(0,), recompute=False)
+        device = Device(torch_device=cpu, kernel_runs=1)
+        module = StageModule(model, stage, TensorParallel(None, 1, 0), device, precision.compute)
+        weights = list(module.parameters.values())
+        masters = weights
+        if precision.master != precision.compute:
+            masters = [torch.empty_like(weight, dtype=precision.master, requires_grad=True) for weight in weights]
+        stepper = optimizer.build(training, masters)
+        tracker = MemTracker()
+        tracker.track_external(stepper, *weights, *(masters if masters is not weights else ()))
+        with tracker:
+            for _ in range(_STEPS):
+                _step(module, training, microbatch_size)
+                for master, name in zip(masters, module.parameters, strict=True):
+                    master.grad = module.gradient(name)
+                stepper.step()
+    snapshot = tracker.get_tracker_snapshot("peak")
+    return int(snapshot[cpu]["Total"])
+
+
+def _step(module: StageModule, training: TrainingSpec, microbatch_size: int) -> None:
+    tokens = torch.zeros((microbatch_size, training.sequence_length), dtype=torch.int64)
+    dropout = Dropout(probability=0.0, seed=0, step=0, samples=torch.arange(microbatch_size))
+    module.clear_gradients()
+    microbatch = Microbatch(tokens=tokens, targets=tokens, weight=1.0, dropout=dropout)
+    module.backward(module.forward(None, microbatch), None)
