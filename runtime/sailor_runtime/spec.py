@@ -66,7 +66,10 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSpec:
-    """How the model is trained; `precision` is fp32, tf32, bf16, fp16 or fp64."""
+    """How the model is trained; `precision` is fp32, tf32, bf16, fp16 or fp64.
+
+    `max_loss_rise`: training stops when the smoothed loss is so many nats per token above its lowest; None: never.
+    """
 
     global_batch_size: int
     sequence_length: int
@@ -80,6 +83,7 @@ class TrainingSpec:
     dropout: float
     precision: str
     seed: int
+    max_loss_rise: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +95,7 @@ class DataSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSpec:
-    """`directory` is reachable from every node under the same name."""
+    """`directory` is a path or a URL (gs://, s3://), reachable from every node under the same name."""
 
     directory: str
     every_s: float

@@ -86,6 +86,7 @@ def run_spec(
     node_of_rank: Sequence[str] | None = None,
     accelerators: dict[str, str] | None = None,
     checkpoint_every_s: float = 3600.0,
+    checkpoint_directory: str | None = None,
     **fields: Any,
 ) -> RunSpec:
     """Return a spec; all ranks are devices of node `node-0` unless `node_of_rank` says otherwise (tp 1 then)."""
@@ -120,7 +121,9 @@ def run_spec(
         "plan_hash": "hash-1",
         "zero_stage": 0,
         "data": DataSpec(source="synthetic", format="bytes", tokenizer=None),
-        "checkpoint": CheckpointSpec(directory=str(directory / "checkpoints"), every_s=checkpoint_every_s, keep=2),
+        "checkpoint": CheckpointSpec(
+            directory=checkpoint_directory or str(directory / "checkpoints"), every_s=checkpoint_every_s, keep=2
+        ),
         "predicted_iteration_s": 0.1,
         "verify_steps": 0,
         "calibrate": False,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sailor_runtime.training.checkpoint_folder import CheckpointFolder, damage, describe, sum_file
+from sailor_runtime.training.checkpoint_folder import CheckpointFolder, sum_file
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def _save(folder: CheckpointFolder, step: int, *, publish: bool = True) -> None:
 
 
 def _names(folder: CheckpointFolder) -> list[str]:
-    return [path.name for path in folder.newest_first()]
+    return folder.newest_first()
 
 
 def test_a_folder_without_a_save_has_no_checkpoint(folder):
@@ -57,16 +57,16 @@ def test_saving_a_step_again_replaces_it(folder):
     _save(folder, 2)
     _save(folder, 2)
     assert _names(folder) == ["step-2"]
-    assert damage(folder.newest_first()[0], 0, 1) is None
+    assert folder.damage("step-2", 0, 1) is None
 
 
 @pytest.mark.parametrize("harm", ["flip", "cut", "remove"])
 def test_damage_is_found_by_whoever_looks_at_the_file(folder, harm):
     _save(folder, 2)
     [checkpoint] = folder.newest_first()
-    assert describe(checkpoint)["step"] == 2
-    assert [damage(checkpoint, share, 3) for share in range(3)] == [None, None, None]
-    victim = checkpoint / "__1_0.distcp"
+    assert folder.describe(checkpoint)["step"] == 2
+    assert [folder.damage(checkpoint, share, 3) for share in range(3)] == [None, None, None]
+    victim = folder.directory / checkpoint / "__1_0.distcp"
     match harm:
         case "flip":
             victim.write_bytes(victim.read_bytes()[:-1] + b"?")
@@ -74,7 +74,7 @@ def test_damage_is_found_by_whoever_looks_at_the_file(folder, harm):
             victim.write_bytes(victim.read_bytes()[:-1])
         case "remove":
             victim.unlink()
-    found = [damage(checkpoint, share, 3) for share in range(3)]
+    found = [folder.damage(checkpoint, share, 3) for share in range(3)]
     assert [fault is not None for fault in found] == [False, True, False]
     assert "__1_0.distcp" in str(found[1])
 
@@ -82,5 +82,5 @@ def test_damage_is_found_by_whoever_looks_at_the_file(folder, harm):
 def test_a_checkpoint_without_its_description_is_damaged(folder):
     _save(folder, 2)
     [checkpoint] = folder.newest_first()
-    (checkpoint / "sailor.json").write_text("{")
-    assert damage(checkpoint, 0, 1) is not None
+    (folder.directory / checkpoint / "sailor.json").write_text("{")
+    assert folder.damage(checkpoint, 0, 1) is not None

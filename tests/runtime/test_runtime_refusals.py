@@ -30,7 +30,6 @@ def _changed(spec: RunSpec, part: str, **changes: object) -> RunSpec:
         ("training", {"global_batch_size": 13}, "pipelines train 12 samples, the batch has 13"),
         ("training", {"sequence_length": 17}, "sequence length 17 exceeds the model's 16 positions"),
         ("training", {"steps": 0}, "steps must be positive"),
-        ("checkpoint", {"directory": "gs://bucket/run"}, "must be a path, mounted on every node"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(tmp_path, part, changes, message):

@@ -34,7 +34,8 @@ def main() -> int:
         warnings.filterwarnings("ignore", category=FutureWarning, module="torch|deepspeed")
         from sailor_runtime.training import trainer
 
-        trainer.run(spec, options.rank, events, Control(options.control))
+        metrics = options.home / "metrics"
+        trainer.run(spec, options.rank, events, Control(options.control), metrics=metrics)
     except RefusedError as error:
         print(f"sailor_runtime: {error}", file=sys.stderr)  # noqa: T201
         events.write("refused", reason=str(error))

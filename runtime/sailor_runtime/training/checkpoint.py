@@ -6,23 +6,28 @@ import dataclasses
 import datetime
 import json
 import threading
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
-from sailor_runtime.training.checkpoint_folder import CheckpointFolder, FileSum, damage, describe, sum_file
+from sailor_runtime.training.checkpoint_folder import CheckpointFolder
+from sailor_runtime.training.checkpoint_store import CheckpointStore
 from sailor_runtime.training.engine import Engine
 from sailor_runtime.training.layout import Atom
 from sailor_runtime.training.refusal import RefusedError
 from sailor_runtime.training.shards import ShardedEntry
 from sailor_runtime.training.stage import Shard
+from sailor_runtime.training.store import StoreError, is_url
 from sailor_runtime.training.weights import Piece
 from sailor_runtime.training.world import World
+
+_T = TypeVar("_T")
 
 _FORMAT = 1
 SAVE_TIMEOUT = datetime.timedelta(minutes=30)
@@ -32,42 +37,91 @@ _SHARED = ("format", "model", "optimizer", "sequence_length", "global_batch_size
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """A checkpoint that is complete."""
+    """A checkpoint that is complete; `path` may be a URL."""
 
     step: int
-    path: Path
+    path: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Unsaved:
+    """A checkpoint that could not be written; those before it are as they were."""
+
+    step: int
+    reason: str
+
+
+def open_folder(directory: str | Path, keep: int = 1) -> CheckpointFolder | CheckpointStore:
+    """Return the checkpoints in a folder or under a URL. Raises StoreError where nothing serves the URL."""
+    if is_url(str(directory)):
+        return CheckpointStore(str(directory), keep)
+    return CheckpointFolder(Path(directory), keep)
 
 
 class Checkpoints:
-    """The checkpoints of one run in one folder that every rank reaches under the same name.
+    """The checkpoints of one run in one folder, or under one URL, that every rank reaches under the same name.
 
     Tensors are copied to memory when a save begins and written by a thread, over a group of its own, while training
-    goes on.
+    goes on. What fails on one rank fails on all, so that no rank waits for another that has given up.
     """
 
-    def __init__(self, directory: Path, keep: int, world: World, atoms: tuple[Atom, ...]) -> None:
-        self._folder = CheckpointFolder(directory, keep)
+    def __init__(self, directory: str | Path, keep: int, world: World, atoms: tuple[Atom, ...]) -> None:
         self._world = world
         self._atoms = atoms
         self._group = dist.new_group(timeout=SAVE_TIMEOUT, backend="gloo")
-        self._running: Future[Saved] | None = None
+        self._running: Future[Saved | Unsaved] | None = None
+        self.directory = str(directory)
+        try:
+            self._folder = open_folder(directory, keep)
+        except StoreError as error:
+            raise RefusedError(str(error)) from error
 
-    def latest(self) -> tuple[Path | None, list[str]]:
-        """Return the newest undamaged checkpoint and what is wrong with newer ones, the same on all ranks."""
-        listing: list[list[Path]] = [self._folder.newest_first() if self._world.rank == 0 else []]
-        dist.broadcast_object_list(listing, 0, group=self._group)
+    def latest(self) -> tuple[str | None, list[str]]:
+        """Return the newest undamaged checkpoint and what is wrong with newer ones, the same on all ranks.
+
+        Raises RefusedError where the folder or store can't be reached: to begin anew would lose what is there.
+        """
+        names = self._on_first(self._folder.newest_first)
         wrong: list[str] = []
-        for checkpoint in listing[0]:
-            found: list[str | None] = [None] * self._world.size
-            dist.all_gather_object(found, damage(checkpoint, self._world.rank, self._world.size), group=self._group)
+        for name in names:
+            found = self._everywhere(lambda name=name: self._folder.damage(name, self._world.rank, self._world.size))
             faults = [fault for fault in found if fault is not None]
             if not faults:
-                return checkpoint, wrong
+                return name, wrong
             wrong.append(faults[0])
         return None, wrong
 
-    def begin(self, engine: Engine) -> None:
-        """Begin to save weights, optimizer state and data position; a collective. Waits for a save that still runs."""
+    def check(self) -> None:
+        """Raise RefusedError where nothing can be saved, before any step is trained."""
+        self._on_first(self._folder.check)
+
+    def location(self, name: str) -> str:
+        return self._folder.location(name)
+
+    def _everywhere(self, action: Callable[[], _T]) -> list[_T]:
+        """Return what `action` gives on each rank; raise RefusedError on all of them if it fails on one."""
+        outcome: tuple[str | None, Any]
+        try:
+            outcome = (None, action())
+        except (OSError, ValueError, KeyError, StoreError) as error:
+            outcome = (f"{error}" if isinstance(error, StoreError) else f"{self.directory}: {error}", None)
+        outcomes: list[Any] = [None] * self._world.size
+        dist.all_gather_object(outcomes, outcome, group=self._group)
+        for reason, _ in outcomes:
+            if reason is not None:
+                raise RefusedError(f"checkpoints: {reason}")
+        return [value for _, value in outcomes]
+
+    def _on_first(self, action: Callable[[], _T]) -> _T:
+        """Return on all ranks what `action` gives on rank 0."""
+        result: Any = self._everywhere(lambda: action() if self._world.rank == 0 else None)[0]
+        return result
+
+    def begin(self, engine: Engine, notes: Mapping[str, Any] | None = None) -> None:
+        """Begin to save weights, optimizer state and data position; a collective. Waits for a save that still runs.
+
+        notes: is kept beside them, and returned by `load`.
+        """
         self.wait()
         state: dict[str, Any] = {}
         for piece in self._owned(engine):
@@ -76,72 +130,78 @@ class Checkpoints:
                 # The copy is what lets training change the weights meanwhile.
                 copy = value.detach().to("cpu", copy=True)
                 _entry(state, engine, key, piece).hold(copy, piece.offsets)
-        self._running = running = Future[Saved]()
-        arguments = (running, engine.next_step, state, _description(engine))
+        self._running = running = Future[Saved | Unsaved]()
+        arguments = (running, engine.next_step, state, {**_description(engine), "notes": dict(notes or {})})
         # A daemon, so that a rank that fails can end while its save waits for ranks that are gone.
         threading.Thread(target=self._write_into, args=arguments, name="checkpoint", daemon=True).start()
 
-    def finished(self) -> Saved | None:
-        """Return a save that has ended since the last call; raise what made it fail."""
+    def finished(self) -> Saved | Unsaved | None:
+        """Return a save that has ended since the last call."""
         if self._running is None or not self._running.done():
             return None
         return self.wait()
 
-    def wait(self) -> Saved | None:
-        """Return the save that was running, once it has ended; raise what made it fail."""
+    def wait(self) -> Saved | Unsaved | None:
+        """Return the save that was running, once it has ended."""
         running, self._running = self._running, None
         return None if running is None else running.result()
 
-    def _write_into(self, running: Future[Saved], step: int, state: dict[str, Any], about: dict[str, Any]) -> None:
+    def _write_into(
+        self, running: Future[Saved | Unsaved], step: int, state: dict[str, Any], about: dict[str, Any]
+    ) -> None:
         try:
             running.set_result(self._write(step, state, about))
-        except BaseException as error:
-            running.set_exception(error)
+        # Whatever keeps a save from ending, training goes on; who asked for it decides for how long.
+        except (Exception, dcp.CheckpointException) as error:
+            running.set_result(Unsaved(step=step, reason=_reason(error)))
 
     def _write(self, step: int, state: dict[str, Any], description: dict[str, Any]) -> Saved:
-        temporary = self._folder.partial(step)
-        if self._world.rank == 0:
-            self._folder.begin(step)
-        dist.barrier(group=self._group)
-        dcp.save(state, checkpoint_id=temporary, process_group=self._group)
-        own = [sum_file(path) for path in sorted(temporary.glob(f"__{self._world.rank}_*"))]
-        if self._world.rank == 0:
-            own.append(sum_file(temporary / ".metadata"))
-        everyone: list[list[FileSum]] = [[] for _ in range(self._world.size)]
-        dist.all_gather_object(everyone, own, group=self._group)
-        final = self._folder.directory / f"step-{step}"
-        if self._world.rank == 0:
-            final = self._folder.publish(step, description, [each for sums in everyone for each in sums])
-        dist.barrier(group=self._group)
-        return Saved(step=step, path=final)
+        self._on_first(lambda: self._folder.begin(step))
+        dcp.save(state, storage_writer=self._folder.writer(step), process_group=self._group)
+        everyone = self._everywhere(lambda: self._folder.written(step, self._world.rank))
+        sums = [each for own in everyone for each in own]
+        name = self._on_first(lambda: self._folder.publish(step, description, sums))
+        return Saved(step=step, path=self.location(name))
 
-    def load(self, engine: Engine, path: Path) -> None:
-        """Restore an engine of any plan from a checkpoint; a collective. Raises RefusedError for another job's."""
-        saved, expected = describe(path), _description(engine)
+    def load(self, engine: Engine, name: str) -> dict[str, Any]:
+        """Restore an engine of any plan from a checkpoint and return its notes; a collective.
+
+        Raises RefusedError for a checkpoint of another job, or one that can't be read.
+        """
+        saved, expected = self._on_first(lambda: self._folder.describe(name)), _description(engine)
         for key in _SHARED:
             # A round trip through JSON makes tuples lists, as they are in what was saved.
             if saved[key] != json.loads(json.dumps(expected[key])):
-                raise RefusedError(f"checkpoint {path} has {key} {saved[key]!r}, the job has {expected[key]!r}")
-        _fill_optimizer_state(engine)
-        state: dict[str, Any] = {}
-        for piece in engine.weights.pieces:
-            for key, value in _optimizer_values(engine, piece).items():
-                _entry(state, engine, key, piece).hold(value, piece.offsets)
-        shards = {}
-        for name, shard in engine.module.shards.items():
-            shards[name] = torch.empty_like(engine.module.gradient(name))
-            state[f"model.{name}"] = entry = ShardedEntry(shard.spec.shape)
-            entry.hold(shards[name], shard.offsets)
-        dcp.load(state, checkpoint_id=path, process_group=self._group)
-        for name, value in shards.items():
-            engine.weights.set_shard(name, value)
-        engine.module.clear_gradients()
+                raise RefusedError(
+                    f"checkpoint {self.location(name)} has {key} {saved[key]!r}, the job has {expected[key]!r}"
+                )
+        self._load_tensors(engine, name)
         engine.next_step = saved["step"]
         engine.updates = saved["updates"]
         engine.scale.scale, engine.scale.good_steps = saved["loss_scale"], saved["good_steps"]
         for values in engine.optimizer.state.values():
             if "step" in values:
                 values["step"].fill_(float(engine.updates))
+        return dict(saved.get("notes", {}))
+
+    def _load_tensors(self, engine: Engine, name: str) -> None:
+        _fill_optimizer_state(engine)
+        state: dict[str, Any] = {}
+        for piece in engine.weights.pieces:
+            for key, value in _optimizer_values(engine, piece).items():
+                _entry(state, engine, key, piece).hold(value, piece.offsets)
+        shards = {}
+        for parameter, shard in engine.module.shards.items():
+            shards[parameter] = torch.empty_like(engine.module.gradient(parameter))
+            state[f"model.{parameter}"] = entry = ShardedEntry(shard.spec.shape)
+            entry.hold(shards[parameter], shard.offsets)
+        try:
+            dcp.load(state, storage_reader=self._folder.reader(name), process_group=self._group)
+        except dcp.CheckpointException as error:
+            raise RefusedError(f"checkpoint {self.location(name)} can't be read: {_reason(error)}") from error
+        for parameter, value in shards.items():
+            engine.weights.set_shard(parameter, value)
+        engine.module.clear_gradients()
 
     def _owned(self, engine: Engine) -> tuple[Piece, ...]:
         """Return the pieces that this rank writes: all its own under ZeRO-1, else where it holds some atom first."""
@@ -154,6 +214,14 @@ class Checkpoints:
             if atom.holders[0] == rank and atom.parameter in shards and _inside(atom, shards[atom.parameter])
         }
         return tuple(piece for piece in engine.weights.pieces if piece.parameter in first)
+
+
+def _reason(error: BaseException) -> str:
+    """Return what went wrong first, on whichever rank."""
+    if isinstance(error, dcp.CheckpointException) and error.failures:
+        failure: Any = error.failures[min(error.failures)]
+        error = failure[0] if isinstance(failure, tuple) else failure
+    return str(error).removeprefix("checkpoints: ") or type(error).__name__
 
 
 def _inside(atom: Atom, shard: Shard) -> bool:

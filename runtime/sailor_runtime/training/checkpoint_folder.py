@@ -7,14 +7,17 @@ import json
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+
 _STEP_FOLDER = re.compile(r"step-(\d+)")
-_DESCRIPTION = "sailor.json"
-_LATEST = "latest"
+DESCRIPTION = "sailor.json"
+LATEST = "latest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,43 +47,74 @@ class CheckpointFolder:
             shutil.rmtree(leftover)
         self.partial(step).mkdir()
 
-    def publish(self, step: int, description: Mapping[str, Any], sums: list[FileSum]) -> Path:
+    def writer(self, step: int) -> FileSystemWriter:
+        return FileSystemWriter(self.partial(step))
+
+    def reader(self, name: str) -> FileSystemReader:
+        return FileSystemReader(self.directory / name)
+
+    def location(self, name: str) -> str:
+        return str(self.directory / name)
+
+    def written(self, step: int, rank: int) -> list[FileSum]:
+        """Return what this rank has written; rank 0 also writes the metadata."""
+        own = sorted(self.partial(step).glob(f"__{rank}_*"))
+        return [sum_file(path) for path in [*own, *([self.partial(step) / ".metadata"] if rank == 0 else [])]]
+
+    def publish(self, step: int, description: Mapping[str, Any], sums: list[FileSum]) -> str:
         """Give a complete checkpoint its name, then point `latest` at it; each is one atomic rename."""
         temporary, final = self.partial(step), self.directory / f"step-{step}"
         files = {each.name: {"size": each.size, "sha256": each.sha256} for each in sums}
-        (temporary / _DESCRIPTION).write_text(json.dumps({**description, "files": files}))
+        (temporary / DESCRIPTION).write_text(json.dumps({**description, "files": files}))
         for path in temporary.iterdir():
             _sync(path)
         _sync(temporary)
         if final.exists():
             shutil.rmtree(final)
         temporary.rename(final)
-        staged = self.directory / f"{_LATEST}.new"
+        staged = self.directory / f"{LATEST}.new"
         staged.write_text(final.name)
         _sync(staged)
-        os.replace(staged, self.directory / _LATEST)
+        os.replace(staged, self.directory / LATEST)
         _sync(self.directory)
-        self._prune(final)
-        return final
+        self._prune()
+        return final.name
 
-    def newest_first(self) -> list[Path]:
+    def newest_first(self) -> list[str]:
         """Return complete checkpoints: the one that `latest` names, then older ones."""
-        pointer = self.directory / _LATEST
+        pointer = self.directory / LATEST
         if not pointer.is_file():
             return []
-        current = _step(self.directory / pointer.read_text().strip())
-        found = [path for path in self.directory.iterdir() if path.is_dir() and 0 <= _step(path) <= current]
-        return sorted(found, key=_step, reverse=True)
+        current = step_of(pointer.read_text().strip())
+        found = [path.name for path in self.directory.iterdir() if path.is_dir() and 0 <= step_of(path.name) <= current]
+        return sorted(found, key=step_of, reverse=True)
 
-    def _prune(self, newest: Path) -> None:
-        older = sorted((path for path in self.directory.iterdir() if 0 <= _step(path) < _step(newest)), key=_step)
-        for path in older[: max(0, len(older) - self._keep + 1)]:
-            shutil.rmtree(path)
+    def describe(self, name: str) -> dict[str, Any]:
+        """Return what was saved beside the tensors. Raises OSError or ValueError where that is unreadable."""
+        return dict(json.loads((self.directory / name / DESCRIPTION).read_text()))
 
+    def damage(self, name: str, share: int, shares: int) -> str | None:
+        """Return what is wrong with every `shares`-th file from `share` on, None if they are as they were written."""
+        try:
+            files = self.describe(name)["files"]
+            for file in sorted(files)[share::shares]:
+                path = self.directory / name / file
+                found = sum_file(path)
+                if (found.size, found.sha256) != (files[file]["size"], files[file]["sha256"]):
+                    return f"{path} is not what was written"
+        except (OSError, ValueError, KeyError) as error:
+            return f"{self.location(name)}: {error}"
+        return None
 
-def describe(checkpoint: Path) -> dict[str, Any]:
-    """Return what was saved beside the tensors. Raises OSError or ValueError where that is unreadable."""
-    return dict(json.loads((checkpoint / _DESCRIPTION).read_text()))
+    def check(self) -> None:
+        """Raise OSError where nothing can be written."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=self.directory):
+            pass
+
+    def _prune(self) -> None:
+        for name in self.newest_first()[self._keep :]:
+            shutil.rmtree(self.directory / name)
 
 
 def sum_file(path: Path) -> FileSum:
@@ -89,21 +123,9 @@ def sum_file(path: Path) -> FileSum:
     return FileSum(name=path.name, size=path.stat().st_size, sha256=digest)
 
 
-def damage(checkpoint: Path, share: int, shares: int) -> str | None:
-    """Return what is wrong with every `shares`-th file from `share` on, None if they are as they were written."""
-    try:
-        files = describe(checkpoint)["files"]
-        for name in sorted(files)[share::shares]:
-            found = sum_file(checkpoint / name)
-            if (found.size, found.sha256) != (files[name]["size"], files[name]["sha256"]):
-                return f"{checkpoint / name} is not what was written"
-    except (OSError, ValueError, KeyError) as error:
-        return f"{checkpoint}: {error}"
-    return None
-
-
-def _step(path: Path) -> int:
-    match = _STEP_FOLDER.fullmatch(path.name)
+def step_of(name: str) -> int:
+    """Return the step in a checkpoint's name, -1 where it is no such name."""
+    match = _STEP_FOLDER.fullmatch(name)
     return int(match[1]) if match else -1
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import sysconfig
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
@@ -17,6 +19,7 @@ from torch import Tensor
 
 from sailor_runtime.spec import RunSpec
 from sailor_runtime.training.refusal import RefusedError
+from sailor_runtime.training.store import Store, StoreError, is_url, local_copy
 
 Tokens = np.ndarray[Any, np.dtype[Any]]
 
@@ -40,13 +43,14 @@ def open_samples(spec: RunSpec) -> Samples:
     """Return the samples of the spec's data source. Raises RefusedError for what can't be read.
 
     Formats: `bytes` (a file, each byte one token), `text` (a file, cut by a `tokenizers` file), `tokens` (a .npy file
-    of token numbers or a folder of them, which are mapped into memory).
+    of token numbers or a folder of them, which are mapped into memory). All of them may be URLs; what they hold is
+    fetched once per node.
     """
     data, length, seed = spec.data, spec.training.sequence_length, spec.training.seed
     vocabulary = spec.model.vocab_size
     if data.source == "synthetic":
         return SyntheticSamples(vocabulary, length, seed)
-    if data.source != "python-stdlib" and not Path(data.source).exists():
+    if data.source != "python-stdlib" and not is_url(data.source) and not Path(data.source).exists():
         raise RefusedError(f"data source {data.source!r} is neither 'synthetic', 'python-stdlib' nor there to be read")
     match data.format:
         case "bytes":
@@ -56,7 +60,7 @@ def open_samples(spec: RunSpec) -> Samples:
         case "text":
             read = partial(_tokenized, data.source, data.tokenizer)
         case "tokens":
-            read = partial(_token_arrays, Path(data.source))
+            read = partial(_token_arrays, data.source)
         case _:
             raise RefusedError(f"data format {data.format!r} is not supported; supported: bytes, text, tokens")
     return TokenSamples(data.source, read, vocabulary=vocabulary, sequence_length=length, seed=seed)
@@ -105,7 +109,10 @@ class TokenSamples:
     @cached_property
     def _arrays(self) -> list[Tokens]:
         """The tokens; read late, since ranks in the middle of a pipeline need none."""
-        arrays = self._read()
+        try:
+            arrays = self._read()
+        except (StoreError, FileNotFoundError) as error:
+            raise RefusedError(f"data source {self._source!r}: {error}") from error
         if sum(self._samples(array) for array in arrays) == 0:
             held = sum(len(array) for array in arrays)
             raise RefusedError(f"{self._source} has {held} tokens, one sample needs {self._length + 1}")
@@ -160,25 +167,32 @@ class TokenSamples:
 
 
 def _bytes(source: str) -> list[Tokens]:
-    text = standard_library_text() if source == "python-stdlib" else Path(source).read_bytes()
-    return [np.frombuffer(text, dtype=np.uint8)]
+    return [np.frombuffer(_text(source), dtype=np.uint8)]
+
+
+def _text(source: str) -> bytes:
+    return standard_library_text() if source == "python-stdlib" else local_copy(source, cache()).read_bytes()
 
 
 def _tokenized(source: str, tokenizer: str | None) -> list[Tokens]:
-    if tokenizer is None or not Path(tokenizer).is_file():
+    if tokenizer is None or not (is_url(tokenizer) or Path(tokenizer).is_file()):
         raise RefusedError(f"format 'text' needs a tokenizer file, got {tokenizer!r}")
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
         raise RefusedError("format 'text' needs the package 'tokenizers' on every node") from error
-    text = standard_library_text() if source == "python-stdlib" else Path(source).read_bytes()
-    lines = text.decode(errors="replace").splitlines(keepends=True)
-    encoded = Tokenizer.from_file(tokenizer).encode_batch_fast(lines, add_special_tokens=False)
+    lines = _text(source).decode(errors="replace").splitlines(keepends=True)
+    encoded = Tokenizer.from_file(str(local_copy(tokenizer, cache()))).encode_batch_fast(
+        lines, add_special_tokens=False
+    )
     return [np.fromiter((token for line in encoded for token in line.ids), dtype=np.uint32)]
 
 
-def _token_arrays(source: Path) -> list[Tokens]:
-    files = sorted(source.glob("*.npy")) if source.is_dir() else [source]
+def _token_arrays(source: str) -> list[Tokens]:
+    if is_url(source):
+        files = [local_copy(url, cache()) for url in _token_urls(source)]
+    else:
+        files = sorted(Path(source).glob("*.npy")) if Path(source).is_dir() else [Path(source)]
     if not files:
         raise RefusedError(f"{source} holds no .npy file")
     arrays = []
@@ -191,6 +205,17 @@ def _token_arrays(source: Path) -> list[Tokens]:
             raise RefusedError(f"{file} must hold one row of integers, got {array.dtype} of shape {array.shape}")
         arrays.append(array)
     return arrays
+
+
+def _token_urls(source: str) -> list[str]:
+    if source.endswith(".npy"):
+        return [source]
+    return [f"{source.rstrip('/')}/{name}" for name in Store(source).names() if name.endswith(".npy")]
+
+
+def cache() -> Path:
+    """Return the folder of this node for what is fetched from stores."""
+    return Path(os.environ.get("SAILOR_RUNTIME_CACHE") or tempfile.gettempdir(), "fetched")
 
 
 def standard_library_text() -> bytes:

@@ -30,6 +30,7 @@ def prepare(spec: RunSpec, rank: int, home: Path, environ: MutableMapping[str, s
     environ["DS_IGNORE_CUDA_DETECTION"] = "1"
     environ.setdefault("DEEPSPEED_LOG_LEVEL", "error")
     environ.setdefault("TORCH_EXTENSIONS_DIR", str(home / "torch_extensions"))
+    environ.setdefault("SAILOR_RUNTIME_CACHE", str(home))
     environ.setdefault("TRITON_CACHE_DIR", str(home / "triton"))
     if all(other.address.startswith("127.") for other in spec.nodes):
         environ["GLOO_SOCKET_IFNAME"] = "lo"

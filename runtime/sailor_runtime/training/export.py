@@ -15,16 +15,18 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from sailor_runtime.spec import ModelSpec, model_from_dict
 from sailor_runtime.training import huggingface
-from sailor_runtime.training.checkpoint_folder import describe
+from sailor_runtime.training.checkpoint import open_folder
 from sailor_runtime.training.parameters import ParameterSpec
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def export(checkpoint: Path, folder: Path, *, dtype: torch.dtype = torch.float32) -> ModelSpec:
+def export(checkpoint: str | Path, folder: Path, *, dtype: torch.dtype = torch.float32) -> ModelSpec:
     """Write the weights of a checkpoint in the form that transformers loads; return the model's sizes."""
-    model = model_from_dict(describe(checkpoint)["model"])
-    kept = dcp.FileSystemReader(checkpoint).read_metadata().state_dict_metadata
+    directory, _, name = str(checkpoint).rstrip("/").rpartition("/")
+    saved = open_folder(directory or ".")
+    model = model_from_dict(saved.describe(name)["model"])
+    kept = saved.reader(name).read_metadata().state_dict_metadata
 
     def read(spec: ParameterSpec) -> Tensor:
         key = f"model.{spec.name}"
@@ -34,7 +36,7 @@ def export(checkpoint: Path, folder: Path, *, dtype: torch.dtype = torch.float32
         with warnings.catch_warnings():
             # One process is what is wanted here.
             warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
-            dcp.load(state, checkpoint_id=checkpoint, no_dist=True)
+            dcp.load(state, storage_reader=saved.reader(name), no_dist=True)
         return state[key]
 
     huggingface.save(model, read, folder, dtype=dtype)
@@ -43,7 +45,7 @@ def export(checkpoint: Path, folder: Path, *, dtype: torch.dtype = torch.float32
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m sailor_runtime.training.export")
-    parser.add_argument("--checkpoint", type=Path, required=True, help="a folder step-<n>")
+    parser.add_argument("--checkpoint", required=True, help="step-<n> of a run: a folder, or a gs:// or s3:// URL")
     parser.add_argument("--out", type=Path, required=True, help="the folder to write")
     parser.add_argument("--dtype", choices=sorted(DTYPES), default="float32")
     options = parser.parse_args()

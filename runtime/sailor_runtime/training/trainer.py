@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 from sailor_runtime.spec import RunSpec
-from sailor_runtime.training import layout, verify
+from sailor_runtime.training import layout, trace, verify
 from sailor_runtime.training.architecture import architecture_of
 from sailor_runtime.training.calibrate import calibrate
-from sailor_runtime.training.checkpoint import Checkpoints, Saved
+from sailor_runtime.training.checkpoint import Checkpoints
 from sailor_runtime.training.control import Control
 from sailor_runtime.training.data import Samples, open_samples
 from sailor_runtime.training.devices import Device, device_of
+from sailor_runtime.training.divergence import LossCourse
 from sailor_runtime.training.engine import Engine, Step
 from sailor_runtime.training.environment import node_of
 from sailor_runtime.training.events import EventWriter
+from sailor_runtime.training.metrics import Metrics
 from sailor_runtime.training.precision import precision_of, set_up
 from sailor_runtime.training.refusal import RefusedError
+from sailor_runtime.training.saving import Saver
 from sailor_runtime.training.world import World
+
+# The step of a generation that is written as a trace: the first ones are slower, since memory is still being mapped.
+_TRACED = 3
 
 
 def check(spec: RunSpec) -> None:
@@ -28,16 +35,15 @@ def check(spec: RunSpec) -> None:
     precision_of(spec.training.precision)
     if spec.zero_stage not in (0, 1):
         raise RefusedError(f"zero_stage {spec.zero_stage} is not supported; supported: 0, 1")
-    if "://" in spec.checkpoint.directory:
-        raise RefusedError(f"checkpoint directory {spec.checkpoint.directory!r} must be a path, mounted on every node")
     if spec.training.steps < 1:
         raise RefusedError(f"steps must be positive, got {spec.training.steps}")
 
 
-def run(spec: RunSpec, rank: int, events: EventWriter, control: Control) -> None:
+def run(spec: RunSpec, rank: int, events: EventWriter, control: Control, *, metrics: Path) -> None:
     """Train rank `rank` of a spec to its end or until a stop is requested.
 
-    Raises RefusedError for a spec that can't be trained, and where the check against one process fails.
+    metrics: the folder where rank 0 writes where each step's time went. Raises RefusedError for a spec that can't be
+    trained, and where the check against one process fails.
     """
     check(spec)
     place = layout.places(spec)[rank]
@@ -48,7 +54,7 @@ def run(spec: RunSpec, rank: int, events: EventWriter, control: Control) -> None
     events.write("progress", phase="joining")
     atoms = layout.atoms(spec)
     world = World(spec, rank, atoms, backend="gloo" if device.torch_device.type == "cpu" else "nccl")
-    _Rank(spec, place, world, atoms, samples, device, events, control).run()
+    _Rank(spec, place, world, atoms, samples, device, events, control, metrics).run()
     world.close()
 
 
@@ -65,6 +71,7 @@ class _Rank:
         device: Device,
         events: EventWriter,
         control: Control,
+        metrics: Path,
     ) -> None:
         self._spec = spec
         self._place = place
@@ -74,7 +81,12 @@ class _Rank:
         self._device = device
         self._events = events
         self._control = control
-        self._checkpoints = Checkpoints(Path(spec.checkpoint.directory), spec.checkpoint.keep, world, atoms)
+        self._metrics_folder = metrics
+        self._metrics = Metrics(metrics, spec, layout.places(spec), atoms) if world.rank == 0 else None
+        self._checkpoints = Checkpoints(spec.checkpoint.directory, spec.checkpoint.keep, world, atoms)
+        self._course = LossCourse(most_rise=spec.training.max_loss_rise)
+        report = events.write if world.rank == 0 else None
+        self._saver = Saver(spec.checkpoint, self._checkpoints, control, self._course.notes, report)
 
     def run(self) -> None:
         if self._world.rank == 0:
@@ -128,36 +140,35 @@ class _Rank:
 
     def _train(self) -> None:
         engine = self._engine(self._spec.training.precision)
+        self._checkpoints.check()
         start, damaged = self._checkpoints.latest()
         if start is not None:
-            self._checkpoints.load(engine, start)
+            self._course.restore(self._checkpoints.load(engine, start))
+        self._saver.start_from(engine, start)
         if self._world.rank == 0:
             for fault in damaged:
                 self._events.write("checkpoint_damaged", reason=fault)
-            self._events.write(
-                "training", first_step=engine.next_step, checkpoint=None if start is None else str(start)
-            )
+            checkpoint = None if start is None else self._checkpoints.location(start)
+            self._events.write("training", first_step=engine.next_step, checkpoint=checkpoint)
         self._progress("train")
-        saved_step = engine.next_step if start is not None else -1
-        saved_at = time.monotonic()
+        first_step = engine.next_step
         stopped = False
         while engine.next_step < self._spec.training.steps and not stopped:
             self._control.poll()
-            due = self._world.rank == 0 and time.monotonic() - saved_at >= self._spec.checkpoint.every_s
-            step = engine.step([float(due or self._control.checkpoint), float(self._control.stop)])
+            wanted = self._saver.wanted(leads=self._world.rank == 0)
+            step = engine.step([float(wanted), float(self._control.stop)])
             self._report(engine, step)
+            if engine.next_step == first_step + _TRACED:
+                self._trace(engine)
             stopped = step.flags[1] > 0
             if step.flags[0] > 0 and not stopped and engine.next_step < self._spec.training.steps:
-                self._report_saved(self._checkpoints.wait())
-                self._checkpoints.begin(engine)
-                self._control.checkpoint_done()
-                saved_step, saved_at = engine.next_step, time.monotonic()
-            self._report_saved(self._checkpoints.finished())
+                self._saver.begin(engine)
+            self._saver.look()
+        rows = engine.exchange()
+        if self._metrics is not None:
+            self._metrics.close(rows)
         self._progress("checkpoint")
-        self._report_saved(self._checkpoints.wait())
-        if saved_step != engine.next_step:
-            self._checkpoints.begin(engine)
-            self._report_saved(self._checkpoints.wait())
+        self._saver.finish(engine)
         finished = engine.next_step >= self._spec.training.steps
         self._events.write("ended", reason="finished" if finished else "requested", step=engine.next_step)
 
@@ -168,26 +179,47 @@ class _Rank:
         if not step.finite and not step.skipped:
             raise RefusedError(
                 f"step {number + 1} has loss {step.loss} and gradient norm {step.gradient_norm}; weights are left as "
-                f"they were after step {number}; lower the learning rate or resume from the last checkpoint"
+                f"they were after step {number}; {self._saver.last}; lower the learning rate"
+            )
+        self._course.add(step.loss)
+        if self._course.diverged:
+            raise RefusedError(
+                f"the loss diverges: its mean has risen from {self._course.lowest:.3f} to {self._course.mean:.3f} at "
+                f"step {number}, by more than max_loss_rise {self._course.most_rise}; {self._saver.last}; lower the "
+                "learning rate, or raise max_loss_rise"
             )
         if self._world.rank != 0:
             self._events.write("progress", phase="train", step=number)
             return
-        training = self._spec.training
-        self._events.write(
-            "step",
-            step=number,
-            loss=step.loss,
-            grad_norm=step.gradient_norm,
-            tokens=number * training.global_batch_size * training.sequence_length,
-            iteration_s=step.iteration_s,
-            compute_s=step.compute_s,
-            transfer_s=step.transfer_s,
-            sync_s=step.sync_s,
-            learning_rate=step.learning_rate,
-            **({"loss_scale": engine.scale.scale, "skipped": step.skipped} if engine.scale.dynamic else {}),
-        )
+        values = self._values(engine, step)
+        if self._metrics is not None:
+            self._metrics.step({"ts": time.time(), "generation": self._spec.generation, **values}, step.rows)
+        self._events.write("step", **values)
 
-    def _report_saved(self, saved: Saved | None) -> None:
-        if saved is not None and self._world.rank == 0:
-            self._events.write("checkpoint", step=saved.step, path=str(saved.path))
+    def _values(self, engine: Engine, step: Step) -> dict[str, Any]:
+        """What the event of a step says; seconds are those of rank 0."""
+        training, own = self._spec.training, step.spent
+        tokens = training.global_batch_size * training.sequence_length
+        return {
+            "step": engine.next_step,
+            "loss": step.loss,
+            "grad_norm": step.gradient_norm,
+            "tokens": engine.next_step * tokens,
+            "tokens_per_s": tokens / own.iteration_s,
+            "iteration_s": own.iteration_s,
+            "predicted_iteration_s": self._spec.predicted_iteration_s,
+            "compute_s": own.compute_s,
+            "transfer_s": own.transfer_s,
+            "bubble_s": own.bubble_s,
+            "sync_s": own.sync_s,
+            "memory_peak_bytes": int(own.memory_peak_bytes),
+            "learning_rate": step.learning_rate,
+            **({"loss_scale": engine.scale.scale, "skipped": step.skipped} if engine.scale.dynamic else {}),
+        }
+
+    def _trace(self, engine: Engine) -> None:
+        """Write the last step of all ranks as a picture."""
+        everyone = trace.gather(engine.spans, self._world)
+        if self._world.rank == 0:
+            path = self._metrics_folder / f"trace-g{self._spec.generation}-step{engine.next_step}.json"
+            trace.write(path, trace.trace_events(self._spec, layout.places(self._spec), everyone))
