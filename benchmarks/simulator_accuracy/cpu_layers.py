@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's customary name
 from torch import Tensor, nn
 
+from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.offer import Precision
 from sailor_cloud.workload import decoder_from_config, layer_costs
 from sailor_cloud.workload.features import LayerKind, layer_features
@@ -78,16 +79,43 @@ class _Head(nn.Module):
         return F.cross_entropy(self.logits(self.norm(value)).flatten(0, 1), targets.flatten())
 
 
-def time_layers() -> list[tuple[Sample, MeasuredLayer]]:
+def time_layers() -> list[MeasuredLayer]:
     """Time every kind of layer at every size and microbatch size."""
     torch.set_num_threads(1)
     return [timed for size in _SIZES for batch in _MICROBATCH_SIZES for timed in _time_size(*size, batch)]
 
 
-def _time_size(
-    hidden: int, heads: int, sequence: int, vocabulary: int, batch: int
-) -> Iterator[tuple[Sample, MeasuredLayer]]:
-    sizes = decoder_from_config(
+def samples_of(rows: Iterable[MeasuredLayer]) -> list[Sample]:
+    """Return what a fit needs of rows of `time_layers`."""
+    found = []
+    for row in rows:
+        sizes = _DECODERS[row.model, row.sequence_length]
+        features = layer_features(
+            sizes,
+            sequence_length=row.sequence_length,
+            microbatch_size=row.microbatch_size,
+            tp=row.tp,
+            precision=Precision.FP32,
+        )
+        found.append(
+            Sample(
+                kind=row.layer_kind,
+                model=row.model,
+                microbatch_size=row.microbatch_size,
+                sequence_length=row.sequence_length,
+                tp=row.tp,
+                features=features[row.layer_kind],
+                parameters=int(layer_costs(sizes, row.sequence_length, row.tp).parameters[_INDEX[row.layer_kind]]),
+                forward_s=row.forward_s,
+                backward_s=row.backward_s,
+                update_s=row.update_s,
+            )
+        )
+    return found
+
+
+def _decoder(hidden: int, heads: int, sequence: int, vocabulary: int) -> Decoder:
+    return decoder_from_config(
         {
             "model_type": "gpt2",
             "vocab_size": vocabulary,
@@ -98,45 +126,40 @@ def _time_size(
         },
         name=f"gpt2-h{hidden}-a{heads}-v{vocabulary}",
     )
-    features = layer_features(sizes, sequence_length=sequence, microbatch_size=batch, tp=1, precision=Precision.FP32)
+
+
+_DECODERS = {(sizes.name, size[2]): sizes for size in _SIZES for sizes in (_decoder(*size),)}
+_INDEX = {LayerKind.EMBEDDING: 0, LayerKind.BLOCK: 1, LayerKind.HEAD: -1}
+
+
+def _time_size(hidden: int, heads: int, sequence: int, vocabulary: int, batch: int) -> Iterator[MeasuredLayer]:
+    sizes = _decoder(hidden, heads, sequence, vocabulary)
     costs = layer_costs(sizes, sequence, 1, attention=Attention.FLASH)
-    makers: dict[LayerKind, tuple[nn.Module, Callable[[], tuple[Tensor, ...]], int]] = {
+    makers: dict[LayerKind, tuple[nn.Module, Callable[[], tuple[Tensor, ...]]]] = {
         LayerKind.EMBEDDING: (
             _Embedding(vocabulary, sequence, hidden),
             lambda: (torch.randint(vocabulary, (batch, sequence)),),
-            0,
         ),
-        LayerKind.BLOCK: (_Block(hidden, heads), lambda: (_hidden(batch, sequence, hidden),), 1),
+        LayerKind.BLOCK: (_Block(hidden, heads), lambda: (_hidden(batch, sequence, hidden),)),
         LayerKind.HEAD: (
             _Head(vocabulary, hidden),
             lambda: (_hidden(batch, sequence, hidden), torch.randint(vocabulary, (batch, sequence))),
-            -1,
         ),
     }
-    for kind, (module, inputs, index) in makers.items():
+    for kind, (module, inputs) in makers.items():
         forward_s, backward_s, update_s = _time_module(module, inputs)
+        index = _INDEX[kind]
         kept = float(costs.activation_elements[index] + costs.loss_elements[index]) * batch * _FP32_BYTES
-        yield (
-            Sample(
-                kind=kind,
-                group=f"{sizes.name} {sequence} {batch}",
-                features=features[kind],
-                parameters=sum(parameter.numel() for parameter in module.parameters()),
-                forward_s=forward_s,
-                backward_s=backward_s,
-                update_s=update_s,
-            ),
-            MeasuredLayer(
-                model=sizes.name,
-                layer_kind=kind,
-                microbatch_size=batch,
-                sequence_length=sequence,
-                tp=1,
-                forward_s=forward_s,
-                backward_s=backward_s,
-                update_s=update_s,
-                activation_bytes=round(kept),
-            ),
+        yield MeasuredLayer(
+            model=sizes.name,
+            layer_kind=kind,
+            microbatch_size=batch,
+            sequence_length=sequence,
+            tp=1,
+            forward_s=forward_s,
+            backward_s=backward_s,
+            update_s=update_s,
+            activation_bytes=round(kept),
         )
 
 

@@ -51,6 +51,8 @@ def import_data(form: str, folder: Path, output: Path, precision: str, as_of: da
         click.echo(json.dumps({**asdict(done), "folder": str(done.folder)}, indent=2))
         return
     click.echo(f"profiles of {', '.join(done.accelerators)} in {output / 'compute_profiles'}")
+    if done.tf32:
+        click.echo(f"faster than FP32 units can be, hence with TF32, and kept apart: models on {', '.join(done.tf32)}")
     click.echo(f"{done.curves} bandwidth curves in {output / 'bandwidth_profiles'}")
     click.echo(f"offers and egress prices in {output / 'pricing'}")
     if done.unpriced:

@@ -8,11 +8,12 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from sailor_cloud import catalog
 from sailor_cloud.errors import DataError, RequestError
 from sailor_cloud.interchange.sailor_jobs import write_jobs
 from sailor_cloud.interchange.sailor_names import our_accelerator
 from sailor_cloud.interchange.sailor_network import write_curves, write_egress, write_offers
-from sailor_cloud.interchange.sailor_profiles import read_profiles, write_profiles
+from sailor_cloud.interchange.sailor_profiles import read_profiles, with_tf32, write_profiles
 from sailor_cloud.model.offer import Precision
 
 PROFILES, NETWORK, PRICING, JOBS = "compute_profiles", "bandwidth_profiles", "pricing", "jobs"
@@ -20,12 +21,17 @@ PROFILES, NETWORK, PRICING, JOBS = "compute_profiles", "bandwidth_profiles", "pr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """What was written, by folder; `unpriced` accelerators have no price in the artifact and hence no offers."""
+    """What was written, by folder.
+
+    `tf32` are the accelerators with models that ran in TF32; `unpriced` ones have no price in the artifact and hence no
+    offers.
+    """
 
     folder: Path
     accelerators: tuple[str, ...]
     curves: int
     jobs: int
+    tf32: tuple[str, ...]
     unpriced: tuple[str, ...]
 
 
@@ -40,9 +46,13 @@ def import_artifact(source: Path, out: Path, *, precision: Precision, as_of: dat
     times = _read(source / "simulator_profiles.json")
     day = as_of.isoformat()
     origin = f"Sailor artifact, {source.name}"
+    profiles = read_profiles(times, _read(source / "llm_info.json"))
+    known = catalog.load()
+    parts = {name: known.accelerator(name) for name in profiles.layers if name in known.accelerator_names()}
     accelerators = write_profiles(
         out / PROFILES,
-        read_profiles(times, _read(source / "llm_info.json")),
+        profiles,
+        parts,
         precision=precision,
         as_of=day,
         source=origin,
@@ -76,6 +86,11 @@ def import_artifact(source: Path, out: Path, *, precision: Precision, as_of: dat
         accelerators=accelerators,
         curves=curves,
         jobs=jobs,
+        tf32=tuple(
+            name
+            for name, part in parts.items()
+            if precision is Precision.FP32 and with_tf32(profiles.layers[name], part)
+        ),
         unpriced=tuple(sorted(our_accelerator(name) for name in unpriced)),
     )
 

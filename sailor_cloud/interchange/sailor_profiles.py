@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,13 @@ from sailor_cloud.interchange.sailor_names import (
 )
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.job import ModelSource
-from sailor_cloud.model.offer import Precision
+from sailor_cloud.model.offer import Accelerator, Precision
 from sailor_cloud.workload import decoder, layer_costs
 from sailor_cloud.workload.features import LayerKind, layer_features
-from sailor_cloud.workload.fit import Sample, fit
+from sailor_cloud.workload.fit import NOTHING_KNOWN, Sample, fit
 from sailor_cloud.workload.measured import MeasuredLayer, write_measured
 from sailor_cloud.workload.profile_file import ProfileOrigin, write_profile
+from sailor_cloud.workload.roofline import feature_guess
 
 _FP32_BYTES = 4
 
@@ -70,7 +71,10 @@ def samples(layers: tuple[MeasuredLayer, ...], precision: Precision) -> Iterator
         index = {LayerKind.EMBEDDING: 0, LayerKind.BLOCK: 1, LayerKind.HEAD: -1}[row.layer_kind]
         yield Sample(
             kind=row.layer_kind,
-            group=f"{row.model} {row.microbatch_size} {row.tp}",
+            model=row.model,
+            microbatch_size=row.microbatch_size,
+            sequence_length=row.sequence_length,
+            tp=row.tp,
             features=features[row.layer_kind],
             parameters=int(parameters[index]),
             forward_s=row.forward_s,
@@ -80,31 +84,73 @@ def samples(layers: tuple[MeasuredLayer, ...], precision: Precision) -> Iterator
 
 
 def write_profiles(
-    folder: Path, profiles: ArtifactProfiles, *, precision: Precision, as_of: str, source: str
+    folder: Path,
+    profiles: ArtifactProfiles,
+    accelerators: Mapping[str, Accelerator],
+    *,
+    precision: Precision,
+    as_of: str,
+    source: str,
 ) -> tuple[str, ...]:
-    """Write one fitted profile and one table of measured layers per accelerator; return the accelerators written.
+    """Write fitted profiles and tables of measured layers; return the accelerators written.
 
     The fit serves microbatch sizes and degrees that were not measured; models without a preset are in the table only.
+    Models that ran in TF32 are kept apart: they make a TF32 profile, and at FP32, which is what the artifact calls
+    them, one that holds for these models alone.
     """
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for accelerator, layers in profiles.layers.items():
-        usable = list(samples(layers, precision))
-        if not usable:
-            continue
-        models = sorted({row.model for row in layers})
-        origin = ProfileOrigin(
-            accelerator=accelerator,
-            stack="Sailor's Megatron and DeepSpeed",
-            precision=precision,
-            fitted_on=f"{len({sample.group for sample in usable})} configurations of {', '.join(models)}",
-            as_of=as_of,
-            source=source,
+        part = accelerators.get(accelerator)
+        fast = with_tf32(layers, part) if precision is Precision.FP32 and part is not None else ()
+        declared = tuple(row for row in layers if row.model not in fast)
+        faster = tuple(row for row in layers if row.model in fast)
+        files = (
+            (accelerator, precision, declared, ()),
+            (f"{accelerator}.tf32", Precision.TF32, faster, ()),
+            (f"{accelerator}.tf32-as-fp32", precision, faster, fast),
         )
-        write_profile(folder / f"{accelerator}.json", origin, fit(usable))
-        write_measured(folder / f"{accelerator}.csv", layers)
-        written.append(accelerator)
-    return tuple(written)
+        for name, kind, rows, models in files:
+            usable = list(samples(rows, kind))
+            if not usable:
+                continue
+            origin = ProfileOrigin(
+                accelerator=accelerator,
+                stack="Sailor's Megatron and DeepSpeed",
+                precision=kind,
+                fitted_on=_fitted_on(usable, rows) + (", which ran in TF32" if rows is faster else ""),
+                as_of=as_of,
+                source=source,
+                models=models,
+            )
+            guess = NOTHING_KNOWN if part is None else feature_guess(part, Precision.TF32 if rows is faster else kind)
+            write_profile(folder / f"{name}.json", origin, fit(usable, guess=guess))
+            write_measured(folder / f"{name}.csv", rows)
+            written.append(accelerator)
+    return tuple(dict.fromkeys(written))
+
+
+def with_tf32(layers: Iterable[MeasuredLayer], part: Accelerator) -> tuple[str, ...]:
+    """Return the models that were faster than the accelerator's FP32 units can be, hence ran in TF32; sorted.
+
+    The artifact does not say where TF32 was on.
+    """
+    limit = part.peak_tflops(Precision.FP32)
+    if limit is None or part.peak_tflops(Precision.TF32) is None:
+        return ()
+    presets = {ours: _decoder(ours) for ours in MODELS.values()}
+    fast = set()
+    for row in layers:
+        if row.model in presets and row.layer_kind is LayerKind.BLOCK:
+            flops = layer_costs(presets[row.model], row.sequence_length, row.tp).forward_flops[1] * row.microbatch_size
+            if flops / row.forward_s > limit * 1e12:
+                fast.add(row.model)
+    return tuple(sorted(fast))
+
+
+def _fitted_on(usable: Sequence[Sample], rows: Iterable[MeasuredLayer]) -> str:
+    models = sorted({row.model for row in rows})
+    return f"{len({sample.configuration for sample in usable})} configurations of {', '.join(models)}"
 
 
 def _decoder(preset: str) -> Decoder:

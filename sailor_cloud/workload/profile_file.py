@@ -16,7 +16,10 @@ _DIGITS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileOrigin:
-    """Where a profile comes from; `as_of` is the date of the measurements."""
+    """Where a profile comes from; `as_of` is the date of the measurements.
+
+    `models`: those that the profile holds for; none means any.
+    """
 
     accelerator: str
     stack: str
@@ -24,6 +27,7 @@ class ProfileOrigin:
     fitted_on: str
     as_of: str
     source: str
+    models: tuple[str, ...] = ()
 
 
 def write_profile(path: Path, origin: ProfileOrigin, fitted: Fitted) -> None:
@@ -44,6 +48,7 @@ def write_profile(path: Path, origin: ProfileOrigin, fitted: Fitted) -> None:
         "accelerator": origin.accelerator,
         "stack": origin.stack,
         "dtype": origin.precision.value,
+        **({"models": list(origin.models)} if origin.models else {}),
         "fitted_on": origin.fitted_on,
         "coefficients": coefficients,
         "error_p50": round(fitted.error_p50, 4),

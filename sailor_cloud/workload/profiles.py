@@ -19,6 +19,7 @@ from sailor_cloud.model.document import ProfileRef
 from sailor_cloud.model.offer import Accelerator, Precision
 from sailor_cloud.workload import roofline
 from sailor_cloud.workload.features import FEATURES, LayerKind, layer_features
+from sailor_cloud.workload.fit import REPEAT_P50, REPEAT_P90
 from sailor_cloud.workload.layers import Attention, layer_costs
 from sailor_cloud.workload.measured import MeasuredLayer, read_measured
 from sailor_cloud.workload.profile_file import SCHEMA
@@ -48,7 +49,7 @@ class ComputeProfile:
     """The fitted model of one accelerator at one precision, and the measured layers it came from.
 
     `coefficients[kind][pass][feature]` are seconds per unit of the feature; `update` is seconds per layer and per
-    parameter.
+    parameter. A profile with `models` holds for these only, and goes before one without.
     """
 
     ref: ProfileRef
@@ -62,6 +63,7 @@ class ComputeProfile:
     error_p90: float
     as_of: str
     source: str
+    models: tuple[str, ...] = ()
     measured: tuple[MeasuredLayer, ...] = ()
 
 
@@ -71,17 +73,23 @@ class ComputeProfiles:
 
     entries: tuple[ComputeProfile, ...]
     stacks: Mapping[str, Stack]
-    _index: dict[tuple[str, Precision], ComputeProfile] = field(init=False, repr=False, compare=False)
+    _index: dict[tuple[str, Precision, str | None], ComputeProfile] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_index", {(entry.accelerator, entry.precision): entry for entry in self.entries})
+        index = {
+            (entry.accelerator, entry.precision, model): entry
+            for entry in self.entries
+            for model in entry.models or (None,)
+        }
+        object.__setattr__(self, "_index", index)
 
     def names(self) -> tuple[str, ...]:
         """Return the accelerators that have a profile, sorted."""
         return tuple(sorted({entry.accelerator for entry in self.entries}))
 
-    def get(self, accelerator: str, precision: Precision) -> ComputeProfile | None:
-        return self._index.get((accelerator, precision))
+    def get(self, accelerator: str, precision: Precision, *, model: str | None = None) -> ComputeProfile | None:
+        """Return the profile for a model, or the one for any model."""
+        return self._index.get((accelerator, precision, model)) or self._index.get((accelerator, precision, None))
 
     def stack(self, accelerator: str) -> Stack:
         """Return the constants of an accelerator's software; the default's where none are known."""
@@ -105,7 +113,7 @@ class ComputeProfiles:
 
         Raises ProfileMissingError where there is neither a profile nor a datasheet figure for the precision.
         """
-        entry = self.get(accelerator.name, precision)
+        entry = self.get(accelerator.name, precision, model=decoder.name)
         if entry is None:
             return _roofline(accelerator, decoder, sequence_length, microbatch_size, tp, precision, attention)
         seconds = {}
@@ -124,8 +132,7 @@ class ComputeProfiles:
                 else (float(rows[kind] @ fits["forward"]), float(rows[kind] @ fits["backward"]))
             )
         costs = layer_costs(decoder, sequence_length, tp)
-        # What was measured is repeated in a run within this much: two runs of Sailor's 15 jobs differ by 5.0 % mean.
-        errors = (_REPEAT_P50, _REPEAT_P90) if seen == len(LayerKind) else (entry.error_p50, entry.error_p90)
+        errors = (REPEAT_P50, REPEAT_P90) if seen == len(LayerKind) else (entry.error_p50, entry.error_p90)
         return LayerTimes(
             # Two of a layer's three passes are on the way back.
             forward_s=_in_training(decoder, {kind: both[0] for kind, both in seconds.items()}, overhead / 3.0),
@@ -135,10 +142,6 @@ class ComputeProfiles:
             error_p90=errors[1],
             profile=entry.ref,
         )
-
-
-_REPEAT_P50 = 0.05
-_REPEAT_P90 = 0.10
 
 
 def load(root: Path | None = None, *, profiles: Path | None = None) -> ComputeProfiles:
@@ -154,7 +157,7 @@ def load(root: Path | None = None, *, profiles: Path | None = None) -> ComputePr
     entries = {}
     for path in (path for folder in folders for path in sorted(folder.glob("*.json"))):
         entry = _read(path)
-        entries[entry.accelerator, entry.precision] = entry
+        entries[entry.accelerator, entry.precision, entry.models] = entry
     own = [folder / STACKS_FILE for folder in folders if (folder / STACKS_FILE).is_file()]
     return ComputeProfiles(entries=tuple(entries[key] for key in sorted(entries)), stacks=read_stacks(own[-1]))
 
@@ -180,6 +183,7 @@ def _read(path: Path) -> ComputeProfile:
             error_p90=float(raw["error_p90"]),
             as_of=raw["as_of"],
             source=raw["source"],
+            models=tuple(raw.get("models", ())),
             measured=measured,
         )
     except (OSError, KeyError, ValueError, TypeError) as error:

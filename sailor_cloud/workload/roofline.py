@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.offer import Accelerator, Precision
-from sailor_cloud.workload.features import ELEMENT_BYTES
+from sailor_cloud.workload.features import ELEMENT_BYTES, FEATURES, REDUCED_DEGREES, LayerKind
+from sailor_cloud.workload.fit import NOTHING_KNOWN, Guess
 from sailor_cloud.workload.layers import Attention, layer_costs
 
 
@@ -76,7 +77,8 @@ def roofline_times(
     scores = costs.score_elements if attention is Attention.PLAIN else np.zeros_like(costs.score_elements)
     moved = 2.0 * (costs.activation_elements - scores) + costs.loss_elements + efficiencies.score_passes * scores
     traffic = (moved * microbatch_size + costs.parameters) * width
-    reduced = _all_reduce_s(accelerator, costs.output_elements * width * microbatch_size, tp, efficiencies.link)
+    hidden_bytes = costs.output_elements * width * microbatch_size
+    reduced = hidden_bytes * _all_reduce_s_per_byte(accelerator, tp, efficiencies.link)
     # The embedding reduces once on the way forward; a block twice each way.
     reduced[0] /= 2.0
     share = efficiencies.cores if precision is Precision.FP32 else efficiencies.tensor_cores
@@ -89,13 +91,50 @@ def roofline_times(
     return RooflineTimes(forward_s=forward, backward_s=backward, update_s=update)
 
 
-def _all_reduce_s(
-    accelerator: Accelerator, hidden_bytes: NDArray[np.float64], tp: int, efficiency: float
-) -> NDArray[np.float64]:
+def feature_guess(accelerator: Accelerator, precision: Precision, *, efficiencies: Efficiencies = FITTED) -> Guess:
+    """Return the roofline in the features of a fit, for blocks of the GPT-2 kind with plain attention, and heads.
+
+    Within 2 % of `roofline_times`, which reads the weights as well. A guess of nothing where the accelerator lacks the
+    precision.
+    """
+    peak = accelerator.peak_tflops(precision)
+    if peak is None:
+        return NOTHING_KNOWN
+    share = efficiencies.cores if precision is Precision.FP32 else efficiencies.tensor_cores
+    per_byte = 1.0 / (accelerator.memory_bandwidth_gb_per_s * 1e9 * efficiencies.memory)
+    common = {"overhead": efficiencies.launch_s, "flops": 1e-12 / (peak * share)}
+    # A block keeps 4 hidden states whole and 12 cut over the devices, a head 2; each is written and read.
+    block = {
+        **common,
+        "score_bytes": efficiencies.score_passes * per_byte,
+        "hidden_bytes": 8.0 * per_byte,
+        "hidden_bytes_per_tp": 24.0 * per_byte,
+    }
+    head = {**common, "hidden_bytes": 4.0 * per_byte, "logit_bytes": 3.0 * per_byte}
+    reduced = {
+        f"all_reduce_bytes_tp{degree}": _all_reduce_s_per_byte(accelerator, degree, efficiencies.link)
+        for degree in REDUCED_DEGREES
+    }
+    return Guess(
+        seconds_per_flop=1e-12 / peak,
+        coefficients={
+            LayerKind.BLOCK: (_in_order({**block, **reduced}), _in_order({**_doubled(block), **reduced})),
+            LayerKind.HEAD: (_in_order(head), _in_order(_doubled(head))),
+        },
+    )
+
+
+def _doubled(coefficients: dict[str, float]) -> dict[str, float]:
+    return {name: 2.0 * value for name, value in coefficients.items()}
+
+
+def _in_order(coefficients: dict[str, float]) -> NDArray[np.float64]:
+    return np.array([coefficients.get(name, 0.0) for name in FEATURES])
+
+
+def _all_reduce_s_per_byte(accelerator: Accelerator, tp: int, efficiency: float) -> float:
     """Two all-reduces of the hidden state over the devices of a node, as a ring in one direction."""
-    if tp == 1:
-        return np.zeros_like(hidden_bytes)
     nvlink = accelerator.nvlink_gb_per_s
     slot = _PCIE_BYTES_PER_S[accelerator.pcie_generation or 3]
     link = (nvlink * 1e9 / 2.0 if nvlink else slot) * efficiency
-    return 2.0 * hidden_bytes * (2.0 * (tp - 1) / tp) / link
+    return 2.0 * (2.0 * (tp - 1) / tp) / link

@@ -14,7 +14,7 @@ ZONES = ("us-central1-a", "us-central1-b", "us-west1-b")
 
 def block_seconds(microbatch_size: int, tp: int, speed: float) -> tuple[float, float]:
     """A law that the fit's features can express: overhead plus work over devices."""
-    forward = 1e-4 + 2e-3 * microbatch_size / tp / speed
+    forward = 1e-4 + 8e-3 * microbatch_size / tp / speed
     return forward, 2.0 * forward
 
 

@@ -58,6 +58,33 @@ def test_what_was_not_measured_comes_from_a_fit(imported: Imported) -> None:
     assert found.forward_s[1] == pytest.approx(block_seconds(8, 2, 1.0)[0], rel=0.02)
 
 
+def test_models_that_ran_in_tf32_are_kept_apart_from_fp32(imported: Imported) -> None:
+    """The A100's blocks are faster than its FP32 units can be; V100 and Titan have no TF32."""
+    mine, shipped = profiles.load(profiles=imported.folder / "compute_profiles"), profiles.load()
+    assert imported.tf32 == ("A100-40",)
+    a100 = catalog.load().accelerator("A100-40")
+    shape = {"sequence_length": 2048, "microbatch_size": 2, "tp": 1}
+    for precision in (Precision.FP32, Precision.TF32):
+        found = mine.layer_times(a100, OPT, precision=precision, **shape)
+        assert found.forward_s[1] == pytest.approx(block_seconds(2, 1, 4.0)[0])
+    other = decoder(ModelSource(preset="gpt2-xl"))
+    known = shipped.layer_times(a100, other, precision=Precision.FP32, **shape)
+    found = mine.layer_times(a100, other, precision=Precision.FP32, **shape)
+    assert found.profile == known.profile
+    assert mine.layer_times(a100, other, precision=Precision.TF32, **shape).profile.id == "A100-40.tf32"
+    assert not (imported.folder / "compute_profiles" / "V100-16.tf32.json").exists()
+
+
+def test_times_that_the_user_declares_to_be_half_precision_are_one_profile(tmp_path: Path) -> None:
+    source = write_artifact(tmp_path / "artifact")
+    done = import_artifact(source, tmp_path / "out", precision=Precision.FP16, as_of=date(2026, 1, 2))
+    assert done.tf32 == ()
+    assert sorted(path.name for path in (done.folder / "compute_profiles").glob("A100-40*")) == [
+        "A100-40.csv",
+        "A100-40.json",
+    ]
+
+
 def test_optimizer_times_are_per_block_of_the_two_that_were_timed(imported: Imported) -> None:
     rows = profiles.load(profiles=imported.folder / "compute_profiles").get("V100-16", Precision.FP32).measured
     [block] = [row for row in rows if (row.layer_kind, row.microbatch_size, row.tp) == ("block", 1, 1)]
