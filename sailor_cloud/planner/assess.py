@@ -51,8 +51,11 @@ class Assessor:
     def __post_init__(self) -> None:
         self.sync = SyncTable(self.space)
 
-    def draft(self, shapes: Sequence[Shape]) -> Draft | None:
-        """Return the draft of pipelines, or None if one doesn't fit or the batch can't be made up exactly."""
+    def draft(self, shapes: Sequence[Shape], *, even: bool = False) -> Draft | None:
+        """Return the draft of pipelines, or None if one doesn't fit or the batch can't be made up exactly.
+
+        `even`: microbatch counts differ by at most one; for pipelines of one microbatch size.
+        """
         ordered = sorted(shapes, key=lambda shape: (shape.slots, shape.cut, shape.microbatch_size))
         layout = tuple(shape.slots for shape in ordered)
         paces = [
@@ -61,11 +64,10 @@ class Assessor:
         if any(pace is None for pace in paces):
             return None
         known = [pace for pace in paces if pace is not None]
-        counts = share_batch(
-            self.space.batch,
-            [shape.microbatch_size for shape in ordered],
-            [(pace.bottleneck_s, pace.fill_s) for pace in known],
-        )
+        sizes = [shape.microbatch_size for shape in ordered]
+        bottlenecks = [(pace.bottleneck_s, pace.fill_s) for pace in known]
+        share = share_evenly if even else share_batch
+        counts = share(self.space.batch, sizes, bottlenecks)
         if counts is None:
             return None
         schedule = max((count - 1) * pace.bottleneck_s + pace.fill_s for count, pace in zip(counts, known, strict=True))
@@ -120,6 +122,19 @@ class Assessor:
             float(space.cut_usd_per_sample(src, dst)[shape.cut[s + 1]]) for s, (src, dst) in enumerate(pairwise(seats))
         )
         return _Pace(float(busy.max()), float(fill_s(np.array(compute), np.array(cuts))), max(update), usd, again)
+
+
+def share_evenly(batch: int, sizes: Sequence[int], paces: Sequence[tuple[float, float]]) -> tuple[int, ...] | None:
+    """Return counts that differ by at most one, the larger ones for the faster pipelines; arguments as share_batch's.
+
+    None where the pipelines, all of the first one's microbatch size, can't make up the batch exactly.
+    """
+    shares, rest = divmod(batch, sizes[0])
+    if rest or shares < len(sizes):
+        return None
+    fewer, more = divmod(shares, len(sizes))
+    fastest = sorted(range(len(sizes)), key=lambda p: (fewer * paces[p][0] + paces[p][1], p))
+    return tuple(fewer + (fastest.index(p) < more) for p in range(len(sizes)))
 
 
 def share_batch(batch: int, sizes: Sequence[int], paces: Sequence[tuple[float, float]]) -> tuple[int, ...] | None:

@@ -5,15 +5,35 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from sailor_cloud.planner.answer import Answer
+from sailor_cloud.planner.draft import Draft, in_space
+from sailor_cloud.planner.even.space import solve_even
 from sailor_cloud.planner.goals import Target
 from sailor_cloud.planner.space import Space
-from sailor_cloud.planner.variants import Restriction
+from sailor_cloud.planner.variants import Restriction, variants
+
+__all__ = ["even_answer", "solve_even"]
+
+# Drafts kept for the check under the replay.
+_KEPT = 16
 
 
 def even_answer(space: Space, target: Target, restrictions: Collection[Restriction] = ()) -> Answer:
     """Return the best drafts whose pipelines share stage count, layer cut and microbatch size, and a bound on them.
 
     Microbatch counts differ by at most one. `restrictions` make the space smaller still: with EVEN_LAYERS stages hold
-    equal numbers of layers, up to one.
+    equal numbers of layers, up to one. Replicas of a stage share accelerator and tp and may stand in different zones.
     """
-    raise NotImplementedError("the search over even batches is not finished")
+    even_layers = Restriction.EVEN_LAYERS in restrictions
+    answers = [
+        (part, solve_even(part, target, keep=_KEPT, even_layers=even_layers)) for part in variants(space, restrictions)
+    ]
+    drafts = [
+        draft if part is space else in_space(draft, part, space) for part, answer in answers for draft in answer.drafts
+    ]
+    bounds = [answer.bound for _, answer in answers if answer.bound is not None]
+    return Answer(
+        drafts=tuple(sorted(drafts, key=Draft.order)[:_KEPT]),
+        bound=min(bounds, default=None),
+        columns=sum(answer.columns for _, answer in answers),
+        nodes=sum(answer.nodes for _, answer in answers),
+    )

@@ -1,0 +1,280 @@
+"""Finds the best plan of a space of even batches, with a bound: best first over microbatch sizes and replicas."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sailor_cloud.planner.even.costs import Chain, Problem, StageCosts, Worth
+from sailor_cloud.planner.even.grid import Grid
+from sailor_cloud.planner.even.labels import Labels, Search, chain_of
+from sailor_cloud.planner.even.relax import Relaxed, relax
+from sailor_cloud.planner.even.suffix import suffix
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+# A plan within this of the bound counts as the best.
+GAP = 1e-3
+# Limits on the bottleneck that are looked at side by side, fewer where there are many vectors of devices.
+_LANES = 8
+_CELLS = 3_000_000
+# Pipelines of one length, microbatch size and number of replicas that are put in place.
+_JUDGED = 4
+# Beginnings kept per stage while a first good plan is looked for.
+_NARROW = 150
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A plan: its value, seconds by the costs, and what the problem's judge says of it."""
+
+    value: float
+    size: int
+    replicas: int
+    chain: Chain
+    placed: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Plans found, best first; `bound` is a value that no plan of the space undercuts, infinite where there is none."""
+
+    found: tuple[Found, ...]
+    bound: float
+    nodes: int
+    pipelines: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    size: int
+    replicas: int
+    microbatches: int
+    vectors: Ints
+    bottleneck_s: Floats
+    least_s: Floats
+    worth: Worth
+
+
+def solve(problem: Problem, *, keep: int = 16, gap: float = GAP, most_nodes: int = 100_000) -> Outcome:
+    """Return the best plans and a bound; proven to `gap` where the problem's judge agrees with its costs."""
+    return _Engine(problem, keep, gap).run(most_nodes)
+
+
+@dataclass(slots=True)
+class _Engine:
+    problem: Problem
+    keep: int
+    gap: float
+    found: list[Found] = field(default_factory=list)
+    loose: float = math.inf
+    nodes: int = 0
+    pipelines: int = 0
+    seen: set[tuple[int, int, Chain]] = field(default_factory=set)
+
+    @property
+    def best(self) -> float:
+        return self.found[0].value if self.found else math.inf
+
+    def run(self, most_nodes: int) -> Outcome:
+        heap: list[tuple[float, int, int]] = []
+        nodes: dict[tuple[int, int], _Node] = {}
+        for size in self.problem.sizes():
+            costs = self.problem.costs(size, None)
+            if costs is None:
+                continue
+            relaxed = relax(costs)
+            for replicas, microbatches in steps(self.problem.batch // size):
+                node = self._node(size, replicas, microbatches, costs, relaxed)
+                if node is not None:
+                    nodes[size, replicas] = node
+                    heapq.heappush(heap, (_value(node), size, replicas))
+        bound = math.inf
+        while heap:
+            value, size, replicas = heapq.heappop(heap)
+            if value >= self.best * (1.0 - self.gap) or self.nodes == most_nodes:
+                bound = value
+                break
+            self._search(nodes[size, replicas])
+        proven = min(bound, self.best * (1.0 - self.gap)) if self.found else bound
+        return Outcome(
+            found=tuple(self.found),
+            bound=min(proven, self.loose) if heap or self.found else min(bound, self.loose),
+            nodes=self.nodes,
+            pipelines=self.pipelines,
+        )
+
+    def _node(
+        self, size: int, replicas: int, microbatches: int, costs: StageCosts, relaxed: Relaxed
+    ) -> _Node | None:
+        """Return a node with bounds for every vector of devices that may win, or None if there is none."""
+        most = np.minimum(self.problem.devices // replicas, costs.use.max(axis=0) * costs.layers)
+        if not most.any():
+            return None
+        vectors = most[None] if self.problem.rising else Grid(tuple(int(count) for count in most)).vectors()
+        bottleneck = relaxed.bottleneck_s(vectors)
+        vectors, bottleneck = vectors[np.isfinite(bottleneck)], bottleneck[np.isfinite(bottleneck)]
+        if not len(vectors):
+            return None
+        sync = self.problem.sync_s(size, replicas)
+        least_sync = max(float(sync[:, 0, 1:].min()), float(sync[:, :-1, -1].min()))
+        least = (microbatches - 1) * bottleneck + np.maximum(bottleneck, relaxed.way_s) + least_sync + relaxed.update_s
+        worth = self.problem.worth(size, replicas, vectors)
+        possible = least <= worth.longest_s
+        if not possible.any():
+            return None
+        worth = Worth(
+            slope=worth.slope[possible], offset=worth.offset[possible], longest_s=worth.longest_s[possible]
+        )
+        return _Node(size, replicas, microbatches, vectors[possible], bottleneck[possible], least[possible], worth)
+
+    def _alive(self, node: _Node, cuts: Floats) -> NDArray[np.bool_]:
+        """Return which vectors may win; where time alone counts, only those that no larger one stands for.
+
+        A larger vector stands for a smaller one if it keeps the limits for as long as the smaller one can win.
+        """
+        alive = node.least_s < cuts
+        if not self.problem.timed or not alive.any():
+            return alive
+        grid = Grid(tuple(int(count) for count in node.vectors.max(axis=0)))
+        longest = np.full(grid.count, -1.0)
+        numbers = grid.numbers(node.vectors)
+        longest[numbers] = np.where(alive, cuts, -1.0)
+        shaped = longest.reshape(grid.shape)
+        covered = np.zeros(grid.shape, dtype=bool)
+        for axis in range(len(grid.most)):
+            smaller = (*(slice(None),) * axis, slice(0, -1))
+            larger = (*(slice(None),) * axis, slice(1, None))
+            covered[smaller] |= shaped[larger] >= shaped[smaller]
+        return alive & ~covered.ravel()[numbers]
+
+    def _cuts_s(self, node: _Node) -> Floats:
+        """Return the seconds from which on a pipeline of each vector can't win any more."""
+        worth = node.worth
+        longest = worth.longest_s * (1.0 + 1e-12)
+        if not self.found:
+            return longest
+        room = self.best * (1.0 - self.gap) - worth.offset
+        with np.errstate(divide="ignore", invalid="ignore"):
+            winning = np.where(worth.slope > 0, room / worth.slope, np.where(room > 0, np.inf, -1.0))
+        return np.minimum(longest, winning)
+
+    def _search(self, node: _Node) -> None:
+        self.nodes += 1
+        cuts = self._cuts_s(node)
+        alive = self._alive(node, cuts)
+        if not alive.any():
+            return
+        costs = self.problem.costs(node.size, node.replicas)
+        assert costs is not None
+        grid = Grid(tuple(int(count) for count in node.vectors[alive].max(axis=0)))
+        sync = self.problem.sync_s(node.size, node.replicas)
+        stages = int(min(costs.max_stages, grid.vectors()[-1].sum() // costs.use.sum(axis=1).min(), costs.layers))
+        lanes = self._lanes(node, alive, cuts, grid.count * costs.kinds * stages * costs.layers)
+        search = Search(
+            costs=costs,
+            sync_s=sync,
+            grid=grid,
+            suffix=suffix(costs, sync, grid, lanes, stages, at_most=self.problem.timed),
+            microbatches=node.microbatches,
+        )
+        roots = grid.numbers(node.vectors[alive])
+        self._descend(node, search, alive, roots, narrow=_NARROW)
+        self._descend(node, search, alive, roots, narrow=None)
+
+    def _lanes(self, node: _Node, alive: NDArray[np.bool_], cuts: Floats, cells: int) -> Floats:
+        """Return limits between the least bottleneck and the largest that can still win."""
+        if node.microbatches == 1:
+            return np.array([np.inf])
+        low = float(node.bottleneck_s[alive].min())
+        # The way takes at least as long as the busiest stage.
+        rest = node.least_s[alive] - (node.microbatches - 1) * node.bottleneck_s[alive]
+        highest = (cuts[alive] - rest) / (node.microbatches - 1)
+        costs = self.problem.costs(node.size, node.replicas)
+        assert costs is not None
+        finite = costs.compute_s[np.isfinite(costs.compute_s)]
+        largest = float(finite.max() + 2.0 * costs.before_s.max() * max(1.0, costs.last_before) + 2.0 * costs.after_s.max())
+        high = min(float(highest.max()), largest)
+        count = int(np.clip(_CELLS // max(1, cells), 6, _LANES))
+        low = max(low, high * 1e-3)
+        if high <= low:
+            return np.array([high])
+        return np.geomspace(low, high, count + 1)[1:]
+
+    def _descend(
+        self, node: _Node, search: Search, alive: NDArray[np.bool_], roots: Ints, narrow: int | None
+    ) -> None:
+        """Extend beginnings stage by stage; `narrow` keeps only the most promising of each length."""
+        cuts = self._by_number(node, search.grid, alive, roots)
+        labels, bounds = search.first_stages(roots, cuts)
+        levels: list[Labels] = []
+        while len(labels):
+            self.pipelines += len(labels)
+            done = labels.following == 0
+            if done.any():
+                self._judge(node, search, [*levels, labels], np.flatnonzero(done), bounds)
+                cuts = self._by_number(node, search.grid, alive, roots)
+            going = ~done & (bounds < cuts[labels.root])
+            labels, bounds = labels[going], bounds[going]
+            if narrow is not None and len(labels) > narrow:
+                first = np.sort(np.argsort(self._values(node, alive, roots, labels.root, bounds), kind="stable")[:narrow])
+                labels, bounds = labels[first], bounds[first]
+            levels.append(labels)
+            labels, bounds = search.extended(labels, cuts, first=len(levels) == 1)
+
+    def _by_number(self, node: _Node, grid: Grid, alive: NDArray[np.bool_], roots: Ints) -> Floats:
+        """Return the cuts by the vectors' numbers in the grid."""
+        cuts = np.zeros(grid.count)
+        cuts[roots] = self._cuts_s(node)[alive]
+        return cuts
+
+    def _values(self, node: _Node, alive: NDArray[np.bool_], roots: Ints, at: Ints, seconds: Floats) -> Floats:
+        position = np.searchsorted(roots, at)
+        return np.asarray(node.worth.slope[alive][position] * seconds + node.worth.offset[alive][position])
+
+    def _judge(self, node: _Node, search: Search, levels: list[Labels], done: Ints, bounds: Floats) -> None:
+        """Put complete pipelines in place, the most promising first, while they can win by their bounds."""
+        place = {int(number): index for index, number in enumerate(search.grid.numbers(node.vectors))}
+        rows = [place[int(levels[-1].root[index])] for index in done]
+        values = node.worth.slope[rows] * bounds[done] + node.worth.offset[rows]
+        judged = 0
+        for turn in np.lexsort((done, values)):
+            value, index = float(values[turn]), int(done[turn])
+            if value >= self.best * (1.0 - self.gap):
+                break
+            chain = chain_of(levels, index)
+            key = (node.size, node.replicas, chain)
+            if key in self.seen:
+                continue
+            if judged == _JUDGED:
+                self.loose = min(self.loose, value)
+                break
+            judged += 1
+            self.seen.add(key)
+            answer = self.problem.judge(node.size, node.replicas, chain, float(bounds[index]))
+            if answer is None or answer[0] > value * (1.0 + 1e-9):
+                self.loose = min(self.loose, value)
+            if answer is not None:
+                self._keep(Found(value=answer[0], size=node.size, replicas=node.replicas, chain=chain, placed=answer[1]))
+
+    def _keep(self, found: Found) -> None:
+        self.found.append(found)
+        self.found.sort(key=lambda each: (each.value, each.size, each.replicas, each.chain.cut, each.chain.kinds))
+        del self.found[self.keep :]
+
+
+def steps(shares: int) -> list[tuple[int, int]]:
+    """Return the fewest replicas for every number of microbatches that the busiest of them may have."""
+    fewest: dict[int, int] = {}
+    for replicas in range(1, shares + 1):
+        fewest.setdefault(-(-shares // replicas), replicas)
+    return [(replicas, microbatches) for microbatches, replicas in sorted(fewest.items())]
+
+
+def _value(node: _Node) -> float:
+    return float((node.worth.slope * node.least_s + node.worth.offset).min())

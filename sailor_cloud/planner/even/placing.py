@@ -1,0 +1,148 @@
+"""Puts even pipelines on nodes of real zones and judges them exactly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import permutations, product
+
+import numpy as np
+
+from sailor_cloud.model.offer import Market
+from sailor_cloud.planner import chains
+from sailor_cloud.planner.assess import Assessor, Shape
+from sailor_cloud.planner.draft import Draft
+from sailor_cloud.planner.even.costs import Chain
+from sailor_cloud.planner.even.tables import Group, Tables
+from sailor_cloud.planner.goals import Figure, Target
+from sailor_cloud.planner.packing import pack
+
+# Orders in which zones are filled that are tried at most.
+_MOST_ORDERS = 6
+
+
+@dataclass(slots=True)
+class Placing:
+    """Judges chains of groups; what was judged before is remembered by the assessor."""
+
+    tables: Tables
+    target: Target
+    assessor: Assessor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.assessor = Assessor(self.tables.space, self.target)
+
+    def best(self, size: int, replicas: int, chain: Chain) -> tuple[float, Draft] | None:
+        """Return the best draft of a chain's replicas over zones and markets, or None where none keeps the limits."""
+        groups = [self.tables.groups[k] for k in chain.kinds]
+        found: list[tuple[tuple[object, ...], Draft]] = []
+        for seats in self._placements(groups, replicas):
+            for markets in self._markets(groups):
+                draft = self._draft(size, chain.cut, seats, markets)
+                if draft is not None and self._keeps_limits(draft):
+                    found.append((draft.order(), draft))
+                    if self.target.goal is Figure.ITERATION_S:
+                        # Markets come cheapest first, and no other is faster.
+                        break
+        if not found:
+            return None
+        draft = min(found, key=lambda entry: entry[0])[1]
+        return draft.figures[self.target.goal], draft
+
+    def _draft(
+        self, size: int, cut: tuple[int, ...], seats: list[tuple[int, ...]], markets: dict[int, Market]
+    ) -> Draft | None:
+        placed = [chains.Chain(microbatch_size=size, kinds=members, cut=cut) for members in seats]
+        slots = pack(self.tables.kinds, placed, markets)
+        if slots is None:
+            return None
+        return self.assessor.draft([Shape(slots=row, cut=cut, microbatch_size=size) for row in slots], even=True)
+
+    def _placements(self, groups: list[Group], replicas: int) -> Iterator[list[tuple[int, ...]]]:
+        """Yield the kinds of every pipeline's stages: whole pipelines in zones taken in some order, then the rest."""
+        zones = sorted({self._zone(k) for group in groups for k in group.members})
+        seen = set()
+        tried = 0
+        for count in range(1, len(zones) + 1):
+            for order in permutations(zones, count):
+                if tried == _MOST_ORDERS:
+                    return
+                tried += 1
+                filled = self._fill(groups, replicas, order)
+                if filled is not None and tuple(sorted(filled)) not in seen:
+                    seen.add(tuple(sorted(filled)))
+                    yield filled
+
+    def _fill(self, groups: list[Group], replicas: int, zones: tuple[str, ...]) -> list[tuple[int, ...]] | None:
+        rows = self.tables.space.candidates.rows
+        free = {
+            self.tables.kinds.members[k].row: rows[self.tables.kinds.members[k].row].devices
+            for group in groups
+            for k in group.members
+        }
+        filled: list[tuple[int, ...]] = []
+        for zone in zones:
+            while len(filled) < replicas:
+                taken = self._take(groups, (zone,), free)
+                if taken is None:
+                    break
+                filled.append(taken)
+        while len(filled) < replicas:
+            taken = self._take(groups, zones, free)
+            if taken is None:
+                return None
+            filled.append(taken)
+        return filled
+
+    def _take(self, groups: list[Group], zones: tuple[str, ...], free: dict[int, int]) -> tuple[int, ...] | None:
+        """Take devices of one pipeline, a stage where the one before it stands if there is room; None if there is none."""
+        left, chosen, at = dict(free), [], zones[0]
+        for group in groups:
+            able = [
+                k
+                for zone in (at, *zones)
+                for k in group.members
+                if self._zone(k) == zone and left[self.tables.kinds.members[k].row] >= group.tp
+            ]
+            if not able:
+                return None
+            chosen.append(able[0])
+            left[self.tables.kinds.members[able[0]].row] -= group.tp
+            at = self._zone(able[0])
+        free.update(left)
+        return tuple(chosen)
+
+    def _zone(self, member: int) -> str:
+        return self.tables.space.candidates.rows[self.tables.kinds.members[member].row].zone
+
+    def _markets(self, groups: list[Group]) -> Iterator[dict[int, Market]]:
+        """Yield where each row buys: one market per accelerator of the groups, every combination."""
+        rows = self.tables.space.candidates.rows
+        names = sorted({group.accelerator for group in groups})
+        there = [
+            sorted({pool.offer.market for pool in self.tables.space.pools if pool.accelerator.name == name})
+            for name in names
+        ]
+        for choice in sorted(product(*there), key=lambda chosen: (self._usd(names, chosen), chosen)):
+            market = dict(zip(names, choice, strict=True))
+            yield {number: market[row.accelerator] for number, row in enumerate(rows) if row.accelerator in market}
+
+    def _usd(self, names: list[str], chosen: tuple[Market, ...]) -> float:
+        """Return the price of one device of each accelerator, to rank markets by."""
+        space = self.tables.space
+        return sum(
+            min(
+                rate.expected / pool.devices
+                for pool, rate in zip(space.pools, space.rates, strict=True)
+                if pool.accelerator.name == name and pool.offer.market is market
+            )
+            for name, market in zip(names, chosen, strict=True)
+        )
+
+    def _keeps_limits(self, draft: Draft) -> bool:
+        most = self.tables.space.scenario.job.constraints.max_nodes
+        if most is not None and draft.figures[Figure.NODES] > most:
+            return False
+        figures = {figure: np.array(value) for figure, value in draft.figures.items()}
+        return bool(self.target.feasible(figures).all()) and math.isfinite(draft.figures[self.target.goal])
