@@ -1,4 +1,4 @@
-"""Prices of what a run needs beside instances: public addresses, NAT and disks."""
+"""Prices of what a run needs beside instances: public addresses, NAT, disks and object storage."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ from sailor_cloud.model.offer import Confidence, Provider
 
 
 class Service(StrEnum):
-    """`nat-gateway` and `public-address` are hourly; disks are monthly and per GiB; `nat-data` is per GB or GiB."""
+    """`nat-gateway` and `public-address` are hourly; disks and `object-storage` are monthly and per GiB.
+
+    `nat-data` is per GB or GiB, `object-writes` per 1,000 requests that write.
+    """
 
     PUBLIC_ADDRESS = "public-address"
     NAT_GATEWAY = "nat-gateway"
     NAT_DATA = "nat-data"
     DISK_BALANCED = "disk-balanced"
     DISK_SSD = "disk-ssd"
+    OBJECT_STORAGE = "object-storage"
+    OBJECT_WRITES = "object-writes"
 
 
 EVERY_REGION = "*"
@@ -26,7 +31,7 @@ EVERY_REGION = "*"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServicePrice:
-    """A list price; `unit` is hour, GiB-month, GiB or GB."""
+    """A list price; `unit` is hour, GiB-month, GiB, GB or 1000 requests."""
 
     provider: Provider
     region: str

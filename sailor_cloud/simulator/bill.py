@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from datetime import date
 
 from sailor_cloud.catalog import Service, ServicePrice
 from sailor_cloud.catalog.trust import is_stale
@@ -13,22 +12,22 @@ from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.model.offer import Offer, Provider
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.simulator import money
+from sailor_cloud.simulator.checkpoints import CHECKPOINT_BYTES_PER_PARAMETER, checkpoint_lines
 from sailor_cloud.simulator.layout import Layout
 from sailor_cloud.simulator.sync import Traffic
-from sailor_cloud.units import GB, GIB, HOURS_PER_MONTH, SECONDS_PER_HOUR
-
-# Weights and two moments in fp32.
-_CHECKPOINT_BYTES_PER_PARAMETER = 12
+from sailor_cloud.units import GB, SECONDS_PER_HOUR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hours:
-    """How long nodes are paid for: training, what preemption adds to it (expected and worst), start-up and teardown.
+    """How long nodes are paid for: training, standing still for checkpoints, what preemption adds (expected and worst),
+    start-up and teardown.
 
     Without a number of steps, training is one hour and there is no start-up or teardown.
     """
 
     training: float
+    saving: float
     lost: float
     worst_lost: float
     startup: float
@@ -36,7 +35,11 @@ class Hours:
 
     @property
     def total(self) -> float:
-        return self.training + self.lost + self.startup + self.teardown
+        return self.training + self.saving + self.lost + self.startup + self.teardown
+
+    @property
+    def worst_total(self) -> float:
+        return self.total - self.lost + self.worst_lost
 
 
 def hours(layout: Layout, iteration_s: float) -> Hours:
@@ -47,20 +50,14 @@ def hours(layout: Layout, iteration_s: float) -> Hours:
     training = 1.0 if steps is None else steps * iteration_s / SECONDS_PER_HOUR
     rate = sum(money.preemptions_per_hour(offer, layout.scenario.catalog) for offer in offers)
     restart = max(money.startup_s(offer.provider) for offer in offers)
+    every = job.checkpoint.every
     lost = [
-        training
-        * float(
-            money.lost_fraction(
-                rate * factor,
-                interval_s=job.checkpoint.every,
-                checkpoint_s=checkpoint_s(layout),
-                restart_s=restart,
-            )
-        )
+        training * float(money.lost_fraction(rate * factor, interval_s=every, checkpoint_s=0.0, restart_s=restart))
         for factor in (1.0, money.WORST_PREEMPTION_FACTOR)
     ]
     return Hours(
         training=training,
+        saving=training * money.saving_fraction(interval_s=every, checkpoint_s=checkpoint_s(layout)),
         lost=lost[0],
         worst_lost=lost[1],
         startup=0.0 if steps is None else restart / SECONDS_PER_HOUR,
@@ -73,7 +70,7 @@ def checkpoint_s(layout: Layout) -> float:
     shares = [
         float(seat.table.parameters(seat.stage.first_layer, seat.stage.end_layer)) for seat in layout.pipelines[0]
     ]
-    return max(shares) * _CHECKPOINT_BYTES_PER_PARAMETER / money.CHECKPOINT_BYTES_PER_S
+    return max(shares) * CHECKPOINT_BYTES_PER_PARAMETER / money.CHECKPOINT_BYTES_PER_S
 
 
 def bill(layout: Layout, traffic: Traffic, iteration_s: float) -> Cost:
@@ -88,7 +85,7 @@ def bill(layout: Layout, traffic: Traffic, iteration_s: float) -> Cost:
         *_instance_lines(layout, paid),
         *_service_lines(layout, paid),
         *_egress_lines(layout, traffic, iterations),
-        *_checkpoint_lines(layout, paid),
+        *checkpoint_lines(layout, training_hours=paid.training, kept_hours=(paid.total, paid.worst_total)),
     ]
     rates = [money.node_usd_per_hour(layout.scenario.offer(node.offer), layout.scenario) for node in layout.plan.nodes]
     shared = sum(usd for _, usd in _gateways(layout))
@@ -115,6 +112,7 @@ def _instance_lines(layout: Layout, paid: Hours) -> list[CostLine]:
         reserve = "lost to preemption" + _interval_note(layout)
         for kind, what, spent, worst_spent in (
             (CostKind.COMPUTE, "training", paid.training, paid.training),
+            (CostKind.CHECKPOINT, "standing still for checkpoints", paid.saving, paid.saving),
             (CostKind.STARTUP, "start-up", paid.startup, paid.startup),
             (CostKind.TEARDOWN, "teardown", paid.teardown, paid.teardown),
             (CostKind.RECOVERY, reserve, paid.lost, paid.worst_lost),
@@ -149,8 +147,7 @@ def _interval_note(layout: Layout) -> str:
 
 def _service_lines(layout: Layout, paid: Hours) -> list[CostLine]:
     lines = []
-    span = paid.total
-    worst_span = span - paid.lost + paid.worst_lost
+    span, worst_span = paid.total, paid.worst_total
     priced: dict[tuple[Provider, str, Service], tuple[ServicePrice, float, int]] = {}
     for offer, count in _offers(layout.plan, layout):
         for price, per_hour in money.node_services(offer, layout.scenario):
@@ -209,58 +206,6 @@ def _egress_lines(layout: Layout, traffic: Traffic, iterations: float) -> list[C
                 )
             )
     return lines
-
-
-def _checkpoint_lines(layout: Layout, paid: Hours) -> list[CostLine]:
-    """Storage of the kept checkpoints, and the traffic of writing them to the first node's region.
-
-    Storage is charged like a balanced disk, which costs more than the object storage that is used.
-    """
-    scenario = layout.scenario
-    home = scenario.offer(layout.plan.nodes[0].offer)
-    if home.provider is Provider.LOCAL:
-        return []
-    shares: dict[str, float] = {}
-    for seat in layout.pipelines[0]:
-        parameters = float(seat.table.parameters(seat.stage.first_layer, seat.stage.end_layer)) * seat.tp
-        shares[seat.place.zone] = shares.get(seat.place.zone, 0.0) + parameters * _CHECKPOINT_BYTES_PER_PARAMETER
-    storage = scenario.catalog.services.price(home.provider, home.region, Service.DISK_BALANCED)
-    kept = scenario.job.checkpoint.keep * sum(shares.values()) / GIB
-    months = paid.total / HOURS_PER_MONTH
-    lines = [
-        _checkpoint_line(
-            f"{scenario.job.checkpoint.keep} checkpoints kept, at the price of a disk",
-            kept * months,
-            "GiB-month",
-            storage.usd_per_unit,
-            storage.source,
-            storage.as_of_from,
-        )
-    ]
-    saves = max(1.0, paid.training * SECONDS_PER_HOUR / scenario.job.checkpoint.every)
-    for zone, nbytes in sorted(shares.items()):
-        if scenario.catalog.region_of(zone) == home.region:
-            continue
-        for price in scenario.network.egress(zone, home.zone):
-            what = f"checkpoints from {zone} to {home.region}, paid by {price.payer_zone}"
-            quantity = saves * nbytes / GB
-            lines.append(_checkpoint_line(what, quantity, "GB", price.usd_per_gb, price.source, price.as_of_from))
-    return lines
-
-
-def _checkpoint_line(what: str, quantity: float, unit: str, usd_per_unit: float, source: str, as_of: date) -> CostLine:
-    return CostLine(
-        kind=CostKind.CHECKPOINT,
-        what=what,
-        quantity=quantity,
-        unit=unit,
-        usd_per_unit=usd_per_unit,
-        usd=quantity * usd_per_unit,
-        worst_usd=quantity * usd_per_unit,
-        price_source=source,
-        price_as_of=as_of,
-        stale=False,
-    )
 
 
 def _offers(plan: Plan, layout: Layout) -> list[tuple[Offer, int]]:

@@ -127,11 +127,16 @@ def young_daly_s(checkpoint_s: float, preemptions_per_hour: float) -> float | No
 def lost_fraction(preemptions_per_hour: Any, *, interval_s: float, checkpoint_s: float, restart_s: float) -> Any:
     """Return the extra time per second of training: checkpoints, half an interval per preemption, and restarts.
 
-    First-order Young/Daly; valid while preemptions are rare within interval plus restart.
+    Runs that nobody takes away save as well. First-order Young/Daly; valid while preemptions are rare within interval
+    plus restart.
     """
     rate = np.asarray(preemptions_per_hour, dtype=np.float64) / SECONDS_PER_HOUR
-    stalled = checkpoint_s / interval_s
-    return np.where(rate > 0.0, stalled + rate * (interval_s / 2.0 + restart_s), 0.0)
+    return saving_fraction(interval_s=interval_s, checkpoint_s=checkpoint_s) + rate * (interval_s / 2.0 + restart_s)
+
+
+def saving_fraction(*, interval_s: float, checkpoint_s: float) -> float:
+    """Return the time that training stands still for checkpoints per second of training."""
+    return checkpoint_s / interval_s
 
 
 def run_usd(

@@ -10,10 +10,10 @@ from datetime import date
 import pytest
 
 from factories.scenarios import GCP, chain, gcp_scenario, make_job, make_plan, make_scenario, offer_in
-from sailor_cloud.catalog import Interruptions
+from sailor_cloud.catalog import Interruptions, Service
 from sailor_cloud.catalog.interruptions import InterruptionTable
 from sailor_cloud.errors import MissingPriceError
-from sailor_cloud.model.document import Cost, CostKind
+from sailor_cloud.model.document import Cost, CostKind, CostLine
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.offer import Market, Provider
 from sailor_cloud.model.plan import Plan
@@ -27,7 +27,16 @@ from sailor_cloud.simulator import (
     startup_s,
     teardown_s,
 )
-from sailor_cloud.simulator.money import STALE_MARGIN, lost_fraction, young_daly_s
+from sailor_cloud.simulator.bill import checkpoint_s
+from sailor_cloud.simulator.layout import lay_out
+from sailor_cloud.simulator.money import (
+    CHECKPOINT_BYTES_PER_S,
+    STALE_MARGIN,
+    lost_fraction,
+    saving_fraction,
+    young_daly_s,
+)
+from sailor_cloud.workload import parameter_count
 
 
 def split_plan(scenario: Scenario, zones: tuple[str, str], market: Market = Market.ON_DEMAND) -> Plan:
@@ -59,8 +68,9 @@ def test_instances_are_paid_whole_from_start_up_to_teardown() -> None:
     assert found[CostKind.COMPUTE] == pytest.approx(2 * hours * offer.usd_per_hour)
     assert found[CostKind.STARTUP] == pytest.approx(2 * startup_s(Provider.GCP) / 3600 * offer.usd_per_hour)
     assert found[CostKind.TEARDOWN] == pytest.approx(2 * teardown_s(Provider.GCP) / 3600 * offer.usd_per_hour)
+    standing = hours * saving_fraction(interval_s=600.0, checkpoint_s=checkpoint_s(lay_out(plan, scenario)))
     assert answer.prediction.duration_s == pytest.approx(
-        hours * 3600 + startup_s(Provider.GCP) + teardown_s(Provider.GCP)
+        (hours + standing) * 3600 + startup_s(Provider.GCP) + teardown_s(Provider.GCP)
     )
     assert answer.cost.total_usd == pytest.approx(sum(line.usd for line in answer.cost.lines))
     assert answer.cost.worst_case_usd == pytest.approx(sum(line.worst_usd for line in answer.cost.lines))
@@ -143,7 +153,65 @@ def test_checkpoint_interval_and_loss_follow_young_and_daly() -> None:
 
     assert loss(best) < loss(best * 1.3)
     assert loss(best) < loss(best / 1.3)
-    assert float(lost_fraction(0.0, interval_s=600.0, checkpoint_s=10.0, restart_s=300.0)) == 0
+    assert float(lost_fraction(0.0, interval_s=600.0, checkpoint_s=0.0, restart_s=300.0)) == 0
+
+
+def test_runs_that_nobody_takes_away_stand_still_for_checkpoints_as_well() -> None:
+    assert float(lost_fraction(0.0, interval_s=600.0, checkpoint_s=12.0, restart_s=300.0)) == pytest.approx(0.02)
+    scenario = gcp_scenario(batch=64)
+    plan = split_plan(scenario, ("us-central1-a", "us-central1-a"))
+    answer = evaluate(plan, scenario)
+    [line] = [line for line in answer.cost.lines if "standing still" in line.what]
+    layout = lay_out(plan, scenario)
+    parameters = max(seat.table.parameters(seat.stage.first_layer, seat.stage.end_layer) for seat in layout.seats)
+    seconds = parameters * 12 / CHECKPOINT_BYTES_PER_S
+    hours = 100 * answer.prediction.iteration_s_replay / 3600
+    assert line.kind is CostKind.CHECKPOINT
+    assert line.quantity == pytest.approx(2 * hours * seconds / 600)
+    assert line.usd == pytest.approx(line.quantity * scenario.offer(plan.nodes[0].offer).usd_per_hour)
+    assert not [line for line in answer.cost.lines if line.kind is CostKind.RECOVERY]
+
+
+def checkpoint_bill(scenario: Scenario) -> dict[str, CostLine]:
+    plan = split_plan(scenario, ("us-central1-a", "us-central1-a"))
+    lines = [line for line in evaluate(plan, scenario).cost.lines if line.kind is CostKind.CHECKPOINT]
+    return {line.what: line for line in lines if "standing still" not in line.what}
+
+
+def test_checkpoints_are_kept_at_the_price_of_object_storage() -> None:
+    scenario = changed(gcp_scenario(batch=64, steps=100_000), checkpoint={"keep": 5})
+    answer = evaluate(split_plan(scenario, ("us-central1-a", "us-central1-a")), scenario)
+    found = checkpoint_bill(scenario)
+    assert set(found) == {"5 checkpoints kept in gcp us-central1", "writing checkpoints"}
+    kept, writes = found.values()
+    size = parameter_count(scenario.decoder) * 12
+    months = answer.prediction.duration_s / 3600 / 730
+    assert kept.usd_per_unit == 0.02
+    assert kept.quantity == pytest.approx(5 * size / 2**30 * months, rel=0.01)
+    assert kept.unit == "GiB-month"
+    saves = 100_000 * answer.prediction.iteration_s_replay / 600
+    assert writes.quantity == pytest.approx(saves * (size / (5 * 2**20) + 4) / 1000, rel=0.01)
+    assert writes.usd_per_unit == 0.005
+
+
+def test_checkpoints_in_a_folder_cost_nothing_beside_its_disk() -> None:
+    assert checkpoint_bill(changed(gcp_scenario(batch=64), checkpoint={"to": "/mnt/runs"})) == {}
+
+
+def test_a_bucket_of_another_cloud_is_paid_there_with_the_traffic_to_it() -> None:
+    found = checkpoint_bill(changed(gcp_scenario(batch=64), checkpoint={"to": "s3://mine/runs"}))
+    [kept] = [line for what, line in found.items() if "kept in aws" in what]
+    [moved] = [line for what, line in found.items() if what.startswith("checkpoints from us-central1-a")]
+    assert kept.usd_per_unit >= 0.023
+    assert moved.unit == "GB"
+    assert moved.usd_per_unit > 0.05
+
+
+def test_every_region_with_offers_prices_object_storage() -> None:
+    catalog = gcp_scenario().catalog
+    for provider, region in sorted({(offer.provider, offer.region) for offer in catalog.offers()}):
+        for service in (Service.OBJECT_STORAGE, Service.OBJECT_WRITES):
+            assert 0 < catalog.services.price(provider, region, service).usd_per_unit < 0.1
 
 
 def test_the_searchs_estimate_of_a_run_is_the_bill_without_checkpoints() -> None:
@@ -159,10 +227,11 @@ def test_the_searchs_estimate_of_a_run_is_the_bill_without_checkpoints() -> None
         egress_usd_per_iteration=traffic,
         steps=100,
         provider=Provider.GCP,
+        checkpoint_s=checkpoint_s(lay_out(plan, scenario)),
     )
-    saved = by_kind(answer.cost)[CostKind.CHECKPOINT]
-    assert float(expected) == pytest.approx(answer.cost.total_usd - saved)
-    assert float(worst) == pytest.approx(answer.cost.worst_case_usd - saved)
+    stored = [line for line in answer.cost.lines if line.kind is CostKind.CHECKPOINT and line.unit != "hour"]
+    assert float(expected) == pytest.approx(answer.cost.total_usd - sum(line.usd for line in stored))
+    assert float(worst) == pytest.approx(answer.cost.worst_case_usd - sum(line.worst_usd for line in stored))
 
 
 def test_an_unknown_price_stops_everything() -> None:

@@ -1,0 +1,106 @@
+"""What keeping checkpoints costs: object storage by size and time, requests that write, and traffic on the way."""
+
+from __future__ import annotations
+
+from sailor_cloud.catalog import Service, ServicePrice
+from sailor_cloud.model.document import CostKind, CostLine
+from sailor_cloud.model.offer import Offer, Provider
+from sailor_cloud.network import EgressPrice
+from sailor_cloud.simulator.layout import Layout
+from sailor_cloud.units import GB, GIB, HOURS_PER_MONTH, SECONDS_PER_HOUR
+
+# Weights and two moments in fp32.
+CHECKPOINT_BYTES_PER_PARAMETER = 12
+# Large objects are written in parts, each a request; obstore's default size, assumption.
+_PART_BYTES = 5.0 * 2**20
+_SCHEMES = {"gs": Provider.GCP, "s3": Provider.AWS}
+
+
+def checkpoint_lines(layout: Layout, *, training_hours: float, kept_hours: tuple[float, float]) -> list[CostLine]:
+    """Return the lines of a run's checkpoints; nothing where they are kept in a folder, whose disk is on the bill.
+
+    kept_hours: how long the newest ones are kept, expected and worst. They are written by the first pipeline to a
+    bucket in the region of the first node of the bucket's cloud, the user's own included, whose region isn't known
+    here; from nodes of one cloud to a bucket of another at the price between the first zones of both. Left out:
+    reading back (below 10 % of the writes' price), and traffic from local nodes, which no cloud bills.
+    """
+    store = _store(layout)
+    if store is None:
+        return []
+    provider, region, zone = store
+    job = layout.scenario.job
+    services = layout.scenario.catalog.services
+    sizes = _bytes_by_zone(layout)
+    saved, saves = sum(sizes.values()), max(1.0, training_hours * SECONDS_PER_HOUR / job.checkpoint.every)
+    storage = services.price(provider, region, Service.OBJECT_STORAGE)
+    kept = job.checkpoint.keep * saved / GIB
+    writes = saves * (saved / _PART_BYTES + sum(seat.tp for seat in layout.pipelines[0])) / 1000.0
+    what = f"{job.checkpoint.keep} checkpoints kept in {provider} {region}"
+    lines = [
+        _line(what, (kept * kept_hours[0] / HOURS_PER_MONTH, kept * kept_hours[1] / HOURS_PER_MONTH), storage),
+        _line("writing checkpoints", (writes, writes), services.price(provider, region, Service.OBJECT_WRITES)),
+    ]
+    catalog = layout.scenario.catalog
+    for src, nbytes in sorted(sizes.items()):
+        if catalog.zone(src).provider is Provider.LOCAL or catalog.region_of(src) == region:
+            continue
+        for price in layout.scenario.network.egress(src, zone):
+            lines.append(_traffic_line(src, region, saves * nbytes / GB, price))
+    return lines
+
+
+def _store(layout: Layout) -> tuple[Provider, str, str] | None:
+    """Return provider, region and a zone of it of the bucket, or None where there is none."""
+    scenario = layout.scenario
+    offers = [scenario.offer(node.offer) for node in layout.plan.nodes]
+    place = scenario.job.checkpoint.to
+    if place is None:
+        home: Offer = offers[0]
+        return None if home.provider is Provider.LOCAL else (home.provider, home.region, home.zone)
+    scheme, separator, _ = place.partition("://")
+    if not separator or scheme not in _SCHEMES:
+        return None
+    provider = _SCHEMES[scheme]
+    near = next((offer for offer in offers if offer.provider is provider), None)
+    if near is not None:
+        return (provider, near.region, near.zone)
+    zones = sorted(zone for zone in scenario.catalog.zones() if scenario.catalog.zone(zone).provider is provider)
+    return (provider, scenario.catalog.region_of(zones[0]), zones[0])
+
+
+def _bytes_by_zone(layout: Layout) -> dict[str, float]:
+    sizes: dict[str, float] = {}
+    for seat in layout.pipelines[0]:
+        parameters = float(seat.table.parameters(seat.stage.first_layer, seat.stage.end_layer)) * seat.tp
+        sizes[seat.place.zone] = sizes.get(seat.place.zone, 0.0) + parameters * CHECKPOINT_BYTES_PER_PARAMETER
+    return sizes
+
+
+def _line(what: str, quantity: tuple[float, float], price: ServicePrice) -> CostLine:
+    return CostLine(
+        kind=CostKind.CHECKPOINT,
+        what=what,
+        quantity=quantity[0],
+        unit=price.unit,
+        usd_per_unit=price.usd_per_unit,
+        usd=quantity[0] * price.usd_per_unit,
+        worst_usd=quantity[1] * price.usd_per_unit,
+        price_source=price.source,
+        price_as_of=price.as_of_from,
+        stale=False,
+    )
+
+
+def _traffic_line(src: str, region: str, gigabytes: float, price: EgressPrice) -> CostLine:
+    return CostLine(
+        kind=CostKind.CHECKPOINT,
+        what=f"checkpoints from {src} to {region}, paid by {price.payer_zone}",
+        quantity=gigabytes,
+        unit="GB",
+        usd_per_unit=price.usd_per_gb,
+        usd=gigabytes * price.usd_per_gb,
+        worst_usd=gigabytes * price.usd_per_gb,
+        price_source=price.source,
+        price_as_of=price.as_of_from,
+        stale=False,
+    )
