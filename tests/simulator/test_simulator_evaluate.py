@@ -86,6 +86,17 @@ def test_a_plan_is_refused_with_every_fault_and_the_offending_values() -> None:
     assert "zero_stage: is 3" in text
 
 
+def test_a_tp_that_cuts_no_head_in_whole_is_refused_with_its_place_and_numbers() -> None:
+    scenario = gcp_scenario(batch=64)
+    offer = offer_in(scenario, "us-central1-a", "A100-40", devices=4)
+    nodes, pipeline = chain(0, [offer], (0, 26), microbatch_size=2, microbatches=32)
+    odd = dataclasses.replace(pipeline, stages=(dataclasses.replace(pipeline.stages[0], devices=(0, 1, 2)),))
+    with pytest.raises(RequestError) as raised:
+        evaluate(make_plan(scenario, [(nodes, odd)]), scenario)
+    where = "plan.pipelines[0].stages[0].devices"
+    assert f"{where}: tp 3 does not divide the 16 attention heads of sailor-opt-350" in str(raised.value)
+
+
 def test_an_offer_in_a_zone_that_nobody_knows_is_refused() -> None:
     scenario = make_scenario(make_job())
     plan = two_stage_plan(scenario)

@@ -60,6 +60,15 @@ def test_every_covered_gpu_answers_or_refuses_at_every_precision(accelerator: st
         assert 0 < found.error_p50 <= found.error_p90 < 1
 
 
+@pytest.mark.parametrize("accelerator", ["CPU-fast", "CPU-slow"])
+def test_processors_answer_in_fp32_and_refuse_every_other_precision_with_what_to_do(accelerator: str) -> None:
+    assert (times(accelerator, Precision.FP32).forward_s > 0).all()
+    for precision in (Precision.TF32, Precision.BF16, Precision.FP16):
+        message = f"{accelerator} has neither a compute profile nor a datasheet rate for {precision}; choose another"
+        with pytest.raises(ProfileMissingError, match=message):
+            times(accelerator, precision)
+
+
 def test_the_local_slow_accelerator_takes_exactly_twice_the_layer_times_of_the_fast_one() -> None:
     tiny = decoder_from_config(
         {
