@@ -64,11 +64,19 @@ class TerraformError(ProvisionError):
 
 
 class StockoutError(ProvisionError):
-    """The provider has no capacity for an instance type in a zone."""
+    """The provider has no capacity for an instance type in a zone; `offers` are the ids of those refused, if known."""
+
+    def __init__(self, message: str, offers: Sequence[str] = ()) -> None:
+        self.offers = tuple(offers)
+        super().__init__(message)
 
 
 class QuotaError(ProvisionError):
-    """The account may not buy as much as the plan needs."""
+    """The account may not buy as much as the plan needs; `offers` are the ids of those refused, if known."""
+
+    def __init__(self, message: str, offers: Sequence[str] = ()) -> None:
+        self.offers = tuple(offers)
+        super().__init__(message)
 
 
 class CredentialsError(ProvisionError):

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision import processes
+from sailor_cloud.provision.cloud_access import way_in
+from sailor_cloud.provision.host_keys import known_host_keys, learn_host_keys
+from sailor_cloud.provision.instances import Instance, instances
 from sailor_cloud.provision.local.spec import VmInfo
+from sailor_cloud.provision.places import places_of, touched
+from sailor_cloud.provision.records import NODE
 from sailor_cloud.provision.render import PlacedNode, placed_nodes
+from sailor_cloud.provision.sweep import sweep_local
 from sailor_cloud.run.folder import RunFolder, write_atomically
+from sailor_cloud.run.journal import read
+from sailor_cloud.run.state import ResourceState, fold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +45,21 @@ class ReachableNode:
 
 
 def reachable_nodes(folder: RunFolder, document: PlanDocument) -> tuple[ReachableNode, ...]:
-    """Return the plan's nodes that run now, in the plan's order."""
-    found = (_local_node(folder, placed) for placed in placed_nodes(document))
+    """Return the plan's nodes that run now, in the plan's order; those on a cloud as the cloud says.
+
+    A node whose host key is not known yet is left out. Raises ProvisionError where a cloud can't be asked.
+    """
+    placed = placed_nodes(document)
+    on_cloud = _cloud_nodes(folder, document, tuple(p for p in placed if p.offer.provider is not Provider.LOCAL))
+    found = (_local_node(folder, p) if p.offer.provider is Provider.LOCAL else on_cloud.get(p.node.id) for p in placed)
     return tuple(node for node in found if node is not None)
+
+
+def running_names(folder: RunFolder) -> frozenset[str]:
+    """Return the nodes of the run that exist, of whichever plan. Raises ProvisionError where a cloud can't be asked."""
+    local = {found.node for found in sweep_local(folder.run_id, nodes_dir=folder.nodes_dir) if found.node}
+    places = touched(read(folder.journal_file))
+    return frozenset(local | {instance.node for instance in instances(places, folder.run_id) if instance.node})
 
 
 def ensure_ssh_key(folder: RunFolder) -> str:
@@ -52,6 +72,46 @@ def ensure_ssh_key(folder: RunFolder) -> str:
         write_atomically(folder.ssh_key_file, key.export_private_key().decode())
         write_atomically(public_file, key.export_public_key().decode())
     return public_file.read_text().strip()
+
+
+def _cloud_nodes(folder: RunFolder, document: PlanDocument, placed: tuple[PlacedNode, ...]) -> dict[str, ReachableNode]:
+    if not placed:
+        return {}
+    entries = read(folder.journal_file)
+    places = touched(entries) | places_of(document)
+    running = [instance for instance in instances(places, folder.run_id) if instance.running and instance.address]
+    learn_host_keys(folder, running)
+    keys = known_host_keys(folder)
+    wanted = {p.node.id: p for p in placed}
+    rows = {row.key: row for row in fold(entries).resources if row.resource == NODE}
+    return {
+        instance.node: _cloud_node(wanted[instance.node], instance, keys[instance.id], rows.get(instance.node))
+        for instance in running
+        if instance.node in wanted and instance.id in keys
+    }
+
+
+def _cloud_node(
+    placed: PlacedNode, instance: Instance, host_public_key: str, row: ResourceState | None
+) -> ReachableNode:
+    way = way_in(instance.machine)
+    created_at = (row.created_at or row.intended_at) if row is not None else None
+    return ReachableNode(
+        id=placed.node.id,
+        provider=placed.offer.provider,
+        region=placed.offer.region,
+        zone=placed.offer.zone,
+        instance_type=placed.offer.instance_type,
+        accelerator=placed.offer.accelerator,
+        devices=placed.node.devices,
+        address=instance.address,
+        port=way.port,
+        user=way.user,
+        host_public_key=host_public_key,
+        private_address=instance.private_address,
+        workdir=way.workdir,
+        created_at=created_at or datetime.now(UTC),
+    )
 
 
 def _local_node(folder: RunFolder, placed: PlacedNode) -> ReachableNode | None:

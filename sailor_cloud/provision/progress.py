@@ -17,6 +17,7 @@ class ProvisionInterrupted(ProvisionError):  # noqa: N818 - named after what hap
 
 
 class Step(StrEnum):
+    PLANNED = "planned"
     STARTED = "started"
     RUNNING = "running"
     DONE = "done"
@@ -25,7 +26,10 @@ class Step(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """One step of one resource: `action` is Terraform's own word, such as create or delete."""
+    """One step of one resource: `action` is Terraform's own word, such as create or delete.
+
+    `usd_per_hour` is known of what is planned and costs by the hour.
+    """
 
     action: str
     step: Step
@@ -35,6 +39,7 @@ class Progress:
     key: str
     elapsed_s: float
     message: str
+    usd_per_hour: float | None = None
 
 
 Listener = Callable[[Progress], None]
@@ -50,6 +55,7 @@ class Interrupt:
     def __init__(self) -> None:
         self._mutex = threading.Lock()
         self._requested = False
+        self._woken = threading.Event()
         self._stop: Callable[[], None] | None = None
 
     @property
@@ -60,6 +66,7 @@ class Interrupt:
         with self._mutex:
             if not self._requested:
                 self._requested = True
+                self._woken.set()
                 if self._stop is not None:
                     self._stop()
 
@@ -67,6 +74,11 @@ class Interrupt:
         """Raise ProvisionInterrupted when a request has come."""
         if self._requested:
             raise ProvisionInterrupted("interrupted; what was created until then is still there")
+
+    def wait(self, seconds: float) -> None:
+        """Wait, but raise ProvisionInterrupted as soon as a request has come."""
+        self._woken.wait(seconds)
+        self.check()
 
     def attach(self, stop: Callable[[], None]) -> None:
         """Name what a request calls from now on. Raises ProvisionInterrupted when it has come already."""

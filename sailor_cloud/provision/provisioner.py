@@ -3,44 +3,53 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 from sailor_cloud.clock import Clock
 from sailor_cloud.errors import ProvisionError, RequestError
 from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.model.offer import Provider
+from sailor_cloud.provision import processes
+from sailor_cloud.provision.apply_root import Refusal, apply_root, confirm_gone, remove_root, shrink
+from sailor_cloud.provision.backoff import Backoff, Pause
+from sailor_cloud.provision.error_table import Cause
+from sailor_cloud.provision.host_keys import LIMIT_S, first_contact, learn_host_keys
+from sailor_cloud.provision.instances import instances
 from sailor_cloud.provision.nodes import ReachableNode, ensure_ssh_key, reachable_nodes
-from sailor_cloud.provision.progress import Interrupt, Listener, Progress, Step
-from sailor_cloud.provision.records import NODE, intend_node, open_node
-from sailor_cloud.provision.render import PlacedNode, Root, local_variables, placed_nodes, write_cli_config, write_root
-from sailor_cloud.provision.root import open_driver, progress_of
-from sailor_cloud.provision.sweep import LOCAL_REGION
+from sailor_cloud.provision.outcomes import Applied, Outcome, QuotaHit, Stockout, grouped, obtained
+from sailor_cloud.provision.places import places_of, touched
+from sailor_cloud.provision.planned_roots import WantedRoot, owns_network, unwanted_roots, wanted_roots
+from sailor_cloud.provision.progress import Interrupt, Listener
+from sailor_cloud.provision.quota import quota_numbers
+from sailor_cloud.provision.records import NODE, open_node
+from sailor_cloud.provision.render import placed_nodes, write_cli_config
+from sailor_cloud.provision.sweep import BY_TAG
 from sailor_cloud.provision.terraform_binary import TerraformBinary, find_terraform
+from sailor_cloud.provision.work import Work
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal
 from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.run.state import fold
 
+__all__ = ["Applied", "Outcome", "QuotaHit", "Stockout", "apply", "check_supported", "obtained"]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Applied:
-    """All nodes of the plan, running; `seconds` is how long it took to get them."""
-
-    nodes: tuple[ReachableNode, ...]
-    expires_at: datetime
-    seconds: float
+# How long a Terraform that outlived its controller may take to finish alone, before it is interrupted.
+PATIENCE_S = 20.0
 
 
 def check_supported(document: PlanDocument) -> None:
     """Raise RequestError unless every node of the plan can be created by this version."""
-    others = sorted({placed.offer.provider.value for placed in placed_nodes(document)} - {Provider.LOCAL.value})
-    if others:
+    providers = sorted({placed.offer.provider.value for placed in placed_nodes(document)})
+    if len(providers) > 1:
         raise RequestError(
-            f"this version creates nodes of provider local only, and the plan has nodes on {' and '.join(others)}; "
-            "'sailor-cloud plan' shows the plan and its cost without creating anything"
+            f"the plan has nodes on {' and '.join(providers)}, and no private network joins them; a job whose "
+            "resources name one provider gives a plan that can be bought"
+        )
+    if providers != [Provider.LOCAL.value] and document.job.cloud.network is NetworkAccess.PRIVATE:
+        raise RequestError(
+            "cloud.network is private, and this version reaches nodes by a public address only; leave it out, and port "
+            "22 is open to your own address alone"
         )
 
 
@@ -50,83 +59,149 @@ def apply(
     *,
     clock: Clock,
     expires_at: datetime,
+    ssh_from: str | None = None,
     on_progress: Listener | None = None,
     interrupt: Interrupt | None = None,
-    timeout_s: float = 600.0,
+    timeout_s: float = 1800.0,
     terraform: TerraformBinary | None = None,
-) -> Applied:
-    """Create the plan's nodes and wait until SSH answers on each; repeated, it creates what is missing.
+    backoff: Backoff | None = None,
+    pause: Pause | None = None,
+) -> Outcome:
+    """Create the plan's nodes and count them; repeated, it creates what is missing and deletes what is too much.
 
-    Every node ends itself at `expires_at`. Each intent is in the journal before Terraform starts, and each node in
-    the ledger once it exists. Raises RequestError, TerraformError, ProvisionInterrupted, or ProvisionError when fewer
-    nodes came than planned. What was created until then stays, for `destroy`.
+    Every node ends itself at `expires_at`. Each intent is in the journal before Terraform is asked, and each node in
+    the ledger once it exists. `ssh_from`: the caller's address in CIDR form; None takes that of the run's last apply.
+
+    Where a cloud refuses some nodes, what was created of their groups is deleted again, everything else stays. Raises
+    RequestError, CredentialsError, TerraformError, ProvisionInterrupted, or ProvisionError when fewer nodes came than
+    planned; what was created until then stays, for `destroy`.
     """
     check_supported(document)
     begun = time.monotonic()
-    binary = terraform or find_terraform()
-    nodes = placed_nodes(document)
-    journal, ledger = Journal.of(folder, clock), Ledger.of(folder, clock)
-    journal.append(Event.PROVISION_STARTED, expires_at=expires_at.isoformat(), terraform=binary.version)
-    variables = local_variables(folder, nodes, public_key=ensure_ssh_key(folder), expires_at=expires_at)
-    write_cli_config(folder)
-    root = write_root(folder, Provider.LOCAL, LOCAL_REGION, variables)
-    watch = _Watch(root=root, nodes=nodes, clock=clock, journal=journal, ledger=ledger, on_progress=on_progress)
     stop = interrupt or Interrupt()
-    driver = open_driver(
-        folder,
-        root,
-        binary=binary,
+    work = Work(
+        folder=folder,
+        clock=clock,
+        journal=Journal.of(folder, clock),
+        ledger=Ledger.of(folder, clock),
+        binary=terraform or find_terraform(),
         interrupt=stop,
-        on_event=watch.event,
+        on_progress=on_progress,
         timeout_s=timeout_s,
+        backoff=backoff or Backoff(),
+        pause=pause or stop.wait,
     )
-    driver.init()
-    for placed in nodes:
-        intend_node(journal, placed)
-    driver.plan()
-    driver.apply()
     stop.check()
-    running = reachable_nodes(folder, document)
-    missing = sorted({placed.node.id for placed in nodes} - {node.id for node in running})
-    if missing:
-        raise ProvisionError(
-            f"Terraform ended without an error, but {len(missing)} of {len(nodes)} nodes do not run: "
-            f"{', '.join(missing)}; see {folder.logs_dir}"
+    return _Apply(work, document, expires_at, ssh_from or _last_ssh_from(work.journal), begun).run()
+
+
+def _last_ssh_from(journal: Journal) -> str | None:
+    known = [e.data.get("ssh_from") for e in journal.entries() if e.event is Event.PROVISION_STARTED]
+    return known[-1] if known else None
+
+
+class _Apply:
+    """One apply; see `apply`."""
+
+    def __init__(
+        self, work: Work, document: PlanDocument, expires_at: datetime, ssh_from: str | None, begun: float
+    ) -> None:
+        self._work = work
+        self._document = document
+        self._expires_at = expires_at
+        self._begun = begun
+        self._nodes = placed_nodes(document)
+        self._names = frozenset(placed.node.id for placed in self._nodes)
+        before = [entry for entry in work.journal.entries() if entry.event is Event.CREATE_INTENDED]
+        self._again = bool(before)
+        self._key = ensure_ssh_key(work.folder)
+        self._roots = wanted_roots(
+            work.folder, document, public_key=self._key, expires_at=expires_at, ssh_from=ssh_from
         )
-    journal.append(Event.PROVISIONED, nodes=len(running))
-    return Applied(nodes=running, expires_at=expires_at, seconds=time.monotonic() - begun)
+        places = places_of(document)
+        work.journal.append(
+            Event.PROVISION_STARTED,
+            expires_at=expires_at.isoformat(),
+            terraform=work.binary.version,
+            ssh_from=ssh_from,
+            gcp_projects=list(places.gcp_projects),
+            aws_regions=list(places.aws_regions),
+        )
+        self._places = touched(work.journal.entries())
 
+    def run(self) -> Outcome:
+        work = self._work
+        write_cli_config(work.folder)
+        if self._again:
+            processes.let_finish(
+                lambda: processes.terraform_of(work.folder.run_id), patience_s=PATIENCE_S, grace_s=work.timeout_s
+            )
+        running = self._running() if self._again else frozenset()
+        for wanted in self._roots:
+            refusal = apply_root(work, wanted, running=running & self._names, again=self._again)
+            if refusal is not None:
+                return self._refused(wanted, refusal, running)
+        self._remove_unwanted()
+        nodes = self._counted()
+        work.journal.append(Event.PROVISIONED, nodes=len(nodes))
+        return Applied(nodes=nodes, expires_at=self._expires_at, seconds=self._seconds())
 
-@dataclass(slots=True, kw_only=True)
-class _Watch:
-    """Follows an apply: journals what is created, opens the ledger, tells the listener."""
+    def _seconds(self) -> float:
+        return time.monotonic() - self._begun
 
-    root: Root
-    nodes: tuple[PlacedNode, ...]
-    clock: Clock
-    journal: Journal
-    ledger: Ledger
-    on_progress: Listener | None
-    started: dict[str, datetime] = field(default_factory=dict)
+    def _running(self) -> frozenset[str]:
+        """Return the nodes that a cloud lists; those of the local provider are Terraform's to compare."""
+        found = instances(self._places, self._work.folder.run_id)
+        return frozenset(instance.node for instance in found if instance.running)
 
-    def event(self, event: Mapping[str, Any]) -> None:
-        progress = progress_of(self.root, event)
-        if progress is None:
-            return
-        if progress.action == "create" and any(placed.node.id == progress.key for placed in self.nodes):
-            self._creation(progress)
-        if self.on_progress is not None:
-            self.on_progress(progress)
+    def _remove_unwanted(self) -> None:
+        shared = any(root.stack == Provider.GCP.value for root in self._roots)
+        for root in unwanted_roots(self._work.folder, self._roots):
+            remove_root(self._work, root, only_compute=shared and root.has_own_network)
 
-    def _creation(self, progress: Progress) -> None:
-        node, now = progress.key, self.clock.now()
-        match progress.step:
-            case Step.STARTED:
-                self.started[node] = now
-            case Step.DONE:
-                created = self.journal.append(Event.CREATED, resource=NODE, key=node)
-                # Charged from the request on, a little before the node exists: never too little.
-                known = fold(self.journal.entries()).resource(NODE, node)
-                open_node(self.ledger, node, known.data, since=self.started.get(node, created.ts))
-            case Step.FAILED:
-                self.journal.append(Event.CREATE_FAILED, resource=NODE, key=node, reason=progress.message)
+    def _refused(self, wanted: WantedRoot, refusal: Refusal, running: frozenset[str]) -> Outcome:
+        """Delete what came of the groups that were refused, and tell what they were."""
+        refused = grouped(self._nodes, refusal.reasons)
+        offers = {group.offer for group in refused}
+        victims = {p.node.id for p in wanted.nodes if p.offer.id in offers} - running
+        others = [root for root in self._roots if root.stack == wanted.stack and root.place != wanted.place]
+        shrink(
+            self._work,
+            wanted,
+            frozenset(victims),
+            shared=owns_network(wanted.stack, wanted.variables) and bool(others),
+        )
+        confirm_gone(self._work, frozenset(victims), self._running(), confirmed_by=BY_TAG)
+        if refusal.worst.cause is Cause.STOCKOUT:
+            return Stockout(refused=refused, fault=refusal.worst, seconds=self._seconds())
+        limit, usage, need = quota_numbers(refusal.worst, self._nodes, refused, self._places)
+        return QuotaHit(
+            refused=refused, fault=refusal.worst, limit=limit, usage=usage, need=need, seconds=self._seconds()
+        )
+
+    def _counted(self) -> tuple[ReachableNode, ...]:
+        """Return the nodes, once the cloud lists each of them and each has told its host key."""
+        work = self._work
+        if self._places.any:
+            self._write_down_adopted()
+            found = [i for i in instances(self._places, work.folder.run_id) if i.running and i.node in self._names]
+            silent = learn_host_keys(work.folder, found, pause=work.pause, limit_s=LIMIT_S)
+            for instance in silent:
+                first_contact(work.folder, instance)
+        running = reachable_nodes(work.folder, self._document)
+        missing = sorted(self._names - {node.id for node in running})
+        if missing:
+            raise ProvisionError(
+                f"Terraform ended without an error, but {len(missing)} of {len(self._nodes)} nodes do not run: "
+                f"{', '.join(missing)}; see {work.folder.logs_dir}"
+            )
+        return running
+
+    def _write_down_adopted(self) -> None:
+        """Charge for nodes that an earlier attempt created before anybody could write that down."""
+        state = fold(self._work.journal.entries())
+        running = self._running()
+        for row in state.resources:
+            if row.resource == NODE and row.key in running and row.created_at is None and row.intended_at is not None:
+                self._work.journal.append(Event.CREATED, resource=NODE, key=row.key)
+                open_node(self._work.ledger, row.key, row.data, since=row.intended_at)

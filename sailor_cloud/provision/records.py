@@ -1,4 +1,4 @@
-"""What the journal and the ledger hold about a node."""
+"""What the journal and the ledger hold about a node, and about everything else that is created."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from datetime import date, datetime
 from typing import Any
 
 from sailor_cloud.model.document import CostKind
-from sailor_cloud.provision.render import PlacedNode
-from sailor_cloud.run.journal import Event, Journal
+from sailor_cloud.provision.render import PlacedNode, Root
+from sailor_cloud.run.journal import Draft, Event, Journal
 from sailor_cloud.run.ledger import Ledger
 
 NODE = "node"
@@ -16,20 +16,33 @@ NODE = "node"
 
 def intend_node(journal: Journal, placed: PlacedNode) -> None:
     """Journal that a node is about to be asked for, with all that is needed to find, price and delete it later."""
+    journal.append_all([node_intent(placed)])
+
+
+def node_intent(placed: PlacedNode) -> Draft:
     offer = placed.offer
-    journal.append(
-        Event.CREATE_INTENDED,
-        resource=NODE,
-        key=placed.node.id,
-        provider=offer.provider.value,
-        region=offer.region,
-        zone=offer.zone,
-        instance_type=offer.instance_type,
-        market=offer.market.value,
-        usd_per_hour=offer.usd_per_hour,
-        price_source=offer.source,
-        price_as_of=offer.as_of_from.isoformat(),
-    )
+    told = {
+        "provider": offer.provider.value,
+        "region": offer.region,
+        "zone": offer.zone,
+        "instance_type": offer.instance_type,
+        "market": offer.market.value,
+        "usd_per_hour": offer.usd_per_hour,
+        "price_source": offer.source,
+        "price_as_of": offer.as_of_from.isoformat(),
+    }
+    return Draft(event=Event.CREATE_INTENDED, resource=NODE, key=placed.node.id, data=told)
+
+
+def resource_intent(root: Root, kind: str, address: str) -> Draft:
+    """Return the intent to ask for something besides nodes, such as a network."""
+    told = {"provider": root.provider.value, "region": root.region, "stack": root.stack}
+    return Draft(event=Event.CREATE_INTENDED, resource=kind, key=resource_key(root, address), data=told)
+
+
+def resource_key(root: Root, address: str) -> str:
+    """Return the name that a resource besides nodes has in the journal, for it has no other before it exists."""
+    return f"{root.stack}-{root.region}/{address.removeprefix('module.cluster.')}"
 
 
 def open_node(ledger: Ledger, node: str, intent: Mapping[str, Any], *, since: datetime) -> None:

@@ -12,12 +12,17 @@ LOCAL_REGION = "local"
 PROCESS = "process"
 FOLDER = "folder"
 RUN_LABEL = "sailor-cloud-run"
+# Who confirms in journal and receipt that something is gone.
+BY_TAG = "sweep by tag"
 NODE_LABEL = "sailor-cloud-node"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveResource:
-    """Something of a run that exists. `node` is empty where it belongs to no single node."""
+    """Something of a run that exists. `node` is empty where it belongs to no single node.
+
+    `project` is Google Cloud's; `title` is what the resource is called where its name is the cloud's own choice.
+    """
 
     provider: str
     region: str
@@ -27,6 +32,8 @@ class LiveResource:
     run_id: str
     node: str
     detail: str
+    project: str = ""
+    title: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

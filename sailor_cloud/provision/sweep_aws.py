@@ -108,6 +108,7 @@ _KINDS = (
         delete=lambda client, name: client.delete_vpc(VpcId=name),
     ),
 )
+AWS_KINDS = tuple(kind.type for kind in _KINDS)
 
 
 def sweep_aws(regions: Iterable[str], *, run_id: str | None = None, client_of: ClientOf | None = None) -> CloudSweep:
@@ -115,7 +116,7 @@ def sweep_aws(regions: Iterable[str], *, run_id: str | None = None, client_of: C
 
     An instance that is shutting down still exists. Raises CredentialsError, or ProvisionError without boto3.
     """
-    connect = client_of or _boto_client
+    connect = client_of or boto_client
     found: list[LiveResource] = []
     problems: list[str] = []
     for region in sorted(set(regions)):
@@ -137,7 +138,7 @@ def remove_aws(
 
     Goes on past every error, and deletes nothing without a run's tag.
     """
-    connect = client_of or _boto_client
+    connect = client_of or boto_client
     ours = [resource for resource in resources if resource.run_id and resource.provider == Provider.AWS]
     problems: list[str] = []
     for region in sorted({resource.region for resource in ours}):
@@ -171,6 +172,7 @@ def _listed(client: Any, kind: _Kind, region: str, run_id: str | None) -> Iterat
             run_id=tags.get(RUN_LABEL, ""),
             node=tags.get(NODE_LABEL, ""),
             detail=str(item.get("InstanceType", "")),
+            title=tags.get("Name", ""),
         )
 
 
@@ -209,7 +211,7 @@ def _is_refusal(error: Exception) -> bool:
     return _code(error) in refused or type(error).__name__ in ("NoCredentialsError", "PartialCredentialsError")
 
 
-def _boto_client(region: str) -> Any:
+def boto_client(region: str) -> Any:
     try:
         import boto3
     except ImportError as error:

@@ -56,6 +56,7 @@ _KINDS = (
     ),
     _Kind(type="google_compute_network", client="NetworksClient", items="", key="network", place="global"),
 )
+GCP_KINDS = tuple(kind.type for kind in _KINDS)
 
 
 def sweep_gcp(project: str, *, run_id: str | None = None, client_of: ClientOf | None = None) -> CloudSweep:
@@ -63,7 +64,7 @@ def sweep_gcp(project: str, *, run_id: str | None = None, client_of: ClientOf | 
 
     A stopped instance still exists. Raises CredentialsError, or ProvisionError without google-cloud-compute.
     """
-    connect = client_of or _google_client
+    connect = client_of or google_client
     found: list[LiveResource] = []
     problems: list[str] = []
     for kind in _KINDS:
@@ -90,7 +91,7 @@ def remove_gcp(
 
     Goes on past every error, and deletes nothing without a run's label.
     """
-    connect = client_of or _google_client
+    connect = client_of or google_client
     ours = [resource for resource in resources if resource.run_id and resource.provider == Provider.GCP]
     problems: list[str] = []
     for kind in _KINDS:
@@ -129,6 +130,8 @@ def _listed(client: Any, kind: _Kind, project: str, run_id: str | None, problems
             run_id=owner,
             node=labels.get(NODE_LABEL, ""),
             detail=item.machine_type.rpartition("/")[2] if kind.key == "instance" else "",
+            project=project,
+            title=item.name,
         )
 
 
@@ -178,7 +181,7 @@ def _is_refusal(error: Exception) -> bool:
     )
 
 
-def _google_client(name: str) -> Any:
+def google_client(name: str) -> Any:
     try:
         from google.api_core.client_options import ClientOptions
         from google.auth.credentials import AnonymousCredentials

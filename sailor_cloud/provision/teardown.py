@@ -12,26 +12,30 @@ from sailor_cloud.clock import Clock
 from sailor_cloud.errors import ProvisionError
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision import processes
-from sailor_cloud.provision.local import vm
+from sailor_cloud.provision.apply_root import COMPUTE
+from sailor_cloud.provision.backoff import Backoff, Pause
+from sailor_cloud.provision.error_table import classify, gravest
+from sailor_cloud.provision.leftovers import Leftovers
 from sailor_cloud.provision.progress import Interrupt, Listener, ProvisionInterrupted
 from sailor_cloud.provision.records import NODE, ledger_key, open_node
-from sailor_cloud.provision.render import Root, roots, write_cli_config
+from sailor_cloud.provision.render import BACKEND_FILE, Root, roots, write_cli_config
 from sailor_cloud.provision.root import open_driver, progress_of
-from sailor_cloud.provision.sweep import LOCAL_REGION, PROCESS, LiveResource, sweep_local
+from sailor_cloud.provision.sweep import BY_TAG, FOLDER, LOCAL_REGION, CloudSweep, LiveResource
 from sailor_cloud.provision.terraform_binary import TerraformBinary, find_terraform
 from sailor_cloud.provision.terraform_driver import TerraformCommandError, TerraformDriver
 from sailor_cloud.run.folder import RunFolder
-from sailor_cloud.run.journal import Event, Journal
+from sailor_cloud.run.journal import Draft, Event, Journal
 from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.run.receipt import ReceiptResource
-from sailor_cloud.run.state import Phase, RunState, fold
+from sailor_cloud.run.state import Phase, ResourceState, RunState, fold
 
 _LOG = logging.getLogger(__name__)
 _ATTEMPTS = 2
 # How long a Terraform that outlived its controller may take to finish alone, before it is interrupted.
 _PATIENCE_S = 20.0
+_SETTLE_S = 10.0
 _LOCK_ID = re.compile(r"ID:\s+([0-9a-f-]{36})")
-SWEEP = "sweep by tag"
+SWEEP = BY_TAG
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,23 +57,31 @@ def destroy(
     clock: Clock,
     on_progress: Listener | None = None,
     interrupt: Interrupt | None = None,
-    timeout_s: float = 300.0,
+    timeout_s: float = 1800.0,
     terraform: TerraformBinary | None = None,
+    backoff: Backoff | None = None,
+    pause: Pause | None = None,
 ) -> Destroyed:
-    """Remove the run's nodes, with Terraform first and then by tag, and confirm it by a sweep.
+    """Remove what the run has, compute first, with Terraform and then by tag, and confirm it by a sweep.
 
     Goes on past every error and reports them in `problems`. Works with a Terraform of the run that still runs, a
-    stale lock, a lost or unreadable state, and without any Terraform. Raises ProvisionInterrupted only.
+    stale lock, a lost or unreadable state, and without any Terraform. What a cloud that can't be asked may still have
+    counts as left. Raises ProvisionInterrupted only.
     """
+    stop = interrupt or Interrupt()
+    journal = Journal.of(folder, clock)
     teardown = _Teardown(
         folder=folder,
         clock=clock,
-        journal=Journal.of(folder, clock),
+        journal=journal,
         ledger=Ledger.of(folder, clock),
-        interrupt=interrupt or Interrupt(),
+        interrupt=stop,
         on_progress=on_progress,
         timeout_s=timeout_s,
         terraform=terraform,
+        leftovers=Leftovers.of(folder, journal.entries()),
+        backoff=backoff or Backoff(),
+        pause=pause or stop.wait,
     )
     return teardown.run()
 
@@ -84,30 +96,41 @@ class _Teardown:
     on_progress: Listener | None
     timeout_s: float
     terraform: TerraformBinary | None
+    leftovers: Leftovers
+    backoff: Backoff
+    pause: Pause
     problems: list[str] = field(default_factory=list)
+    cleared: set[tuple[str, str]] = field(default_factory=set)
 
     def run(self) -> Destroyed:
         state = self._state()
-        if state.phase is Phase.GONE and not state.live and not self._sweep():
-            return Destroyed(resources=_rows(state), left=(), problems=())
+        if state.phase is Phase.GONE and not state.live:
+            swept = self.leftovers.sweep()
+            if not swept.found and not swept.problems:
+                return Destroyed(resources=_rows(state), left=(), problems=())
         self.journal.append(Event.TEARDOWN_STARTED)
         self._end_other_terraform()
-        found = self._sweep()
-        self._charge_for_found(state, found)
-        for resource in state.live:
-            self.journal.append(Event.DESTROY_INTENDED, resource=resource.resource, key=resource.key)
-        for root in roots(self.folder):
-            if root.state_file.is_file():
-                self._destroy_root(root)
+        before = self.leftovers.sweep()
+        self._charge_for_found(state, before.found)
+        self.journal.append_all(
+            [Draft(event=Event.DESTROY_INTENDED, resource=row.resource, key=row.key) for row in state.live]
+        )
+        written = tuple(root for root in roots(self.folder) if _may_have_state(root))
+        if sum(root.provider is not Provider.LOCAL for root in written) > 1:
+            for root in written:
+                if root.stack in COMPUTE_STACKS:
+                    self._destroy_root(root, target=COMPUTE[root.provider])
+        for root in written:
+            self._destroy_root(root)
         self.interrupt.check()
-        self._end_local_leftovers()
-        return self._confirm(found)
+        if self.leftovers.places.any and any(row.created_at is None for row in state.live):
+            # What was asked for by somebody who died may come to be a little later.
+            self.pause(_SETTLE_S)
+        self._remove_leftovers()
+        return self._confirm(before)
 
     def _state(self) -> RunState:
         return fold(self.journal.entries())
-
-    def _sweep(self) -> tuple[LiveResource, ...]:
-        return sweep_local(self.folder.run_id, nodes_dir=self.folder.nodes_dir)
 
     def _end_other_terraform(self) -> None:
         """Let a Terraform that outlived its controller finish, so that its state is complete; then kill it."""
@@ -129,12 +152,14 @@ class _Teardown:
             if resource.resource == NODE and resource.key in existed and resource.intended_at is not None:
                 open_node(self.ledger, resource.key, resource.data, since=resource.intended_at)
 
-    def _destroy_root(self, root: Root) -> None:
+    def _destroy_root(self, root: Root, *, target: str | None = None) -> None:
         try:
             binary = self.terraform or find_terraform()
             write_cli_config(self.folder)
         except ProvisionError as error:
-            self.problems.append(f"{error}; what it had created is removed by tag")
+            told = f"{error}; what it had created is removed by tag"
+            if told not in self.problems:
+                self.problems.append(told)
             return
         driver = open_driver(
             self.folder,
@@ -144,18 +169,38 @@ class _Teardown:
             on_event=lambda event: self._tell(root, event),
             timeout_s=self.timeout_s,
         )
-        for attempt in range(1, _ATTEMPTS + 1):
+        failed = 0
+        while True:
             try:
                 driver.init()
-                driver.destroy()
+                driver.destroy(target)
+                if target is None:
+                    self.cleared.add((root.stack, root.region))
                 return
             except ProvisionInterrupted:
                 raise
             except TerraformCommandError as failure:
-                if attempt == _ATTEMPTS:
-                    self.problems.append(str(failure))
-                elif failure.state_locked:
-                    self._unlock(driver, failure)
+                failed += 1
+                if not self._worth_another_try(root, driver, failure, failed):
+                    if target is None:
+                        self.problems.append(str(failure))
+                    return
+
+    def _worth_another_try(
+        self, root: Root, driver: TerraformDriver, failure: TerraformCommandError, failed: int
+    ) -> bool:
+        """Break a stale lock; wait where the cloud is overloaded; try anything else a second time."""
+        faults = [classify(root.provider, fault) for fault in failure.faults]
+        if faults and gravest(faults).worth_retrying:
+            pause_s = self.backoff.pause_s(failed)
+            if pause_s is not None:
+                self.pause(pause_s)
+            return pause_s is not None
+        if failed >= _ATTEMPTS:
+            return False
+        if failure.state_locked:
+            self._unlock(driver, failure)
+        return True
 
     def _tell(self, root: Root, event: Mapping[str, Any]) -> None:
         progress = progress_of(root, event)
@@ -172,32 +217,64 @@ class _Teardown:
         except TerraformCommandError as error:
             self.problems.append(str(error))
 
-    def _end_local_leftovers(self) -> None:
-        """End what Terraform does not know of."""
-        for node in sorted({resource.node for resource in self._sweep()}):
-            problem = vm.remove(self.folder.run_id, node, self.folder.node_dir(node))
-            if problem:
-                self.problems.append(problem)
+    def _remove_leftovers(self) -> None:
+        """Delete what Terraform does not know of; clouds need a while to let go of what others stood in."""
+        failed = 0
+        while True:
+            problems = self.leftovers.remove(self.leftovers.sweep().found)
+            if not problems:
+                return
+            failed += 1
+            pause_s = self.backoff.pause_s(failed) if self.leftovers.places.any else None
+            if pause_s is None:
+                self.problems += problems
+                return
+            self.pause(pause_s)
 
-    def _confirm(self, found: tuple[LiveResource, ...]) -> Destroyed:
+    def _confirm(self, before: CloudSweep) -> Destroyed:
         """Look once more, and write down as gone what can't be found any more."""
-        left = self._sweep()
-        alive = {resource.node for resource in left}
-        ran = {resource.node for resource in found if resource.type == PROCESS}
+        swept = self.leftovers.sweep()
+        self.problems += swept.problems
         state = self._state()
-        known = {resource.key for resource in state.live if resource.resource == NODE}
         now = self.clock.now()
-        for node in sorted((known | {resource.node for resource in found}) - alive):
-            # A node that no longer ran had ended at its expiry at the latest.
-            at = now if node in ran or state.expires_at is None else min(now, state.expires_at)
-            self.ledger.close_item(ledger_key(node), at=at)
-            self.journal.append(Event.GONE, resource=NODE, key=node, confirmed_by=SWEEP)
-        if left:
-            names = ", ".join(f"{resource.type} {resource.name}" for resource in left)
-            self.journal.append(Event.TEARDOWN_FAILED, message=f"still there: {names}")
+        ran = {resource.node for resource in before.found if resource.type != FOLDER and resource.node}
+        gone = []
+        for row in (*state.live, *_unknown(state, before)):
+            confirmed_by = self.leftovers.confirmed_by(row, swept, frozenset(self.cleared))
+            if confirmed_by is None:
+                continue
+            if row.resource == NODE:
+                # A node that no longer ran had ended at its expiry at the latest.
+                ended = row.key not in ran and state.expires_at is not None
+                at = min(now, state.expires_at) if ended and state.expires_at is not None else now
+                self.ledger.close_item(ledger_key(row.key), at=at)
+            data = {"confirmed_by": confirmed_by}
+            gone.append(Draft(event=Event.GONE, resource=row.resource, key=row.key, data=data))
+        self.journal.append_all(gone)
+        unconfirmed = self._state().live
+        if swept.found or unconfirmed:
+            names = ", ".join(f"{resource.type} {resource.name}" for resource in swept.found)
+            unsure = ", ".join(f"{row.resource} {row.key}" for row in unconfirmed)
+            told = f"still there: {names}" if names else f"nobody has confirmed that these are gone: {unsure}"
+            self.journal.append(Event.TEARDOWN_FAILED, message=told)
         else:
             self.journal.append(Event.TORN_DOWN, problems=self.problems)
-        return Destroyed(resources=_rows(self._state()), left=left, problems=tuple(self.problems))
+        return Destroyed(resources=_rows(self._state()), left=swept.found, problems=tuple(self.problems))
+
+
+# The stacks that hold nodes on a cloud.
+COMPUTE_STACKS = (Provider.GCP.value, Provider.AWS.value)
+
+
+def _may_have_state(root: Root) -> bool:
+    return root.state_file.is_file() or (root.path / BACKEND_FILE).is_file()
+
+
+def _unknown(state: RunState, before: CloudSweep) -> tuple[ResourceState, ...]:
+    """Return nodes that were found although the journal, perhaps cut short by a crash, does not name them."""
+    known = {row.key for row in state.resources if row.resource == NODE}
+    names = sorted({found.node for found in before.found if found.node} - known)
+    return tuple(ResourceState(resource=NODE, key=name) for name in names)
 
 
 def _rows(state: RunState) -> tuple[ReceiptResource, ...]:
@@ -213,5 +290,4 @@ def _rows(state: RunState) -> tuple[ReceiptResource, ...]:
             confirmed_by=resource.data.get("confirmed_by", ""),
         )
         for resource in state.resources
-        if resource.resource == NODE
     )

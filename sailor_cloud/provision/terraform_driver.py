@@ -114,8 +114,9 @@ class TerraformDriver(python_terraform.Terraform):  # type: ignore[misc] # the p
         """Apply the plan that `plan` wrote."""
         return self.cmd("apply", PLAN_FILE, json=_FLAG, input=False)
 
-    def destroy(self) -> Finished:
-        return self.cmd("apply", destroy=_FLAG, auto_approve=_FLAG, json=_FLAG, input=False)
+    def destroy(self, target: str | None = None) -> Finished:
+        """Destroy everything, or one resource with what depends on it."""
+        return self.cmd("apply", destroy=_FLAG, auto_approve=_FLAG, json=_FLAG, input=False, target=target)
 
     def force_unlock(self, lock_id: str) -> Finished:
         return self.cmd("force-unlock", lock_id, force=_FLAG)
@@ -124,6 +125,19 @@ class TerraformDriver(python_terraform.Terraform):  # type: ignore[misc] # the p
         """Return the values of the root's outputs."""
         finished = self.cmd("output", json=_FLAG)
         return {name: value["value"] for name, value in json.loads(finished.output.read_text()).items()}
+
+    def show_plan_json(self) -> dict[str, Any]:
+        """Return the plan that `plan` wrote, in Terraform's JSON form."""
+        return self._shown(PLAN_FILE)
+
+    def show_state(self) -> dict[str, Any]:
+        """Return the state in Terraform's JSON form; without `values` where there is none."""
+        return self._shown()
+
+    def _shown(self, *what: str) -> dict[str, Any]:
+        text = self.cmd("show", *what, json=_FLAG).output.read_text()
+        shown: dict[str, Any] = json.loads(text)
+        return shown
 
     def state_list(self) -> tuple[str, ...]:
         return tuple(self.cmd("state list").output.read_text().split())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -62,6 +63,16 @@ class Entry:
         return json.dumps({**raw, "resource": self.resource, "key": self.key, "data": self.data}, ensure_ascii=False)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """An entry that is not written yet."""
+
+    event: Event
+    resource: str = ""
+    key: str = ""
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
 class Journal:
     """Appends entries; each is on disk before `append` returns. Safe to use from several threads."""
 
@@ -77,13 +88,20 @@ class Journal:
         return cls(folder.journal_file, clock)
 
     def append(self, event: Event, *, resource: str = "", key: str = "", **data: Any) -> Entry:
+        return self.append_all([Draft(event=event, resource=resource, key=key, data=data)])[0]
+
+    def append_all(self, drafts: Sequence[Draft]) -> tuple[Entry, ...]:
+        """Append several entries at once, with one wait for the disk; a crash may leave the first of them only."""
         with self._mutex:
-            entry = Entry(
-                seq=self._seq + 1, ts=self._clock.now(), event=event, resource=resource, key=key, data=dict(data)
+            now = self._clock.now()
+            entries = tuple(
+                Entry(seq=seq, ts=now, event=draft.event, resource=draft.resource, key=draft.key, data=dict(draft.data))
+                for seq, draft in enumerate(drafts, start=self._seq + 1)
             )
-            append_line(self.path, entry.to_json())
-            self._seq = entry.seq
-            return entry
+            if entries:
+                append_line(self.path, "\n".join(entry.to_json() for entry in entries))
+                self._seq = entries[-1].seq
+            return entries
 
     def entries(self) -> tuple[Entry, ...]:
         return read(self.path)

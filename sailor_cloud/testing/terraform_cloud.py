@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sailor_cloud.testing.dependencies import missing_parent
 from sailor_cloud.testing.machines import Machine, Machines, PaperMachines, machine_of
+from sailor_cloud.testing.terraform_naming import AWS_NAMES, GOOGLE_NAMES, computed, looked_up
 
 # What costs money while it exists; everything else in the HCL is free of charge.
 BILLED = ("google_compute_instance", "aws_instance")
@@ -30,7 +32,6 @@ _AWS_PREFIXES = {
     "aws_vpc_endpoint": "vpce",
     "aws_vpc_peering_connection": "pcx",
 }
-
 
 
 class CloudError(Exception):
@@ -85,6 +86,8 @@ class FakeCloud:
         self._machines = machines or PaperMachines()
         self._numbers = itertools.count(1)
         self._mutex = threading.RLock()
+        self._idle = threading.Condition()
+        self._in_flight = 0
 
     def of_type(self, kind: str) -> dict[str, dict[str, Any]]:
         """Return the resources of a type by id."""
@@ -106,6 +109,21 @@ class FakeCloud:
 
     def create(self, kind: str, wanted: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
         """Create a resource. Raises CloudError, whose `state` is what exists nevertheless."""
+        with self._idle:
+            self._in_flight += 1
+        try:
+            return self._create(kind, wanted, config)
+        finally:
+            with self._idle:
+                self._in_flight -= 1
+                self._idle.notify_all()
+
+    def settle(self, limit_s: float = 60.0) -> None:
+        """Wait until nothing is being created any more, also for a caller that has died meanwhile."""
+        with self._idle:
+            self._idle.wait_for(lambda: self._in_flight == 0, timeout=limit_s)
+
+    def _create(self, kind: str, wanted: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
         if kind in BILLED and self.latency_s:
             time.sleep(self.latency_s)
         with self._mutex:
@@ -120,7 +138,14 @@ class FakeCloud:
             machine = self._machines.start(machine_of(kind, state))
             state = _with_machine(kind, state, machine)
         with self._mutex:
-            self.resources[key] = state
+            missing = missing_parent(kind, wanted, self.resources)
+            if missing is None:
+                self.resources[key] = state
+        if missing is not None:
+            if kind in BILLED:
+                self._machines.stop(key[1])
+            raise CloudError(missing)
+        with self._mutex:
             self.history.append(("created", *key))
         self.on_create(*key)
         if failure is not None:
@@ -135,6 +160,13 @@ class FakeCloud:
             if failure is not None:
                 raise CloudError(failure.message)
             return state
+
+    def look_up(self, kind: str, wanted: dict[str, Any]) -> dict[str, Any]:
+        """Return what a data source finds. Raises CloudError unless that is exactly one thing."""
+        found = looked_up(kind, wanted, self.of_type(kind))
+        if found is None:
+            raise CloudError(f"reading {kind}: not exactly one matches {wanted.get('tags')}")
+        return found
 
     def update(self, kind: str, name: str, wanted: dict[str, Any]) -> dict[str, Any]:
         with self._mutex:
@@ -199,6 +231,8 @@ def _with_machine(kind: str, state: dict[str, Any], machine: Machine) -> dict[st
 
 def _google(kind: str, wanted: dict[str, Any], config: Mapping[str, Any], number: int) -> dict[str, Any]:
     project = wanted.get("project") or config.get("project") or "no-project"
+    if kind in GOOGLE_NAMES:
+        return {**wanted, "project": project, **GOOGLE_NAMES[kind](wanted, project)}
     place = wanted.get("zone") or wanted.get("region")
     scope = f"zones/{place}" if wanted.get("zone") else f"regions/{place}" if place else "global"
     name = f"projects/{project}/{scope}/{kind.removeprefix('google_compute_')}s/{wanted['name']}"
@@ -219,10 +253,11 @@ def _google_interface(index: int, wished: dict[str, Any], number: int) -> dict[s
 
 
 def _aws(kind: str, wanted: dict[str, Any], config: Mapping[str, Any], number: int) -> dict[str, Any]:
-    named = wanted.get("key_name") if kind == "aws_key_pair" else wanted.get("name")
+    named = AWS_NAMES[kind](wanted) if kind in AWS_NAMES else wanted.get("name")
     name = f"{_AWS_PREFIXES[kind]}-{number:017x}" if kind in _AWS_PREFIXES else str(named)
     arn = f"arn:aws:ec2:{config.get('region')}:000000000000:{kind.removeprefix('aws_')}/{name}"
-    state = {**wanted, "id": name, "arn": arn, "tags_all": wanted.get("tags"), "region": config.get("region")}
+    common = {"id": name, "arn": arn, "tags_all": wanted.get("tags"), "region": config.get("region")}
+    state = {**wanted, **common, **computed(kind, number)}
     if kind == "aws_instance":
         state["instance_state"] = "running"
         state["private_ip"] = f"10.64.{number // 250}.{number % 250 + 4}"

@@ -1,0 +1,107 @@
+"""What came of asking for the nodes of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sailor_cloud.errors import QuotaError, StockoutError
+from sailor_cloud.model.offer import Market, Provider
+from sailor_cloud.provision.error_table import Fault, error_of
+from sailor_cloud.provision.nodes import ReachableNode
+from sailor_cloud.provision.render import PlacedNode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """All nodes of the plan, running; `seconds` is how long it took to get them."""
+
+    nodes: tuple[ReachableNode, ...]
+    expires_at: datetime
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """Nodes of one offer that the cloud did not give, and what it said."""
+
+    offer: str
+    provider: Provider
+    region: str
+    zone: str
+    instance_type: str
+    market: Market
+    nodes: tuple[str, ...]
+    message: str
+
+    def __str__(self) -> str:
+        return f"{len(self.nodes)} x {self.instance_type} ({self.market}) in {self.zone}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stockout:
+    """Zones had no capacity. What came of the groups refused is deleted; all other nodes of the plan so far stay."""
+
+    refused: tuple[Refused, ...]
+    fault: Fault
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaHit:
+    """The account's quota does not allow the plan; what stays is as with a stockout.
+
+    `need` is what the plan has under the quota, in the quota's own unit; None where the provider does not name it.
+    """
+
+    refused: tuple[Refused, ...]
+    fault: Fault
+    limit: float | None
+    usage: float | None
+    need: float | None
+    seconds: float
+
+
+Outcome = Applied | Stockout | QuotaHit
+
+
+def obtained(outcome: Outcome) -> Applied:
+    """Return the nodes. Raises StockoutError or QuotaError, which name the offers that were refused."""
+    match outcome:
+        case Stockout():
+            listed = ", ".join(str(refused) for refused in outcome.refused)
+            raise StockoutError(f"no {listed}: {error_of(outcome.fault)}", _offers(outcome.refused))
+        case QuotaHit():
+            raise QuotaError(f"{error_of(outcome.fault)}{_numbers(outcome)}", _offers(outcome.refused))
+    return outcome
+
+
+def grouped(nodes: Sequence[PlacedNode], reasons: dict[str, str]) -> tuple[Refused, ...]:
+    """Return the nodes that were refused by offer; `reasons` holds what was said, by node."""
+    found = []
+    for offer in {placed.offer.id: placed.offer for placed in nodes if placed.node.id in reasons}.values():
+        names = tuple(p.node.id for p in nodes if p.offer.id == offer.id and p.node.id in reasons)
+        found.append(
+            Refused(
+                offer=offer.id,
+                provider=offer.provider,
+                region=offer.region,
+                zone=offer.zone,
+                instance_type=offer.instance_type,
+                market=offer.market,
+                nodes=names,
+                message=reasons[names[0]],
+            )
+        )
+    return tuple(found)
+
+
+def _offers(refused: tuple[Refused, ...]) -> tuple[str, ...]:
+    return tuple(sorted({group.offer for group in refused}))
+
+
+def _numbers(hit: QuotaHit) -> str:
+    known = (("limit", hit.limit), ("in use", hit.usage), ("needed by the plan", hit.need))
+    told = ", ".join(f"{name} {value:g}" for name, value in known if value is not None)
+    return f" ({told})" if told else ""

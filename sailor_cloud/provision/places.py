@@ -1,0 +1,86 @@
+"""Where a run has, or may have, something: what is looked through when it is torn down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from sailor_cloud.errors import ProvisionError
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.offer import Provider
+from sailor_cloud.provision.render import placed_nodes
+from sailor_cloud.provision.sweep import CloudSweep, LiveResource
+from sailor_cloud.provision.sweep_aws import remove_aws, sweep_aws
+from sailor_cloud.provision.sweep_gcp import remove_gcp, sweep_gcp
+from sailor_cloud.run.journal import Entry, Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Clouds that a run touched: projects of Google Cloud, which are looked through whole, and regions of AWS."""
+
+    gcp_projects: tuple[str, ...] = ()
+    aws_regions: tuple[str, ...] = ()
+
+    @property
+    def any(self) -> bool:
+        return bool(self.gcp_projects or self.aws_regions)
+
+    def __or__(self, other: Places) -> Places:
+        return Places(
+            gcp_projects=tuple(sorted({*self.gcp_projects, *other.gcp_projects})),
+            aws_regions=tuple(sorted({*self.aws_regions, *other.aws_regions})),
+        )
+
+
+def places_of(document: PlanDocument) -> Places:
+    """Return where the nodes of a plan stand."""
+    offers = [placed.offer for placed in placed_nodes(document)] if document.plan is not None else []
+    account = document.job.cloud.gcp
+    on_gcp = account is not None and any(offer.provider is Provider.GCP for offer in offers)
+    return Places(
+        gcp_projects=(account.project,) if account is not None and on_gcp else (),
+        aws_regions=tuple(sorted({offer.region for offer in offers if offer.provider is Provider.AWS})),
+    )
+
+
+def touched(entries: Iterable[Entry]) -> Places:
+    """Return every place of a run: those that its journal names, which were written before anything was asked for."""
+    found = Places()
+    for entry in entries:
+        if entry.event is Event.PROVISION_STARTED:
+            found |= Places(
+                gcp_projects=tuple(entry.data.get("gcp_projects", ())),
+                aws_regions=tuple(entry.data.get("aws_regions", ())),
+            )
+    return found
+
+
+def sweep_places(places: Places, *, run_id: str | None = None) -> CloudSweep:
+    """Look by tag for what one run, or any run, has in some places; errors become problems."""
+    found: list[LiveResource] = []
+    problems: list[str] = []
+    looks = [partial(sweep_gcp, project, run_id=run_id) for project in places.gcp_projects]
+    if places.aws_regions:
+        looks.append(partial(sweep_aws, places.aws_regions, run_id=run_id))
+    for look in looks:
+        try:
+            swept = look()
+        except ProvisionError as error:
+            problems.append(str(error))
+            continue
+        found += swept.found
+        problems += swept.problems
+    return CloudSweep(found=tuple(found), problems=tuple(problems))
+
+
+def remove_from(places: Places, resources: Iterable[LiveResource], *, poll_s: float = 5.0) -> tuple[str, ...]:
+    """Delete what a sweep found, compute first; return what failed."""
+    chosen = tuple(resources)
+    problems: list[str] = []
+    for project in places.gcp_projects:
+        mine = [resource for resource in chosen if resource.project == project]
+        problems += remove_gcp(project, mine, poll_s=poll_s)
+    problems += remove_aws(chosen, poll_s=poll_s)
+    return tuple(problems)

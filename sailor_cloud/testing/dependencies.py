@@ -1,0 +1,39 @@
+"""What must exist before something else can be created in it, as the clouds check it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_AWS_PARENTS = {
+    "vpc_id": "aws_vpc",
+    "subnet_id": "aws_subnet",
+    "security_group_id": "aws_security_group",
+    "route_table_id": "aws_route_table",
+}
+
+
+def missing_parent(
+    kind: str, wanted: Mapping[str, Any], resources: Mapping[tuple[str, str], Mapping[str, Any]]
+) -> str | None:
+    """Return the cloud's message where something is to be created in what does not exist; None where all is well."""
+    if kind.startswith("aws_"):
+        for name, parent in _AWS_PARENTS.items():
+            value = wanted.get(name)
+            if value and (parent, str(value)) not in resources:
+                return f"creating {kind}: api error Invalid{parent}ID.NotFound: The ID '{value}' does not exist"
+        return None
+    links = {state.get("self_link") for state in resources.values()}
+    for link in _google_links(wanted):
+        if "/networks/" not in link and "/subnetworks/" not in link:
+            continue
+        if not any(str(known).endswith(link.removeprefix("https://www.googleapis.com/compute/v1/")) for known in links):
+            return f"Error creating {kind}: googleapi: Error 404: The resource '{link}' was not found, notFound"
+    return None
+
+
+def _google_links(wanted: Mapping[str, Any]) -> Iterator[str]:
+    for holder in (wanted, *(wanted.get("network_interface") or ())):
+        for name in ("network", "subnetwork"):
+            if holder.get(name):
+                yield str(holder[name])

@@ -1,0 +1,163 @@
+"""Runs on fake clouds with a real Terraform: one cloud at a time, with things of others around."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from factories.cloud_plans import AWS_OFFERS, GCP_OFFERS, cloud_document
+from factories.local_runs import CLOCK, LocalRun, expiry, local_run
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.offer import Provider
+from sailor_cloud.provision.provisioner import Outcome, apply
+from sailor_cloud.provision.teardown import Destroyed, destroy
+from sailor_cloud.run.journal import Journal
+from sailor_cloud.run.ledger import Ledger
+from sailor_cloud.run.state import Phase, fold
+from sailor_cloud.testing.ec2_api import serve_ec2
+from sailor_cloud.testing.mock_cloud import in_environment
+from sailor_cloud.testing.terraform_cloud import Failure, FakeCloud
+from sailor_cloud.testing.terraform_compute import serve_compute
+from sailor_cloud.testing.terraform_provider import serve
+
+PROJECT = "my-project"
+# What the things of others carry instead of a run's tag.
+_ELSE = "another-team"
+SSH_FROM = "203.0.113.7/32"
+STOCKOUT = {
+    Provider.GCP: "Error waiting for instance to create: The zone 'projects/p/zones/us-central1-b' does not have "
+    "enough resources available to fulfill the request.  Try a different zone, or try again later.",
+    Provider.AWS: "creating EC2 Instance: operation error EC2: RunInstances, https response error StatusCode: 500, "
+    "RequestID: r, api error InsufficientInstanceCapacity: We currently do not have sufficient capacity.",
+}
+QUOTA = {
+    Provider.GCP: "Error waiting for instance to create: Quota 'NVIDIA_V100_GPUS' exceeded.  Limit: 1.0 in region "
+    "us-central1.",
+    Provider.AWS: "api error VcpuLimitExceeded: You have requested more vCPU capacity than your current vCPU limit of "
+    "32 allows for the instance bucket that the specified instance type belongs to.",
+}
+THROTTLED = {
+    Provider.GCP: "googleapi: Error 403: Rate Limit Exceeded, rateLimitExceeded",
+    Provider.AWS: "https response error StatusCode: 503, RequestID: r, api error RequestLimitExceeded: slow down",
+}
+BACKEND_ERROR = {
+    Provider.GCP: "googleapi: Error 503: Backend Error, backendError",
+    Provider.AWS: "https response error StatusCode: 500, RequestID: r, api error InternalError: sorry",
+}
+INSTANCE = {Provider.GCP: "google_compute_instance", Provider.AWS: "aws_instance"}
+# The zones of the two offers in `small_document`.
+ZONES = {Provider.GCP: ("us-central1-a", "us-central1-b"), Provider.AWS: ("use1-az4", "use1-az6")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloudRun:
+    """A run with a plan on one cloud, and the cloud. `foreign` are resources that are not the run's."""
+
+    provider: Provider
+    run: LocalRun
+    document: PlanDocument
+    cloud: FakeCloud
+    foreign: frozenset[tuple[str, str]]
+    expires_at: datetime
+
+    def apply(self, document: PlanDocument | None = None, **options: Any) -> Outcome:
+        settings = {"clock": CLOCK, "expires_at": self.expires_at, "ssh_from": SSH_FROM, "pause": waited(), **options}
+        return apply(self.run.folder, document or self.document, **settings)  # type: ignore[arg-type]
+
+    def destroy(self, **options: Any) -> Destroyed:
+        """Remove the run; where the teardown waits, what is under way in the cloud comes to its end."""
+        settings = {"clock": CLOCK, "pause": lambda seconds: self.cloud.settle(), **options}
+        return destroy(self.run.folder, **settings)  # type: ignore[arg-type]
+
+    def fail(self, message: dict[Provider, str], **how: Any) -> Failure:
+        """Let creations of instances fail in the provider's words."""
+        failure = Failure(type=INSTANCE[self.provider], message=message[self.provider], **how)
+        self.cloud.failures.append(failure)
+        return failure
+
+    def journal(self) -> Journal:
+        return Journal.of(self.run.folder, CLOCK)
+
+    def nodes(self) -> list[str]:
+        """Return the run's nodes that the cloud bills for."""
+        states = self.cloud.of_type(INSTANCE[self.provider]).values()
+        labels = [state.get("labels") or state.get("tags") or {} for state in states]
+        mine = [found for found in labels if found.get("sailor-cloud-run") == self.run.run_id]
+        return sorted(found["sailor-cloud-node"] for found in mine)
+
+    def assert_gone(self, destroyed: Destroyed) -> None:
+        """Nothing of the run is left in the cloud, its books are closed, and what is not its own was not touched."""
+        assert self.cloud.owned_by(self.run.run_id) == ()
+        assert destroyed.clean, (destroyed.left, destroyed.problems)
+        state = fold(self.journal().entries())
+        assert (state.phase, state.live) == (Phase.GONE, ())
+        assert Ledger.of(self.run.folder, CLOCK).usd_per_hour() == 0
+        assert set(self.cloud.resources) >= self.foreign
+
+
+def small_document(provider: Provider) -> PlanDocument:
+    """Two nodes in two zones of one region; checkpoints go to a folder, so that there is no bucket."""
+    first, second = GCP_OFFERS[:2] if provider is Provider.GCP else AWS_OFFERS
+    return without_bucket(cloud_document(("n0", first), ("n1", second), image=None))
+
+
+def without_bucket(document: PlanDocument) -> PlanDocument:
+    checkpoint = document.job.checkpoint.model_copy(update={"to": "checkpoints"})
+    return replace(document, job=document.job.model_copy(update={"checkpoint": checkpoint}))
+
+
+@contextmanager
+def cloud_run(
+    provider: Provider, root: Path, *, document: PlanDocument | None = None, cloud: FakeCloud | None = None
+) -> Iterator[CloudRun]:
+    """A run on a fake cloud that this process and its children use; nothing is applied yet."""
+    with ExitStack() as stack:
+        if cloud is None:
+            cloud = stack.enter_context(reached(provider))
+        run = stack.enter_context(local_run(root))
+        planned = document or small_document(provider)
+        run.folder.write_document(planned)
+        foreign = frozenset(key for key, state in cloud.resources.items() if _ELSE in str(state))
+        yield CloudRun(
+            provider=provider, run=run, document=planned, cloud=cloud, foreign=foreign, expires_at=expiry(3600.0)
+        )
+
+
+@contextmanager
+def reached(provider: Provider, *, latency_s: float = 0.0) -> Iterator[FakeCloud]:
+    """A fake cloud with things of others in it, in the environment of this process."""
+    cloud = FakeCloud(latency_s=latency_s)
+    _add_foreign(cloud, provider)
+    api = serve_compute if provider is Provider.GCP else serve_ec2
+    with serve(cloud) as attached, api(cloud) as reach, in_environment({**attached, **reach}):
+        yield cloud
+
+
+def waited() -> Any:
+    """A pause that does not wait but counts; `.seconds` are the pauses that were asked for."""
+
+    def pause(seconds: float) -> None:
+        pause.seconds.append(seconds)  # type: ignore[attr-defined]
+
+    pause.seconds = []  # type: ignore[attr-defined]
+    return pause
+
+
+def _add_foreign(cloud: FakeCloud, provider: Provider) -> None:
+    if provider is Provider.GCP:
+        for kind in ("google_compute_network", "google_compute_instance", "google_compute_firewall"):
+            labels = {"team": "else", "run": "sailor-cloud-run"}
+            cloud.create(
+                kind, {"name": "sc-not-ours", "description": "team=else", "labels": labels}, {"project": PROJECT}
+            )
+        return
+    config = {"region": "us-east-1"}
+    tags = {"team": _ELSE, "Name": "sc-not-ours"}
+    vpc = cloud.create("aws_vpc", {"tags": tags}, config)
+    subnet = cloud.create("aws_subnet", {"tags": tags, "vpc_id": vpc["id"], "availability_zone_id": "use1-az4"}, config)
+    wanted = {"tags": tags, "subnet_id": subnet["id"], "instance_type": "t3.micro"}
+    cloud.create("aws_instance", wanted, config)

