@@ -14,6 +14,21 @@ SPEC_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RopeScaling:
+    """How rotary positions are stretched: `linear` by `factor`, `llama3` only where a pair turns slowly.
+
+    The rest is for llama3 alone: a pair that turns at least `high_turns` times over the `original_positions` is left as
+    it is, one that turns at most `low_turns` times is stretched in full.
+    """
+
+    kind: str
+    factor: float
+    low_turns: float = 1.0
+    high_turns: float = 4.0
+    original_positions: int = 8192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ArchitectureSpec:
     """What a decoder computes beyond its sizes.
 
@@ -36,6 +51,7 @@ class ArchitectureSpec:
     rope_theta: float | None
     position_offset: int
     windows: tuple[int, ...]
+    rope_scaling: RopeScaling | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,45 @@ class Family(StrEnum):
     QWEN2 = "qwen2"
 
 
+class Activation(StrEnum):
+    GELU = "gelu"
+    GELU_TANH = "gelu_tanh"
+    RELU = "relu"
+    SILU = "silu"
+
+
+class RopeKind(StrEnum):
+    LINEAR = "linear"
+    LLAMA3 = "llama3"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeScaling:
+    """How rotary positions are stretched; turns and positions are for llama3 alone."""
+
+    kind: RopeKind
+    factor: float
+    low_turns: float = 1.0
+    high_turns: float = 4.0
+    original_positions: int = 8192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """What a decoder computes, as far as neither time nor memory depends on it.
+
+    `windows` has one number per block: how many tokens back it attends, itself included, or 0 for all. `rope_theta` is
+    None for learned positions.
+    """
+
+    activation: Activation
+    norm_epsilon: float
+    rope_theta: float | None
+    rope_scaling: RopeScaling | None
+    windows: tuple[int, ...]
+    scaled_attention: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoder:
     """A decoder with `blocks` transformer blocks, hence `blocks + 2` layers.
@@ -45,6 +84,7 @@ class Decoder:
     attention_output_bias: bool
     mlp_bias: bool
     tied_head: bool
+    form: Form
 
     @property
     def layers(self) -> int:

@@ -63,7 +63,10 @@ class _Part(BaseModel):
 
 
 class ModelSource(_Part):
-    """Exactly one of: a preset's name, a Hugging Face config file, or sizes under Hugging Face's names."""
+    """Exactly one of: a preset's name, a Hugging Face config file, or sizes under Hugging Face's names.
+
+    `weights`: where training starts from, a Hugging Face checkpoint in safetensors files; null: random weights.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
@@ -78,10 +81,15 @@ class ModelSource(_Part):
     intermediate_size: int | None = Field(default=None, gt=0)
     max_position_embeddings: int | None = Field(default=None, gt=0)
     tie_word_embeddings: bool | None = None
+    weights: str | None = Field(
+        default=None,
+        pattern=r"^(/|gs://|s3://).+",
+        description="A folder of model.safetensors files: an absolute path on every node, gs:// or s3://.",
+    )
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        inline = {name for name in type(self).model_fields if name not in ("preset", "config")} & self.given
+        inline = {name for name in type(self).model_fields if name not in ("preset", "config", "weights")} & self.given
         if sum((self.preset is not None, self.config is not None, bool(inline))) != 1:
             raise ValueError("give exactly one of preset, config or inline sizes")
         if inline:
@@ -120,6 +128,11 @@ class Training(_Part):
     dropout: float = Field(default=0.0, ge=0, lt=1)
     precision: Precision = Precision.FP32
     seed: int = Field(default=0, ge=0)
+    max_loss_rise: float | None = Field(
+        default=2.0,
+        gt=0,
+        description="Stop when the smoothed loss is so many nats per token above its lowest; null: never.",
+    )
 
 
 class Constraints(_Part):

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from sailor_cloud.errors import Problem, RequestError
-from sailor_cloud.model.decoder import Decoder, Family
+from sailor_cloud.model.decoder import Decoder, Family, Form
 from sailor_cloud.model.job import ModelSource
+from sailor_cloud.workload.forms import form
 from sailor_cloud.workload.presets import PRESETS
 
 # Hugging Face gives the same size different names in different families; the first name found counts.
@@ -69,7 +70,10 @@ def decoder_from_config(config: Mapping[str, Any], *, name: str, where: str | No
         problems.append(Problem(path=f"{origin}.intermediate_size", message=message))
     if problems or family is None:
         raise RequestError(problems)
-    return _build(name, family, config, {key: value or 0 for key, value in sizes.items()}, origin)
+    found = form(family, config, sizes["blocks"] or 0, origin, problems)
+    if problems:
+        raise RequestError(problems)
+    return _build(name, family, config, {key: value or 0 for key, value in sizes.items()}, origin, found)
 
 
 def tp_problem(sizes: Decoder, tp: int) -> str | None:
@@ -84,7 +88,9 @@ def tp_problem(sizes: Decoder, tp: int) -> str | None:
     return None
 
 
-def _build(name: str, family: Family, config: Mapping[str, Any], sizes: Mapping[str, int], origin: str) -> Decoder:
+def _build(
+    name: str, family: Family, config: Mapping[str, Any], sizes: Mapping[str, int], origin: str, found: Form
+) -> Decoder:
     hidden, heads = sizes["hidden_size"], sizes["heads"]
     gated = family in _GATED
     kv_heads = int(config.get("num_key_value_heads") or heads)
@@ -124,6 +130,7 @@ def _build(name: str, family: Family, config: Mapping[str, Any], sizes: Mapping[
         or opt_bias
         or (family is Family.LLAMA and bool(config.get("mlp_bias"))),
         tied_head=bool(tied) if tied is not None else not gated,
+        form=found,
     )
 
 

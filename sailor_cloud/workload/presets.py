@@ -12,6 +12,7 @@ from typing import Any
 _GPT2: dict[str, Any] = {"model_type": "gpt2", "vocab_size": 50257, "n_positions": 1024}
 _OPT: dict[str, Any] = {"model_type": "opt", "vocab_size": 50272, "max_position_embeddings": 2048}
 _SAILOR_GPT: dict[str, Any] = {"model_type": "gpt2", "vocab_size": 50304, "n_positions": 2048}
+_LLAMA3: dict[str, Any] = {"rms_norm_eps": 1e-5, "rope_theta": 500_000.0}
 
 PRESETS: dict[str, dict[str, Any]] = {
     "gpt2": {**_GPT2, "n_embd": 768, "n_layer": 12, "n_head": 12},
@@ -35,6 +36,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 8,
         "intermediate_size": 28672,
         "max_position_embeddings": 8192,
+        **_LLAMA3,
     },
     "llama-3-8b": {
         "model_type": "llama",
@@ -45,6 +47,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 8,
         "intermediate_size": 14336,
         "max_position_embeddings": 8192,
+        **_LLAMA3,
     },
     "opt-1.3b": {**_OPT, "hidden_size": 2048, "num_hidden_layers": 24, "num_attention_heads": 32, "ffn_dim": 8192},
     "opt-30b": {**_OPT, "hidden_size": 7168, "num_hidden_layers": 48, "num_attention_heads": 56, "ffn_dim": 28672},

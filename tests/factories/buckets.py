@@ -80,7 +80,7 @@ def google_environment(endpoint: str, folder: Path) -> dict[str, str]:
     account = folder / "account.json"
     keys = dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
     account.write_text(json.dumps({"gcs_base_url": endpoint, "disable_oauth": True, **keys}))
-    return {"GOOGLE_SERVICE_ACCOUNT": str(account)}
+    return {"GOOGLE_SERVICE_ACCOUNT": str(account), "STORAGE_EMULATOR_HOST": endpoint}
 
 
 class _Google(http.server.BaseHTTPRequestHandler):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sailor_runtime.spec import ArchitectureSpec, ModelSpec
+from sailor_runtime.training import rotary
 from sailor_runtime.training.refusal import RefusedError
 
 FAMILIES = ("gpt2", "gpt_neo", "opt", "llama", "mistral", "qwen2")
@@ -28,6 +29,8 @@ def architecture_of(model: ModelSpec) -> ArchitectureSpec:
         raise RefusedError(f"{model.heads} heads are no multiple of {model.kv_heads} key-value heads")
     if result.rope_theta is not None and result.head_size % 2:
         raise RefusedError(f"rotary positions need an even head size, got {result.head_size}")
+    if result.rope_scaling is not None:
+        rotary.check(result.rope_scaling)
     return result
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import sysconfig
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
@@ -19,7 +17,7 @@ from torch import Tensor
 
 from sailor_runtime.spec import RunSpec
 from sailor_runtime.training.refusal import RefusedError
-from sailor_runtime.training.store import Store, StoreError, is_url, local_copy
+from sailor_runtime.training.store import Store, StoreError, cache, is_url, local_copy
 
 Tokens = np.ndarray[Any, np.dtype[Any]]
 
@@ -211,11 +209,6 @@ def _token_urls(source: str) -> list[str]:
     if source.endswith(".npy"):
         return [source]
     return [f"{source.rstrip('/')}/{name}" for name in Store(source).names() if name.endswith(".npy")]
-
-
-def cache() -> Path:
-    """Return the folder of this node for what is fetched from stores."""
-    return Path(os.environ.get("SAILOR_RUNTIME_CACHE") or tempfile.gettempdir(), "fetched")
 
 
 def standard_library_text() -> bytes:

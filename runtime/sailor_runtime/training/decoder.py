@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sailor_runtime.spec import ModelSpec
+from sailor_runtime.spec import ArchitectureSpec, ModelSpec
 from sailor_runtime.training.architecture import architecture_of
 from sailor_runtime.training.dropout import Dropout
+from sailor_runtime.training.rotary import angles
 from sailor_runtime.training.tensor_parallel import TensorParallel
 
 
@@ -118,7 +119,7 @@ class Decoder:
             for part in ("q", "k", "v")
         )
         if form.rope_theta is not None:
-            cosines, sines = _rotations(tokens, form.head_size, form.rope_theta, value)
+            cosines, sines = _rotations(form, tokens, value)
             queries, keys = _rotated(queries, cosines, sines), _rotated(keys, cosines, sines)
         shared = model.heads // model.kv_heads
         if shared > 1:
@@ -164,12 +165,11 @@ def _visible(tokens: int, window: int, device: torch.device) -> Tensor:
     return visible.triu(1 - window) if window else visible
 
 
-def _rotations(tokens: int, size: int, theta: float, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines of shape [tokens, size] in the precision of `like`."""
-    pairs = torch.arange(0, size, 2, dtype=torch.float64, device=like.device) / size
-    angles = torch.outer(torch.arange(tokens, dtype=torch.float64, device=like.device), theta**-pairs)
-    angles = torch.cat([angles, angles], -1)
-    return angles.cos().to(like.dtype), angles.sin().to(like.dtype)
+def _rotations(form: ArchitectureSpec, tokens: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Return cosines and sines of shape [tokens, head_size] in the precision of `like`."""
+    turned = angles(form, tokens, like.device)
+    turned = torch.cat([turned, turned], -1)
+    return turned.cos().to(like.dtype), turned.sin().to(like.dtype)
 
 
 def _rotated(value: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:

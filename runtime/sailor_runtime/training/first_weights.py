@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -18,5 +17,5 @@ FirstWeights = Callable[[ParameterSpec, torch.dtype], Tensor]
 def first_weights(model: ModelSpec, seed: int) -> FirstWeights:
     """Return a function that gives one whole parameter; what it gives depends on no plan."""
     if model.weights is not None:
-        return SavedWeights(Path(model.weights), model).whole
+        return SavedWeights(model.weights, model).whole
     return lambda spec, dtype: random_values(spec, seed, dtype)

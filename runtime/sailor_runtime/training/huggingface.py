@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from sailor_runtime.spec import ModelSpec
-from sailor_runtime.training.architecture import architecture_of
+from sailor_runtime.training.huggingface_config import config
 from sailor_runtime.training.parameters import ParameterSpec, range_parameters
 from sailor_runtime.training.refusal import RefusedError
+from sailor_runtime.training.store import StoreError, cache, local_copy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,9 +147,10 @@ def _their_key(family: _Family, name: str) -> str:
 
 
 class SavedWeights:
-    """The tensors of a Hugging Face checkpoint folder, read one at a time."""
+    """The tensors of a Hugging Face checkpoint, a folder or a URL, read one at a time; files are fetched as needed."""
 
-    def __init__(self, folder: Path, model: ModelSpec) -> None:
+    def __init__(self, folder: str | Path, model: ModelSpec) -> None:
+        folder = str(folder).rstrip("/")
         self._files = _files_by_key(folder)
         self._folder = folder
         self._exchange = {name: exchange for exchange in exchanges(model) for name in exchange.names}
@@ -162,24 +164,31 @@ class SavedWeights:
         key = next((k for k in (exchange.key, exchange.key.removeprefix("transformer.")) if k in self._files), None)
         if key is None:
             raise RefusedError(f"{self._folder} has no tensor {exchange.key!r}")
-        with safe_open(self._folder / self._files[key], framework="pt") as file:
+        with safe_open(_local(self._folder, self._files[key]), framework="pt") as file:
             value = exchange.to_ours(file.get_tensor(key), spec.name)
         if tuple(value.shape) != spec.shape:
             raise RefusedError(f"{key} in {self._folder} gives {tuple(value.shape)}, the model needs {spec.shape}")
         return value.to(dtype)
 
 
-def _files_by_key(folder: Path) -> dict[str, str]:
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        return dict(json.loads(index.read_text())["weight_map"])
-    single = folder / "model.safetensors"
-    if not single.is_file():
-        raise RefusedError(f"{folder} holds neither model.safetensors nor model.safetensors.index.json")
+def _files_by_key(folder: str) -> dict[str, str]:
+    with contextlib.suppress(FileNotFoundError):
+        return dict(json.loads(_local(folder, "model.safetensors.index.json").read_text())["weight_map"])
+    single = "model.safetensors"
     from safetensors import safe_open
 
-    with safe_open(single, framework="pt") as file:
-        return dict.fromkeys(file.keys(), single.name)
+    try:
+        with safe_open(_local(folder, single), framework="pt") as file:
+            return dict.fromkeys(file.keys(), single)
+    except FileNotFoundError as error:
+        raise RefusedError(f"{folder} holds neither {single} nor {single}.index.json") from error
+
+
+def _local(folder: str, name: str) -> Path:
+    try:
+        return local_copy(f"{folder}/{name}", cache())
+    except StoreError as error:
+        raise RefusedError(f"weights: {error}") from error
 
 
 def save(
@@ -224,80 +233,3 @@ def _write(folder: Path, number: int, pending: dict[str, Tensor]) -> list[str]:
     keys = list(pending)
     pending.clear()
     return keys
-
-
-def config(model: ModelSpec, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
-    """Return the model's Hugging Face configuration."""
-    form = architecture_of(model)
-    common = {
-        "model_type": model.model_type,
-        "vocab_size": model.vocab_size,
-        "tie_word_embeddings": model.tied_head,
-        "torch_dtype": str(dtype).removeprefix("torch."),
-    }
-    activation = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "silu": "silu"}[form.activation]
-    match model.model_type:
-        case "gpt2":
-            own: dict[str, Any] = {
-                "architectures": ["GPT2LMHeadModel"],
-                "n_embd": model.hidden_size,
-                "n_layer": model.blocks,
-                "n_head": model.heads,
-                "n_inner": model.ffn_size,
-                "n_positions": model.max_positions,
-                "activation_function": activation,
-                "layer_norm_epsilon": form.norm_epsilon,
-            }
-        case "gpt_neo":
-            local = [window for window in form.windows if window]
-            own = {
-                "architectures": ["GPTNeoForCausalLM"],
-                "hidden_size": model.hidden_size,
-                "num_layers": model.blocks,
-                "num_heads": model.heads,
-                "intermediate_size": model.ffn_size,
-                "max_position_embeddings": model.max_positions,
-                "activation_function": activation,
-                "layer_norm_epsilon": form.norm_epsilon,
-                "attention_types": [[["local" if window else "global"], 1] for window in form.windows],
-                "window_size": local[0] if local else 256,
-            }
-        case "opt":
-            own = {
-                "architectures": ["OPTForCausalLM"],
-                "hidden_size": model.hidden_size,
-                "num_hidden_layers": model.blocks,
-                "num_attention_heads": model.heads,
-                "ffn_dim": model.ffn_size,
-                "max_position_embeddings": model.max_positions,
-                "word_embed_proj_dim": model.embedding_size,
-                "activation_function": activation,
-                "do_layer_norm_before": form.norm_first,
-                "_remove_final_layer_norm": form.norm_first and not form.final_norm,
-            }
-        case _:
-            own = _rotary_config(model)
-    return {**common, **own}
-
-
-def _rotary_config(model: ModelSpec) -> dict[str, Any]:
-    form = architecture_of(model)
-    name = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2"}[model.model_type]
-    result: dict[str, Any] = {
-        "architectures": [f"{name}ForCausalLM"],
-        "hidden_size": model.hidden_size,
-        "num_hidden_layers": model.blocks,
-        "num_attention_heads": model.heads,
-        "num_key_value_heads": model.kv_heads,
-        "head_dim": form.head_size,
-        "intermediate_size": model.ffn_size,
-        "max_position_embeddings": model.max_positions,
-        "hidden_act": "silu",
-        "rms_norm_eps": form.norm_epsilon,
-        "rope_theta": form.rope_theta,
-    }
-    if model.model_type == "llama":
-        result |= {"attention_bias": form.qkv_bias, "mlp_bias": form.mlp_bias}
-    if model.model_type == "mistral":
-        result["sliding_window"] = form.windows[0] or None
-    return result

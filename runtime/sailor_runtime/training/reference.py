@@ -20,6 +20,7 @@ from sailor_runtime.training.dropout import Dropout
 from sailor_runtime.training.first_weights import first_weights
 from sailor_runtime.training.optimizer import ADAM_BETAS, ADAM_EPSILON, SGD_MOMENTUM, learning_rate
 from sailor_runtime.training.parameters import range_parameters
+from sailor_runtime.training.rotary import angles
 
 # Samples per forward pass, which bounds memory; the result does not depend on it beyond rounding.
 _CHUNK = 8
@@ -169,7 +170,7 @@ def _attention(
     keys = _linear(value, own, "attn.k").view(samples, tokens, model.kv_heads, size)
     values = _linear(value, own, "attn.v").view(samples, tokens, model.kv_heads, size)
     if form.rope_theta is not None:
-        queries, keys = _rotated(queries, form.rope_theta), _rotated(keys, form.rope_theta)
+        queries, keys = _rotated(queries, form), _rotated(keys, form)
     scores = torch.einsum("bikgd,bjkd->bkgij", queries, keys)
     if form.scaled_attention:
         scores = scores / math.sqrt(size)
@@ -182,12 +183,10 @@ def _attention(
     return torch.einsum("bkgij,bjkd->bikgd", weights, values).reshape(samples, tokens, model.heads * size)
 
 
-def _rotated(value: Tensor, theta: float) -> Tensor:
+def _rotated(value: Tensor, form: ArchitectureSpec) -> Tensor:
     """Rotate [samples, tokens, ..., size]: elements i and i + size / 2 are one complex number."""
     size = value.shape[-1]
-    angle = torch.arange(value.shape[1], dtype=torch.float64).view(-1, 1) * theta ** (
-        -torch.arange(size // 2, dtype=torch.float64) * 2 / size
-    )
+    angle = angles(form, value.shape[1], value.device)
     turn = torch.polar(torch.ones_like(angle), angle)
     turn = turn.to(torch.complex64 if value.dtype == torch.float32 else torch.complex128)
     turn = turn.view(1, value.shape[1], *[1] * (value.dim() - 3), size // 2)

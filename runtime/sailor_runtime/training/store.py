@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import tempfile
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -22,7 +23,7 @@ _PATIENCE_S = 120.0
 _LONGEST_PAUSE_S = 15.0
 _CHUNK_BYTES = 32 * 2**20
 _OBSTORE_PROTOCOLS = ("gs", "s3")
-_ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AWS_ENDPOINT_URL_S3")
+_ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AWS_ENDPOINT_URL_S3", "STORAGE_EMULATOR_HOST")
 
 
 class StoreError(Exception):
@@ -156,6 +157,11 @@ def _obstore(protocol: str) -> Any:
         # One file system per process: its connections don't survive a fork.
         skip_instance_cache=True,
     )
+
+
+def cache() -> Path:
+    """Return the folder of this node for what is fetched from stores."""
+    return Path(os.environ.get("SAILOR_RUNTIME_CACHE") or tempfile.gettempdir(), "fetched")
 
 
 def local_copy(place: str, folder: Path) -> Path:
