@@ -41,6 +41,7 @@ COMMANDS: dict[str, _Entry] = {
     "replay": _Entry("replay", "replay", "Run a job against an availability trace, in simulated time."),
     "simulate": _Entry("simulate", "simulate", "Simulate a plan: time, memory, money, and what it waits for."),
     "diff": _Entry("diff", "diff", "Show what the change from one plan to another costs."),
+    "profile": _Entry("profile", "profile", "Measure layers, memory and links on this machine."),
     "import": _Entry("interchange", "import_data", "Read another tool's profiles, network and clusters."),
     "export": _Entry("interchange", "export", "Write a plan in another tool's format."),
     "prices": _Entry("prices", "prices", "Show, refresh and compare prices."),
