@@ -4,7 +4,17 @@ from sailor_cloud.catalog.catalog import Catalog
 from sailor_cloud.catalog.interruptions import Interruptions
 from sailor_cloud.catalog.regions import Region
 from sailor_cloud.catalog.services import Service, ServicePrice, Services
-from sailor_cloud.catalog.storage import load
+from sailor_cloud.catalog.storage import load, load_services
 from sailor_cloud.catalog.tables import Source
 
-__all__ = ["Catalog", "Interruptions", "Region", "Service", "ServicePrice", "Services", "Source", "load"]
+__all__ = [
+    "Catalog",
+    "Interruptions",
+    "Region",
+    "Service",
+    "ServicePrice",
+    "Services",
+    "Source",
+    "load",
+    "load_services",
+]

@@ -92,6 +92,13 @@ def load(root: Path | None = None, *, pricing: Path | None = None) -> Catalog:
     )
 
 
+def load_services() -> Services:
+    """Return the prices of disks, addresses and NAT alone, as `load()` finds them but without reading the offers."""
+    refreshed = snapshots.latest()
+    folders = [*([refreshed.folder] if refreshed is not None else []), resources.data_root() / "pricing"]
+    return Services(_read(folders, "services.csv", _SERVICE_COLUMNS, _service))
+
+
 def _existing(folder: Path) -> Path:
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder; --pricing wants one with files as in pricing/README.md")

@@ -64,14 +64,17 @@ def _print(roots: tuple[PlannedRoot, ...], traffic: tuple[CloudTraffic, ...], pl
 
     console = result_console()
     for number, root in enumerate(roots):
-        click.echo(f"\nTerraform root {root.provider.value} {root.region}: {len(root.resources)} resources")
-        table = plain_table("resource", "name", "USD/h", numbers=("USD/h",))
+        click.echo(f"\nTerraform root {root.stack} {root.region}: {len(root.resources)} resources")
+        table = plain_table("resource", "name", "USD/h", "of which", numbers=("USD/h",))
         for resource in root.resources:
             price = "" if resource.usd_per_hour is None else f"{resource.usd_per_hour:.4f}"
-            table.add_row(resource.type, resource.name, price)
-        table.add_row("together", "", f"{sum(resource.usd_per_hour or 0.0 for resource in root.resources):.4f}")
+            parts = [f"{what} {usd:.4f}" for what, usd in resource.parts] if len(resource.parts) > 1 else []
+            table.add_row(resource.type, resource.name, price, "; ".join([*parts, *filter(None, [resource.by_use])]))
+        table.add_row("together", "", f"{sum(resource.usd_per_hour or 0.0 for resource in root.resources):.4f}", "")
         print_report(table, console)
         click.echo(f"\nvariables\n{json.dumps(root.variables, indent=2, sort_keys=True)}")
+        if root.backend is not None:
+            click.echo(f"\nbackend of the state\n{json.dumps(root.backend, indent=2, sort_keys=True)}")
         if plans:
             click.echo(f"\nTerraform's plan\n{plans[number]}")
     if traffic:

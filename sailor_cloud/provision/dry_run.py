@@ -45,9 +45,12 @@ def terraform_plans(
 
 
 def _planned(folder: RunFolder, root: PlannedRoot, binary: TerraformBinary, timeout_s: float) -> str:
+    if root.stack == "aws-links":
+        return "Terraform can plan a link once the networks of both regions exist.\n"
     driver = open_driver(
         folder,
-        write_root(folder, root.provider, root.region, root.variables),
+        # Without the backend: what is shown here must not be written where runs keep their states.
+        write_root(folder, root.provider, root.region, root.variables, stack=root.stack),
         binary=binary,
         interrupt=Interrupt(),
         on_event=None,

@@ -21,20 +21,36 @@ from sailor_cloud.provision.processes import RUN_TAG
 from sailor_cloud.run.folder import RunFolder, private_dir, write_atomically
 
 VARIABLES_FILE = "terraform.tfvars.json"
-_MODULES = {
-    Provider.LOCAL: ("local-cluster",),
-    Provider.GCP: ("gcp-cluster", "placement"),
-    Provider.AWS: ("aws-cluster", "placement"),
+BACKEND_FILE = "backend.tf.json"
+# The stacks, each with the modules that it calls, in the order in which they are destroyed: links and nodes first,
+# what outlives the nodes last.
+_MODULES: dict[str, tuple[str, ...]] = {
+    "local": ("local-cluster",),
+    "aws-links": (),
+    "aws": ("aws-cluster", "placement"),
+    "gcp": ("gcp-cluster", "placement"),
+    "aws-data": (),
+    "gcp-data": (),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Root:
-    """One Terraform root of a run: `path` is the folder in which Terraform runs."""
+    """One Terraform root of a run: `path` is the folder in which Terraform runs, `stack` where its HCL is from.
+
+    The region of a link between two names both: `us-east-1--us-west-2`.
+    """
 
     provider: Provider
     region: str
     path: Path
+    stack: str
+
+    @property
+    def has_own_network(self) -> bool:
+        """Whether other roots use the network that this one made, so that it must be destroyed after them."""
+        variables = json.loads((self.path / VARIABLES_FILE).read_text())
+        return self.stack == "gcp" and variables.get("network") is None
 
     @property
     def state_file(self) -> Path:
@@ -91,35 +107,48 @@ def variables_text(variables: dict[str, Any]) -> str:
     return json.dumps(variables, indent=2, sort_keys=True) + "\n"
 
 
-def root_of(folder: RunFolder, provider: Provider, region: str) -> Root:
-    base = folder.terraform_dir(provider.value, region)
-    return Root(provider=provider, region=region, path=base / "stacks" / provider.value)
+def root_of(folder: RunFolder, provider: Provider, region: str, *, stack: str | None = None) -> Root:
+    """Return a root's place; `stack` is the cluster of the provider unless it is named."""
+    name = stack or provider.value
+    return Root(provider=provider, region=region, stack=name, path=folder.terraform_dir(name, region) / "stacks" / name)
 
 
 def roots(folder: RunFolder) -> tuple[Root, ...]:
-    """Return the roots that were written for the run."""
+    """Return the roots that were written for the run, in the order in which they are destroyed."""
     found = []
-    for base in folder.terraform_dirs():
-        for provider in Provider:
-            region = base.name.removeprefix(f"{provider.value}-")
-            if region != base.name and (base / "stacks" / provider.value / VARIABLES_FILE).is_file():
-                found.append(root_of(folder, provider, region))
+    for stack in _MODULES:
+        same = []
+        for base in folder.terraform_dirs():
+            if (base / "stacks" / stack / VARIABLES_FILE).is_file():
+                provider = Provider(stack.partition("-")[0])
+                same.append(root_of(folder, provider, base.name.removeprefix(f"{stack}-"), stack=stack))
+        found += sorted(same, key=lambda root: root.has_own_network)
     return tuple(found)
 
 
-def write_root(folder: RunFolder, provider: Provider, region: str, variables: dict[str, Any]) -> Root:
-    """Copy the HCL into the run and write the variables.
+def write_root(
+    folder: RunFolder,
+    provider: Provider,
+    region: str,
+    variables: dict[str, Any],
+    *,
+    stack: str | None = None,
+    backend: dict[str, Any] | None = None,
+) -> Root:
+    """Copy the HCL into the run and write the variables, and the backend where the state is kept elsewhere.
 
     The copy lets `down` work after sailor-cloud was upgraded. Written again, the state beside it stays.
     """
-    root = root_of(folder, provider, region)
+    root = root_of(folder, provider, region, stack=stack)
     source = resources.data_root() / "terraform"
-    base = folder.terraform_dir(provider.value, region)
-    for part in (f"stacks/{provider.value}", *(f"modules/{name}" for name in _MODULES[provider])):
+    base = folder.terraform_dir(root.stack, region)
+    for part in (f"stacks/{root.stack}", *(f"modules/{name}" for name in _MODULES[root.stack])):
         for file in sorted((source / part).glob("*.tf*")):
             target = private_dir(base / part) / file.name
             shutil.copyfile(file, target)
             target.chmod(0o600)
+    if backend is not None:
+        write_atomically(root.path / BACKEND_FILE, variables_text(backend))
     write_atomically(root.path / VARIABLES_FILE, variables_text(variables))
     return root
 

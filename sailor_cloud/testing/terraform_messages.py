@@ -22,7 +22,7 @@ Block               version=1:int64 attributes=2:*Attribute block_types=3:*Neste
 Schema              version=1:int64 block=2:Block
 Capabilities        plan_destroy=1:bool get_provider_schema_optional=2:bool
 Empty
-Schemas             provider=1:Schema resource_schemas=2:{Schema} data_source_schemas=3:{Schema} server_capabilities=6:Capabilities
+Schemas provider=1:Schema resource_schemas=2:{Schema} data_source_schemas=3:{Schema} server_capabilities=6:Capabilities
 Config              config=1:DynamicValue
 TypeConfig          type_name=1:string config=2:DynamicValue
 Diagnostics         diagnostics=1:*Diagnostic

@@ -14,7 +14,8 @@ from sailor_cloud.model.offer import Market, Offer, Provider
 def cloud_offer(
     name: str, provider: Provider, zone: str, instance_type: str, accelerator: str, count: int, *, spot: bool = False
 ) -> Offer:
-    region = zone.rpartition("-")[0] if provider is Provider.GCP else {"use1": "us-east-1"}[zone.partition("-")[0]]
+    aws_regions = {"use1": "us-east-1", "usw2": "us-west-2"}
+    region = zone.rpartition("-")[0] if provider is Provider.GCP else aws_regions[zone.partition("-")[0]]
     return replace(
         offer(name, accelerator, zone, usd_per_hour=1.5),
         provider=provider,
@@ -34,6 +35,7 @@ AWS_OFFERS = (
     cloud_offer("p4d", Provider.AWS, "use1-az4", "p4d.24xlarge", "A100-40", 8, spot=True),
     cloud_offer("g4dn", Provider.AWS, "use1-az6", "g4dn.xlarge", "T4-16", 1),
 )
+WEST_OFFER = cloud_offer("west", Provider.AWS, "usw2-az2", "g6.xlarge", "L4-24", 1)
 
 
 def cloud_document(*bought: tuple[str, Offer], image: str | None = "ami-0123456789abcdef0") -> PlanDocument:
@@ -60,3 +62,23 @@ def gcp_document() -> PlanDocument:
 def aws_document() -> PlanDocument:
     p4d, g4dn = AWS_OFFERS
     return cloud_document(("n0", p4d), ("n1", p4d), ("n2", g4dn))
+
+
+def efa_document() -> PlanDocument:
+    """Two p4d nodes in one zone, which can use EFA with each other."""
+    return cloud_document(("n0", AWS_OFFERS[0]), ("n1", AWS_OFFERS[0]), image=None)
+
+
+def two_regions_document() -> PlanDocument:
+    """Nodes in two regions of AWS."""
+    return cloud_document(("n0", AWS_OFFERS[1]), ("n1", WEST_OFFER), image=None)
+
+
+def with_job(planned: PlanDocument, *, to: str | None = None, **cloud: object) -> PlanDocument:
+    """The same plan for a job whose checkpoints go elsewhere, or with other settings under `cloud`."""
+    job = planned.job
+    changed = {
+        "cloud": job.cloud.model_copy(update=cloud),
+        "checkpoint": job.checkpoint.model_copy(update={"to": to}),
+    }
+    return replace(planned, job=job.model_copy(update=changed))

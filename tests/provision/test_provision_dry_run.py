@@ -75,7 +75,10 @@ def test_a_dry_run_as_json_is_one_document_with_a_price_for_every_node(tmp_path:
     told = json.loads(done.stdout)
     resources = [resource for root in told["roots"] for resource in root["resources"]]
     priced = {resource["name"]: resource["usd_per_hour"] for resource in resources if resource["usd_per_hour"]}
-    assert list(priced.values()) == [1.5] * 4
+    parts = [dict(resource["parts"]) for resource in resources if resource["usd_per_hour"]]
+    assert [part["machine"] for part in parts] == [1.5] * 4
+    assert all(set(part) == {"machine", "disk", "address"} for part in parts)
+    assert list(priced.values()) == pytest.approx([sum(part.values()) for part in parts])
     assert all(resource["type"] == "google_compute_instance" for resource in resources if resource["usd_per_hour"])
     assert {root["region"] for root in told["roots"]} == {"us-central1", "europe-west4"}
     assert told["document"] == json.loads(gcp_document().to_json())

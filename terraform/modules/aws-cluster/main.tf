@@ -1,92 +1,35 @@
 locals {
-  # A zone's number is part of its id and never changes, so a zone keeps its addresses when others come and go.
-  subnet_of_zone = { for zone in module.placement.zones : zone => cidrsubnet(var.vpc_cidr, 4, tonumber(regex("[0-9]+$", zone))) }
+  private = var.ssh_from == null
+  efa     = length(module.placement.efa_kinds) > 0 ? toset(["own"]) : toset([])
+
+  # AWS gives no public address by itself to a node with several network interfaces.
+  with_address = local.private ? toset([]) : toset([for id, node in var.nodes : id if length(node.efa_cards) > 1])
+
+  # What is no image is the name of a public parameter that holds the newest image of a kind in this region.
+  parameters = toset([for node in var.nodes : node.image if startswith(node.image, "/")])
 }
 
 module "placement" {
   source = "../placement"
 
-  nodes = { for id, node in var.nodes : id => { zone = node.zone, instance_type = node.instance_type, compact = node.compact } }
+  name         = var.name
+  labels       = var.labels
+  expires_at   = var.expires_at
+  public_key   = var.public_key
+  ssh_from     = var.ssh_from
+  disk_gib     = var.disk_gib
+  nodes        = var.nodes
+  zone_pattern = "^[a-z]+[0-9]+-az[0-9]+$"
 }
 
-resource "aws_vpc" "run" {
-  cidr_block           = var.vpc_cidr
-  enable_dns_support   = true
-  enable_dns_hostnames = true
-  tags                 = merge(var.labels, { Name = "${var.name}-net" })
-}
+data "aws_ssm_parameter" "image" {
+  for_each = local.parameters
 
-resource "aws_internet_gateway" "run" {
-  vpc_id = aws_vpc.run.id
-  tags   = merge(var.labels, { Name = "${var.name}-net" })
-}
-
-resource "aws_route_table" "run" {
-  vpc_id = aws_vpc.run.id
-  tags   = merge(var.labels, { Name = "${var.name}-net" })
-}
-
-resource "aws_route" "internet" {
-  route_table_id         = aws_route_table.run.id
-  destination_cidr_block = "0.0.0.0/0"
-  gateway_id             = aws_internet_gateway.run.id
-}
-
-resource "aws_subnet" "zone" {
-  for_each = local.subnet_of_zone
-
-  vpc_id               = aws_vpc.run.id
-  availability_zone_id = each.key
-  cidr_block           = each.value
-  tags                 = merge(var.labels, { Name = "${var.name}-${each.key}" })
-}
-
-resource "aws_route_table_association" "zone" {
-  for_each = aws_subnet.zone
-
-  subnet_id      = each.value.id
-  route_table_id = aws_route_table.run.id
-}
-
-resource "aws_security_group" "node" {
-  name        = "${var.name}-node"
-  description = "SSH from the caller, training traffic among the nodes of one run"
-  vpc_id      = aws_vpc.run.id
-  tags        = merge(var.labels, { Name = "${var.name}-node" })
-}
-
-resource "aws_vpc_security_group_ingress_rule" "ssh" {
-  for_each = var.ssh_from == null ? toset([]) : toset([var.ssh_from])
-
-  security_group_id = aws_security_group.node.id
-  description       = "SSH from the caller"
-  cidr_ipv4         = each.value
-  ip_protocol       = "tcp"
-  from_port         = 22
-  to_port           = 22
-  tags              = var.labels
-}
-
-resource "aws_vpc_security_group_ingress_rule" "training" {
-  security_group_id            = aws_security_group.node.id
-  description                  = "Training traffic among the nodes of the run"
-  referenced_security_group_id = aws_security_group.node.id
-  ip_protocol                  = "tcp"
-  from_port                    = 29500
-  to_port                      = 29599
-  tags                         = var.labels
-}
-
-resource "aws_vpc_security_group_egress_rule" "out" {
-  security_group_id = aws_security_group.node.id
-  description       = "Packages, buckets and the other nodes"
-  cidr_ipv4         = "0.0.0.0/0"
-  ip_protocol       = "-1"
-  tags              = var.labels
+  name = each.value
 }
 
 resource "aws_key_pair" "run" {
-  key_name   = "${var.name}-key"
+  key_name   = "${var.name}-${var.region}"
   public_key = var.public_key
   tags       = var.labels
 }
@@ -99,24 +42,70 @@ resource "aws_placement_group" "compact" {
   tags     = var.labels
 }
 
+# Network interfaces that carry EFA can be asked for in a template only. The first stands for the node, all others are
+# its further network cards.
+resource "aws_launch_template" "efa" {
+  for_each = module.placement.efa_kinds
+
+  name = "${var.name}-${each.key}"
+  tags = var.labels
+
+  metadata_options {
+    http_endpoint               = "enabled"
+    http_tokens                 = "required"
+    http_put_response_hop_limit = 1
+  }
+
+  dynamic "network_interfaces" {
+    for_each = sort(distinct(concat(["00"], [for card in each.value.cards : format("%02d", card)])))
+
+    content {
+      network_card_index          = tonumber(network_interfaces.value)
+      device_index                = tonumber(network_interfaces.value) == 0 ? 0 : 1
+      interface_type              = contains(each.value.cards, tonumber(network_interfaces.value)) ? "efa" : "interface"
+      subnet_id                   = aws_subnet.zone[each.value.zone].id
+      security_groups             = [aws_security_group.node.id]
+      associate_public_ip_address = length(each.value.cards) > 1 ? null : tostring(!local.private)
+      delete_on_termination       = "true"
+    }
+  }
+
+  tag_specifications {
+    resource_type = "network-interface"
+    tags          = var.labels
+  }
+}
+
 resource "aws_instance" "node" {
   for_each = var.nodes
 
-  ami                                  = var.image
+  ami                                  = startswith(each.value.image, "/") ? data.aws_ssm_parameter.image[each.value.image].insecure_value : each.value.image
   instance_type                        = each.value.instance_type
-  subnet_id                            = aws_subnet.zone[each.value.zone].id
-  vpc_security_group_ids               = [aws_security_group.node.id]
-  associate_public_ip_address          = var.ssh_from != null
+  subnet_id                            = length(each.value.efa_cards) > 0 ? null : aws_subnet.zone[each.value.zone].id
+  vpc_security_group_ids               = length(each.value.efa_cards) > 0 ? null : [aws_security_group.node.id]
+  associate_public_ip_address          = length(each.value.efa_cards) > 0 ? null : !local.private
   key_name                             = aws_key_pair.run.key_name
+  iam_instance_profile                 = var.identity
   placement_group                      = contains(keys(module.placement.group_of), each.key) ? aws_placement_group.compact[module.placement.group_of[each.key]].name : null
   instance_initiated_shutdown_behavior = "terminate"
   ebs_optimized                        = true
-  tags                                 = merge(var.labels, { Name = "${var.name}-${each.key}", sailor-cloud-node = each.key })
+  tags                                 = merge(module.placement.node_labels[each.key], { Name = module.placement.node_names[each.key] })
+  volume_tags                          = merge(module.placement.node_labels[each.key], { Name = module.placement.node_names[each.key] })
 
-  user_data = templatefile("${path.module}/expiry.sh.tftpl", {
-    expires_at = var.expires_at
-    public_key = var.public_key
-  })
+  # The timer stands first: whatever fails after it, the node ends.
+  user_data = join("\n", [
+    templatefile("${path.module}/expiry.sh.tftpl", { expires_at = var.expires_at, public_key = var.public_key }),
+    module.placement.boot_script[each.key],
+  ])
+
+  dynamic "launch_template" {
+    for_each = length(each.value.efa_cards) > 0 ? [aws_launch_template.efa[module.placement.kind_of[each.key]]] : []
+
+    content {
+      id      = launch_template.value.id
+      version = launch_template.value.latest_version
+    }
+  }
 
   dynamic "instance_market_options" {
     for_each = each.value.spot ? [tostring(each.value.max_usd_per_hour)] : []
@@ -144,7 +133,6 @@ resource "aws_instance" "node" {
     delete_on_termination = true
     volume_size           = var.disk_gib
     volume_type           = "gp3"
-    tags                  = merge(var.labels, { Name = "${var.name}-${each.key}" })
   }
 
   timeouts {
@@ -152,14 +140,43 @@ resource "aws_instance" "node" {
     delete = "20m"
   }
 
-  depends_on = [aws_route.internet, aws_route_table_association.zone]
+  lifecycle {
+    # A newer image that appears during the run must not replace its nodes.
+    ignore_changes = [ami]
+  }
+
+  depends_on = [
+    aws_route.internet,
+    aws_route_table_association.zone,
+    aws_vpc_security_group_ingress_rule.efa,
+    aws_vpc_security_group_egress_rule.efa,
+  ]
 }
 
-# Ends a node from outside, where the account has a role for it, in case the node's own timer can't.
+resource "aws_eip" "node" {
+  for_each = local.with_address
+
+  domain            = "vpc"
+  network_interface = aws_instance.node[each.key].primary_network_interface_id
+  tags              = merge(module.placement.node_labels[each.key], { Name = module.placement.node_names[each.key] })
+
+  depends_on = [aws_internet_gateway.run]
+}
+
+# Ends a node from outside, where the account has a role for it, in case the node's own timer can't. Schedules have no
+# tags, their group has.
+resource "aws_scheduler_schedule_group" "run" {
+  for_each = var.terminate_role_arn == null ? toset([]) : toset(["own"])
+
+  name = "${var.name}-${var.region}"
+  tags = var.labels
+}
+
 resource "aws_scheduler_schedule" "terminate" {
   for_each = var.terminate_role_arn == null ? {} : aws_instance.node
 
-  name                         = "${var.name}-${each.key}"
+  name                         = module.placement.node_names[each.key]
+  group_name                   = aws_scheduler_schedule_group.run["own"].name
   schedule_expression          = "at(${formatdate("YYYY-MM-DD'T'hh:mm:ss", var.expires_at)})"
   schedule_expression_timezone = "UTC"
 

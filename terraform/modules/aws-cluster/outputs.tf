@@ -5,7 +5,7 @@ output "nodes" {
       name            = node.id
       zone            = var.nodes[id].zone
       instance_type   = node.instance_type
-      address         = var.ssh_from == null ? node.private_ip : node.public_ip
+      address         = var.ssh_from == null ? node.private_ip : contains(local.with_address, id) ? aws_eip.node[id].public_ip : node.public_ip
       private_address = node.private_ip
     }
   }

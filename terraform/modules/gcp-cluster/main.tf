@@ -1,5 +1,6 @@
 locals {
   network = var.network == null ? google_compute_network.run["own"].self_link : var.network
+  private = var.ssh_from == null
 
   # Only instances and disks have labels on Google Cloud; everything else says here whose it is.
   description = join(" ", [for name, value in var.labels : "${name}=${value}"])
@@ -8,60 +9,14 @@ locals {
 module "placement" {
   source = "../placement"
 
-  nodes = { for id, node in var.nodes : id => { zone = node.zone, instance_type = node.instance_type, compact = node.compact } }
-}
-
-# Networks are global: the first root of a run makes one with its rules, roots in other regions use it.
-resource "google_compute_network" "run" {
-  for_each = var.network == null ? toset(["own"]) : toset([])
-
-  name                    = "${var.name}-net"
-  description             = local.description
-  auto_create_subnetworks = false
-  mtu                     = 8896
-}
-
-resource "google_compute_subnetwork" "nodes" {
-  name                     = "${var.name}-${var.region}"
-  description              = local.description
-  region                   = var.region
-  network                  = local.network
-  ip_cidr_range            = var.subnet_cidr
-  private_ip_google_access = true
-}
-
-resource "google_compute_firewall" "ssh" {
-  for_each = google_compute_network.run
-
-  name        = "${var.name}-ssh"
-  description = local.description
-  network     = each.value.self_link
-  direction   = "INGRESS"
-  # Without a public address SSH comes through Identity-Aware Proxy, which has this one range
-  # (cloud.google.com/iap/docs/using-tcp-forwarding).
-  source_ranges = [var.ssh_from == null ? "35.235.240.0/20" : var.ssh_from]
-  target_tags   = [var.name]
-
-  allow {
-    protocol = "tcp"
-    ports    = ["22"]
-  }
-}
-
-resource "google_compute_firewall" "training" {
-  for_each = google_compute_network.run
-
-  name        = "${var.name}-training"
-  description = local.description
-  network     = each.value.self_link
-  direction   = "INGRESS"
-  source_tags = [var.name]
-  target_tags = [var.name]
-
-  allow {
-    protocol = "tcp"
-    ports    = ["29500-29599"]
-  }
+  name         = var.name
+  labels       = var.labels
+  expires_at   = var.expires_at
+  public_key   = var.public_key
+  ssh_from     = var.ssh_from
+  disk_gib     = var.disk_gib
+  nodes        = var.nodes
+  zone_pattern = "^${var.region}-[a-z]$"
 }
 
 resource "google_compute_resource_policy" "compact" {
@@ -76,13 +31,16 @@ resource "google_compute_resource_policy" "compact" {
   }
 }
 
+# No network_performance_config: Tier_1 bandwidth is sold for N2, N2D, C2, C2D and C3 machines, none of which takes
+# accelerators; those that do reach their full bandwidth with gVNIC alone
+# (cloud.google.com/compute/docs/networking/configure-vm-with-high-bandwidth-configuration, looked up 2026-11-21).
 resource "google_compute_instance" "node" {
   for_each = var.nodes
 
-  name         = "${var.name}-${each.key}"
+  name         = module.placement.node_names[each.key]
   zone         = each.value.zone
   machine_type = each.value.instance_type
-  labels       = merge(var.labels, { sailor-cloud-node = each.key })
+  labels       = module.placement.node_labels[each.key]
   tags         = [var.name]
 
   resource_policies = contains(keys(module.placement.group_of), each.key) ? [google_compute_resource_policy.compact[module.placement.group_of[each.key]].self_link] : null
@@ -91,7 +49,7 @@ resource "google_compute_instance" "node" {
     auto_delete = true
 
     initialize_params {
-      image  = var.image
+      image  = each.value.image
       size   = var.disk_gib
       type   = "pd-balanced"
       labels = var.labels
@@ -123,7 +81,7 @@ resource "google_compute_instance" "node" {
     nic_type   = "GVNIC"
 
     dynamic "access_config" {
-      for_each = var.ssh_from == null ? [] : ["ephemeral"]
+      for_each = local.private ? [] : ["ephemeral"]
 
       content {
         network_tier = "PREMIUM"
@@ -131,13 +89,26 @@ resource "google_compute_instance" "node" {
     }
   }
 
-  # No service_account block: a node has no rights in the project.
+  # Without an identity there is no service account, so that a node has no rights in the project. With one, its rights
+  # are those that the account has been granted, and of these only what concerns objects in buckets.
+  dynamic "service_account" {
+    for_each = var.identity == null ? [] : [var.identity]
+
+    content {
+      email  = service_account.value
+      scopes = ["https://www.googleapis.com/auth/devstorage.read_write"]
+    }
+  }
+
   metadata = {
     ssh-keys               = "sailor:${var.public_key}"
     block-project-ssh-keys = "TRUE"
     enable-oslogin         = "FALSE"
     serial-port-enable     = "FALSE"
-    install-nvidia-driver  = "True"
+    # The guest publishes its host keys here, where only the project can read them.
+    enable-guest-attributes = "TRUE"
+    install-nvidia-driver   = "True"
+    startup-script          = module.placement.boot_script[each.key]
   }
 
   shielded_instance_config {
@@ -150,5 +121,12 @@ resource "google_compute_instance" "node" {
     delete = "15m"
   }
 
-  depends_on = [google_compute_firewall.ssh, google_compute_firewall.training]
+  lifecycle {
+    precondition {
+      condition     = timecmp(var.expires_at, timeadd(plantimestamp(), "2880h")) <= 0
+      error_message = "Compute Engine takes termination times up to 120 days ahead; ${var.expires_at} is later."
+    }
+  }
+
+  depends_on = [google_compute_firewall.ssh, google_compute_firewall.training, google_compute_router_nat.run]
 }

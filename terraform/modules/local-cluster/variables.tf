@@ -13,6 +13,11 @@ variable "python" {
   description = "Path of the Python interpreter that has sailor_cloud installed."
   type        = string
   nullable    = false
+
+  validation {
+    condition     = startswith(var.python, "/")
+    error_message = "The interpreter must be an absolute path, because Terraform starts it from a folder of its own."
+  }
 }
 
 variable "public_key" {

@@ -11,9 +11,9 @@ module "cluster" {
   expires_at         = var.expires_at
   public_key         = var.public_key
   ssh_from           = var.ssh_from
-  image              = var.image
   disk_gib           = var.disk_gib
   nodes              = var.nodes
-  vpc_cidr           = var.vpc_cidr
+  cidr               = var.cidr
+  identity           = var.identity
   terminate_role_arn = var.terminate_role_arn
 }

@@ -4,7 +4,7 @@ output "nodes" {
 }
 
 output "network" {
-  description = "Id of the run's network in this region."
+  description = "The run's network: its self link on Google Cloud, which other regions use, and its id on AWS."
   value       = module.cluster.network
 }
 

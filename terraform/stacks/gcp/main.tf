@@ -6,15 +6,15 @@ provider "google" {
 module "cluster" {
   source = "../../modules/gcp-cluster"
 
-  name        = var.name
-  labels      = var.labels
-  region      = var.region
-  expires_at  = var.expires_at
-  public_key  = var.public_key
-  ssh_from    = var.ssh_from
-  image       = var.image
-  disk_gib    = var.disk_gib
-  nodes       = var.nodes
-  network     = var.network
-  subnet_cidr = var.subnet_cidr
+  name       = var.name
+  labels     = var.labels
+  region     = var.region
+  expires_at = var.expires_at
+  public_key = var.public_key
+  ssh_from   = var.ssh_from
+  disk_gib   = var.disk_gib
+  nodes      = var.nodes
+  cidr       = var.cidr
+  identity   = var.identity
+  network    = var.network
 }

@@ -4,6 +4,11 @@ output "nodes" {
 }
 
 output "network" {
-  description = "Self link of the run's network, for roots in other regions."
+  description = "The run's network: its self link on Google Cloud, which other regions use, and its id on AWS."
   value       = module.cluster.network
+}
+
+output "outside_timer" {
+  description = "Whether something outside the nodes ends them at the expiry too."
+  value       = module.cluster.outside_timer
 }

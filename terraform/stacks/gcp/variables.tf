@@ -1,8 +1,5 @@
-variable "project" {
-  description = "Google Cloud project that is billed."
-  type        = string
-  nullable    = false
-}
+# The same in every module and root of a cluster; what only one cloud has is in variables-own.tf. The placement module
+# checks what does not depend on the cloud.
 
 variable "name" {
   description = "Beginning of the name of every resource; the same run always has the same."
@@ -20,6 +17,11 @@ variable "region" {
   description = "Region of all nodes of this root."
   type        = string
   nullable    = false
+
+  validation {
+    condition     = can(regex("^[a-z]+(-[a-z0-9]+)+$", var.region))
+    error_message = "The region must be a name such as us-central1 or us-east-1."
+  }
 }
 
 variable "expires_at" {
@@ -35,14 +37,8 @@ variable "public_key" {
 }
 
 variable "ssh_from" {
-  description = "Addresses that may reach port 22, in CIDR form; null where nodes have no public address."
+  description = "Addresses that may reach port 22, in CIDR form; null where nodes have no public address and go out through NAT."
   type        = string
-}
-
-variable "image" {
-  description = "Image of the boot disk, with NVIDIA drivers, as projects/PROJECT/global/images/family/FAMILY or a full image name."
-  type        = string
-  nullable    = false
 }
 
 variable "disk_gib" {
@@ -52,7 +48,7 @@ variable "disk_gib" {
 }
 
 variable "nodes" {
-  description = "Nodes by id: zone, instance type, accelerators to attach (type null where the instance type has them built in), spot or on demand, the most to pay per hour, and whether nodes of this type may be placed close together."
+  description = "Nodes by id: zone, instance type, accelerators to attach (type null where the instance type has them built in), spot or on demand, the most to pay per hour, whether nodes of this type may be placed close together, network cards that carry EFA, and the image of the boot disk."
   type = map(object({
     zone              = string
     instance_type     = string
@@ -61,17 +57,24 @@ variable "nodes" {
     spot              = bool
     max_usd_per_hour  = number
     compact           = bool
+    efa_cards         = list(number)
+    image             = string
   }))
   nullable = false
 }
 
-variable "network" {
-  description = "Network that another root of the run made, by its self link; null makes one."
-  type        = string
-}
-
-variable "subnet_cidr" {
-  description = "Addresses of the nodes in this region, in CIDR form; regions of one run must not overlap."
+variable "cidr" {
+  description = "Addresses of the run's nodes in this region, in CIDR form with a prefix of 16; regions of one run must not overlap."
   type        = string
   nullable    = false
+
+  validation {
+    condition     = can(cidrhost(var.cidr, 0)) && endswith(var.cidr, "/16")
+    error_message = "The addresses must be a range in CIDR form with a prefix of 16, such as 10.64.0.0/16."
+  }
+}
+
+variable "identity" {
+  description = "What nodes may act as: the e-mail of a service account, or the name of an instance profile; null gives them no rights at all."
+  type        = string
 }

@@ -1,11 +1,20 @@
 variables {
+  name       = "sc-0123456789"
+  labels     = { sailor-cloud-run = "r", sailor-cloud-owner = "me", sailor-cloud-expires = "soon" }
+  expires_at = "2026-11-21T06:00:00Z"
+  public_key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHVzZWQgb25seSBieSBhIHRlc3QgcGxhbg=="
+  ssh_from   = "203.0.113.7/32"
+  disk_gib   = 100
+
+  zone_pattern = "^us-central1-[a-z]$"
+
   nodes = {
-    n0 = { zone = "us-central1-a", instance_type = "a2-highgpu-1g", compact = true }
-    n1 = { zone = "us-central1-a", instance_type = "a2-highgpu-1g", compact = true }
-    n2 = { zone = "us-central1-b", instance_type = "a2-highgpu-1g", compact = true }
-    n3 = { zone = "us-central1-b", instance_type = "n1-standard-8", compact = false }
-    n4 = { zone = "us-central1-b", instance_type = "n1-standard-8", compact = false }
-    n5 = { zone = "us-central1-b", instance_type = "a2-highgpu-8g", compact = true }
+    n0 = { zone = "us-central1-a", instance_type = "a2-highgpu-1g", accelerator_type = null, accelerator_count = 0, spot = true, max_usd_per_hour = 2, compact = true, efa_cards = [], image = "family" }
+    n1 = { zone = "us-central1-a", instance_type = "a2-highgpu-1g", accelerator_type = null, accelerator_count = 0, spot = true, max_usd_per_hour = 2, compact = true, efa_cards = [], image = "family" }
+    n2 = { zone = "us-central1-b", instance_type = "a2-highgpu-1g", accelerator_type = null, accelerator_count = 0, spot = true, max_usd_per_hour = 2, compact = true, efa_cards = [], image = "family" }
+    n3 = { zone = "us-central1-b", instance_type = "n1-standard-8", accelerator_type = "nvidia-tesla-v100", accelerator_count = 2, spot = false, max_usd_per_hour = 5, compact = false, efa_cards = [], image = "family" }
+    n4 = { zone = "us-central1-b", instance_type = "n1-standard-8", accelerator_type = "nvidia-tesla-v100", accelerator_count = 2, spot = false, max_usd_per_hour = 5, compact = false, efa_cards = [], image = "family" }
+    n5 = { zone = "us-central1-b", instance_type = "a2-highgpu-8g", accelerator_type = null, accelerator_count = 0, spot = false, max_usd_per_hour = 30, compact = true, efa_cards = [], image = "family" }
   }
 }
 
@@ -35,34 +44,63 @@ run "only_equal_neighbours_that_allow_it_share_a_group" {
     condition     = jsonencode(output.group_of) == jsonencode({ n0 = "us-central1-a--a2-highgpu-1g", n1 = "us-central1-a--a2-highgpu-1g" })
     error_message = "Only the nodes of the group may name it."
   }
+
+  assert {
+    condition     = length(output.efa_kinds) == 0
+    error_message = "Without cards that carry EFA nothing has it."
+  }
 }
 
-run "no_group_is_no_error" {
+run "names_and_labels_follow_from_run_and_node" {
+  command = plan
+
+  assert {
+    condition     = output.node_names.n3 == "sc-0123456789-n3" && output.node_labels.n3.sailor-cloud-node == "n3" && output.node_labels.n3.sailor-cloud-run == "r"
+    error_message = "A node must be found by its name and by its labels."
+  }
+}
+
+run "nodes_pin_the_ports_that_the_network_opens" {
+  command = plan
+
+  assert {
+    condition     = strcontains(output.boot_script.n0, "ip_local_port_range = ${output.ports.collectives.first} ${output.ports.collectives.last}")
+    error_message = "The kernel must choose ports from the range that is open among the nodes."
+  }
+
+  assert {
+    condition     = output.ports.rendezvous.first == 29500 && output.ports.rendezvous.last == 29599
+    error_message = "Generations use fresh ports in 29500-29599."
+  }
+
+  assert {
+    condition     = strcontains(output.boot_script.n0, "NCCL_NET=Socket") && !can(regex("curl|wget|apt|pip |http", output.boot_script.n0))
+    error_message = "Nodes without EFA use sockets, and a node needs no download to start."
+  }
+}
+
+run "one_node_needs_no_group_and_may_have_efa" {
   command = plan
 
   variables {
-    nodes = { n0 = { zone = "use1-az1", instance_type = "p4d.24xlarge", compact = true } }
+    zone_pattern = "^[a-z0-9]+-az[0-9]+$"
+
+    nodes = { n0 = { zone = "use1-az1", instance_type = "p4d.24xlarge", accelerator_type = null, accelerator_count = 0, spot = false, max_usd_per_hour = 25, compact = true, efa_cards = [0, 1, 2, 3], image = "ami-0" } }
   }
 
   assert {
     condition     = length(output.groups) == 0 && length(output.group_of) == 0
     error_message = "A single node needs no group."
   }
-}
 
-run "group_names_hold_no_dots" {
-  command = plan
-
-  variables {
-    nodes = {
-      n0 = { zone = "use1-az1", instance_type = "p4d.24xlarge", compact = true }
-      n1 = { zone = "use1-az1", instance_type = "p4d.24xlarge", compact = true }
-    }
+  assert {
+    condition     = jsonencode(output.efa_kinds) == jsonencode({ use1-az1--p4d-24xlarge = { cards = [0, 1, 2, 3], zone = "use1-az1" } })
+    error_message = "Names of resources must not hold dots, and the kind must know its cards."
   }
 
   assert {
-    condition     = output.group_of.n1 == "use1-az1--p4d-24xlarge"
-    error_message = "Names of resources must not hold dots."
+    condition     = !strcontains(output.boot_script.n0, "NCCL_NET")
+    error_message = "A node with EFA may use it."
   }
 }
 
@@ -80,6 +118,87 @@ run "wrong_node_id_is_refused" {
   expect_failures = [var.nodes]
 
   variables {
-    nodes = { "0 n" = { zone = "use1-az1", instance_type = "p4d.24xlarge", compact = true } }
+    nodes = { "0 n" = { zone = "use1-az1", instance_type = "p4d.24xlarge", accelerator_type = null, accelerator_count = 0, spot = true, max_usd_per_hour = 2, compact = true, efa_cards = [], image = "ami-0" } }
+  }
+}
+
+run "a_node_without_a_price_is_refused" {
+  command         = plan
+  expect_failures = [var.nodes]
+
+  variables {
+    nodes = { n0 = { zone = "use1-az1", instance_type = "p4d.24xlarge", accelerator_type = null, accelerator_count = 0, spot = true, max_usd_per_hour = 0, compact = true, efa_cards = [], image = "ami-0" } }
+  }
+}
+
+run "accelerators_to_attach_need_a_number" {
+  command         = plan
+  expect_failures = [var.nodes]
+
+  variables {
+    nodes = { n0 = { zone = "us-central1-b", instance_type = "n1-standard-8", accelerator_type = "nvidia-tesla-v100", accelerator_count = 0, spot = true, max_usd_per_hour = 2, compact = false, efa_cards = [], image = "family" } }
+  }
+}
+
+run "the_whole_internet_is_no_caller" {
+  command         = plan
+  expect_failures = [var.ssh_from]
+
+  variables {
+    ssh_from = "0.0.0.0/0"
+  }
+}
+
+run "a_private_key_is_no_public_key" {
+  command         = plan
+  expect_failures = [var.public_key]
+
+  variables {
+    public_key = "-----BEGIN OPENSSH PRIVATE KEY-----"
+  }
+}
+
+run "labels_must_lead_to_the_owner" {
+  command         = plan
+  expect_failures = [var.labels]
+
+  variables {
+    labels = { sailor-cloud-run = "r" }
+  }
+}
+
+run "expiry_must_be_in_utc" {
+  command         = plan
+  expect_failures = [var.expires_at]
+
+  variables {
+    expires_at = "2026-11-21T06:00:30+01:00"
+  }
+}
+
+run "a_name_begins_with_a_letter" {
+  command         = plan
+  expect_failures = [var.name]
+
+  variables {
+    name = "Sc"
+  }
+}
+
+run "a_disk_holds_drivers_torch_and_a_checkpoint" {
+  command         = plan
+  expect_failures = [var.disk_gib]
+
+  variables {
+    disk_gib = 10
+  }
+}
+
+run "a_zone_of_another_region_is_refused" {
+  command         = plan
+  expect_failures = [output.zones]
+
+  variables {
+    zone_pattern = "^europe-west4-[a-z]$"
   }
 }
