@@ -29,6 +29,12 @@ def announce(context: RunContext, event: AgentEvent, monitor: Monitor) -> None:
             _calibrate(context, event)
         case "checkpoint":
             context.journal.append(Event.CHECKPOINT_SAVED, path=event["path"], step=event["step"])
+        case "checkpoint_failed":
+            context.observer.note(
+                f"step {event['step']} could not be saved: {event['reason']}; training goes on and will save again"
+            )
+        case "checkpoint_damaged":
+            context.observer.note(f"{event['reason']}; going on from the checkpoint before it")
         case "preempt_notice":
             context.observer.note("the provider is about to take a node away; saving a checkpoint")
         case "step":

@@ -126,12 +126,12 @@ class RunContext:
         return max((step for step in recorded if step is not None), default=0)
 
     @property
-    def checkpoints_dir(self) -> Path:
-        """Where checkpoints lie: the job's own folder where it names one, else inside the run."""
+    def checkpoints_dir(self) -> str:
+        """Where checkpoints lie: the job's own folder or URL where it names one, else inside the run."""
         chosen = self.job_document.job.checkpoint.to
-        if chosen is None or "://" in chosen:
-            return self.folder.checkpoints_dir
-        return Path(chosen).expanduser().absolute()
+        if chosen is None:
+            return str(self.folder.checkpoints_dir)
+        return chosen if "://" in chosen else str(Path(chosen).expanduser().absolute())
 
     def left(self) -> Left:
         """Return what remains of iterations, money and time."""

@@ -44,6 +44,19 @@ def test_all_faults_are_reported_together_each_with_its_path() -> None:
     assert "'gcp', 'aws' or 'local'" in found["job.yaml: resources[0].provider"]
 
 
+@pytest.mark.parametrize("line", ["data: {source: ftp://host/text}", "checkpoint: {to: hdfs://host/run}"])
+def test_a_place_is_a_path_or_in_a_bucket(line: str) -> None:
+    [message] = problems_of(GOOD + line).values()
+    assert "must be a path, gs://bucket/folder or s3://bucket/folder" in message
+    known = line.replace("ftp", "gs").replace("hdfs", "s3")
+    assert "://" in parse_job(GOOD + known).model_dump_json()
+
+
+def test_weights_are_named_by_an_absolute_path_or_a_url() -> None:
+    assert parse_job(GOOD.replace("350}", "350, weights: gs://bucket/model}")).model.weights == "gs://bucket/model"
+    assert "job.yaml: model.weights" in problems_of(GOOD.replace("350}", "350, weights: model}"))
+
+
 def test_a_wrong_duration_shows_how_to_write_one() -> None:
     found = problems_of(GOOD.replace("1h30m", "soon"))
     assert "'soon' is not a duration; write for example 90s" in found["job.yaml: constraints.deadline"]
