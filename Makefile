@@ -11,7 +11,7 @@ TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 INPUTS := pyproject.toml constraints.txt Makefile
 
-.PHONY: demo test lint types contracts check clean
+.PHONY: demo test lint types contracts check chaos clean
 
 demo: $(VENV)/.installed-runtime
 	$(BIN)/sailor-cloud up examples/quickstart.yaml --yes
@@ -20,6 +20,10 @@ test: check
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 check: lint types contracts
+
+# 200 seeded kills; goes on where it was broken off. CHAOS="--kills 1000 --jobs 8" asks for more.
+chaos: $(VENV)/.installed-test
+	$(BIN)/python benchmarks/chaos/run.py $(CHAOS)
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
