@@ -22,7 +22,13 @@ from sailor_cloud.workload import Attention, profiles
 ZONE = "us-central1-a"
 AS_OF = date(2025, 9, 1)
 # The engine that was measured: DeepSpeed's blocking sends of one slice per device, plain attention, 500 MB buckets.
-EXECUTION = Execution(transfers=Transfers.BLOCKING, split_transfers=True, bucket_bytes=5.0e8, attention=Attention.PLAIN)
+EXECUTION = Execution(
+    transfers=Transfers.BLOCKING,
+    split_transfers=True,
+    overlap_sync=False,
+    bucket_bytes=5.0e8,
+    attention=Attention.PLAIN,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -129,38 +129,45 @@ def _replays(layout: Layout, times: list[PipelineTimes], *, spans: bool) -> list
 def _synchronise(
     layout: Layout, groups: tuple[SyncGroup, ...], replays: list[PipelineReplay]
 ) -> tuple[dict[tuple[int, int], float], dict[tuple[int, int], float], list[TimelineSpan]]:
-    """Run the sums in one global order; return when each stage is through, its seconds in sums, and the spans.
+    """Run the sums in one global order; return when each stage is through, how long its sums hold it up, and the spans.
 
-    A sum starts when its last member is ready. With overlap that is once a stage's backward pass has left the group's
-    layers; the sums of a stage still follow one another.
+    A sum begins when its last member is ready, and a stage's sums follow one another. With overlap a member is ready
+    with the first bucket of gradients, and a sum ends no sooner than one bucket after the last of them.
     """
     clock = {(seat.pipeline, seat.index): replays[seat.pipeline].end_s[seat.index] for seat in layout.seats}
     overlap = layout.scenario.execution.overlap_sync
     through = dict.fromkeys(clock, 0.0) if overlap else clock.copy()
-    synced = dict.fromkeys(clock, 0.0)
+    summed = dict.fromkeys(clock, 0.0)
     spans = []
     for group in groups:
         if len(group.members) < 2:
             continue
         keys = [(seat.pipeline, seat.index) for seat in group.members]
-        ready = max(
-            max(through[key], _ready_s(replays, seat, group) if overlap else 0.0)
-            for key, seat in zip(keys, group.members, strict=True)
-        )
+        start = max(through[key] for key in keys)
+        end = start + group.seconds
+        if overlap:
+            bucket = min(1.0, layout.scenario.execution.bucket_bytes / group.nbytes)
+            times = [_gradients_s(replays, seat, group, bucket) for seat in group.members]
+            start = max(start, max(first for first, _ in times))
+            end = max(start + group.seconds, max(last for _, last in times) + bucket * group.seconds)
         for key, seat in zip(keys, group.members, strict=True):
-            through[key] = ready + group.seconds
-            synced[key] += group.seconds
-            spans.append(_span(seat, "sync", None, ready, through[key]))
-    return {key: max(through[key], clock[key]) for key in clock}, synced, spans
+            through[key] = end
+            summed[key] += group.seconds
+            spans.append(_span(seat, "sync", None, start, end))
+    ends = {key: max(through[key], clock[key]) for key in clock}
+    return ends, {key: min(summed[key], ends[key] - clock[key]) for key in clock}, spans
 
 
-def _ready_s(replays: list[PipelineReplay], seat: Seat, group: SyncGroup) -> float:
-    """When the last backward pass of a stage has passed the first layer of a group."""
-    done = replays[seat.pipeline].end_s[seat.index]
+def _gradients_s(replays: list[PipelineReplay], seat: Seat, group: SyncGroup, bucket: float) -> tuple[float, float]:
+    """Return when a stage has the first bucket of a group's gradients, a share of them, and when it has them all."""
+    table, stage = seat.table, seat.stage
+    last_pass = replays[seat.pipeline].last_backward_start_s[seat.index]
+    done = last_pass + float(table.backward_s(stage.first_layer, stage.end_layer))
     if group.tied:
-        return done
-    first = max(group.first_layer, seat.stage.first_layer)
-    return done - float(seat.table.backward_s(seat.stage.first_layer, first))
+        return done, done
+    first, end = max(group.first_layer, stage.first_layer), min(group.end_layer, stage.end_layer)
+    last = done - float(table.backward_s(stage.first_layer, first))
+    return last - (1.0 - bucket) * float(table.backward_s(first, end)), last
 
 
 def _update_s(layout: Layout, seat: Seat) -> float:
@@ -171,13 +178,11 @@ def _update_s(layout: Layout, seat: Seat) -> float:
 def _stage_waits(layout: Layout, seat: Seat, done: PipelineReplay, synced_s: float, total_s: float) -> StageWaits:
     compute = done.compute_s[seat.index] + _update_s(layout, seat)
     transfer = done.transfer_s[seat.index]
-    # Sums that run beside the backward pass are no wait.
-    sync = min(synced_s, max(0.0, total_s - compute - transfer))
-    bubble = total_s - compute - transfer - sync
+    bubble = total_s - compute - transfer - synced_s
     return StageWaits(
         pipeline=seat.pipeline,
         stage=seat.index,
-        waits=Waits(compute_s=compute, transfer_s=transfer, bubble_s=bubble, sync_s=sync),
+        waits=Waits(compute_s=compute, transfer_s=transfer, bubble_s=bubble, sync_s=synced_s),
     )
 
 

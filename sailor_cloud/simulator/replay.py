@@ -6,6 +6,7 @@ the program, holds both ends, the receiver only, or neither.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
@@ -116,6 +117,18 @@ def replay(times: PipelineTimes, transfers: Transfers, *, spans: bool = False) -
     )
 
 
+# Plain numbers, since hashing and comparing members of an enumeration takes longer than a step itself.
+_BACKWARD = int(Operation.BACKWARD)
+_SEND_ACTIVATION, _SEND_GRADIENT = int(Operation.SEND_ACTIVATION), int(Operation.SEND_GRADIENT)
+_SENDS = (_SEND_ACTIVATION, _SEND_GRADIENT)
+_RECEIVE_ACTIVATION = int(Operation.RECEIVE_ACTIVATION)
+
+
+@lru_cache(maxsize=4096)
+def _program(stages: int, stage: int, microbatches: int, eager: bool) -> tuple[tuple[int, int], ...]:
+    return tuple((int(what), m) for what, m in stage_steps(stages, stage, microbatches, eager=eager))
+
+
 class _Runner:
     """The state of a replay: a clock and a place in the program for each stage, and the tensors under way."""
 
@@ -126,18 +139,17 @@ class _Runner:
         self.stages = len(times.forward_s)
         # Transfers that nobody waits for can only hide behind compute if they start as soon as they can.
         eager = transfers is Transfers.OVERLAPPED
-        self.programs = [
-            stage_steps(self.stages, stage, times.microbatches, eager=eager) for stage in range(self.stages)
-        ]
+        self.programs = [_program(self.stages, stage, times.microbatches, eager) for stage in range(self.stages)]
         self.seconds = [_operation_seconds(times, stage) for stage in range(self.stages)]
         self.at = [0] * self.stages
         self.clock = [0.0] * self.stages
         self.transfer = [0.0] * self.stages
         self.last_backward_start = [0.0] * self.stages
-        # When a tensor is there to be received, by what, receiving stage and microbatch.
-        self.ready: dict[tuple[Operation, int, int], float] = {}
+        # When tensors are there to be received, by stage in the order of microbatches: activations and gradients.
+        self.activations: list[list[float]] = [[] for _ in range(self.stages)]
+        self.gradients: list[list[float]] = [[] for _ in range(self.stages)]
         # When a direction of a cut is free again, for transfers that nobody waits for.
-        self.free: dict[tuple[Operation, int], float] = {}
+        self.free: dict[tuple[int, int], float] = {}
         self.spans: list[Span] = []
 
     def run(self) -> None:
@@ -152,42 +164,40 @@ class _Runner:
     def _advance(self, stage: int) -> bool:
         """Run a stage until it lacks a tensor; tell whether it got anywhere. Only receiving may take its time."""
         program, seconds, place = self.programs[stage], self.seconds[stage], self.at[stage]
-        started, clock, ready = place, self.clock[stage], self.ready
-        waits = self.transfers is Transfers.RECEIVER
-        while place < len(program):
-            what, microbatch = program[place]
+        started, clock, record = place, self.clock[stage], self.record
+        waits, overlapped = self.transfers is Transfers.RECEIVER, self.transfers is Transfers.OVERLAPPED
+        for what, microbatch in itertools.islice(program, place, None):
             start = clock
-            if what <= Operation.BACKWARD:
-                if what is Operation.BACKWARD:
+            if what <= _BACKWARD:
+                if what == _BACKWARD:
                     self.last_backward_start[stage] = start
                 clock += seconds[what]
-            elif what is Operation.SEND_ACTIVATION or what is Operation.SEND_GRADIENT:
-                self._post(stage, what, microbatch, clock)
+            elif what in _SENDS:
+                there = self._post(stage, what, microbatch, clock) if overlapped else clock
+                (self.activations[stage + 1] if what == _SEND_ACTIVATION else self.gradients[stage - 1]).append(there)
                 place += 1
                 continue
             else:
-                arrived = ready.pop((what, stage, microbatch), None)
-                if arrived is None:
+                arrived = self.activations[stage] if what == _RECEIVE_ACTIVATION else self.gradients[stage]
+                if len(arrived) <= microbatch:
                     break
-                start = clock = clock if clock > arrived else arrived
+                start = clock = max(clock, arrived[microbatch])
                 if waits:
                     clock += seconds[what]
                     self.transfer[stage] += seconds[what]
-            if self.record and clock > start:
+            if record and clock > start:
                 self._note(stage, what, microbatch, start, clock)
             place += 1
         self.at[stage], self.clock[stage] = place, clock
         return place > started
 
-    def _post(self, stage: int, what: Operation, microbatch: int, now: float) -> None:
-        """Hand a tensor to the network."""
-        partner, counterpart = _other_end(stage, what)
-        if self.transfers is Transfers.OVERLAPPED:
-            start = max(now, self.free.get((what, stage), 0.0))
-            now = self.free[what, stage] = start + self.seconds[stage][what]
-            if self.record:
-                self._note(stage, what, microbatch, start, now)
-        self.ready[counterpart, partner, microbatch] = now
+    def _post(self, stage: int, what: int, microbatch: int, now: float) -> float:
+        """Hand a tensor to the network and return when it is there; a direction of a cut carries one at a time."""
+        start = max(now, self.free.get((what, stage), 0.0))
+        there = self.free[what, stage] = start + self.seconds[stage][what]
+        if self.record:
+            self._note(stage, what, microbatch, start, there)
+        return there
 
     def _advance_blocking(self, stage: int) -> bool:
         """Run a stage until its partner in a transfer is not there yet; tell whether it got anywhere."""
@@ -195,12 +205,12 @@ class _Runner:
         moved = False
         while self.at[stage] < len(program):
             what, microbatch = program[self.at[stage]]
-            if what > Operation.BACKWARD:
+            if what > _BACKWARD:
                 if not self._meet(stage, what, microbatch):
                     break
             else:
                 start = self.clock[stage]
-                if what is Operation.BACKWARD:
+                if what == _BACKWARD:
                     self.last_backward_start[stage] = start
                 self.clock[stage] = start + seconds[what]
                 if self.record:
@@ -209,15 +219,15 @@ class _Runner:
             moved = True
         return moved
 
-    def _meet(self, stage: int, what: Operation, microbatch: int) -> bool:
+    def _meet(self, stage: int, what: int, microbatch: int) -> bool:
         """Both ends wait for each other and then for the tensor."""
-        partner, counterpart = _other_end(stage, what)
+        partner, counterpart = _other_end(stage, Operation(what))
         program = self.programs[partner]
         if self.at[partner] == len(program) or program[self.at[partner]] != (counterpart, microbatch):
             return False
         start = max(self.clock[stage], self.clock[partner])
         seconds = self.seconds[stage][what]
-        for end, operation in ((stage, what), (partner, counterpart)):
+        for end, operation in ((stage, what), (partner, int(counterpart))):
             self.clock[end] = start + seconds
             self.transfer[end] += seconds
             self.at[end] += 1
@@ -225,10 +235,9 @@ class _Runner:
                 self._note(end, operation, microbatch, start, self.clock[end])
         return True
 
-    def _note(self, stage: int, what: Operation, microbatch: int, start_s: float, end_s: float) -> None:
-        self.spans.append(
-            Span(stage=stage, what=what.name.lower(), microbatch=microbatch, start_s=start_s, end_s=end_s)
-        )
+    def _note(self, stage: int, what: int, microbatch: int, start_s: float, end_s: float) -> None:
+        name = Operation(what).name.lower()
+        self.spans.append(Span(stage=stage, what=name, microbatch=microbatch, start_s=start_s, end_s=end_s))
 
 
 def _operation_seconds(times: PipelineTimes, stage: int) -> tuple[float, ...]:

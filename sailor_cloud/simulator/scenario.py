@@ -29,13 +29,13 @@ class Execution:
     """How the training program behaves where programs differ; the defaults are sailor_runtime's.
 
     `split_transfers`: tensor-parallel senders send one slice each instead of every receiver taking the whole tensor.
-    `overlap_sync`: gradients are reduced while the last backward passes run. A reduction message has at most
-    `bucket_bytes`.
+    `overlap_sync`: gradients are reduced, bucket by bucket, while the last backward pass of a stage runs. A reduction
+    message has at most `bucket_bytes`.
     """
 
     transfers: Transfers = Transfers.RECEIVER
     split_transfers: bool = False
-    overlap_sync: bool = False
+    overlap_sync: bool = True
     bucket_bytes: float = 4.0 * 16 * 2**20
     attention: Attention = Attention.FLASH
 

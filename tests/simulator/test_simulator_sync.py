@@ -102,6 +102,31 @@ def test_overlapping_the_sums_with_the_backward_pass_is_never_slower() -> None:
         assert seconds[True] < seconds[False]
 
 
+def test_a_sum_beside_the_backward_pass_begins_with_the_first_bucket_and_ends_a_bucket_after_the_last() -> None:
+    """One stage each, so the sum has the whole backward pass of the last microbatch to hide behind."""
+    for zones in (("us-central1-a", "us-central1-a"), ("us-central1-a", "us-west1-b")):
+        seconds = {}
+        for overlap in (False, True):
+            scenario = gcp_scenario(batch=64, execution=Execution(overlap_sync=overlap))
+            chains = [([offer_in(scenario, zone, "A100-40", devices=2)], (0, 26)) for zone in zones]
+            layout = lay_out(plan_on(scenario, *chains), scenario)
+            iteration = run_iteration(layout, timeline=True)
+            seconds[overlap] = iteration.replay_s
+        [group] = [group for group in iteration.groups if group.seconds > 0]
+        share = scenario.execution.bucket_bytes / group.nbytes
+        assert share < 1
+        backward = float(layout.seats[0].table.backward_s(0, 26))
+        whole = seconds[False] - group.seconds
+        begun = whole - (1 - share) * backward
+        update = float(layout.seats[0].table.update_s(0, 26))
+        end = max(begun - update + group.seconds, whole - update + share * group.seconds)
+        assert seconds[True] == pytest.approx(end + update)
+        [span] = [span for span in iteration.timeline if span.what == "sync" and span.pipeline == 0]
+        assert (span.start_s, span.end_s) == pytest.approx((begun - update, end))
+        for stage in iteration.waits:
+            assert stage.waits.sync_s == pytest.approx(end - (whole - update))
+
+
 def test_a_ring_moves_two_passes_in_steps_of_a_share() -> None:
     scenario = gcp_scenario()
     a = offer_in(scenario, "us-central1-a", "A100-40", devices=2)
@@ -156,15 +181,19 @@ def ragged_plan(seed: int) -> tuple[Plan, Scenario]:
     return make_plan(scenario, chains), scenario
 
 
+@pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("seed", range(60))
-def test_the_closed_form_of_a_whole_plan_stays_within_its_bound_of_the_replay(seed: int) -> None:
-    layout = lay_out(*ragged_plan(seed))
+def test_the_closed_form_of_a_whole_plan_stays_within_its_bound_of_the_replay(seed: int, overlap: bool) -> None:
+    plan, scenario = ragged_plan(seed)
+    execution = dataclasses.replace(scenario.execution, overlap_sync=overlap)
+    layout = lay_out(plan, dataclasses.replace(scenario, execution=execution))
     iteration = run_iteration(layout)
     longest_fill = max(
         sum(seat.compute_s for seat in seats) + sum(transfer_s(layout, seats)) for seats in layout.pipelines
     )
     assert iteration.replay_s <= iteration.closed_form_s * 1.05
-    assert iteration.closed_form_s - iteration.replay_s <= 2.5 * longest_fill
+    # The closed form charges sums in full; at most one backward pass hides them.
+    assert iteration.closed_form_s - iteration.replay_s <= (3.5 if overlap else 2.5) * longest_fill
 
 
 def transfer_s(layout: Layout, seats: tuple[Seat, ...]) -> list[float]:
