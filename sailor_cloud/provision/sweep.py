@@ -14,6 +14,9 @@ FOLDER = "folder"
 RUN_LABEL = "sailor-cloud-run"
 # Who confirms in journal and receipt that something is gone.
 BY_TAG = "sweep by tag"
+OWNER_LABEL = "sailor-cloud-owner"
+EXPIRES_LABEL = "sailor-cloud-expires"
+EXPIRES_FORM = "%Y-%m-%dt%H-%M-%Sz"
 NODE_LABEL = "sailor-cloud-node"
 
 
@@ -22,6 +25,7 @@ class LiveResource:
     """Something of a run that exists. `node` is empty where it belongs to no single node.
 
     `project` is Google Cloud's; `title` is what the resource is called where its name is the cloud's own choice.
+    `owner` and `expires` are what its tags say of the run.
     """
 
     provider: str
@@ -34,6 +38,8 @@ class LiveResource:
     detail: str
     project: str = ""
     title: str = ""
+    owner: str = ""
+    expires: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from sailor_cloud.errors import CredentialsError, ProvisionError
 from sailor_cloud.model.offer import Provider
-from sailor_cloud.provision.sweep import NODE_LABEL, RUN_LABEL, CloudSweep, LiveResource
+from sailor_cloud.provision.sweep import EXPIRES_LABEL, NODE_LABEL, OWNER_LABEL, RUN_LABEL, CloudSweep, LiveResource
 
 _TERMINATION_LIMIT_S = 900.0
 
@@ -144,15 +144,16 @@ def remove_aws(
     for region in sorted({resource.region for resource in ours}):
         client = connect(region)
         for kind in _KINDS:
-            names = [found.name for found in ours if (found.region, found.type) == (region, kind.type)]
-            for name in names:
+            asked = []
+            for name in [found.name for found in ours if (found.region, found.type) == (region, kind.type)]:
                 try:
                     kind.delete(client, name)
+                    asked.append(name)
                 except Exception as error:
                     if not _is_gone(error):
                         problems.append(f"{kind.type} {name} in {region} can't be deleted: {error}")
-            if kind.type == "aws_instance" and names:
-                problems += _wait_until_terminated(client, names, region, poll_s)
+            if kind.type == "aws_instance" and asked:
+                problems += _wait_until_terminated(client, asked, region, poll_s)
     return tuple(problems)
 
 
@@ -173,6 +174,8 @@ def _listed(client: Any, kind: _Kind, region: str, run_id: str | None) -> Iterat
             node=tags.get(NODE_LABEL, ""),
             detail=str(item.get("InstanceType", "")),
             title=tags.get("Name", ""),
+            owner=tags.get(OWNER_LABEL, ""),
+            expires=tags.get(EXPIRES_LABEL, ""),
         )
 
 

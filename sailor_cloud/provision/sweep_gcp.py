@@ -11,7 +11,7 @@ from typing import Any
 
 from sailor_cloud.errors import CredentialsError, ProvisionError
 from sailor_cloud.model.offer import Provider
-from sailor_cloud.provision.sweep import NODE_LABEL, RUN_LABEL, CloudSweep, LiveResource
+from sailor_cloud.provision.sweep import EXPIRES_LABEL, NODE_LABEL, OWNER_LABEL, RUN_LABEL, CloudSweep, LiveResource
 
 _DELETION_LIMIT_S = 900.0
 _ENDPOINT = "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE"
@@ -132,6 +132,8 @@ def _listed(client: Any, kind: _Kind, project: str, run_id: str | None, problems
             detail=item.machine_type.rpartition("/")[2] if kind.key == "instance" else "",
             project=project,
             title=item.name,
+            owner=labels.get(OWNER_LABEL, ""),
+            expires=labels.get(EXPIRES_LABEL, ""),
         )
 
 

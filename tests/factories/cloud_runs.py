@@ -122,6 +122,7 @@ def cloud_run(
         planned = document or small_document(provider)
         run.folder.write_document(planned)
         foreign = frozenset(key for key, state in cloud.resources.items() if _ELSE in str(state))
+        assert len(foreign) == 3
         yield CloudRun(
             provider=provider, run=run, document=planned, cloud=cloud, foreign=foreign, expires_at=expiry(3600.0)
         )
@@ -150,10 +151,8 @@ def waited() -> Any:
 def _add_foreign(cloud: FakeCloud, provider: Provider) -> None:
     if provider is Provider.GCP:
         for kind in ("google_compute_network", "google_compute_instance", "google_compute_firewall"):
-            labels = {"team": "else", "run": "sailor-cloud-run"}
-            cloud.create(
-                kind, {"name": "sc-not-ours", "description": "team=else", "labels": labels}, {"project": PROJECT}
-            )
+            wanted = {"name": "sc-not-ours", "description": f"team={_ELSE}", "labels": {"team": _ELSE}}
+            cloud.create(kind, wanted, {"project": PROJECT})
         return
     config = {"region": "us-east-1"}
     tags = {"team": _ELSE, "Name": "sc-not-ours"}

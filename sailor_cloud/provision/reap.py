@@ -1,0 +1,148 @@
+"""Finds what runs have left behind, on every cloud that runs of this machine touched, and removes it.
+
+A run counts as live while a controller works on it, or while it may be one of another machine that has not expired.
+Nothing without the tag of a run is ever looked at.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from sailor_cloud.clock import Clock
+from sailor_cloud.provision.backoff import Backoff, Pause
+from sailor_cloud.provision.leftovers import Leftovers
+from sailor_cloud.provision.places import Places, remove_from, sweep_places, touched
+from sailor_cloud.provision.sweep import EXPIRES_FORM, LiveResource
+from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.run.journal import read
+from sailor_cloud.run.state import Phase, fold
+
+_STAMP = "%Y%m%d-%H%M%S"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leftover:
+    """What one run has left. `folder` is None for a run of another machine; `why` says what it is, for people."""
+
+    run_id: str
+    folder: RunFolder | None
+    resources: tuple[LiveResource, ...]
+    owner: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """`reapable` is what no live run owns, `live` what one does; with problems there may be more of both."""
+
+    reapable: tuple[Leftover, ...]
+    live: tuple[Leftover, ...]
+    problems: tuple[str, ...]
+
+
+def find_leftovers(
+    folders: Iterable[RunFolder], *, clock: Clock, places: Places | None = None, older_than: timedelta | None = None
+) -> Found:
+    """Look for everything that carries a run's tag, in the places that the runs of `folders` touched and in `places`.
+
+    Without `older_than`, what runs of other machines have is theirs until it has expired; with it, until the run is
+    that old, and what a dead controller of this machine has left counts only once nothing was written for so long.
+    """
+    known = {folder.run_id: folder for folder in folders}
+    where = places or Places()
+    for folder in known.values():
+        where |= touched(read(folder.journal_file))
+    swept = sweep_places(where)
+    by_run: dict[str, list[LiveResource]] = defaultdict(list)
+    for resource in swept.found:
+        by_run[resource.run_id].append(resource)
+    for folder in known.values():
+        here = Leftovers(folder=folder, places=Places()).sweep().found
+        if here:
+            by_run[folder.run_id] += here
+    reapable: list[Leftover] = []
+    live: list[Leftover] = []
+    for run_id, resources in sorted(by_run.items()):
+        leftover, is_live = _judged(run_id, known.get(run_id), tuple(resources), clock.now(), older_than)
+        (live if is_live else reapable).append(leftover)
+    return Found(reapable=tuple(reapable), live=tuple(live), problems=swept.problems)
+
+
+def remove_strangers(leftover: Leftover, *, pause: Pause, backoff: Backoff | None = None) -> tuple[str, ...]:
+    """Delete what a run without a folder here has left; return what is left of it, or can't be looked for."""
+    patience, failed = backoff or Backoff(), 0
+    places = _places_of(leftover.resources)
+    resources = leftover.resources
+    while True:
+        problems = remove_from(places, resources)
+        swept = sweep_places(places, run_id=leftover.run_id)
+        if not swept.found and not swept.problems:
+            return ()
+        failed += 1
+        pause_s = patience.pause_s(failed)
+        if pause_s is None:
+            return (*problems, *swept.problems, *(f"still there: {found.type} {found.name}" for found in swept.found))
+        pause(pause_s)
+        resources = swept.found
+
+
+def _judged(
+    run_id: str,
+    folder: RunFolder | None,
+    resources: tuple[LiveResource, ...],
+    now: datetime,
+    older_than: timedelta | None,
+) -> tuple[Leftover, bool]:
+    owner = next((resource.owner for resource in resources if resource.owner), "")
+    why, live = _of_here(folder, now, older_than) if folder else _of_elsewhere(run_id, resources, now, older_than)
+    return Leftover(run_id=run_id, folder=folder, resources=resources, owner=owner, why=why), live
+
+
+def _of_here(folder: RunFolder, now: datetime, older_than: timedelta | None) -> tuple[str, bool]:
+    holder = folder.lock_holder()
+    if holder is not None:
+        return f"process {holder.pid} works on it", True
+    state = fold(read(folder.journal_file))
+    if state.phase is Phase.GONE:
+        return "was torn down, and this is left", False
+    since = state.updated_at or now
+    why = f"no controller works on it since {since:%Y-%m-%d %H:%M} UTC"
+    if older_than is not None and now - since < older_than:
+        return f"{why}, which is less than was asked for", True
+    return f"{why}; 'sailor-cloud resume {folder.run_id}' would go on with it", False
+
+
+def _of_elsewhere(
+    run_id: str, resources: tuple[LiveResource, ...], now: datetime, older_than: timedelta | None
+) -> tuple[str, bool]:
+    begun = _begun(run_id)
+    if older_than is not None and begun is not None and now - begun >= older_than:
+        return f"of another machine, begun {begun:%Y-%m-%d %H:%M} UTC", False
+    expiries = [_time(resource.expires, EXPIRES_FORM) for resource in resources]
+    last = max((expiry for expiry in expiries if expiry is not None), default=None)
+    if last is not None and last < now:
+        return f"of another machine, expired {last:%Y-%m-%d %H:%M} UTC", False
+    until = f"until {last:%Y-%m-%d %H:%M} UTC" if last is not None else "without an expiry"
+    return f"may be a live run of another machine, {until}", True
+
+
+def _begun(run_id: str) -> datetime | None:
+    """Return the time in a run's id, such as opt-350m-20261121-051313-a1b2."""
+    return _time("-".join(run_id.split("-")[-3:-1]), _STAMP)
+
+
+def _time(text: str, form: str) -> datetime | None:
+    try:
+        return datetime.strptime(text, form).replace(tzinfo=UTC)
+    except ValueError:
+        return None
+
+
+def _places_of(resources: tuple[LiveResource, ...]) -> Places:
+    return Places(
+        gcp_projects=tuple(sorted({resource.project for resource in resources if resource.project})),
+        aws_regions=tuple(sorted({resource.region for resource in resources if resource.provider == "aws"})),
+    )
