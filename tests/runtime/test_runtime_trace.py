@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from factories.run_specs import run_spec
@@ -50,3 +55,13 @@ def test_a_step_is_drawn_as_one_process_per_pipeline_and_one_thread_per_rank(tmp
     assert drawn[1]["name"] == "sync"
     assert "args" not in drawn[1]
     assert (drawn[2]["pid"], drawn[2]["tid"]) == (0, 2)
+
+
+def test_deepspeeds_schedule_is_read_without_the_package_around_it():
+    code = (
+        "import sys; from sailor_runtime.training.schedule import passes; "
+        "passes(2, 2, 0); print('deepspeed' in sys.modules)"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2] / "runtime")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environ, check=True)
+    assert done.stdout.strip() == "False"

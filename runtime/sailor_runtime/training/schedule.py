@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deepspeed.runtime.pipe.schedule import BackwardPass, ForwardPass, TrainSchedule
+from sailor_runtime.training.deepspeed_schedule import load
 
 
 def passes(microbatches: int, stages: int, stage: int) -> tuple[tuple[bool, int], ...]:
@@ -11,14 +11,15 @@ def passes(microbatches: int, stages: int, stage: int) -> tuple[tuple[bool, int]
     DeepSpeed's schedule also says when to send and receive, which here happens as early as it can: a tensor is sent
     once it is computed, and a receive is posted before the pass that precedes the one that needs it.
     """
+    schedule = load()
     result = []
     forward = backward = 0
-    for commands in TrainSchedule(microbatches, stages, stage):
+    for commands in schedule.TrainSchedule(microbatches, stages, stage):
         for command in commands:
-            if isinstance(command, ForwardPass):
+            if isinstance(command, schedule.ForwardPass):
                 result.append((True, forward))
                 forward += 1
-            elif isinstance(command, BackwardPass):
+            elif isinstance(command, schedule.BackwardPass):
                 result.append((False, backward))
                 backward += 1
     return tuple(result)

@@ -1,0 +1,52 @@
+"""Rank program of a benchmark world: rank.py TASK.json RANK. Rank 0 prints one line of JSON at the end.
+
+The contenders take turns, a few steps each, so that what else the machine does hits all of them alike.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import warnings
+from pathlib import Path
+
+
+def main() -> None:
+    warnings.filterwarnings("ignore")
+    task, rank = json.loads(Path(sys.argv[1]).read_text()), int(sys.argv[2])
+    from sailor_runtime.spec import RunSpec
+    from sailor_runtime.training import environment
+
+    spec = RunSpec.from_json(json.dumps(task["spec"]))
+    environment.prepare(spec, rank, Path(sys.argv[1]).parent)
+    for name, value in (("RANK", rank), ("LOCAL_RANK", rank), ("WORLD_SIZE", spec.world_size)):
+        environment.os.environ[name] = str(value)
+    import torch
+    import torch.distributed as dist
+    from contenders import CONTENDERS
+
+    from sailor_runtime.training import layout
+    from sailor_runtime.training.world import World
+
+    torch.manual_seed(0)
+    world = World(spec, rank, layout.atoms(spec), backend="gloo" if not torch.cuda.is_available() else "nccl")
+    made = {name: CONTENDERS[name](spec, rank, world) for name in task["contenders"]}
+    seconds: dict[str, list[float]] = {name: [] for name in made}
+    losses = {name: [contender.step() for _ in range(task["warm_up"])] for name, contender in made.items()}
+    for _ in range(task["rounds"]):
+        for name, contender in made.items():
+            dist.barrier()
+            started = time.perf_counter()
+            for _ in range(task["steps"]):
+                losses[name].append(contender.step())
+            seconds[name].append((time.perf_counter() - started) / task["steps"])
+    dist.barrier()
+    if rank == 0:
+        ends = {name: (values[0], values[-1]) for name, values in losses.items()}
+        print(json.dumps({"seconds": seconds, "losses": ends}))
+    world.close()
+
+
+if __name__ == "__main__":
+    main()

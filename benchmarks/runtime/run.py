@@ -1,0 +1,83 @@
+"""Measures the runtime: throughput beside others, start and restart, checkpoints, and predictions against runs.
+
+python benchmarks/runtime/run.py [--only throughput|start|checkpoint|prediction|gpu]... [--results FILE]
+
+Two cores, one run. Contenders take turns, so ratios hold where times are noisy; start and stall are times and want a
+machine that does nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import gpu
+import prediction
+import start
+import throughput
+from worlds import model_of, run_world, spec_of
+
+STALL_BAR_S = 0.6
+LARGE = model_of(hidden=768, blocks=12, heads=12, sequence=32, vocabulary=10_000)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", choices=list(PHASES))
+    parser.add_argument("--results", type=Path)
+    chosen = parser.parse_args()
+    began = time.perf_counter()
+    lines = ["# Runtime", "", f"{len(os.sched_getaffinity(0))} cores, {_stack()}. `benchmarks/runtime/run.py`.", ""]
+    with tempfile.TemporaryDirectory() as name:
+        for phase in chosen.only or PHASES:
+            title, measure = PHASES[phase]
+            found = measure(Path(name) / phase)
+            lines += [f"## {title}", "", *found, ""]
+            print("\n".join(found), flush=True)
+    lines.append(f"The run took {time.perf_counter() - began:.0f} s.")
+    if chosen.results:
+        chosen.results.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return 0
+
+
+def checkpoint(folder: Path) -> list[str]:
+    """Return the stall of asynchronous checkpoints with AdamW's state, as the slowest rank saw it."""
+    halves = ((0, 7, 1, "CPU-fast"), (7, 14, 1, "CPU-fast"))
+    spec = spec_of(LARGE, [(1, 2, halves), (1, 1, ((0, 14, 1, "CPU-fast"),))], folder)
+    found = run_world(spec, folder / "world", program="stall.py", saves=4)
+    stall = sorted(found["stalls"])[len(found["stalls"]) // 2]
+    every = ", ".join(f"{value:.2f}" for value in found["stalls"])
+    met = "met" if stall <= STALL_BAR_S else "missed"
+    return [
+        f"100 million parameters with AdamW's state on 3 ranks: training stands still for {stall:.2f} s in the median "
+        f"(all: {every}; bar: at most {STALL_BAR_S} s): {met}. A save ends {max(found['saves']):.1f} s after it began.",
+    ]
+
+
+def on_gpu(folder: Path) -> list[str]:
+    why = gpu.skipped()
+    return [f"SKIPPED: {why}"] if why else gpu.measure(folder, "H200-141")
+
+
+def _stack() -> str:
+    import deepspeed
+    import torch
+
+    return f"torch {torch.__version__}, deepspeed {deepspeed.__version__}, gloo"
+
+
+PHASES: dict[str, tuple[str, Callable[[Path], list[str]]]] = {
+    "throughput": ("Throughput under uniform plans", throughput.measure),
+    "start": ("Start and restart", start.measure),
+    "checkpoint": ("Checkpoints", checkpoint),
+    "prediction": ("Predicted against measured iteration time", prediction.measure),
+    "gpu": ("One CUDA device", on_gpu),
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,40 @@
+"""Throughput of uniform plans beside DeepSpeed's and torch's pipelines, and of one device beside a plain loop."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+from worlds import model_of, run_world, spec_of
+
+MODEL = model_of(hidden=256, blocks=6, heads=8, sequence=128, vocabulary=1024)
+TORCH, DEEPSPEED, PLAIN = "torch.distributed.pipelining", "DeepSpeed PipelineEngine", "plain loop"
+_WHOLE = (0, 8, 1, "CPU-fast")
+_HALVES = ((0, 4, 1, "CPU-fast"), (4, 8, 1, "CPU-fast"))
+CASES = {
+    "one device": ([(4, 4, [_WHOLE])], {PLAIN: 0.98}),
+    "2 stages": ([(4, 8, _HALVES)], {TORCH: 0.95, DEEPSPEED: 0.95}),
+    "2 replicas": ([(4, 4, [_WHOLE])] * 2, {TORCH: 0.95, DEEPSPEED: 0.95}),
+    "2 replicas of 2 stages": ([(4, 4, _HALVES)] * 2, {TORCH: 0.95, DEEPSPEED: 0.95}),
+}
+
+
+def measure(folder: Path, *, rounds: int = 8, steps: int = 2) -> list[str]:
+    """Return the lines of a table; a ratio is the median over rounds of the other's time over the runtime's."""
+    lines = ["| plan | against | runtime | other | throughput ratio | bar | |", "|---|---|---|---|---|---|---|"]
+    for number, (name, (pipelines, bars)) in enumerate(CASES.items()):
+        spec = spec_of(MODEL, pipelines, folder)
+        contenders = ["runtime", *bars]
+        found = run_world(
+            spec, folder / f"throughput-{number}", contenders=contenders, warm_up=2, rounds=rounds, steps=steps
+        )
+        seconds = found["seconds"]
+        for other, bar in bars.items():
+            ratio = statistics.median(b / a for a, b in zip(seconds["runtime"], seconds[other], strict=True))
+            own, others = statistics.median(seconds["runtime"]), statistics.median(seconds[other])
+            met = "met" if ratio >= bar else "missed"
+            lines.append(f"| {name} | {other} | {own:.3f} s | {others:.3f} s | {ratio:.2f} | ≥ {bar} | {met} |")
+        first, last = zip(*found["losses"].values(), strict=True)
+        assert max(first) - min(first) < 0.1, f"contenders train different models: {found['losses']}"
+        assert max(last) < min(first), f"a contender does not learn: {found['losses']}"
+    return lines
