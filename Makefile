@@ -1,6 +1,7 @@
 # make demo   plans, buys, trains and tears down on this machine
 # make test   lint, types, import contracts and all tests
-# Both create .venv and install what they need; a second call installs nothing.
+# make lint-hcl   checkov over terraform/, in an environment of its own; no part of make test
+# The first two create .venv and install what they need; a second call installs nothing.
 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
@@ -11,7 +12,7 @@ TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 INPUTS := pyproject.toml constraints.txt Makefile
 
-.PHONY: demo test lint types contracts check chaos clean
+.PHONY: demo test lint lint-hcl types contracts check chaos clean
 
 demo: $(VENV)/.installed-runtime
 	$(BIN)/sailor-cloud up examples/quickstart.yaml --yes
@@ -28,6 +29,17 @@ chaos: $(VENV)/.installed-test
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+# checkov pins an old boto3, so it can't live beside what the tests use.
+CHECKOV := .venv-checkov
+
+lint-hcl: $(CHECKOV)/.installed
+	cd terraform && ../$(CHECKOV)/bin/checkov --config-file .checkov.yaml --directory .
+
+$(CHECKOV)/.installed: Makefile
+	$(PYTHON) -m venv $(CHECKOV)
+	$(CHECKOV)/bin/python -m pip --disable-pip-version-check install --quiet 'checkov==3.3.30'
+	@touch $@
 
 types: $(VENV)/.installed-test
 	$(BIN)/mypy
@@ -52,4 +64,4 @@ $(VENV)/.installed-test: $(VENV)/.installed-runtime
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(CHECKOV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
