@@ -157,7 +157,12 @@ class SailorEven:
         after, before = self._cuts_s(kinds, size, needed)
         return StageCosts(
             size=size,
-            use=np.array([[kind.tp * (kind.gpu == gpu and area in (None, kind.area)) for gpu, area in self.pools] for kind in kinds]),
+            use=np.array(
+                [
+                    [kind.tp * (kind.gpu == gpu and area in (None, kind.area)) for gpu, area in self.pools]
+                    for kind in kinds
+                ]
+            ),
             compute_s=compute,
             after_s=after,
             before_s=before,
@@ -168,9 +173,7 @@ class SailorEven:
             update_s=update,
         )
 
-    def _cuts_s(
-        self, kinds: list[Kind], size: int, needed: tuple[tuple[str, ...], ...]
-    ) -> tuple[Floats, Floats]:
+    def _cuts_s(self, kinds: list[Kind], size: int, needed: tuple[tuple[str, ...], ...]) -> tuple[Floats, Floats]:
         layers = self.artifact.layers
         after = np.zeros((len(kinds), len(kinds), layers + 1))
         before = np.zeros_like(after)
@@ -244,9 +247,7 @@ class SailorEven:
         return best
 
 
-def placements(
-    devices: dict[tuple[str, str], int], stages: list[Kind], replicas: int
-) -> Iterator[list[list[Place]]]:
+def placements(devices: dict[tuple[str, str], int], stages: list[Kind], replicas: int) -> Iterator[list[list[Place]]]:
     """Yield places [stage][replica]: whole pipelines in zones taken in some order, the rest where there is room.
 
     In two zones the stages may also take the zones in different orders: then all pipelines cross between them.

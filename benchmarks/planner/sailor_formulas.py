@@ -5,9 +5,10 @@ activation that it sends on and the gradient that it sends back, each of as many
 or last of its layers puts out, on the curve for min(tp, devices per node) pairs at each end. The last stage's gradient
 counts twice, and so does the first stage's activation in a pipeline of more than three stages. T = (M - 1) * max(C + P)
 + sum(C + P) + longest update + longest gradient sum. Sums go in buckets of 5e8 bytes over a ring of one pair, a stage's
-bytes being those of one device at tp 1 divided by min(tp, 4); the slowest hop from one replica to the next counts, the one that closes the ring in money only. Memory = 24 bytes per parameter +
-activations * (stages - stage) + 5.06e9 bytes. Money: devices * USD per hour * T, activations, gradients and ring hops
-between zones. None of this is the product's simulator.
+bytes being those of one device at tp 1 divided by min(tp, 4); the slowest hop from one replica to the next counts, the
+one that closes the ring in money only. Memory = 24 bytes per parameter + activations * (stages - stage) + 5.06e9 bytes.
+Money: devices * USD per hour * T, activations, gradients and ring hops between zones. None of this is the product's
+simulator.
 """
 
 from __future__ import annotations
@@ -164,13 +165,14 @@ class Artifact:
         if stages == 1:
             return 0.0
         seconds = []
-        for replica, place in enumerate(places[stage]):
+        ahead: list[Place | None] = [*places[stage + 1]] if stage + 1 < stages else [None] * len(places[stage])
+        behind: list[Place | None] = [*places[stage - 1]] if stage > 0 else [None] * len(places[stage])
+        for place, after, before in set(zip(places[stage], ahead, behind, strict=True)):
             on = back = 0.0
-            if stage + 1 < stages:
-                sent = self.sent_bytes(cuts[stage][1] - 1, size)
-                on = float(self.transfer_s(sent, place, places[stage + 1][replica]))
-            if stage > 0:
-                back = float(self.transfer_s(self.sent_bytes(cuts[stage][0], size), place, places[stage - 1][replica]))
+            if after is not None:
+                on = float(self.transfer_s(self.sent_bytes(cuts[stage][1] - 1, size), place, after))
+            if before is not None:
+                back = float(self.transfer_s(self.sent_bytes(cuts[stage][0], size), place, before))
             if stage == 0:
                 seconds.append(on if stages <= 3 else 2.0 * on)
             else:

@@ -37,15 +37,15 @@ class StageCosts:
 
     @property
     def layers(self) -> int:
-        return self.compute_s.shape[-1] - 1
+        return int(self.compute_s.shape[-1]) - 1
 
     @property
     def kinds(self) -> int:
-        return self.compute_s.shape[1]
+        return int(self.compute_s.shape[1])
 
     @property
     def max_stages(self) -> int:
-        return self.compute_s.shape[0]
+        return int(self.compute_s.shape[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sailor_cloud.planner.even.costs import Chain, Problem, StageCosts, Worth
 from sailor_cloud.planner.even.grid import Grid
 from sailor_cloud.planner.even.labels import Labels, Search, chain_of
-from sailor_cloud.planner.even.relax import Relaxed, relax
+from sailor_cloud.planner.even.relax import Relaxed, least_sync_s, relax
 from sailor_cloud.planner.even.suffix import suffix
 
 Floats = NDArray[np.float64]
@@ -25,8 +25,11 @@ _LANES = 8
 _CELLS = 3_000_000
 # Pipelines of one length, microbatch size and number of replicas that are put in place.
 _JUDGED = 4
-# Beginnings kept per stage while a first good plan is looked for.
-_NARROW = 150
+# Beginnings kept per stage while a good plan is looked for, and at most.
+_NARROW = 100
+_WIDE = 6000
+# Nodes without anything better after which the search ends, once plans turned out worse than their costs.
+_STALE = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +64,14 @@ class _Node:
     worth: Worth
 
 
-def solve(problem: Problem, *, keep: int = 16, gap: float = GAP, most_nodes: int = 100_000) -> Outcome:
-    """Return the best plans and a bound; proven to `gap` where the problem's judge agrees with its costs."""
-    return _Engine(problem, keep, gap).run(most_nodes)
+def solve(
+    problem: Problem, *, keep: int = 16, gap: float = GAP, most_nodes: int = 100_000, known: float = math.inf
+) -> Outcome:
+    """Return the best plans and a bound; proven to `gap` where the problem's judge agrees with its costs.
+
+    known: the value of a plan that is known already; only better ones are looked for.
+    """
+    return _Engine(problem, keep, gap, known).run(most_nodes)
 
 
 @dataclass(slots=True)
@@ -71,6 +79,7 @@ class _Engine:
     problem: Problem
     keep: int
     gap: float
+    known: float = math.inf
     found: list[Found] = field(default_factory=list)
     loose: float = math.inf
     nodes: int = 0
@@ -79,7 +88,12 @@ class _Engine:
 
     @property
     def best(self) -> float:
-        return self.found[0].value if self.found else math.inf
+        return min(self.known, self.found[0].value) if self.found else self.known
+
+    @property
+    def winning(self) -> float:
+        """Plans from this value on can't be better by more than the gap."""
+        return self.best * (1.0 - self.gap)
 
     def run(self, most_nodes: int) -> Outcome:
         heap: list[tuple[float, int, int]] = []
@@ -94,24 +108,21 @@ class _Engine:
                 if node is not None:
                     nodes[size, replicas] = node
                     heapq.heappush(heap, (_value(node), size, replicas))
-        bound = math.inf
+        bound, stale = math.inf, 0
         while heap:
             value, size, replicas = heapq.heappop(heap)
-            if value >= self.best * (1.0 - self.gap) or self.nodes == most_nodes:
+            hopeless = self.loose < self.winning and stale >= _STALE
+            if value >= self.winning or self.nodes == most_nodes or hopeless:
                 bound = value
                 break
+            before = self.best
             self._search(nodes[size, replicas])
-        proven = min(bound, self.best * (1.0 - self.gap)) if self.found else bound
-        return Outcome(
-            found=tuple(self.found),
-            bound=min(proven, self.loose) if heap or self.found else min(bound, self.loose),
-            nodes=self.nodes,
-            pipelines=self.pipelines,
-        )
+            stale = 0 if self.best < before else stale + 1
+        # Without a plan, an empty heap proves that there is none, but for what was put aside as undecided.
+        bound = min(bound, self.winning, self.loose)
+        return Outcome(found=tuple(self.found), bound=bound, nodes=self.nodes, pipelines=self.pipelines)
 
-    def _node(
-        self, size: int, replicas: int, microbatches: int, costs: StageCosts, relaxed: Relaxed
-    ) -> _Node | None:
+    def _node(self, size: int, replicas: int, microbatches: int, costs: StageCosts, relaxed: Relaxed) -> _Node | None:
         """Return a node with bounds for every vector of devices that may win, or None if there is none."""
         most = np.minimum(self.problem.devices // replicas, costs.use.max(axis=0) * costs.layers)
         if not most.any():
@@ -122,15 +133,13 @@ class _Engine:
         if not len(vectors):
             return None
         sync = self.problem.sync_s(size, replicas)
-        least_sync = max(float(sync[:, 0, 1:].min()), float(sync[:, :-1, -1].min()))
-        least = (microbatches - 1) * bottleneck + np.maximum(bottleneck, relaxed.way_s) + least_sync + relaxed.update_s
+        least = (microbatches - 1) * bottleneck + np.maximum(bottleneck, relaxed.way_s) + relaxed.update_s
+        least += least_sync_s(costs, sync, vectors)
         worth = self.problem.worth(size, replicas, vectors)
         possible = least <= worth.longest_s
         if not possible.any():
             return None
-        worth = Worth(
-            slope=worth.slope[possible], offset=worth.offset[possible], longest_s=worth.longest_s[possible]
-        )
+        worth = Worth(slope=worth.slope[possible], offset=worth.offset[possible], longest_s=worth.longest_s[possible])
         return _Node(size, replicas, microbatches, vectors[possible], bottleneck[possible], least[possible], worth)
 
     def _alive(self, node: _Node, cuts: Floats) -> NDArray[np.bool_]:
@@ -157,9 +166,9 @@ class _Engine:
         """Return the seconds from which on a pipeline of each vector can't win any more."""
         worth = node.worth
         longest = worth.longest_s * (1.0 + 1e-12)
-        if not self.found:
+        if math.isinf(self.best):
             return longest
-        room = self.best * (1.0 - self.gap) - worth.offset
+        room = self.winning - worth.offset
         with np.errstate(divide="ignore", invalid="ignore"):
             winning = np.where(worth.slope > 0, room / worth.slope, np.where(room > 0, np.inf, -1.0))
         return np.minimum(longest, winning)
@@ -184,8 +193,10 @@ class _Engine:
             microbatches=node.microbatches,
         )
         roots = grid.numbers(node.vectors[alive])
-        self._descend(node, search, alive, roots, narrow=_NARROW)
-        self._descend(node, search, alive, roots, narrow=None)
+        dropped = self._descend(node, search, alive, roots, _NARROW)
+        if dropped < self.winning and self.loose >= self.winning:
+            dropped = self._descend(node, search, alive, roots, _WIDE)
+        self.loose = min(self.loose, dropped)
 
     def _lanes(self, node: _Node, alive: NDArray[np.bool_], cuts: Floats, cells: int) -> Floats:
         """Return limits between the least bottleneck and the largest that can still win."""
@@ -198,7 +209,9 @@ class _Engine:
         costs = self.problem.costs(node.size, node.replicas)
         assert costs is not None
         finite = costs.compute_s[np.isfinite(costs.compute_s)]
-        largest = float(finite.max() + 2.0 * costs.before_s.max() * max(1.0, costs.last_before) + 2.0 * costs.after_s.max())
+        largest = float(
+            finite.max() + 2.0 * costs.before_s.max() * max(1.0, costs.last_before) + 2.0 * costs.after_s.max()
+        )
         high = min(float(highest.max()), largest)
         count = int(np.clip(_CELLS // max(1, cells), 6, _LANES))
         low = max(low, high * 1e-3)
@@ -206,10 +219,9 @@ class _Engine:
             return np.array([high])
         return np.geomspace(low, high, count + 1)[1:]
 
-    def _descend(
-        self, node: _Node, search: Search, alive: NDArray[np.bool_], roots: Ints, narrow: int | None
-    ) -> None:
-        """Extend beginnings stage by stage; `narrow` keeps only the most promising of each length."""
+    def _descend(self, node: _Node, search: Search, alive: NDArray[np.bool_], roots: Ints, most: int) -> float:
+        """Extend beginnings stage by stage, of each length the `most` promising; return a bound on those dropped."""
+        dropped = math.inf
         cuts = self._by_number(node, search.grid, alive, roots)
         labels, bounds = search.first_stages(roots, cuts)
         levels: list[Labels] = []
@@ -221,11 +233,14 @@ class _Engine:
                 cuts = self._by_number(node, search.grid, alive, roots)
             going = ~done & (bounds < cuts[labels.root])
             labels, bounds = labels[going], bounds[going]
-            if narrow is not None and len(labels) > narrow:
-                first = np.sort(np.argsort(self._values(node, alive, roots, labels.root, bounds), kind="stable")[:narrow])
-                labels, bounds = labels[first], bounds[first]
+            if len(labels) > most:
+                values = self._values(node, alive, roots, labels.root, bounds)
+                order = np.argsort(values, kind="stable")
+                dropped = min(dropped, float(values[order[most]]))
+                labels, bounds = labels[np.sort(order[:most])], bounds[np.sort(order[:most])]
             levels.append(labels)
             labels, bounds = search.extended(labels, cuts, first=len(levels) == 1)
+        return dropped
 
     def _by_number(self, node: _Node, grid: Grid, alive: NDArray[np.bool_], roots: Ints) -> Floats:
         """Return the cuts by the vectors' numbers in the grid."""
@@ -245,7 +260,7 @@ class _Engine:
         judged = 0
         for turn in np.lexsort((done, values)):
             value, index = float(values[turn]), int(done[turn])
-            if value >= self.best * (1.0 - self.gap):
+            if value >= self.winning:
                 break
             chain = chain_of(levels, index)
             key = (node.size, node.replicas, chain)
@@ -260,7 +275,9 @@ class _Engine:
             if answer is None or answer[0] > value * (1.0 + 1e-9):
                 self.loose = min(self.loose, value)
             if answer is not None:
-                self._keep(Found(value=answer[0], size=node.size, replicas=node.replicas, chain=chain, placed=answer[1]))
+                self._keep(
+                    Found(value=answer[0], size=node.size, replicas=node.replicas, chain=chain, placed=answer[1])
+                )
 
     def _keep(self, found: Found) -> None:
         self.found.append(found)

@@ -85,9 +85,7 @@ class Search:
         compute = costs.compute_s[count - 1, kind, 0, end]
         possible = np.isfinite(compute) & (left >= 0).all(axis=1) & ((end == layers) == (count == 1))
         possible &= cuts_s[roots[root]] > 0
-        root, count, kind, end, left, compute = (
-            part[possible] for part in (root, count, kind, end, left, compute)
-        )
+        root, count, kind, end, left, compute = (part[possible] for part in (root, count, kind, end, left, compute))
         labels = Labels(
             root=roots[root],
             following=count - 1,
@@ -116,9 +114,7 @@ class Search:
         if not found:
             return labels[:0], np.zeros(0)
         joined = Labels(
-            **{
-                part.name: np.concatenate([getattr(each, part.name) for each, _ in found]) for part in fields(Labels)
-            }
+            **{part.name: np.concatenate([getattr(each, part.name) for each, _ in found]) for part in fields(Labels)}
         )
         bounds = np.concatenate([bound for _, bound in found])
         best = undominated(joined)

@@ -96,7 +96,7 @@ class Placing:
         return filled
 
     def _take(self, groups: list[Group], zones: tuple[str, ...], free: dict[int, int]) -> tuple[int, ...] | None:
-        """Take devices of one pipeline, a stage where the one before it stands if there is room; None if there is none."""
+        """Take devices of one pipeline, a stage where the one before it stands if it can; None if there is no room."""
         left, chosen, at = dict(free), [], zones[0]
         for group in groups:
             able = [

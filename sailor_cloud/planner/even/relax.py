@@ -19,6 +19,7 @@ _LIMITS = 96
 _PRICES = {1: 1, 2: 13, 3: 7, 4: 4}
 _FEWEST_PRICES = 3
 _SPREAD = 16.0
+_SUMS = 48
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +72,31 @@ def relax(costs: StageCosts) -> Relaxed:
     return Relaxed(
         limits_s=limits, prices=prices, least=least[0], way_s=float(way[0]), update_s=_least_update(costs.update_s)
     )
+
+
+def least_sync_s(costs: StageCosts, sync_s: Floats, vectors: Ints) -> Floats:
+    """Return what the longest sum of a pipeline takes at least by its number of devices, all pools together.
+
+    sync_s: [kind, first, end]; vectors: [vectors, pools]. Few devices hold many layers each.
+    """
+    layers = costs.layers
+    possible = np.isfinite(costs.compute_s).any(axis=0)
+    sums = np.where(possible, sync_s, np.inf)
+    limits = np.unique(np.quantile(sums[possible], np.linspace(0.0, 1.0, _SUMS), method="lower"))
+    weights = costs.use.sum(axis=1).astype(np.float64)
+    least = np.full((layers + 1, len(limits)), np.inf)
+    least[layers] = 0.0
+    for first in range(layers - 1, -1, -1):
+        short = sums[:, first, first + 1 :, None] <= limits
+        least[first] = np.where(short, least[first + 1 :] + weights[:, None, None], np.inf).min(axis=(0, 1))
+    # `least` falls with the limit: at the first one at which the devices suffice, or above the one before it.
+    at = np.searchsorted(-least[0], -(vectors.sum(axis=1) + 1e-9), side="left")
+    # Sums take on no value between two neighbours of the quantiles where all values are among them.
+    every = np.unique(sums[possible])
+    above = np.concatenate(
+        [[every[0]], every[np.minimum(np.searchsorted(every, limits, side="right"), len(every) - 1)]]
+    )
+    return np.asarray(above[at])
 
 
 def _least_update(update_s: Floats) -> float:

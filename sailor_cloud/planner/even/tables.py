@@ -49,6 +49,7 @@ class Tables:
     _cuts: dict[int, Floats] = field(default_factory=dict)
     _stages: dict[tuple[int, int, int], tuple[Floats, Floats] | None] = field(default_factory=dict)
     _sums: dict[int, Floats] = field(default_factory=dict)
+    _every: list[Link] | None = None
 
     def __post_init__(self) -> None:
         rows, catalog = self.space.candidates.rows, self.space.scenario.catalog
@@ -116,9 +117,7 @@ class Tables:
         return tuple(
             k
             for k, kind in enumerate(self.kinds.members)
-            if rows[kind.row].accelerator == name
-            and tp in (None, kind.tp)
-            and area in (None, self.regions[kind.row])
+            if rows[kind.row].accelerator == name and tp in (None, kind.tp) and area in (None, self.regions[kind.row])
         )
 
     def _stage_tables(self, size: int, replicas: int, held: int) -> tuple[Floats, Floats] | None:
@@ -192,12 +191,13 @@ class Tables:
             return seconds
         # The first and the last stage sum a tied weight when they are through with their own layers.
         alone = (first == 0) & (end == layers)
-        best = [link for other in self.groups for link in self._links(other, replicas)]
-        both = self._ring_s(np.array([tied]), 2 * replicas, best)[0]
-        one = self._ring_s(np.array([tied]), replicas, best)[0]
-        return seconds + np.where(alone, one, np.where(ends > 0, both, 0.0))
+        both = self._ring_s(np.array([tied]), 2 * replicas, self._any_links())[0]
+        one = self._ring_s(np.array([tied]), replicas, self._any_links())[0]
+        return np.asarray(seconds + np.where(alone, one, np.where(ends > 0, both, 0.0)))
 
     def _ring_s(self, nbytes: Floats, holders: int, links: list[Link]) -> Floats:
+        if holders < 2 or not links:
+            return np.zeros(nbytes.shape)
         bucket = self.space.scenario.execution.bucket_bytes
         distinct, where = np.unique(nbytes, return_inverse=True)
         each = [gradient_sync_s(distinct, holders, link, bucket_bytes=bucket) for link in links]
@@ -209,6 +209,8 @@ class Tables:
         kinds = [self.kinds.members[k] for k in group.members]
         room = {kind.row: space.candidates.rows[kind.row].devices // group.tp for kind in kinds}
         spread = self._told_apart and group.area is None
+        if replicas < 2:
+            return []
         inside = [kind for kind in kinds if replicas * group.tp <= space.pools[kind.pool].devices and not spread]
         found = [space.link(kind.pool, kind.pool, same_node=True, pairs=group.tp) for kind in inside]
         for a in kinds:
@@ -218,5 +220,23 @@ class Tables:
                 if spread and self.regions[a.row] == self.regions[b.row]:
                     continue
                 found.append(space.link(a.pool, b.pool, same_node=False, pairs=group.tp))
-        # Too few devices for so many replicas: nothing is known, and no plan comes of it.
-        return found or [space.link(kind.pool, kind.pool, same_node=True, pairs=group.tp) for kind in kinds]
+        # None for fewer than two replicas, and where there are too few devices for them.
+        return list(dict.fromkeys(found))
+
+    def _any_links(self) -> list[Link]:
+        """Return the links between any two stages, each once."""
+        if self._every is None:
+            members = self.kinds.members
+            found = [
+                self.space.link(a.pool, b.pool, same_node=False, pairs=pairs)
+                for a in members
+                for b in members
+                for pairs in {a.tp, b.tp}
+            ]
+            found += [
+                self.space.link(kind.pool, kind.pool, same_node=True, pairs=kind.tp)
+                for kind in members
+                if 2 * kind.tp <= self.space.pools[kind.pool].devices
+            ]
+            self._every = list(dict.fromkeys(found))
+        return self._every

@@ -94,7 +94,10 @@ class Prices:
         usd, lost = [], []
         for name, market in zip(names, markets, strict=True):
             nodes = [
-                (rate.expected / pool.devices, preemptions_per_hour(pool.offer, self.space.scenario.catalog) / pool.devices)
+                (
+                    rate.expected / pool.devices,
+                    preemptions_per_hour(pool.offer, self.space.scenario.catalog) / pool.devices,
+                )
                 for pool, rate in zip(self.space.pools, self.space.rates, strict=True)
                 if pool.accelerator.name == name and pool.offer.market is market
             ]

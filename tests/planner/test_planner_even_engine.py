@@ -1,0 +1,91 @@
+"""The exact search over even batches finds what going through all plans finds, and its bound holds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from factories.even_problem import RandomEven
+from sailor_cloud.planner.even.engine import solve, steps
+from sailor_cloud.planner.even.labels import Labels, undominated
+
+CASES = 300
+BLOCK = 50
+
+
+@pytest.mark.parametrize("block", range(CASES // BLOCK))
+def test_the_search_equals_brute_force(block):
+    feasible = 0
+    for seed in range(block * BLOCK, (block + 1) * BLOCK):
+        problem = RandomEven(seed)
+        outcome = solve(problem, gap=1e-9)
+        best = min(problem.every_value(), default=None)
+        if best is None:
+            assert not outcome.found, seed
+            assert outcome.bound == np.inf, seed
+            continue
+        feasible += 1
+        assert outcome.found[0].value == pytest.approx(best, rel=1e-8), seed
+        assert outcome.bound <= best * (1 + 1e-9), seed
+        assert outcome.bound >= best * (1 - 1e-8), seed
+    assert feasible > BLOCK / 4
+
+
+def test_a_gap_that_is_allowed_is_never_exceeded():
+    for seed in range(120):
+        problem = RandomEven(seed)
+        outcome = solve(problem, gap=0.05)
+        best = min(problem.every_value(), default=None)
+        if best is not None:
+            assert outcome.bound <= best * (1 + 1e-9), seed
+            assert outcome.found[0].value * (1 - 0.05) <= outcome.bound * (1 + 1e-9), seed
+
+
+def test_a_search_that_is_cut_off_still_bounds_every_plan():
+    for seed in range(120):
+        problem = RandomEven(seed)
+        outcome = solve(problem, gap=1e-9, most_nodes=1)
+        best = min(problem.every_value(), default=None)
+        if best is not None:
+            assert outcome.bound <= best * (1 + 1e-9), seed
+
+
+def test_a_judge_that_finds_plans_worse_than_their_costs_widens_the_gap_only():
+    class Worse(RandomEven):
+        def judge(self, size, replicas, chain, seconds):
+            judged = super().judge(size, replicas, chain, seconds)
+            return None if judged is None else (judged[0] * 1.1, judged[1])
+
+    for seed in range(60):
+        problem = Worse(seed)
+        best = min(problem.every_value(), default=None)
+        outcome = solve(problem, gap=1e-9)
+        if best is not None:
+            assert outcome.bound <= best * (1 + 1e-9), seed
+            assert outcome.found[0].value >= best * 1.1 * (1 - 1e-9), seed
+
+
+def test_every_number_of_microbatches_is_tried_with_its_fewest_replicas():
+    assert steps(6) == [(6, 1), (3, 2), (2, 3), (1, 6)]
+    assert [replicas for replicas, _ in steps(1024)][:3] == [1024, 512, 342]
+
+
+def test_a_beginning_that_another_beats_in_every_way_is_dropped():
+    def column(*values):
+        return np.array(values)
+
+    same = column(0, 0, 0)
+    labels = Labels(
+        root=same,
+        following=same,
+        kind=same,
+        end=same,
+        left=same,
+        parent=same,
+        open_s=column(1.0, 1.0, 0.5),
+        busiest_s=column(1.0, 2.0, 3.0),
+        way_s=column(1.0, 1.5, 2.0),
+        sync_s=column(1.0, 1.0, 1.0),
+        update_s=column(0.0, 0.0, 0.0),
+    )
+    assert list(undominated(labels)) == [0, 2]
