@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sailor_cloud.clock import Clock, SystemClock
 from sailor_cloud.errors import RequestError
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from sailor_cloud.launch.simulation.market import Trace
     from sailor_cloud.model.document import PlanDocument
     from sailor_cloud.model.job import Job
+    from sailor_cloud.planner import Restriction
+    from sailor_cloud.planner.explaining import Explanation
     from sailor_cloud.run.folder import RunFolder
     from sailor_cloud.run.progress import Observer
     from sailor_cloud.run.replayed import Replayed
@@ -30,8 +32,15 @@ def plan(
     profiles: Path | None = None,
     network: Path | None = None,
     pricing: Path | None = None,
+    restrictions: Sequence[Restriction] = (),
+    top: int = 0,
+    frontier: bool = False,
+    time_limit_s: float | None = None,
 ) -> PlanDocument:
     """Search for the best plan of a job; reads data that is on disk only.
+
+    `restrictions` make the space smaller; `top` asks for so many alternatives of other kinds, `frontier` for the
+    plans that are best from the fastest to the cheapest. After `time_limit_s` the best plan found so far is the answer.
 
     `base` is the folder against which paths in the job are resolved. `profiles`, `network` and `pricing` are folders
     whose files go before the shipped ones. Raises RequestError for a job that names things
@@ -52,6 +61,53 @@ def plan(
         profiles=workload.profiles.load(profiles=profiles),
         clock=clock or SystemClock(),
         decoder=workload.decoder(job.model, base=base),
+        wishes=planner.Wishes(
+            restrictions=tuple(sorted(set(restrictions))),
+            beside=True,
+            frontier=frontier,
+            top=top,
+            time_limit_s=time_limit_s,
+        ),
+    )
+
+
+def explain(
+    job: Job,
+    *,
+    base: Path | None = None,
+    clock: Clock | None = None,
+    profiles: Path | None = None,
+    network: Path | None = None,
+    pricing: Path | None = None,
+) -> Explanation:
+    """Say why the best plan of a job is what it is; arguments and errors as of `plan`."""
+    from sailor_cloud import catalog, planner, workload
+    from sailor_cloud import network as networks
+    from sailor_cloud.catalog.job_check import resource_problems
+    from sailor_cloud.planner.explaining import Explanation, reasons, ruled_out
+    from sailor_cloud.planner.search import problem_of
+    from sailor_cloud.planner.shadow import gains
+
+    prices = catalog.load(pricing=pricing)
+    problems = resource_problems(job, prices)
+    if problems:
+        raise RequestError(problems)
+    known: Any = {
+        "catalog": prices,
+        "network": networks.load(profiles=network, pricing=pricing),
+        "profiles": workload.profiles.load(profiles=profiles),
+        "clock": clock or SystemClock(),
+        "decoder": workload.decoder(job.model, base=base),
+    }
+    document = planner.search(job, wishes=planner.Wishes(beside=True), **known)
+    problem = problem_of(job, **known)
+    return Explanation(
+        job=job.name,
+        feasible=document.plan is not None,
+        verdict=document.status.value,
+        reasons=reasons(document),
+        ruled_out=ruled_out(problem, document),
+        gains=gains(job, document, prices, lambda changed: planner.search(changed, **known)),
     )
 
 
@@ -82,11 +138,12 @@ def up(
     clock: Clock | None = None,
     on_start: Callable[[RunFolder, Callable[[], None]], None] | None = None,
     fallback: bool = True,
+    ssh_from: str | None = None,
 ) -> Outcome:
     """Carry out a plan to its receipt, in the calling thread.
 
     Without `fallback` no other plan takes its place: lost nodes are replaced by equal ones, and where nodes can't be
-    had the run ends.
+    had the run ends. `ssh_from` is the address, as CIDR, from which nodes on a cloud let SSH in.
 
     `on_start` is called once, inside the event loop, with the run's folder and a function that stops the run; that
     function is also called by nobody else, so signal handlers are the caller's business. Raises RequestError where the
@@ -103,7 +160,7 @@ def up(
         decoder=decoder,
         observer=observer,
         clock=ticking,
-        options=LaunchOptions(fallback=fallback),
+        options=LaunchOptions(fallback=fallback, ssh_from=ssh_from),
         on_start=on_start,
         search=CatalogSearch(decoder, ticking),
     )

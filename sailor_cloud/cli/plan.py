@@ -24,12 +24,31 @@ if TYPE_CHECKING:
 
 INFEASIBLE = 3
 FORMATS = ("table", "json", "markdown", "html")
+RESTRICTIONS = ("one-accelerator", "one-zone", "even-batches", "even-layers")
 
 
 @click.command(short_help="Search for the best plan and show what it costs.")
 @job_argument
 @data_options
 @as_of_option
+@click.option(
+    "--restrict",
+    "restrictions",
+    multiple=True,
+    type=click.Choice(RESTRICTIONS),
+    help="Search a smaller space, to see what the whole one brings; may be given several times.",
+)
+@click.option("--top", metavar="N", type=click.IntRange(0, 50), default=0, help="Also show N plans of other kinds.")
+@click.option(
+    "--frontier", is_flag=True, help="Also find the best plans from the fastest to the cheapest; HTML has them anyway."
+)
+@click.option(
+    "--time-limit",
+    "time_limit_s",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0, min_open=True),
+    help="End the search after so long; the best plan found by then is shown, and not called optimal.",
+)
 @click.option("--details", is_flag=True, help="Also show price sources, every stage, and the assumptions.")
 @click.option("--format", "form", type=click.Choice(FORMATS), help="Form of the result; a table, or with -o FILE json.")
 @json_option
@@ -40,6 +59,10 @@ def plan(
     network: Path | None,
     pricing: Path | None,
     as_of: datetime | None,
+    restrictions: tuple[str, ...],
+    top: int,
+    frontier: bool,
+    time_limit_s: float | None,
     details: bool,
     form: str | None,
     as_json: bool,
@@ -51,10 +74,12 @@ def plan(
     sailor-cloud plan job.yaml
     sailor-cloud plan job.yaml --json | jq .cost.total_usd
     sailor-cloud plan job.yaml --format html -o report.html
+    sailor-cloud plan job.yaml --restrict one-accelerator --restrict one-zone --top 3
     sailor-cloud plan job.yaml -o plan.json && sailor-cloud up job.yaml --plan plan.json
     """
     from sailor_cloud import api
     from sailor_cloud.model.document import Status
+    from sailor_cloud.planner.variants import Restriction
     from sailor_cloud.report.console import result_console
     from sailor_cloud.report.plan_text import print_plan
 
@@ -68,6 +93,10 @@ def plan(
             profiles=profiles,
             network=network,
             pricing=pricing,
+            restrictions=[Restriction(name) for name in restrictions],
+            top=top,
+            frontier=frontier or chosen == "html",
+            time_limit_s=time_limit_s,
         )
     if chosen == "table" and output is None:
         print_plan(document, result_console(), details=details)

@@ -145,7 +145,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """Another plan worth knowing, and what it would bring."""
+    """Another plan worth knowing, and what it would bring; `restrictions` name the smaller space that it is best in."""
 
     label: str
     plan: Plan
@@ -153,6 +153,23 @@ class Alternative:
     throughput_iterations_per_s: float
     usd_per_hour: float
     total_usd: float | None
+    restrictions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontierPoint:
+    """A plan that no other known one beats in both time and money, by the closed form; without the plan itself.
+
+    `devices`: how many of each accelerator are bought. Without a number of steps `total_usd` is None.
+    """
+
+    iteration_s: float
+    throughput_iterations_per_s: float
+    usd_per_hour: float
+    usd_per_iteration: float
+    total_usd: float | None
+    devices: dict[str, int]
+    zones: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +196,7 @@ class PlanDocument:
     """See docs/design.md. `plan`, `prediction`, `cost`, `objective` are None exactly when `status` is infeasible.
 
     `ttl_s` is the longest time that the nodes may live after their start: the deadline with its grace, else the
-    budget divided by the worst-case rate.
+    budget divided by the worst-case rate. `frontier`: cost against throughput, fastest first, whatever the limits.
     """
 
     schema_version: int
@@ -200,6 +217,7 @@ class PlanDocument:
     infeasibility: Infeasibility | None
     alternatives: tuple[Alternative, ...]
     rejected: tuple[Rejected, ...]
+    frontier: tuple[FrontierPoint, ...] = ()
 
     def to_json(self) -> str:
         """Return the document as indented JSON; the same document gives the same text."""

@@ -33,6 +33,7 @@ class Draft:
     pipelines: tuple[DraftPipeline, ...]
     goal: Figure
     figures: Mapping[Figure, float]
+    zero_stage: int = 0
 
     def order(self) -> tuple[object, ...]:
         """Return the sort key: the goal, then money, then time, then the plan itself, so that ties fall one way."""
@@ -41,6 +42,7 @@ class Draft:
             significant(self.figures[Figure.USD_PER_ITERATION]),
             significant(self.figures[Figure.ITERATION_S]),
             self.figures[Figure.NODES],
+            self.zero_stage,
             len(self.pipelines),
             tuple(pipeline.key() for pipeline in self.pipelines),
         )
@@ -69,6 +71,7 @@ def in_space(draft: Draft, part: Space, space: Space) -> Draft:
     numbers = [space.pools.index(pool) for pool in part.pools]
     return replace(
         draft,
+        zero_stage=part.zero_stage,
         pipelines=tuple(
             replace(pipeline, slots=tuple(Slot(numbers[slot.pool], slot.instance, slot.tp) for slot in pipeline.slots))
             for pipeline in draft.pipelines
@@ -111,7 +114,7 @@ def to_plan(space: Space, draft: Draft) -> Plan:
             )
         )
     return Plan(
-        zero_stage=space.zero_stage,
+        zero_stage=max(space.zero_stage, draft.zero_stage),
         precision=space.scenario.job.training.precision,
         nodes=tuple(
             Node(id=name, offer=space.pools[pool].offer.id, devices=space.pools[pool].devices)

@@ -28,10 +28,14 @@ MAX_COMBINATIONS = 200_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exhausted:
-    """The best drafts among all plans, best first, and how many plans there were."""
+    """The best drafts among all plans, best first, and how many plans there were.
+
+    `others`: of each layout the fastest and the cheapest, whatever the limits.
+    """
 
     drafts: tuple[Draft, ...]
     plans: int
+    others: tuple[Draft, ...]
 
 
 def small_layouts(space: Space) -> tuple[Layout, ...] | None:
@@ -58,6 +62,7 @@ def exhaust(space: Space, target: Target, layouts: tuple[Layout, ...], *, keep: 
     tables: dict[tuple[tuple[Seat, ...], int, tuple[int, ...]], PipelineTable] = {}
     sync = SyncTable(space)
     best: list[Draft] = []
+    others: list[Draft] = []
     plans = 0
     for layout in layouts:
         replicas = _replicas(space, layout)
@@ -66,10 +71,11 @@ def exhaust(space: Space, target: Target, layouts: tuple[Layout, ...], *, keep: 
             if key not in tables:
                 tables[key] = pipeline_table(space, key[0], replicas=replicas, flows=key[2])
         parts = tuple(tables[key] for key in keys)
-        drafts, looked_at = _best_of_layout(space, target, layout, parts, sync, keep)
+        drafts, ends, looked_at = _best_of_layout(space, target, layout, parts, sync, keep)
         plans += looked_at
+        others += ends
         best = sorted([*best, *drafts], key=Draft.order)[:keep]
-    return Exhausted(drafts=tuple(best), plans=plans)
+    return Exhausted(drafts=tuple(best), plans=plans, others=tuple(others))
 
 
 def _replicas(space: Space, layout: Layout) -> int:
@@ -92,8 +98,8 @@ def _best_of_layout(
     parts: tuple[PipelineTable, ...],
     sync: SyncTable,
     keep: int,
-) -> tuple[list[Draft], int]:
-    """Return the best drafts on one layout and the number of plans looked at.
+) -> tuple[list[Draft], list[Draft], int]:
+    """Return the best drafts on one layout, the fastest and the cheapest, and the number of plans looked at.
 
     Combinations of cuts run along axis 0, splits of the batch along axis 1.
     """
@@ -109,14 +115,14 @@ def _best_of_layout(
         update = np.maximum(update, part.update_s[chosen[:, p]])
     possible = np.isfinite(schedule).any(axis=1)
     if not possible.any():
-        return [], schedule.size
+        return [], [], schedule.size
     chosen, schedule, egress, update = chosen[possible], schedule[possible], egress[possible], update[possible]
     seconds, usd = sync.of_cuts(layout, tuple(part.cuts[chosen[:, p]] for p, part in enumerate(parts)))
     bill = Bill.of(space, nodes_of(layout))
     figures = bill.figures(schedule + (seconds + update)[:, None], egress + usd[:, None])
     value = target.value(figures)
-    found = []
-    for flat in _first(value, (figures[Figure.USD_PER_ITERATION], figures[Figure.ITERATION_S]), keep):
+
+    def built(flat: int) -> Draft:
         row, column = divmod(flat, value.shape[1])
         pipelines = tuple(
             _draft_pipeline(
@@ -125,8 +131,12 @@ def _best_of_layout(
             for p, part in enumerate(parts)
         )
         at = {figure: float(np.broadcast_to(values, value.shape)[row, column]) for figure, values in figures.items()}
-        found.append(Draft(pipelines=pipelines, goal=target.goal, figures=at))
-    return sorted(found, key=Draft.order)[:keep], schedule.size
+        return Draft(pipelines=pipelines, goal=target.goal, figures=at)
+
+    ties = (figures[Figure.USD_PER_ITERATION], figures[Figure.ITERATION_S])
+    found = [built(flat) for flat in _first(value, ties, keep)]
+    ends = sorted({flat for tie in ties for flat in _first(tie, ties, 1)})
+    return sorted(found, key=Draft.order)[:keep], [built(flat) for flat in ends], schedule.size
 
 
 def _first(value: Floats, ties: tuple[Floats, ...], keep: int) -> list[int]:

@@ -9,6 +9,8 @@ from sailor_cloud.planner.kinds import Kinds
 
 # How many pipelines are assumed where links and settings are only ranked.
 TYPICAL_PIPELINES = 16
+# Sets of kinds are told apart by their least tp up to this one.
+_LEAST_TP = 4
 
 
 def link_classes(kinds: Kinds) -> list[tuple[Link, frozenset[int]]]:
@@ -24,10 +26,11 @@ def link_classes(kinds: Kinds) -> list[tuple[Link, frozenset[int]]]:
     areas += [
         frozenset(zone for zone in regions if regions[zone] == region) for region in sorted(set(regions.values()))
     ]
-    areas += [frozenset([zone]) for zone in sorted(regions)]
+    areas += [frozenset([zone]) for zone in _distinct_zones(kinds)]
+    tps = [tp for tp in sorted({kind.tp for kind in kinds.members}) if tp <= _LEAST_TP]
     classes: dict[frozenset[int], Link] = {}
     for count in range(len(names), 0, -1):
-        for chosen, area, tp in product(combinations(names, count), areas, sorted({kind.tp for kind in kinds.members})):
+        for chosen, area, tp in product(combinations(names, count), areas, tps):
             members = frozenset(
                 k
                 for k, kind in enumerate(kinds.members)
@@ -36,6 +39,20 @@ def link_classes(kinds: Kinds) -> list[tuple[Link, frozenset[int]]]:
             if members and members not in classes:
                 classes[members] = slowest_link(kinds, members)
     return [(link, members) for members, link in classes.items()]
+
+
+def _distinct_zones(kinds: Kinds) -> list[str]:
+    """Return the first of the zones of each region that offer the same for the same."""
+    space = kinds.space
+    seen: dict[object, str] = {}
+    for zone in sorted({row.zone for row in space.candidates.rows}):
+        there = sorted(
+            (pool.offer.instance_type, pool.offer.market, pool.max_nodes, round(rate.expected, 6))
+            for pool, rate in zip(space.pools, space.rates, strict=True)
+            if pool.offer.zone == zone
+        )
+        seen.setdefault((space.scenario.catalog.region_of(zone), tuple(there)), zone)
+    return sorted(seen.values())
 
 
 def slowest_link(kinds: Kinds, members: frozenset[int], *, stages: int = 1) -> Link:

@@ -15,8 +15,8 @@ from sailor_cloud.planner.space import Space
 Floats = NDArray[np.float64]
 
 # Columns that the integer programme may choose from, and the nodes of its search tree.
-INTEGER_COLUMNS = 150
-INTEGER_NODES = 400
+INTEGER_COLUMNS = 80
+INTEGER_NODES = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

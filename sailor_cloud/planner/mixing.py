@@ -9,8 +9,6 @@ and judged exactly.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -22,6 +20,7 @@ from sailor_cloud.planner.assess import Assessor, Shape
 from sailor_cloud.planner.bounds import goal_bound
 from sailor_cloud.planner.chains import Lanes
 from sailor_cloud.planner.draft import Draft, significant
+from sailor_cloud.planner.effort import NORMAL, Effort
 from sailor_cloud.planner.goals import Figure, Target
 from sailor_cloud.planner.kinds import Kinds
 from sailor_cloud.planner.link_classes import TYPICAL_PIPELINES
@@ -33,37 +32,37 @@ from sailor_cloud.planner.space import Space
 
 Floats = NDArray[np.float64]
 
-# Settings that are solved in whole numbers, whole mixes looked at in each, and by how much time may grow for them.
-_SOLVED = 10
-_WHOLE_MIXES = 3
+# Whole mixes looked at in each setting, and by how much time may grow for them.
+_WHOLE_MIXES = 2
 _STRETCH = (1.0, 1.005, 1.01, 1.02, 1.04, 1.08, 1.15, 1.25, 1.4, 1.6, 1.9, 2.3, 2.8, 3.4)
 # Money hardly depends on the time in fractions of pipelines, but does in whole ones: all of these are solved.
 _SPREAD = tuple(2.0 ** (power / 2) for power in range(-9, 7))
 _PRICING_ROUNDS = 2
-# Drafts that are improved step by step.
-_REFINED = 4
 # A setting is worth solving while its linear programme promises no more than this times the best promise.
 _SLACK = 1.1
 
 
-def mix(space: Space, target: Target, *, keep: int) -> Answer:
+def mix(space: Space, target: Target, *, keep: int, effort: Effort = NORMAL) -> Answer:
     """Return the best drafts found and a bound on any plan's goal."""
-    search = _Mixing(space, target)
+    search = Mixing(space, target, effort)
     drafts = search.improved(search.drafts(search.ranked()))
     best = sorted({draft.order(): draft for draft in drafts}.items())[:keep]
     return Answer(
         drafts=tuple(draft for _, draft in best),
+        others=tuple(drafts),
         bound=goal_bound(search.kinds, target),
         columns=sum(len(columns) for columns in search.settings.columns.values()),
         nodes=search.solved,
     )
 
 
-class _Mixing:
-    def __init__(self, space: Space, target: Target) -> None:
-        self.space, self.target = space, target
+class Mixing:
+    """One search: settings, what they promise, and the drafts that they become."""
+
+    def __init__(self, space: Space, target: Target, effort: Effort) -> None:
+        self.space, self.target, self.effort = space, target, effort
         self.kinds = Kinds.of(space)
-        self.settings = Settings(self.kinds)
+        self.settings = Settings(self.kinds, cuts=effort.cuts)
         self.promises = Promises(space, target, self.settings)
         self.assessor = Assessor(space, target)
         self.solved = 0
@@ -76,6 +75,8 @@ class _Mixing:
         settings = enumerate(self.settings.every())
         estimated = [(self._estimate(setting, work), number, setting) for number, setting in settings]
         for least, _, setting in sorted(estimated, key=lambda entry: entry[:2]):
+            if found and self.effort.expired():
+                break
             promise = self.promises.of(setting, least - self.settings.sync_s(setting, TYPICAL_PIPELINES), best * _SLACK)
             if promise is not None:
                 found.append(promise)
@@ -103,8 +104,8 @@ class _Mixing:
         """Return the drafts of the most promising settings, after pricing in columns that fit them better."""
         drafts: list[Draft] = []
         best = np.inf
-        for promise in promises[:_SOLVED]:
-            if promise.value >= best:
+        for promise in promises[: self.effort.settings]:
+            if promise.value >= best or (drafts and self.effort.expired()):
                 break
             for _ in range(_PRICING_ROUNDS):
                 if not self._price_in(promise):
@@ -112,7 +113,7 @@ class _Mixing:
                 promise = self.promises.of(promise.setting, promise.iteration_s * 0.5, promise.value) or promise
             solved = 0
             for stretch in _STRETCH if self.promises.soonest else _SPREAD:
-                found = self._whole(promise, promise.iteration_s * stretch)
+                found = self.whole(promise, promise.iteration_s * stretch)
                 if found:
                     drafts += found
                     best = min(best, *(draft.figures[self.target.goal] for draft in found))
@@ -126,8 +127,12 @@ class _Mixing:
         first: dict[object, Draft] = {}
         for draft in sorted(drafts, key=Draft.order):
             first.setdefault((draft.pipelines[0].cut, len(draft.pipelines)), draft)
-        grown = [refined(self.assessor, draft, self._keeps_limits) for draft in list(first.values())[:_REFINED]]
-        return [*drafts, *(draft for steps in grown for draft in steps)]
+        grown = list(drafts)
+        for draft in list(first.values())[: self.effort.refined]:
+            if self.effort.expired():
+                break
+            grown += refined(self.assessor, draft, self._keeps_limits)
+        return grown
 
     def _price_in(self, promise: Promise) -> bool:
         """Generate columns at the prices of the master at a promise; False if there are no new ones."""
@@ -148,27 +153,23 @@ class _Mixing:
             fresh |= self.settings.add(setting.cut, size, lanes)
         return fresh
 
-    def _whole(self, promise: Promise, seconds: float) -> list[Draft]:
-        """Return drafts of the cheapest whole mix at a time, one per choice of markets that keeps the limits."""
+    def whole(self, promise: Promise, seconds: float) -> list[Draft]:
+        """Return the draft of the cheapest whole mix at a time, if it keeps the limits."""
         setting = promise.setting
         schedule = seconds - self.settings.sync_s(setting, promise.pipelines)
         chosen = self.promises.master.whole(self.settings.columns_of(setting), schedule, promise.pipelines)
         self.solved += 1
         if chosen is None:
             return []
-        drafts = []
-        for markets in self._markets():
-            slots = pack(self.kinds, [part.chain for part in chosen], markets)
-            if slots is None:
-                continue
-            shapes = [
-                Shape(slots=places, cut=part.chain.cut, microbatch_size=part.chain.microbatch_size)
-                for places, part in zip(slots, chosen, strict=True)
-            ]
-            draft = self.assessor.draft(shapes)
-            if draft is not None and self._keeps_limits(draft):
-                drafts.append(draft)
-        return drafts
+        slots = pack(self.kinds, [part.chain for part in chosen], self._markets())
+        if slots is None:
+            return []
+        shapes = [
+            Shape(slots=places, cut=part.chain.cut, microbatch_size=part.chain.microbatch_size)
+            for places, part in zip(slots, chosen, strict=True)
+        ]
+        draft = self.assessor.draft(shapes)
+        return [draft] if draft is not None and self._keeps_limits(draft) else []
 
     def _keeps_limits(self, draft: Draft) -> bool:
         most = self.space.scenario.job.constraints.max_nodes
@@ -177,13 +178,10 @@ class _Mixing:
         figures: dict[Figure, Any] = {figure: np.array(value) for figure, value in draft.figures.items()}
         return bool(self.target.feasible(figures).all())
 
-    def _markets(self) -> Iterator[dict[int, Market]]:
-        """Yield where each row buys: one market per accelerator, every combination."""
-        rows = self.space.candidates.rows
-        there: dict[str, set[Market]] = {}
-        for pool in self.space.pools:
-            there.setdefault(rows[pool.row].accelerator, set()).add(pool.offer.market)
-        names = sorted(there)
-        for choice in product(*(sorted(there[name]) for name in names)):
-            market = dict(zip(names, choice, strict=True))
-            yield {number: market[row.accelerator] for number, row in enumerate(rows) if row.accelerator in market}
+    def _markets(self) -> dict[int, Market]:
+        """Return where each row buys: in its cheapest market."""
+        cheapest: dict[int, tuple[float, Market]] = {}
+        for pool, rate in zip(self.space.pools, self.space.rates, strict=True):
+            entry = (rate.expected / pool.devices, pool.offer.market)
+            cheapest[pool.row] = min(cheapest.get(pool.row, entry), entry)
+        return {row: market for row, (_, market) in cheapest.items()}

@@ -68,7 +68,7 @@ class Promises:
         low, high = start, self._seconds_of(best) * (1 - 1e-6) if np.isfinite(best) else start
         found: Promise | None = None
         for _ in range(_MOST_STEPS):
-            promise = self._at(setting, columns, high)
+            promise = self._at_known(setting, columns, high)
             if promise is not None:
                 found = promise
                 break
@@ -79,7 +79,7 @@ class Promises:
             return None
         for _ in range(_HALVINGS):
             middle = math.sqrt(low * high) if low > 0 else 0.5 * high
-            promise = self._at(setting, columns, middle)
+            promise = self._at_known(setting, columns, middle)
             if promise is None:
                 low = middle
             else:
@@ -90,7 +90,7 @@ class Promises:
         found: Promise | None = None
         seconds, stale = start, 0
         for _ in range(_MOST_STEPS):
-            promise = self._at(setting, columns, seconds)
+            promise = self._at_known(setting, columns, seconds)
             if promise is not None and promise.value < min(best, np.inf if found is None else found.value):
                 found, stale = promise, 0
             elif promise is not None:
@@ -100,7 +100,20 @@ class Promises:
             seconds *= _TIME_STEP
         return found
 
-    def _at(self, setting: Setting, columns: list[Column], seconds: float) -> Promise | None:
+    def at(self, setting: Setting, seconds: float) -> Promise | None:
+        """Return what a setting promises at an iteration time, or None if it can't keep the limits there."""
+        columns = self.settings.columns_of(setting)
+        return self._at_known(setting, columns, seconds) if columns else None
+
+    def usd_per_hour(self, promise: Promise) -> float:
+        """Return the rate of the cheapest mix at a promise, egress of its sums included."""
+        columns = self.settings.columns_of(promise.setting)
+        seconds = promise.iteration_s - self.settings.sync_s(promise.setting, promise.pipelines)
+        mixed = self.master.relaxed(columns, seconds, promise.pipelines)
+        assert mixed is not None
+        return mixed.usd_per_hour + promise.setting.sync_usd * SECONDS_PER_HOUR / promise.iteration_s
+
+    def _at_known(self, setting: Setting, columns: list[Column], seconds: float) -> Promise | None:
         """Return what a setting promises at an iteration time, or None if it can't keep the limits there.
 
         The number of pipelines follows from the mix; a smaller one is tried where their sums would take too long.

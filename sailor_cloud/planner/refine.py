@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 from sailor_cloud.planner.assess import Assessor, Shape
-from sailor_cloud.planner.draft import Draft
+from sailor_cloud.planner.draft import Draft, nodes_of
+from sailor_cloud.planner.layouts import Slot
+from sailor_cloud.planner.space import Space
 
 # Plans judged for one draft at most.
-MOST_STEPS = 150
+MOST_STEPS = 90
+# Stages that may lose a layer: so many that compute longest, and so many with the largest sums.
+_LOSERS = 2
 
 
 def refined(assessor: Assessor, draft: Draft, keeps: Callable[[Draft], bool]) -> list[Draft]:
@@ -23,8 +29,8 @@ def refined(assessor: Assessor, draft: Draft, keeps: Callable[[Draft], bool]) ->
     current = draft
     while True:
         better: Draft | None = None
-        for shapes in _neighbours(_shapes(current)):
-            if shapes in seen:
+        for shapes in _neighbours(assessor.space, _shapes(current)):
+            if shapes in seen or not _bought(assessor.space, shapes):
                 continue
             seen.add(shapes)
             looked_at += 1
@@ -46,11 +52,13 @@ def _shapes(draft: Draft) -> tuple[Shape, ...]:
     )
 
 
-def _neighbours(shapes: tuple[Shape, ...]) -> Iterator[tuple[Shape, ...]]:
+def _neighbours(space: Space, shapes: tuple[Shape, ...]) -> Iterator[tuple[Shape, ...]]:
     """Yield plans one step away: a layer moved between two stages of equal cuts, another size for equal pipelines."""
     for cut in sorted({shape.cut for shape in shapes}):
-        for moved in _moved(cut):
+        slowest = max((shape for shape in shapes if shape.cut == cut), key=lambda shape: max(_compute_s(space, shape)))
+        for moved in _moved(cut, _compute_s(space, slowest), _gradient_bytes(space, slowest)):
             yield tuple(replace(shape, cut=moved) if shape.cut == cut else shape for shape in shapes)
+    yield from _elsewhere(space, shapes)
     groups = sorted({(_tps(shape), shape.cut, shape.microbatch_size) for shape in shapes})
     for group in groups:
         size = group[2]
@@ -63,11 +71,75 @@ def _neighbours(shapes: tuple[Shape, ...]) -> Iterator[tuple[Shape, ...]]:
             )
 
 
-def _moved(cut: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Yield the cuts in which one stage has a layer less and another one more, near ones first."""
+def _elsewhere(space: Space, shapes: tuple[Shape, ...]) -> Iterator[tuple[Shape, ...]]:
+    """Yield the plan with the nodes of one pool bought as another offer of the same size, or all of a zone in another.
+
+    An offer that costs more is not tried: it does nothing better.
+    """
+    used = sorted({slot.pool for shape in shapes for slot in shape.slots})
+    places = [(pool.row, pool.devices) for pool in space.pools]
+    for pool in used:
+        for other, place in enumerate(places):
+            if place == places[pool] and space.rates[other].expected < space.rates[pool].expected:
+                yield _renamed(shapes, {pool: other})
+    zones = sorted({pool.offer.zone for pool in space.pools})
+    alike = {
+        (pool.offer.zone, pool.offer.instance_type, pool.offer.market, pool.accelerator.name): index
+        for index, pool in enumerate(space.pools)
+    }
+    for left in sorted({space.pools[pool].offer.zone for pool in used}):
+        for zone in zones:
+            names = {}
+            for pool in used:
+                offer = space.pools[pool].offer
+                if offer.zone == left:
+                    names[pool] = alike.get((zone, offer.instance_type, offer.market, offer.accelerator), -1)
+            if zone != left and -1 not in names.values() and not set(names.values()) & set(used):
+                yield _renamed(shapes, names)
+
+
+def _renamed(shapes: tuple[Shape, ...], names: dict[int, int]) -> tuple[Shape, ...]:
+    return tuple(
+        replace(
+            shape,
+            slots=tuple(Slot(names.get(slot.pool, slot.pool), slot.instance, slot.tp) for slot in shape.slots),
+        )
+        for shape in shapes
+    )
+
+
+def _bought(space: Space, shapes: tuple[Shape, ...]) -> bool:
+    """Return whether no row and no pool has more devices in use than it has."""
+    nodes = nodes_of(tuple(shape.slots for shape in shapes))
+    devices: Counter[int] = Counter()
+    for pool, count in nodes.items():
+        devices[space.pools[pool].row] += count * space.pools[pool].devices
+    return all(count <= space.pools[pool].max_nodes for pool, count in nodes.items()) and all(
+        count <= space.candidates.rows[row].devices for row, count in devices.items()
+    )
+
+
+def _compute_s(space: Space, shape: Shape) -> list[float]:
+    """Return the compute seconds of every stage of a pipeline."""
+    return [
+        float(space.table(slot.pool, slot.tp, shape.microbatch_size, recompute=False).compute_s(first, end))
+        for slot, (first, end) in zip(shape.slots, pairwise(shape.cut), strict=True)
+    ]
+
+
+def _gradient_bytes(space: Space, shape: Shape) -> list[float]:
+    table = space.table(shape.slots[0].pool, shape.slots[0].tp, 1, recompute=False)
+    return [float(table.gradient_bytes(first, end)) for first, end in pairwise(shape.cut)]
+
+
+def _moved(cut: tuple[int, ...], compute_s: list[float], gradient_bytes: list[float]) -> Iterator[tuple[int, ...]]:
+    """Yield the cuts in which a slow or large stage has a layer less and another one more, fast ones first."""
     stages = len(cut) - 1
-    pairs = [(a, b) for a in range(stages) for b in range(stages) if a != b and cut[a + 1] - cut[a] > 1]
-    for loser, winner in sorted(pairs, key=lambda pair: (abs(pair[0] - pair[1]), pair)):
+    by_time = sorted(range(stages), key=lambda stage: (-compute_s[stage], stage))
+    by_bytes = sorted(range(stages), key=lambda stage: (-gradient_bytes[stage], stage))
+    losers = sorted({*by_time[:_LOSERS], *by_bytes[:_LOSERS]})
+    pairs = [(a, b) for a in losers for b in range(stages) if a != b and cut[a + 1] - cut[a] > 1]
+    for loser, winner in sorted(pairs, key=lambda pair: (compute_s[pair[1]], pair)):
         step = -1 if loser < winner else 1
         between = range(min(loser, winner) + 1, max(loser, winner) + 1)
         yield tuple(border + step if at in between else border for at, border in enumerate(cut))

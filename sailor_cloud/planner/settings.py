@@ -20,9 +20,8 @@ from sailor_cloud.simulator import gradient_sync_s
 
 Floats = NDArray[np.float64]
 
-# Bottlenecks looked at per microbatch size; cuts per number of stages.
+# Bottlenecks looked at per microbatch size.
 BOTTLENECKS = 16
-_CUTS_PER_STAGES = 5
 # How much cheaper a row's devices are made to find pipelines that stand in it.
 _DISCOUNT = 0.2
 # With more rows than this, free chains are priced for a few rows at a time only.
@@ -46,6 +45,7 @@ class Settings:
     """The settings of a space, and the pipelines known for each cut."""
 
     kinds: Kinds
+    cuts: int
     columns: dict[tuple[int, ...], dict[Chain, Column]] = field(default_factory=dict)
     _syncs: dict[tuple[tuple[int, ...], Link, int], float] = field(default_factory=dict)
     _links: dict[tuple[frozenset[int], int], Link] = field(default_factory=dict)
@@ -127,7 +127,7 @@ class Settings:
         stages: dict[int, list[tuple[int, ...]]] = {}
         for cut, _ in sorted(seen.items(), key=lambda entry: (-entry[1], entry[0])):
             stages.setdefault(len(cut) - 1, []).append(cut)
-        return [cut for count in sorted(stages) for cut in stages[count][:_CUTS_PER_STAGES]]
+        return [cut for count in sorted(stages) for cut in stages[count][: self.cuts]]
 
     def _first_lanes(self, size: int, cut: tuple[int, ...] | None) -> Lanes:
         """Return lanes without prices from a master: devices equal, and each row's at a discount."""

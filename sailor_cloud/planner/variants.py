@@ -37,14 +37,32 @@ def variants(space: Space, restrictions: Collection[Restriction]) -> tuple[Space
     zones: list[frozenset[str]] = [frozenset(pool.offer.zone for pool in pools)]
     if Restriction.ONE_ZONE in restrictions:
         zones = [frozenset([name]) for name in sorted({pool.offer.zone for pool in pools})]
-    if len(accelerators) == len(zones) == 1:
+    stages = (0, 1) if space.zero_stage == 0 and memory_presses(space) else (space.zero_stage,)
+    if len(accelerators) == len(zones) == len(stages) == 1:
         return (space,)
-    parts = [part_of(space, names, places) for names, places in product(accelerators, zones)]
+    parts = [
+        part_of(space, names, places, zero_stage=stage) for names, places, stage in product(accelerators, zones, stages)
+    ]
     return tuple(part for part in parts if part.pools)
 
 
-def part_of(space: Space, accelerators: Collection[str], zones: Collection[str]) -> Space:
-    """Return the space over some accelerators and zones."""
+def memory_presses(space: Space) -> bool:
+    """Return whether the whole model fits on no single device.
+
+    Only then ZeRO-1 is looked at: it makes room for optimizer state, but weights must be gathered after each step.
+    """
+    for index in range(len(space.pools)):
+        if 1 in space.tp_degrees[index]:
+            table = space.table(index, 1, 1, recompute=False)
+            if table.memory_bytes(0, table.layers, in_flight=1, replicas=2) <= table.limit_bytes:
+                return False
+    return bool(space.pools)
+
+
+def part_of(
+    space: Space, accelerators: Collection[str], zones: Collection[str], *, zero_stage: int | None = None
+) -> Space:
+    """Return the space over some accelerators and zones, by default with its own ZeRO stage."""
     kept = [
         index
         for index, pool in enumerate(space.pools)
@@ -59,7 +77,7 @@ def part_of(space: Space, accelerators: Collection[str], zones: Collection[str])
         ),
         tp_degrees=tuple(space.tp_degrees[index] for index in kept),
         rates=tuple(space.rates[index] for index in kept),
-        zero_stage=space.zero_stage,
+        zero_stage=space.zero_stage if zero_stage is None else zero_stage,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.document import FrontierPoint, PlanDocument
 from sailor_cloud.report import text
 from sailor_cloud.report.choices import Choice, choices, usd_unit
 from sailor_cloud.report.html.svg import Markup, Scale, chart, element, label, line, number, ticks
@@ -14,6 +14,8 @@ from sailor_cloud.units import SECONDS_PER_HOUR
 WIDTH, HEIGHT = 1000.0, 400.0
 LEFT, RIGHT, TOP, BOTTOM = 76.0, 24.0, 20.0, 52.0
 LABEL_HEIGHT, LETTER = 14.0, 6.6
+# Points of the frontier are drawn up to so many times the shortest iteration.
+FRONTIER_SPAN = 12.0
 
 
 def frontier_chart(document: PlanDocument) -> Markup:
@@ -22,11 +24,13 @@ def frontier_chart(document: PlanDocument) -> Markup:
     unit, factor = _time_unit(document, found)
     xs = [choice.iteration_s * factor for choice in found]
     ys = [choice.usd for choice in found]
-    across = Scale(*_range(xs), LEFT, WIDTH - RIGHT)
-    up = Scale(*_range(ys), HEIGHT - BOTTOM, TOP)
+    nearby = _nearby(document, found)
+    across = Scale(*_range([*xs, *(point.iteration_s * factor for point in nearby)]), LEFT, WIDTH - RIGHT)
+    up = Scale(*_range([*ys, *(_usd(point) for point in nearby)]), HEIGHT - BOTTOM, TOP)
     parts = _axes(across, up, unit, usd_unit(document))
     parts += _limits(document, across, up, factor)
-    parts.append(_frontier(found, across, up, factor))
+    parts.append(_frontier(found, nearby, across, up, factor))
+    parts += [_small_point(document, point, across(point.iteration_s * factor), up(_usd(point))) for point in nearby]
     spots = [(across(x), up(y)) for x, y in zip(xs, ys, strict=True)]
     taken: list[tuple[float, float, float]] = [(x, y - 6, x) for x, y in spots]
     # The chosen plan comes first to a free place for its label, and last on the drawing, so that no other covers it.
@@ -85,9 +89,23 @@ def _limits(document: PlanDocument, across: Scale, up: Scale, factor: float) -> 
     return parts
 
 
-def _frontier(found: Sequence[Choice], across: Scale, up: Scale, factor: float) -> Markup:
+def _nearby(document: PlanDocument, found: Sequence[Choice]) -> list[FrontierPoint]:
+    """Return the points of the frontier that are not so slow that they would press the others into a corner."""
+    longest = FRONTIER_SPAN * min(choice.iteration_s for choice in found)
+    return [point for point in document.frontier if point.iteration_s <= longest]
+
+
+def _usd(point: FrontierPoint) -> float:
+    return point.usd_per_iteration if point.total_usd is None else point.total_usd
+
+
+def _frontier(
+    found: Sequence[Choice], nearby: Sequence[FrontierPoint], across: Scale, up: Scale, factor: float
+) -> Markup:
     """Return the steps through the plans that no other beats in both time and money."""
     best = sorted((choice.iteration_s, choice.usd) for choice in found if choice.efficient)
+    if nearby:
+        best = sorted((point.iteration_s, _usd(point)) for point in nearby)
     path, before = "", 0.0
     for place, (seconds, usd) in enumerate(best):
         x, y = across(seconds * factor), up(usd)
@@ -107,6 +125,18 @@ def _point(document: PlanDocument, choice: Choice, x: float, y: float) -> Markup
         data_tip=_tip(document, choice),
         tabindex=0,
     )
+
+
+def _small_point(document: PlanDocument, point: FrontierPoint, x: float, y: float) -> Markup:
+    devices = " + ".join(f"{count} {name}" for name, count in point.devices.items())
+    tip = "\n".join(
+        [
+            f"{devices} in {', '.join(point.zones)}",
+            f"iteration {text.seconds(point.iteration_s)}",
+            f"{text.usd(_usd(point))} {usd_unit(document)}, {text.usd(point.usd_per_hour)} USD/h",
+        ]
+    )
+    return element("circle", cx=x, cy=y, r=4, class_="point efficient", data_tip=tip, tabindex=0)
 
 
 def _tip(document: PlanDocument, choice: Choice) -> str:

@@ -1,0 +1,115 @@
+"""Turns the result of a search into a PlanDocument."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sailor_cloud.model.document import (
+    SCHEMA_VERSION,
+    Alternative,
+    FrontierPoint,
+    Infeasibility,
+    Inputs,
+    Objective,
+    PlanDocument,
+    Rejected,
+    Search,
+    Status,
+)
+from sailor_cloud.model.job import Goal, Job
+from sailor_cloud.planner.answer import OPTIMAL_GAP, Answer
+from sailor_cloud.planner.draft import to_plan
+from sailor_cloud.planner.goals import Figure, Target
+from sailor_cloud.planner.lifetime import ttl_s
+from sailor_cloud.planner.solving import Chosen
+from sailor_cloud.planner.space import Space
+from sailor_cloud.simulator import Scenario
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a document tells beside the plan. `cut_short`: the search was ended by the clock."""
+
+    rejected: tuple[Rejected, ...]
+    alternatives: tuple[Alternative, ...] = ()
+    frontier: tuple[FrontierPoint, ...] = ()
+    cut_short: bool = False
+
+
+def plan_document(
+    space: Space, target: Target, chosen: Chosen, answer: Answer, around: Surroundings, seconds: float
+) -> PlanDocument:
+    """Return the document of a plan with its proof."""
+    scenario, evaluation = space.scenario, chosen.evaluation
+    plan = to_plan(space, chosen.draft)
+    value = chosen.draft.figures[target.goal]
+    gap = None if answer.bound is None else max(0.0, value - answer.bound) / value
+    proven = gap is not None and gap <= OPTIMAL_GAP and not around.cut_short
+    offers = {node.offer for node in plan.nodes}
+    return PlanDocument(
+        schema_version=SCHEMA_VERSION,
+        status=Status.OPTIMAL if proven else Status.FEASIBLE,
+        created_at=scenario.as_of,
+        as_of=scenario.as_of,
+        job=scenario.job,
+        inputs=Inputs(
+            offers=tuple(scenario.offers[offer] for offer in sorted(offers)),
+            links=evaluation.links,
+            compute_profiles=evaluation.profiles,
+        ),
+        objective=_objective(scenario.job, target, value),
+        constraints=scenario.job.constraints,
+        optimality_gap=gap,
+        bound=None if answer.bound is None else _shown(scenario.job, answer.bound),
+        search=Search(seconds=seconds, columns=answer.columns, nodes=answer.nodes),
+        plan=plan,
+        prediction=evaluation.prediction,
+        cost=evaluation.cost,
+        ttl_s=ttl_s(scenario.job.constraints, evaluation.cost),
+        infeasibility=None,
+        alternatives=around.alternatives,
+        rejected=around.rejected,
+        frontier=around.frontier,
+    )
+
+
+def infeasible_document(
+    scenario: Scenario, why: Infeasibility, rejected: tuple[Rejected, ...], answer: Answer, seconds: float
+) -> PlanDocument:
+    """Return the document of a job without a plan."""
+    return PlanDocument(
+        schema_version=SCHEMA_VERSION,
+        status=Status.INFEASIBLE,
+        created_at=scenario.as_of,
+        as_of=scenario.as_of,
+        job=scenario.job,
+        inputs=Inputs(offers=(), links=(), compute_profiles=()),
+        objective=None,
+        constraints=scenario.job.constraints,
+        optimality_gap=None,
+        bound=None,
+        search=Search(seconds=seconds, columns=answer.columns, nodes=answer.nodes),
+        plan=None,
+        prediction=None,
+        cost=None,
+        ttl_s=None,
+        infeasibility=why,
+        alternatives=(),
+        rejected=rejected,
+    )
+
+
+def _objective(job: Job, target: Target, value: float) -> Objective:
+    units = {
+        Figure.ITERATION_S: "s",
+        Figure.DURATION_S: "s",
+        Figure.TOTAL_USD: "USD",
+        Figure.USD_PER_ITERATION: "USD/iteration",
+    }
+    unit = "iterations/s" if job.goal is Goal.MAXIMIZE_THROUGHPUT else units[target.goal]
+    return Objective(goal=job.goal, value=_shown(job, value), unit=unit)
+
+
+def _shown(job: Job, figure: float) -> float:
+    """Return a minimised figure as the goal counts it: seconds of an iteration as iterations per second."""
+    return 1.0 / figure if job.goal is Goal.MAXIMIZE_THROUGHPUT else figure

@@ -1,0 +1,159 @@
+"""Why the plan is what it is: where its time goes, which limits hold it back, and what was ruled out by what."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.planner.search import Problem
+from sailor_cloud.planner.shadow import Gain
+from sailor_cloud.planner.space import Seat, Space
+from sailor_cloud.units import GIB
+
+
+class Ground(StrEnum):
+    """What ruled something out."""
+
+    PRECISION = "precision"
+    PRICE = "price missing"
+    PROFILE = "profile missing"
+    QUOTA = "quota"
+    MEMORY = "memory"
+    BANDWIDTH = "bandwidth"
+    TORCH = "torch"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuledOut:
+    what: str
+    why: str
+    ground: Ground
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Why a plan is what it is. `gains`: what more devices, money, time or zones would bring, each searched for."""
+
+    job: str
+    feasible: bool
+    verdict: str
+    reasons: tuple[str, ...]
+    ruled_out: tuple[RuledOut, ...]
+    gains: tuple[Gain, ...]
+
+
+def reasons(document: PlanDocument) -> tuple[str, ...]:
+    """Return where the time of an iteration goes, which limits are used up, and what other spaces would give."""
+    if document.prediction is None or document.cost is None or document.plan is None:
+        return () if document.infeasibility is None else (document.infeasibility.message,)
+    waits = document.prediction.waits
+    parts = {
+        "computing": waits.compute_s,
+        "tensors between stages": waits.transfer_s,
+        "waiting in the pipeline": waits.bubble_s,
+        "gradient sums": waits.sync_s,
+    }
+    total = sum(parts.values())
+    shares = ", ".join(f"{100 * seconds / total:.0f} % {name}" for name, seconds in parts.items())
+    lines = [f"the busiest stage spends {shares}", *_used_up(document)]
+    for other in document.alternatives:
+        slower = other.iteration_s / document.prediction.iteration_s_replay - 1.0
+        pace = f"{abs(100 * slower):.0f} % {'slower' if slower >= 0 else 'faster'}"
+        lines.append(f"{other.label}: {pace}{_dearer(document, other.total_usd)}")
+    return tuple(lines)
+
+
+def ruled_out(problem: Problem, document: PlanDocument) -> tuple[RuledOut, ...]:
+    """Return what was ruled out before the search, what memory rules out, and the zones that the plan leaves aside."""
+    found = [RuledOut(what=row.what, why=row.why, ground=_ground(row.why)) for row in document.rejected]
+    return (*found, *_by_memory(problem.space), *_by_bandwidth(problem.space, document))
+
+
+def _used_up(document: PlanDocument) -> list[str]:
+    assert document.plan is not None
+    assert document.cost is not None
+    assert document.prediction is not None
+    lines = []
+    offers = {offer.id: offer for offer in document.inputs.offers}
+    bought: Counter[tuple[str, str]] = Counter()
+    for node in document.plan.nodes:
+        bought[offers[node.offer].accelerator, offers[node.offer].zone] += node.devices
+    for resource in document.job.resources:
+        for name, most in sorted(resource.accelerators.items()):
+            for zone in resource.zones:
+                count = bought.get((name, zone), 0)
+                if count:
+                    state = "all" if count == most else f"{count}"
+                    lines.append(f"{name} in {zone}: {state} of {most} bought")
+    limits = document.constraints
+    if limits.budget_usd is not None and document.cost.total_usd is not None:
+        share = document.cost.total_usd / limits.budget_usd
+        lines.append(f"budget: {document.cost.total_usd:.2f} of {limits.budget_usd:.2f} USD ({100 * share:.0f} %)")
+    if limits.deadline is not None and document.prediction.duration_s is not None:
+        share = document.prediction.duration_s / limits.deadline
+        lines.append(f"deadline: {document.prediction.duration_s:.0f} of {limits.deadline:.0f} s ({100 * share:.0f} %)")
+    return lines
+
+
+def _dearer(document: PlanDocument, total_usd: float | None) -> str:
+    assert document.cost is not None
+    if total_usd is None or document.cost.total_usd is None:
+        return ""
+    more = total_usd - document.cost.total_usd
+    return f", {abs(more):.2f} USD {'dearer' if more >= 0 else 'cheaper'}"
+
+
+def _ground(why: str) -> Ground:
+    marks = (
+        ("no price", Ground.PRICE),
+        ("price", Ground.PRICE),
+        ("carries", Ground.QUOTA),
+        ("quota", Ground.QUOTA),
+        ("limits", Ground.QUOTA),
+        ("capability", Ground.TORCH),
+        ("CUDA", Ground.TORCH),
+        ("it runs", Ground.PRECISION),
+        ("profile", Ground.PROFILE),
+    )
+    return next((ground for mark, ground in marks if mark in why), Ground.QUOTA)
+
+
+def _by_memory(space: Space) -> list[RuledOut]:
+    """Return, per accelerator that can't hold the whole model on one device, what that takes."""
+    found = []
+    seen: set[str] = set()
+    for index, pool in enumerate(space.pools):
+        name = pool.accelerator.name
+        if name in seen:
+            continue
+        seen.add(name)
+        table = space.table(index, 1, 1, recompute=False)
+        used = int(table.memory_bytes(0, table.layers, in_flight=1, replicas=2))
+        if used > table.limit_bytes:
+            why = (
+                f"the whole model on one device takes {used / GIB:.3g} of {table.limit_bytes / GIB:.3g} GiB, "
+                "even with one sample at a time"
+            )
+            found.append(RuledOut(what=f"{name} without stages or tp", why=why, ground=Ground.MEMORY))
+    return found
+
+
+def _by_bandwidth(space: Space, document: PlanDocument) -> list[RuledOut]:
+    """Return the zones that the plan leaves aside, with the link and the price of traffic to them."""
+    used = sorted({offer.zone for offer in document.inputs.offers})
+    if not used:
+        return []
+    first = {pool.offer.zone: index for index, pool in reversed(list(enumerate(space.pools)))}
+    found = []
+    for zone in sorted(set(first) - set(used)):
+        here, there = first[used[0]], first[zone]
+        seat = Seat(here, 1, 0)
+        near = space.link(here, here, same_node=False, pairs=seat.tp)
+        far = space.link(here, there, same_node=False, pairs=seat.tp)
+        usd = space.usd_per_byte(here, there) * 1e9
+        rates = f"{far.bandwidth_bytes_per_s / 1e9:.2f} GB/s ({near.bandwidth_bytes_per_s / 1e9:.2f} inside a zone)"
+        why = f"no better plan with it was found; traffic with {used[0]} goes at {rates} and costs {usd:.2f} USD per GB"
+        found.append(RuledOut(what=zone, why=why, ground=Ground.BANDWIDTH))
+    return found

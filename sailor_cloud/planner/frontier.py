@@ -1,0 +1,95 @@
+"""What money buys: plans over the whole range from cheap to fast, none of which another one beats in both."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from sailor_cloud.model.document import FrontierPoint
+from sailor_cloud.planner.assess import Assessor, Shape
+from sailor_cloud.planner.draft import Draft, nodes_of
+from sailor_cloud.planner.goals import Figure
+from sailor_cloud.planner.space import Space
+
+# Plans judged to fill the range, and points kept of it.
+MOST_JUDGED = 120
+MOST_POINTS = 40
+
+
+def frontier(assessor: Assessor, seeds: Sequence[Draft]) -> tuple[FrontierPoint, ...]:
+    """Return the plans that no other known one beats in time and money, fastest first.
+
+    Known are the seeds and what is left of the unbeaten ones when pipelines are taken away one by one. Figures are
+    those of the closed form.
+    """
+    known = {draft.order(): draft for draft in seeds}
+    judged = 0
+    waiting = unbeaten(known.values())
+    seen: set[tuple[Shape, ...]] = set()
+    while waiting and judged < MOST_JUDGED:
+        draft = waiting.pop(0)
+        for shapes in _smaller(draft):
+            if shapes in seen or judged == MOST_JUDGED:
+                continue
+            seen.add(shapes)
+            judged += 1
+            found = assessor.draft(shapes)
+            if found is not None:
+                known[found.order()] = found
+                waiting.append(found)
+    points = unbeaten(known.values())
+    while len(points) > MOST_POINTS:
+        points = _thinned(points)
+    return tuple(_point(assessor.space, draft) for draft in points)
+
+
+def unbeaten(drafts: Iterable[Draft]) -> list[Draft]:
+    """Return the drafts that none beats in both iteration time and money, fastest first."""
+    found: list[Draft] = []
+    for draft in sorted(drafts, key=lambda draft: (draft.figures[Figure.ITERATION_S], money(draft), draft.order())):
+        if not found or money(draft) < money(found[-1]) * (1 - 1e-9):
+            found.append(draft)
+    return found
+
+
+def money(draft: Draft) -> float:
+    """Return the USD of the run, or of an iteration where the job has no number of steps."""
+    total = draft.figures[Figure.TOTAL_USD]
+    return total if total < float("inf") else draft.figures[Figure.USD_PER_ITERATION]
+
+
+def _smaller(draft: Draft) -> list[tuple[Shape, ...]]:
+    """Return the draft without one pipeline, once for each kind of pipeline; the last of each kind goes."""
+    shapes = [Shape(slots=part.slots, cut=part.cut, microbatch_size=part.microbatch_size) for part in draft.pipelines]
+    if len(shapes) < 2:
+        return []
+    last: dict[object, int] = {}
+    for number, shape in enumerate(shapes):
+        last[tuple((slot.pool, slot.tp) for slot in shape.slots), shape.cut, shape.microbatch_size] = number
+    return [tuple(shapes[:number] + shapes[number + 1 :]) for number in sorted(last.values())]
+
+
+def _thinned(points: list[Draft]) -> list[Draft]:
+    """Return the points without the one whose neighbours in time are nearest; the ends stay."""
+    times = [draft.figures[Figure.ITERATION_S] for draft in points]
+    gaps = [times[at + 1] / times[at - 1] for at in range(1, len(times) - 1)]
+    drop = 1 + gaps.index(min(gaps))
+    return points[:drop] + points[drop + 1 :]
+
+
+def _point(space: Space, draft: Draft) -> FrontierPoint:
+    devices: Counter[str] = Counter()
+    zones: set[str] = set()
+    for pool, count in nodes_of(tuple(part.slots for part in draft.pipelines)).items():
+        devices[space.pools[pool].accelerator.name] += count * space.pools[pool].devices
+        zones.add(space.pools[pool].offer.zone)
+    figures, steps = draft.figures, space.scenario.job.training.steps
+    return FrontierPoint(
+        iteration_s=figures[Figure.ITERATION_S],
+        throughput_iterations_per_s=1.0 / figures[Figure.ITERATION_S],
+        usd_per_hour=figures[Figure.USD_PER_HOUR],
+        usd_per_iteration=figures[Figure.USD_PER_ITERATION],
+        total_usd=None if steps is None else figures[Figure.TOTAL_USD],
+        devices=dict(sorted(devices.items())),
+        zones=tuple(sorted(zones)),
+    )

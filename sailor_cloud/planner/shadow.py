@@ -1,0 +1,126 @@
+"""What a little more of something would bring: the job searched again with one limit loosened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from sailor_cloud.catalog import Catalog
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job import Goal, Job
+
+# Gains below this share are called nothing: the search itself may miss as much.
+WORTH_TELLING = 1e-3
+_LOOSER = 1.1
+
+# The share of a constraint's value by which it is loosened, and its name in words.
+_LIMITS = {
+    "budget_usd": "10 % more budget",
+    "deadline": "10 % more time until the deadline",
+    "max_usd_per_hour": "10 % more USD per hour",
+    "max_usd_per_iteration": "10 % more USD per iteration",
+    "min_throughput": "10 % less throughput asked for",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gain:
+    """What a change brings: the goal's value before and after it (larger is better for throughput only).
+
+    `after` is None where the changed job was infeasible all the same; `text` says it in words.
+    """
+
+    change: str
+    before: float | None
+    after: float | None
+    unit: str
+    text: str
+
+
+def gains(
+    job: Job, document: PlanDocument, catalog: Catalog, search: Callable[[Job], PlanDocument]
+) -> tuple[Gain, ...]:
+    """Return what more of each thing would bring, in the order of the job file."""
+    found = []
+    for change, changed in _changes(job, document, catalog):
+        found.append(_gain(change, document, search(changed)))
+    return tuple(found)
+
+
+def _changes(job: Job, document: PlanDocument, catalog: Catalog) -> Iterator[tuple[str, Job]]:
+    for name in sorted({name for resource in job.resources for name in resource.accelerators}):
+        more = _node_devices(job, document, catalog, name)
+        resources = tuple(
+            resource.model_copy(
+                update={"accelerators": {**resource.accelerators, name: resource.accelerators[name] + more}}
+            )
+            if name in resource.accelerators
+            else resource
+            for resource in job.resources
+        )
+        yield f"{more} more {name} per zone", job.model_copy(update={"resources": resources})
+    for name, words in _LIMITS.items():
+        value = getattr(job.constraints, name)
+        if value is not None:
+            looser = value / _LOOSER if name == "min_throughput" else value * _LOOSER
+            constraints = job.constraints.model_copy(update={name: looser})
+            yield words, job.model_copy(update={"constraints": constraints})
+    if job.constraints.max_nodes is not None:
+        constraints = job.constraints.model_copy(update={"max_nodes": job.constraints.max_nodes + 1})
+        yield "one more node", job.model_copy(update={"constraints": constraints})
+    zone = _next_zone(job, catalog)
+    if zone is not None:
+        number, name = zone
+        resource = job.resources[number]
+        wider = resource.model_copy(update={"zones": (*resource.zones, name)})
+        resources = (*job.resources[:number], wider, *job.resources[number + 1 :])
+        yield f"zone {name} as well", job.model_copy(update={"resources": resources})
+
+
+def _node_devices(job: Job, document: PlanDocument, catalog: Catalog, name: str) -> int:
+    """Return the devices of the smallest node of an accelerator that the plan uses, or that is sold."""
+    used = [offer.accelerator_count for offer in document.inputs.offers if offer.accelerator == name]
+    if used:
+        return min(used)
+    sold = [
+        offer.accelerator_count
+        for resource in job.resources
+        if name in resource.accelerators
+        for offer in catalog.offers(provider=resource.provider, zones=resource.zones, accelerators=(name,))
+    ]
+    return min(sold, default=1)
+
+
+def _next_zone(job: Job, catalog: Catalog) -> tuple[int, str] | None:
+    """Return the entry of the job and the first zone it could be widened to: of its own regions before others."""
+    for number, resource in enumerate(job.resources):
+        regions = {catalog.region_of(zone) for zone in resource.zones}
+        sold = {
+            offer.zone: offer.region
+            for offer in catalog.offers(
+                provider=resource.provider, accelerators=tuple(resource.accelerators), markets=resource.markets
+            )
+            if offer.zone not in resource.zones
+        }
+        if sold:
+            return number, min(sold, key=lambda zone: (sold[zone] not in regions, zone))
+    return None
+
+
+def _gain(change: str, before: PlanDocument, after: PlanDocument) -> Gain:
+    old = None if before.objective is None else before.objective.value
+    new = None if after.objective is None else after.objective.value
+    objective = before.objective or after.objective
+    unit = "" if objective is None else objective.unit
+    if new is None:
+        text = "still no plan"
+    elif old is None:
+        text = f"a plan with {new:.4g} {unit}"
+    else:
+        larger_is_better = before.job.goal is Goal.MAXIMIZE_THROUGHPUT
+        share = new / old - 1.0 if larger_is_better else 1.0 - new / old
+        text = (
+            "nothing" if share < WORTH_TELLING else f"{new:.4g} {unit} instead of {old:.4g}: {100 * share:.1f} % better"
+        )
+        new = old if share < WORTH_TELLING else new
+    return Gain(change=change, before=old, after=new, unit=unit, text=text)

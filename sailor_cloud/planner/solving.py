@@ -1,0 +1,154 @@
+"""Searches a space for a target, and checks what was found under the replay."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sailor_cloud.planner import exhaustive
+from sailor_cloud.planner.answer import Answer
+from sailor_cloud.planner.draft import Draft, in_space, to_plan
+from sailor_cloud.planner.effort import NORMAL, Effort
+from sailor_cloud.planner.goals import Figure, Target
+from sailor_cloud.planner.mixing import mix
+from sailor_cloud.planner.space import Space
+from sailor_cloud.planner.variants import Restriction, variants
+from sailor_cloud.simulator import Evaluation, evaluate
+
+Floats = NDArray[np.float64]
+
+# Drafts kept for the check under the replay; the best one that keeps the constraints there is the answer.
+KEPT_DRAFTS = 16
+# Searches with limits tightened by the replay's excess, and how much more than the excess they are tightened.
+REPEATS = 3
+TIGHTER = 1.0005
+
+_EVEN = frozenset({Restriction.EVEN_BATCHES, Restriction.EVEN_LAYERS})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """A draft that keeps the limits under the replay, too."""
+
+    draft: Draft
+    evaluation: Evaluation
+
+
+def solve(space: Space, target: Target, restrictions: Collection[Restriction] = (), effort: Effort = NORMAL) -> Answer:
+    """Return the best drafts for a target over the parts of a space; a draft stands in the space that it names."""
+    if _EVEN & set(restrictions):
+        from sailor_cloud.planner.even import even_answer
+
+        return even_answer(space, target, restrictions)
+    answers = [(part, _solve_part(part, target, effort)) for part in variants(space, restrictions)]
+    if len(answers) == 1 and answers[0][0] is space:
+        return answers[0][1]
+    drafts = [in_space(draft, part, space) for part, answer in answers for draft in answer.drafts]
+    bounds = [answer.bound for _, answer in answers]
+    return Answer(
+        drafts=tuple(sorted(drafts, key=Draft.order)[:KEPT_DRAFTS]),
+        bound=min((bound for bound in bounds if bound is not None), default=None),
+        columns=sum(answer.columns for _, answer in answers),
+        nodes=sum(answer.nodes for _, answer in answers),
+        others=tuple(in_space(draft, part, space) for part, answer in answers for draft in answer.others),
+        exhausted=all(answer.exhausted for _, answer in answers),
+    )
+
+
+def _solve_part(space: Space, target: Target, effort: Effort) -> Answer:
+    """Solve by going through all plans where they are few, else by mixing pipelines."""
+    layouts = exhaustive.small_layouts(space)
+    if layouts is None:
+        return mix(space, target, keep=KEPT_DRAFTS, effort=effort)
+    found = exhaustive.exhaust(space, target, layouts, keep=KEPT_DRAFTS)
+    best = found.drafts[0].figures[target.goal] if found.drafts else None
+    return Answer(
+        drafts=found.drafts,
+        bound=best,
+        columns=found.plans,
+        nodes=len(layouts),
+        others=(*found.drafts, *found.others),
+        exhausted=True,
+    )
+
+
+@dataclass(slots=True)
+class Searched:
+    """Searches already made, since reasons for infeasibility ask for the same ones again."""
+
+    restrictions: frozenset[Restriction] = frozenset()
+    effort: Effort = NORMAL
+    known: list[tuple[Space, Target, Answer]] = field(default_factory=list)
+
+    def answer(self, space: Space, target: Target) -> Answer:
+        """Return the answer by the closed form."""
+        for known_space, known_target, answer in self.known:
+            if known_space is space and known_target == target:
+                return answer
+        self.known.append((space, target, solve(space, target, self.restrictions, self.effort)))
+        return self.known[-1][2]
+
+    def best(self, space: Space, target: Target) -> tuple[Answer, Chosen | None]:
+        """Return the answer by the closed form, and the best plan that keeps the limits under the replay, too.
+
+        Where none of the best drafts does, limits are tightened by what the replay missed them and the search is
+        repeated; at last the plans that are best by the limits' own figures are tried.
+        """
+        answer = self.answer(space, target)
+        tightened, drafts = target, answer.drafts
+        chosen = first_that_holds(space, target, drafts)
+        for _ in range(REPEATS):
+            if chosen is not None or not drafts:
+                break
+            tightened = _tightened(target, tightened, drafts[0], evaluate(to_plan(space, drafts[0]), space.scenario))
+            drafts = self.answer(space, tightened).drafts
+            chosen = first_that_holds(space, target, drafts)
+        for limit in target.limits:
+            others = replace(target.without(limit.name), goal=limit.figure)
+            least = [] if chosen is not None else self.answer(space, others).drafts
+            chosen = chosen or first_that_holds(space, target, least)
+            if chosen is not None or (least and least[0].figures[limit.figure] > limit.at_most):
+                break
+        return answer, chosen
+
+    def reachable(self, space: Space, target: Target) -> float | None:
+        """Return the goal's figure of the best plan under the replay, or None if there is no plan."""
+        _, chosen = self.best(space, target)
+        return None if chosen is None else float(replayed(chosen.draft, chosen.evaluation)[target.goal])
+
+
+def first_that_holds(space: Space, target: Target, drafts: Sequence[Draft]) -> Chosen | None:
+    """Return the best draft whose plan keeps the constraints under the replay, too."""
+    for draft in drafts:
+        evaluation = evaluate(to_plan(space, draft), space.scenario)
+        if evaluation.fits and target.feasible(replayed(draft, evaluation)).all():
+            return Chosen(draft=draft, evaluation=evaluation)
+    return None
+
+
+def replayed(draft: Draft, evaluation: Evaluation) -> dict[Figure, Floats]:
+    """Return the figures of a plan by the replay and the whole bill."""
+    prediction, cost = evaluation.prediction, evaluation.cost
+    figures = {
+        Figure.ITERATION_S: prediction.iteration_s_replay,
+        Figure.DURATION_S: math.inf if prediction.duration_s is None else prediction.duration_s,
+        Figure.TOTAL_USD: math.inf if cost.total_usd is None else cost.total_usd,
+        Figure.USD_PER_ITERATION: cost.usd_per_iteration,
+        Figure.USD_PER_HOUR: cost.usd_per_hour,
+        Figure.NODES: draft.figures[Figure.NODES],
+    }
+    return {figure: np.array(value) for figure, value in figures.items()}
+
+
+def _tightened(target: Target, before: Target, draft: Draft, evaluation: Evaluation) -> Target:
+    """Return the target with each limit as much lower as the replay's figure of a draft is higher."""
+    figures = replayed(draft, evaluation)
+    limits = []
+    for limit, last in zip(target.limits, before.limits, strict=True):
+        excess = float(figures[limit.figure]) / draft.figures[limit.figure]
+        limits.append(replace(last, at_most=min(last.at_most, limit.at_most / max(1.0, excess * TIGHTER))))
+    return replace(target, limits=tuple(limits))

@@ -1,0 +1,152 @@
+"""Laws of the search, on random small cases."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+
+from factories.planning import make_space, plan, tiny_job
+from sailor_cloud.model.document import Status
+from sailor_cloud.planner.assess import Assessor, Shape, share_batch
+from sailor_cloud.planner.chains import Lanes, cheapest_chains
+from sailor_cloud.planner.exhaustive import exhaust, small_layouts
+from sailor_cloud.planner.fixed_cut import chains_over
+from sailor_cloud.planner.frontier import frontier, money
+from sailor_cloud.planner.goals import Figure, target_of
+from sailor_cloud.planner.kinds import Kinds
+from sailor_cloud.planner.mixing import mix
+from sailor_cloud.planner.programme import integer, linear
+
+GOALS = ("maximize-throughput", "minimize-cost", "minimize-time")
+
+
+def least_seconds(batch, sizes, paces):
+    """The least time in which microbatches can make up the batch exactly, by trying all counts."""
+    best = None
+    for counts in product(*(range(1, batch // size + 1) for size in sizes)):
+        if sum(size * count for size, count in zip(sizes, counts, strict=True)) == batch:
+            seconds = max((count - 1) * b + fill for count, (b, fill) in zip(counts, paces, strict=True))
+            best = seconds if best is None else min(best, seconds)
+    return best
+
+
+def test_shared_batches_are_exact_and_take_the_least_time_where_sizes_are_equal():
+    dice = random.Random(1)
+    for _ in range(3000):
+        parts = dice.randint(1, 3)
+        sizes = [dice.choice((1, 1, 2))] * parts
+        batch = dice.randint(sum(sizes), 12)
+        paces = [(b := dice.uniform(0.1, 1.0), b * dice.uniform(1.0, 4.0)) for _ in range(parts)]
+        counts = share_batch(batch, sizes, paces)
+        least = least_seconds(batch, sizes, paces)
+        assert (counts is None) == (least is None)
+        if counts is not None:
+            assert sum(size * count for size, count in zip(sizes, counts, strict=True)) == batch
+            taken = max((count - 1) * b + fill for count, (b, fill) in zip(counts, paces, strict=True))
+            assert taken == pytest.approx(least, rel=1e-9)
+
+
+def test_chains_over_a_fixed_cut_are_those_of_the_general_programme():
+    dice = random.Random(2)
+    space = make_space(tiny_job(blocks=4, hidden=64, accelerators={"CPU-fast": 2, "CPU-slow": 1}))
+    kinds = Kinds.of(space)
+    layers, rows = space.layers, len(space.candidates.rows)
+    for _ in range(100):
+        stages = dice.randint(1, layers)
+        cut = (0, *sorted(dice.sample(range(1, layers), stages - 1)), layers)
+        times = kinds.times(dice.choice((1, 2)))
+        bottleneck = np.array([dice.uniform(0.5, 3.0) * times.compute_s[0, :, 0, 1].max() for _ in range(6)])
+        price = np.array([[dice.uniform(0.1, 1.0) for _ in range(6)] for _ in range(rows)])
+        lanes = Lanes(bottleneck_s=bottleneck, fill_price=0.3 / bottleneck, device_price=price)
+        allowed = np.zeros((len(kinds), layers + 1, layers + 1), dtype=bool)
+        for first, end in pairwise(cut):
+            allowed[:, first, end] = True
+        wanted = {chain for chain in cheapest_chains(kinds, times, allowed, lanes).chains if chain is not None}
+        assert set(chains_over(kinds, times, cut, lanes)) == wanted
+
+
+def test_programmes_agree_with_going_through_all_whole_solutions():
+    dice = random.Random(3)
+    for _ in range(60):
+        cost = np.array([dice.uniform(-3, 1) for _ in range(3)])
+        rows = np.array([[dice.uniform(0.6, 2) for _ in range(3)] for _ in range(2)])
+        limits = np.array([dice.uniform(1, 4) for _ in range(2)])
+        points = [np.array(point) for point in product(range(8), repeat=3) if (rows @ point <= limits + 1e-9).all()]
+        best = min(float(cost @ point) for point in points)
+        whole = integer(cost, rows, np.full(2, -np.inf), limits, nodes=1000, gap=0.0)
+        relaxed = linear(cost, rows, limits)
+        assert float(cost @ whole) == pytest.approx(best, abs=1e-6)
+        assert relaxed.cost <= best + 1e-9
+        assert relaxed.cost == pytest.approx(-float(relaxed.prices @ limits), abs=1e-6)
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_no_plan_at_all_beats_the_bound_and_the_search_by_columns_beats_no_bound(number):
+    dice = random.Random(100 + number)
+    job = tiny_job(
+        blocks=dice.randint(1, 3),
+        batch=dice.randint(2, 5),
+        hidden=dice.choice((32, 64)),
+        accelerators=dice.choice(({"CPU-fast": 1}, {"CPU-slow": 2}, {"CPU-fast": 1, "CPU-slow": 1})),
+        goal=dice.choice(GOALS),
+    )
+    space, target = make_space(job), target_of(job)
+    every = exhaust(space, target, small_layouts(space), keep=1)
+    exact = every.drafts[0].figures[target.goal]
+    answer = mix(space, target, keep=1)
+    assert answer.bound <= exact * (1 + 1e-9)
+    assert answer.drafts[0].figures[target.goal] >= exact * (1 - 1e-9)
+    best = min(draft.figures[target.goal] for draft in every.others)
+    assert best >= exact * (1 - 1e-9)
+
+
+def test_a_bigger_budget_quota_or_set_of_zones_never_gives_a_worse_plan():
+    size = {"blocks": 2, "batch": 4, "hidden": 64}
+    needed = plan(tiny_job(**size, goal="minimize-cost")).cost.total_usd
+    budgets = [plan(tiny_job(**size, constraints={"budget_usd": needed * share})) for share in (1.02, 1.3, 2.0, 10.0)]
+    wider = [plan(tiny_job(**size, zones=zones)) for zones in (("local-a",), ("local-a", "local-b"))]
+    more = [plan(tiny_job(**size, zones=("local-a",), accelerators={"CPU-fast": count})) for count in (1, 2, 3)]
+    for row in (budgets, wider, more):
+        assert all(document.status is Status.OPTIMAL for document in row)
+        values = [document.objective.value for document in row]
+        assert values == sorted(values)
+
+
+def test_the_frontier_has_no_point_that_another_one_beats():
+    job = tiny_job(blocks=2, batch=6, accelerators={"CPU-fast": 2, "CPU-slow": 1}, zones=("local-a",))
+    space, target = make_space(job), target_of(job)
+    every = exhaust(space, target, small_layouts(space), keep=1)
+    points = frontier(Assessor(space, target), every.others)
+    assert len(points) > 2
+    for faster, slower in pairwise(points):
+        assert faster.iteration_s < slower.iteration_s
+        assert faster.total_usd > slower.total_usd
+    fastest = min(draft.figures[Figure.ITERATION_S] for draft in every.others)
+    cheapest = min(money(draft) for draft in every.others)
+    assert points[0].iteration_s == pytest.approx(fastest)
+    assert points[-1].total_usd == pytest.approx(cheapest)
+
+
+def test_a_refined_plan_is_better_and_stands_on_the_same_nodes():
+    from sailor_cloud.planner.refine import refined
+
+    space = make_space(tiny_job(blocks=4, hidden=64, accelerators={"CPU-fast": 2}, zones=("local-a",)))
+    assessor = Assessor(space, target_of(space.scenario.job))
+    start = exhaust(space, assessor.target, small_layouts(space), keep=1).drafts[0]
+    lopsided = [
+        Shape(slots=part.slots, cut=(0, 1, space.layers), microbatch_size=1)
+        for part in start.pipelines
+        if len(part.slots) == 2
+    ]
+    if not lopsided:
+        first, second = (start.pipelines[0].slots[0], start.pipelines[-1].slots[0])
+        lopsided = [Shape(slots=(first, second), cut=(0, 1, space.layers), microbatch_size=1)]
+    draft = assessor.draft(lopsided)
+    steps = refined(assessor, draft, lambda _: True)
+    assert steps[-1].figures[Figure.ITERATION_S] < draft.figures[Figure.ITERATION_S]
+    assert {slot for part in steps[-1].pipelines for slot in part.slots} == {
+        slot for part in draft.pipelines for slot in part.slots
+    }
