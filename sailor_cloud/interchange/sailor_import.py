@@ -43,21 +43,8 @@ def import_artifact(source: Path, out: Path, *, precision: Precision, as_of: dat
     """
     if not (source / "simulator_profiles.json").is_file():
         raise RequestError(f"{source} holds no simulator_profiles.json; give the folder with the artifact's data files")
-    times = _read(source / "simulator_profiles.json")
-    day = as_of.isoformat()
-    origin = f"Sailor artifact, {source.name}"
-    profiles = read_profiles(times, _read(source / "llm_info.json"))
-    known = catalog.load()
-    parts = {name: known.accelerator(name) for name in profiles.layers if name in known.accelerator_names()}
-    accelerators = write_profiles(
-        out / PROFILES,
-        profiles,
-        parts,
-        precision=precision,
-        as_of=day,
-        source=origin,
-    )
-    costs = _read(source / "communication_cost.json")
+    day, origin = as_of.isoformat(), f"Sailor artifact, {source.name}"
+    accelerators, tf32 = _write_profiles(source, out / PROFILES, precision=precision, as_of=day, origin=origin)
     curves = write_curves(
         out / NETWORK / "curves.csv",
         _read(source / "multizone_bandwidths_het.json"),
@@ -65,34 +52,36 @@ def import_artifact(source: Path, out: Path, *, precision: Precision, as_of: dat
         as_of=day,
         source=origin,
     )
-    write_egress(out / PRICING / "egress.csv", costs, as_of=day, source=origin)
-    configs = source / "configs"
-    unpriced = write_offers(
-        out / PRICING / "offers" / "sailor.csv",
-        costs,
-        _read(configs / "basic_cluster_config.json"),
-        as_of=day,
-        source=origin,
-    )
-    trainings = [_read(path) for path in sorted(configs.glob("training_config_*.json"))]
+    unpriced = _write_prices(source, out / PRICING, as_of=day, origin=origin)
+    trainings = [_read(path) for path in sorted((source / "configs").glob("training_config_*.json"))]
     jobs = write_jobs(
         out / JOBS,
-        sorted(configs.glob("gpu_trace_*.csv")),
+        sorted((source / "configs").glob("gpu_trace_*.csv")),
         {training["model"]: training["global_batch_size"] for training in trainings},
         precision,
     )
-    return Imported(
-        folder=out,
-        accelerators=accelerators,
-        curves=curves,
-        jobs=jobs,
-        tf32=tuple(
-            name
-            for name, part in parts.items()
-            if precision is Precision.FP32 and with_tf32(profiles.layers[name], part)
-        ),
-        unpriced=tuple(sorted(our_accelerator(name) for name in unpriced)),
-    )
+    return Imported(folder=out, accelerators=accelerators, curves=curves, jobs=jobs, tf32=tf32, unpriced=unpriced)
+
+
+def _write_profiles(
+    source: Path, folder: Path, *, precision: Precision, as_of: str, origin: str
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Write the compute profiles; return the accelerators, and those with models that ran in TF32."""
+    profiles = read_profiles(_read(source / "simulator_profiles.json"), _read(source / "llm_info.json"))
+    known = catalog.load()
+    parts = {name: known.accelerator(name) for name in profiles.layers if name in known.accelerator_names()}
+    written = write_profiles(folder, profiles, parts, precision=precision, as_of=as_of, source=origin)
+    fast = [name for name, part in parts.items() if with_tf32(profiles.layers[name], part)]
+    return written, tuple(fast) if precision is Precision.FP32 else ()
+
+
+def _write_prices(source: Path, folder: Path, *, as_of: str, origin: str) -> tuple[str, ...]:
+    """Write egress prices and offers; return the accelerators without a price."""
+    costs = _read(source / "communication_cost.json")
+    write_egress(folder / "egress.csv", costs, as_of=as_of, source=origin)
+    nodes = _read(source / "configs" / "basic_cluster_config.json")
+    unpriced = write_offers(folder / "offers" / "sailor.csv", costs, nodes, as_of=as_of, source=origin)
+    return tuple(sorted(our_accelerator(name) for name in unpriced))
 
 
 def _read(path: Path) -> Any:

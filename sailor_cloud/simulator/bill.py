@@ -13,6 +13,7 @@ from sailor_cloud.model.offer import Offer, Provider
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.simulator import money
 from sailor_cloud.simulator.checkpoints import CHECKPOINT_BYTES_PER_PARAMETER, checkpoint_lines
+from sailor_cloud.simulator.cost_lines import cost_line
 from sailor_cloud.simulator.layout import Layout
 from sailor_cloud.simulator.sync import Traffic
 from sailor_cloud.units import GB, SECONDS_PER_HOUR
@@ -159,17 +160,14 @@ def _service_lines(layout: Layout, paid: Hours) -> list[CostLine]:
     for price, per_hour, count in entries:
         disk = price.service is Service.DISK_BALANCED
         lines.append(
-            CostLine(
-                kind=CostKind.DISK if disk else CostKind.ADDRESS,
-                what=f"{count} x {price.service}" + (f" of {money.BOOT_DISK_GIB:.0f} GiB" if disk else ""),
-                quantity=count * span,
+            cost_line(
+                CostKind.DISK if disk else CostKind.ADDRESS,
+                f"{count} x {price.service}" + (f" of {money.BOOT_DISK_GIB:.0f} GiB" if disk else ""),
+                price,
+                expected=count * span,
+                worst=count * worst_span,
                 unit="hour",
                 usd_per_unit=per_hour,
-                usd=count * span * per_hour,
-                worst_usd=count * worst_span * per_hour,
-                price_source=price.source,
-                price_as_of=price.as_of_from,
-                stale=False,
             )
         )
     return sorted(lines, key=lambda line: (list(CostKind).index(line.kind), line.what))
@@ -189,22 +187,10 @@ def _gateways(layout: Layout) -> list[tuple[ServicePrice, float]]:
 def _egress_lines(layout: Layout, traffic: Traffic, iterations: float) -> list[CostLine]:
     lines = []
     for (src, dst), nbytes in traffic.items():
+        moved = nbytes * iterations / GB
         for price in layout.scenario.network.egress(src, dst):
-            quantity = nbytes * iterations / GB
-            lines.append(
-                CostLine(
-                    kind=CostKind.EGRESS,
-                    what=f"{src} to {dst}, paid by {price.payer_zone}",
-                    quantity=quantity,
-                    unit="GB",
-                    usd_per_unit=price.usd_per_gb,
-                    usd=quantity * price.usd_per_gb,
-                    worst_usd=quantity * price.usd_per_gb,
-                    price_source=price.source,
-                    price_as_of=price.as_of_from,
-                    stale=False,
-                )
-            )
+            what = f"{src} to {dst}, paid by {price.payer_zone}"
+            lines.append(cost_line(CostKind.EGRESS, what, price, expected=moved, worst=moved))
     return lines
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sailor_cloud.catalog import Service, ServicePrice
+from sailor_cloud.catalog import Service
 from sailor_cloud.model.document import CostKind, CostLine
 from sailor_cloud.model.offer import Offer, Provider
-from sailor_cloud.network import EgressPrice
+from sailor_cloud.simulator.cost_lines import cost_line
 from sailor_cloud.simulator.layout import Layout
 from sailor_cloud.units import GB, GIB, HOURS_PER_MONTH, SECONDS_PER_HOUR
 
@@ -35,17 +35,21 @@ def checkpoint_lines(layout: Layout, *, training_hours: float, kept_hours: tuple
     storage = services.price(provider, region, Service.OBJECT_STORAGE)
     kept = job.checkpoint.keep * saved / GIB
     writes = saves * (saved / _PART_BYTES + sum(seat.tp for seat in layout.pipelines[0])) / 1000.0
-    what = f"{job.checkpoint.keep} checkpoints kept in {provider} {region}"
+    months, worst_months = (hours / HOURS_PER_MONTH for hours in kept_hours)
+    kind, what = CostKind.CHECKPOINT, f"{job.checkpoint.keep} checkpoints kept in {provider} {region}"
+    requests = services.price(provider, region, Service.OBJECT_WRITES)
     lines = [
-        _line(what, (kept * kept_hours[0] / HOURS_PER_MONTH, kept * kept_hours[1] / HOURS_PER_MONTH), storage),
-        _line("writing checkpoints", (writes, writes), services.price(provider, region, Service.OBJECT_WRITES)),
+        cost_line(kind, what, storage, expected=kept * months, worst=kept * worst_months),
+        cost_line(kind, "writing checkpoints", requests, expected=writes, worst=writes),
     ]
     catalog = layout.scenario.catalog
     for src, nbytes in sorted(sizes.items()):
         if catalog.zone(src).provider is Provider.LOCAL or catalog.region_of(src) == region:
             continue
+        moved = saves * nbytes / GB
         for price in layout.scenario.network.egress(src, zone):
-            lines.append(_traffic_line(src, region, saves * nbytes / GB, price))
+            what = f"checkpoints from {src} to {region}, paid by {price.payer_zone}"
+            lines.append(cost_line(kind, what, price, expected=moved, worst=moved))
     return lines
 
 
@@ -74,33 +78,3 @@ def _bytes_by_zone(layout: Layout) -> dict[str, float]:
         parameters = float(seat.table.parameters(seat.stage.first_layer, seat.stage.end_layer)) * seat.tp
         sizes[seat.place.zone] = sizes.get(seat.place.zone, 0.0) + parameters * CHECKPOINT_BYTES_PER_PARAMETER
     return sizes
-
-
-def _line(what: str, quantity: tuple[float, float], price: ServicePrice) -> CostLine:
-    return CostLine(
-        kind=CostKind.CHECKPOINT,
-        what=what,
-        quantity=quantity[0],
-        unit=price.unit,
-        usd_per_unit=price.usd_per_unit,
-        usd=quantity[0] * price.usd_per_unit,
-        worst_usd=quantity[1] * price.usd_per_unit,
-        price_source=price.source,
-        price_as_of=price.as_of_from,
-        stale=False,
-    )
-
-
-def _traffic_line(src: str, region: str, gigabytes: float, price: EgressPrice) -> CostLine:
-    return CostLine(
-        kind=CostKind.CHECKPOINT,
-        what=f"checkpoints from {src} to {region}, paid by {price.payer_zone}",
-        quantity=gigabytes,
-        unit="GB",
-        usd_per_unit=price.usd_per_gb,
-        usd=gigabytes * price.usd_per_gb,
-        worst_usd=gigabytes * price.usd_per_gb,
-        price_source=price.source,
-        price_as_of=price.as_of_from,
-        stale=False,
-    )

@@ -115,24 +115,29 @@ class ComputeProfiles:
         """
         entry = self.get(accelerator.name, precision, model=decoder.name)
         if entry is None:
-            return _roofline(accelerator, decoder, sequence_length, microbatch_size, tp, precision, attention)
-        seconds = {}
-        overhead = self.stack(accelerator.name).timing_overhead_s
+            if accelerator.peak_tflops(precision) is None:
+                raise ProfileMissingError(
+                    f"{accelerator.name} has neither a compute profile nor a datasheet rate for {precision}; "
+                    "choose another precision or leave it out"
+                )
+            times = roofline.roofline_times(
+                accelerator,
+                decoder,
+                sequence_length=sequence_length,
+                microbatch_size=microbatch_size,
+                tp=tp,
+                precision=precision,
+                attention=attention,
+            )
+            return _of_roofline(times, accelerator, precision)
         rows = layer_features(
             decoder, sequence_length=sequence_length, microbatch_size=microbatch_size, tp=tp, precision=precision
         )
-        seen = 0
-        for kind in LayerKind:
-            found = _find(entry, decoder, kind, sequence_length, microbatch_size, tp)
-            seen += found is not None
-            fits = entry.coefficients[kind]
-            seconds[kind] = (
-                (found.forward_s, found.backward_s)
-                if found is not None
-                else (float(rows[kind] @ fits["forward"]), float(rows[kind] @ fits["backward"]))
-            )
+        found = {kind: _find(entry, decoder, kind, sequence_length, microbatch_size, tp) for kind in LayerKind}
+        seconds = {kind: _seconds(entry, rows, kind, found[kind]) for kind in LayerKind}
+        overhead = self.stack(accelerator.name).timing_overhead_s
         costs = layer_costs(decoder, sequence_length, tp)
-        errors = (REPEAT_P50, REPEAT_P90) if seen == len(LayerKind) else (entry.error_p50, entry.error_p90)
+        errors = (REPEAT_P50, REPEAT_P90) if all(found.values()) else (entry.error_p50, entry.error_p90)
         return LayerTimes(
             # Two of a layer's three passes are on the way back.
             forward_s=_in_training(decoder, {kind: both[0] for kind, both in seconds.items()}, overhead / 3.0),
@@ -207,35 +212,23 @@ def _find(
     return next((row for row in entry.measured if row.key == key), None)
 
 
+def _seconds(
+    entry: ComputeProfile, rows: Mapping[LayerKind, Floats], kind: LayerKind, found: MeasuredLayer | None
+) -> tuple[float, float]:
+    """Return forward and backward of one kind of layer: as measured, else by the fit."""
+    if found is not None:
+        return found.forward_s, found.backward_s
+    fits = entry.coefficients[kind]
+    return float(rows[kind] @ fits["forward"]), float(rows[kind] @ fits["backward"])
+
+
 def _in_training(decoder: Decoder, seconds: dict[LayerKind, float], overhead_s: float) -> Floats:
     """Spread seconds by kind over the layers, less what timing each alone added."""
     blocks = [seconds[LayerKind.BLOCK]] * decoder.blocks
     return np.maximum(np.array([seconds[LayerKind.EMBEDDING], *blocks, seconds[LayerKind.HEAD]]) - overhead_s, 0.0)
 
 
-def _roofline(
-    accelerator: Accelerator,
-    decoder: Decoder,
-    sequence_length: int,
-    microbatch_size: int,
-    tp: int,
-    precision: Precision,
-    attention: Attention,
-) -> LayerTimes:
-    if accelerator.peak_tflops(precision) is None:
-        raise ProfileMissingError(
-            f"{accelerator.name} has neither a compute profile nor a datasheet rate for {precision}; "
-            "choose another precision or leave it out"
-        )
-    times = roofline.roofline_times(
-        accelerator,
-        decoder,
-        sequence_length=sequence_length,
-        microbatch_size=microbatch_size,
-        tp=tp,
-        precision=precision,
-        attention=attention,
-    )
+def _of_roofline(times: roofline.RooflineTimes, accelerator: Accelerator, precision: Precision) -> LayerTimes:
     figures = f"{accelerator!r} {precision}"
     return LayerTimes(
         forward_s=times.forward_s,
