@@ -100,6 +100,7 @@ def up(
             clock=clock,
             on_start=on_start,
             fallback=not no_fallback,
+            ssh_from=source,
         ),
         as_json=as_json,
     )

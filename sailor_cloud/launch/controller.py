@@ -10,24 +10,24 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from sailor_cloud.errors import LaunchError, SailorError
-from sailor_cloud.launch import fallback, nodes
+from sailor_cloud.launch import fallback, nodes, takeover
 from sailor_cloud.launch.announce import announce, how_to_go_on
 from sailor_cloud.launch.budget import BudgetGuard
 from sailor_cloud.launch.context import RunContext
 from sailor_cloud.launch.generation import End, Generation, Result
 from sailor_cloud.launch.growth import Growth
+from sailor_cloud.launch.monitor import Monitor
 from sailor_cloud.launch.names import same_shape
 from sailor_cloud.launch.notify import Notice
 from sailor_cloud.launch.options import Ending, Outcome
 from sailor_cloud.launch.price_watch import PriceWatch
-from sailor_cloud.launch.record import generations, legs, new_monitor, read_plan, write_plan
+from sailor_cloud.launch.record import generations, new_monitor, write_plan
 from sailor_cloud.launch.run_spec import build_spec, plan_hash
 from sailor_cloud.launch.spending import SpendingWatch
 from sailor_cloud.launch.stopping import Stopped
 from sailor_cloud.launch.teardown import close_books
-from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.plan import Plan
-from sailor_cloud.run.journal import Event, read
+from sailor_cloud.run.journal import Event
 
 logger = logging.getLogger(__name__)
 
@@ -122,10 +122,12 @@ class Controller:
     async def _train(self) -> Ending:
         """Run generations until the training has reached its end or can't go on."""
         context = self.context
-        generation = await self._taken_over()
-        if generation is None:
-            await fallback.obtain(context, await self._plan_to_begin_with())
+        going_on = await takeover.going_on(context)
+        if going_on is None:
+            await fallback.obtain(context, await takeover.plan_to_begin_with(context))
             generation = await self._next_generation()
+        else:
+            generation = self._followed(going_on)
         context.notifier.tell(Notice.STARTED, run=context.folder.run_id, text="training started")
         while True:
             growth = Growth(context, generation)
@@ -150,20 +152,6 @@ class Controller:
                 case End.FAILED:
                     await self._retry(result)
             generation = await self._next_generation()
-
-    async def _plan_to_begin_with(self) -> PlanDocument:
-        """Return the newest plan, or another one where an earlier controller's nodes have gone meanwhile."""
-        context = self.context
-        document = context.document
-        if not generations(context.folder):
-            return document
-        assert document.plan is not None
-        survivors = await nodes.alive(context, document)
-        if len(survivors) == len(document.plan.nodes):
-            return document
-        gone = tuple(sorted({node.id for node in document.plan.nodes} - {node.id for node in survivors}))
-        nodes.lost(context, gone, f"{len(gone)} nodes were lost while no controller was there: {', '.join(gone)}")
-        return await fallback.next_plan(context, document)
 
     async def _recover(self, result: Result) -> None:
         """Go on without nodes that are gone, under a new plan or on new nodes."""
@@ -260,35 +248,15 @@ class Controller:
             on_poll=lambda: context.observer.progress(context.progress()),
         )
 
-    async def _taken_over(self) -> Generation | None:
-        """Return the generation that an earlier controller started and that goes on, or None where there is none."""
+    def _followed(self, monitor: Monitor) -> Generation:
+        """Follow a generation that goes on without being started."""
         context = self.context
-        number = max(generations(context.folder), default=0)
-        ended = [e.data["generation"] for e in read(context.folder.journal_file) if e.event is Event.GENERATION_ENDED]
-        if number == 0 or number in ended:
-            return None
-        context.document = document = read_plan(context.folder, number)
-        assert document.plan is not None
-        running = await context.fleet.running(document)
-        context.show("connecting")
-        if running != {node.id for node in document.plan.nodes} or not await self._reconnected(document):
-            return None
-        recorded = next(leg for leg in legs(context.folder) if leg.generation == number)
-        context.begin_leg(recorded.monitor)
-        self._checked = document.plan
+        context.begin_leg(monitor)
+        assert context.document.plan is not None
+        self._checked = context.document.plan
         context.show("training")
-        context.observer.note(f"took over generation {number} at step {recorded.monitor.step}")
-        return self._generation(number, plan_hash(document.plan))
-
-    async def _reconnected(self, document: PlanDocument) -> bool:
-        """Connect to the agents of a plan; False where one has died."""
-        context = self.context
-        applied = await context.fleet.found(document)
-        for link in await context.stop.unless_stopped(context.fleet.connect(applied)):
-            context.links[link.node.id] = link
-        context.applied_nodes = {node.id: node for node in applied}
-        states = [await link.health() for link in context.links.values()]
-        return all(state == "well" for state in states)
+        context.observer.note(f"took over generation {monitor.generation} at step {monitor.step}")
+        return self._generation(monitor.generation, plan_hash(context.document.plan))
 
     async def _fetch_logs(self) -> None:
         context = self.context

@@ -10,6 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from sailor_cloud.errors import ProvisionError, QuotaError, StockoutError, TerraformError
 from sailor_cloud.launch import nodes
@@ -48,9 +49,10 @@ class _Attempts:
     def pause_s(self, error: ProvisionError) -> float:
         """Return how long to wait after an error of Terraform or a cloud. Raises it once it has come too often."""
         self.faults += 1
-        if self.faults > self.options.most_faults:
+        pause_s = self.options.fault_pause(self.faults)
+        if pause_s is None:
             raise ProvisionError(f"the same went wrong {self.faults} times in a row, the last time: {error}") from error
-        return min(self.options.fault_pause_s * 2.0 ** (self.faults - 1), self.options.longest_fault_pause_s)
+        return pause_s
 
 
 async def obtain(context: RunContext, document: PlanDocument) -> None:
@@ -72,7 +74,7 @@ async def obtain(context: RunContext, document: PlanDocument) -> None:
             leave_alone(context, document, error)
             attempts.recovered(error)
         except UnreachableError as error:
-            running = await context.fleet.running(document)
+            running = await nodes.told(context, partial(context.fleet.running, document))
             if len(running) == len(plan_nodes(document)):
                 raise
             context.observer.note(str(error))
@@ -124,7 +126,7 @@ async def next_plan(context: RunContext, document: PlanDocument, *, without: tup
 def leave_alone(context: RunContext, document: PlanDocument, error: StockoutError | QuotaError) -> None:
     """Leave what was refused alone: for a while where capacity is lacking, for the whole run where a quota is."""
     offers, now = nodes.offers_of(context, document), context.clock.now()
-    asked = [offers[node.offer] for node in _refused(context, document)]
+    asked = [offers[name] for name in error.offers] or [offers[node.offer] for node in _refused(context, document)]
     if isinstance(error, StockoutError):
         known = refusals(read(context.folder.journal_file))
         refused = refusal(asked, known, now=now, pause_s=context.options.stockout_pause_s)

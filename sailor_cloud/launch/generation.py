@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from sailor_cloud.clock import Clock
-from sailor_cloud.errors import LaunchError
+from sailor_cloud.errors import LaunchError, ProvisionError
 from sailor_cloud.launch.events import AgentEvent
 from sailor_cloud.launch.fleet import Fleet, Health, Link, UnreachableError
 from sailor_cloud.launch.monitor import Failure, Monitor
@@ -66,6 +66,8 @@ class Generation:
     on_poll: Callable[[], None]
     handover: asyncio.Event = field(default_factory=asyncio.Event)
     _silent_since: dict[str, float] = field(default_factory=dict)
+    _asked_s: float | None = None
+    _running: frozenset[str] | None = None
     _last_event_s: float = 0.0
     _begun_s: float = 0.0
     _noticed_s: float | None = None
@@ -120,13 +122,21 @@ class Generation:
         """Return nodes that are given up: silent for too long, or silent and gone as their provider says."""
         if not self._silent_since:
             return ()
-        running = await self.fleet.running(self.document)
         now = self.clock.monotonic_s()
+        if self._asked_s is None or now - self._asked_s >= self.options.ask_s:
+            self._asked_s = now
+            try:
+                self._running = await self.fleet.running(self.document)
+            except ProvisionError as error:
+                # A cloud that does not answer says nothing about its nodes.
+                logger.info("can't ask which nodes exist: %s", error)
+                self._running = None
         return tuple(
             sorted(
                 name
                 for name, since in self._silent_since.items()
-                if name not in running or now - since >= self.options.lost_after_s
+                if (self._running is not None and name not in self._running)
+                or self.clock.monotonic_s() - since >= self.options.lost_after_s
             )
         )
 

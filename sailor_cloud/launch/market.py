@@ -13,18 +13,22 @@ from sailor_cloud.run.journal import Entry, Event
 
 @dataclass(frozen=True, slots=True, order=True)
 class Choice:
-    """What capacity is counted by: an instance type in a zone, on one market."""
+    """What capacity is counted by: an instance type in a zone, on one market.
+
+    The accelerator counts too, because some machines of Google Cloud take one of several.
+    """
 
     instance_type: str
+    accelerator: str
     zone: str
     market: Market
 
     @classmethod
     def of(cls, offer: Offer) -> Choice:
-        return cls(offer.instance_type, offer.zone, offer.market)
+        return cls(offer.instance_type, offer.accelerator, offer.zone, offer.market)
 
     def __str__(self) -> str:
-        return f"{self.instance_type} {self.market.value} in {self.zone}"
+        return f"{self.instance_type} ({self.accelerator}, {self.market.value}) in {self.zone}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,7 @@ class Refusal:
 
     def to_data(self) -> dict[str, Any]:
         """Return the refusal as a journal holds it."""
-        rows = [[one.instance_type, one.zone, one.market.value] for one in sorted(self.choices)]
+        rows = [[one.instance_type, one.accelerator, one.zone, one.market.value] for one in sorted(self.choices)]
         return {"refused": rows, "until": self.until.isoformat()}
 
 
@@ -55,7 +59,7 @@ def refusals(entries: Iterable[Entry]) -> tuple[Refusal, ...]:
     """Return the refusals that a journal holds, so that a controller that takes over asks nobody in vain again."""
     return tuple(
         Refusal(
-            frozenset(Choice(kind, zone, Market(market)) for kind, zone, market in entry.data["refused"]),
+            frozenset(Choice(kind, name, zone, Market(market)) for kind, name, zone, market in entry.data["refused"]),
             datetime.fromisoformat(entry.data["until"]),
         )
         for entry in entries

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from typing import TypeVar
 
-from sailor_cloud.errors import ProvisionError
+from sailor_cloud.errors import CredentialsError, ProvisionError
 from sailor_cloud.launch.context import RunContext
 from sailor_cloud.launch.notify import Notice
 from sailor_cloud.launch.options import Ending
@@ -23,6 +25,8 @@ from sailor_cloud.units import SECONDS_PER_HOUR
 
 logger = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
+
 
 class ShortfallError(ProvisionError):
     """What is left of budget or time can't finish the run; `ending` says which."""
@@ -32,16 +36,33 @@ class ShortfallError(ProvisionError):
         super().__init__(message)
 
 
+async def told(context: RunContext, ask: Callable[[], Awaitable[_T]]) -> _T:
+    """Return what the fleet says of its nodes; where a provider does not answer it is asked again, for minutes."""
+    failed = 0
+    while True:
+        try:
+            return await ask()
+        except CredentialsError:
+            raise
+        except ProvisionError as error:
+            failed += 1
+            pause_s = context.options.fault_pause(failed)
+            if pause_s is None:
+                raise
+            context.observer.note(f"{error}\nasking again in {pause_s:.0f} s")
+            await context.stop.unless_stopped(asyncio.sleep(pause_s))
+
+
 async def lost_before(context: RunContext, document: PlanDocument) -> bool:
     """Whether nodes of the plan existed and don't any more: a name is never used for a second node."""
     created = {row.key for row in fold(read(context.folder.journal_file)).resources if row.created_at is not None}
-    running = await context.fleet.running(document)
+    running = await told(context, partial(context.fleet.running, document))
     return any(node.id in created and node.id not in running for node in plan_nodes(document))
 
 
 async def alive(context: RunContext, document: PlanDocument, *, without: tuple[str, ...] = ()) -> tuple[Node, ...]:
     """Return the plan's nodes that run, except those that are about to go."""
-    running = await context.fleet.running(document)
+    running = await told(context, partial(context.fleet.running, document))
     return tuple(node for node in plan_nodes(document) if node.id in running and node.id not in without)
 
 
@@ -50,7 +71,7 @@ async def running_nodes(context: RunContext) -> tuple[Node, ...]:
     rows = {row.key: row for row in fold(read(context.folder.journal_file)).resources if row.resource == NODE}
     offers = {(o.zone, o.instance_type, o.market.value): o for o in offers_of(context, context.document).values()}
     found = list(await alive(context, context.document))
-    for name in await context.fleet.all_running():
+    for name in await told(context, context.fleet.all_running):
         if name in {node.id for node in found} or name not in rows:
             continue
         data = rows[name].data

@@ -33,10 +33,17 @@ EXIT_CODES = {
 class LaunchOptions:
     """Limits of the controller; times in seconds."""
 
+    # From which address nodes on a cloud let SSH in, as CIDR; None: as an earlier controller of the run had it.
+    ssh_from: str | None = None
+
     poll_s: float = 0.2
     # Between looks at what is spent.
     watch_s: float = 1.0
     connect_timeout_s: float = 90.0
+    # A VM on a cloud boots and installs its driver before it answers.
+    boot_timeout_s: float = 900.0
+    # While a node is silent, its provider is asked no more often than this whether it still exists.
+    ask_s: float = 1.0
     # From the start command until an agent must have begun its generation.
     agent_timeout_s: float = 30.0
     stop_timeout_s: float = 20.0
@@ -66,6 +73,12 @@ class LaunchOptions:
     stockout_pause_s: float = 600.0
     # Between looks whether a plan that was cut down can grow again; None: never.
     growth_interval_s: float | None = 600.0
+
+    def fault_pause(self, failed: int) -> float | None:
+        """Return how long to wait after so many errors in a row, or None once there were too many."""
+        if failed > self.most_faults:
+            return None
+        return min(self.fault_pause_s * 2.0 ** (failed - 1), self.longest_fault_pause_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,7 +49,7 @@ class Devices:
             if (offer.zone, offer.accelerator, offer.market) == (zone, accelerator, market)
             and (entry.instance_types is None or offer.instance_type in entry.instance_types)
         }
-        return known, {name for name in known if Choice(name, zone, market) not in self.blocked}
+        return known, {name for name in known if Choice(name, accelerator, zone, market) not in self.blocked}
 
 
 def remaining_job(job: Job, devices: Devices, left: Left, *, only_survivors: bool, limits: bool = True) -> Job | None:

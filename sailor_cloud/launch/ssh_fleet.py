@@ -15,11 +15,11 @@ from sailor_cloud.launch.fleet import Link
 from sailor_cloud.launch.options import LaunchOptions
 from sailor_cloud.launch.ssh import NodeConnection
 from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision import provisioner, teardown
-from sailor_cloud.provision.nodes import ReachableNode, reachable_nodes
+from sailor_cloud.provision.nodes import ReachableNode, reachable_nodes, running_names
 from sailor_cloud.provision.progress import Interrupt, Listener
 from sailor_cloud.provision.records import NODE, ledger_key
-from sailor_cloud.provision.sweep import LiveResource, sweep_local
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal
 from sailor_cloud.run.ledger import Ledger
@@ -48,23 +48,32 @@ class SshFleet:
     async def create(
         self, document: PlanDocument, *, expires_at: datetime, interrupt: Interrupt, on_progress: Listener
     ) -> provisioner.Applied:
-        return await asyncio.to_thread(
-            provisioner.apply,
+        return await asyncio.to_thread(self._created, document, expires_at, interrupt, on_progress)
+
+    def _created(
+        self, document: PlanDocument, expires_at: datetime, interrupt: Interrupt, on_progress: Listener
+    ) -> provisioner.Applied:
+        outcome = provisioner.apply(
             self.folder,
             document,
             clock=self.clock,
             expires_at=expires_at,
+            ssh_from=self.options.ssh_from,
             on_progress=on_progress,
             interrupt=interrupt,
         )
+        return provisioner.obtained(outcome)
 
     async def connect(self, nodes: Sequence[ReachableNode]) -> list[Link]:
         gate = asyncio.Semaphore(_AT_ONCE)
 
         async def one(node: ReachableNode) -> AgentLink:
             connection = NodeConnection(node, self.folder.ssh_key_file)
+            patience_s = self.options.connect_timeout_s
+            if node.provider is not Provider.LOCAL:
+                patience_s = self.options.boot_timeout_s
             async with gate:
-                await connection.open(self.options.connect_timeout_s)
+                await connection.open(patience_s)
             return AgentLink(connection=connection, bundle=self.bundle)
 
         attempts = await asyncio.gather(*(one(node) for node in nodes), return_exceptions=True)
@@ -83,10 +92,12 @@ class SshFleet:
         return frozenset(node.id for node in await self.found(document))
 
     async def all_running(self) -> frozenset[str]:
-        return frozenset(resource.node for resource in await asyncio.to_thread(self._sweep) if resource.node)
+        return await asyncio.to_thread(running_names, self.folder)
 
     async def retire(self, nodes: Sequence[str]) -> None:
-        left = {resource.node for resource in await asyncio.to_thread(self._sweep)}
+        if not nodes:
+            return
+        left = await self.all_running()
         journal, ledger = Journal.of(self.folder, self.clock), Ledger.of(self.folder, self.clock)
         for node in nodes:
             if node not in left:
@@ -98,6 +109,3 @@ class SshFleet:
 
     async def in_background(self, work: Callable[..., _T], *arguments: Any, **options: Any) -> _T:
         return await asyncio.to_thread(work, *arguments, **options)
-
-    def _sweep(self) -> tuple[LiveResource, ...]:
-        return sweep_local(self.folder.run_id, nodes_dir=self.folder.nodes_dir)

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from factories.quick_search import PRICE, QuickSearch, job
-from sailor_cloud.errors import TerraformError
+from sailor_cloud.errors import ProvisionError, TerraformError
 from sailor_cloud.launch.controller import Controller
 from sailor_cloud.launch.options import Ending
 from sailor_cloud.launch.record import generations, read_plan
@@ -70,8 +70,8 @@ class Storm:
         assert free.prediction is not None
         # Limits between a little and a lot above what the undisturbed run needs.
         limits = {
-            "budget_usd": free.cost.total_usd * dice.uniform(1.05, 2.0),
-            "deadline": (600 + 3000 * free.prediction.iteration_s) * dice.uniform(1.1, 3.0),
+            "budget_usd": free.cost.total_usd * dice.uniform(1.05, 3.0),
+            "deadline": (600 + 3000 * free.prediction.iteration_s) * dice.uniform(1.1, 4.0),
         }
         self.document = replace(self._search(job(**limits).model_copy(update=goal)), as_of=START)
         slow = dice.uniform(0.0, 0.2)
@@ -95,15 +95,26 @@ class Storm:
         assert self.document.constraints.budget_usd is not None
         return self.document.constraints.budget_usd
 
+    @property
+    def refusals(self) -> int:
+        """How often something could not be had."""
+        return sum(entry.event is Event.NO_CAPACITY for entry in read(self.folder.journal_file))
+
+    @property
+    def slow_nodes(self) -> int:
+        return sum(node.slowness > 1.0 for node in self.world.nodes.values())
+
     def _price(self, zone: str, accelerator: str) -> float:
         """Prices move every hour, each place on its own, between 0.6 and 1.8 times the usual."""
         hour = int(self.clock.elapsed_s // 3600)
         return PRICE[accelerator] * random.Random(f"{self.seed}{zone}{accelerator}{hour}").uniform(0.6, 1.8)
 
     def _trouble(self, call: str) -> None:
-        if self._dice.random() < 0.15:
+        """One in seven creations fails for no reason, and one in twenty questions to the cloud is not answered."""
+        if self._dice.random() < (0.15 if call == "create" else 0.05):
             self.faults += 1
-            raise TerraformError("googleapi: Error 503: The service is currently unavailable")
+            error = TerraformError if call == "create" else ProvisionError
+            raise error("googleapi: Error 503: The service is currently unavailable")
 
     async def _through(self) -> Receipt:
         """Start controllers until one comes to the end."""

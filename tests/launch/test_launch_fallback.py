@@ -11,7 +11,7 @@ import pytest
 
 from factories.chaos import START
 from factories.quick_search import PRICE, QuickSearch, job
-from sailor_cloud.errors import QuotaError, StockoutError, TerraformError
+from sailor_cloud.errors import ProvisionError, QuotaError, StockoutError, TerraformError
 from sailor_cloud.launch.controller import Controller
 from sailor_cloud.launch.options import Ending, LaunchOptions, Outcome
 from sailor_cloud.launch.replan import Policy
@@ -77,13 +77,13 @@ def trace(**changes: int) -> Trace:
 
 
 class Failing:
-    """Raises what it is given, one after the other."""
+    """Refuses creations with what it is given, one after the other."""
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
 
     def __call__(self, call: str) -> None:
-        if self.errors:
+        if self.errors and call == "create":
             raise self.errors.pop(0)
 
 
@@ -91,11 +91,11 @@ def test_a_stockout_is_planned_around_and_every_step_is_told(tmp_path: Path) -> 
     run = Simulated(tmp_path, trace(a_a=0))
     outcome = run.run()
     assert outcome.ending is Ending.COMPLETED, outcome.message
-    assert run.refused()[0] == ["vm-a100-40", A, "spot"]
-    refused = run.told("refused: vm-a100-40 spot in us-central1-a; left alone for ")
+    assert run.refused()[0] == ["vm-a100-40", "A100-40", A, "spot"]
+    refused = run.told("refused: vm-a100-40 (A100-40, spot) in us-central1-a; left alone for ")
     assert "left alone for 10 min: no capacity for" in refused[0]
     step = run.told("re-plan: ")[0]
-    assert "x vm-v100-16 spot in us-central1-a" in step
+    assert "x vm-v100-16 (V100-16, spot) in us-central1-a" in step
     assert "USD to the end" in step
     assert outcome.receipt.clean
 
@@ -161,9 +161,22 @@ def test_a_cloud_that_only_answers_with_errors_ends_the_run_with_its_words(tmp_p
     assert outcome.receipt.spent_usd == 0.0
 
 
+def test_a_cloud_that_does_not_say_what_exists_is_asked_again(tmp_path: Path) -> None:
+    silent = [ProvisionError("googleapi: Error 503"), ProvisionError("googleapi: Error 503")]
+
+    def trouble(call: str) -> None:
+        if call == "running" and silent:
+            raise silent.pop()
+
+    run = Simulated(tmp_path, trace(), trouble=trouble)
+    assert run.run().ending is Ending.COMPLETED
+    assert len(run.told("asking again in")) == 2
+
+
 def test_refusals_without_end_are_bounded(tmp_path: Path) -> None:
     def refuse(call: str) -> None:
-        raise StockoutError("never any")
+        if call == "create":
+            raise StockoutError("never any")
 
     options = LaunchOptions(most_recoveries=3, stockout_pause_s=1.0, poll_s=20.0, watch_s=20.0)
     outcome = Simulated(tmp_path, trace(), options=options, trouble=refuse).run()

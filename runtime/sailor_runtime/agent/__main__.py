@@ -13,6 +13,7 @@ from pathlib import Path
 from sailor_runtime.agent.agent import Agent, Settings
 from sailor_runtime.agent.generation import Limits
 from sailor_runtime.agent.preemption import PreemptionWatch, Provider
+from sailor_runtime.stand_in import METADATA
 
 _HELLO_TIMEOUT_S = 30.0
 
@@ -26,7 +27,11 @@ def main() -> int:
     parser.add_argument("--rank-module", default="sailor_runtime.training", help="module that ranks run")
     parser.add_argument("--hold-s", type=float, default=1800.0, help="seconds without a generation until exit")
     parser.add_argument("--provider", choices=list(Provider), help="whose preemption notices to watch for")
-    parser.add_argument("--metadata-address", help="the metadata server, where it is not the provider's usual one")
+    parser.add_argument(
+        "--metadata-address",
+        default=os.environ.get(METADATA),
+        help="the metadata server, where it is not the provider's usual one",
+    )
     limits = Limits()
     parser.add_argument("--hung-iterations", type=float, default=limits.iterations)
     parser.add_argument("--hung-training-s", type=float, default=limits.training_s)

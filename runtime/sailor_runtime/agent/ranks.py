@@ -15,6 +15,7 @@ from typing import Any
 
 from sailor_runtime.agent.nursery import Nursery, Process
 from sailor_runtime.spec import RunSpec
+from sailor_runtime.stand_in import runs_on_cpu
 
 TRAINING = "sailor_runtime.training"
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -102,7 +103,7 @@ class Starter:
 
     def _nursery_for(self, spec: RunSpec, spec_path: Path, node: str, number: int) -> Nursery | None:
         [accelerator] = [other.accelerator for other in spec.nodes if other.id == node]
-        if self._module != TRAINING or not accelerator.startswith("CPU-"):
+        if self._module != TRAINING or not runs_on_cpu(accelerator):
             return None
         if self._nursery is None or not self._nursery.alive:
             self._nursery = Nursery(

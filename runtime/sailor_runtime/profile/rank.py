@@ -15,6 +15,7 @@ from typing import Any
 
 from sailor_runtime.profile.task import LinkTask
 from sailor_runtime.spec import RunSpec
+from sailor_runtime.stand_in import runs_on_cpu
 from sailor_runtime.training import environment
 from sailor_runtime.training.refusal import RefusedError
 
@@ -77,7 +78,7 @@ def _link(task: dict[str, Any], specs: list[RunSpec], rank: int) -> None:
     from sailor_runtime.training.devices import device_of
 
     alone = task["link"]["end"] is None
-    if alone and not environment.runs_on_cpu(specs[0].nodes[0].accelerator):
+    if alone and not runs_on_cpu(specs[0].nodes[0].accelerator):
         import torch
 
         if torch.cuda.device_count() < 2:

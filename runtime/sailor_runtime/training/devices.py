@@ -2,7 +2,7 @@
 
 A device of accelerator `CPU-fast` is one processor thread. `CPU-slow` is one thread that runs the forward and backward
 kernels of every layer twice and discards one result: a declared, deterministic stand-in for a slower accelerator whose
-results are equal. Every other accelerator is a CUDA device.
+results are equal. Every other accelerator is a CUDA device, unless a processor stands in for it; see `stand_in`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from sailor_runtime.spec import NodeSpec
-from sailor_runtime.training.environment import runs_on_cpu
+from sailor_runtime.stand_in import runs_on_cpu
 from sailor_runtime.training.refusal import RefusedError
 
 _CPU_KERNEL_RUNS = {"CPU-fast": 1, "CPU-slow": 2}
@@ -29,11 +29,11 @@ class Device:
 def device_of(node: NodeSpec, index: int) -> Device:
     """Return device `index` of a node and set the threads of this process. Raises RefusedError for unknown devices."""
     if runs_on_cpu(node.accelerator):
-        if node.accelerator not in _CPU_KERNEL_RUNS:
+        if node.accelerator.startswith("CPU-") and node.accelerator not in _CPU_KERNEL_RUNS:
             known = ", ".join(sorted(_CPU_KERNEL_RUNS))
             raise RefusedError(f"node {node.id} has accelerator {node.accelerator!r}; processor accelerators: {known}")
         torch.set_num_threads(1)
-        return Device(torch_device=torch.device("cpu"), kernel_runs=_CPU_KERNEL_RUNS[node.accelerator])
+        return Device(torch_device=torch.device("cpu"), kernel_runs=_CPU_KERNEL_RUNS.get(node.accelerator, 1))
     if not torch.cuda.is_available():
         raise RefusedError(f"node {node.id} has accelerator {node.accelerator}, but torch finds no CUDA device there")
     if index >= torch.cuda.device_count():

@@ -7,11 +7,7 @@ from collections.abc import MutableMapping
 from pathlib import Path
 
 from sailor_runtime.spec import NodeSpec, RunSpec
-
-
-def runs_on_cpu(accelerator: str) -> bool:
-    """Whether devices of this accelerator are processor threads of the node."""
-    return accelerator.startswith("CPU-")
+from sailor_runtime.stand_in import runs_on_cpu
 
 
 def prepare(spec: RunSpec, rank: int, home: Path, environ: MutableMapping[str, str] = os.environ) -> None:

@@ -152,9 +152,11 @@ class SimulatedFleet:
         return tuple(_reachable(one, self.world) for one in placed_nodes(document) if one.node.id in running)
 
     async def running(self, document: PlanDocument) -> frozenset[str]:
+        self.trouble("running")
         return frozenset(node.id for node in await self.found(document))
 
     async def all_running(self) -> frozenset[str]:
+        self.trouble("running")
         return frozenset(self.world.running())
 
     async def retire(self, nodes: Sequence[str]) -> None:

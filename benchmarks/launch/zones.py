@@ -1,0 +1,136 @@
+"""Zones on one machine: a network namespace each, with a pair of interfaces of limited rate between every two."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+INTERFACE = "zone0"
+# Bytes of a probe, after as many that are not timed: the bucket is empty by then.
+_PROBE_BYTES = 4_000_000
+
+# Sends or takes bytes and prints seconds; plain sockets, so that nothing of the runtime measures itself.
+_PROBE = """
+import socket, sys, time
+role, address, port, size = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+if role == "take":
+    with socket.create_server((address, port)) as server:
+        print("ready", flush=True)
+        peer = server.accept()[0]
+        for _ in range(2):
+            left, begun = size, time.perf_counter()
+            while left:
+                left -= len(peer.recv(min(left, 1 << 20)))
+            seconds = time.perf_counter() - begun
+            peer.sendall(b"x")
+        print(seconds)
+else:
+    with socket.create_connection((address, port), timeout=60) as peer:
+        for _ in range(2):
+            peer.sendall(bytes(size))
+            peer.recv(1)
+"""
+
+
+class CannotError(Exception):
+    """This machine can't do it; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Zone:
+    """A namespace and the address at which its ranks listen."""
+
+    name: str
+    namespace: str
+    address: str
+
+    def command(self, *argv: str) -> list[str]:
+        return ["ip", "netns", "exec", self.namespace, *argv]
+
+
+@contextmanager
+def zones(mbit_per_s: Mapping[tuple[str, str], float]) -> Iterator[dict[str, Zone]]:
+    """Make the zones that the pairs name, with that rate in either direction. Raises CannotError."""
+    if os.geteuid() != 0:
+        raise CannotError("network namespaces need root")
+    names = sorted({name for pair in mbit_per_s for name in pair})
+    tag = f"sc{os.getpid()}"
+    made = {name: Zone(name, f"{tag}-{name}", f"10.83.{index}.1") for index, name in enumerate(names, start=1)}
+    with ExitStack() as stack:
+        for zone in made.values():
+            _do("ip", "netns", "add", zone.namespace)
+            stack.callback(subprocess.run, ["ip", "netns", "del", zone.namespace], check=False)
+            _do("ip", "-n", zone.namespace, "link", "set", "lo", "up")
+            # Both ends stay here: an interface of its own that carries the zone's address.
+            _do("ip", "-n", zone.namespace, "link", "add", INTERFACE, "type", "veth", "peer", "name", "zone1")
+            _do("ip", "-n", zone.namespace, "addr", "add", f"{zone.address}/32", "dev", INTERFACE)
+            for end in (INTERFACE, "zone1"):
+                _do("ip", "-n", zone.namespace, "link", "set", end, "up")
+        for number, (first, second) in enumerate(combinations(names, 2)):
+            rate = mbit_per_s[first, second] if (first, second) in mbit_per_s else mbit_per_s[second, first]
+            _join(made[first], made[second], number, rate)
+        yield made
+
+
+def measured_bytes_per_s(src: Zone, dst: Zone) -> float:
+    """Return how fast bytes move from one zone to another, by one TCP connection."""
+    common = (dst.address, "29999", str(_PROBE_BYTES))
+    taking = subprocess.Popen(
+        dst.command(sys.executable, "-c", _PROBE, "take", *common), stdout=subprocess.PIPE, text=True
+    )
+    assert taking.stdout is not None
+    taking.stdout.readline()
+    _do(*src.command(sys.executable, "-c", _PROBE, "send", *common))
+    said, _ = taking.communicate(timeout=120)
+    return _PROBE_BYTES / float(said)
+
+
+def _join(first: Zone, second: Zone, number: int, mbit_per_s: float) -> None:
+    ends = (f"v{number}a", f"v{number}b")
+    _do(
+        "ip",
+        "link",
+        "add",
+        ends[0],
+        "netns",
+        first.namespace,
+        "type",
+        "veth",
+        "peer",
+        "name",
+        ends[1],
+        "netns",
+        second.namespace,
+    )
+    for zone, other, end, own, theirs in (
+        (first, second, ends[0], f"10.84.{number}.1", f"10.84.{number}.2"),
+        (second, first, ends[1], f"10.84.{number}.2", f"10.84.{number}.1"),
+    ):
+        _do("ip", "-n", zone.namespace, "addr", "add", f"{own}/30", "dev", end)
+        _do("ip", "-n", zone.namespace, "link", "set", end, "up")
+        shape = ("rate", f"{mbit_per_s}mbit", "burst", "16kb", "latency", "100ms")
+        _do("tc", "-n", zone.namespace, "qdisc", "add", "dev", end, "root", "tbf", *shape)
+        via = ("via", theirs, "src", zone.address)
+        _do("ip", "-n", zone.namespace, "route", "add", f"{other.address}/32", *via)
+
+
+def _do(*argv: str) -> None:
+    try:
+        subprocess.run(argv, check=True, capture_output=True, text=True, timeout=120)
+    except FileNotFoundError as error:
+        raise CannotError(f"there is no {argv[0]} here") from error
+    except subprocess.CalledProcessError as error:
+        raise CannotError(f"{' '.join(argv[:8])}: {error.stderr.strip()}") from error
+
+
+def events(path: Path) -> list[dict[str, object]]:
+    """Return what a rank has written."""
+    whole, _, _ = path.read_text().rpartition("\n") if path.is_file() else ("", "", "")
+    return [json.loads(line) for line in whole.splitlines()]

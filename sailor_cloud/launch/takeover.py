@@ -1,0 +1,59 @@
+"""What a controller does first where another one was before it: find out what goes on and what has gone."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from sailor_cloud.launch import fallback, nodes
+from sailor_cloud.launch.context import RunContext
+from sailor_cloud.launch.fleet import Health, UnreachableError
+from sailor_cloud.launch.monitor import Monitor
+from sailor_cloud.launch.record import generations, legs, read_plan
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.run.journal import Event, read
+
+
+async def going_on(context: RunContext) -> Monitor | None:
+    """Return what is known of the generation that goes on without a controller, or None where none does.
+
+    Sets the context's document and links.
+    """
+    number = max(generations(context.folder), default=0)
+    ended = [e.data["generation"] for e in read(context.folder.journal_file) if e.event is Event.GENERATION_ENDED]
+    if number == 0 or number in ended:
+        return None
+    context.document = document = read_plan(context.folder, number)
+    assert document.plan is not None
+    running = await nodes.told(context, partial(context.fleet.running, document))
+    context.show("connecting")
+    if running != {node.id for node in document.plan.nodes} or not await _reconnected(context, document):
+        return None
+    return next(leg.monitor for leg in legs(context.folder) if leg.generation == number)
+
+
+async def plan_to_begin_with(context: RunContext) -> PlanDocument:
+    """Return the newest plan, or another one where an earlier controller's nodes have gone meanwhile."""
+    document = context.document
+    if not generations(context.folder):
+        return document
+    assert document.plan is not None
+    survivors = await nodes.alive(context, document)
+    if len(survivors) == len(document.plan.nodes):
+        return document
+    gone = tuple(sorted({node.id for node in document.plan.nodes} - {node.id for node in survivors}))
+    nodes.lost(context, gone, f"{len(gone)} nodes were lost while no controller was there: {', '.join(gone)}")
+    return await fallback.next_plan(context, document)
+
+
+async def _reconnected(context: RunContext, document: PlanDocument) -> bool:
+    """Connect to the agents of a plan; False where one has died or does not answer."""
+    applied = await nodes.told(context, partial(context.fleet.found, document))
+    try:
+        links = await context.stop.unless_stopped(context.fleet.connect(applied))
+    except UnreachableError as error:
+        context.observer.note(str(error))
+        return False
+    context.links.update((link.node.id, link) for link in links)
+    context.applied_nodes = {node.id: node for node in applied}
+    states = [await link.health() for link in context.links.values()]
+    return all(state is Health.WELL for state in states)

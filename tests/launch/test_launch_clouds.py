@@ -1,0 +1,132 @@
+"""A run on each fake cloud from confirmation to receipt: real Terraform, SSH, agents, training, and accidents."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from factories.crossings import TYPES, ZONES, undisturbed_losses, write_crossing
+from factories.runs import COMMAND, read_lines
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.offer import Provider
+from sailor_cloud.testing.mock_cloud import MockCloud
+
+pytest_plugins = ["sailor_cloud.testing.pytest_plugin"]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("clouds"), pytest.mark.timeout(900)]
+STEPS = 240
+PATIENCE_S = 400.0
+
+
+class CloudRun:
+    """`sailor-cloud` on a fake cloud, in processes of its own."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.processes: list[subprocess.Popen[str]] = []
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [str(COMMAND), *arguments],
+            env={**os.environ, "SAILOR_CLOUD_HOME": str(self.home)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self.processes.append(process)
+        return process
+
+    @property
+    def folder(self) -> Path:
+        (folder,) = (self.home / "runs").iterdir()
+        return folder
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        return [event for event in read_lines(self.folder / "logs" / "events.jsonl") if event["event"] == kind]
+
+    def journal(self, kind: str) -> list[dict[str, Any]]:
+        return [entry["data"] for entry in read_lines(self.folder / "journal.jsonl") if entry["event"] == kind]
+
+    def wait_for(self, condition: Callable[[], bool], what: str) -> None:
+        until = time.monotonic() + PATIENCE_S
+        process = self.processes[-1]
+        while time.monotonic() < until and process.poll() is None:
+            if (self.home / "runs").is_dir() and any((self.home / "runs").iterdir()) and condition():
+                return
+            time.sleep(0.05)
+        process.kill()
+        raise AssertionError(f"never came to {what}:\n{process.communicate()[0]}")
+
+    def end(self) -> tuple[int, str]:
+        process = self.processes[-1]
+        said, _ = process.communicate(timeout=PATIENCE_S)
+        return process.returncode, said
+
+
+@pytest.fixture(params=[Provider.GCP, Provider.AWS], ids=lambda provider: provider.value)
+def cloud(request: pytest.FixtureRequest) -> MockCloud:
+    found = request.getfixturevalue("mock_gcp" if request.param is Provider.GCP else "mock_aws")
+    assert isinstance(found, MockCloud)
+    return found
+
+
+def test_preempted_refused_and_orphaned_a_run_ends_with_the_loss_of_an_undisturbed_one(
+    cloud: MockCloud, tmp_path: Path
+) -> None:
+    provider = cloud.provider
+    job, plan = write_crossing(tmp_path, provider, steps=STEPS, project=cloud.project, image=cloud.image)
+    losses = undisturbed_losses(tmp_path / "undisturbed", PlanDocument.from_json(plan.read_bytes()))
+    run = CloudRun(tmp_path / "home")
+    options = ("--plan", str(plan), "--yes", "--allow-stale", "--ssh-from", "203.0.113.7/32")
+    run.start("up", str(job), *options)
+    try:
+        run.wait_for(lambda: bool(run.events("checkpoint")), "a checkpoint on both zones")
+        assert set(cloud.billed()) == {"a100", "v100"}
+
+        # Both nodes are taken away, and there are no more A100s anywhere.
+        for zone in ZONES[provider]:
+            cloud.run_out(zone, TYPES[provider][0])
+        for node in ("a100", "v100"):
+            cloud.preempt(node)
+        run.wait_for(lambda: any(event["generation"] == 2 for event in run.events("step")), "a second generation")
+        assert {tuple(row) for refused in run.journal("no_capacity") for row in refused["refused"]} <= {
+            (TYPES[provider][0], "A100-40", zone, "spot") for zone in ZONES[provider]
+        }
+        assert run.journal("no_capacity")
+
+        run.processes[-1].kill()
+        run.processes[-1].communicate()
+        run.start("resume", run.folder.name)
+        code, said = run.end()
+        assert code == 0, said
+    finally:
+        for process in run.processes:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+    _check(run, cloud, losses)
+
+
+def _check(run: CloudRun, cloud: MockCloud, losses: dict[int, float]) -> None:
+    steps = run.events("step")
+    assert steps[-1]["step"] == STEPS
+    for event in steps:
+        assert event["loss"] == pytest.approx(losses[event["step"]], rel=2e-4)
+    assert len(run.journal("generation_started")) == 2
+    assert run.journal("nodes_lost")
+    assert run.journal("replanned")[0]["lost"] == ["a100", "v100"]
+    assert cloud.billed() == {}
+    assert cloud.left_of(run.folder.name) == ()
+    receipt = json.loads((run.folder / "receipt.json").read_text())
+    assert receipt["outcome"] == "completed"
+    assert all(row["gone_at"] for row in receipt["resources"])
+    assert len([row for row in receipt["resources"] if row["type"] == "node"]) == 3
+    assert 0 < receipt["spent_usd"] < receipt["budget_usd"]
