@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sailor_cloud.clock import Clock, SystemClock
 from sailor_cloud.errors import RequestError
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from sailor_cloud.launch.simulation.market import Trace
     from sailor_cloud.model.document import PlanDocument
     from sailor_cloud.model.job import Job
+    from sailor_cloud.planner import Restriction
+    from sailor_cloud.planner.explaining import Explanation
     from sailor_cloud.run.folder import RunFolder
     from sailor_cloud.run.progress import Observer
     from sailor_cloud.run.replayed import Replayed
@@ -30,8 +32,15 @@ def plan(
     profiles: Path | None = None,
     network: Path | None = None,
     pricing: Path | None = None,
+    restrictions: Sequence[Restriction] = (),
+    top: int = 0,
+    frontier: bool = False,
+    time_limit_s: float | None = None,
 ) -> PlanDocument:
     """Search for the best plan of a job; reads data that is on disk only.
+
+    `restrictions` make the space smaller; `top` asks for so many alternatives of other kinds, `frontier` for the
+    plans that are best from the fastest to the cheapest. After `time_limit_s` the best plan found so far is the answer.
 
     `base` is the folder against which paths in the job are resolved. `profiles`, `network` and `pricing` are folders
     whose files go before the shipped ones. Raises RequestError for a job that names things
@@ -52,6 +61,53 @@ def plan(
         profiles=workload.profiles.load(profiles=profiles),
         clock=clock or SystemClock(),
         decoder=workload.decoder(job.model, base=base),
+        wishes=planner.Wishes(
+            restrictions=tuple(sorted(set(restrictions))),
+            beside=True,
+            frontier=frontier,
+            top=top,
+            time_limit_s=time_limit_s,
+        ),
+    )
+
+
+def explain(
+    job: Job,
+    *,
+    base: Path | None = None,
+    clock: Clock | None = None,
+    profiles: Path | None = None,
+    network: Path | None = None,
+    pricing: Path | None = None,
+) -> Explanation:
+    """Say why the best plan of a job is what it is; arguments and errors as of `plan`."""
+    from sailor_cloud import catalog, planner, workload
+    from sailor_cloud import network as networks
+    from sailor_cloud.catalog.job_check import resource_problems
+    from sailor_cloud.planner.explaining import Explanation, reasons, ruled_out
+    from sailor_cloud.planner.search import problem_of
+    from sailor_cloud.planner.shadow import gains
+
+    prices = catalog.load(pricing=pricing)
+    problems = resource_problems(job, prices)
+    if problems:
+        raise RequestError(problems)
+    known: Any = {
+        "catalog": prices,
+        "network": networks.load(profiles=network, pricing=pricing),
+        "profiles": workload.profiles.load(profiles=profiles),
+        "clock": clock or SystemClock(),
+        "decoder": workload.decoder(job.model, base=base),
+    }
+    document = planner.search(job, wishes=planner.Wishes(beside=True), **known)
+    problem = problem_of(job, **known)
+    return Explanation(
+        job=job.name,
+        feasible=document.plan is not None,
+        verdict=document.status.value,
+        reasons=reasons(document),
+        ruled_out=ruled_out(problem, document),
+        gains=gains(job, document, prices, lambda changed: planner.search(changed, **known)),
     )
 
 
