@@ -21,9 +21,10 @@ from sailor_cloud.workload.stacks import Stack
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# Bytes per parameter of weight, gradient and optimizer state. Half precision keeps an fp32 master weight.
+# Bytes per parameter of weight, gradient sum and optimizer state. Sums and master weights are fp32 at every precision,
+# as sailor_runtime keeps them; weights in fp32 are their own master, unless ZeRO cuts it.
+_GRADIENT_BYTES = 4
 _WEIGHT_BYTES = {Precision.FP32: 4, Precision.TF32: 4, Precision.BF16: 2, Precision.FP16: 2}
-_MASTER_BYTES = {Precision.FP32: 0, Precision.TF32: 0, Precision.BF16: 4, Precision.FP16: 4}
 _MOMENT_BYTES = {Optimizer.ADAMW: 8, Optimizer.SGD: 4}
 
 PARTS = ("weights", "gradients", "optimizer", "activations", "buffers", "framework")
@@ -35,7 +36,8 @@ class StageTable:
 
     Prefix arrays have shape [layers + 1]; seconds are of one microbatch (forward, backward with what is recomputed) or
     of one optimizer step (update, before ZeRO). `parameter_prefix` and `activation_prefix_bytes` (of one microbatch)
-    are per device; `gradient_prefix_bytes` covers all tensor-parallel shards together. `boundary_bytes[i]` is the
+    are per device; `gradient_prefix_bytes`, what pipelines sum, covers all tensor-parallel shards together, and with
+    ZeRO-1 the weights that are gathered after the step, as if they were summed. `boundary_bytes[i]` is the
     tensor of one microbatch that crosses a cut before layer i, 0 at both ends. A device that holds the whole model
     keeps a tied weight once: `tied_parameters` fewer.
     """
@@ -55,7 +57,7 @@ class StageTable:
     boundary_bytes: Floats
     tied_parameters: int
     weight_bytes: int
-    gradient_bytes_per_parameter: int
+    gradient_bytes_per_parameter: float
     optimizer_bytes_per_parameter: int
     stack: Stack
     bucket_bytes: float
@@ -88,22 +90,24 @@ class StageTable:
         return self.parameter_prefix[end] - self.parameter_prefix[first] - np.where(whole, self.tied_parameters, 0)
 
     def gradient_bytes(self, first: Any, end: Any) -> Any:
-        """Return the gradient bytes of layers [first, end), all tensor-parallel shards together."""
+        """Return the bytes that pipelines sum for layers [first, end), all tensor-parallel shards together."""
         return self.gradient_prefix_bytes[end] - self.gradient_prefix_bytes[first]
 
     def memory_parts(self, first: Any, end: Any, *, in_flight: ArrayLike, replicas: int = 1) -> dict[str, Any]:
         """Return the peak bytes of one device by part, as int64 of the inputs' shape.
 
         in_flight: microbatches whose activations are held (closed_form.in_flight). replicas: pipelines over which
-        ZeRO-1 cuts the optimizer state. Buffers: tensors on their way in and out, and the copy of one gradient bucket.
-        Leaves out allocator fragmentation.
+        ZeRO-1 cuts the optimizer state. Buffers: tensors on their way in and out, the copy of one gradient bucket, and
+        in half precision the gradients of one layer on their way to the sum. Leaves out allocator fragmentation.
         """
         parameters = np.asarray(self.parameters(first, end))
         shards = replicas if self.zero_stage else 1
         activations = self.activation_prefix_bytes[end] - self.activation_prefix_bytes[first]
-        gradients = parameters * self.gradient_bytes_per_parameter
+        gradients = parameters * _GRADIENT_BYTES
         buckets = np.minimum(gradients, self.bucket_bytes) if replicas > 1 else np.zeros(parameters.shape)
         moving = 2 * (self.boundary_bytes[first] + self.boundary_bytes[end])
+        if self.weight_bytes < _GRADIENT_BYTES:
+            moving = moving + self._largest_layer(first, end) * self.weight_bytes
         kept = np.asarray(in_flight) * activations + self._working(first, end)
         return {
             "weights": parameters * self.weight_bytes,
@@ -120,13 +124,22 @@ class StageTable:
         total: Any = sum(parts.values())
         return total
 
+    def _largest_layer(self, first: Any, end: Any) -> Any:
+        """Parameters of the largest layer of a range: blocks are alike, embedding and head are at the ends."""
+        each = np.diff(self.parameter_prefix)
+        inside = np.where(self._has_block(first, end), each[1], 0)
+        at_ends = np.where(np.asarray(first) == 0, each[0], 0), np.where(np.asarray(end) == self.layers, each[-1], 0)
+        return np.maximum(inside, np.maximum(*at_ends))
+
+    def _has_block(self, first: Any, end: Any) -> Any:
+        return np.minimum(end, self.layers - 1) > np.maximum(first, 1)
+
     def _working(self, first: Any, end: Any) -> Any:
         """Bytes that come back while one layer is recomputed: those of the largest layer of the range."""
         if not self.recompute:
             return 0.0
         # All blocks are alike, so a range that holds any block needs one block's bytes.
-        has_block = np.minimum(end, self.layers - 1) > np.maximum(first, 1)
-        return np.where(has_block, self.working_bytes[1], 0.0)
+        return np.where(self._has_block(first, end), self.working_bytes[1], 0.0)
 
 
 def stage_table(
@@ -155,6 +168,9 @@ def stage_table(
     stack = scenario.profiles.stack(accelerator)
     again = _recomputed_s(times.forward_s) if recompute else 0.0
     weight = _WEIGHT_BYTES[training.precision]
+    # Gathering takes one pass of the ring, a sum two.
+    summed = _GRADIENT_BYTES + (weight / 2.0 if zero_stage else 0.0)
+    master = 4 if zero_stage or weight < 4 else 0
     return StageTable(
         accelerator=part,
         tp=tp,
@@ -165,14 +181,14 @@ def stage_table(
         backward_prefix_s=_prefix(times.backward_s + again),
         update_prefix_s=_prefix(times.update_s),
         parameter_prefix=np.concatenate([[0], np.cumsum(costs.parameters)]).astype(np.int64),
-        gradient_prefix_bytes=_prefix(costs.parameters.astype(np.float64) * (tp * weight)),
+        gradient_prefix_bytes=_prefix(costs.parameters.astype(np.float64) * (tp * summed)),
         activation_prefix_bytes=_prefix(_activation_bytes(costs, training.precision, microbatch_size, recompute)),
         working_bytes=costs.working_elements * float(microbatch_size * ELEMENT_BYTES[training.precision]),
         boundary_bytes=_boundary_bytes(costs, training.precision, microbatch_size),
         tied_parameters=costs.tied_parameters,
         weight_bytes=weight,
-        gradient_bytes_per_parameter=weight,
-        optimizer_bytes_per_parameter=_MASTER_BYTES[training.precision] + _MOMENT_BYTES[training.optimizer],
+        gradient_bytes_per_parameter=summed,
+        optimizer_bytes_per_parameter=master + _MOMENT_BYTES[training.optimizer],
         stack=stack,
         bucket_bytes=scenario.execution.bucket_bytes,
         limit_bytes=int(part.memory_gib * GIB * stack.usable_fraction),

@@ -24,8 +24,8 @@ class SyncGroup:
     """Layers [first_layer, end_layer) and the stages, one per pipeline, that hold them.
 
     `nbytes` are the gradients of all tensor-parallel shards together, `seconds` the time of their sum. `tied` marks a
-    tied weight, which the first and the last stage of each pipeline hold. With ZeRO-1 the sum is a reduce-scatter and
-    the new weights are gathered after the step: as many bytes, at the same time in this model.
+    tied weight, which the first and the last stage of each pipeline hold. With ZeRO-1 gradients are summed whole and
+    the new weights gathered after the step: more bytes, counted at the time of the sum.
     """
 
     first_layer: int
@@ -123,7 +123,7 @@ def _tied(layout: Layout) -> SyncGroup | None:
     )
 
 
-def _tied_bytes(parameters: int, tp: int, bytes_per_parameter: int) -> float:
+def _tied_bytes(parameters: int, tp: int, bytes_per_parameter: float) -> float:
     return float(parameters * tp * bytes_per_parameter)
 
 

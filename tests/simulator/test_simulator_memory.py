@@ -65,10 +65,36 @@ def test_recomputation_trades_activations_for_time() -> None:
 def test_half_precision_keeps_master_weights_for_loss_scaling_and_halves_activations() -> None:
     half, full = memory_of(precision="fp16")[0], memory_of(precision="fp32")[0]
     parameters = full.parts["weights"] // 4
-    assert half.parts["weights"] == half.parts["gradients"] == 2 * parameters
+    assert half.parts["weights"] == 2 * parameters
+    assert half.parts["gradients"] == full.parts["gradients"] == 4 * parameters
     assert half.parts["optimizer"] == 12 * parameters
     assert full.parts["optimizer"] == 8 * parameters
     assert half.parts["activations"] == pytest.approx(full.parts["activations"] / 2, rel=1e-6)
+
+
+def test_half_precision_holds_the_gradients_of_its_largest_layer_on_their_way_to_the_sum() -> None:
+    table = stage_table(gcp_scenario(), "A100-40", tp=1, microbatch_size=1)
+    each = np.diff(table.parameter_prefix)
+    for first, end in ((0, 1), (0, 26), (1, 3), (25, 26), (20, 26)):
+        moving = 2 * (table.boundary_bytes[first] + table.boundary_bytes[end])
+        parts = table.memory_parts(first, end, in_flight=1)
+        assert parts["buffers"] == pytest.approx(moving + 2 * each[first:end].max())
+
+
+def test_zero_1_cuts_a_master_copy_that_fp32_without_it_does_not_have() -> None:
+    plain, cut = memory_of(precision="fp32")[0], memory_of(precision="fp32", zero_stage=1)[0]
+    parameters = plain.parts["weights"] // 4
+    assert plain.parts["optimizer"] == 8 * parameters
+    assert cut.parts["optimizer"] == pytest.approx(12 * parameters / 2, abs=1)
+
+
+@pytest.mark.parametrize(("precision", "plain", "cut"), [("fp32", 4, 6), ("fp16", 4, 5), ("bf16", 4, 5)])
+def test_gradients_are_summed_in_fp32_and_zero_1_gathers_weights(precision: str, plain: int, cut: int) -> None:
+    scenario = gcp_scenario(precision=precision)
+    for zero_stage, expected in ((0, plain), (1, cut)):
+        table = stage_table(scenario, "A100-40", tp=2, microbatch_size=1, zero_stage=zero_stage)
+        parameters = int(table.parameter_prefix[26])
+        assert float(table.gradient_bytes(0, 26)) == parameters * 2 * expected
 
 
 def test_sgd_keeps_one_moment() -> None:
