@@ -30,6 +30,10 @@ class Failure:
         return f"rank {self.rank} on node {self.node} {self.how}"
 
 
+# Where rank 0 says that an iteration went.
+PARTS = ("compute", "transfer", "bubble", "sync")
+
+
 @dataclass(slots=True)
 class Monitor:
     """What the agents have said about one generation so far."""
@@ -41,6 +45,7 @@ class Monitor:
     first_loss: float | None = None
     unigram_entropy: float | None = None
     iteration_seconds: list[float] = field(default_factory=list)
+    parts: dict[str, float] = field(default_factory=dict)
     verification: Verification | None = None
     calibration: dict[str, Any] | None = None
     checkpoints: list[dict[str, Any]] = field(default_factory=list)
@@ -98,6 +103,7 @@ class Monitor:
             self.first_loss = event["loss"]
         # One event may stand for several iterations of equal length.
         self.iteration_seconds.extend([event["iteration_s"]] * int(event.get("iterations", 1)))
+        self.parts = {part: event[f"{part}_s"] for part in PARTS if f"{part}_s" in event}
 
     @property
     def steps_done(self) -> int:

@@ -21,6 +21,7 @@ def run_status(folder: RunFolder, *, clock: Clock) -> RunStatus:
     document = folder.read_document() if folder.plan_file.is_file() else None
     recorded = legs(folder) if document else ()
     monitor = last_monitor(recorded, document) if document else None
+    prediction = recorded[-1].document.prediction if recorded else None
     spent = Ledger.of(folder, clock).spent_usd(now)
     if state.phase is not Phase.GONE:
         spent += egress.usd(recorded)
@@ -35,6 +36,9 @@ def run_status(folder: RunFolder, *, clock: Clock) -> RunStatus:
         spent_usd=spent,
         budget_usd=document.constraints.budget_usd if document else None,
         measured_at=now,
+        iteration_s=monitor.measured_iteration_s if monitor else None,
+        planned_iteration_s=prediction.iteration_s_replay if prediction else None,
+        parts=monitor.parts if monitor else {},
     )
 
 

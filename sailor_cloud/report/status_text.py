@@ -41,7 +41,18 @@ def run_report(run: RunStatus, *, now: datetime) -> RenderableType:
     resources = plain_table("resource", "created", "gone")
     for row in run.state.resources:
         resources.add_row(f"{row.resource} {row.key}", _moment(row.created_at), _moment(row.gone_at))
-    return Group(runs_report([run], now=now), Text(run.state.message), resources)
+    lines = [Text(line) for line in (run.state.message, _pace(run)) if line is not None]
+    return Group(runs_report([run], now=now), *lines, resources)
+
+
+def _pace(run: RunStatus) -> str | None:
+    """Return how long iterations take against the plan, and where the last one went."""
+    if run.iteration_s is None:
+        return None
+    planned = "" if run.planned_iteration_s is None else f", {run.planned_iteration_s:.4g} s planned"
+    whole = sum(run.parts.values())
+    shares = ", ".join(f"{name} {part / whole:.0%}" for name, part in run.parts.items()) if whole else ""
+    return f"iteration {run.iteration_s:.4g} s measured{planned}" + (f"; rank 0's last: {shares}" if shares else "")
 
 
 def _ttl(run: RunStatus, now: datetime) -> str:

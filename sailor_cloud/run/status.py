@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from sailor_cloud.run.folder import LockHolder
@@ -11,7 +11,10 @@ from sailor_cloud.run.state import RunState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStatus:
-    """A run at one moment. `controller` is None when no process works on it."""
+    """A run at one moment. `controller` is None when no process works on it.
+
+    `parts` are the seconds of rank 0's last iteration by what they went into; empty where that is not known.
+    """
 
     run_id: str
     job: str
@@ -23,6 +26,9 @@ class RunStatus:
     spent_usd: float
     budget_usd: float | None
     measured_at: datetime
+    iteration_s: float | None = None
+    planned_iteration_s: float | None = None
+    parts: dict[str, float] = field(default_factory=dict)
 
     @property
     def abandoned(self) -> bool:

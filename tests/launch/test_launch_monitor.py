@@ -44,3 +44,12 @@ def test_nothing_is_measured_before_the_first_settled_step() -> None:
     monitor.apply("n0", step(1))
     assert monitor.measured_iteration_s is None
     assert monitor.tokens_per_s is None
+
+
+def test_the_parts_of_the_last_iteration_are_kept_where_the_runtime_tells_them() -> None:
+    monitor = Monitor(generation=1, tokens_per_iteration=10)
+    monitor.apply("n0", step(1, iteration_s=0.5))
+    assert monitor.parts == {}
+    parts = {"compute": 0.25, "transfer": 0.0, "bubble": 0.125, "sync": 0.125}
+    monitor.apply("n0", {**step(2, iteration_s=0.5), **{f"{name}_s": value for name, value in parts.items()}})
+    assert monitor.parts == parts

@@ -1,0 +1,44 @@
+"""The pace of a run in `status RUN`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from io import StringIO
+
+from rich.console import Console
+
+from sailor_cloud.report.status_text import run_report
+from sailor_cloud.run.state import fold
+from sailor_cloud.run.status import RunStatus
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+
+
+def shown(**fields: object) -> str:
+    status = RunStatus(
+        run_id="run-1",
+        job="job",
+        state=fold([]),
+        controller=None,
+        step=5,
+        steps=10,
+        loss=2.0,
+        spent_usd=0.0,
+        budget_usd=None,
+        measured_at=NOW,
+        **fields,  # type: ignore[arg-type]
+    )
+    console = Console(file=StringIO(), width=120)
+    console.print(run_report(status, now=NOW))
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_measured_and_planned_iterations_stand_side_by_side_with_where_the_last_one_went():
+    parts = {"compute": 0.3, "transfer": 0.0, "bubble": 0.1, "sync": 0.1}
+    text = shown(iteration_s=0.4, planned_iteration_s=0.32, parts=parts)
+    assert "iteration 0.4 s measured, 0.32 s planned;" in text
+    assert "rank 0's last: compute 60%, transfer 0%, bubble 20%, sync 20%" in text
+
+
+def test_before_the_pace_has_settled_nothing_is_said_of_it():
+    assert "measured" not in shown(planned_iteration_s=0.32)

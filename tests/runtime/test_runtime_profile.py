@@ -1,0 +1,106 @@
+"""What a profile measures, and that nothing is measured twice."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from factories.run_specs import SHORT_TRAINING, TINY
+from sailor_runtime.profile import memory
+from sailor_runtime.profile.layers import kept_bytes
+from sailor_runtime.profile.links import sizes
+from sailor_runtime.profile.results import Results
+from sailor_runtime.profile.task import LinkTask, ProfileTask, layer_spec
+from sailor_runtime.spec import ModelSpec, StageSpec, TrainingSpec
+from sailor_runtime.training import layout
+from sailor_runtime.training.decoder import Microbatch
+from sailor_runtime.training.devices import Device
+from sailor_runtime.training.dropout import Dropout
+from sailor_runtime.training.stage import StageModule
+from sailor_runtime.training.tensor_parallel import TensorParallel
+
+MODEL = ModelSpec(**{**TINY, "blocks": 12, "tied_head": False})
+TASK = ProfileTask(
+    model=MODEL,
+    sequence_length=16,
+    precision="fp32",
+    optimizer="adamw",
+    accelerator="CPU-fast",
+    microbatch_sizes=(1, 2),
+    tps=(1, 2),
+    together=1,
+    link=LinkTask(),
+)
+
+
+def test_a_task_survives_being_written_and_its_key_tells_what_layers_depend_on():
+    assert ProfileTask.from_json(TASK.to_json()) == TASK
+    assert dataclasses.replace(TASK, microbatch_sizes=(4,), tps=(1,), link=None).key == TASK.key
+    for other in ({"precision": "bf16"}, {"together": 2}, {"sequence_length": 8}, {"accelerator": "T4-16"}):
+        assert dataclasses.replace(TASK, **other).key != TASK.key
+
+
+@pytest.mark.parametrize(
+    ("tp", "together", "ranks"), [(1, 1, 1), (2, 1, 2), (1, 3, 3), (2, 3, 3), (2, 4, 4), (3, 2, 3)]
+)
+def test_a_world_for_layers_keeps_all_devices_busy_with_a_plan_that_trains(tmp_path, tp, together, ranks):
+    task = dataclasses.replace(TASK, together=together)
+    spec = layer_spec(task, tp=tp, microbatch_size=2, directory=str(tmp_path), port=1)
+    layout.check(spec)
+    assert spec.world_size == ranks
+    assert all(len(stage.ranks) == tp for stage in spec.pipelines[0].stages)
+    assert spec.model.blocks < MODEL.blocks
+
+
+def test_what_an_interrupted_run_has_measured_is_kept_and_a_torn_line_is_not(tmp_path):
+    path = tmp_path / "measurements.jsonl"
+    Results(path, "a").add(kind="layers", tp=1, microbatch_size=2)
+    Results(path, "b").add(kind="layers", tp=1, microbatch_size=4)
+    with path.open("a") as file:
+        file.write('{"task": "a", "kind": "layers", "tp": 2')
+    again = Results(path, "a")
+    assert again.has(kind="layers", tp=1, microbatch_size=2)
+    assert not again.has(kind="layers", tp=1, microbatch_size=4)
+    assert not again.has(kind="layers", tp=2)
+    again.add(kind="layers", tp=2, microbatch_size=2)
+    assert [row["tp"] for row in Results(path, "a").rows] == [1, 2]
+
+
+def test_peak_memory_is_found_without_allocating_and_grows_with_the_microbatch():
+    training = TrainingSpec(**{**SHORT_TRAINING, "precision": "fp32"})
+    parameters = sum(parameter.numel() for parameter in _module(MODEL, torch.float32).parameters.values())
+    small, large = (memory.peak_bytes(MODEL, training, size) for size in (1, 8))
+    # Weights, gradients and two moments in fp32, and activations on top.
+    assert 16 * parameters < small < 24 * parameters
+    assert large > small
+    half = memory.peak_bytes(MODEL, dataclasses.replace(training, precision="bf16"), 1)
+    # 2 bytes of weights beside 4 of master weights, 4 of gradients, 8 of moments.
+    assert 18 * parameters < half
+
+
+def test_a_layer_keeps_its_output_and_what_its_backward_needs_but_not_its_input():
+    module = _module(MODEL, torch.float32)
+    shape = (2, 16, MODEL.hidden_size)
+    tokens = torch.zeros((2, 16), dtype=torch.int64)
+    nothing = Dropout(probability=0.0, seed=0, step=0, samples=torch.arange(2))
+    microbatch = Microbatch(tokens=tokens, targets=tokens, weight=1.0, dropout=nothing)
+    value = torch.randn(shape, requires_grad=True)
+    hidden = 2 * 16 * MODEL.hidden_size * 4
+    assert kept_bytes(module, 0, None, microbatch) == hidden
+    block = kept_bytes(module, 1, value, microbatch)
+    # Two norms' outputs, q, k, v, the heads' outputs, the sum after attention, four times the width before and after
+    # the activation, and the output; a few statistics more.
+    assert 16 * hidden <= block <= 18 * hidden
+
+
+def test_a_link_is_timed_from_an_empty_message_to_the_largest():
+    found = list(sizes(LinkTask(least_bytes=2**16, most_bytes=2**18)))
+    assert found == [8, 2**16, 2**17, 2**18]
+
+
+def _module(model: ModelSpec, dtype: torch.dtype) -> StageModule:
+    stage = StageSpec(first_layer=0, end_layer=model.layers, node="", devices=(0,), ranks=(0,), recompute=False)
+    device = Device(torch_device=torch.device("cpu"), kernel_runs=1)
+    return StageModule(model, stage, TensorParallel(None, 1, 0), device, dtype)
