@@ -63,7 +63,14 @@ def equality(case: dict[str, Any], spec: RunSpec, rank: int) -> dict[str, float]
     if case.get("mutation") == "double contribution":
         atoms = tuple(replace(atom, contributors=frozenset(atom.holders)) for atom in atoms)
     member = Member(spec, rank, atoms)
-    engine = member.engine()
+    if case.get("bucket_elements"):
+        from sailor_runtime.training import gradients
+
+        gradients.BUCKET_ELEMENTS, limit = case["bucket_elements"], gradients.BUCKET_ELEMENTS
+        engine = member.engine()
+        gradients.BUCKET_ELEMENTS = limit
+    else:
+        engine = member.engine()
     if mutation := case.get("mutation"):
         MUTATIONS[mutation](engine)
     outcome = verify.verify(
