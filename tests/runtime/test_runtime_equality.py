@@ -85,6 +85,11 @@ EQUAL_CASES: dict[str, dict[str, Any]] = {
     },
     "zero-1, tp 2 beside tp 1, tied": {"pipelines": UNEQUAL_TP, "zero_stage": 1},
     "one device": {"pipelines": [(3, 4, [(0, 6, 1)])]},
+    "many sums beside the backward pass": {
+        "pipelines": [(4, 2, [(0, 2, 2), (2, 6, 1)]), (2, 2, [(0, 6, 1)])],
+        "training": {"gradient_clipping": 0.5},
+        "bucket_elements": 500,
+    },
 }
 
 LOW_CASES: dict[str, dict[str, Any]] = {
@@ -109,7 +114,17 @@ MUTATED_CASES: dict[str, dict[str, Any]] = {
 
 SINGLE_CASES: dict[str, dict[str, Any]] = {
     name: {**EQUAL_CASES[name]}
-    for name in ("tp 2 beside tp 1, tied", "unequal depth, untied", "tp 1 into tp 2, ragged vocabulary")
+    for name in (
+        "tp 2 beside tp 1, tied",
+        "tp 2 beside tp 1, dropout and clipping",
+        "unequal depth, untied",
+        "unequal cuts, recomputed",
+        "tp 1 into tp 2, ragged vocabulary",
+        "llama, tp 3 beside tp 2, clipping",
+        "opt-350m, norms behind and projections",
+        "zero-1, tp 3 beside tp 2, clipping",
+        "many sums beside the backward pass",
+    )
 }
 
 
@@ -155,8 +170,9 @@ def _logs(folder: Path) -> str:
 def _case(name: str, folder: Path, *, training: dict[str, Any] | None = None, **settings: Any) -> dict[str, Any]:
     training = {**settings.pop("training", {}), **(training or {})}
     mutation, kind = settings.pop("mutation", None), settings.pop("kind", "equality")
+    bucket_elements = settings.pop("bucket_elements", None)
     spec = run_spec(settings.pop("pipelines"), directory=folder, training=training, **settings)
-    return {"name": name, "kind": kind, "spec": spec, "mutation": mutation}
+    return {"name": name, "kind": kind, "spec": spec, "mutation": mutation, "bucket_elements": bucket_elements}
 
 
 def _checkpoint(folder: Path) -> str:
@@ -171,7 +187,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     folder = tmp_path_factory.mktemp("world")
     single = {"precision": "fp32", "optimizer": "sgd"}
     cases = [_case(name, folder, **settings) for name, settings in EQUAL_CASES.items()]
-    cases += [_case(f"fp32 {name}", folder, **settings, training=single) for name, settings in SINGLE_CASES.items()]
+    cases += [
+        _case(f"fp32 {name}", folder, **{**settings, "training": {**settings.get("training", {}), **single}})
+        for name, settings in SINGLE_CASES.items()
+    ]
     cases += [_case(name, folder, mutation=name, **settings) for name, settings in MUTATED_CASES.items()]
     weights = _checkpoint(folder / "first")
     cases.append(_case("weights from a checkpoint", folder, pipelines=UNEQUAL_TP, model={"weights": weights}))
