@@ -163,6 +163,7 @@ def up(
         options=LaunchOptions(fallback=fallback, ssh_from=ssh_from),
         on_start=on_start,
         search=CatalogSearch(decoder, ticking),
+        base=base,
     )
 
 
@@ -177,9 +178,10 @@ def resume(
     """Take over a run whose controller died, and go on as `up` does. Raises RequestError where it is over already."""
     from sailor_cloud import workload
     from sailor_cloud.launch.searching import CatalogSearch
-    from sailor_cloud.launch.start import resume_run
+    from sailor_cloud.launch.start import base_of, resume_run
 
-    decoder, ticking = workload.decoder(run.read_document().job.model, base=base), clock or SystemClock()
+    origin = base or base_of(run)
+    decoder, ticking = workload.decoder(run.read_document().job.model, base=origin), clock or SystemClock()
     return resume_run(
         run,
         decoder=decoder,

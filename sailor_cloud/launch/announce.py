@@ -6,6 +6,7 @@ from sailor_cloud.launch.context import RunContext
 from sailor_cloud.launch.events import AgentEvent
 from sailor_cloud.launch.lifetime import usd_per_hour
 from sailor_cloud.launch.monitor import Monitor
+from sailor_cloud.launch.preflight import preflight_note
 from sailor_cloud.run.journal import Event
 from sailor_cloud.units import SECONDS_PER_HOUR
 
@@ -25,6 +26,9 @@ def announce(context: RunContext, event: AgentEvent, monitor: Monitor) -> None:
                 f"{event['max_abs_difference']:.1e} (tolerance {event['tolerance']:.0e})"
             )
             context.show("calibrating")
+        case "preflight":
+            context.journal.append(Event.PREFLIGHT, devices=event["devices"], links=event["links"])
+            context.observer.note(preflight_note(context.document, event))
         case "calibrated":
             _calibrate(context, event)
         case "checkpoint":

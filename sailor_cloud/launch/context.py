@@ -23,10 +23,13 @@ from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Offer, Provider
 from sailor_cloud.provision.nodes import ReachableNode
 from sailor_cloud.provision.progress import Progress
+from sailor_cloud.provision.render_data import bucket_of
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Journal, read
 from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.run.progress import Observer, RunProgress
+
+_SCHEMES = {Provider.GCP: "gs", Provider.AWS: "s3"}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -127,11 +130,25 @@ class RunContext:
 
     @property
     def checkpoints_dir(self) -> str:
-        """Where checkpoints lie: the job's own folder or URL where it names one, else inside the run."""
+        """Where checkpoints lie: where the job says, else inside the run: its folder, or its bucket on a cloud."""
         chosen = self.job_document.job.checkpoint.to
-        if chosen is None:
-            return str(self.folder.checkpoints_dir)
-        return chosen if "://" in chosen else str(Path(chosen).expanduser().absolute())
+        if chosen is not None:
+            return chosen if "://" in chosen else str(Path(chosen).expanduser().absolute())
+        bucket = self.own_bucket
+        return str(self.folder.checkpoints_dir) if bucket is None else f"{bucket}/checkpoints"
+
+    @property
+    def own_bucket(self) -> str | None:
+        """The URL of the bucket that the run made for itself, or None where it needs none."""
+        plan, job = self.job_document.plan, self.job_document.job
+        assert plan is not None
+        offers = {offer.id: offer for offer in self.job_document.inputs.offers}
+        home = offers[plan.nodes[0].offer].provider
+        if job.checkpoint.to is not None or home is Provider.LOCAL:
+            return None
+        bucket = bucket_of(job, self.folder.run_id, home)
+        assert bucket is not None, "a job that names no place gets a bucket"
+        return f"{_SCHEMES[home]}://{bucket.name}"
 
     def left(self) -> Left:
         """Return what remains of iterations, money and time."""
@@ -159,7 +176,8 @@ class RunContext:
         self.observer.progress(self.progress())
 
     def on_resource(self, progress: Progress) -> None:
-        self.observer.resource(f"{progress.key}: {progress.action} {progress.step}")
+        price = "" if progress.usd_per_hour is None else f", {progress.usd_per_hour:.4f} USD/h"
+        self.observer.resource(f"{progress.key}: {progress.action} {progress.step}{price}")
 
     def progress(self) -> RunProgress:
         """Return the moment that displays show."""

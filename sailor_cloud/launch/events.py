@@ -15,6 +15,7 @@ _NEEDED = {
     "step": ("step", "loss", "iteration_s"),
     "verified": ("steps", "max_abs_difference", "tolerance"),
     "calibrated": ("iteration_s", "iterations"),
+    "preflight": ("devices", "links"),
     "checkpoint": ("step", "path"),
     "rank_dead": ("rank",),
     "rank_hung": ("rank",),

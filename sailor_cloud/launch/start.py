@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 from sailor_cloud.clock import Clock
 from sailor_cloud.errors import RequestError
@@ -40,10 +41,12 @@ def run_document(
     options: LaunchOptions | None = None,
     on_start: OnStart | None = None,
     search: Search | None = None,
+    base: Path | None = None,
 ) -> Outcome:
     """Carry out a feasible plan and return how it ended. Raises RequestError before anything is bought.
 
-    Without `search` lost nodes are replaced, but the plan is never changed.
+    Without `search` lost nodes are replaced, but the plan is never changed. `base` is the folder that relative paths
+    of the job start from; it is kept for whoever takes the run over.
     """
     if document.plan is None:
         raise RequestError("the plan is infeasible; there is nothing to run")
@@ -56,8 +59,15 @@ def run_document(
     with folder.lock():
         folder.write_document(document)
         fallback = options is None or options.fallback
-        Journal.of(folder, clock).append(Event.RUN_CREATED, job=document.job.name, fallback=fallback)
+        origin = str((base or Path()).absolute())
+        Journal.of(folder, clock).append(Event.RUN_CREATED, job=document.job.name, fallback=fallback, base=origin)
         return _control(folder, document, decoder, observer, clock, options, on_start, search)
+
+
+def base_of(folder: RunFolder) -> Path | None:
+    """Return the folder that relative paths of a run's job start from, where the run was begun by this version."""
+    bases = [entry.data["base"] for entry in read(folder.journal_file) if "base" in entry.data]
+    return Path(bases[0]) if bases else None
 
 
 def resume_run(

@@ -10,6 +10,7 @@ from sailor_cloud.launch.options import Ending
 from sailor_cloud.launch.record import Leg, journaled_calibration_s, last_monitor, legs
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.provision.progress import Listener
+from sailor_cloud.provision.records import NODE
 from sailor_cloud.provision.teardown import Destroyed, destroy
 from sailor_cloud.run import history
 from sailor_cloud.run.folder import RunFolder
@@ -72,7 +73,7 @@ def _past_run(
         steps=max((leg.monitor.step for leg in recorded), default=0),
         steps_planned=document.job.training.steps,
         generations=len(recorded),
-        nodes=len(receipt.resources),
+        nodes=sum(row.type == NODE for row in receipt.resources),
         planned_iteration_s=prediction.iteration_s_replay if prediction else None,
         measured_iteration_s=monitor.measured_iteration_s,
         planned_usd=document.cost.total_usd if document.cost else None,
@@ -85,11 +86,16 @@ def _past_run(
 def _comparisons(
     folder: RunFolder, document: PlanDocument, recorded: tuple[Leg, ...], spent_usd: float
 ) -> tuple[Comparison, ...]:
-    """Return every estimate beside what came of it; iteration times are those of the newest generation."""
+    """Return every estimate beside what came of it; iteration times are those of the newest generation.
+
+    Of a run that did not come to its end, the estimates are those for the steps that it did.
+    """
     cost = document.cost
     prediction = recorded[-1].document.prediction if recorded else document.prediction
     measured = last_monitor(recorded, document).measured_iteration_s
     seconds = [second for leg in recorded for second in leg.monitor.iteration_seconds]
+    share = _share_done(document, recorded)
+    so_far = "" if share == 1.0 else f", for {100 * share:.0f} % of the steps"
     return (
         Comparison(
             what="iteration, as planned",
@@ -101,13 +107,28 @@ def _comparisons(
             what="iteration, as calibrated", unit="s", estimate=journaled_calibration_s(folder), actual=measured
         ),
         Comparison(
-            what="training time",
+            what=f"training time{so_far}",
             unit="s",
-            estimate=_training_s(document),
+            estimate=_scaled(_training_s(document), share),
             actual=math.fsum(seconds) if seconds else None,
         ),
-        Comparison(what="whole run", unit="USD", estimate=cost.total_usd if cost else None, actual=spent_usd),
+        Comparison(
+            what=f"whole run{so_far}",
+            unit="USD",
+            estimate=_scaled(cost.total_usd if cost else None, share),
+            actual=spent_usd,
+        ),
     )
+
+
+def _share_done(document: PlanDocument, recorded: tuple[Leg, ...]) -> float:
+    """Return the share of the job's steps that was reached; 1 where nobody knows how many there are."""
+    steps = document.job.training.steps
+    return min(1.0, max((leg.monitor.step for leg in recorded), default=0) / steps) if steps else 1.0
+
+
+def _scaled(estimate: float | None, share: float) -> float | None:
+    return None if estimate is None else estimate * share
 
 
 def _training_s(document: PlanDocument) -> float | None:

@@ -27,6 +27,7 @@ class Event(StrEnum):
     CREATE_FAILED = "create_failed"
     PROVISIONED = "provisioned"
     DEPLOY_STARTED = "deploy_started"
+    PREFLIGHT = "preflight"
     CALIBRATED = "calibrated"
     GENERATION_STARTED = "generation_started"
     CHECKPOINT_SAVED = "checkpoint_saved"

@@ -20,6 +20,7 @@ from sailor_runtime.training.environment import node_of
 from sailor_runtime.training.events import EventWriter
 from sailor_runtime.training.metrics import Metrics
 from sailor_runtime.training.precision import precision_of, set_up
+from sailor_runtime.training.preflight import preflight
 from sailor_runtime.training.refusal import RefusedError
 from sailor_runtime.training.saving import Saver
 from sailor_runtime.training.world import World
@@ -91,6 +92,8 @@ class _Rank:
     def run(self) -> None:
         if self._world.rank == 0:
             self._events.write("data", **self._samples.description())
+        if self._spec.calibrate:
+            self._preflight()
         if self._spec.verify_steps > 0:
             self._verify()
         if self._spec.calibrate:
@@ -104,6 +107,12 @@ class _Rank:
 
     def _progress(self, phase: str) -> None:
         self._events.write("progress", phase=phase)
+
+    def _preflight(self) -> None:
+        self._progress("preflight")
+        found = preflight(self._spec, self._world, self._device)
+        if self._world.rank == 0:
+            self._events.write("preflight", **found)
 
     def _verify(self) -> None:
         self._progress("verify")
