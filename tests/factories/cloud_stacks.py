@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -66,6 +66,7 @@ def drivers_of(
     *,
     kind: str = "path",
     changes: dict[str, Any] | None = None,
+    before_init: Callable[[Path], None] = lambda root: None,
 ) -> tuple[TerraformDriver, ...]:
     """Write roots and return their drivers, initialised. `changes` replace variables of the roots that have them."""
     write_cli_config(run.folder)
@@ -84,6 +85,7 @@ def drivers_of(
             log_dir=logs,
             interrupt=Interrupt(),
         )
+        before_init(written.path)
         driver.init()
         made.append(driver)
     return tuple(made)
