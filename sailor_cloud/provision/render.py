@@ -169,4 +169,11 @@ def environment(folder: RunFolder) -> dict[str, str]:
     dropped = ("TF_CLI_ARGS", "TF_VAR_", "TF_LOG", "TF_WORKSPACE", "TF_DATA_DIR")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
     own = {"TF_IN_AUTOMATION": "1", "TF_INPUT": "0", "CHECKPOINT_DISABLE": "1", RUN_TAG: folder.run_id}
-    return {**inherited, **own, "TF_CLI_CONFIG_FILE": str(folder.terraform_config_file)}
+    return {**inherited, **own, "TF_CLI_CONFIG_FILE": str(_cli_config(folder))}
+
+
+def _cli_config(folder: RunFolder) -> Path:
+    """Return the user's configuration of Terraform, which may name a mirror of providers, else the run's own."""
+    named = os.environ.get("TF_CLI_CONFIG_FILE")
+    chosen = Path(named) if named else Path.home() / ".terraformrc"
+    return chosen if chosen.is_file() else folder.terraform_config_file

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,9 @@ class _Kind:
     list_key: str
     id_key: str
     delete: Callable[[Any, str], None]
+    # Most calls filter under this name; what is deleted stays listed for a while under these states.
+    filter_key: str = "Filters"
+    gone: tuple[str, ...] = ()
 
 
 def _detach_and_delete_gateway(client: Any, name: str) -> None:
@@ -50,6 +53,16 @@ _KINDS = (
         list_key="Reservations",
         id_key="InstanceId",
         delete=lambda client, name: client.terminate_instances(InstanceIds=[name]),
+        gone=("terminated",),
+    ),
+    _Kind(
+        type="aws_nat_gateway",
+        listed_by="describe_nat_gateways",
+        list_key="NatGateways",
+        id_key="NatGatewayId",
+        delete=lambda client, name: client.delete_nat_gateway(NatGatewayId=name),
+        filter_key="Filter",
+        gone=("deleted", "failed"),
     ),
     _Kind(
         type="aws_ebs_volume",
@@ -57,6 +70,36 @@ _KINDS = (
         list_key="Volumes",
         id_key="VolumeId",
         delete=lambda client, name: client.delete_volume(VolumeId=name),
+    ),
+    _Kind(
+        type="aws_eip",
+        listed_by="describe_addresses",
+        list_key="Addresses",
+        id_key="AllocationId",
+        delete=lambda client, name: client.release_address(AllocationId=name),
+    ),
+    _Kind(
+        type="aws_vpc_endpoint",
+        listed_by="describe_vpc_endpoints",
+        list_key="VpcEndpoints",
+        id_key="VpcEndpointId",
+        delete=lambda client, name: client.delete_vpc_endpoints(VpcEndpointIds=[name]),
+        gone=("deleted",),
+    ),
+    _Kind(
+        type="aws_vpc_peering_connection",
+        listed_by="describe_vpc_peering_connections",
+        list_key="VpcPeeringConnections",
+        id_key="VpcPeeringConnectionId",
+        delete=lambda client, name: client.delete_vpc_peering_connection(VpcPeeringConnectionId=name),
+        gone=("deleted", "rejected", "expired", "failed"),
+    ),
+    _Kind(
+        type="aws_launch_template",
+        listed_by="describe_launch_templates",
+        list_key="LaunchTemplates",
+        id_key="LaunchTemplateId",
+        delete=lambda client, name: client.delete_launch_template(LaunchTemplateId=name),
     ),
     _Kind(
         type="aws_placement_group",
@@ -160,8 +203,7 @@ def remove_aws(
 def _listed(client: Any, kind: _Kind, region: str, run_id: str | None) -> Iterator[LiveResource]:
     wanted = {"Name": f"tag:{RUN_LABEL}", "Values": [run_id]} if run_id else {"Name": "tag-key", "Values": [RUN_LABEL]}
     for item in _pages(client, kind, [wanted]):
-        state = item.get("State")
-        if isinstance(state, dict) and state.get("Name") == "terminated":
+        if _state(item) in kind.gone:
             continue
         tags = {tag["Key"]: tag["Value"] for tag in item.get("Tags", [])}
         yield LiveResource(
@@ -179,11 +221,17 @@ def _listed(client: Any, kind: _Kind, region: str, run_id: str | None) -> Iterat
         )
 
 
+def _state(item: Mapping[str, Any]) -> str:
+    """Return the state of something, which the calls tell in three ways."""
+    state = item.get("State") or item.get("Status") or ""
+    return str(state.get("Name") or state.get("Code") or "") if isinstance(state, dict) else str(state).lower()
+
+
 def _pages(client: Any, kind: _Kind, filters: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     if client.can_paginate(kind.listed_by):
-        answers: Iterable[dict[str, Any]] = client.get_paginator(kind.listed_by).paginate(Filters=filters)
+        answers: Iterable[dict[str, Any]] = client.get_paginator(kind.listed_by).paginate(**{kind.filter_key: filters})
     else:
-        answers = [getattr(client, kind.listed_by)(Filters=filters)]
+        answers = [getattr(client, kind.listed_by)(**{kind.filter_key: filters})]
     for answer in answers:
         for item in answer[kind.list_key]:
             yield from item["Instances"] if kind.list_key == "Reservations" else [item]

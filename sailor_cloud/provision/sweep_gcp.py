@@ -46,6 +46,7 @@ _KINDS = (
         key="resource_policy",
         place="region",
     ),
+    _Kind(type="google_compute_router", client="RoutersClient", items="routers", key="router", place="region"),
     _Kind(type="google_compute_firewall", client="FirewallsClient", items="", key="firewall", place="global"),
     _Kind(
         type="google_compute_subnetwork",

@@ -20,6 +20,11 @@ _REGION = re.compile(r"Credential=[^/]+/\d+/([\w-]+)/")
 _KINDS = {
     "Instances": "aws_instance",
     "Volumes": "aws_ebs_volume",
+    "NatGateways": "aws_nat_gateway",
+    "Addresses": "aws_eip",
+    "VpcEndpoints": "aws_vpc_endpoint",
+    "VpcPeeringConnections": "aws_vpc_peering_connection",
+    "LaunchTemplates": "aws_launch_template",
     "PlacementGroups": "aws_placement_group",
     "KeyPairs": "aws_key_pair",
     "InternetGateways": "aws_internet_gateway",
@@ -32,6 +37,11 @@ _KINDS = {
 # The parameter that names what is deleted.
 _DELETIONS = {
     "DeleteVolume": ("aws_ebs_volume", "VolumeId"),
+    "DeleteNatGateway": ("aws_nat_gateway", "NatGatewayId"),
+    "ReleaseAddress": ("aws_eip", "AllocationId"),
+    "DeleteVpcEndpoints": ("aws_vpc_endpoint", "VpcEndpointId.1"),
+    "DeleteVpcPeeringConnection": ("aws_vpc_peering_connection", "VpcPeeringConnectionId"),
+    "DeleteLaunchTemplate": ("aws_launch_template", "LaunchTemplateId"),
     "DeletePlacementGroup": ("aws_placement_group", "GroupName"),
     "DeleteKeyPair": ("aws_key_pair", "KeyName"),
     "DeleteInternetGateway": ("aws_internet_gateway", "InternetGatewayId"),
@@ -55,6 +65,11 @@ _PARTS = {
 _SETS = {
     "Instances": "reservationSet",
     "Volumes": "volumeSet",
+    "NatGateways": "natGatewaySet",
+    "Addresses": "addressesSet",
+    "VpcEndpoints": "vpcEndpointSet",
+    "VpcPeeringConnections": "vpcPeeringConnectionSet",
+    "LaunchTemplates": "launchTemplates",
     "PlacementGroups": "placementGroupSet",
     "KeyPairs": "keySet",
     "InternetGateways": "internetGatewaySet",
@@ -67,6 +82,11 @@ _SETS = {
 _NAMES = {
     "aws_instance": "instanceId",
     "aws_ebs_volume": "volumeId",
+    "aws_nat_gateway": "natGatewayId",
+    "aws_eip": "allocationId",
+    "aws_vpc_endpoint": "vpcEndpointId",
+    "aws_vpc_peering_connection": "vpcPeeringConnectionId",
+    "aws_launch_template": "launchTemplateId",
     "aws_placement_group": "groupName",
     "aws_key_pair": "keyName",
     "aws_internet_gateway": "internetGatewayId",

@@ -19,7 +19,7 @@ from sailor_cloud.provision.local.spec import SPEC_VARIABLE, VmInfo, VmSpec
 
 NODE = "vm"
 # A public key of nobody: machines on paper are never connected to.
-_PAPER_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
+PAPER_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
 _EXPIRY = re.compile(r"OnCalendar=(\S+ \S+) UTC")
 
 
@@ -54,7 +54,7 @@ class PaperMachines:
     """Machines that exist in the cloud's books only."""
 
     def start(self, wanted: Wanted) -> Machine:
-        return Machine(address="", host_public_key=_PAPER_KEY)
+        return Machine(address="", host_public_key=PAPER_KEY)
 
     def stop(self, name: str) -> None:
         return

@@ -22,13 +22,14 @@ _KINDS = {
     "instances": "google_compute_instance",
     "disks": "google_compute_disk",
     "resourcePolicies": "google_compute_resource_policy",
+    "routers": "google_compute_router",
     "firewalls": "google_compute_firewall",
     "subnetworks": "google_compute_subnetwork",
     "networks": "google_compute_network",
 }
 _STAND_IN = {
     "google_compute_subnetwork": ("google_compute_instance",),
-    "google_compute_network": ("google_compute_subnetwork", "google_compute_firewall"),
+    "google_compute_network": ("google_compute_subnetwork", "google_compute_firewall", "google_compute_router"),
 }
 Json = dict[str, Any]
 
