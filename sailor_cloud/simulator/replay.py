@@ -50,7 +50,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineReplay:
-    """When each stage has finished its last backward pass, how long it computed and how long it moved tensors."""
+    """When each stage has finished its last backward pass, how long it computed and how long tensors held it up."""
 
     end_s: tuple[float, ...]
     last_backward_start_s: tuple[float, ...]
@@ -181,7 +181,11 @@ class _Runner:
                 arrived = self.activations[stage] if what == _RECEIVE_ACTIVATION else self.gradients[stage]
                 if len(arrived) <= microbatch:
                     break
-                start = clock = max(clock, arrived[microbatch])
+                there = arrived[microbatch]
+                if overlapped and there > clock:
+                    # Of the wait for a tensor, its own way counts as transfer, the rest as bubble.
+                    self.transfer[stage] += min(there - clock, seconds[what])
+                start = clock = max(clock, there)
                 if waits:
                     clock += seconds[what]
                     self.transfer[stage] += seconds[what]

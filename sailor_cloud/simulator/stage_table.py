@@ -25,7 +25,8 @@ Ints = NDArray[np.int64]
 # as sailor_runtime keeps them; weights in fp32 are their own master, unless ZeRO cuts it.
 _GRADIENT_BYTES = 4
 _WEIGHT_BYTES = {Precision.FP32: 4, Precision.TF32: 4, Precision.BF16: 2, Precision.FP16: 2}
-_MOMENT_BYTES = {Optimizer.ADAMW: 8, Optimizer.SGD: 4}
+# CPUAdam keeps its moments in the memory of the node; the device is charged for them all the same.
+_MOMENT_BYTES = {Optimizer.ADAMW: 8, Optimizer.SGD: 4, Optimizer.CPU_ADAM: 8, Optimizer.FUSED_ADAM: 8}
 
 PARTS = ("weights", "gradients", "optimizer", "activations", "buffers", "framework")
 

@@ -90,6 +90,15 @@ def test_overlapped_transfers_hide_behind_compute() -> None:
     assert totals[Transfers.OVERLAPPED] == pytest.approx(16 * (3 * 3.0 + 4 * 0.2) / 3 + (9.8 - 9.8 / 3))
 
 
+def test_of_waiting_for_an_overlapped_tensor_its_own_way_is_transfer_and_the_rest_bubble() -> None:
+    """One microbatch: stage 1 waits 1 for the forward pass and 0.5 for the tensor; stage 0 waits 2 + 4 and 0.25."""
+    done = replay(times([1.0, 2.0], [3.0, 4.0], [0.5], 1, back=[0.25]), Transfers.OVERLAPPED)
+    assert done.transfer_s == pytest.approx((0.25, 0.5))
+    beside = times([1.0] * 2, [2.0] * 2, [0.2], 64)
+    exposed = [replay(beside, kind).transfer_s[1] for kind in (Transfers.OVERLAPPED, Transfers.RECEIVER)]
+    assert exposed[0] < 0.51 * exposed[1]
+
+
 def test_spans_of_a_stage_follow_one_another_and_hold_every_operation() -> None:
     done = replay(times([1.0, 2.0], [2.0, 1.0], [0.5], 5), Transfers.BLOCKING, spans=True)
     for stage in range(2):
