@@ -109,14 +109,32 @@ class SailorEven:
         return self._sync[size, replicas]
 
     def worth(self, size: int, replicas: int, use: Ints) -> Worth:
-        whole = [index for index, (_, area) in enumerate(self.pools) if area is None]
-        rate = use[:, whole] @ np.array([USD_PER_HOUR[gpu] for gpu in self.gpus]) / 3600.0 * replicas
-        nothing = np.zeros(len(use))
-        with np.errstate(divide="ignore"):
-            longest = np.full(len(use), np.inf) if self.case.budget is None else self.case.budget / rate
+        whole = use[:, [index for index, (_, area) in enumerate(self.pools) if area is None]]
+        rate = whole @ np.array([USD_PER_HOUR[gpu] for gpu in self.gpus]) / 3600.0 * replicas
+        egress = self._least_egress_usd(size, replicas, whole)
+        longest = np.full(len(use), np.inf)
+        if self.case.budget is not None:
+            longest = np.where(rate > 0, (self.case.budget - egress) / np.maximum(rate, 1e-9), np.inf)
         if self.case.least_rate is None:
-            return Worth(slope=np.ones(len(use)), offset=nothing, longest_s=longest)
-        return Worth(slope=rate, offset=nothing, longest_s=np.minimum(longest, 1.0 / self.case.least_rate))
+            return Worth(slope=np.ones(len(use)), offset=np.zeros(len(use)), longest_s=longest)
+        return Worth(slope=rate, offset=egress, longest_s=np.minimum(longest, 1.0 / self.case.least_rate))
+
+    def _least_egress_usd(self, size: int, replicas: int, use: Ints) -> Floats:
+        """Return the least USD of traffic between zones in an iteration of pipelines that use so many devices each.
+
+        Where two zones hold whole pipelines, the sums of all stages cross between them and back. Otherwise all
+        pipelines that one zone has no room for send activations and gradients across.
+        """
+        if len(self.zones) < 2:
+            return np.zeros(len(use))
+        price = min(self.artifact.egress_usd_per_byte(a, b) for a, b in permutations(self.zones, 2))
+        there = np.array([[self.case.devices.get((gpu, zone), 0) for gpu in self.gpus] for zone in self.zones])
+        per_zone = np.where(use[:, None] > 0, there // np.maximum(use[:, None], 1), replicas).min(axis=2)
+        crossing = np.maximum(replicas - per_zone.max(axis=1), 0)
+        sent = min(self.artifact.sent_bytes(layer, 1) for layer in range(self.artifact.layers))
+        samples = size * -(-self.batch // (size * replicas))
+        ring = 2.0 * (replicas - 1) / replicas * self.artifact.stage_bytes(0, self.artifact.layers, 1)
+        return np.where(crossing > 0, np.minimum(2.0 * price * ring, crossing * 2.0 * price * sent * samples), 0.0)
 
     def judge(self, size: int, replicas: int, chain: Chain, seconds: float) -> tuple[float, Placed] | None:
         """Return the best of all placements looked at, by the artifact's score."""

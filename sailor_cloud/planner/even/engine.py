@@ -21,15 +21,13 @@ Ints = NDArray[np.int64]
 # A plan within this of the bound counts as the best.
 GAP = 1e-3
 # Limits on the bottleneck that are looked at side by side, fewer where there are many vectors of devices.
-_LANES = 8
+_LANES = 3
 _CELLS = 3_000_000
 # Pipelines of one length, microbatch size and number of replicas that are put in place.
 _JUDGED = 4
 # Beginnings kept per stage while a good plan is looked for, and at most.
 _NARROW = 100
 _WIDE = 6000
-# Nodes without anything better after which the search ends, once plans turned out worse than their costs.
-_STALE = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +63,20 @@ class _Node:
 
 
 def solve(
-    problem: Problem, *, keep: int = 16, gap: float = GAP, most_nodes: int = 100_000, known: float = math.inf
+    problem: Problem,
+    *,
+    keep: int = 16,
+    gap: float = GAP,
+    most_nodes: int = 100_000,
+    known: float = math.inf,
+    patience: int = 100_000,
 ) -> Outcome:
     """Return the best plans and a bound; proven to `gap` where the problem's judge agrees with its costs.
 
-    known: the value of a plan that is known already; only better ones are looked for.
+    known: the value of a plan that is known already; only better ones are looked for. patience: nodes without anything
+    better after which the search ends, once plans turned out worse than their costs.
     """
-    return _Engine(problem, keep, gap, known).run(most_nodes)
+    return _Engine(problem, keep, gap, known).run(most_nodes, patience)
 
 
 @dataclass(slots=True)
@@ -95,7 +100,7 @@ class _Engine:
         """Plans from this value on can't be better by more than the gap."""
         return self.best * (1.0 - self.gap)
 
-    def run(self, most_nodes: int) -> Outcome:
+    def run(self, most_nodes: int, patience: int) -> Outcome:
         heap: list[tuple[float, int, int]] = []
         nodes: dict[tuple[int, int], _Node] = {}
         for size in self.problem.sizes():
@@ -109,14 +114,20 @@ class _Engine:
                     nodes[size, replicas] = node
                     heapq.heappush(heap, (_value(node), size, replicas))
         bound, stale = math.inf, 0
+        begun: set[tuple[int, int]] = set()
         while heap:
             value, size, replicas = heapq.heappop(heap)
-            hopeless = self.loose < self.winning and stale >= _STALE
+            hopeless = self.loose < self.winning and stale >= patience
             if value >= self.winning or self.nodes == most_nodes or hopeless:
                 bound = value
                 break
             before = self.best
-            self._search(nodes[size, replicas])
+            left = self._search(nodes[size, replicas], _WIDE if (size, replicas) in begun else _NARROW)
+            if left < self.winning and (size, replicas) not in begun:
+                heapq.heappush(heap, (left, size, replicas))
+            else:
+                self.loose = min(self.loose, left)
+            begun.add((size, replicas))
             stale = 0 if self.best < before else stale + 1
         # Without a plan, an empty heap proves that there is none, but for what was put aside as undecided.
         bound = min(bound, self.winning, self.loose)
@@ -173,12 +184,13 @@ class _Engine:
             winning = np.where(worth.slope > 0, room / worth.slope, np.where(room > 0, np.inf, -1.0))
         return np.minimum(longest, winning)
 
-    def _search(self, node: _Node) -> None:
+    def _search(self, node: _Node, most: int) -> float:
+        """Look for plans of a node; return a bound on those that were passed over, as _descend does."""
         self.nodes += 1
         cuts = self._cuts_s(node)
         alive = self._alive(node, cuts)
         if not alive.any():
-            return
+            return math.inf
         costs = self.problem.costs(node.size, node.replicas)
         assert costs is not None
         grid = Grid(tuple(int(count) for count in node.vectors[alive].max(axis=0)))
@@ -193,10 +205,7 @@ class _Engine:
             microbatches=node.microbatches,
         )
         roots = grid.numbers(node.vectors[alive])
-        dropped = self._descend(node, search, alive, roots, _NARROW)
-        if dropped < self.winning and self.loose >= self.winning:
-            dropped = self._descend(node, search, alive, roots, _WIDE)
-        self.loose = min(self.loose, dropped)
+        return self._descend(node, search, alive, roots, most)
 
     def _lanes(self, node: _Node, alive: NDArray[np.bool_], cuts: Floats, cells: int) -> Floats:
         """Return limits between the least bottleneck and the largest that can still win."""

@@ -24,6 +24,9 @@ from sailor_cloud.planner.variants import part_of
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+# Microbatch sizes and numbers of replicas without anything better after which a search ends where real nodes are slower
+# than the costs say.
+_PATIENCE = 10
 # Sorts of zones that are searched by themselves.
 _MOST_ZONES = 3
 
@@ -71,11 +74,11 @@ def _single_zones(space: Space) -> list[Space]:
 
 def _solve(space: Space, kinds: Kinds, target: Target, keep: int, even_layers: bool, known: float) -> Outcome:
     if not even_layers:
-        return solve(EvenSpace(Tables(space, kinds), target), keep=keep, known=known)
+        return solve(EvenSpace(Tables(space, kinds), target), keep=keep, known=known, patience=_PATIENCE)
     outcomes = []
     for length in sorted({space.layers // stages for stages in range(1, min(MAX_STAGES, space.layers) + 1)}):
         tables = Tables(space, kinds, lengths=frozenset({length, length + 1}))
-        outcomes.append(solve(EvenSpace(tables, target), keep=keep, known=known))
+        outcomes.append(solve(EvenSpace(tables, target), keep=keep, known=known, patience=_PATIENCE))
         known = min([known, *(found.value for found in outcomes[-1].found)])
     return Outcome(
         found=tuple(found for outcome in outcomes for found in outcome.found),
