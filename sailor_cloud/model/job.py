@@ -19,8 +19,12 @@ class Goal(StrEnum):
 
 
 class Optimizer(StrEnum):
+    """`cpu-adam` and `fused-adam` are DeepSpeed's AdamW; nodes need its extension, built beforehand."""
+
     ADAMW = "adamw"
     SGD = "sgd"
+    CPU_ADAM = "cpu-adam"
+    FUSED_ADAM = "fused-adam"
 
 
 class Schedule(StrEnum):
@@ -166,14 +170,46 @@ class Resource(_Part):
 
 
 class GcpAccount(_Part):
+    """`service_account`: what nodes act as; null makes one for the run that reaches the checkpoint's bucket alone."""
+
     project: str
+    service_account: str | None = Field(default=None, pattern=r"^[^@\s]+@[^@\s]+\.gserviceaccount\.com$")
+
+
+class AwsAccount(_Part):
+    """What the account has ready.
+
+    `instance_profile`: what nodes act as; null makes one for the run that reaches the checkpoint's bucket alone.
+    `terminate_role_arn`: lets EventBridge Scheduler end nodes from outside; null leaves that to their own timers.
+    """
+
+    instance_profile: str | None = Field(default=None, min_length=1)
+    terminate_role_arn: str | None = Field(default=None, pattern=r"^arn:aws[a-z-]*:iam::[0-9]{12}:role/.+$")
+
+
+class StateBackend(_Part):
+    """Where Terraform keeps the states of runs, one object for each root. `region` is that of an S3 bucket."""
+
+    bucket: str = Field(pattern=r"^(gs|s3)://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$")
+    prefix: str = Field(default="sailor-cloud", pattern=r"^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*$")
+    region: str | None = None
+
+    @model_validator(mode="after")
+    def _region_of_s3(self) -> Self:
+        if self.bucket.startswith("s3://") == (self.region is None):
+            raise ValueError("an s3:// bucket needs its region, and a gs:// bucket takes none")
+        return self
 
 
 class Cloud(_Part):
+    """Accounts and access. `state: null` keeps Terraform's states in the run's folder."""
+
     gcp: GcpAccount | None = None
+    aws: AwsAccount | None = None
     owner: str | None = None
     network: NetworkAccess = NetworkAccess.PUBLIC_SSH
     image: str | None = None
+    state: StateBackend | None = None
 
 
 class Checkpoint(_Part):

@@ -13,6 +13,15 @@ from pydantic_core import ErrorDetails
 from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.job import Job
 
+# What a field that must have a certain form may look like.
+_FORMS: dict[int | str, str] = {
+    "name": "lower-case letters, digits and hyphens, at most 40 characters, not ending in a hyphen",
+    "service_account": "the e-mail of a service account, such as nodes@my-project.iam.gserviceaccount.com",
+    "terminate_role_arn": "the ARN of a role, such as arn:aws:iam::123456789012:role/sailor-cloud-terminate",
+    "bucket": "gs://BUCKET or s3://BUCKET, without a folder",
+    "prefix": "folders, such as sailor-cloud or teams/a",
+}
+
 
 def parse_job(text: str, *, origin: str = "job") -> Job:
     """Return the job that a YAML text describes. Raises RequestError with all faults, each with path and hint."""
@@ -41,8 +50,7 @@ def _problem(origin: str, fault: ErrorDetails) -> Problem:
             expected = str(fault.get("ctx", {}).get("expected", ""))
             return Problem(path=path, message=f"is {given!r}", hint=f"one of {expected}")
         case "string_pattern_mismatch":
-            hint = "lower-case letters, digits and hyphens, at most 40 characters, not ending in a hyphen"
-            return Problem(path=path, message=f"is {given!r}", hint=hint)
+            return Problem(path=path, message=f"is {given!r}", hint=_FORMS.get(fault["loc"][-1], ""))
     shown = "" if isinstance(given, dict | list) else f", got {given!r}"
     return Problem(path=path, message=fault["msg"].removeprefix("Value error, ") + shown)
 

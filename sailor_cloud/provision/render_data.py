@@ -39,7 +39,7 @@ def bucket_problems(job: Job, providers: set[Provider]) -> list[Problem]:
     scheme, found, rest = (target or "").partition("://")
     if not found:
         return []
-    if scheme not in _SCHEMES or not rest.partition("/")[0]:
+    if not rest.partition("/")[0]:
         return [
             Problem(path="checkpoint.to", message=f"is {target!r}", hint="gs://BUCKET/…, s3://BUCKET/… or a folder")
         ]

@@ -57,6 +57,20 @@ def test_weights_are_named_by_an_absolute_path_or_a_url() -> None:
     assert "job.yaml: model.weights" in problems_of(GOOD.replace("350}", "350, weights: model}"))
 
 
+@pytest.mark.parametrize(
+    ("cloud", "path", "message"),
+    [
+        ("{state: {bucket: s3://states}}", "cloud.state", "an s3:// bucket needs its region"),
+        ("{state: {bucket: gs://states, region: us-east-1}}", "cloud.state", "a gs:// bucket takes none"),
+        ("{state: {bucket: gs://states/mine}}", "cloud.state.bucket", "without a folder"),
+        ("{gcp: {project: p, service_account: me}}", "cloud.gcp.service_account", "the e-mail of a service account"),
+        ("{aws: {terminate_role_arn: me}}", "cloud.aws.terminate_role_arn", "arn:aws:iam::123456789012:role/"),
+    ],
+)
+def test_what_a_cloud_account_has_ready_is_written_in_its_form(cloud: str, path: str, message: str) -> None:
+    assert message in problems_of(f"{GOOD}cloud: {cloud}")[f"job.yaml: {path}"]
+
+
 def test_a_wrong_duration_shows_how_to_write_one() -> None:
     found = problems_of(GOOD.replace("1h30m", "soon"))
     assert "'soon' is not a duration; write for example 90s" in found["job.yaml: constraints.deadline"]

@@ -53,7 +53,7 @@ def test_it_is_valid(binary: TerraformBinary, part: str, tmp_path: Path) -> None
     assert (report["valid"], report["diagnostics"]) == (True, [])
 
 
-@pytest.mark.parametrize(("module", "tests"), [("local-cluster", 4), ("placement", 16)])
+@pytest.mark.parametrize(("module", "tests"), [("local-cluster", 4), ("placement", 17)])
 def test_the_modules_own_tests_pass(binary: TerraformBinary, module: str, tests: int, tmp_path: Path) -> None:
     shutil.copytree(HCL, tmp_path / "terraform")
     folder = tmp_path / "terraform" / "modules" / module

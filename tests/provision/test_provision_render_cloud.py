@@ -154,7 +154,6 @@ def test_nodes_act_as_what_the_bucket_needs_or_the_user_has_prepared(
     ("to", "message"),
     [
         ("s3://b/runs", "checkpoint.to: is s3://b/runs, which nodes on gcp have no rights for"),
-        ("ftp://b/runs", "checkpoint.to: is 'ftp://b/runs'"),
         ("gs://", "checkpoint.to: is 'gs://'"),
     ],
 )

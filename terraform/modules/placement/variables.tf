@@ -95,8 +95,8 @@ variable "nodes" {
   }
 
   validation {
-    condition     = alltrue([for id in keys(var.nodes) : can(regex("^[a-z]([a-z0-9-]{0,30}[a-z0-9])?$", id))])
-    error_message = "A node id must begin with a letter and hold at most 32 lower-case letters, digits and hyphens."
+    condition     = alltrue([for id in keys(var.nodes) : can(regex("^[a-z]([a-z0-9-]{0,46}[a-z0-9])?$", id))])
+    error_message = "A node id must begin with a letter and hold at most 48 lower-case letters, digits and hyphens."
   }
 
   validation {

@@ -122,6 +122,21 @@ run "wrong_node_id_is_refused" {
   }
 }
 
+run "names_of_nodes_in_the_longest_zone_are_taken" {
+  command = plan
+
+  variables {
+    zone_pattern = "^northamerica-northeast1-[a-z]$"
+
+    nodes = { northamerica-northeast1-b-rtxpro6000-96-1023 = { zone = "northamerica-northeast1-b", instance_type = "g4-standard-48", accelerator_type = null, accelerator_count = 0, spot = true, max_usd_per_hour = 2, compact = false, efa_cards = [], image = "family" } }
+  }
+
+  assert {
+    condition     = alltrue([for name in output.node_names : length(name) <= 63])
+    error_message = "Clouds take names of 63 characters at most."
+  }
+}
+
 run "a_node_without_a_price_is_refused" {
   command         = plan
   expect_failures = [var.nodes]
