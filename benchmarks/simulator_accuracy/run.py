@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
 import sys
 import time
 from collections.abc import Sequence
@@ -96,6 +97,15 @@ def fit_memory(model: Model, rows: Sequence[Measured]) -> Constants:
     weights = np.array([1.0 / row.peak_bytes for row in rows])
     rest = np.array([row.peak_bytes - model.peak_bytes(row, Constants()) for row in rows])
     return Constants(framework_bytes=float((weights**2 * rest).sum() / (weights**2).sum()))
+
+
+def machine() -> str:
+    """Return what the speeds were measured on, and how busy it was."""
+    load = os.getloadavg()[0]
+    return (
+        f"{os.cpu_count()} cores ({platform.machine()}), Python {platform.python_version()}, numpy {np.__version__}; "
+        f"load average {load:.0f}, which processor time leaves out; the least of five rounds counts."
+    )
 
 
 def left_out(rows: Sequence[Measured], i: int) -> list[Measured]:
@@ -210,9 +220,9 @@ def _report(
         "",
         *_HEAD,
         *(_row(bar) for bar in bars),
-        f"| replay of a 512-device plan | | {speeds[0] * 1e3:.1f} ms | | 100 ms | | "
+        f"| replay of a 512-device plan, processor time | | {speeds[0] * 1e3:.1f} ms | | 100 ms | | "
         f"{'met' if speeds[0] <= 0.1 else 'MISSED'} |",
-        f"| closed form, vectorised | | {speeds[1]:,.0f} plans/s | | 20,000 plans/s | | "
+        f"| closed form, vectorised, processor time | | {speeds[1]:,.0f} plans/s | | 20,000 plans/s | | "
         f"{'met' if speeds[1] >= 20_000 else 'MISSED'} |",
         "",
         "## What was fitted on what",
@@ -231,7 +241,7 @@ def _report(
         "|---|---|---|---|---|---|---|---|",
         *lines,
         "",
-        f"The run took {seconds:.0f} s.",
+        f"`python benchmarks/simulator_accuracy/run.py`, {seconds:.0f} s. {machine()}",
     ]
     return "\n".join(out)
 
