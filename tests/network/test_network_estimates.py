@@ -173,3 +173,22 @@ def test_round_trips_follow_the_distance_as_stated() -> None:
     assert len(errors) > 1500
     assert math.isclose(np.median(errors), 0.0, abs_tol=0.1)
     assert 0.3 < float(np.quantile(np.abs(errors), 0.9)) <= estimates.RTT_ERROR
+
+
+@pytest.mark.parametrize(
+    ("across", "flows", "too_fast"), [(False, 4, 0.07), (False, 2, 0.41), (True, 4, 0.31), (True, 2, 0.46)]
+)
+@pytest.mark.parametrize("accelerator", ["A100-40", "V100-16"])
+def test_transfers_that_share_a_card_take_about_as_long_as_so_many_pairs_measured_together(
+    accelerator: str, across: bool, flows: int, too_fast: float
+) -> None:
+    zones = {(curve.src_zone, curve.dst_zone) for curve in zone_curves(across=across)}
+    for pair in sorted(zones):
+        src, dst = (
+            Place(zone=zone, node=node, accelerator=accelerator, instance_type=MACHINES[accelerator, 4])
+            for zone, node in zip(pair, "xy", strict=True)
+        )
+        for nbytes in (64e6, 256e6):
+            shared = NETWORK.link(src, dst, pairs=1, flows=flows).transfer_s(nbytes)
+            together = NETWORK.link(src, dst, pairs=flows).transfer_s(flows * nbytes)
+            assert 1 - too_fast <= shared / together <= 1.12
