@@ -59,8 +59,8 @@ class Network:
 
         `flows` such transfers share the network card of either node and the way between regions. Against as many pairs
         measured together (A100-40 and V100-16, 64 MB and more), four flows are 6 % too fast to 12 % too slow in a
-        region and up to 31 % too fast across regions, two up to 41 and 46 % too fast. Raises DataError for places without
-        a link.
+        region and up to 31 % too fast across regions, two up to 41 and 46 % too fast. Raises DataError for places
+        without a link.
         """
         same_node = src.node is not None and src.node == dst.node and src.zone == dst.zone
         key = (replace(src, node=""), replace(dst, node="" if same_node else None), pairs)
