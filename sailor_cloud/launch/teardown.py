@@ -46,7 +46,7 @@ def close_books(
         outcome=ending.value,
         written_at=now,
         resources=destroyed.resources,
-        kept=(),
+        kept=destroyed.kept,
         lines=ledger.lines(now),
         spent_usd=ledger.spent_usd(now),
         budget_usd=document.constraints.budget_usd,

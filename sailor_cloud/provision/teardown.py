@@ -9,25 +9,29 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sailor_cloud.clock import Clock
-from sailor_cloud.errors import ProvisionError
+from sailor_cloud.errors import ProvisionError, SailorError
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision import processes
 from sailor_cloud.provision.apply_root import COMPUTE
 from sailor_cloud.provision.backoff import Backoff, Pause
+from sailor_cloud.provision.destroyed import Destroyed, rows
 from sailor_cloud.provision.error_table import classify, gravest
+from sailor_cloud.provision.kept import BUCKETS, KeptBucket, kept_bucket, usd_per_month
 from sailor_cloud.provision.leftovers import Leftovers
 from sailor_cloud.provision.progress import Interrupt, Listener, ProvisionInterrupted
 from sailor_cloud.provision.records import NODE, ledger_key, open_node
 from sailor_cloud.provision.render import BACKEND_FILE, Root, roots, write_cli_config
 from sailor_cloud.provision.root import open_driver, progress_of
-from sailor_cloud.provision.sweep import BY_TAG, FOLDER, LOCAL_REGION, CloudSweep, LiveResource
+from sailor_cloud.provision.sweep import BY_TAG, FOLDER, CloudSweep, LiveResource
 from sailor_cloud.provision.terraform_binary import TerraformBinary, find_terraform
 from sailor_cloud.provision.terraform_driver import TerraformCommandError, TerraformDriver
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Draft, Event, Journal
 from sailor_cloud.run.ledger import Ledger
-from sailor_cloud.run.receipt import ReceiptResource
+from sailor_cloud.run.receipt import KeptResource
 from sailor_cloud.run.state import Phase, ResourceState, RunState, fold
+
+__all__ = ["SWEEP", "Destroyed", "destroy"]
 
 _LOG = logging.getLogger(__name__)
 _ATTEMPTS = 2
@@ -36,19 +40,6 @@ _PATIENCE_S = 20.0
 _SETTLE_S = 10.0
 _LOCK_ID = re.compile(r"ID:\s+([0-9a-f-]{36})")
 SWEEP = BY_TAG
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Destroyed:
-    """What became of the run's resources. `left` is what an independent look still finds."""
-
-    resources: tuple[ReceiptResource, ...]
-    left: tuple[LiveResource, ...]
-    problems: tuple[str, ...]
-
-    @property
-    def clean(self) -> bool:
-        return not self.left and all(resource.gone_at is not None for resource in self.resources)
 
 
 def destroy(
@@ -66,7 +57,8 @@ def destroy(
 
     Goes on past every error and reports them in `problems`. Works with a Terraform of the run that still runs, a
     stale lock, a lost or unreadable state, and without any Terraform. What a cloud that can't be asked may still have
-    counts as left. Raises ProvisionInterrupted only.
+    counts as left. The run's own bucket is kept while it holds checkpoints that were not fetched. Raises
+    ProvisionInterrupted only.
     """
     stop = interrupt or Interrupt()
     journal = Journal.of(folder, clock)
@@ -82,6 +74,7 @@ def destroy(
         leftovers=Leftovers.of(folder, journal.entries()),
         backoff=backoff or Backoff(),
         pause=pause or stop.wait,
+        keep=kept_bucket(folder.run_id, journal.entries()),
     )
     return teardown.run()
 
@@ -101,13 +94,14 @@ class _Teardown:
     pause: Pause
     problems: list[str] = field(default_factory=list)
     cleared: set[tuple[str, str]] = field(default_factory=set)
+    keep: KeptBucket | None = None
 
     def run(self) -> Destroyed:
         state = self._state()
         if state.phase is Phase.GONE and not state.live:
             swept = self.leftovers.sweep()
             if not swept.found and not swept.problems:
-                return Destroyed(resources=_rows(state), left=(), problems=())
+                return Destroyed(resources=rows(state), left=(), problems=(), kept=self._kept(state))
         self.journal.append(Event.TEARDOWN_STARTED)
         self._end_other_terraform()
         before = self.leftovers.sweep()
@@ -173,6 +167,8 @@ class _Teardown:
         while True:
             try:
                 driver.init()
+                if self.keep is not None and root.stack.endswith("-data"):
+                    self._let_go_of_bucket(driver, root)
                 driver.destroy(target)
                 if target is None:
                     self.cleared.add((root.stack, root.region))
@@ -185,6 +181,11 @@ class _Teardown:
                     if target is None:
                         self.problems.append(str(failure))
                     return
+
+    def _let_go_of_bucket(self, driver: TerraformDriver, root: Root) -> None:
+        kind = BUCKETS[0] if root.provider is Provider.GCP else BUCKETS[1]
+        if any(address.startswith(f"{kind}.run") for address in driver.state_list()):
+            driver.forget(f"{kind}.run")
 
     def _worth_another_try(
         self, root: Root, driver: TerraformDriver, failure: TerraformCommandError, failed: int
@@ -240,6 +241,9 @@ class _Teardown:
         ran = {resource.node for resource in before.found if resource.type != FOLDER and resource.node}
         gone = []
         for row in (*state.live, *_unknown(state, before)):
+            if self.keep is not None and row.resource in BUCKETS:
+                gone.append(Draft(event=Event.KEPT, resource=row.resource, key=row.key, data={"name": self.keep.name}))
+                continue
             confirmed_by = self.leftovers.confirmed_by(row, swept, frozenset(self.cleared))
             if confirmed_by is None:
                 continue
@@ -259,7 +263,18 @@ class _Teardown:
             self.journal.append(Event.TEARDOWN_FAILED, message=told)
         else:
             self.journal.append(Event.TORN_DOWN, problems=self.problems)
-        return Destroyed(resources=_rows(self._state()), left=swept.found, problems=tuple(self.problems))
+        state = self._state()
+        return Destroyed(resources=rows(state), left=swept.found, problems=tuple(self.problems), kept=self._kept(state))
+
+    def _kept(self, state: RunState) -> tuple[KeptResource, ...]:
+        kept = [row for row in state.resources if row.kept]
+        if not kept:
+            return ()
+        try:
+            monthly = usd_per_month(self.folder.read_document())
+        except SailorError:
+            monthly = 0.0
+        return tuple(KeptBucket(name=row.data["name"]).row(row.resource, monthly) for row in kept)
 
 
 # The stacks that hold nodes on a cloud.
@@ -275,19 +290,3 @@ def _unknown(state: RunState, before: CloudSweep) -> tuple[ResourceState, ...]:
     known = {row.key for row in state.resources if row.resource == NODE}
     names = sorted({found.node for found in before.found if found.node} - known)
     return tuple(ResourceState(resource=NODE, key=name) for name in names)
-
-
-def _rows(state: RunState) -> tuple[ReceiptResource, ...]:
-    return tuple(
-        ReceiptResource(
-            provider=resource.data.get("provider", Provider.LOCAL.value),
-            region=resource.data.get("region", LOCAL_REGION),
-            zone=resource.data.get("zone", ""),
-            type=resource.resource,
-            name=resource.key,
-            created_at=resource.created_at,
-            gone_at=resource.gone_at,
-            confirmed_by=resource.data.get("confirmed_by", ""),
-        )
-        for resource in state.resources
-    )

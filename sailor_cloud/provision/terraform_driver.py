@@ -118,6 +118,10 @@ class TerraformDriver(python_terraform.Terraform):  # type: ignore[misc] # the p
         """Destroy everything, or one resource with what depends on it."""
         return self.cmd("apply", destroy=_FLAG, auto_approve=_FLAG, json=_FLAG, input=False, target=target)
 
+    def forget(self, address: str) -> Finished:
+        """Take something out of the state without touching it."""
+        return self.cmd("state rm", address)
+
     def force_unlock(self, lock_id: str) -> Finished:
         return self.cmd("force-unlock", lock_id, force=_FLAG)
 

@@ -30,6 +30,7 @@ from sailor_cloud.provision.nodes import reachable_nodes, running_names
 from sailor_cloud.provision.outcomes import Applied, QuotaHit, Stockout, obtained
 from sailor_cloud.provision.progress import Progress, Step
 from sailor_cloud.provision.provisioner import check_supported
+from sailor_cloud.run.folder import resource_name
 from sailor_cloud.run.journal import Event
 from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.run.state import fold
@@ -72,6 +73,22 @@ def test_exactly_the_plan_is_bought_and_everything_goes_again(provider: Provider
         run.assert_gone(destroyed)
         assert all(row.created_at and row.gone_at and row.created_at < row.gone_at for row in destroyed.resources)
         assert {row.confirmed_by for row in destroyed.resources if row.type == "node"} == {"sweep by tag"}
+
+
+def test_a_bucket_with_checkpoints_that_nobody_has_fetched_is_kept_and_told(provider: Provider, tmp_path: Path) -> None:
+    first = GCP_OFFERS[0] if provider is Provider.GCP else AWS_OFFERS[1]
+    with cloud_run(provider, tmp_path, document=cloud_document(("n0", first), image=None)) as run:
+        obtained(run.apply())
+        name = resource_name(run.run.run_id, "data")
+        scheme = "gs" if provider is Provider.GCP else "s3"
+        run.journal().append(Event.CHECKPOINT_SAVED, path=f"{scheme}://{name}/checkpoints/step-10", step=10)
+        for _ in range(2):
+            destroyed = run.destroy()
+            (kept,) = destroyed.kept
+            assert kept.name == name
+            assert f"{scheme}://{name}" in kept.delete_command
+            assert destroyed.clean, (destroyed.left, destroyed.problems)
+            assert [(kind, held) for kind, held in run.cloud.owned_by(run.run.run_id)] == [(kept.type, name)]
 
 
 def test_every_intent_is_journaled_before_the_cloud_is_asked(run: CloudRun) -> None:

@@ -1,0 +1,42 @@
+"""What a teardown has done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sailor_cloud.model.offer import Provider
+from sailor_cloud.provision.sweep import LOCAL_REGION, LiveResource
+from sailor_cloud.run.receipt import KeptResource, ReceiptResource
+from sailor_cloud.run.state import RunState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Destroyed:
+    """What became of the run's resources. `left` is what an independent look still finds."""
+
+    resources: tuple[ReceiptResource, ...]
+    left: tuple[LiveResource, ...]
+    problems: tuple[str, ...]
+    kept: tuple[KeptResource, ...] = ()
+
+    @property
+    def clean(self) -> bool:
+        return not self.left and all(resource.gone_at is not None for resource in self.resources)
+
+
+def rows(state: RunState) -> tuple[ReceiptResource, ...]:
+    """Return everything that the journal names, without what is kept on purpose."""
+    return tuple(
+        ReceiptResource(
+            provider=resource.data.get("provider", Provider.LOCAL.value),
+            region=resource.data.get("region", LOCAL_REGION),
+            zone=resource.data.get("zone", ""),
+            type=resource.resource,
+            name=resource.key,
+            created_at=resource.created_at,
+            gone_at=resource.gone_at,
+            confirmed_by=resource.data.get("confirmed_by", ""),
+        )
+        for resource in state.resources
+        if not resource.kept
+    )
