@@ -111,11 +111,16 @@ class DataSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSpec:
-    """`directory` is a path or a URL (gs://, s3://), reachable from every node under the same name."""
+    """`directory` is a path or a URL (gs://, s3://), reachable from every node under the same name.
+
+    `saved_step` is the newest step that the run is known to have saved there, 0 for none: where nothing is found all
+    the same, training does not begin anew.
+    """
 
     directory: str
     every_s: float
     keep: int
+    saved_step: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,9 +209,10 @@ def _build(kind: Any, value: Any, where: str) -> Any:
             raise ValueError(f"{where} must be an object, got {value!r}")
         hints = typing.get_type_hints(kind)
         names = {field.name for field in dataclasses.fields(kind)}
-        if set(value) != names:
-            raise ValueError(f"{where}: missing {sorted(names - set(value))}, unknown {sorted(set(value) - names)}")
-        return kind(**{name: _build(hints[name], value[name], f"{where}.{name}") for name in names})
+        needed = {field.name for field in dataclasses.fields(kind) if field.default is dataclasses.MISSING}
+        if not needed <= set(value) <= names:
+            raise ValueError(f"{where}: missing {sorted(needed - set(value))}, unknown {sorted(set(value) - names)}")
+        return kind(**{name: _build(hints[name], value[name], f"{where}.{name}") for name in value})
     origin = typing.get_origin(kind)
     if origin is tuple:
         element = typing.get_args(kind)[0]

@@ -211,6 +211,7 @@ class Controller:
             checkpoint_directory=str(context.checkpoints_dir),
             expires_at=context.expires_at,
             steps=context.steps,
+            saved_step=context.saved_step,
             check=check,
         )
         self._checked = document.plan

@@ -37,12 +37,13 @@ def build_spec(
     checkpoint_directory: str,
     expires_at: datetime,
     steps: int | None = None,
+    saved_step: int = 0,
     check: bool = True,
 ) -> rt.RunSpec:
     """Return the spec of one generation. Raises RequestError where the runtime can't do what the job asks.
 
-    `steps` is the last step of the whole run where the document is the plan for what was left of it. `check`: compare
-    with one process and calibrate before training.
+    `steps` is the last step of the whole run where the document is the plan for what was left of it, `saved_step` the
+    newest that is known to be saved. `check`: compare with one process and calibrate before training.
     """
     plan, prediction, job = document.plan, document.prediction, document.job
     if plan is None or prediction is None:
@@ -75,7 +76,10 @@ def build_spec(
         ),
         data=rt.DataSpec(source=job.data.source, format=job.data.format.value, tokenizer=job.data.tokenizer),
         checkpoint=rt.CheckpointSpec(
-            directory=checkpoint_directory, every_s=job.checkpoint.every, keep=job.checkpoint.keep
+            directory=checkpoint_directory,
+            every_s=job.checkpoint.every,
+            keep=job.checkpoint.keep,
+            saved_step=saved_step,
         ),
         nodes=tuple(
             rt.NodeSpec(id=node.id, address=node.private_address, accelerator=node.accelerator, devices=node.devices)

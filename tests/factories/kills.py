@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import random
@@ -21,7 +22,7 @@ from typing import Any
 
 from factories.buckets import BUCKET, GoogleBucket, google_bucket
 from factories.run_specs import SHORT_TRAINING, TINY, PipelineShape, run_spec
-from factories.running_agent import AGENT, ROOT, _ranks_of, children_of
+from factories.running_agent import AGENT, ROOT, _ranks_of, children_of, is_gone
 
 STEPS = 40
 TRAINING = {"steps": STEPS, "dropout": 0.1, "gradient_clipping": 0.5, "learning_rate": 1e-3}
@@ -29,8 +30,9 @@ TRAINING = {"steps": STEPS, "dropout": 0.1, "gradient_clipping": 0.5, "learning_
 LIMIT_S = float(os.environ.get("SAILOR_CHAOS_LIMIT_S", "280"))
 TOLERANCE = 1e-10
 _PATIENCE_S = 2.0
+_LIBC = ctypes.CDLL(None)
 # Short enough to wait for, long enough for a step of ranks that share processors with others.
-_AGENT_OPTIONS = ("--hung-training-s", "8", "--hung-iterations", "1", "--hung-phase-s", "200", "--stop-s", "30")
+_AGENT_OPTIONS = ("--hung-training-s", "8", "--hung-iterations", "1", "--hung-phase-s", "200", "--stop-s", "10")
 # Shapes, and the node of each rank where there are two nodes.
 PLANS: tuple[tuple[tuple[PipelineShape, ...], str | None], ...] = (
     (((6, 2, ((0, 3, 1), (3, 6, 1))),), "01"),
@@ -117,6 +119,11 @@ class Bucket:
         self.served.objects[victim] = bytes(data)
 
 
+def _die_with_parent() -> None:
+    """End this agent when the storm is broken off, so that nothing goes on behind it."""
+    _LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG of linux/prctl.h
+
+
 @dataclass(slots=True)
 class Node:
     """An agent process, its folder, and the events read so far."""
@@ -132,7 +139,9 @@ class Node:
         if self.process is None or self.process.poll() is not None:
             self.home.mkdir(exist_ok=True)
             command = [*AGENT, "--home", str(self.home), "--node", self.home.name, *_AGENT_OPTIONS]
-            self.process = subprocess.Popen(command, env=self.environ, stderr=subprocess.DEVNULL)
+            self.process = subprocess.Popen(
+                command, env=self.environ, stderr=subprocess.DEVNULL, preexec_fn=_die_with_parent
+            )
 
     def read(self) -> list[dict[str, Any]]:
         with contextlib.suppress(FileNotFoundError), (self.home / "agent.jsonl").open("rb") as file:
@@ -157,8 +166,12 @@ class Node:
         partial.write_text(json.dumps(body))
         partial.rename(self.home / "inbox" / f"{self._sent:06d}.json")
 
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
     def ranks(self) -> list[int]:
-        if self.process is None or self.process.poll() is not None:
+        if self.process is None or not self.alive:
             return []
         return [rank for child in children_of(self.process.pid) for rank in _ranks_of(child)]
 
@@ -197,6 +210,7 @@ class Storm:
     saved: int = 0
     damaged: set[tuple[float, int]] = field(default_factory=set)
     _tag: str = field(default_factory=lambda: f"SAILOR_CHAOS={uuid.uuid4().hex}")
+    _ranks: list[int] = field(default_factory=list)
     _dice: random.Random = field(init=False)
     _started: float = field(default_factory=time.monotonic)
 
@@ -217,7 +231,7 @@ class Storm:
         finally:
             for node in self.nodes:
                 node.kill()
-        self._await(lambda: not self._alive(), "all processes to be gone")
+        self._await(lambda: not self._alive(), "all processes to be gone", every_s=0.3)
         if difference > TOLERANCE:
             raise Wrong(f"seed {self.seed}: weights differ by {difference}")
         return Outcome(
@@ -254,14 +268,19 @@ class Storm:
             node.command("start", self.generation, spec="spec.json", node=node.home.name)
         self.say(f"generation {self.generation}: {shapes} {places or ''} zero {zero_stage}: {harm or 'none'}")
         if harm is not Harm.RANK_JOINING:
-            self._await(lambda: self._begun(used), "training", refusing=False)
+            self._await(lambda: self._begun(used), "training")
             self._check_start()
         else:
-            self._await(lambda: any(node.ranks() for node in used), "ranks")
+            whole = spec.world_size
+            self._await(lambda: sum(len(node.ranks()) for node in used) == whole, "ranks", every_s=0.3)
             self._pause(0.5)
         if harm is not None:
+            self._ranks = [rank for node in used for rank in node.ranks()]
             self._inflict(harm, used)
-            self._await(lambda: not any(node.ranks() for node in used), f"the ranks to be gone after {harm}")
+            self._end(used)
+            self._await(self._ranks_are_gone, f"the ranks to be gone after {harm}")
+            if left := [rank for node in used for rank in node.ranks()]:
+                raise Wrong(f"seed {self.seed}: {left} live on after {harm}")
             self._note_saved()
 
     def _begun(self, used: Sequence[Node]) -> bool:
@@ -291,7 +310,7 @@ class Storm:
             case Harm.AGENT | Harm.AGENT_SAVING:
                 victim.kill()
             case Harm.RANK_HUNG:
-                self._signal(used, signal.SIGSTOP)
+                self._signal(signal.SIGSTOP)
             case Harm.STORE_AWAY:
                 self.checkpoints.away()
                 self._await(lambda: self._over(used), "training to stop without its store")
@@ -304,7 +323,7 @@ class Storm:
                 self._pause(0.15)
                 self.checkpoints.back()
                 self._await(lambda: self._saved_beyond(before) or self._over(used), "a save after the pause")
-                self._signal(used, signal.SIGKILL)
+                self._signal(signal.SIGKILL)
             case Harm.NOTICE:
                 self._note_saved()
                 victim.command("checkpoint", self.generation)
@@ -312,9 +331,10 @@ class Storm:
                 self._await(lambda: self._saved_beyond(before) or self._over(used), "the checkpoint asked for")
                 victim.kill()
             case _:
-                self._signal(used, signal.SIGKILL)
+                self._signal(signal.SIGKILL)
         if harm is Harm.DAMAGE:
-            self._await(lambda: not any(node.ranks() for node in used), "the ranks to be gone")
+            self._end(used)
+            self._await(self._ranks_are_gone, "the ranks to be gone")
             self._note_saved()
             if self.saved:
                 self.checkpoints.damage(self.saved)
@@ -326,8 +346,18 @@ class Storm:
                 }
                 self._note_saved()
 
-    def _signal(self, used: Sequence[Node], number: signal.Signals) -> None:
-        ranks = [rank for node in used for rank in node.ranks()]
+    def _end(self, used: Sequence[Node]) -> None:
+        """Do as the controller does: once one agent has ended the generation or died, tell the others to."""
+        self._await(lambda: self._over(used) or any(not node.alive for node in used), "an agent to notice")
+        for node in used:
+            if node.alive and not node.of(self.generation, "stopped"):
+                node.command("stop", self.generation)
+
+    def _ranks_are_gone(self) -> bool:
+        return all(is_gone(rank) for rank in self._ranks)
+
+    def _signal(self, number: signal.Signals) -> None:
+        ranks = [rank for rank in self._ranks if not is_gone(rank)]
         if ranks:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._dice.choice(ranks), number)
@@ -359,12 +389,12 @@ class Storm:
     def _pause(self, most_s: float) -> None:
         time.sleep(self._dice.uniform(0.0, most_s))
 
-    def _await(self, condition: Callable[[], bool], what: str, *, refusing: bool = True) -> None:
+    def _await(self, condition: Callable[[], bool], what: str, *, every_s: float = 0.02) -> None:
         while not condition():
             if time.monotonic() - self._started > LIMIT_S:
                 tails = [e for node in self.nodes for e in node.read()[-4:]]
                 raise Wrong(f"seed {self.seed}: {LIMIT_S:.0f} s are over, waiting for {what}: {tails}")
-            time.sleep(0.01)
+            time.sleep(every_s)
 
     def _alive(self) -> list[int]:
         """Return every process of this storm: agents, nurseries and ranks all inherit its tag."""

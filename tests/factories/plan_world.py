@@ -1,12 +1,17 @@
-"""Rank program of a test world: joins once per case, trains it, and rank 0 writes what came out.
+"""A test world: imports torch once, forks its ranks, joins once per case and trains it; rank 0 writes what came out.
 
-Usage: plan_world.py CASES.json RESULTS.json RANK. A case is {name, kind, spec, ...}; ranks beyond its world skip it.
+Usage: plan_world.py CASES.json RESULTS.json RANKS. A case is {name, kind, spec, ...}; ranks beyond its world skip it.
+Each rank writes to rank<number>.log beside the cases. The first rank that fails ends the others.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
+import signal
 import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,18 +20,54 @@ from typing import Any
 from sailor_runtime.spec import RunSpec
 from sailor_runtime.training import environment, layout
 
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
-def main() -> None:
+
+def main() -> int:
     cases = json.loads(Path(sys.argv[1]).read_text())
-    rank = int(sys.argv[3])
-    results = {}
-    for case in cases:
-        spec = RunSpec.from_json(json.dumps(case["spec"]))
-        if rank < spec.world_size:
-            environment.prepare(spec, rank, Path(sys.argv[1]).parent)
-            results[case["name"]] = KINDS[case["kind"]](case, spec, rank)
-    if rank == 0:
-        Path(sys.argv[2]).write_text(json.dumps(results))
+    folder = Path(sys.argv[1]).parent
+    environment.prepare(RunSpec.from_json(json.dumps(cases[0]["spec"])), 0, folder)
+    from sailor_runtime.training import trainer  # noqa: F401
+
+    children = []
+    for rank in range(int(sys.argv[3])):
+        child = os.fork()
+        if child == 0:
+            _rank(cases, rank, folder)
+        children.append(child)
+    failed = False
+    while children:
+        child, status = os.wait()
+        children.remove(child)
+        if status != 0:
+            failed = True
+            for other in children:
+                os.kill(other, signal.SIGKILL)
+    return int(failed)
+
+
+def _rank(cases: list[dict[str, Any]], rank: int, folder: Path) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    log = os.open(folder / f"rank{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    code = 1
+    try:
+        results = {}
+        for case in cases:
+            spec = RunSpec.from_json(json.dumps(case["spec"]))
+            if rank < spec.world_size:
+                environment.prepare(spec, rank, folder)
+                results[case["name"]] = KINDS[case["kind"]](case, spec, rank)
+        if rank == 0:
+            Path(sys.argv[2]).write_text(json.dumps(results))
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 class Member:
@@ -143,6 +184,42 @@ def resumption(case: dict[str, Any], spec: RunSpec, rank: int) -> dict[str, Any]
     return {"first_step": first, "last_step": engine.next_step, "weights": difference}
 
 
+def exchange(case: dict[str, Any], spec: RunSpec, rank: int) -> dict[str, Any]:
+    """Take in the weights that the spec names, and save them as a checkpoint before the first step."""
+    from sailor_runtime.training.checkpoint import Checkpoints, Saved
+
+    member = Member(spec, rank)
+    checkpoints = Checkpoints(spec.checkpoint.directory, spec.checkpoint.keep, member.world, member.atoms)
+    checkpoints.begin(member.engine())
+    saved = checkpoints.wait()
+    assert isinstance(saved, Saved), saved
+    member.world.close()
+    return {"checkpoint": saved.path}
+
+
+def half(case: dict[str, Any], spec: RunSpec, rank: int) -> dict[str, Any]:
+    """Train `steps` steps in fp16, from what another case has saved if there is something, and save.
+
+    Returns the loss scale before and after, and all master weights that this rank 0 holds of what was loaded.
+    """
+    from sailor_runtime.training.checkpoint import Checkpoints, Saved
+
+    member = Member(spec, rank)
+    engine = member.engine()
+    engine.scale.scale = case["first_scale"]
+    checkpoints = Checkpoints(spec.checkpoint.directory, spec.checkpoint.keep, member.world, member.atoms)
+    start, _ = checkpoints.latest()
+    notes = {} if start is None else checkpoints.load(engine, start)
+    found = {"scale_at_start": engine.scale.scale, "good_at_start": engine.scale.good_steps, "notes": notes}
+    found |= {"first_step": engine.next_step, "updates_at_start": engine.updates}
+    losses = [engine.step().loss for _ in range(case["steps"])]
+    checkpoints.begin(engine, {"kept": "beside"})
+    assert isinstance(checkpoints.wait(), Saved)
+    member.world.close()
+    found |= {"scale": engine.scale.scale, "good": engine.scale.good_steps, "updates": engine.updates}
+    return {**found, "losses": losses}
+
+
 def _flip_a_byte(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
@@ -194,8 +271,10 @@ KINDS: dict[str, Callable[[dict[str, Any], RunSpec, int], dict[str, Any]]] = {
     "resumption": resumption,
     "closeness": closeness,
     "overflow": overflow,
+    "exchange": exchange,
+    "half": half,
 }
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

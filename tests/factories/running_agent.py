@@ -81,6 +81,7 @@ def environment(behaviour: str) -> dict[str, str]:
 
 
 def children_of(pid: int) -> list[int]:
+    """Return the children of a process that live. Reads the state of every process, so it is not for tight loops."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -94,7 +95,7 @@ def children_of(pid: int) -> list[int]:
 def is_gone(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return True
 
 

@@ -98,6 +98,14 @@ def test_checkpoint_and_stop_reach_the_ranks(agents):
     assert agent.rank_pids() == []
 
 
+def test_a_signal_to_the_agent_asks_for_a_checkpoint(agents):
+    agent = agents("serve")
+    agent.start()
+    agent.wait_for("step", 2)
+    agent.process.send_signal(signal.SIGUSR1)
+    agent.wait_for("checkpoint", 2)
+
+
 class _Metadata(http.server.BaseHTTPRequestHandler):
     """Answers as the metadata servers of GCP and AWS do; `taken` is the notice."""
 

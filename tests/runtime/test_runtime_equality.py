@@ -7,18 +7,18 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from factories.run_specs import SHORT_TRAINING, TINY, run_spec
-from sailor_runtime.spec import ModelSpec, TrainingSpec
+from sailor_runtime.spec import DataSpec, ModelSpec, TrainingSpec
 from sailor_runtime.training import huggingface, reference
 from sailor_runtime.training.architecture import architecture_of
-from sailor_runtime.training.data import SyntheticSamples
+from sailor_runtime.training.data import open_samples
 from sailor_runtime.training.export import export
 from sailor_runtime.training.huggingface import SavedWeights
 from sailor_runtime.training.parameters import range_parameters
@@ -137,29 +137,10 @@ def run_world(cases: list[dict[str, Any]], folder: Path, *, timeout_s: float = 4
     (folder / "cases.json").write_text(json.dumps(cases))
     path = os.pathsep.join([str(ROOT / "runtime"), str(ROOT / "tests")])
     program = ROOT / "tests" / "factories" / "plan_world.py"
-    command = [sys.executable, str(program), str(folder / "cases.json"), str(folder / "results.json")]
-    logs = [(folder / f"rank{rank}.log").open("w") for rank in range(ranks)]
-    processes = [
-        subprocess.Popen(
-            [*command, str(rank)],
-            env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-            stdout=logs[rank],
-            stderr=subprocess.STDOUT,
-        )
-        for rank in range(ranks)
-    ]
-    deadline = time.monotonic() + timeout_s
-    try:
-        while any(process.poll() is None for process in processes):
-            assert time.monotonic() < deadline, f"no end after {timeout_s} s"
-            assert all(process.poll() in (None, 0) for process in processes), _logs(folder)
-            time.sleep(0.05)
-    finally:
-        for process, log in zip(processes, logs, strict=True):
-            process.kill()
-            process.wait()
-            log.close()
-    assert all(process.returncode == 0 for process in processes), _logs(folder)
+    command = [sys.executable, str(program), str(folder / "cases.json"), str(folder / "results.json"), str(ranks)]
+    environ = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environ, timeout=timeout_s, check=False)
+    assert done.returncode == 0, _logs(folder)
     return json.loads((folder / "results.json").read_text())
 
 
@@ -242,7 +223,10 @@ def test_steps_that_overflow_fp16_are_skipped_by_all_ranks_until_the_scale_fits(
 def test_training_goes_on_under_another_plan_as_if_never_interrupted(tmp_path):
     plans = {"first": (UNEQUAL_TP, 1), "second": (UNEQUAL_CUT, 0), "third": (THREE_AGAINST_ONE, 1)}
     training = {"dropout": 0.1, "gradient_clipping": 0.5, "steps": 6}
-    common = {"directory": tmp_path, "training": training}
+    # Twenty samples are read three times over and more, so that epochs end within steps and within generations.
+    np.save(tmp_path / "tokens.npy", np.random.default_rng(3).integers(0, 64, 20 * 16 + 1, dtype=np.uint16))
+    data = DataSpec(source=str(tmp_path / "tokens.npy"), format="tokens", tokenizer=None)
+    common = {"directory": tmp_path, "training": training, "data": data}
     cases = [
         {
             "name": name,
@@ -260,7 +244,7 @@ def test_training_goes_on_under_another_plan_as_if_never_interrupted(tmp_path):
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["latest", "step-4", "step-6"]
     assert (tmp_path / "checkpoints" / "latest").read_text() == "step-6"
     model, training = ModelSpec(**TINY), TrainingSpec(**{**SHORT_TRAINING, **training})
-    samples = SyntheticSamples(model.vocab_size, training.sequence_length, training.seed)
+    samples = open_samples(run_spec(UNEQUAL_CUT, **common))
     expected = reference.train(model, training, samples.read, steps=6).weights
     export(tmp_path / "checkpoints" / "step-6", tmp_path / "model")
     saved = SavedWeights(tmp_path / "model", model)

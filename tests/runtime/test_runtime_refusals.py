@@ -11,7 +11,7 @@ import torch
 
 from factories.run_specs import run_spec
 from sailor_runtime.spec import RunSpec
-from sailor_runtime.training import layout, precision, trainer
+from sailor_runtime.training import layout, optimizer, precision, trainer
 from sailor_runtime.training.loss_scale import GROWTH_INTERVAL, LossScale
 from sailor_runtime.training.refusal import RefusedError
 
@@ -101,3 +101,27 @@ def test_the_loss_scale_falls_with_overflows_and_grows_after_many_good_steps():
     for _ in range(30):
         scale.update(overflowed=True)
     assert scale.exhausted
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("lion", "unknown optimizer 'lion'; known: adamw, sgd, cpu-adam, fused-adam"),
+        ("fused-adam", "'fused-adam' needs a CUDA device"),
+        (
+            "cpu-adam",
+            r"needs DeepSpeed's extension cpu_adam, which is not in .*build it .*extensions cpu_adam",
+        ),
+    ],
+)
+def test_an_optimizer_that_this_node_lacks_is_refused_before_anything_is_compiled(name, message, tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    with pytest.raises(RefusedError, match=message):
+        optimizer.check(name, torch.device("cpu"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_weights_in_float64_get_an_optimizer_that_is_exact_in_it(tmp_path):
+    training = run_spec(ONE, directory=tmp_path, training={"optimizer": "cpu-adam"}).training
+    weight = torch.zeros(3, 3, dtype=torch.float64, requires_grad=True)
+    assert isinstance(optimizer.build(training, [weight]), torch.optim.AdamW)

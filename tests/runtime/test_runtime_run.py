@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from factories.running_agent import RunningAgent, is_gone, wait_until
+from sailor_runtime.spec import CheckpointSpec
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]
 
@@ -40,6 +42,18 @@ def test_a_generation_is_verified_calibrated_trained_and_checkpointed(agent):
     assert steps[0]["loss"] == pytest.approx(5.545, abs=0.05)
     assert {"grad_norm", "tokens", "iteration_s", "compute_s", "transfer_s", "sync_s", "learning_rate"} <= set(steps[0])
     assert agent.events("checkpoint")[0]["path"].endswith("checkpoints/step-4")
+    told = [json.loads(line) for line in (agent.home / "metrics" / "g1.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in told] == [1, 2, 3, 4]
+    assert [line["loss"] for line in told] == [step["loss"] for step in steps]
+    for rank in (rank for line in told for rank in line["ranks"]):
+        assert all(rank[f"{part}_s"] >= 0 for part in ("compute", "transfer", "bubble", "sync"))
+        assert rank["compute_s"] > 0
+        assert rank["memory_peak_bytes"] > 0
+    assert "sailor_step{" in (agent.home / "metrics" / "metrics.prom").read_text()
+    trace = json.loads((agent.home / "metrics" / "trace-g1-step3.json").read_text())
+    passes = [event for event in trace["traceEvents"] if event["name"] in ("forward", "backward")]
+    # Two ranks, two microbatches, there and back.
+    assert len(passes) == 2 * 2 * 2
     order = [event["event"] for event in agent.events()]
     assert order.index("data") < order.index("verified") < order.index("calibrated") < order.index("step")
 
@@ -71,7 +85,16 @@ def test_a_loss_that_is_not_finite_stops_training_with_a_clear_message(agent):
     agent.start(training={**ENDLESS, "optimizer": "sgd", "learning_rate": 1e12, "warmup_steps": 0})
     [stopped] = agent.wait_for("stopped", timeout_s=150)
     assert stopped["reason"] == "failed"
-    assert "lower the learning rate" in agent.events("refused")[0]["reason"]
+    reason = agent.events("refused")[0]["reason"]
+    assert "there is no checkpoint yet; lower the learning rate" in reason
+
+
+def test_training_does_not_begin_anew_where_what_was_saved_has_gone(agent):
+    checkpoint = CheckpointSpec(directory=str(agent.home / "checkpoints"), every_s=3600.0, keep=2, saved_step=40)
+    agent.start(pipelines=[(12, 1, [(0, 6, 1)])], training=ENDLESS, checkpoint=checkpoint)
+    agent.wait_for("stopped", timeout_s=150)
+    assert "step 40 was saved in" in agent.events("refused")[0]["reason"]
+    assert agent.events("rank_dead")[0]["exit_code"] == 2
 
 
 def test_a_spec_that_cannot_be_trained_ends_the_generation_with_the_reason(agent):

@@ -46,12 +46,14 @@ class Agent:
         self._expires_at: float | None = None
         self._idle_since = time.monotonic()
         self._terminated = False
+        self._save_wanted = False
         self._preemption_noted = False
 
     def run(self) -> None:
-        """Serve until terminated, expired, or left without a command for the holding time."""
+        """Serve until terminated, expired, or left without a command for the holding time; SIGUSR1 asks for a save."""
         signal.signal(signal.SIGTERM, self._on_term)
         signal.signal(signal.SIGINT, self._on_term)
+        signal.signal(signal.SIGUSR1, self._on_save)
         self._journal.write(
             "hello",
             generation=None,
@@ -65,6 +67,9 @@ class Agent:
         while reason is None:
             self._take_commands()
             self._watch_preemption()
+            if self._save_wanted and self._generation is not None:
+                self._save_wanted = False
+                self._generation.request_checkpoint()
             if self._generation is not None:
                 outcome = self._generation.poll()
                 if outcome is not None:
@@ -76,6 +81,9 @@ class Agent:
 
     def _on_term(self, signum: int, frame: object) -> None:
         self._terminated = True
+
+    def _on_save(self, signum: int, frame: object) -> None:
+        self._save_wanted = True
 
     def _reason_to_exit(self) -> str | None:
         if self._terminated:

@@ -16,6 +16,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
+from sailor_runtime.training import optimizer
 from sailor_runtime.training.checkpoint_folder import CheckpointFolder
 from sailor_runtime.training.checkpoint_store import CheckpointStore
 from sailor_runtime.training.engine import Engine
@@ -179,13 +180,11 @@ class Checkpoints:
         engine.next_step = saved["step"]
         engine.updates = saved["updates"]
         engine.scale.scale, engine.scale.good_steps = saved["loss_scale"], saved["good_steps"]
-        for values in engine.optimizer.state.values():
-            if "step" in values:
-                values["step"].fill_(float(engine.updates))
+        optimizer.set_updates(engine.optimizer, engine.updates)
         return dict(saved.get("notes", {}))
 
     def _load_tensors(self, engine: Engine, name: str) -> None:
-        _fill_optimizer_state(engine)
+        optimizer.fill_state(engine.optimizer, [piece.value for piece in engine.weights.pieces])
         state: dict[str, Any] = {}
         for piece in engine.weights.pieces:
             for key, value in _optimizer_values(engine, piece).items():
@@ -240,7 +239,7 @@ def _description(engine: Engine) -> dict[str, Any]:
         "good_steps": engine.scale.good_steps,
         "samples": engine.next_step * training.global_batch_size,
         "model": dataclasses.asdict(dataclasses.replace(model, weights=None)),
-        "optimizer": training.optimizer,
+        "optimizer": optimizer.rule(training.optimizer),
         "sequence_length": training.sequence_length,
         "global_batch_size": training.global_batch_size,
         "seed": training.seed,
@@ -262,15 +261,3 @@ def _optimizer_values(engine: Engine, piece: Piece) -> dict[str, Tensor]:
 
 def _entry(state: dict[str, Any], engine: Engine, key: str, piece: Piece) -> ShardedEntry:
     return state.setdefault(key, ShardedEntry(engine.module.shards[piece.parameter].spec.shape))
-
-
-def _fill_optimizer_state(engine: Engine) -> None:
-    """Create the optimizer's state, which torch does at the first step only."""
-    for piece in engine.weights.pieces:
-        state = engine.optimizer.state[piece.value]
-        zeros = torch.zeros_like(piece.value, requires_grad=False)
-        if isinstance(engine.optimizer, torch.optim.SGD):
-            state["momentum_buffer"] = zeros
-        else:
-            state["step"] = torch.zeros((), dtype=torch.float32, device=zeros.device)
-            state["exp_avg"], state["exp_avg_sq"] = zeros, zeros.clone()

@@ -102,7 +102,13 @@ class Engine:
         parallel = TensorParallel(world.group(stage.ranks), len(stage.ranks), place.tp_index)
         self.module = StageModule(spec.model, stage, parallel, device, precision.compute)
         self.weights = MasterWeights(
-            world.rank, self.module, atoms, world.group, master=precision.master, zero_stage=spec.zero_stage
+            world.rank,
+            self.module,
+            atoms,
+            world.group,
+            master=precision.master,
+            zero_stage=spec.zero_stage,
+            offload=optimizer.offloads(spec.training.optimizer),
         )
         self.weights.fill(first_weights(spec.model, spec.training.seed))
         self.optimizer = optimizer.build(spec.training, [piece.value for piece in self.weights.pieces])

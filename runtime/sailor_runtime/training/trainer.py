@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sailor_runtime.spec import RunSpec
-from sailor_runtime.training import layout, trace, verify
+from sailor_runtime.training import layout, optimizer, trace, verify
 from sailor_runtime.training.architecture import architecture_of
 from sailor_runtime.training.calibrate import calibrate
 from sailor_runtime.training.checkpoint import Checkpoints
@@ -51,6 +51,7 @@ def run(spec: RunSpec, rank: int, events: EventWriter, control: Control, *, metr
     stage = spec.pipelines[place.pipeline].stages[place.stage]
     device = device_of(node_of(spec, rank), stage.devices[place.tp_index])
     set_up(spec.training.precision, device.torch_device)
+    optimizer.check(spec.training.optimizer, device.torch_device)
     samples = open_samples(spec)
     events.write("progress", phase="joining")
     atoms = layout.atoms(spec)
@@ -151,6 +152,12 @@ class _Rank:
         engine = self._engine(self._spec.training.precision)
         self._checkpoints.check()
         start, damaged = self._checkpoints.latest()
+        known = self._spec.checkpoint
+        if start is None and known.saved_step > 0 and not damaged:
+            raise RefusedError(
+                f"step {known.saved_step} was saved in {known.directory}, but nothing is there now; training does not "
+                "begin anew. Is everything mounted, and under the same name on every node?"
+            )
         if start is not None:
             self._course.restore(self._checkpoints.load(engine, start))
         self._saver.start_from(engine, start)

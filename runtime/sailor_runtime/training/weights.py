@@ -43,11 +43,14 @@ class MasterWeights:
         *,
         master: torch.dtype,
         zero_stage: int,
+        offload: bool = False,
     ) -> None:
+        """`offload` keeps the pieces in the node's memory, whatever device the parameters are on."""
         self._module = module
+        self._offload = offload
         self._group = group
         self._rank = rank
-        self._copied = zero_stage > 0 or module.dtype != master
+        self._copied = zero_stage > 0 or module.dtype != master or offload
         self._master = master
         self._exchanged: dict[tuple[int, ...], list[list[tuple[str, Region]]]] = {}
         owned = self._divide(atoms) if zero_stage > 0 else self._whole_shards()
@@ -77,6 +80,7 @@ class MasterWeights:
             gradient = self._module.gradient(piece.parameter)
             if self._copied:
                 gradient = _within(gradient, self._module.shards[piece.parameter], piece.region).contiguous()
+                gradient = gradient.to(piece.value.device)
             piece.value.grad = gradient
 
     @torch.no_grad()
@@ -112,7 +116,8 @@ class MasterWeights:
         if not self._copied:
             return parameter
         sizes = [end - start for start, end in region]
-        return torch.empty(sizes, dtype=self._master, device=parameter.device, requires_grad=True)
+        device = torch.device("cpu") if self._offload else parameter.device
+        return torch.empty(sizes, dtype=self._master, device=device, requires_grad=True)
 
     def _whole_shards(self) -> list[tuple[str, Region]]:
         return [(name, _region(shard)) for name, shard in self._module.shards.items()]
