@@ -1,8 +1,9 @@
 """Solves the artifact's cases in the space of even batches, by the artifact's own formulas, each in a cold process.
 
-Usage: python benchmarks/planner/even_batches.py ARTIFACT [--case TEXT] [--plans DIR] [-o FILE]. ARTIFACT is the folder
-with the data files of Sailor's artifact; without it the benchmark is skipped. Plans are found by the product's exact
-search (sailor_cloud.planner.even) over costs made of the artifact's formulas, and scored by those formulas.
+Usage: python benchmarks/planner/even_batches.py ARTIFACT [--case TEXT] [--nodes N] [--plans DIR] [-o FILE]. ARTIFACT is
+the folder with the data files of Sailor's artifact; without it the benchmark is skipped. Plans are found by the
+product's exact search (sailor_cloud.planner.even) over costs made of the artifact's formulas, and scored by those
+formulas.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ def main() -> None:
     parser.add_argument("artifact", type=Path)
     parser.add_argument("--case", default="", help="only cases whose name holds this text")
     parser.add_argument("--plans", type=Path, help="folder for the plans in the artifact's form")
+    parser.add_argument("--nodes", type=int, default=200, help="searches of a microbatch size and number of replicas")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("-o", "--output", type=Path)
     chosen = parser.parse_args()
@@ -44,13 +46,13 @@ def main() -> None:
         return
     if chosen.one is not None:
         case = next(case for case in CASES if case.name == chosen.one)
-        sys.stdout.write(json.dumps(answer(case, chosen.artifact)))
+        sys.stdout.write(json.dumps(answer(case, chosen.artifact, chosen.nodes)))
         return
     check_import(chosen.artifact)
     rows = []
     for case in CASES:
         if chosen.case in case.name:
-            measured = in_a_process(case, chosen.artifact)
+            measured = in_a_process(case, chosen.artifact, chosen.nodes)
             rows.append(row(case, measured))
             sys.stderr.write(rows[-1] + "\n")
             if chosen.plans is not None and measured["plan"] is not None:
@@ -74,11 +76,11 @@ def check_import(artifact: Path) -> None:
     assert not named & set(imported.unpriced), named & set(imported.unpriced)
 
 
-def answer(case: Case, artifact: Path) -> dict[str, Any]:
+def answer(case: Case, artifact: Path, nodes: int) -> dict[str, Any]:
     """Solve one case."""
     started = time.perf_counter()
     problem = SailorEven(Artifact(artifact, MODEL, BATCH), case)
-    outcome = solve(problem, gap=GAP)
+    outcome = solve(problem, gap=GAP, most_nodes=nodes)
     found = {
         "search_s": time.perf_counter() - started,
         "nodes": outcome.nodes,
@@ -106,9 +108,9 @@ def answer(case: Case, artifact: Path) -> dict[str, Any]:
     }
 
 
-def in_a_process(case: Case, artifact: Path) -> dict[str, Any]:
+def in_a_process(case: Case, artifact: Path, nodes: int) -> dict[str, Any]:
     """Solve one case in a process of its own; adds its seconds, CPU seconds and peak MiB."""
-    command = [sys.executable, __file__, str(artifact), "--one", case.name]
+    command = [sys.executable, __file__, str(artifact), "--one", case.name, "--nodes", str(nodes)]
     started = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
     assert process.stdout is not None

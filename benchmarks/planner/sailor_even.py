@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise, permutations, product
@@ -56,6 +57,9 @@ class SailorEven:
     _sync: dict[tuple[int, int], Floats] = field(default_factory=dict)
     _rings: dict[tuple[Kind, int], Floats] = field(default_factory=dict)
     _transfers: dict[tuple[object, ...], Floats] = field(default_factory=dict)
+    _paths: dict[tuple[str, int], tuple[dict[tuple[str, str], Floats], dict[tuple[str, ...], Floats]]] = field(
+        default_factory=dict
+    )
 
     def __post_init__(self) -> None:
         self.gpus = tuple(sorted({gpu for gpu, _ in self.case.devices}))
@@ -234,9 +238,10 @@ class SailorEven:
     def _ring_table(self, kind: Kind, replicas: int) -> Floats:
         """Return the least seconds of a stage's sum, shape [first, end]; the same for all microbatch sizes."""
         if (kind, replicas) not in self._rings:
-            spans = np.maximum(_spans(self.artifact.layer_sizes(1, "params_floats")), 0.0) * 4.0 / kind.tp
+            spans = np.maximum(_spans(self.artifact.layer_sizes(1, "params_floats")), 0.0) * 4.0
             distinct, where = np.unique(spans, return_inverse=True)
-            self._rings[kind, replicas] = self._least_ring_s(distinct, kind, replicas)[where].reshape(spans.shape)
+            each = self._least_ring_s(distinct, kind, replicas)
+            self._rings[kind, replicas] = each[where].reshape(spans.shape)
         return self._rings[kind, replicas]
 
     def _least_ring_s(self, nbytes: Floats, kind: Kind, replicas: int) -> Floats:
@@ -244,34 +249,54 @@ class SailorEven:
         if replicas < 2:
             return np.zeros_like(nbytes)
         room = self._room(kind.gpu, kind.tp, kind.area)
-        hop = {
-            (a, b): self.artifact.ring_s(nbytes, replicas, Place(kind.gpu, a, 1), Place(kind.gpu, b, 1))
-            for a in room
-            for b in room
-        }
+        hop, path = self._hops_and_paths(nbytes, kind.gpu, replicas)
+        at = _DEGREES.index(kind.tp)
         spread = len(self.areas) > 1 and kind.area is None
         best = np.full(nbytes.shape, np.inf)
         for count in range(1, min(len(room), replicas) + 1):
             for zones in combinations(sorted(room), count):
                 if sum(room[zone] for zone in zones) < replicas or (spread and len({_region(z) for z in zones}) < 2):
                     continue
-                inside = [hop[z, z] for z in zones if replicas - sum(room[o] for o in zones if o != z) >= 2]
-                for order in permutations(zones):
-                    hops = [*inside, *(hop[a, b] for a, b in pairwise(order))]
-                    if hops:
-                        best = np.minimum(best, np.max(hops, axis=0))
-                    elif count == 1:
-                        best = np.minimum(best, hop[zones[0], zones[0]])
+                inside = [hop[z, z][at] for z in zones if replicas - sum(room[o] for o in zones if o != z) >= 2]
+                best = np.minimum(best, np.max([*inside, path[zones][at]], axis=0))
         return best
+
+    def _hops_and_paths(
+        self, nbytes: Floats, gpu: str, replicas: int
+    ) -> tuple[dict[tuple[str, str], Floats], dict[tuple[str, ...], Floats]]:
+        """Return the sums' seconds by hop, and by set of zones in their best order; shapes [tp degree, bytes]."""
+        if (gpu, replicas) not in self._paths:
+            ways = np.stack([nbytes / tp for tp in _DEGREES])
+            zones = sorted(self._room(gpu, 1, None))
+            hop = {
+                (a, b): self.artifact.ring_s(ways, replicas, Place(gpu, a, 1), Place(gpu, b, 1))
+                for a in zones
+                for b in zones
+            }
+            path = {(zone,): hop[zone, zone] for zone in zones}
+            for count in range(2, len(zones) + 1):
+                for chosen in combinations(zones, count):
+                    orders = [np.max([hop[a, b] for a, b in pairwise(order)], axis=0) for order in permutations(chosen)]
+                    path[chosen] = np.min(orders, axis=0)
+            self._paths[gpu, replicas] = (hop, path)
+        return self._paths[gpu, replicas]
 
 
 def placements(devices: dict[tuple[str, str], int], stages: list[Kind], replicas: int) -> Iterator[list[list[Place]]]:
     """Yield places [stage][replica]: whole pipelines in zones taken in some order, the rest where there is room.
 
-    In two zones the stages may also take the zones in different orders: then all pipelines cross between them.
+    In two zones the stages may also take the zones in different orders, or stand in one of them each: then all
+    pipelines cross between them.
     """
     zones = sorted({zone for _, zone in devices})
     seen = set()
+    if len(zones) == 2 and 1 < len(stages) <= _TURNED_STAGES:
+        for chosen in product(zones, repeat=len(stages)):
+            taken = Counter[tuple[str, str]]()
+            for kind, zone in zip(stages, chosen, strict=True):
+                taken[kind.gpu, zone] += kind.tp * replicas
+            if len(set(chosen)) > 1 and all(count <= devices.get(place, 0) for place, count in taken.items()):
+                yield [[Place(kind.gpu, zone, kind.tp)] * replicas for kind, zone in zip(stages, chosen, strict=True)]
     for count in range(1, len(zones) + 1):
         for order in permutations(zones, count):
             rows = _fill(devices, stages, replicas, order)
