@@ -14,7 +14,7 @@ from sailor_cloud.planner.effort import Effort
 from sailor_cloud.planner.goals import Target
 from sailor_cloud.planner.solving import first_that_holds, solve
 from sailor_cloud.planner.space import Space
-from sailor_cloud.planner.variants import Restriction
+from sailor_cloud.planner.variants import MOST_ROWS, Restriction
 from sailor_cloud.simulator import Evaluation, evaluate
 
 # Limits on money and time that a plan beside the chosen one may break; it then says by how much.
@@ -39,10 +39,15 @@ class Beside:
         Where no plan keeps the limits, the best one that breaks limits on money or time; where there is none either,
         the reason.
         """
+        many = len({pool.row for pool in self.space.pools}) > MOST_ROWS
         for chosen in restrictions:
             if self._keeps(chosen):
                 continue
             label = " and ".join(_name(restriction) for restriction in chosen)
+            if many:
+                told = " ".join(f"--restrict {restriction.value}" for restriction in chosen)
+                self.rejected.append(Rejected(what=label, why=f"not searched among so many zones; {told} does"))
+                continue
             answer = solve(self.space, self.target, chosen, self.effort.lighter())
             held = first_that_holds(self.space, self.target, answer.drafts)
             if held is not None:

@@ -9,20 +9,25 @@ from sailor_cloud.model.document import FrontierPoint
 from sailor_cloud.planner.assess import Assessor, Shape
 from sailor_cloud.planner.draft import Draft, nodes_of
 from sailor_cloud.planner.goals import Figure
+from sailor_cloud.planner.refine import refined
 from sailor_cloud.planner.space import Space
 
 # Plans judged to fill the range, and points kept of it.
 MOST_JUDGED = 120
+REFINING_STEPS = 25
 MOST_POINTS = 40
 
 
 def frontier(assessor: Assessor, seeds: Sequence[Draft]) -> tuple[FrontierPoint, ...]:
     """Return the plans that no other known one beats in time and money, fastest first.
 
-    Known are the seeds and what is left of the unbeaten ones when pipelines are taken away one by one. Figures are
-    those of the closed form.
+    Known are the seeds, what a few steps make of them, and what is left when pipelines are taken away one by one.
+    Figures are those of the closed form.
     """
     known = {draft.order(): draft for draft in seeds}
+    for draft in unbeaten(seeds):
+        for better in refined(assessor, draft, lambda _: True, most=REFINING_STEPS):
+            known[better.order()] = better
     judged = 0
     waiting = unbeaten(known.values())
     seen: set[tuple[Shape, ...]] = set()

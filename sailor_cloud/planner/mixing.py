@@ -17,13 +17,15 @@ from numpy.typing import NDArray
 from sailor_cloud.model.offer import Market
 from sailor_cloud.planner.answer import Answer
 from sailor_cloud.planner.assess import Assessor, Shape
-from sailor_cloud.planner.bounds import goal_bound
+from sailor_cloud.planner.bounds import breaks_limits, goal_bound
 from sailor_cloud.planner.chains import Lanes
-from sailor_cloud.planner.draft import Draft, significant
+from sailor_cloud.planner.columns import Column
+from sailor_cloud.planner.draft import Draft, in_space, significant
 from sailor_cloud.planner.effort import NORMAL, Effort
 from sailor_cloud.planner.goals import Figure, Target
 from sailor_cloud.planner.kinds import Kinds
 from sailor_cloud.planner.link_classes import TYPICAL_PIPELINES
+from sailor_cloud.planner.narrowing import narrowed
 from sailor_cloud.planner.packing import pack
 from sailor_cloud.planner.promises import Promise, Promises
 from sailor_cloud.planner.refine import refined
@@ -44,15 +46,21 @@ _SLACK = 1.1
 
 def mix(space: Space, target: Target, *, keep: int, effort: Effort = NORMAL) -> Answer:
     """Return the best drafts found and a bound on any plan's goal."""
-    search = Mixing(space, target, effort)
-    drafts = search.improved(search.drafts(search.ranked()))
+    drafts: list[Draft] = []
+    columns = nodes = 0
+    for part in () if breaks_limits(space, target) else narrowed(space):
+        search = Mixing(part, target, effort)
+        found = search.improved(search.drafts(search.ranked()))
+        drafts += found if part is space else [in_space(draft, part, space) for draft in found]
+        columns += sum(len(known) for known in search.settings.columns.values())
+        nodes += search.solved
     best = sorted({draft.order(): draft for draft in drafts}.items())[:keep]
     return Answer(
         drafts=tuple(draft for _, draft in best),
         others=tuple(drafts),
-        bound=goal_bound(search.kinds, target),
-        columns=sum(len(columns) for columns in search.settings.columns.values()),
-        nodes=search.solved,
+        bound=goal_bound(space, target),
+        columns=columns,
+        nodes=nodes,
     )
 
 
@@ -66,6 +74,9 @@ class Mixing:
         self.promises = Promises(space, target, self.settings)
         self.assessor = Assessor(space, target)
         self.solved = 0
+        self._node_devices: dict[int, int] = {}
+        for pool in space.pools:
+            self._node_devices[pool.row] = max(pool.devices, self._node_devices.get(pool.row, 0))
 
     def ranked(self) -> list[Promise]:
         """Return what settings promise, best first; settings that can't come near the best one are passed over."""
@@ -111,15 +122,20 @@ class Mixing:
                 if not self._price_in(promise):
                     break
                 promise = self.promises.of(promise.setting, promise.iteration_s * 0.5, promise.value) or promise
-            solved = 0
-            for stretch in _STRETCH if self.promises.soonest else _SPREAD:
-                found = self.whole(promise, promise.iteration_s * stretch)
-                if found:
-                    drafts += found
-                    best = min(best, *(draft.figures[self.target.goal] for draft in found))
-                    solved += 1
-                    if self.promises.soonest and solved == _WHOLE_MIXES:
-                        break
+            for fitting in (True, False):
+                found = self._near(promise, fitting=fitting)
+                drafts += found
+                best = min([best, *(draft.figures[self.target.goal] for draft in found)])
+        return drafts
+
+    def _near(self, promise: Promise, *, fitting: bool) -> list[Draft]:
+        """Return the drafts of whole mixes near a promise, the first ones where time is the goal."""
+        drafts: list[Draft] = []
+        for stretch in _STRETCH if self.promises.soonest else _SPREAD:
+            found = self.whole(promise, promise.iteration_s * stretch, fitting=fitting)
+            drafts += found
+            if self.promises.soonest and len(drafts) == _WHOLE_MIXES:
+                break
         return drafts
 
     def improved(self, drafts: list[Draft]) -> list[Draft]:
@@ -153,11 +169,17 @@ class Mixing:
             fresh |= self.settings.add(setting.cut, size, lanes)
         return fresh
 
-    def whole(self, promise: Promise, seconds: float) -> list[Draft]:
-        """Return the draft of the cheapest whole mix at a time, if it keeps the limits."""
+    def whole(self, promise: Promise, seconds: float, *, fitting: bool = False) -> list[Draft]:
+        """Return the draft of the cheapest whole mix at a time, if it keeps the limits.
+
+        `fitting`: of pipelines only that fill nodes without a rest, so that none is torn apart by the next one.
+        """
         setting = promise.setting
         schedule = seconds - self.settings.sync_s(setting, promise.pipelines)
-        chosen = self.promises.master.whole(self.settings.columns_of(setting), schedule, promise.pipelines)
+        columns = self.settings.columns_of(setting)
+        if fitting:
+            columns = [column for column in columns if self._fits(column)]
+        chosen = self.promises.master.whole(columns, schedule, promise.pipelines) if columns else None
         self.solved += 1
         if chosen is None:
             return []
@@ -170,6 +192,14 @@ class Mixing:
         ]
         draft = self.assessor.draft(shapes)
         return [draft] if draft is not None and self._keeps_limits(draft) else []
+
+    def _fits(self, column: Column) -> bool:
+        """Return whether the devices that a pipeline takes of each row divide its largest node, or are whole nodes."""
+        for row, devices in enumerate(column.devices):
+            largest = self._node_devices.get(row, 1)
+            if devices and largest % devices and devices % largest:
+                return False
+        return True
 
     def _keeps_limits(self, draft: Draft) -> bool:
         most = self.space.scenario.job.constraints.max_nodes

@@ -18,10 +18,10 @@ MOST_STEPS = 90
 _LOSERS = 2
 
 
-def refined(assessor: Assessor, draft: Draft, keeps: Callable[[Draft], bool]) -> list[Draft]:
+def refined(assessor: Assessor, draft: Draft, keeps: Callable[[Draft], bool], *, most: int = MOST_STEPS) -> list[Draft]:
     """Return ever better drafts that begin at one, the last of which no single step improves; nodes stay what they are.
 
-    `keeps` tells whether a draft keeps the limits.
+    `keeps` tells whether a draft keeps the limits; `most` plans are judged.
     """
     found: list[Draft] = []
     looked_at = 0
@@ -34,7 +34,7 @@ def refined(assessor: Assessor, draft: Draft, keeps: Callable[[Draft], bool]) ->
                 continue
             seen.add(shapes)
             looked_at += 1
-            if looked_at > MOST_STEPS:
+            if looked_at > most:
                 return found
             candidate = assessor.draft(shapes)
             if candidate is not None and keeps(candidate) and candidate.order() < current.order():

@@ -8,15 +8,16 @@ from sailor_cloud.planner.draft import Draft
 from sailor_cloud.planner.effort import NORMAL
 from sailor_cloud.planner.goals import Figure, Target
 from sailor_cloud.planner.mixing import Mixing
+from sailor_cloud.planner.narrowing import narrowed
 from sailor_cloud.planner.promises import Promise
 from sailor_cloud.planner.settings import Setting
 from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.variants import variants
 
 # Times looked at, from about the shortest to so many times it, and how many settings are solved at each.
-_TIMES = 28
+_TIMES = 40
 _SPAN = 40.0
-_SOLVED = 2
+_SOLVED = 1
 # By how much time may grow until whole pipelines carry the batch.
 _STRETCH = (1.0, 1.08, 1.25)
 # Cuts of one set of kinds that are compared at every time.
@@ -25,8 +26,7 @@ _CUTS = 4
 
 def spread(space: Space) -> list[Draft]:
     """Return plans from the fastest to the cheapest, whatever the limits; of a space without parts only."""
-    (part, *_) = variants(space, ())
-    if part is not space:
+    if variants(space, ()) != (space,) or narrowed(space) != (space,):
         return []
     search = Mixing(space, Target(goal=Figure.ITERATION_S, limits=()), NORMAL)
     promises = search.ranked()
@@ -50,9 +50,10 @@ def spread(space: Space) -> list[Draft]:
 def _first_whole(search: Mixing, promise: Promise) -> list[Draft]:
     """Return the draft of the shortest time near a promise at which whole pipelines do."""
     for stretch in _STRETCH:
-        found = search.whole(promise, promise.iteration_s * stretch)
-        if found:
-            return found
+        for fitting in (True, False):
+            found = search.whole(promise, promise.iteration_s * stretch, fitting=fitting)
+            if found:
+                return found
     return []
 
 

@@ -13,6 +13,8 @@ from sailor_cloud.planner.space import Space
 # (architecture lists of the pytorch 2.7.0 packages: cuda12.6 ends at sm_90, cuda12.8 begins at sm_75; 2025-04).
 NEEDS_OLD_BUILD_BELOW = 7.5
 NEEDS_NEW_BUILD_FROM = 10.0
+# Limits of the job, an accelerator in a zone each, up to which a space counts as small enough to search as a whole.
+MOST_ROWS = 8
 
 
 class Restriction(StrEnum):
@@ -37,7 +39,10 @@ def variants(space: Space, restrictions: Collection[Restriction]) -> tuple[Space
     zones: list[frozenset[str]] = [frozenset(pool.offer.zone for pool in pools)]
     if Restriction.ONE_ZONE in restrictions:
         zones = [frozenset([name]) for name in sorted({pool.offer.zone for pool in pools})]
-    stages = (0, 1) if space.zero_stage == 0 and memory_presses(space) else (space.zero_stage,)
+    stages: tuple[int, ...] = (space.zero_stage,)
+    if space.zero_stage == 0 and memory_presses(space):
+        # Where there is much to search, only the one that fits more.
+        stages = (0, 1) if len({pool.row for pool in pools}) <= MOST_ROWS else (1,)
     if len(accelerators) == len(zones) == len(stages) == 1:
         return (space,)
     parts = [

@@ -168,7 +168,7 @@ def test_bounds_lie_below_what_one_device_reaches():
     least = min(
         times.compute_s[0, 0, 0, -1] * (4 // size) for size in (1, 2, 4) if (times := kinds.times(size)) is not None
     )
-    bound = work_bound_s(kinds, np.ones(len(kinds), dtype=bool))
+    bound = work_bound_s(space)
     assert 0 < bound <= least
-    cost = goal_bound(kinds, Target(goal=Figure.USD_PER_ITERATION, limits=()))
+    cost = goal_bound(space, Target(goal=Figure.USD_PER_ITERATION, limits=()))
     assert cost <= least * space.rates[0].expected / 3600
