@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -227,8 +226,7 @@ _LISTED: dict[str, Callable[[_Bill], list[PlannedResource]]] = {
 
 def _groups(variables: dict[str, Any]) -> list[str]:
     """Return the compact placement groups, by the rule of `modules/placement`."""
-    members = Counter(_kind(node) for node in variables["nodes"].values() if node["compact"])
-    return sorted(name for name, count in members.items() if count > 1)
+    return sorted({_kind(node) for node in variables["nodes"].values() if node["compact"]})
 
 
 def _kind(node: dict[str, Any]) -> str:

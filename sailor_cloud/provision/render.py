@@ -49,8 +49,14 @@ class Root:
     @property
     def has_own_network(self) -> bool:
         """Whether other roots use the network that this one made, so that it must be destroyed after them."""
-        variables = json.loads((self.path / VARIABLES_FILE).read_text())
-        return self.stack == "gcp" and variables.get("network") is None
+        if self.stack != "gcp":
+            return False
+        try:
+            variables = json.loads((self.path / VARIABLES_FILE).read_text())
+        except (OSError, ValueError):
+            # Taken for the one that others need: it is destroyed after them, which is never wrong.
+            return True
+        return variables.get("network") is None
 
     @property
     def state_file(self) -> Path:

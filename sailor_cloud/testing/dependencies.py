@@ -35,5 +35,6 @@ def missing_parent(
 def _google_links(wanted: Mapping[str, Any]) -> Iterator[str]:
     for holder in (wanted, *(wanted.get("network_interface") or ())):
         for name in ("network", "subnetwork"):
-            if holder.get(name):
-                yield str(holder[name])
+            # A NAT has a block of this name.
+            if isinstance(link := holder.get(name), str) and link:
+                yield link

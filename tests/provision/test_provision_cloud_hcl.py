@@ -103,6 +103,21 @@ def test_a_node_that_was_taken_away_is_bought_again(tmp_path: Path) -> None:
         assert victim not in made.cloud.billed()
 
 
+def test_a_neighbour_that_goes_leaves_the_other_as_it_is(tmp_path: Path) -> None:
+    with stacks(tmp_path, aws_document()) as made:
+        made.apply()
+        before = {name: state["id"] for name, state in made.instances("aws_instance").items()}
+        nodes = made.roots[-1].variables["nodes"]
+        fewer = {name: node for name, node in nodes.items() if name != "n1"}
+        cluster = drivers_of(made.run, made.roots, made.attached, changes={"nodes": fewer})[-1]
+        cluster.plan()
+        text = cluster.show_plan()
+        assert "Plan: 0 to add, 0 to change, 1 to destroy." in text
+        cluster.apply()
+        left = {name: state["id"] for name, state in made.instances("aws_instance").items()}
+        assert left == {name: before[name] for name in ("n0", "n2")}
+
+
 def test_another_address_of_the_callers_changes_the_rule_and_no_node(tmp_path: Path) -> None:
     with stacks(tmp_path, aws_document()) as made:
         made.apply()

@@ -6,9 +6,9 @@ locals {
   # Nodes of one type in one zone: what is said of all of them at once has this name.
   kind_of = { for id, node in var.nodes : id => "${node.zone}--${replace(node.instance_type, ".", "-")}" }
 
-  # Providers place instances of one type in one zone close together; a single instance has nobody to be close to.
-  candidates = { for id, node in var.nodes : local.kind_of[id] => id... if node.compact }
-  groups     = { for name, ids in local.candidates : name => sort(ids) if length(ids) > 1 }
+  # Providers place instances of one type in one zone close together. A single node has its group too: an instance that
+  # runs can't change its group, and neighbours may come and go during a run.
+  groups = { for id, node in var.nodes : local.kind_of[id] => id... if node.compact }
 
   with_efa = { for id, node in var.nodes : local.kind_of[id] => id... if length(node.efa_cards) > 0 }
 

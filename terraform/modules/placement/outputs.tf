@@ -20,12 +20,12 @@ output "kind_of" {
 
 output "groups" {
   description = "Compact placement groups by name, each with zone and node ids."
-  value       = { for name, ids in local.groups : name => { zone = var.nodes[ids[0]].zone, nodes = ids } }
+  value       = { for name, ids in local.groups : name => { zone = var.nodes[ids[0]].zone, nodes = sort(ids) } }
 }
 
 output "group_of" {
   description = "Name of the compact placement group of each node that has one."
-  value       = merge([for name, ids in local.groups : { for id in ids : id => name }]...)
+  value       = { for id, node in var.nodes : id => local.kind_of[id] if node.compact }
 }
 
 output "efa_kinds" {

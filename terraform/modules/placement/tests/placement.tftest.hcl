@@ -32,17 +32,21 @@ run "nodes_are_placed_in_their_zones" {
   }
 }
 
-run "only_equal_neighbours_that_allow_it_share_a_group" {
+run "nodes_of_one_type_in_one_zone_share_a_group_where_they_may" {
   command = plan
 
   assert {
-    condition     = jsonencode(output.groups) == jsonencode({ us-central1-a--a2-highgpu-1g = { zone = "us-central1-a", nodes = ["n0", "n1"] } })
-    error_message = "A group needs two compact nodes of one type in one zone."
+    condition = jsonencode(output.groups) == jsonencode({
+      us-central1-a--a2-highgpu-1g = { zone = "us-central1-a", nodes = ["n0", "n1"] }
+      us-central1-b--a2-highgpu-1g = { zone = "us-central1-b", nodes = ["n2"] }
+      us-central1-b--a2-highgpu-8g = { zone = "us-central1-b", nodes = ["n5"] }
+    })
+    error_message = "A group is for nodes of one type in one zone."
   }
 
   assert {
-    condition     = jsonencode(output.group_of) == jsonencode({ n0 = "us-central1-a--a2-highgpu-1g", n1 = "us-central1-a--a2-highgpu-1g" })
-    error_message = "Only the nodes of the group may name it."
+    condition     = output.group_of.n0 == output.group_of.n1 && output.group_of.n0 != output.group_of.n2 && !contains(keys(output.group_of), "n3")
+    error_message = "Neighbours of one type share a group, and nodes that may not be placed compactly have none."
   }
 
   assert {
@@ -79,7 +83,7 @@ run "nodes_pin_the_ports_that_the_network_opens" {
   }
 }
 
-run "one_node_needs_no_group_and_may_have_efa" {
+run "a_node_keeps_its_group_when_it_is_the_last_of_its_kind" {
   command = plan
 
   variables {
@@ -89,13 +93,13 @@ run "one_node_needs_no_group_and_may_have_efa" {
   }
 
   assert {
-    condition     = length(output.groups) == 0 && length(output.group_of) == 0
-    error_message = "A single node needs no group."
+    condition     = output.group_of.n0 == "use1-az1--p4d-24xlarge"
+    error_message = "Neighbours that go must not move who stays; names of resources must not hold dots."
   }
 
   assert {
     condition     = jsonencode(output.efa_kinds) == jsonencode({ use1-az1--p4d-24xlarge = { cards = [0, 1, 2, 3], zone = "use1-az1" } })
-    error_message = "Names of resources must not hold dots, and the kind must know its cards."
+    error_message = "The kind must know its zone and cards."
   }
 
   assert {
