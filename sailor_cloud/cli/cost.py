@@ -24,10 +24,11 @@ def cost(run: str, as_json: bool) -> None:
     from sailor_cloud.launch.costs import run_costs
     from sailor_cloud.report.console import result_console
     from sailor_cloud.report.cost_text import cost_report
+    from sailor_cloud.report.tables import print_report
     from sailor_cloud.run.folder import RunFolder
 
     costs = run_costs(RunFolder.open(run), clock=SystemClock())
     if as_json:
         click.echo(json.dumps(asdict(costs), indent=2, default=str))
     else:
-        result_console().print(cost_report(costs))
+        print_report(cost_report(costs), result_console())

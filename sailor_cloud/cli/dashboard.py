@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
+
 import click
 
-from sailor_cloud.cli.options import run_argument
+from sailor_cloud.cli.options import json_option, run_argument
 
 
 @click.command(short_help="Serve a web page that follows a run, on this machine only.")
 @run_argument()
 @click.option("--port", metavar="N", type=click.IntRange(0, 65535), default=0, help="A port; a free one by default.")
-def dashboard(run: str, port: int) -> None:
+@json_option
+def dashboard(run: str, port: int, as_json: bool) -> None:
     """Serve a page with the progress, loss, pace, money, nodes and timeline of RUN until Ctrl-C.
 
-    It listens on 127.0.0.1 only, answers only who has the token in the address, and changes nothing.
+    It listens on 127.0.0.1 only, answers only who has the token in the address, and changes nothing. With --json it
+    serves nothing and prints what the page would show.
 
     \b
     sailor-cloud dashboard RUN
@@ -25,6 +29,9 @@ def dashboard(run: str, port: int) -> None:
     from sailor_cloud.run.folder import RunFolder
 
     folder, clock = RunFolder.open(run), SystemClock()
+    if as_json:
+        click.echo(json.dumps(snapshot(folder, clock=clock), indent=2))
+        return
     try:
         server = Dashboard(lambda: snapshot(folder, clock=clock), port=port)
     except OSError as error:

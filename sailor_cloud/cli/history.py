@@ -23,10 +23,15 @@ def history(job: str | None, as_json: bool) -> None:
     from sailor_cloud import resources
     from sailor_cloud.report.console import result_console
     from sailor_cloud.report.cost_text import history_report
+    from sailor_cloud.report.tables import print_report
     from sailor_cloud.run.history import past_runs
 
     runs = past_runs(resources.home() / "runs", job=job)
     if as_json:
         click.echo(json.dumps([asdict(run) for run in runs], indent=2, default=str))
     else:
-        result_console().print(history_report(runs))
+        console = result_console()
+        if not console.is_terminal:
+            # Ten columns; in a pipe nothing may be cut off.
+            console.width = max(console.width, 160)
+        print_report(history_report(runs), console)

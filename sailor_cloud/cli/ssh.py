@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 
 import click
 
-from sailor_cloud.cli.options import run_argument
+from sailor_cloud.cli.options import json_option, run_argument
 from sailor_cloud.errors import LaunchError
 
 
@@ -15,8 +16,11 @@ from sailor_cloud.errors import LaunchError
 @run_argument()
 @click.argument("node", required=False)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-def ssh(run: str, node: str | None, command: tuple[str, ...]) -> None:
+@json_option
+def ssh(run: str, node: str | None, command: tuple[str, ...], as_json: bool) -> None:
     """Log in to NODE of RUN, by default its first one, or run COMMAND there. The host key is the recorded one.
+
+    With --json nobody logs in: the node's address and the whole ssh command are printed.
 
     \b
     sailor-cloud ssh RUN
@@ -27,7 +31,7 @@ def ssh(run: str, node: str | None, command: tuple[str, ...]) -> None:
 
     folder = RunFolder.open(run)
     target = node_of(folder, node)
-    if shutil.which("ssh") is None:
+    if not as_json and shutil.which("ssh") is None:
         raise LaunchError("there is no ssh on PATH; install the OpenSSH client")
     known_hosts = folder.write_text(
         "known_hosts", f"[{target.address}]:{target.port} {target.host_public_key.strip()}\n"
@@ -41,4 +45,9 @@ def ssh(run: str, node: str | None, command: tuple[str, ...]) -> None:
         "LogLevel=ERROR",
     ):
         arguments += ["-o", option]
-    os.execvp("ssh", [*arguments, f"{target.user}@{target.address}", *command])
+    arguments = [*arguments, f"{target.user}@{target.address}", *command]
+    if as_json:
+        where = {"node": target.id, "address": target.address, "port": target.port, "user": target.user}
+        click.echo(json.dumps({**where, "command": arguments}, indent=2))
+        return
+    os.execvp("ssh", arguments)

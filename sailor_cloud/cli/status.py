@@ -23,6 +23,7 @@ def status(run: str | None, as_json: bool) -> None:
     from sailor_cloud.launch.status import run_status, status_to_dict
     from sailor_cloud.report.console import result_console
     from sailor_cloud.report.status_text import run_report, runs_report
+    from sailor_cloud.report.tables import print_report
     from sailor_cloud.run.folder import RunFolder
 
     clock = SystemClock()
@@ -31,10 +32,10 @@ def status(run: str | None, as_json: bool) -> None:
         if as_json:
             click.echo(json.dumps(status_to_dict(one), indent=2))
         else:
-            result_console().print(run_report(one, now=clock.now()))
+            print_report(run_report(one, now=clock.now()), result_console())
         return
     every = [run_status(folder, clock=clock) for folder in RunFolder.list()]
     if as_json:
         click.echo(json.dumps([status_to_dict(one) for one in every], indent=2))
     else:
-        result_console().print(runs_report(every, now=clock.now()))
+        print_report(runs_report(every, now=clock.now()), result_console())
