@@ -59,7 +59,7 @@ class RunningAgent:
 
     def rank_pids(self) -> list[int]:
         """Return the processes of ranks that live: children of the agent, or of the nursery that forked them."""
-        return [rank for child in children_of(self.process.pid) for rank in _ranks_of(child)]
+        return [rank for child in children_of(self.process.pid) for rank in ranks_of(child)]
 
     def all_pids(self) -> list[int]:
         """Return every process below the agent, the nursery included."""
@@ -67,7 +67,7 @@ class RunningAgent:
         return [*children, *(rank for child in children for rank in children_of(child))]
 
 
-def _ranks_of(child: int) -> list[int]:
+def ranks_of(child: int) -> list[int]:
     try:
         command = Path(f"/proc/{child}/cmdline").read_bytes()
     except FileNotFoundError:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-import urllib.error
-import urllib.request
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -55,6 +53,8 @@ class PreemptionWatch:
         return Notice(text=f"preempted: {answer}") if answer.strip().upper() == "TRUE" else None
 
     def _ask_aws(self) -> Notice | None:
+        import urllib.error
+
         if self._token is None:
             life = {"X-aws-ec2-metadata-token-ttl-seconds": str(_TOKEN_LIFE_S)}
             self._token = self._get(_AWS_TOKEN_PATH, life, method="PUT")
@@ -67,6 +67,9 @@ class PreemptionWatch:
             raise
 
     def _get(self, path: str, headers: dict[str, str], method: str = "GET") -> str:
+        # A third of the agent's start, which only those pay that have a provider to ask.
+        import urllib.request
+
         request = urllib.request.Request(self._address + path, headers=headers, method=method)
         # Metadata servers must never be asked through a proxy.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
