@@ -125,7 +125,9 @@ class DeepSpeedPipeline:
         }
         optimizer = _optimizer(spec, list(module.parameters()))
         self._engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=config)
-        self._batches = self._flat(_batches(spec, place.pipeline, torch.device("cpu")))
+        # DeepSpeed numbers the ranks of a plan in its own order.
+        replica = self._engine.grid.get_data_parallel_id()
+        self._batches = self._flat(_batches(spec, replica, torch.device("cpu")))
 
     def step(self) -> float:
         return float(self._engine.train_batch(self._batches))

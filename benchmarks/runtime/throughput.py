@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import subprocess
 from pathlib import Path
 
 from worlds import model_of, run_world, spec_of
@@ -25,9 +26,14 @@ def measure(folder: Path, *, rounds: int = 8, steps: int = 2) -> list[str]:
     for number, (name, (pipelines, bars)) in enumerate(CASES.items()):
         spec = spec_of(MODEL, pipelines, folder)
         contenders = ["runtime", *bars]
-        found = run_world(
-            spec, folder / f"throughput-{number}", contenders=contenders, warm_up=2, rounds=rounds, steps=steps
-        )
+        try:
+            found = run_world(
+                spec, folder / f"throughput-{number}", contenders=contenders, warm_up=2, rounds=rounds, steps=steps
+            )
+        except (RuntimeError, subprocess.TimeoutExpired) as error:
+            # One plan that a baseline can't run is no reason to lose the others.
+            lines.append(f"| {name} | {', '.join(bars)} | | | | | failed: {str(error).splitlines()[-1]} |")
+            continue
         seconds = found["seconds"]
         for other, bar in bars.items():
             ratio = statistics.median(b / a for a, b in zip(seconds["runtime"], seconds[other], strict=True))
