@@ -13,6 +13,7 @@ import torch.distributed.checkpoint as dcp
 
 from factories.buckets import BUCKET, google_bucket, google_environment, s3_bucket, s3_environment
 from factories.run_specs import free_port
+from sailor_runtime.training import export
 from sailor_runtime.training.checkpoint_store import CheckpointStore
 from sailor_runtime.training.data import TokenSamples
 from sailor_runtime.training.store import Store, StoreError, local_copy
@@ -119,6 +120,13 @@ def test_a_bucket_that_does_not_exist_is_found_before_training(endpoint, monkeyp
 def test_a_protocol_that_nothing_serves_names_the_extra():
     with pytest.raises(StoreError, match=r"serves ftpz://host/run; install 'sailor-cloud\[stores\]'"):
         Store("ftpz://host/run")
+
+
+@pytest.mark.parametrize("place", ["nowhere/step-3", "ftpz://host/run/step-3"])
+def test_a_checkpoint_that_is_not_there_is_named_without_a_traceback(place, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["export", "--checkpoint", place, "--out", str(tmp_path / "model")])
+    assert export.main() == 2
+    assert capsys.readouterr().err.startswith(f"sailor_runtime: can't export {place}: ")
 
 
 def _failing(times: int, action: Callable[..., object], error: Exception) -> Callable[..., object]:

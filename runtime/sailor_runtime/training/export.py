@@ -17,6 +17,8 @@ from sailor_runtime.spec import ModelSpec, model_from_dict
 from sailor_runtime.training import huggingface
 from sailor_runtime.training.checkpoint import open_folder
 from sailor_runtime.training.parameters import ParameterSpec
+from sailor_runtime.training.refusal import RefusedError
+from sailor_runtime.training.store import StoreError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -49,7 +51,11 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, help="the folder to write")
     parser.add_argument("--dtype", choices=sorted(DTYPES), default="float32")
     options = parser.parse_args()
-    export(options.checkpoint, options.out, dtype=DTYPES[options.dtype])
+    try:
+        export(options.checkpoint, options.out, dtype=DTYPES[options.dtype])
+    except (OSError, ValueError, RefusedError, StoreError) as error:
+        print(f"sailor_runtime: can't export {options.checkpoint}: {error}", file=sys.stderr)  # noqa: T201
+        return 2
     return 0
 
 
