@@ -54,6 +54,18 @@ def test_a_generation_is_verified_calibrated_trained_and_checkpointed(agent):
     passes = [event for event in trace["traceEvents"] if event["name"] in ("forward", "backward")]
     # Two ranks, two microbatches, there and back.
     assert len(passes) == 2 * 2 * 2
+    told = [json.loads(line) for line in (agent.home / "metrics" / "g1.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in told] == [1, 2, 3, 4]
+    assert [line["loss"] for line in told] == [step["loss"] for step in steps]
+    for rank in (rank for line in told for rank in line["ranks"]):
+        assert all(rank[f"{part}_s"] >= 0 for part in ("compute", "transfer", "bubble", "sync"))
+        assert rank["compute_s"] > 0
+        assert rank["memory_peak_bytes"] > 0
+    assert "sailor_step{" in (agent.home / "metrics" / "metrics.prom").read_text()
+    trace = json.loads((agent.home / "metrics" / "trace-g1-step3.json").read_text())
+    passes = [event for event in trace["traceEvents"] if event["name"] in ("forward", "backward")]
+    # Two ranks, two microbatches, there and back.
+    assert len(passes) == 2 * 2 * 2
     order = [event["event"] for event in agent.events()]
     assert order.index("data") < order.index("verified") < order.index("calibrated") < order.index("step")
 
