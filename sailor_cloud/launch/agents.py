@@ -13,6 +13,8 @@ from sailor_cloud.errors import LaunchError
 from sailor_cloud.launch.bundle import Bundle
 from sailor_cloud.launch.events import AgentEvent, parse_line
 from sailor_cloud.launch.fleet import Health, UnreachableError
+from sailor_cloud.launch.prepare import prepared_python
+from sailor_cloud.launch.software import Software
 from sailor_cloud.launch.ssh import NodeConnection
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.nodes import ReachableNode
@@ -61,6 +63,7 @@ class AgentLink:
 
     connection: NodeConnection
     bundle: Bundle
+    software: Software = field(default_factory=Software)
     offset: int = 0
     _sent: int = 0
     _torn: bytes = field(default=b"")
@@ -71,13 +74,19 @@ class AgentLink:
 
     @property
     def python(self) -> str:
-        """The node's interpreter: on this machine the one that runs the controller."""
+        """An interpreter of the node for small things: on this machine the one that runs the controller."""
         return sys.executable if self.node.provider == Provider.LOCAL else "python3"
 
     async def ensure_agent(self) -> None:
         if not await self._agent_runs():
             await self._ship()
-            await self._start()
+            await self._start(await self._python_for_ranks())
+
+    async def _python_for_ranks(self) -> str:
+        """Return the interpreter that has torch; on a cloud it may have to be made first."""
+        if self.node.provider == Provider.LOCAL:
+            return self.python
+        return await prepared_python(self.connection, self.software, node=self.node.id)
 
     async def _ship(self) -> None:
         """Copy the runtime to the node, unless the same content is there already."""
@@ -87,12 +96,12 @@ class AgentLink:
         unpack = f"test -d {folder} || {{ mkdir -p {folder}.partial && tar -xzf {archive} -C {folder}.partial && "
         await self.connection.run(["sh", "-c", unpack + f"mv {folder}.partial {folder}; }}"])
 
-    async def _start(self) -> None:
+    async def _start(self, python: str) -> None:
         """Start the agent, detached from this connection. Raises LaunchError when it does not say hello."""
         workdir = self.node.workdir
         paths = ":".join((f"{workdir}/runtime/{self.bundle.sha256}", *EXTRA_PATHS))
         environment = {"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
-        agent = [self.python, "-m", "sailor_runtime.agent", "--home", workdir, "--rank-module", RANK_MODULE]
+        agent = [python, "-m", "sailor_runtime.agent", "--home", workdir, "--rank-module", RANK_MODULE]
         await self.connection.run([*agent, *self._preemption_options(), "--detach"], environment=environment)
 
     def _preemption_options(self) -> list[str]:

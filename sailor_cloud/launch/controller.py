@@ -139,6 +139,9 @@ class Controller:
             match result.end:
                 case End.FINISHED:
                     await self._fetch_logs()
+                    context.observer.note(
+                        f"the trained model is saved as step {result.step} in {context.checkpoints_dir}"
+                    )
                     return Ending.COMPLETED
                 case End.STOPPED:
                     await self._fetch_logs()

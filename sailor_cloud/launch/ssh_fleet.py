@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 
+from sailor_cloud import catalog
 from sailor_cloud.clock import Clock
 from sailor_cloud.launch.agents import AgentLink
 from sailor_cloud.launch.bundle import Bundle, pack_runtime
 from sailor_cloud.launch.fleet import Link
 from sailor_cloud.launch.options import LaunchOptions
+from sailor_cloud.launch.software import Software, software_for
 from sailor_cloud.launch.ssh import NodeConnection
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Provider
@@ -38,12 +40,22 @@ class SshFleet:
     clock: Clock
     options: LaunchOptions = field(default_factory=LaunchOptions)
     _bundle: Bundle | None = None
+    _software: Software | None = None
 
     @property
     def bundle(self) -> Bundle:
         if self._bundle is None:
             self._bundle = pack_runtime()
         return self._bundle
+
+    @property
+    def software(self) -> Software:
+        """The packages for all nodes of the run, whichever the job may come to buy, so that no re-plan mixes builds."""
+        if self._software is None:
+            prices, job = catalog.load(), self.folder.read_document().job
+            names = {name for entry in job.resources for name in entry.accelerators}
+            self._software = software_for(prices.accelerator(name).compute_capability for name in sorted(names))
+        return self._software
 
     async def create(
         self, document: PlanDocument, *, expires_at: datetime, interrupt: Interrupt, on_progress: Listener
@@ -74,7 +86,7 @@ class SshFleet:
                 patience_s = self.options.boot_timeout_s
             async with gate:
                 await connection.open(patience_s)
-            return AgentLink(connection=connection, bundle=self.bundle)
+            return AgentLink(connection=connection, bundle=self.bundle, software=self.software)
 
         attempts = await asyncio.gather(*(one(node) for node in nodes), return_exceptions=True)
         links = [link for link in attempts if isinstance(link, AgentLink)]

@@ -1,0 +1,104 @@
+"""What nodes on a cloud need besides the runtime: which packages, and how a node comes by them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+# The versions with which the runtime was tested; a test holds them against pyproject.toml and constraints.txt.
+TORCH = "2.13.0"
+PACKAGES = (
+    "deepspeed==0.19.8",
+    "safetensors==0.8.0",
+    "tokenizers==0.23.3",
+    "fsspec==2026.9.0",
+    "obstore==0.12.1",
+)
+# torch from 2.11 on has kernels for compute capability 7.0 (V100) in its CUDA 12.6 builds only
+# (github.com/pytorch/pytorch/issues/172352), and all ranks must share one NCCL.
+OLDEST_COMMON_CAPABILITY = 7.5
+OLD_CUDA = "cu126"
+OLD_CUDA_INDEX = f"https://download.pytorch.org/whl/{OLD_CUDA}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Software:
+    """Packages for every node of a run. `build` is the CUDA build that torch must be; None: whichever it is."""
+
+    torch: str = TORCH
+    build: str | None = None
+    index: str | None = None
+    packages: tuple[str, ...] = PACKAGES
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.script.encode()).hexdigest()
+
+    @property
+    def script(self) -> str:
+        """A shell script: `check` prints an interpreter that has everything, `install` makes one."""
+        wanted = f"torch=={self.torch}" + (f"+{self.build}" if self.build else "")
+        index = f"--extra-index-url {self.index}" if self.index else ""
+        return _SCRIPT.format(
+            torch=self.torch,
+            build=self.build or "",
+            packages=" ".join(self.packages),
+            requirements=" ".join((wanted, *self.packages)),
+            index=index,
+        )
+
+
+def software_for(capabilities: Iterable[float | None]) -> Software:
+    """Return the packages for nodes with accelerators of these compute capabilities: one build for all of them."""
+    known = [capability for capability in capabilities if capability is not None]
+    if known and min(known) < OLDEST_COMMON_CAPABILITY:
+        return Software(build=OLD_CUDA, index=OLD_CUDA_INDEX)
+    return Software()
+
+
+# A prepared image passes the check with its own python3; else a virtual environment is made beside the script. Ubuntu
+# 22.04 has Python 3.10 as python3 and 3.11 in its package index; the runtime needs 3.11.
+_SCRIPT = """#!/bin/sh
+set -e
+place="$(dirname "$0")/$(basename "$0" .sh)"
+has() {{
+    "$1" - "{torch}" "{build}" {packages} <<'PYTHON' 2>/dev/null
+import os, sys
+from importlib.metadata import version
+assert sys.version_info >= (3, 11)
+torch, build, *packages = sys.argv[1:]
+number, _, found = version("torch").partition("+")
+assert number == torch
+assert not build or found == build or os.environ.get("SAILOR_CLOUD_ACCELERATORS") == "cpu"
+for package in packages:
+    name, _, number = package.partition("==")
+    # Internals of deepspeed are used, so it must be that one; the others may be what the image brings.
+    assert version(name) == number or name != "deepspeed"
+PYTHON
+}}
+case "$1" in
+check)
+    for python in "$place/bin/python" python3; do
+        if has "$python"; then command -v "$python"; exit 0; fi
+    done
+    if [ -f "$place.failed" ]; then echo failed; fi
+    ;;
+install)
+    rm -f "$place.failed"
+    trap 'code=$?; [ $code -eq 0 ] || touch "$place.failed"' EXIT
+    for python in python3.13 python3.12 python3.11 python3; do
+        if "$python" -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then break; fi
+        python=""
+    done
+    if [ -z "$python" ]; then
+        sudo apt-get update -q
+        sudo apt-get install -q -y python3.11 python3.11-venv
+        python=python3.11
+    fi
+    "$python" -m venv "$place"
+    "$place/bin/python" -m pip install --quiet --disable-pip-version-check {index} {requirements}
+    has "$place/bin/python"
+    ;;
+esac
+"""
