@@ -136,6 +136,11 @@ class Checkpoints:
         # A daemon, so that a rank that fails can end while its save waits for ranks that are gone.
         threading.Thread(target=self._write_into, args=arguments, name="checkpoint", daemon=True).start()
 
+    @property
+    def running(self) -> bool:
+        """Whether a save is still being written."""
+        return self._running is not None and not self._running.done()
+
     def finished(self) -> Saved | Unsaved | None:
         """Return a save that has ended since the last call."""
         if self._running is None or not self._running.done():

@@ -50,7 +50,12 @@ class Saver:
         return f"the last good checkpoint is {self._last.path}"
 
     def wanted(self, *, leads: bool) -> bool:
-        """Whether this rank asks for a save: its node was told to, or it leads and it is time."""
+        """Whether this rank asks for a save: its node was told to, or it leads and it is time.
+
+        Not while one still runs: a store that does not answer must not hold training up.
+        """
+        if self._checkpoints.running:
+            return False
         return self._control.checkpoint or (leads and time.monotonic() - self._began >= self._spec.every_s)
 
     def begin(self, engine: Engine) -> None:
