@@ -34,6 +34,8 @@ def main() -> int:
     began = time.perf_counter()
     lines = ["# Runtime", "", f"{len(os.sched_getaffinity(0))} cores, {_stack()}. `benchmarks/runtime/run.py`.", ""]
     with tempfile.TemporaryDirectory() as name:
+        # DeepSpeed's engine compiles a small extension; once for all worlds, and without locks that a killed run left.
+        os.environ["TORCH_EXTENSIONS_DIR"] = str(Path(name) / "extensions")
         for phase in chosen.only or PHASES:
             title, measure = PHASES[phase]
             found = measure(Path(name) / phase)
