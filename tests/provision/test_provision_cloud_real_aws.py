@@ -1,0 +1,93 @@
+"""The provisioner on AWS with the real hashicorp/aws, where a local mirror has it, against a moto server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from factories.cloud_plans import AWS_OFFERS, cloud_document
+from factories.cloud_runs import SSH_FROM, without_bucket
+from factories.local_runs import CLOCK, LocalRun, expiry, local_run, terraform_of_kind
+from factories.provider_mirror import mirror
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.provision.outcomes import Applied
+from sailor_cloud.provision.places import Places, sweep_places
+from sailor_cloud.provision.provisioner import apply
+from sailor_cloud.provision.teardown import destroy
+from sailor_cloud.testing.mock_cloud import in_environment
+from sailor_cloud.testing.moto_gaps import Gaps, moto_gaps
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("real-aws-provider")]
+REGION = "us-east-1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moto:
+    gaps: Gaps
+    image: str
+
+
+@pytest.fixture(scope="module")
+def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Moto]:
+    found = mirror("hashicorp", "aws")
+    if found is None:
+        pytest.skip("no local mirror of hashicorp/aws here; the stand-in alone was used")
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    config = tmp_path_factory.mktemp("mirror") / "mirror.tfrc"
+    config.write_text(f'provider_installation {{\n  filesystem_mirror {{ path = "{found}" }}\n}}\n')
+    server = ThreadedMotoServer(port=0, verbose=False)
+    with moto_gaps() as gaps:
+        server.start()
+        try:
+            host, port = server.get_host_and_port()
+            variables = {
+                "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+                "AWS_ACCESS_KEY_ID": "testing",
+                "AWS_SECRET_ACCESS_KEY": "testing",
+                "AWS_EC2_METADATA_DISABLED": "true",
+                "AWS_MAX_ATTEMPTS": "2",
+                "TF_CLI_CONFIG_FILE": str(config),
+            }
+            with in_environment(variables):
+                ec2 = boto3.client("ec2", region_name=REGION)
+                image = ec2.register_image(Name="test", RootDeviceName="/dev/sda1", Architecture="x86_64")
+                yield Moto(gaps=gaps, image=image["ImageId"])
+        finally:
+            server.stop()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[LocalRun]:
+    with local_run(tmp_path) as made:
+        yield made
+
+
+def plan(moto: Moto) -> PlanDocument:
+    """Two nodes close together and one in another zone."""
+    p4d, g4dn = AWS_OFFERS
+    return without_bucket(cloud_document(("n0", g4dn), ("n1", g4dn), ("n2", p4d), image=moto.image))
+
+
+def left(run: LocalRun) -> tuple[object, ...]:
+    swept = sweep_places(Places(aws_regions=(REGION,)), run_id=run.run_id)
+    assert swept.problems == ()
+    return swept.found
+
+
+def test_the_real_provider_carries_a_run_from_plan_to_receipt(run: LocalRun, moto: Moto) -> None:
+    document = plan(moto)
+    binary = terraform_of_kind("path")
+    settings = {"clock": CLOCK, "expires_at": expiry(3600.0), "ssh_from": SSH_FROM, "terraform": binary}
+    outcome = apply(run.folder, document, **settings)  # type: ignore[arg-type]
+    assert isinstance(outcome, Applied)
+    assert [node.id for node in outcome.nodes] == ["n0", "n1", "n2"]
+    assert {found.type for found in left(run)} >= {"aws_instance", "aws_vpc", "aws_placement_group"}  # type: ignore[attr-defined]
+    destroyed = destroy(run.folder, clock=CLOCK, terraform=binary)
+    assert destroyed.problems == ()
+    assert destroyed.clean
+    assert left(run) == ()
