@@ -18,8 +18,8 @@ from sailor_cloud.planner.even.suffix import suffix
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# A plan within this of the bound counts as the best.
-GAP = 1e-3
+# A plan within this of the bound counts as the best: just under OPTIMAL_GAP, so that rounding makes no difference.
+GAP = 9.99e-4
 # Limits on the bottleneck that are looked at side by side, fewer where there are many vectors of devices.
 _LANES = 3
 _CELLS = 3_000_000
