@@ -93,8 +93,8 @@ def _write(rows: list[dict[str, Any]]) -> None:
         f"`make chaos`, {datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} processor cores shared with other work, "
         f"Python {platform.python_version()}.",
         "",
-        f"{harms.total()} kills in {len(rows)} storms, {sum(row['generations'] for row in rows)} generations. Every "
-        "generation has another plan, of 1 to 3 ranks on one or two agents: tensor parallelism 1 to 3, uneven depths, "
+        f"{harms.total()} kills in {len(rows)} storms, {sum(row['generations'] for row in rows)} generations. Each "
+        "generation draws its plan anew, of 1 to 3 ranks on one or two agents: tensor parallelism 1 to 3, uneven depths, "
         "with and without ZeRO-1; AdamW in float64, dropout 0.1, clipping. Every storm ended at the last step with the "
         "weights of an uninterrupted run in one process; no process was left, and none came to its time limit.",
         "",
