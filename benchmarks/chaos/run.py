@@ -94,7 +94,7 @@ def _write(rows: list[dict[str, Any]]) -> None:
         f"Python {platform.python_version()}.",
         "",
         f"{harms.total()} kills in {len(rows)} storms, {sum(row['generations'] for row in rows)} generations. Each "
-        "generation draws its plan anew, of 1 to 3 ranks on one or two agents: tensor parallelism 1 to 3, uneven depths, "
+        "generation draws its plan anew, of 1 to 3 ranks on one or two agents: tensor parallel 1 to 3, uneven depths, "
         "with and without ZeRO-1; AdamW in float64, dropout 0.1, clipping. Every storm ended at the last step with the "
         "weights of an uninterrupted run in one process; no process was left, and none came to its time limit.",
         "",
