@@ -42,7 +42,7 @@ CASES = (
         changes={"resources.0.accelerators": {"CPU-fast": 2, "CPU-slow": 1}},
     ),
     Case(name="quickstart, deadline of 20 s", example="quickstart.yaml", changes={"constraints.deadline": "20s"}),
-    Case(name="2 zones x (32 A100 + 64 V100)", example="gcp-a100-v100.yaml", changes={}),
+    Case(name="2 zones x (16 A100 + 32 V100)", example="gcp-a100-v100.yaml", changes={}),
     Case(name="same, minimize-cost", example="gcp-a100-v100.yaml", changes={"goal": "minimize-cost"}),
     Case(name="same, budget of 100 USD", example="gcp-a100-v100.yaml", changes={"constraints.budget_usd": 100}),
     Case(name="same, bf16", example="gcp-a100-v100.yaml", changes={"training.precision": "bf16"}),

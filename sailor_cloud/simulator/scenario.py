@@ -26,16 +26,16 @@ class Transfers(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """How the training program behaves where programs differ; the defaults are sailor_runtime's, on the safe side.
+    """How the training program behaves where programs differ; the defaults are sailor_runtime's.
 
-    It posts one receive ahead, so what receivers wait for here is the most that they can. Its buckets hold 16 MiB per
+    It sends a tensor as soon as it is computed and has a receive per direction posted ahead. Its buckets hold 16 MiB per
     rank; ranks of a stage side by side and layers with larger matrices make that 64 MiB. `split_transfers`:
     tensor-parallel senders send one slice each instead of every receiver taking the whole tensor. `overlap_sync`:
     gradients are reduced, bucket by bucket, while the last backward pass of a stage runs. A reduction message has at
     most `bucket_bytes`.
     """
 
-    transfers: Transfers = Transfers.RECEIVER
+    transfers: Transfers = Transfers.OVERLAPPED
     split_transfers: bool = False
     overlap_sync: bool = True
     bucket_bytes: float = 4.0 * 16 * 2**20

@@ -19,6 +19,7 @@ from sailor_cloud.planner.goals import Figure, Target
 from sailor_cloud.planner.kinds import Kinds
 from sailor_cloud.planner.layouts import enumerate_layouts
 from sailor_cloud.planner.packing import cheapest_cover, pack
+from sailor_cloud.simulator import Transfers
 
 PACE = st.tuples(st.floats(0.01, 1.0), st.floats(0.01, 3.0))
 
@@ -137,12 +138,13 @@ def every_chain(kinds):
 
 
 def price(kinds, times, lanes, lane, chain):
-    share = after_share(kinds.space.scenario.execution)
+    execution = kinds.space.scenario.execution
+    share, waits = after_share(execution), execution.transfers is not Transfers.OVERLAPPED
     stages = len(chain.kinds)
     total = 0.0
     for s, (k, (first, end)) in enumerate(zip(chain.kinds, pairwise(chain.cut), strict=True)):
         seconds = times.compute_s[stages - 1 - s, k, first, end]
-        if seconds + times.before_s[k, first] + share * times.after_s[k, end] > lanes.bottleneck_s[lane]:
+        if seconds + waits * times.before_s[k, first] + share * times.after_s[k, end] > lanes.bottleneck_s[lane]:
             return np.inf
         total += kinds.members[k].tp * lanes.device_price[kinds.members[k].row, lane]
         total += lanes.fill_price[lane] * seconds
