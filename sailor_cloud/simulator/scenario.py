@@ -28,8 +28,8 @@ class Transfers(StrEnum):
 class Execution:
     """How the training program behaves where programs differ; the defaults are sailor_runtime's.
 
-    It sends a tensor as soon as it is computed and has a receive per direction posted ahead. Its buckets hold 16 MiB per
-    rank; ranks of a stage side by side and layers with larger matrices make that 64 MiB. `split_transfers`:
+    It sends a tensor as soon as it is computed and has a receive per direction posted ahead. Its buckets hold 16 MiB
+    per rank; ranks of a stage side by side and layers with larger matrices make that 64 MiB. `split_transfers`:
     tensor-parallel senders send one slice each instead of every receiver taking the whole tensor. `overlap_sync`:
     gradients are reduced, bucket by bucket, while the last backward pass of a stage runs. A reduction message has at
     most `bucket_bytes`.
