@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sailor_cloud.errors import ProvisionError
+from sailor_cloud.errors import CredentialsError, ProvisionError
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision import sweep_aws, sweep_gcp
 from sailor_cloud.provision.places import Places
@@ -37,7 +37,10 @@ class Instance:
 
 
 def instances(places: Places, run_id: str) -> tuple[Instance, ...]:
-    """Return the instances of a run. Raises ProvisionError where a cloud can't be asked."""
+    """Return the instances of a run.
+
+    Raises CredentialsError where a cloud turns the caller away, ProvisionError where it can't be asked.
+    """
     found: list[Instance] = []
     try:
         for project in places.gcp_projects:
@@ -47,6 +50,8 @@ def instances(places: Places, run_id: str) -> tuple[Instance, ...]:
     except ProvisionError:
         raise
     except Exception as error:
+        if sweep_gcp.is_refusal(error) or sweep_aws.is_refusal(error):
+            raise CredentialsError(f"can't ask which nodes of run {run_id} exist: {error}") from error
         raise ProvisionError(f"can't ask which nodes of run {run_id} exist: {error}") from error
     return tuple(sorted(found, key=lambda instance: (instance.node, instance.id)))
 

@@ -168,7 +168,7 @@ def sweep_aws(regions: Iterable[str], *, run_id: str | None = None, client_of: C
             try:
                 found += _listed(client, kind, region, run_id)
             except Exception as error:
-                if _is_refusal(error):
+                if is_refusal(error):
                     raise CredentialsError(f"AWS refused to list resources in {region}: {error}") from error
                 problems.append(f"{kind.type} in {region} can't be listed: {error}")
     return CloudSweep(found=tuple(found), problems=tuple(problems))
@@ -257,7 +257,8 @@ def _is_gone(error: Exception) -> bool:
     return "NotFound" in _code(error) or "Unknown" in _code(error)
 
 
-def _is_refusal(error: Exception) -> bool:
+def is_refusal(error: Exception) -> bool:
+    """Whether AWS turns the caller away, or there is nobody to be: asking again would not help."""
     refused = ("AuthFailure", "UnauthorizedOperation", "InvalidClientTokenId", "ExpiredToken", "RequestExpired")
     return _code(error) in refused or type(error).__name__ in ("NoCredentialsError", "PartialCredentialsError")
 

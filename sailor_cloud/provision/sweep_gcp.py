@@ -74,7 +74,7 @@ def sweep_gcp(project: str, *, run_id: str | None = None, client_of: ClientOf | 
         except ProvisionError:
             raise
         except Exception as error:
-            if _is_refusal(error):
+            if is_refusal(error):
                 raise CredentialsError(f"Google Cloud refused to list resources of {project}: {error}") from error
             problems.append(f"{kind.type} in {project} can't be listed: {error}")
     return CloudSweep(found=tuple(found), problems=tuple(problems))
@@ -177,7 +177,8 @@ def _is_gone(error: Exception) -> bool:
     return getattr(error, "code", None) == 404
 
 
-def _is_refusal(error: Exception) -> bool:
+def is_refusal(error: Exception) -> bool:
+    """Whether Google Cloud turns the caller away, or there is nobody to be: asking again would not help."""
     return getattr(error, "code", None) in (401, 403) or type(error).__name__ in (
         "DefaultCredentialsError",
         "RefreshError",
