@@ -1,5 +1,7 @@
 # make demo   plans, buys, trains and tears down on this machine
 # make test   lint, types, import contracts and all tests
+# make test-providers   the AWS stacks under the real hashicorp/aws, from a local mirror, against moto
+# make chaos   200 kills of ranks, agents and stores
 # make lint-hcl   checkov over terraform/, in an environment of its own; no part of make test
 # The first two create .venv and install what they need; a second call installs nothing.
 
@@ -12,7 +14,7 @@ TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 INPUTS := pyproject.toml constraints.txt Makefile
 
-.PHONY: demo test lint lint-hcl types contracts check chaos clean
+.PHONY: demo test test-providers lint lint-hcl types contracts check chaos clean
 
 demo: $(VENV)/.installed-runtime
 	$(BIN)/sailor-cloud up examples/quickstart.yaml --yes
@@ -23,6 +25,9 @@ test: check
 check: lint types contracts
 
 # 200 seeded kills; goes on where it was broken off. CHAOS="--kills 1000 --jobs 8" asks for more.
+test-providers: $(VENV)/.installed-test
+	SAILOR_CLOUD_TEST_PROVIDERS=1 $(BIN)/python -m pytest tests/provision/test_provision_cloud_hcl_real.py
+
 chaos: $(VENV)/.installed-test
 	$(BIN)/python benchmarks/chaos/run.py $(CHAOS)
 

@@ -1,7 +1,12 @@
-"""The stacks for AWS under the real hashicorp/aws, where a local mirror has it, against a moto server."""
+"""The stacks for AWS under the real hashicorp/aws, where a local mirror has it, against a moto server.
+
+Minutes long, so they run by `make test-providers` only; test_provision_cloud_real_aws.py takes the real provider through
+one run in every `make test`.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,7 +23,12 @@ from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import AwsAccount, NetworkAccess
 from sailor_cloud.testing.moto_gaps import moto_gaps
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.xdist_group("real-aws-provider")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.xdist_group("real-aws-provider"),
+    pytest.mark.skipif("SAILOR_CLOUD_TEST_PROVIDERS" not in os.environ, reason="runs by 'make test-providers'"),
+]
 DATA = ("data.", "module.cluster.data.")
 IMAGE_PARAMETER = "/images/newest"
 
