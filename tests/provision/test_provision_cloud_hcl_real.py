@@ -1,7 +1,7 @@
 """The stacks for AWS under the real hashicorp/aws, where a local mirror has it, against a moto server.
 
-Minutes long, so they run by `make test-providers` only; test_provision_cloud_real_aws.py takes the real provider through
-one run in every `make test`.
+Minutes long, so they run by `make test-providers` only; test_provision_cloud_real_aws.py takes the real provider
+through one run in every `make test`.
 """
 
 from __future__ import annotations
