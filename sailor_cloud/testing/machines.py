@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import subprocess
 import sys
 import threading
@@ -73,6 +74,8 @@ class SshMachines:
     def __init__(self, root: Path, variables: Mapping[str, str] | None = None) -> None:
         self.root = root
         self._variables = dict(variables or {})
+        # Processes are found by their run: two fakes on one machine, under two tests, must not take each other's down.
+        self._own = secrets.token_hex(4)
         self._specs: dict[str, VmSpec] = {}
         self._mutex = threading.Lock()
 
@@ -81,7 +84,7 @@ class SshMachines:
         binaries = self.root / f"{wanted.name}.bin"
         spec = VmSpec(
             # Not the run's own id: the run must find its machines through the cloud, never among the processes here.
-            run_id=f"{self.root.name}-{wanted.name}",
+            run_id=f"{self.root.name}-{self._own}-{wanted.name}",
             node=NODE,
             index=0,
             folder=str(folder),

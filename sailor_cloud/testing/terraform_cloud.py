@@ -11,7 +11,7 @@ from typing import Any
 
 from sailor_cloud.testing.dependencies import missing_parent
 from sailor_cloud.testing.machines import Machine, Machines, PaperMachines, machine_of
-from sailor_cloud.testing.terraform_naming import AWS_NAMES, GOOGLE_NAMES, computed, looked_up
+from sailor_cloud.testing.terraform_naming import AWS_NAMES, GOOGLE_COLLECTIONS, GOOGLE_NAMES, computed, looked_up
 
 # What costs money while it exists; everything else in the HCL is free of charge.
 BILLED = ("google_compute_instance", "aws_instance")
@@ -235,7 +235,8 @@ def _google(kind: str, wanted: dict[str, Any], config: Mapping[str, Any], number
         return {**wanted, "project": project, **GOOGLE_NAMES[kind](wanted, project)}
     place = wanted.get("zone") or wanted.get("region")
     scope = f"zones/{place}" if wanted.get("zone") else f"regions/{place}" if place else "global"
-    name = f"projects/{project}/{scope}/{kind.removeprefix('google_compute_')}s/{wanted['name']}"
+    collection = GOOGLE_COLLECTIONS.get(kind, f"{kind.removeprefix('google_compute_')}s")
+    name = f"projects/{project}/{scope}/{collection}/{wanted['name']}"
     link = f"https://www.googleapis.com/compute/v1/{name}"
     state = {**wanted, "id": name, "project": project, "self_link": link}
     if kind == "google_compute_instance":

@@ -28,6 +28,9 @@ def _nat(wanted: State, project: str) -> State:
     return {"id": f"{project}/{wanted['region']}/{wanted['router']}/{wanted['name']}"}
 
 
+# Collections that are not their type's name with an s.
+GOOGLE_COLLECTIONS = {"google_compute_resource_policy": "resourcePolicies"}
+
 GOOGLE_NAMES: Mapping[str, Callable[[State, str], State]] = {
     "google_service_account": _service_account,
     "google_storage_bucket_iam_member": _bucket_member,

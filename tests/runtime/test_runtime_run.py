@@ -79,7 +79,8 @@ def test_after_a_killed_rank_the_next_generation_goes_on_from_the_checkpoint(age
     os.kill(ranks[1], signal.SIGKILL)
     [stopped] = agent.wait_for("stopped")
     assert stopped["reason"] == "failed"
-    assert {"signal": 9}.items() <= agent.events("rank_dead")[0].items()
+    # Its neighbour may have died of the broken connection by then, and be told of first.
+    assert 9 in [event.get("signal") for event in agent.events("rank_dead")]
     wait_until(lambda: all(is_gone(pid) for pid in ranks), "the ranks to be gone")
     one_pipeline = [(6, 2, [(0, 6, 1)])]
     agent.start(generation=2, pipelines=one_pipeline, training=ENDLESS)

@@ -12,7 +12,7 @@ import pytest
 
 from factories.local_runs import expiry
 from sailor_cloud.provision import processes
-from sailor_cloud.provision.local.spec import PORT
+from sailor_cloud.provision.local.spec import PORT, VmInfo
 from sailor_cloud.testing.mock_cloud import MockCloud
 from sailor_cloud.testing.terraform_cloud import CloudError
 
@@ -80,9 +80,11 @@ def test_an_instance_on_aws_answers_ssh_and_ends_when_it_is_preempted(mock_aws: 
 
 def test_a_machine_that_ends_itself_is_no_longer_billed(mock_gcp: MockCloud) -> None:
     gcp_instance(mock_gcp)
-    run_id = f"{mock_gcp.machines.name}-sc-n0"
-    assert processes.of_run(run_id)
-    processes.end(lambda: processes.of_run(run_id), grace_s=0.0)
+    info = VmInfo.read(mock_gcp.folder_of("n0"))
+    assert info is not None
+    machine = processes.read(info.pid)
+    assert machine is not None
+    processes.end(lambda: processes.of_run(machine.run_id), grace_s=0.0)
     assert mock_gcp.billed() == {}
     assert mock_gcp.cloud.history[-1][0] == "ended"
 
