@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sailor_cloud.clock import Clock
+from sailor_cloud.run.appended import AppendedFile
 from sailor_cloud.run.folder import RunFolder
 
 
@@ -113,10 +114,32 @@ def read(path: Path) -> tuple[Entry, ...]:
 
     A line that is no entry was cut off by a crash and is left out: teardown must work with what is left of a journal.
     """
-    if not path.is_file():
-        return ()
-    parsed = (_entry(line) for line in path.read_bytes().splitlines())
-    return tuple(entry for entry in parsed if entry is not None)
+    with _MUTEX:
+        known = _READ.pop(path, None) or _Known(AppendedFile(path))
+        _READ[path] = known
+        while len(_READ) > _MOST_KNOWN:
+            del _READ[next(iter(_READ))]
+        lines, anew = known.file.new_lines()
+        if lines or anew:
+            parsed = (_entry(line) for line in lines)
+            fresh = tuple(entry for entry in parsed if entry is not None)
+            known.entries = fresh if anew else (*known.entries, *fresh)
+        cut_off = _entry(known.file.torn)
+        return known.entries if cut_off is None else (*known.entries, cut_off)
+
+
+@dataclass(slots=True)
+class _Known:
+    """A journal as far as this process has read it."""
+
+    file: AppendedFile
+    entries: tuple[Entry, ...] = ()
+
+
+# A controller asks for its journal at every turn; only what was appended since is read again.
+_READ: dict[Path, _Known] = {}
+_MOST_KNOWN = 8
+_MUTEX = threading.Lock()
 
 
 def append_line(path: Path, line: str) -> None:

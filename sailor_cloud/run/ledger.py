@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
 from fractions import Fraction
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from sailor_cloud.clock import Clock
 from sailor_cloud.model.document import CostKind
+from sailor_cloud.run.appended import AppendedFile
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import append_line, close_torn_line
 
@@ -88,7 +91,12 @@ class Ledger:
     def __init__(self, path: Path, clock: Clock) -> None:
         self.path = path
         self._clock = clock
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
+        self._file = AppendedFile(path)
+        self._known: dict[_Record, list[dict[str, Any]]] = {}
+        self._parsed: tuple[list[_Item], list[LedgerLine]] = ([], [])
+        # What was spent on things that cost nothing any more.
+        self._settled = Fraction(0)
         close_torn_line(path)
 
     @classmethod
@@ -153,19 +161,39 @@ class Ledger:
         return (*(item.line(instant) for item in self._items()), *self._charges())
 
     def _spent(self, at: datetime) -> Fraction:
-        timed = sum((item.usd(at) for item in self._items()), Fraction(0))
-        charged = (_exact(line.quantity) * _exact(line.usd_per_unit) for line in self._charges())
-        return timed + sum(charged, Fraction(0))
+        running = [item for item in self._items() if item.until is None]
+        return sum((item.usd(at) for item in running), self._settled)
 
     def _items(self) -> list[_Item]:
-        closed = {raw["key"]: datetime.fromisoformat(raw["at"]) for raw in self._records(_Record.CLOSED)}
-        return [_item(raw, closed.get(raw["key"])) for raw in self._records(_Record.OPENED)]
+        return self._newest()[0]
 
     def _charges(self) -> list[LedgerLine]:
-        return [_charge(raw) for raw in self._records(_Record.CHARGED)]
+        return self._newest()[1]
 
     def _records(self, kind: _Record) -> list[dict[str, Any]]:
-        return [raw for raw in _read(self.path) if raw["record"] == kind]
+        self._newest()
+        return self._known.get(kind, [])
+
+    def _newest(self) -> tuple[list[_Item], list[LedgerLine]]:
+        """Take in what was appended since the last look, by whichever process; displays ask several times a second."""
+        with self._mutex:
+            lines, anew = self._file.new_lines()
+            if not lines and not anew:
+                return self._parsed
+            if anew:
+                self._known = {}
+            for raw in _records(lines):
+                self._known.setdefault(_Record(raw["record"]), []).append(raw)
+            known = {kind: self._known.get(kind, []) for kind in _Record}
+            closed = {raw["key"]: datetime.fromisoformat(raw["at"]) for raw in known[_Record.CLOSED]}
+            self._parsed = (
+                [_item(raw, closed.get(raw["key"])) for raw in known[_Record.OPENED]],
+                [_charge(raw) for raw in known[_Record.CHARGED]],
+            )
+            closed_usd = (item.usd(item.until) for item in self._parsed[0] if item.until is not None)
+            charged_usd = (_exact(line.quantity) * _exact(line.usd_per_unit) for line in self._parsed[1])
+            self._settled = sum(closed_usd, Fraction(0)) + sum(charged_usd, Fraction(0))
+            return self._parsed
 
     def _append_once(self, kind: _Record, key: str, raw: dict[str, Any]) -> None:
         with self._mutex:
@@ -173,15 +201,11 @@ class Ledger:
                 append_line(self.path, json.dumps({"record": kind.value, "key": key, **raw}, ensure_ascii=False))
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
-    """Return the records of a ledger, without a line that a crash cut off."""
-    if not path.is_file():
-        return []
-    records = []
-    for line in path.read_bytes().splitlines():
+def _records(lines: list[bytes]) -> Iterator[dict[str, Any]]:
+    """Yield the records of a ledger's lines, without one that a crash cut off."""
+    for line in lines:
         with contextlib.suppress(ValueError):
-            records.append(json.loads(line))
-    return records
+            yield json.loads(line)
 
 
 def _item(raw: dict[str, Any], until: datetime | None) -> _Item:
@@ -213,6 +237,7 @@ def _charge(raw: dict[str, Any]) -> LedgerLine:
     )
 
 
+@lru_cache(maxsize=4096)
 def _exact(number: float) -> Fraction:
     """Return the decimal number that was written, 0.1 for 0.1, not the binary one beside it."""
     return Fraction(Decimal(str(number)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, date, datetime
+from functools import cache
 
 from factories.plans import node, pipeline, plan, stage
 from sailor_cloud.model.document import (
@@ -38,6 +39,7 @@ resources:
 """
 
 
+@cache
 def job() -> Job:
     return parse_job(JOB_TEXT)
 

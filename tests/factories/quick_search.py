@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import cache
 
 from factories.documents import document
 from factories.plans import node, pipeline, plan, stage
@@ -38,8 +39,13 @@ Prices = Callable[[str, str], float]
 
 
 def job(**constraints: float) -> Job:
-    base = parse_job(JOB)
+    base = _parsed()
     return base.model_copy(update={"constraints": base.constraints.model_copy(update=constraints)})
+
+
+@cache
+def _parsed() -> Job:
+    return parse_job(JOB)
 
 
 def offer(zone: str, accelerator: str, usd_per_hour: float) -> Offer:

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from sailor_cloud.run.appended import AppendedFile
+
+
+def append(path: Path, content: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(content)
+
+
+def test_every_line_is_read_once_and_a_torn_one_when_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    reader = AppendedFile(path)
+    assert reader.new_lines() == ([], False)
+    append(path, b"one\ntw")
+    assert (reader.new_lines(), reader.torn) == (([b"one"], False), b"tw")
+    assert reader.new_lines() == ([], False)
+    append(path, b"o\nthree\n")
+    assert (reader.new_lines(), reader.torn) == (([b"two", b"three"], False), b"")
+
+
+def test_a_file_that_was_begun_anew_is_read_from_its_beginning(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"one\ntwo\n")
+    reader = AppendedFile(path)
+    reader.new_lines()
+    other = tmp_path / "other"
+    other.write_bytes(b"four\nfive\nsix\n")
+    other.replace(path)
+    assert reader.new_lines() == ([b"four", b"five", b"six"], True)
+    path.unlink()
+    assert reader.new_lines() == ([], True)
