@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
@@ -24,6 +25,8 @@ Ints = NDArray[np.int64]
 # A problem is small when it has at most so many layouts, and no layout more combinations of cuts and batch splits.
 MAX_LAYOUTS = 2000
 MAX_COMBINATIONS = 200_000
+# Plans whose figures are kept for the next target, 16 bytes each.
+MAX_REMEMBERED = 2_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,24 +61,57 @@ def small_layouts(space: Space) -> tuple[Layout, ...] | None:
 
 
 def exhaust(space: Space, target: Target, layouts: tuple[Layout, ...], *, keep: int) -> Exhausted:
-    """Return the `keep` best drafts among all plans on the layouts."""
-    tables: dict[tuple[tuple[Seat, ...], int, tuple[int, ...]], PipelineTable] = {}
-    sync = SyncTable(space)
+    """Return the `keep` best drafts among all plans on the layouts; other targets on the same ones take less time."""
     best: list[Draft] = []
     others: list[Draft] = []
     plans = 0
+    for walked in _walked(space, layouts):
+        drafts, ends = _best_of_layout(space, target, walked, keep)
+        plans += walked.plans
+        others += ends
+        best = sorted([*best, *drafts], key=Draft.order)[:keep]
+    return Exhausted(drafts=tuple(best), plans=plans, others=tuple(others))
+
+
+@dataclass(frozen=True, slots=True)
+class _Walked:
+    """All plans on one layout, whatever the target; combinations of cuts run along axis 0, splits of the batch along 1.
+
+    chosen: the row of each pipeline's cuts, shape [combinations, pipelines]; only combinations with a plan that fits.
+    seconds, egress_usd: of an iteration, shape [combinations, splits]. plans: how many were looked at.
+    """
+
+    layout: Layout
+    parts: tuple[PipelineTable, ...]
+    chosen: Ints
+    seconds: Floats
+    egress_usd: Floats
+    plans: int
+
+
+def _walked(space: Space, layouts: tuple[Layout, ...]) -> Iterator[_Walked]:
+    """Yield the plans of every layout; they are kept for the next target while there are not too many."""
+    known = space.remembered.get("exhaustive")
+    if known is not None and known[0] == layouts:
+        yield from known[1]
+        return
+    tables: dict[tuple[tuple[Seat, ...], int, tuple[int, ...]], PipelineTable] = {}
+    sync = SyncTable(space)
+    kept: list[_Walked] = []
+    figures = 0
     for layout in layouts:
         replicas = _replicas(space, layout)
         keys = [(seats_of(slots), replicas, flows) for slots, flows in zip(layout, card_flows(layout), strict=True)]
         for key in keys:
             if key not in tables:
                 tables[key] = pipeline_table(space, key[0], replicas=replicas, flows=key[2])
-        parts = tuple(tables[key] for key in keys)
-        drafts, ends, looked_at = _best_of_layout(space, target, layout, parts, sync, keep)
-        plans += looked_at
-        others += ends
-        best = sorted([*best, *drafts], key=Draft.order)[:keep]
-    return Exhausted(drafts=tuple(best), plans=plans, others=tuple(others))
+        walked = _walk(space, layout, tuple(tables[key] for key in keys), sync)
+        figures += walked.seconds.size
+        if figures <= MAX_REMEMBERED:
+            kept.append(walked)
+        yield walked
+    if figures <= MAX_REMEMBERED:
+        space.remembered["exhaustive"] = (layouts, tuple(kept))
 
 
 def _replicas(space: Space, layout: Layout) -> int:
@@ -91,18 +127,8 @@ def batch_splits(batch: int, parts: int) -> Ints:
     return np.diff(edges, axis=1)
 
 
-def _best_of_layout(
-    space: Space,
-    target: Target,
-    layout: Layout,
-    parts: tuple[PipelineTable, ...],
-    sync: SyncTable,
-    keep: int,
-) -> tuple[list[Draft], list[Draft], int]:
-    """Return the best drafts on one layout, the fastest and the cheapest, and the number of plans looked at.
-
-    Combinations of cuts run along axis 0, splits of the batch along axis 1.
-    """
+def _walk(space: Space, layout: Layout, parts: tuple[PipelineTable, ...], sync: SyncTable) -> _Walked:
+    """Return the time and egress of all plans on one layout."""
     shape = tuple(len(part.cuts) for part in parts)
     chosen = np.stack([axis.ravel() for axis in np.indices(shape)], axis=1)
     splits = batch_splits(space.batch, len(parts))
@@ -113,14 +139,21 @@ def _best_of_layout(
         schedule = np.maximum(schedule, part.seconds[chosen[:, p]][:, splits[:, p]])
         egress += part.usd_per_sample[chosen[:, p]][:, None] * splits[:, p]
         update = np.maximum(update, part.update_s[chosen[:, p]])
+    plans = schedule.size
     possible = np.isfinite(schedule).any(axis=1)
-    if not possible.any():
-        return [], [], schedule.size
     chosen, schedule, egress, update = chosen[possible], schedule[possible], egress[possible], update[possible]
     seconds, usd = sync.of_cuts(layout, tuple(part.cuts[chosen[:, p]] for p, part in enumerate(parts)))
-    bill = Bill.of(space, nodes_of(layout))
-    figures = bill.figures(schedule + (seconds + update)[:, None], egress + usd[:, None])
+    return _Walked(layout, parts, chosen, schedule + (seconds + update)[:, None], egress + usd[:, None], plans)
+
+
+def _best_of_layout(space: Space, target: Target, walked: _Walked, keep: int) -> tuple[list[Draft], list[Draft]]:
+    """Return the best drafts on one layout, and its fastest and its cheapest."""
+    if not walked.seconds.size:
+        return [], []
+    layout, chosen = walked.layout, walked.chosen
+    figures = Bill.of(space, nodes_of(layout)).figures(walked.seconds, walked.egress_usd)
     value = target.value(figures)
+    splits = batch_splits(space.batch, len(layout))
 
     def built(flat: int) -> Draft:
         row, column = divmod(flat, value.shape[1])
@@ -128,7 +161,7 @@ def _best_of_layout(
             _draft_pipeline(
                 space, layout[p], part, int(chosen[row, p]), int(splits[column, p]), _replicas(space, layout)
             )
-            for p, part in enumerate(parts)
+            for p, part in enumerate(walked.parts)
         )
         at = {figure: float(np.broadcast_to(values, value.shape)[row, column]) for figure, values in figures.items()}
         return Draft(pipelines=pipelines, goal=target.goal, figures=at)
@@ -136,7 +169,7 @@ def _best_of_layout(
     ties = (figures[Figure.USD_PER_ITERATION], figures[Figure.ITERATION_S])
     found = [built(flat) for flat in _first(value, ties, keep)]
     ends = sorted({flat for tie in ties for flat in _first(tie, ties, 1)})
-    return sorted(found, key=Draft.order)[:keep], [built(flat) for flat in ends], schedule.size
+    return sorted(found, key=Draft.order)[:keep], [built(flat) for flat in ends]
 
 
 def _first(value: Floats, ties: tuple[Floats, ...], keep: int) -> list[int]:

@@ -135,12 +135,6 @@ def _compute_s(space: Space, seats: tuple[Seat, ...], cuts: Ints, size: int, cou
     """Return compute seconds, shape [cuts, stages], infinite where a stage fits neither way."""
     columns = []
     for s, seat in enumerate(seats):
-        first, end = cuts[:, s], cuts[:, s + 1]
-        flight = in_flight(len(seats), s, count)
-        best = np.full(len(cuts), np.inf)
-        for recompute in (True, False):
-            table = space.table(seat.pool, seat.tp, size, recompute=recompute)
-            fits = table.memory_bytes(first, end, in_flight=flight, replicas=replicas) <= table.limit_bytes
-            best = np.where(fits, table.compute_s(first, end), best)
-        columns.append(best)
+        known = space.stages_s(seat, size, in_flight=in_flight(len(seats), s, count), replicas=replicas)
+        columns.append(known[cuts[:, s], cuts[:, s + 1]])
     return np.stack(columns, axis=1)

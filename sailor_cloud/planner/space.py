@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +49,9 @@ class Space:
     _tables: dict[tuple[str, int, int, bool], StageTable] = field(default_factory=dict)
     _links: dict[tuple[int, int, bool, int, int], Link] = field(default_factory=dict)
     _boundaries: dict[tuple[int, int, int, int, bool, int, int], Floats] = field(default_factory=dict)
+    _stages: dict[tuple[str, int, int, int, int], Floats] = field(default_factory=dict)
+    # What searches of this space keep for the next target; each under a name of its own.
+    remembered: dict[str, Any] = field(default_factory=dict)
 
     @property
     def layers(self) -> int:
@@ -75,6 +79,24 @@ class Space:
                 zero_stage=self.zero_stage,
             )
         return self._tables[key]
+
+    def stages_s(self, seat: Seat, microbatch_size: int, *, in_flight: int, replicas: int) -> Floats:
+        """Return the compute seconds of every stage [first, end), shape [layers + 1, layers + 1].
+
+        Infinite where a stage fits in memory neither with its activations kept nor with them computed again.
+        """
+        key = (self.pools[seat.pool].accelerator.name, seat.tp, microbatch_size, in_flight, replicas)
+        if key not in self._stages:
+            first, end = np.triu_indices(self.layers + 1, 1)
+            seconds = np.full(len(first), np.inf)
+            for recompute in (True, False):
+                table = self.table(seat.pool, seat.tp, microbatch_size, recompute=recompute)
+                used = table.memory_bytes(first, end, in_flight=in_flight, replicas=replicas)
+                seconds = np.where(used <= table.limit_bytes, table.compute_s(first, end), seconds)
+            found = np.full((self.layers + 1, self.layers + 1), np.inf)
+            found[first, end] = seconds
+            self._stages[key] = found
+        return self._stages[key]
 
     def link(self, src: int, dst: int, *, same_node: bool, pairs: int, flows: int = 1) -> Link:
         """Return the connection between nodes of two pools, or inside one node; `flows` share the network card."""
