@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
+from typing import TYPE_CHECKING
 
 import click
 
 from sailor_cloud.cli.options import json_option, run_argument
 from sailor_cloud.errors import LaunchError
+
+if TYPE_CHECKING:
+    from sailor_cloud.provision.tunnel import Tunnel
 
 
 @click.command(short_help="Log in to a node of a run.", context_settings={"ignore_unknown_options": True})
@@ -43,6 +48,7 @@ def ssh(run: str, node: str | None, command: tuple[str, ...], as_json: bool) -> 
         f"UserKnownHostsFile={known_hosts}",
         "GlobalKnownHostsFile=/dev/null",
         "LogLevel=ERROR",
+        *([f"ProxyCommand={_proxy(target.tunnel)}"] if target.tunnel is not None else []),
     ):
         arguments += ["-o", option]
     arguments = [*arguments, f"{target.user}@{target.address}", *command]
@@ -51,3 +57,8 @@ def ssh(run: str, node: str | None, command: tuple[str, ...], as_json: bool) -> 
         click.echo(json.dumps({**where, "command": arguments}, indent=2))
         return
     os.execvp("ssh", arguments)
+
+
+def _proxy(tunnel: Tunnel) -> str:
+    """Return the tunnel as OpenSSH wants it, which takes a % for something to replace."""
+    return shlex.join(tunnel.program).replace("%", "%%")

@@ -15,6 +15,7 @@ import asyncssh
 from sailor_cloud.errors import LaunchError
 from sailor_cloud.launch.fleet import UnreachableError
 from sailor_cloud.provision.nodes import ReachableNode
+from sailor_cloud.provision.tunnel import OpenTunnel
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +24,9 @@ RETRY_INTERVAL_S = 0.5
 COMMAND_TIMEOUT_S = 60.0
 TRANSFER_TIMEOUT_S = 30.0
 RECONNECT_TIMEOUT_S = 5.0
+# A tunnel is a program that starts and asks its cloud first, which takes seconds.
+TUNNEL_TIMEOUT_S = 30.0
+TUNNEL_RETRY_INTERVAL_S = 5.0
 FETCH_TIMEOUT_S = 120.0
 
 _T = TypeVar("_T")
@@ -42,16 +46,18 @@ class NodeConnection:
     node: ReachableNode
     key_file: Path
     _connection: asyncssh.SSHClientConnection | None = None
+    _tunnel: OpenTunnel | None = None
     _sftp: asyncssh.SFTPClient | None = None
     _mutex: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def open(self, timeout_s: float) -> None:
         """Connect, trying again while the node boots. Raises UnreachableError, or HostKeyChangedError at once."""
-        self._connection = await _connected(self.node, self.key_file, timeout_s)
+        self._connection, self._tunnel = await _connected(self.node, self.key_file, timeout_s)
         self._sftp = await self._connection.start_sftp_client()
 
     async def close(self) -> None:
         connection, self._connection, self._sftp = self._connection, None, None
+        tunnel, self._tunnel = self._tunnel, None
         if connection is not None:
             connection.close()
             # A peer that is gone never confirms.
@@ -59,6 +65,8 @@ class NodeConnection:
                 await asyncio.wait_for(connection.wait_closed(), RECONNECT_TIMEOUT_S)
             except (TimeoutError, OSError, asyncssh.Error):
                 connection.abort()
+        if tunnel is not None:
+            await asyncio.to_thread(tunnel.close)
 
     async def run(self, argv: list[str], *, environment: dict[str, str] | None = None) -> str:
         """Run a command in the working folder and return what it prints. Raises LaunchError where it fails."""
@@ -132,7 +140,7 @@ class NodeConnection:
     ) -> _T:
         async with self._mutex:
             if self._connection is None:
-                await self.open(RECONNECT_TIMEOUT_S)
+                await self.open(RECONNECT_TIMEOUT_S if self.node.tunnel is None else TUNNEL_TIMEOUT_S)
             assert self._connection is not None
             assert self._sftp is not None
             try:
@@ -156,31 +164,48 @@ async def connect(node: ReachableNode, key_file: Path, *, timeout_s: float = CON
     return connection
 
 
-async def _connected(node: ReachableNode, key_file: Path, timeout_s: float) -> asyncssh.SSHClientConnection:
-    known_hosts = asyncssh.import_known_hosts(f"[{node.address}]:{node.port} {node.host_public_key}\n")
+async def _connected(
+    node: ReachableNode, key_file: Path, timeout_s: float
+) -> tuple[asyncssh.SSHClientConnection, OpenTunnel | None]:
     last: Exception | None = None
     try:
         async with asyncio.timeout(timeout_s):
             while True:
                 try:
-                    return await asyncssh.connect(
-                        node.address,
-                        node.port,
-                        username=node.user,
-                        client_keys=[str(key_file)],
-                        known_hosts=known_hosts,
-                        config=None,
-                        agent_path=None,
-                        keepalive_interval=15,
-                    )
+                    return await _attempted(node, key_file)
                 except asyncssh.HostKeyNotVerifiable as error:
                     message = f"node {node.id} at {node.address} shows another host key than the one recorded for it"
                     raise HostKeyChangedError(f"{message}; nothing was sent to it") from error
                 except (OSError, asyncssh.Error) as error:
                     last = error
-                    await asyncio.sleep(RETRY_INTERVAL_S)
+                    await asyncio.sleep(RETRY_INTERVAL_S if node.tunnel is None else TUNNEL_RETRY_INTERVAL_S)
     except TimeoutError as error:
         why = f": {last}" if last is not None else ""
+        if node.tunnel is not None:
+            said = node.tunnel.last_words() or "nothing"
+            why += f"; {node.tunnel.program[0]} said: {said} (log: {node.tunnel.log})"
         raise UnreachableError(
             f"node {node.id} at {node.address}:{node.port} did not answer within {timeout_s:.0f} s{why}"
         ) from error
+
+
+async def _attempted(node: ReachableNode, key_file: Path) -> tuple[asyncssh.SSHClientConnection, OpenTunnel | None]:
+    """Connect once, through the node's tunnel where it has one, which is closed again should that fail."""
+    tunnel = node.tunnel.open() if node.tunnel is not None else None
+    try:
+        connection = await asyncssh.connect(
+            node.address,
+            node.port,
+            sock=tunnel.socket if tunnel is not None else None,
+            username=node.user,
+            client_keys=[str(key_file)],
+            known_hosts=asyncssh.import_known_hosts(f"[{node.address}]:{node.port} {node.host_public_key}\n"),
+            config=None,
+            agent_path=None,
+            keepalive_interval=15,
+        )
+    except BaseException:
+        if tunnel is not None:
+            tunnel.close()
+        raise
+    return connection, tunnel

@@ -89,6 +89,7 @@ def resume_run(
                 + ("" if state.phase is Phase.GONE else f"; 'sailor-cloud down {folder.run_id}' removes what is left")
             )
         document = folder.read_document()
+        check_supported(document)
         Journal.of(folder, clock).append(Event.RUN_RESUMED)
         return _control(folder, document, decoder, observer, clock, options, on_start, search)
 

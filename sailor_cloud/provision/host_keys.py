@@ -10,6 +10,7 @@ from pathlib import Path
 from sailor_cloud.errors import ProvisionError
 from sailor_cloud.provision.cloud_access import way_in
 from sailor_cloud.provision.instances import Instance, published_host_key
+from sailor_cloud.provision.tunnel import tunnel_to
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import append_line
 
@@ -56,22 +57,28 @@ def learn_host_keys(
         waited += poll_s
 
 
-def first_contact(folder: RunFolder, instance: Instance, *, limit_s: float = 120.0) -> None:
+def first_contact(folder: RunFolder, instance: Instance, *, private: bool = False, limit_s: float = 120.0) -> None:
     """Pin the key that a node shows at the first contact, because its cloud did not tell it.
 
     Unlike a key that the cloud tells, this one would be a stranger's where somebody sits on the way at that moment.
-    Raises ProvisionError where the node does not answer.
+    `private`: the node has no public address. Raises ProvisionError where the node does not answer.
     """
     import asyncssh
 
     way = way_in(instance.machine)
+    tunnel = tunnel_to(folder, instance, port=way.port) if private else None
 
     async def ask() -> str:
         until = time.monotonic() + limit_s
         while True:
+            opened = tunnel.open() if tunnel is not None else None
             try:
                 key = await asyncssh.get_server_host_key(
-                    instance.address, way.port, server_host_key_algs=_ALGORITHMS, config=None
+                    instance.address,
+                    way.port,
+                    sock=opened.socket if opened is not None else None,
+                    server_host_key_algs=_ALGORITHMS,
+                    config=None,
                 )
                 assert key is not None, "a server shows a key of a kind that it was asked for"
                 return str(key.export_public_key().decode()).strip()
@@ -82,6 +89,9 @@ def first_contact(folder: RunFolder, instance: Instance, *, limit_s: float = 120
                         f"answer on port {way.port}: {error}"
                     ) from error
                 await asyncio.sleep(_RETRY_S)
+            finally:
+                if opened is not None:
+                    opened.close()
 
     append_line(_path(folder), f"{instance.id} {asyncio.run(ask())}")
 

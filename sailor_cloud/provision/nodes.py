@@ -16,6 +16,7 @@ from sailor_cloud.provision.places import places_of, touched
 from sailor_cloud.provision.records import NODE
 from sailor_cloud.provision.render import PlacedNode, placed_nodes
 from sailor_cloud.provision.sweep import sweep_local
+from sailor_cloud.provision.tunnel import Tunnel, is_private, tunnel_to
 from sailor_cloud.run.folder import RunFolder, write_atomically
 from sailor_cloud.run.journal import read
 from sailor_cloud.run.state import ResourceState, fold
@@ -25,7 +26,8 @@ from sailor_cloud.run.state import ResourceState, fold
 class ReachableNode:
     """A node that runs. Training traffic goes to `private_address`; commands start in `workdir`.
 
-    On a local node SFTP takes paths relative to `workdir`, or absolute ones inside it.
+    On a local node SFTP takes paths relative to `workdir`, or absolute ones inside it. A node with a `tunnel` is
+    reached through it alone: `address` says which it is, and nothing can connect to it from here.
     """
 
     id: str
@@ -42,6 +44,7 @@ class ReachableNode:
     private_address: str
     workdir: str
     created_at: datetime
+    tunnel: Tunnel | None = None
 
 
 def reachable_nodes(folder: RunFolder, document: PlanDocument) -> tuple[ReachableNode, ...]:
@@ -84,15 +87,22 @@ def _cloud_nodes(folder: RunFolder, document: PlanDocument, placed: tuple[Placed
     keys = known_host_keys(folder)
     wanted = {p.node.id: p for p in placed}
     rows = {row.key: row for row in fold(entries).resources if row.resource == NODE}
+    private = is_private(document)
     return {
-        instance.node: _cloud_node(wanted[instance.node], instance, keys[instance.id], rows.get(instance.node))
+        instance.node: _cloud_node(
+            wanted[instance.node],
+            instance,
+            keys[instance.id],
+            rows.get(instance.node),
+            tunnel_to(folder, instance, port=way_in(instance.machine).port) if private else None,
+        )
         for instance in running
         if instance.node in wanted and instance.id in keys
     }
 
 
 def _cloud_node(
-    placed: PlacedNode, instance: Instance, host_public_key: str, row: ResourceState | None
+    placed: PlacedNode, instance: Instance, host_public_key: str, row: ResourceState | None, tunnel: Tunnel | None
 ) -> ReachableNode:
     way = way_in(instance.machine)
     created_at = (row.created_at or row.intended_at) if row is not None else None
@@ -111,6 +121,7 @@ def _cloud_node(
         private_address=instance.private_address,
         workdir=way.workdir,
         created_at=created_at or datetime.now(UTC),
+        tunnel=tunnel,
     )
 
 

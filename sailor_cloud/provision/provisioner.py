@@ -8,7 +8,6 @@ from datetime import datetime
 from sailor_cloud.clock import Clock
 from sailor_cloud.errors import ProvisionError, RequestError
 from sailor_cloud.model.document import PlanDocument
-from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision import processes
 from sailor_cloud.provision.apply_root import Refusal, apply_root, confirm_gone, remove_root, shrink
@@ -26,6 +25,7 @@ from sailor_cloud.provision.records import NODE, open_node
 from sailor_cloud.provision.render import placed_nodes, write_cli_config
 from sailor_cloud.provision.sweep import BY_TAG
 from sailor_cloud.provision.terraform_binary import TerraformBinary, find_terraform
+from sailor_cloud.provision.tunnel import is_private, refuse_without_programs
 from sailor_cloud.provision.work import Work
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal
@@ -39,18 +39,14 @@ PATIENCE_S = 20.0
 
 
 def check_supported(document: PlanDocument) -> None:
-    """Raise RequestError unless every node of the plan can be created by this version."""
+    """Raise RequestError unless every node of the plan can be created, and reached from here."""
     providers = sorted({placed.offer.provider.value for placed in placed_nodes(document)})
     if len(providers) > 1:
         raise RequestError(
             f"the plan has nodes on {' and '.join(providers)}, and no private network joins them; a job whose "
             "resources name one provider gives a plan that can be bought"
         )
-    if providers != [Provider.LOCAL.value] and document.job.cloud.network is NetworkAccess.PRIVATE:
-        raise RequestError(
-            "cloud.network is private, and this version reaches nodes by a public address only; leave it out, and port "
-            "22 is open to your own address alone"
-        )
+    refuse_without_programs(document, (Provider(name) for name in providers))
 
 
 def apply(
@@ -187,7 +183,7 @@ class _Apply:
             found = [i for i in instances(self._places, work.folder.run_id) if i.running and i.node in self._names]
             silent = learn_host_keys(work.folder, found, pause=work.pause, limit_s=LIMIT_S)
             for instance in silent:
-                first_contact(work.folder, instance)
+                first_contact(work.folder, instance, private=is_private(self._document))
         running = reachable_nodes(work.folder, self._document)
         missing = sorted(self._names - {node.id for node in running})
         if missing:

@@ -18,13 +18,16 @@ from sailor_cloud.provision.cloud_access import FAKE_MACHINES
 from sailor_cloud.testing.ec2_api import serve_ec2
 from sailor_cloud.testing.http_api import Answer, Ask, serving
 from sailor_cloud.testing.machines import SshMachines
+from sailor_cloud.testing.object_store import ObjectStore, serve_objects, store_environment
 from sailor_cloud.testing.terraform_cloud import Failure, FakeCloud
 from sailor_cloud.testing.terraform_compute import serve_compute
 from sailor_cloud.testing.terraform_provider import serve
+from sailor_cloud.testing.tunnels import opened, write_programs
 
 PROJECT = "mock-project"
 IMAGE = "ami-0123456789abcdef0"
 _INSTANCE = {Provider.GCP: "google_compute_instance", Provider.AWS: "aws_instance"}
+_BUCKET = {Provider.GCP: "google_storage_bucket", Provider.AWS: "aws_s3_bucket"}
 _TYPE = {Provider.GCP: "machine_type", Provider.AWS: "instance_type"}
 _STOCKOUT = {
     Provider.GCP: "Error waiting for instance to create: The zone 'projects/mock-project/zones/{zone}' does not have "
@@ -48,7 +51,10 @@ _THROTTLED = {
 
 
 class MockCloud:
-    """One provider's cloud. `project` and `image` are what a job names; `environment` is what makes it be used."""
+    """One provider's cloud. `project` and `image` are what a job names; `environment` is what makes it be used.
+
+    `store` holds what nodes have put into buckets.
+    """
 
     def __init__(
         self,
@@ -58,6 +64,7 @@ class MockCloud:
         environment: Mapping[str, str],
         machines: Path,
         notices: set[str],
+        store: ObjectStore,
     ) -> None:
         self.provider = provider
         self.cloud = cloud
@@ -65,6 +72,7 @@ class MockCloud:
         self.machines = machines
         self.project = PROJECT
         self.image = IMAGE
+        self.store = store
         self._notices = notices
 
     def billed(self) -> dict[str, str]:
@@ -79,6 +87,11 @@ class MockCloud:
         """Return the disk of a node's machine."""
         name = self.billed()[node]
         return self.machines / (self.cloud.of_type(self._kind)[name].get("name") or name)
+
+    def tunnels(self) -> tuple[str, ...]:
+        """Return the node behind each tunnel to a machine without a public address, in the order of their opening."""
+        nodes = {self.folder_of(node).name: node for node in self.billed()}
+        return tuple(nodes.get(machine, machine) for machine in opened(self.machines))
 
     def run_out(
         self, zone: str, instance_type: str | None = None, *, times: int | None = None, after: int = 0
@@ -135,16 +148,20 @@ def mock_cloud(provider: Provider, root: Path, *, latency_s: float = 0.0) -> Ite
     notices: set[str] = set()
     with ExitStack() as stack:
         metadata = stack.enter_context(serving(lambda ask: _metadata(ask, notices)))
-        variables = {"SAILOR_CLOUD_METADATA": f"{metadata}/{{node}}", "SAILOR_CLOUD_ACCELERATORS": "cpu"}
+        store = ObjectStore()
+        reach = store_environment(provider, stack.enter_context(serve_objects(store)), root)
+        variables = {"SAILOR_CLOUD_METADATA": f"{metadata}/{{node}}", "SAILOR_CLOUD_ACCELERATORS": "cpu", **reach}
         machines = SshMachines(root, variables)
         stack.callback(shutil.rmtree, root, ignore_errors=True)
         stack.callback(machines.stop_all)
         cloud = FakeCloud(machines, latency_s=latency_s)
-        environment = {FAKE_MACHINES: str(root)}
+        path = f"{write_programs(provider, root)}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+        environment = {FAKE_MACHINES: str(root), "PATH": path}
         environment |= stack.enter_context(serve(cloud, "google" if provider is Provider.GCP else "aws"))
         api = serve_compute if provider is Provider.GCP else serve_ec2
-        environment |= stack.enter_context(api(cloud))
-        yield MockCloud(provider, cloud=cloud, environment=environment, machines=root, notices=notices)
+        environment |= reach | stack.enter_context(api(cloud))
+        store.exists = lambda bucket: bucket in cloud.of_type(_BUCKET[provider])
+        yield MockCloud(provider, cloud=cloud, environment=environment, machines=root, notices=notices, store=store)
 
 
 @contextmanager

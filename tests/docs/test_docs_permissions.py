@@ -104,7 +104,7 @@ AWS_BESIDE = {
     "host keys": ec2("GetConsoleOutput"),
     "images": {"ssm:GetParameter"},
     "results": {"s3:GetObject"},
-    "tunnel": {"ssm:StartSession", "ssm:TerminateSession"},
+    "tunnel": {*(f"ssm:{verb}Session" for verb in ("Resume", "Start", "Terminate")), "ssmmessages:OpenDataChannel"},
     "prices and quotas": {
         *ec2("DescribeAvailabilityZones", "DescribeInstanceTypeOfferings", "DescribeRegions"),
         *ec2("DescribeSpotPriceHistory"),

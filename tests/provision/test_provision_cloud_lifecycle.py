@@ -246,14 +246,18 @@ def test_two_runs_at_once_do_not_touch_each_other(run: CloudRun, tmp_path: Path)
         other.assert_gone(other.destroy())
 
 
-def test_plans_that_can_not_be_bought_are_refused_before_anything_happens(run: CloudRun) -> None:
+def test_plans_that_can_not_be_bought_are_refused_before_anything_happens(
+    run: CloudRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     both = cloud_document(("n0", GCP_OFFERS[0]), ("n1", AWS_OFFERS[1]))
     with pytest.raises(RequestError, match="nodes on aws and gcp"):
         check_supported(both)
     cloud = run.document.job.cloud.model_copy(update={"network": NetworkAccess.PRIVATE})
     private = replace(run.document, job=run.document.job.model_copy(update={"cloud": cloud}))
-    with pytest.raises(RequestError, match="reaches nodes by a public address only"):
-        run.apply(private)
+    with monkeypatch.context() as bare:
+        bare.setenv("PATH", "/nowhere")
+        with pytest.raises(RequestError, match="which is not on PATH"):
+            run.apply(private)
     with pytest.raises(RequestError, match="--ssh-from: is missing"):
         run.apply(ssh_from=None)
     assert run.journal().entries() == ()
