@@ -39,7 +39,8 @@ def write_crossing(folder: Path, provider: Provider, *, steps: int, project: str
     """Write job and plan: the A100 of the first zone and the V100 of the second, half of each batch on either."""
     cloud = f"{{gcp: {{project: {project}}}, owner: me@example.org}}"
     if provider is Provider.AWS:
-        cloud = f"{{owner: me@example.org, image: {image}}}"
+        # Without public addresses, so that one of the two clouds is worked on through tunnels alone.
+        cloud = f"{{owner: me@example.org, image: {image}, network: private}}"
     text = JOB.format(
         steps=steps,
         provider=provider.value,
