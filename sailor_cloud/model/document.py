@@ -174,10 +174,11 @@ class FrontierPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejected:
-    """Something that was ruled out before or during the search."""
+    """Something that was ruled out before or during the search; `restrictions` name a smaller space without a plan."""
 
     what: str
     why: str
+    restrictions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from sailor_cloud.model.document import Alternative, Rejected
-from sailor_cloud.planner.draft import Draft, nodes_of, to_plan
+from sailor_cloud.planner.draft import Draft, in_space, nodes_of, to_plan
 from sailor_cloud.planner.effort import Effort
 from sailor_cloud.planner.goals import Target
+from sailor_cloud.planner.shortage import shortage
 from sailor_cloud.planner.solving import first_that_holds, solve
 from sailor_cloud.planner.space import Space
-from sailor_cloud.planner.variants import MOST_ROWS, Restriction
+from sailor_cloud.planner.variants import MOST_ROWS, Restriction, part_of
 from sailor_cloud.simulator import Evaluation, evaluate
 
 # Limits on money and time that a plan beside the chosen one may break; it then says by how much.
@@ -36,31 +37,42 @@ class Beside:
     def restricted(self, restrictions: Sequence[tuple[Restriction, ...]]) -> None:
         """Add the best plan of each smaller space that the chosen plan doesn't stand in already.
 
-        Where no plan keeps the limits, the best one that breaks limits on money or time; where there is none either,
-        the reason.
+        Each accelerator is a space of its own. Where no plan keeps the limits, the best one that breaks limits on
+        money or time; where there is none either, what the model takes and what is allowed.
         """
         many = len({pool.row for pool in self.space.pools}) > MOST_ROWS
         for chosen in restrictions:
-            if self._keeps(chosen):
-                continue
-            label = " and ".join(_name(restriction) for restriction in chosen)
-            if many:
+            if many and not self._keeps(chosen, self.space):
                 told = " ".join(f"--restrict {restriction.value}" for restriction in chosen)
-                self.rejected.append(Rejected(what=label, why=f"not searched among so many zones; {told} does"))
-                continue
-            answer = solve(self.space, self.target, chosen, self.effort.lighter())
-            held = first_that_holds(self.space, self.target, answer.drafts)
+                why = f"not searched among so many zones; {told} does"
+                self._reject(" and ".join(_name(restriction) for restriction in chosen), why, chosen)
+            for part in () if many else self._parts(chosen):
+                if not self._keeps(chosen, part):
+                    self._best_of(part, chosen)
+
+    def _parts(self, restrictions: tuple[Restriction, ...]) -> list[Space]:
+        names = sorted({pool.accelerator.name for pool in self.space.pools})
+        if Restriction.ONE_ACCELERATOR not in restrictions or len(names) == 1:
+            return [self.space]
+        zones = {pool.offer.zone for pool in self.space.pools}
+        return [part_of(self.space, {name}, zones) for name in names]
+
+    def _best_of(self, part: Space, restrictions: tuple[Restriction, ...]) -> None:
+        loose = replace(self.target, limits=tuple(limit for limit in self.target.limits if limit.name not in _TOLD))
+        targets = [self.target] if loose == self.target else [self.target, loose]
+        for target in targets:
+            answer = solve(part, target, restrictions, self.effort.lighter())
+            held = first_that_holds(part, target, answer.drafts)
             if held is not None:
-                self._add(self._labelled(held.draft, chosen), held.draft, held.evaluation, chosen)
-                continue
-            loose = replace(self.target, limits=tuple(limit for limit in self.target.limits if limit.name not in _TOLD))
-            answer = solve(self.space, loose, chosen, self.effort.lighter())
-            held = first_that_holds(self.space, loose, answer.drafts)
-            if held is None:
-                why = "the model fits in no such set of devices within the zones' limits"
-                self.rejected.append(Rejected(what=label, why=why))
-            else:
-                self._add(self._labelled(held.draft, chosen), held.draft, held.evaluation, chosen)
+                draft = replace(in_space(held.draft, part, self.space), zero_stage=held.draft.zero_stage)
+                self._add(self._labelled(draft, restrictions), draft, held.evaluation, restrictions)
+                return
+        one_zone = Restriction.ONE_ZONE in restrictions
+        self._reject(_label(part, restrictions), shortage(part, one_zone=one_zone), restrictions)
+
+    def _reject(self, label: str, why: str, restrictions: tuple[Restriction, ...]) -> None:
+        names = tuple(restriction.value for restriction in restrictions)
+        self.rejected.append(Rejected(what=label, why=why, restrictions=names))
 
     def kinds(self, drafts: Iterable[Draft], *, most: int) -> None:
         """Add the best drafts of other kinds: other accelerators, zones, numbers of stages or microbatch sizes."""
@@ -79,11 +91,12 @@ class Beside:
             self._add(described(self.space, draft), draft, evaluation, ())
             added += 1
 
-    def _keeps(self, restrictions: tuple[Restriction, ...]) -> bool:
-        """Return whether the chosen plan stands in a smaller space, so that nothing in it is better."""
+    def _keeps(self, restrictions: tuple[Restriction, ...], part: Space) -> bool:
+        """Return whether the chosen plan stands in a part of a smaller space, so that nothing in it is better."""
         accelerators, zones = _where(self.space, self.chosen)
+        among = {pool.accelerator.name for pool in part.pools}
         kept = {
-            Restriction.ONE_ACCELERATOR: len(accelerators) == 1,
+            Restriction.ONE_ACCELERATOR: len(accelerators) == 1 and accelerators[0] in among,
             Restriction.ONE_ZONE: len(zones) == 1,
             Restriction.EVEN_BATCHES: False,
             Restriction.EVEN_LAYERS: False,
@@ -147,3 +160,13 @@ def _where(space: Space, draft: Draft) -> tuple[tuple[str, ...], tuple[str, ...]
 
 def _name(restriction: Restriction) -> str:
     return restriction.value.replace("-", " ")
+
+
+def _label(part: Space, restrictions: tuple[Restriction, ...]) -> str:
+    """Return the name of a smaller space that holds no plan."""
+    names = sorted({pool.accelerator.name for pool in part.pools})
+    alone = Restriction.ONE_ACCELERATOR in restrictions and len(names) == 1
+    return ", ".join(
+        f"all {names[0]}" if alone and restriction is Restriction.ONE_ACCELERATOR else _name(restriction)
+        for restriction in restrictions
+    )

@@ -62,12 +62,14 @@ def reasons(document: PlanDocument) -> tuple[str, ...]:
         slower = other.iteration_s / document.prediction.iteration_s_replay - 1.0
         pace = f"{abs(100 * slower):.0f} % {'slower' if slower >= 0 else 'faster'}"
         lines.append(f"{other.label}: {pace}{_dearer(document, other.total_usd)}")
+    lines += [f"{row.what}: {row.why}" for row in document.rejected if row.restrictions]
     return tuple(lines)
 
 
 def ruled_out(problem: Problem, document: PlanDocument) -> tuple[RuledOut, ...]:
     """Return what was ruled out before the search, what memory rules out, and the zones that the plan leaves aside."""
-    found = [RuledOut(what=row.what, why=row.why, ground=_ground(row.why)) for row in document.rejected]
+    rejected = (row for row in document.rejected if not row.restrictions)
+    found = [RuledOut(what=row.what, why=row.why, ground=_ground(row.why)) for row in rejected]
     return (*found, *_by_memory(problem.space), *_by_bandwidth(problem.space, document))
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from sailor_cloud.model.document import Infeasibility
 from sailor_cloud.planner.candidates import Candidates, Pool
 from sailor_cloud.planner.goals import Figure, Limit, Target
+from sailor_cloud.planner.shortage import NO_PLAN, shortage
 from sailor_cloud.planner.space import Space
 
 # The goal's figure of the best plan, None without a plan.
@@ -75,12 +76,14 @@ def explain_infeasible(space: Space, target: Target, reach: Reach) -> Infeasibil
             unit=_UNITS[first.name],
             message=f"no plan keeps {names} at the same time, though each can be kept; relax one of them",
         )
+    why = shortage(space, one_zone=False)
+    found = "no plan that fits in memory was found" if why == NO_PLAN else why
     return Infeasibility(
         constraint="memory",
         limit=None,
         needed=None,
         unit="bytes",
-        message="no cut of the model over the allowed devices fits in their memory, even with one sample at a time; "
+        message=f"{found}, even with one sample at a time; "
         "allow more devices per zone, larger accelerators or more nodes",
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sailor_cloud.model.document import Alternative, PlanDocument
+from sailor_cloud.model.document import Alternative, PlanDocument, Rejected
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.report import text
 
@@ -64,6 +64,16 @@ def choices(document: PlanDocument) -> tuple[Choice, ...]:
         )
         for other, point in zip(every, points, strict=True)
     )
+
+
+def without_plan(document: PlanDocument) -> tuple[Rejected, ...]:
+    """Return the smaller spaces that hold no plan, each with the reason; they stand beside the alternatives."""
+    return tuple(row for row in document.rejected if row.restrictions)
+
+
+def ruled_out(document: PlanDocument) -> tuple[Rejected, ...]:
+    """Return the things that may not be bought or used, each with the reason."""
+    return tuple(row for row in document.rejected if not row.restrictions)
 
 
 def usd_unit(document: PlanDocument) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.report import text
-from sailor_cloud.report.choices import choices, usd_unit
+from sailor_cloud.report.choices import choices, ruled_out, usd_unit, without_plan
 from sailor_cloud.report.facts import Fact, assumptions, notes, outcome_facts, proof, request_facts
 from sailor_cloud.report.groups import allowance, pipeline_groups
 from sailor_cloud.report.markdown import cell, folded, table
@@ -19,18 +19,18 @@ def plan_as_markdown(document: PlanDocument) -> str:
     if document.plan is None:
         reason = document.infeasibility
         parts = [heading, f"**{cell(reason.message if reason else 'no plan meets the constraints')}**"]
-        if document.rejected:
+        if ruled_out(document):
             parts.append(_rejected(document))
         return "\n\n".join(parts) + "\n"
     parts = [heading, _facts((*outcome_facts(document), *request_facts(document)))]
     parts += [f"> {note}" for note in notes(document)]
     parts += [_groups(document), _money(document)]
-    if document.alternatives:
+    if document.alternatives or without_plan(document):
         parts.append(_alternatives(document))
     parts.append(folded("Every cost line with source and date", _lines(document)))
     parts.append(folded("Prices and their age", _prices(document)))
     parts.append(folded("Memory per stage", _memory(document)))
-    if document.rejected:
+    if ruled_out(document):
         parts.append(folded("Ruled out", _rejected(document)))
     parts.append(folded("Assumptions", "\n".join(f"- {line}" for line in assumptions(document))))
     return "\n\n".join(parts) + "\n"
@@ -136,7 +136,7 @@ def _memory(document: PlanDocument) -> str:
 
 def _alternatives(document: PlanDocument) -> str:
     numbers = ("iteration", "slower", "USD/h", usd_unit(document), "dearer")
-    rows = (
+    rows = [
         (
             other.label,
             text.seconds(other.iteration_s),
@@ -148,9 +148,10 @@ def _alternatives(document: PlanDocument) -> str:
         )
         for other in choices(document)
         if not other.chosen
-    )
+    ]
+    rows += [(row.what, "", "", "", "", "", row.why) for row in without_plan(document)]
     return table(("instead", *numbers, "verdict"), rows, numbers=numbers)
 
 
 def _rejected(document: PlanDocument) -> str:
-    return table(("ruled out", "why"), ((row.what, row.why) for row in document.rejected))
+    return table(("ruled out", "why"), ((row.what, row.why) for row in ruled_out(document)))

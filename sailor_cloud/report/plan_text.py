@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sailor_cloud.model.document import PlanDocument, Status
+from sailor_cloud.report.choices import ruled_out, without_plan
 from sailor_cloud.report.facts import Fact, assumptions, notes, outcome_facts, proof, request_facts
 from sailor_cloud.report.money import price_rows
 from sailor_cloud.report.tables import plain_table, print_report, trimmed
@@ -37,9 +38,9 @@ def plan_report(
     parts.append(_block(memory_table(document, details=details, ascii_only=ascii_only)))
     if details:
         parts.append(_block(waits_table(document, ascii_only=ascii_only)))
-    if document.alternatives:
+    if document.alternatives or without_plan(document):
         parts.append(_block(alternatives_table(document)))
-    if document.rejected:
+    if ruled_out(document):
         parts.append(_block(rejected_table(document, details=details)))
     if details:
         parts.append(_block(_prices(document)))
@@ -112,6 +113,6 @@ def _infeasible(document: PlanDocument) -> RenderableType:
     reason = document.infeasibility
     message = reason.message if reason else "no plan meets the constraints"
     parts: list[RenderableType] = [Text(f"{document.job.name}: infeasible: {message}", style="bold red")]
-    if document.rejected:
+    if ruled_out(document):
         parts.append(_block(rejected_table(document, details=True)))
     return Group(*parts)

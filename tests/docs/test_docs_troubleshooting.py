@@ -88,7 +88,7 @@ PRODUCERS: dict[str, Callable[[Path], Answer]] = {
     "'gpt5' is not a preset": gcp_replaced("preset: opt-350m", "preset: gpt5"),
     "is not a duration; write for example 90s, 10m, 24h or 1h30m": replaced("deadline: 10m", "deadline: soon"),
     "infeasible: budget_usd": replaced(r"budget_usd: [\d.]+", "budget_usd: 0.0001"),
-    "infeasible: no cut of the model over the allowed devices fits in their memory": replaced(
+    "infeasible: does not fit in memory: quota 1 CPU-fast <": replaced(
         r"num_hidden_layers: \d+", "num_hidden_layers: 200"
     ),
     "STALE: prices from": gcp_replaced("name: opt-350m", "name: stale"),

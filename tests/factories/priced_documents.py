@@ -101,7 +101,14 @@ def _document(scenario: Scenario, plan: Plan, found: Evaluation, other_plan: Pla
         ttl_s=24 * 3600.0 + 600,
         infeasibility=None,
         alternatives=(_alternative("A100-40 only", other_plan, other),),
-        rejected=(Rejected(what="H100-80 in us-west1-b", why="is not offered there"),),
+        rejected=(
+            Rejected(what="H100-80 in us-west1-b", why="is not offered there"),
+            Rejected(
+                what="all V100-16",
+                why="does not fit in memory: quota 16 V100-16 < 20 needed",
+                restrictions=("one-accelerator",),
+            ),
+        ),
     )
 
 

@@ -88,7 +88,7 @@ def test_the_least_number_of_nodes_is_named():
 def test_a_model_that_fits_nowhere_is_infeasible_for_memory():
     document = plan(tiny_job(blocks=2, hidden=2048))
     assert document.infeasibility.constraint == "memory"
-    assert "fits in their memory" in document.infeasibility.message
+    assert "does not fit in memory: " in document.infeasibility.message
 
 
 def test_two_constraints_that_exclude_each_other_are_both_named():

@@ -51,6 +51,13 @@ def test_the_file_needs_no_network(report: Path) -> None:
     assert "@import" not in content
 
 
+def test_a_smaller_space_without_a_plan_stands_beside_the_alternatives(report: Path) -> None:
+    content = report.read_text(encoding="utf-8")
+    beside = content.partition('id="cost-against-time"')[2].partition("</section>")[0]
+    assert "does not fit in memory: quota 16 V100-16 &lt; 20 needed" in beside
+    assert content.count("all V100-16") == 1
+
+
 def test_every_cost_line_alternative_and_price_date_is_in_the_file(report: Path) -> None:
     content, made = report.read_text(), gcp_document()
     assert made.cost is not None

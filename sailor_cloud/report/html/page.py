@@ -7,6 +7,7 @@ from importlib.resources import files
 
 from sailor_cloud.catalog import Region
 from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.report.choices import ruled_out
 from sailor_cloud.report.facts import Fact, assumptions, notes, outcome_facts, proof, request_facts
 from sailor_cloud.report.html import sections
 from sailor_cloud.report.html.frontier_chart import frontier_chart
@@ -52,7 +53,7 @@ def _report(document: PlanDocument, timeline: Sequence[TimelineSpan], regions: S
         _section("Zones and traffic", region_map(document, regions), zone_map(document), sections.traffic(document)),
         _section("Prices", sections.prices(document)),
     ]
-    if document.rejected:
+    if ruled_out(document):
         parts.append(_section("Ruled out", sections.rejected(document)))
     listed = element("ul", *(element("li", line) for line in assumptions(document)))
     parts.append(_section("Assumptions", listed))
@@ -93,7 +94,7 @@ def _infeasible(document: PlanDocument) -> Markup:
             _facts(request_facts(document), class_="facts"),
         )
     ]
-    if document.rejected:
+    if ruled_out(document):
         parts.append(_section("Ruled out", sections.rejected(document)))
     return element("main", *parts, _footer(document))
 

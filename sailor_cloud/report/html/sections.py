@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.report import text
-from sailor_cloud.report.choices import choices, usd_unit
+from sailor_cloud.report.choices import choices, ruled_out, usd_unit, without_plan
 from sailor_cloud.report.groups import allowance, idle_devices, pipeline_groups
 from sailor_cloud.report.html.svg import Markup
 from sailor_cloud.report.html.tables import html_table
@@ -65,7 +65,7 @@ def cost_lines(document: PlanDocument) -> Markup:
 
 def alternatives(document: PlanDocument) -> Markup:
     numbers = ("iteration", "slower", "USD/h", usd_unit(document), "dearer")
-    rows = (
+    rows = [
         (
             other.label,
             text.seconds(other.iteration_s),
@@ -76,7 +76,8 @@ def alternatives(document: PlanDocument) -> Markup:
             other.verdict,
         )
         for other in choices(document)
-    )
+    ]
+    rows += [(row.what, "", "", "", "", "", row.why) for row in without_plan(document)]
     return html_table(("plan", *numbers, "verdict"), rows, numbers=numbers)
 
 
@@ -148,4 +149,4 @@ def prices(document: PlanDocument) -> Markup:
 
 
 def rejected(document: PlanDocument) -> Markup:
-    return html_table(("what", "why"), ((row.what, row.why) for row in document.rejected))
+    return html_table(("what", "why"), ((row.what, row.why) for row in ruled_out(document)))

@@ -6,7 +6,7 @@ from rich.table import Table
 
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.report import text
-from sailor_cloud.report.choices import choices, usd_unit
+from sailor_cloud.report.choices import choices, ruled_out, usd_unit, without_plan
 from sailor_cloud.report.tables import plain_table
 
 REJECTED_SHOWN = 5
@@ -27,15 +27,18 @@ def alternatives_table(document: PlanDocument) -> Table:
             text.signed_usd(other.dearer_usd),
             other.verdict,
         )
+    for row in without_plan(document):
+        table.add_row(row.what, *("-" for _ in numbers), row.why)
     return table
 
 
 def rejected_table(document: PlanDocument, *, details: bool) -> Table:
     table = plain_table("ruled out", "why")
-    shown = document.rejected if details else document.rejected[:REJECTED_SHOWN]
+    found = ruled_out(document)
+    shown = found if details else found[:REJECTED_SHOWN]
     for row in shown:
         table.add_row(row.what, row.why)
-    hidden = len(document.rejected) - len(shown)
+    hidden = len(found) - len(shown)
     if hidden:
         table.add_row(f"and {hidden} more", "see --details")
     return table
