@@ -33,6 +33,7 @@ def down(run: str, as_json: bool) -> int:
         RunFolder.open(run),
         clock=SystemClock(),
         on_progress=lambda step: click.echo(f"{step.key}: {step.action} {step.step}", err=True),
+        say=lambda text: click.echo(text, err=True),
     )
     if as_json:
         click.echo(receipt.to_json(), nl=False)

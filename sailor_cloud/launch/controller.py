@@ -22,6 +22,7 @@ from sailor_cloud.launch.notify import Notice
 from sailor_cloud.launch.options import Ending, Outcome
 from sailor_cloud.launch.price_watch import PriceWatch
 from sailor_cloud.launch.record import generations, new_monitor, write_plan
+from sailor_cloud.launch.results import Fetch
 from sailor_cloud.launch.run_spec import build_spec, plan_hash
 from sailor_cloud.launch.spending import SpendingWatch
 from sailor_cloud.launch.stopping import Stopped
@@ -108,7 +109,10 @@ class Controller:
         for link in context.links.values():
             await link.close()
         context.show("tearing down")
-        destroyed = await context.fleet.destroy(context.on_resource)
+        fetch = Fetch(
+            folder=context.folder, document=context.job_document, clock=context.clock, say=context.observer.note
+        )
+        destroyed = await context.fleet.destroy(context.on_resource, fetch if ending is Ending.COMPLETED else None)
         if ending is Ending.COMPLETED and context.stop.ending is Ending.INTERRUPTED:
             ending = Ending.INTERRUPTED
         receipt = close_books(context.folder, context.job_document, destroyed, clock=context.clock, ending=ending)

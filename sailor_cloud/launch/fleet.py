@@ -79,7 +79,8 @@ class Fleet(Protocol):
     async def retire(self, nodes: Sequence[str]) -> None:
         """Close the books of nodes that no plan needs any more, once they are confirmed gone."""
 
-    async def destroy(self, on_progress: Listener) -> Destroyed: ...
+    async def destroy(self, on_progress: Listener, before_data: Callable[[], None] | None = None) -> Destroyed:
+        """Remove everything. `before_data` is called when nodes are gone and what outlives them is still there."""
 
     async def in_background(self, work: Callable[..., _T], *arguments: Any, **options: Any) -> _T:
         """Do work that takes long without keeping events waiting."""

@@ -116,8 +116,10 @@ class SshFleet:
                 ledger.close_item(ledger_key(node), at=self.clock.now())
                 journal.append(Event.GONE, resource=NODE, key=node, confirmed_by=teardown.SWEEP)
 
-    async def destroy(self, on_progress: Listener) -> teardown.Destroyed:
-        return await asyncio.to_thread(teardown.destroy, self.folder, clock=self.clock, on_progress=on_progress)
+    async def destroy(self, on_progress: Listener, before_data: Callable[[], None] | None = None) -> teardown.Destroyed:
+        return await asyncio.to_thread(
+            teardown.destroy, self.folder, clock=self.clock, on_progress=on_progress, before_data=before_data
+        )
 
     async def in_background(self, work: Callable[..., _T], *arguments: Any, **options: Any) -> _T:
         return await asyncio.to_thread(work, *arguments, **options)

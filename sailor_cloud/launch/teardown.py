@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from sailor_cloud.clock import Clock
 from sailor_cloud.launch import egress
 from sailor_cloud.launch.options import Ending
 from sailor_cloud.launch.record import Leg, journaled_calibration_s, last_monitor, legs
+from sailor_cloud.launch.results import Fetch
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.provision.progress import Listener
 from sailor_cloud.provision.records import NODE
@@ -26,9 +28,14 @@ def tear_down(
     clock: Clock,
     ending: Ending,
     on_progress: Listener | None = None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Receipt:
-    """Remove all resources of a run, close its ledger, and write and return its receipt. Safe to repeat."""
-    destroyed = destroy(folder, clock=clock, on_progress=on_progress)
+    """Remove all resources of a run, close its ledger, and write and return its receipt. Safe to repeat.
+
+    The results of a run that had trained to its end are fetched from its own bucket before.
+    """
+    fetch = Fetch(folder=folder, document=document, clock=clock, say=say) if ending is Ending.COMPLETED else None
+    destroyed = destroy(folder, clock=clock, on_progress=on_progress, before_data=fetch)
     return close_books(folder, document, destroyed, clock=clock, ending=ending)
 
 

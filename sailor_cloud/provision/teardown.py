@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,16 +52,16 @@ def destroy(
     terraform: TerraformBinary | None = None,
     backoff: Backoff | None = None,
     pause: Pause | None = None,
+    before_data: Callable[[], None] | None = None,
 ) -> Destroyed:
     """Remove what the run has, compute first, with Terraform and then by tag, and confirm it by a sweep.
 
     Goes on past every error and reports them in `problems`. Works with a Terraform of the run that still runs, a
     stale lock, a lost or unreadable state, and without any Terraform. What a cloud that can't be asked may still have
-    counts as left. The run's own bucket is kept while it holds checkpoints that were not fetched. Raises
-    ProvisionInterrupted only.
+    counts as left. The run's own bucket is kept while it holds checkpoints that were not fetched; `before_data`, called
+    once the nodes are gone, may fetch them. Raises ProvisionInterrupted only.
     """
-    stop = interrupt or Interrupt()
-    journal = Journal.of(folder, clock)
+    stop, journal = interrupt or Interrupt(), Journal.of(folder, clock)
     teardown = _Teardown(
         folder=folder,
         clock=clock,
@@ -75,6 +75,7 @@ def destroy(
         backoff=backoff or Backoff(),
         pause=pause or stop.wait,
         keep=kept_bucket(folder.run_id, journal.entries()),
+        before_data=before_data,
     )
     return teardown.run()
 
@@ -95,6 +96,7 @@ class _Teardown:
     problems: list[str] = field(default_factory=list)
     cleared: set[tuple[str, str]] = field(default_factory=set)
     keep: KeptBucket | None = None
+    before_data: Callable[[], None] | None = None
 
     def run(self) -> Destroyed:
         state = self._state()
@@ -115,6 +117,8 @@ class _Teardown:
                 if root.stack in COMPUTE_STACKS:
                     self._destroy_root(root, target=COMPUTE[root.provider])
         for root in written:
+            if root.stack.endswith("-data"):
+                self._save_data()
             self._destroy_root(root)
         self.interrupt.check()
         if self.leftovers.places.any and any(row.created_at is None for row in state.live):
@@ -122,6 +126,11 @@ class _Teardown:
             self.pause(_SETTLE_S)
         self._remove_leftovers()
         return self._confirm(before)
+
+    def _save_data(self) -> None:
+        if self.keep is not None and self.before_data is not None:
+            self.before_data()
+            self.before_data, self.keep = None, kept_bucket(self.folder.run_id, self.journal.entries())
 
     def _state(self) -> RunState:
         return fold(self.journal.entries())
@@ -151,8 +160,7 @@ class _Teardown:
             binary = self.terraform or find_terraform()
             write_cli_config(self.folder)
         except ProvisionError as error:
-            told = f"{error}; what it had created is removed by tag"
-            if told not in self.problems:
+            if (told := f"{error}; what it had created is removed by tag") not in self.problems:
                 self.problems.append(told)
             return
         driver = open_driver(

@@ -7,6 +7,7 @@ length of a step. Every rank of a world dies when one of the others does, as wit
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import socket
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sailor_runtime.spec import RunSpec
+from sailor_runtime.training.store import Store, is_url
 
 STEP_S = 0.05
 
@@ -83,18 +85,53 @@ def main() -> int:
     return 0
 
 
+class Folder:
+    """The newest step as a number in a file."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = Path(directory)
+
+    def newest(self) -> int:
+        latest = self.directory / "latest"
+        return int(latest.read_text()) if latest.is_file() else 0
+
+    def save(self, step: int) -> str:
+        staged = self.directory / "latest.new"
+        staged.write_text(str(step))
+        os.replace(staged, self.directory / "latest")
+        return str(self.directory / f"step-{step}")
+
+
+class Bucket:
+    """Checkpoints as the runtime lays them out, of one file."""
+
+    def __init__(self, url: str) -> None:
+        self.store = Store(url, patience_s=10.0)
+
+    def newest(self) -> int:
+        try:
+            return int(self.store.read("latest").decode().removeprefix("step-"))
+        except FileNotFoundError:
+            return 0
+
+    def save(self, step: int) -> str:
+        content = f"weights of step {step}".encode()
+        files = {"__0_0": {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}}
+        self.store.write(f"step-{step}/__0_0", content)
+        self.store.write(f"step-{step}/sailor.json", json.dumps({"files": files}).encode())
+        self.store.write("latest", f"step-{step}".encode())
+        return f"{self.store.url}/step-{step}"
+
+
 def _train(spec: RunSpec, world: World, home: Path, control: Path, say: Callable[..., None]) -> None:
-    folder = Path(spec.checkpoint.directory)
-    latest = folder / "latest"
-    step = int(latest.read_text()) if latest.is_file() else 0
+    directory = spec.checkpoint.directory
+    place = Bucket(directory) if is_url(directory) else Folder(directory)
+    step = place.newest()
     saved_at, stopped = time.monotonic(), False
 
     def save() -> None:
         if world.rank == 0:
-            staged = folder / "latest.new"
-            staged.write_text(str(step))
-            os.replace(staged, latest)
-            say("checkpoint", step=step, path=str(folder / f"step-{step}"))
+            say("checkpoint", step=step, path=place.save(step))
 
     while step < spec.training.steps and not stopped:
         time.sleep(_number(home / "slow", STEP_S))

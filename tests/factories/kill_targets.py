@@ -72,7 +72,7 @@ class Bucket:
         victim = max(name for name in self.served.objects if name.startswith(f"run/step-{step}/__"))
         data = bytearray(self.served.objects[victim])
         data[len(data) // 2] ^= 1
-        self.served.objects[victim] = bytes(data)
+        self.served.store.objects[BUCKET, victim] = bytes(data)
 
 
 def _die_with_parent() -> None:

@@ -167,7 +167,7 @@ class SimulatedFleet:
                 ledger.close_item(ledger_key(name), at=self.world.clock.now())
                 journal.append(Event.GONE, resource=NODE, key=name, confirmed_by="simulation")
 
-    async def destroy(self, on_progress: Listener) -> Destroyed:
+    async def destroy(self, on_progress: Listener, before_data: Callable[[], None] | None = None) -> Destroyed:
         world = self.world
         journal = Journal.of(self.folder, world.clock)
         journal.append(Event.TEARDOWN_STARTED)

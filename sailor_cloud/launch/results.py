@@ -1,0 +1,154 @@
+"""Brings the trained model out of the run's own bucket before the bucket goes: copied, checked, journaled, paid for."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sailor_cloud import network, resources
+from sailor_cloud.clock import Clock
+from sailor_cloud.errors import DataError
+from sailor_cloud.launch import egress
+from sailor_cloud.launch.record import legs
+from sailor_cloud.model.document import CostKind, PlanDocument
+from sailor_cloud.model.offer import Offer, Provider
+from sailor_cloud.provision.kept import kept_bucket
+from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.run.journal import Event, Journal, read
+from sailor_cloud.run.ledger import Ledger
+from sailor_cloud.units import GB
+
+logger = logging.getLogger(__name__)
+
+# A bucket that is out of reach holds the end of a run up for so long at most.
+_PATIENCE_S = 60.0
+# What the copy may leave free on the disk, as a share of its size.
+_SPARE = 1.05
+_SCHEMES = {Provider.GCP: "gs", Provider.AWS: "s3"}
+# Any place outside of the clouds: what goes there goes over the internet.
+_HERE = "local-a"
+
+
+class KeptError(Exception):
+    """The results stay where they are; the text says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetch:
+    """Fetches the results of a run that has trained to its end. Where it can't, the bucket is kept, and `say` says why.
+
+    The journal names the bucket once everything is on this disk, and only then may it be deleted: a crash before
+    leaves the bucket, a crash after leaves what the next teardown deletes.
+    """
+
+    folder: RunFolder
+    document: PlanDocument
+    clock: Clock
+    say: Callable[[str], None]
+
+    def __call__(self) -> None:
+        bucket = kept_bucket(self.folder.run_id, read(self.folder.journal_file))
+        if bucket is None:
+            return
+        home = _home(self.document)
+        url = f"{_SCHEMES[home.provider]}://{bucket.name}"
+        try:
+            step = self._copied(f"{url}/checkpoints", home)
+        except (KeptError, OSError) as error:
+            self.say(f"the results stay in {url}: {error}")
+            return
+        Journal.of(self.folder, self.clock).append(Event.RESULTS_FETCHED, bucket=bucket.name, checkpoint=step)
+        self.say(f"the trained model is in {self.folder.checkpoints_dir / step}; its bucket is deleted")
+
+    def _copied(self, url: str, home: Offer) -> str:
+        """Copy the newest checkpoint and return its name. Raises KeptError."""
+        command = [sys.executable, "-m", "sailor_runtime.training.fetch", url, str(self.folder.checkpoints_dir)]
+        with subprocess.Popen(
+            command,
+            env=_environment(home),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            # A Ctrl-C that ends the run must not end what saves its results.
+            start_new_session=True,
+        ) as process:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            answer = ""
+            try:
+                if line:
+                    self._pay(int(json.loads(line)["bytes"]), home)
+                    answer = "copy\n"
+            finally:
+                _, said = process.communicate(answer)
+        if process.returncode != 0 or not line:
+            raise KeptError(said.strip().splitlines()[-1] if said.strip() else "copying them failed without a word")
+        return str(json.loads(line)["checkpoint"])
+
+    def _pay(self, size: int, home: Offer) -> None:
+        """Charge for what leaves the cloud. Raises KeptError where disk or budget have no room for it."""
+        free = shutil.disk_usage(self.folder.path).free
+        if size * _SPARE > free:
+            raise KeptError(f"they have {size / GB:.2f} GB, and {free / GB:.2f} GB are free in {self.folder.path}")
+        try:
+            price = network.load().egress(home.zone, _HERE)[0]
+        except DataError as error:
+            raise KeptError(str(error)) from error
+        usd, budget = price.usd_per_gb * size / GB, self.document.constraints.budget_usd
+        ledger, now = Ledger.of(self.folder, self.clock), self.clock.now()
+        spent = ledger.spent_usd(now) + egress.usd(legs(self.folder))
+        if budget is not None and spent + usd > budget:
+            raise KeptError(f"copying {size / GB:.2f} GB costs {usd:.2f} USD, and {budget - spent:.2f} USD are left")
+        before = sum(line.key.startswith("results") for line in ledger.lines(now))
+        ledger.charge(
+            f"results {before + 1}",
+            kind=CostKind.EGRESS,
+            what=f"results from {home.region} to this machine",
+            quantity=size / GB,
+            unit="GB",
+            usd_per_unit=price.usd_per_gb,
+            price_source=price.source,
+            price_as_of=price.as_of_to,
+            at=now,
+        )
+
+
+def _home(document: PlanDocument) -> Offer:
+    """Return the offer of the first node, whose cloud and region the bucket is in."""
+    assert document.plan is not None
+    offers = {offer.id: offer for offer in document.inputs.offers}
+    return offers[document.plan.nodes[0].offer]
+
+
+def _environment(home: Offer) -> dict[str, str]:
+    """Return the caller's own environment with, for AWS, the credentials that its profile stands for."""
+    path = os.pathsep.join([str(resources.runtime_root()), *filter(None, [os.environ.get("PYTHONPATH")])])
+    found = {**os.environ, "PYTHONPATH": path, "SAILOR_STORE_PATIENCE_S": str(_PATIENCE_S)}
+    if home.provider is Provider.AWS:
+        found |= _aws_credentials() | {"AWS_REGION": home.region}
+    return found
+
+
+def _aws_credentials() -> dict[str, str]:
+    try:
+        import boto3
+        from botocore.exceptions import BotoCoreError
+    except ImportError:
+        return {}
+    try:
+        credentials = boto3.Session().get_credentials()
+        known = credentials.get_frozen_credentials() if credentials is not None else None
+    except BotoCoreError as error:
+        logger.info("no credentials of AWS: %s", type(error).__name__)
+        return {}
+    if known is None or not known.access_key or not known.secret_key:
+        return {}
+    token = {"AWS_SESSION_TOKEN": known.token} if known.token else {}
+    return {"AWS_ACCESS_KEY_ID": known.access_key, "AWS_SECRET_ACCESS_KEY": known.secret_key, **token}
