@@ -139,11 +139,13 @@ def up(
     on_start: Callable[[RunFolder, Callable[[], None]], None] | None = None,
     fallback: bool = True,
     ssh_from: str | None = None,
+    replan_slow_links: bool = False,
 ) -> Outcome:
     """Carry out a plan to its receipt, in the calling thread.
 
     Without `fallback` no other plan takes its place: lost nodes are replaced by equal ones, and where nodes can't be
-    had the run ends. `ssh_from` is the address, as CIDR, from which nodes on a cloud let SSH in.
+    had the run ends. With `replan_slow_links` a better plan takes its place once links are found more than 30 % below
+    their profile. `ssh_from` is the address, as CIDR, from which nodes on a cloud let SSH in.
 
     `on_start` is called once, inside the event loop, with the run's folder and a function that stops the run; that
     function is also called by nobody else, so signal handlers are the caller's business. Raises RequestError where the
@@ -160,7 +162,7 @@ def up(
         decoder=decoder,
         observer=observer,
         clock=ticking,
-        options=LaunchOptions(fallback=fallback, ssh_from=ssh_from),
+        options=LaunchOptions(fallback=fallback, ssh_from=ssh_from, replan_slow_links=replan_slow_links),
         on_start=on_start,
         search=CatalogSearch(decoder, ticking),
         base=base,

@@ -37,6 +37,11 @@ DECLINED = 1
 @click.option("--ssh-from", metavar="CIDR", help="The address from which nodes on a cloud let SSH in: yours.")
 @click.option("--allow-stale", is_flag=True, help="Buy on a cloud although prices of the plan are stale.")
 @click.option("--no-fallback", is_flag=True, help="End the run where this plan's nodes can't be had; take no other.")
+@click.option(
+    "--replan-slow-links",
+    is_flag=True,
+    help="Plan anew when links are measured more than 30 % below their profile; without it that is shown only.",
+)
 @click.option("--yes", is_flag=True, help="Do not ask before buying.")
 @json_option
 def up(
@@ -49,6 +54,7 @@ def up(
     ssh_from: str | None,
     allow_stale: bool,
     no_fallback: bool,
+    replan_slow_links: bool,
     yes: bool,
     as_json: bool,
 ) -> int:
@@ -76,6 +82,8 @@ def up(
     source = checked_source(ssh_from)
     if terraform_plan and not dry_run:
         raise RequestError("--terraform-plan belongs to --dry-run; give both to see Terraform's plan")
+    if replan_slow_links and no_fallback:
+        raise RequestError("--replan-slow-links may take another plan and --no-fallback takes none; give one of them")
     document = _document(job_file, plan_file, budget, deadline)
     print_plan(document, progress_console() if as_json else result_console())
     if document.status is Status.INFEASIBLE:
@@ -100,6 +108,7 @@ def up(
             clock=clock,
             on_start=on_start,
             fallback=not no_fallback,
+            replan_slow_links=replan_slow_links,
             ssh_from=source,
         ),
         as_json=as_json,

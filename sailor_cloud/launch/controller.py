@@ -24,6 +24,7 @@ from sailor_cloud.launch.price_watch import PriceWatch
 from sailor_cloud.launch.record import generations, new_monitor, write_plan
 from sailor_cloud.launch.results import Fetch
 from sailor_cloud.launch.run_spec import build_spec, plan_hash
+from sailor_cloud.launch.slow_links import SlowLinks, known_slow_links
 from sailor_cloud.launch.spending import SpendingWatch
 from sailor_cloud.launch.stopping import Stopped
 from sailor_cloud.launch.teardown import close_books
@@ -126,6 +127,8 @@ class Controller:
     async def _train(self) -> Ending:
         """Run generations until the training has reached its end or can't go on."""
         context = self.context
+        if context.search is not None and (slow := known_slow_links(context)):
+            context.search.learn_links(slow)
         going_on = await takeover.going_on(context)
         if going_on is None:
             await fallback.obtain(context, await takeover.plan_to_begin_with(context))
@@ -134,8 +137,8 @@ class Controller:
             generation = self._followed(going_on)
         context.notifier.tell(Notice.STARTED, run=context.folder.run_id, text="training started")
         while True:
-            growth = Growth(context, generation)
-            async with growth.beside():
+            growth, links = Growth(context, generation), SlowLinks(context, generation)
+            async with growth.beside(), links.beside():
                 result = await generation.follow()
             context.journal.append(
                 Event.GENERATION_ENDED, generation=generation.number, step=result.step, end=result.end.value
@@ -152,8 +155,9 @@ class Controller:
                     context.stop.check()
                     raise LaunchError("the agents were told to stop by somebody else; see the run's journal")
                 case End.HANDED_OVER:
-                    assert growth.document is not None
-                    await fallback.obtain(context, growth.document)
+                    wanted = growth.document or links.document
+                    assert wanted is not None
+                    await fallback.obtain(context, wanted)
                 case End.NODES_LOST:
                     await self._recover(result)
                 case End.FAILED:

@@ -19,7 +19,7 @@ from sailor_cloud.launch.fleet import UnreachableError
 from sailor_cloud.launch.market import Choice, Refusal, refusal, refusals
 from sailor_cloud.launch.nodes import ShortfallError, plan_nodes
 from sailor_cloud.launch.options import Ending, LaunchOptions
-from sailor_cloud.launch.replan import Option, decide
+from sailor_cloud.launch.replan import Option, Rates, decide
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.offer import Offer
@@ -190,3 +190,9 @@ class _NoSearch:
 
     def offers(self, job: Job) -> tuple[Offer, ...]:
         return ()
+
+    def learn_links(self, rates: Rates) -> None:
+        pass
+
+    def judged(self, document: PlanDocument) -> PlanDocument:
+        return document

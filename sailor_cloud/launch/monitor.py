@@ -47,6 +47,7 @@ class Monitor:
     iteration_seconds: list[float] = field(default_factory=list)
     parts: dict[str, float] = field(default_factory=dict)
     verification: Verification | None = None
+    preflight: dict[str, Any] | None = None
     calibration: dict[str, Any] | None = None
     checkpoints: list[dict[str, Any]] = field(default_factory=list)
     hello: set[str] = field(default_factory=set)
@@ -76,6 +77,8 @@ class Monitor:
                     max_abs_difference=event["max_abs_difference"],
                     tolerance=event["tolerance"],
                 )
+            case "preflight":
+                self.preflight = event
             case "calibrated":
                 self.calibration = event
             case "data":

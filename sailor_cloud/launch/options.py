@@ -65,6 +65,8 @@ class LaunchOptions:
     most_recoveries: int = 100
     # Whether another plan may take the place of one whose nodes can't be had.
     fallback: bool = True
+    # Whether links that are found far below their profile are a reason to plan anew.
+    replan_slow_links: bool = False
     # Errors of Terraform or a cloud's API that are tried again: 10, 20, 40, 80, 160, 160 s, eight minutes in all.
     most_faults: int = 6
     fault_pause_s: float = 10.0

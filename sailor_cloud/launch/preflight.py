@@ -8,6 +8,9 @@ from sailor_cloud.launch.events import AgentEvent
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.units import GB
 
+# What the ranks send to measure a link; see sailor_runtime.training.preflight.
+PROBE_BYTES = 8_000_000
+
 # A link below this share of its profile is told: the plan was made for another network.
 LEAST_SHARE = 0.7
 
@@ -51,6 +54,16 @@ def measured_links(document: PlanDocument, found: AgentEvent) -> tuple[MeasuredL
         if (zones.get(row["src_node"]), zones.get(row["dst_node"])) in planned
     ]
     return tuple(sorted(links, key=lambda link: link.bytes_per_s / link.planned_bytes_per_s))
+
+
+def slow_links(document: PlanDocument, found: AgentEvent) -> dict[tuple[str, str], float]:
+    """Return the bytes/s of every link that is far below its profile, the least where one was measured twice."""
+    slow: dict[tuple[str, str], float] = {}
+    for link in measured_links(document, found):
+        if link.slow:
+            zones = (link.src_zone, link.dst_zone)
+            slow[zones] = min(link.bytes_per_s, slow.get(zones, link.bytes_per_s))
+    return slow
 
 
 def preflight_note(document: PlanDocument, found: AgentEvent) -> str:

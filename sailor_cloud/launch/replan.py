@@ -20,6 +20,9 @@ from sailor_cloud.model.plan import Node
 from sailor_cloud.simulator import startup_s, teardown_s
 from sailor_cloud.units import SECONDS_PER_HOUR
 
+# Bytes/s from one zone to another.
+Rates = Mapping[tuple[str, str], float]
+
 
 class Search(Protocol):
     """The planner as a run sees it."""
@@ -29,6 +32,12 @@ class Search(Protocol):
 
     def offers(self, job: Job) -> tuple[Offer, ...]:
         """Return everything that a job allows to buy, at the newest prices that are known."""
+
+    def learn_links(self, rates: Rates) -> None:
+        """Plan from now on with these links as slow as they were found."""
+
+    def judged(self, document: PlanDocument) -> PlanDocument:
+        """Return the document with the prediction and the cost that its plan has by what is known now."""
 
 
 class Policy(StrEnum):
@@ -102,12 +111,12 @@ def decide(situation: Situation, search: Search, *, policy: Policy = Policy.BEST
     return Decision(option=None)
 
 
-def growth(situation: Situation, search: Search, *, least_gain_s: float) -> Option | None:
+def growth(situation: Situation, search: Search, *, least_gain_s: float, label: str = "grow") -> Option | None:
     """Return a plan that finishes sooner although it has to be switched to, or None where none is worth it."""
     document = _searched(situation, search, only_survivors=False)
     if document is None:
         return None
-    bigger = _option("grow", document, situation)
+    bigger = _option(label, document, situation)
     current = _option("stay", situation.document, situation)
     if not bigger.fits(situation.left):
         return None

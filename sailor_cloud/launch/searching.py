@@ -8,11 +8,14 @@ from pathlib import Path
 from sailor_cloud import catalog, network, planner, resources, workload
 from sailor_cloud.catalog import Catalog
 from sailor_cloud.clock import Clock
+from sailor_cloud.launch.preflight import PROBE_BYTES
+from sailor_cloud.launch.replan import Rates
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.network import Network
+from sailor_cloud.simulator.resimulate import simulate_document
 from sailor_cloud.workload import ComputeProfiles
 
 
@@ -52,6 +55,21 @@ class CatalogSearch:
                 instance_types=entry.instance_types,
             )
         )
+
+    def learn_links(self, rates: Rates) -> None:
+        links, profiles = self._rest or (network.load(), workload.profiles.load())
+        self._rest = links.as_measured(rates, probe_bytes=PROBE_BYTES), profiles
+
+    def judged(self, document: PlanDocument) -> PlanDocument:
+        links, profiles = self._rest or (network.load(), workload.profiles.load())
+        return simulate_document(
+            document,
+            catalog=self._newest_catalog(),
+            network=links,
+            profiles=profiles,
+            decoder=self.decoder,
+            as_of=self.clock.now(),
+        ).document
 
     def _newest_catalog(self) -> Catalog:
         newest = resources.refreshed_prices()

@@ -58,9 +58,15 @@ def run_document(
     folder = RunFolder.create(new_run_id(document.job.name, clock=clock))
     with folder.lock():
         folder.write_document(document)
-        fallback = options is None or options.fallback
+        chosen = options or LaunchOptions()
         origin = str((base or Path()).absolute())
-        Journal.of(folder, clock).append(Event.RUN_CREATED, job=document.job.name, fallback=fallback, base=origin)
+        Journal.of(folder, clock).append(
+            Event.RUN_CREATED,
+            job=document.job.name,
+            fallback=chosen.fallback,
+            replan_slow_links=chosen.replan_slow_links,
+            base=origin,
+        )
         return _control(folder, document, decoder, observer, clock, options, on_start, search)
 
 
@@ -121,7 +127,11 @@ async def _run(
     state = fold(entries)
     started_at = state.created_at or clock.now()
     # A controller that takes over keeps to what the user asked for at the start.
-    options = replace(options, fallback=all(entry.data.get("fallback", True) for entry in entries))
+    options = replace(
+        options,
+        fallback=all(entry.data.get("fallback", True) for entry in entries),
+        replan_slow_links=any(entry.data.get("replan_slow_links", False) for entry in entries),
+    )
     context = RunContext(
         folder=folder,
         job_document=document,

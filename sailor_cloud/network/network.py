@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -53,6 +54,17 @@ class Network:
         self._region_pairs = region_pairs
         self._egress = egress
         self._links: dict[tuple[Place, Place, int], Link] = {}
+        self._found: dict[tuple[str, str], float] = {}
+        self._probe_bytes = 0.0
+
+    def as_measured(self, rates: Mapping[tuple[str, str], float], *, probe_bytes: float) -> Network:
+        """Return a network whose links between some zones are as slow as found there, and never faster than known.
+
+        rates: bytes/s by source and destination zone, of one transfer of `probe_bytes` at a time.
+        """
+        other = copy.copy(self)
+        other._links, other._found, other._probe_bytes = {}, {**self._found, **rates}, probe_bytes
+        return other
 
     def link(self, src: Place, dst: Place, *, pairs: int = 1, flows: int = 1) -> Link:
         """Return the link over which `pairs` devices of one place send to as many of the other at the same time.
@@ -66,7 +78,8 @@ class Network:
         key = (replace(src, node=""), replace(dst, node="" if same_node else None), pairs)
         found = self._links.get(key)
         if found is None:
-            found = self._links[key] = self._same_node(src, pairs) if same_node else self._between(src, dst, pairs)
+            found = self._same_node(src, pairs) if same_node else self._slowed(src, dst, pairs)
+            self._links[key] = found
         return found if same_node or flows == 1 else found.capped(self._shared_bytes_per_s(src, dst) / flows)
 
     def egress(self, src_zone: str, dst_zone: str) -> tuple[EgressPrice, ...]:
@@ -95,6 +108,14 @@ class Network:
             self._shapes(CurveScope.SAME_NODE), rate, pairs=pairs, error=estimates.DEVICE_LINK_ERROR
         )
         return replace(link, source=f"{instance.source}: {instance.device_link}")
+
+    def _slowed(self, src: Place, dst: Place, pairs: int) -> Link:
+        """Return the link between two nodes, scaled to what was found between their zones."""
+        link, rate = self._between(src, dst, pairs), self._found.get((src.zone, dst.zone))
+        if rate is None:
+            return link
+        known_s = (link if pairs == 1 else self._between(src, dst, 1)).transfer_s(self._probe_bytes)
+        return link.scaled(min(1.0, rate * known_s / self._probe_bytes))
 
     def _between(self, src: Place, dst: Place, pairs: int) -> Link:
         scope = self.scope(src.zone, dst.zone)

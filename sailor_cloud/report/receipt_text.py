@@ -86,6 +86,8 @@ def _verdict(receipt: Receipt) -> Text:
             f"{len(receipt.left)} resources are still there: {names}; run 'sailor-cloud down {receipt.run_id}'",
             style="bold red",
         )
+    if not receipt.resources and not receipt.kept:
+        return Text("nothing was made, so there was nothing to remove", style="green")
     kept = f"; {len(receipt.kept)} kept on purpose" if receipt.kept else ""
     return Text(
         f"all {len(receipt.resources)} resources are gone, confirmed by an independent sweep{kept}", style="green"

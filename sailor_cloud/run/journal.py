@@ -29,6 +29,7 @@ class Event(StrEnum):
     PROVISIONED = "provisioned"
     DEPLOY_STARTED = "deploy_started"
     PREFLIGHT = "preflight"
+    LINKS_SLOW = "links_slow"
     CALIBRATED = "calibrated"
     GENERATION_STARTED = "generation_started"
     CHECKPOINT_SAVED = "checkpoint_saved"

@@ -9,6 +9,7 @@ from functools import cache
 
 from factories.documents import document
 from factories.plans import node, pipeline, plan, stage
+from sailor_cloud.launch.replan import Rates
 from sailor_cloud.model.document import (
     Cost,
     CostKind,
@@ -82,6 +83,12 @@ class QuickSearch:
             {(zone, name) for entry in wanted.resources for zone in entry.zones for name in entry.accelerators}
         )
         return tuple(offer(*kind, self.prices(*kind)) for kind in kinds)
+
+    def learn_links(self, rates: Rates) -> None:
+        """Take no notice: no plan of this search has a link."""
+
+    def judged(self, known: PlanDocument) -> PlanDocument:
+        return known
 
 
 def search(wanted: Job, prices: Prices = lambda zone, accelerator: PRICE[accelerator]) -> PlanDocument:

@@ -15,7 +15,7 @@ from sailor_cloud.launch.lifetime import life_s
 from sailor_cloud.launch.notify import NoNotifier
 from sailor_cloud.launch.options import LaunchOptions
 from sailor_cloud.launch.record import legs
-from sailor_cloud.launch.replan import Policy, Search
+from sailor_cloud.launch.replan import Policy, Rates, Search
 from sailor_cloud.launch.simulation.fleet import SimulatedFleet
 from sailor_cloud.launch.simulation.market import Place, Trace
 from sailor_cloud.launch.simulation.time import SimulatedClock, run_simulated
@@ -97,6 +97,13 @@ class Remembered:
 
     def offers(self, job: Job) -> tuple[Offer, ...]:
         return self.search.offers(job)
+
+    def learn_links(self, rates: Rates) -> None:
+        self.search.learn_links(rates)
+        self._known.clear()
+
+    def judged(self, document: PlanDocument) -> PlanDocument:
+        return self.search.judged(document)
 
 
 def replay(

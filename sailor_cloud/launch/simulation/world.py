@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from sailor_cloud.launch.events import AgentEvent
@@ -73,6 +73,8 @@ class World:
     training: Training | None = None
     events: dict[str, list[AgentEvent]] = field(default_factory=dict)
     slowness_of: Callable[[str], float] = lambda node: 1.0
+    # What preflights find, in bytes/s from one zone to another; pairs that are not named are not measured.
+    links: Mapping[tuple[str, str], float] = field(default_factory=dict)
     # Steps that were done and lost again, per event that ended a generation.
     lost_steps: list[tuple[int, float]] = field(default_factory=list)
     preemptions: int = 0
@@ -122,6 +124,7 @@ class World:
         )
         for name in nodes:
             self._say(name, "generation_started", generation=generation)
+        self._say(nodes[0], "preflight", generation=generation, devices=[], links=self._measured(nodes))
 
     def stop(self) -> None:
         """Save what there is and end the generation."""
@@ -143,6 +146,15 @@ class World:
             self._take_away(moment)
         self._checked_s = self.now_s
         self._train_until(self.now_s)
+
+    def _measured(self, nodes: tuple[str, ...]) -> list[dict[str, object]]:
+        zones = {name: self.nodes[name].offer.zone for name in nodes}
+        return [
+            {"src_node": src, "dst_node": dst, "bytes_per_s": self.links[zones[src], zones[dst]]}
+            for src in nodes
+            for dst in nodes
+            if (zones[src], zones[dst]) in self.links
+        ]
 
     def _joining_s(self, name: str) -> float:
         return startup_s(self.nodes[name].offer.provider) * (1.0 - BOOT_SHARE)
