@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import itertools
 from collections.abc import Collection, Iterable
@@ -18,6 +19,8 @@ from sailor_cloud.model.offer import Accelerator, Market, Offer, Provider
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from sailor_cloud.catalog.account_quotas import QuotaLimit
+
 
 class Catalog:
     """All that can be bought, held as a frame with one row per offer, in the order of offer ids."""
@@ -32,9 +35,11 @@ class Catalog:
         services: Services,
         interruptions: InterruptionTable,
         sources: Iterable[Source],
+        quotas: Iterable[QuotaLimit] = (),
     ) -> None:
         self.services = services
         self.interruptions = interruptions
+        self._quotas = tuple(quotas)
         self._offers = _in_order(offers)
         self._frame = _frame_of(self._offers)
         self._accelerators = {accelerator.name: accelerator for accelerator in accelerators}
@@ -79,6 +84,17 @@ class Catalog:
         if row < len(self._offers) and self._offers[row].id == offer_id:
             return self._offers[row]
         raise DataError(f"no offer {offer_id!r} in the catalog; run 'sailor-cloud prices list' for what there is")
+
+    def quotas(self, *, project: str | None = None) -> tuple[QuotaLimit, ...]:
+        """Return the known limits of the account; of those of Google Cloud the ones that were read for a project."""
+        wanted = project or ""
+        return tuple(limit for limit in self._quotas if limit.provider is not Provider.GCP or limit.project == wanted)
+
+    def with_quotas(self, quotas: Iterable[QuotaLimit]) -> Catalog:
+        """Return the same catalog for an account with these limits."""
+        twin = copy.copy(self)
+        twin._quotas = tuple(quotas)
+        return twin
 
     def accelerator(self, name: str) -> Accelerator:
         """Return an accelerator by name. Raises DataError that names close ones."""

@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from sailor_cloud import resources
+from sailor_cloud.catalog import account_quotas
 from sailor_cloud.catalog import snapshot as snapshots
+from sailor_cloud.catalog.account_quotas import QuotaLimit
 from sailor_cloud.catalog.catalog import Catalog
 from sailor_cloud.catalog.interruptions import BANDS, Interruptions, InterruptionTable
 from sailor_cloud.catalog.offer_file import read_offers
+from sailor_cloud.catalog.quotas import load_rules
 from sailor_cloud.catalog.regions import Region, Zone
 from sailor_cloud.catalog.services import Service, ServicePrice, Services
 from sailor_cloud.catalog.tables import (
@@ -89,6 +92,7 @@ def load(root: Path | None = None, *, pricing: Path | None = None) -> Catalog:
             _read(folders, "spot_interruptions.csv", _INTERRUPTION_COLUMNS, _interruptions)
         ),
         sources=_read(folders, "sources.csv", ("id", "citation", "licence"), _source),
+        quotas=_quotas(root, pricing),
     )
 
 
@@ -97,6 +101,16 @@ def load_services() -> Services:
     refreshed = snapshots.latest()
     folders = [*([refreshed.folder] if refreshed is not None else []), resources.data_root() / "pricing"]
     return Services(_read(folders, "services.csv", _SERVICE_COLUMNS, _service))
+
+
+def _quotas(root: Path | None, pricing: Path | None) -> tuple[QuotaLimit, ...]:
+    """Return the limits of the account: those of a pricing folder, else this user's own where no data are named."""
+    if pricing is None and root is not None:
+        return ()
+    path = account_quotas.own_file() if pricing is None else pricing / account_quotas.FILE_NAME
+    if not path.is_file():
+        return ()
+    return account_quotas.limits(account_quotas.read(path), load_rules(root))
 
 
 def _existing(folder: Path) -> Path:

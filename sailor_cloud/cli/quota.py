@@ -23,25 +23,41 @@ if TYPE_CHECKING:
 @click.option("--provider", type=click.Choice(["gcp", "aws"]), help="Without a job: whose quotas.")
 @click.option("--region", "regions", multiple=True, metavar="REGION", help="Without a job: of which regions.")
 @click.option("--project", metavar="ID", help="Google Cloud project; default: the job's, then GOOGLE_CLOUD_PROJECT.")
+@click.option("--forget", is_flag=True, help="Delete the limits that were read before; plans then keep to none.")
 @json_option
 def quota(
-    job_file: Path | None, provider: str | None, regions: tuple[str, ...], project: str | None, as_json: bool
+    job_file: Path | None,
+    provider: str | None,
+    regions: tuple[str, ...],
+    project: str | None,
+    forget: bool,
+    as_json: bool,
 ) -> None:
     """Show the quotas that JOB's resources fall under, what the account has of them, and the most the job may use.
 
     Without a job, shows every accelerator quota of a provider's regions. A quota is no reservation: a zone may still
-    be out of stock.
+    be out of stock. What was read is kept on this machine, and plans keep to it until it is read again or --forget
+    deletes it.
 
     \b
     sailor-cloud quota job.yaml
     sailor-cloud quota --provider aws --region us-east-1
     """
+    from sailor_cloud.catalog import account_quotas
     from sailor_cloud.catalog.quota_limits import read_quotas
     from sailor_cloud.cli.price_tables import as_json as to_json
+    from sailor_cloud.clock import SystemClock
     from sailor_cloud.report.console import result_console
 
+    if forget:
+        account_quotas.own_file().unlink(missing_ok=True)
+        click.echo("plans keep to no quota of the account", err=True)
+        return
     wanted, own_project = _wanted(job_file, provider, regions)
     found = read_quotas(wanted, project=project or own_project)
+    if any(row.limit is not None for row in found.rows):
+        kept = account_quotas.keep(found.rows, project=project or own_project or "", read_on=SystemClock().now().date())
+        click.echo(f"kept in {kept}; plans keep to these limits", err=True)
     if as_json:
         rows = [asdict(row.need) | {"limit": row.limit, "used": row.used, "enough": row.enough} for row in found.rows]
         click.echo(to_json({"quotas": rows, "missing": found.missing}))

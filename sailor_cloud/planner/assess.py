@@ -13,6 +13,7 @@ from sailor_cloud.planner.draft import Draft, DraftPipeline, nodes_of, seats_of
 from sailor_cloud.planner.goals import Target
 from sailor_cloud.planner.layouts import Slot, card_flows
 from sailor_cloud.planner.pipelines import stage_recompute
+from sailor_cloud.planner.quotas import within_quotas
 from sailor_cloud.planner.space import Seat, Space
 from sailor_cloud.planner.sync import SyncTable
 from sailor_cloud.simulator import busy_s, fill_s, in_flight
@@ -52,12 +53,14 @@ class Assessor:
         self.sync = SyncTable(self.space)
 
     def draft(self, shapes: Sequence[Shape], *, even: bool = False) -> Draft | None:
-        """Return the draft of pipelines, or None if one doesn't fit or the batch can't be made up exactly.
+        """Return the draft of pipelines; None if one doesn't fit, the batch can't be made up or a quota is broken.
 
         `even`: microbatch counts differ by at most one; for pipelines of one microbatch size.
         """
         ordered = sorted(shapes, key=lambda shape: (shape.slots, shape.cut, shape.microbatch_size))
         layout = tuple(shape.slots for shape in ordered)
+        if not within_quotas(self.space, nodes_of(layout)):
+            return None
         paces = [
             self._pace(shape, flows, len(ordered)) for shape, flows in zip(ordered, card_flows(layout), strict=True)
         ]

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sailor_cloud.catalog import Catalog
+from sailor_cloud.catalog.account_quotas import QuotaLimit
 from sailor_cloud.model.document import Rejected
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.offer import Accelerator, Market, Offer, Precision, Provider
+from sailor_cloud.planner.quotas import binding, most_nodes, too_small, within
 
 # Oldest architecture in the CUDA 12.6 builds of torch (sm_50, sm_60, sm_70, ...), the oldest builds still made;
 # source: architecture lists of the conda packages pytorch-2.7.0 cuda12.6, 2025-04.
@@ -40,15 +42,24 @@ class Pool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """What may be bought, in the order of offer ids within each entry of the job."""
+    """What may be bought, in the order of offer ids within each entry of the job.
+
+    `quotas` are the account's limits that the pools together could break; see `planner.quotas`.
+    """
 
     pools: tuple[Pool, ...]
     rows: tuple[Row, ...]
     rejected: tuple[Rejected, ...]
+    quotas: tuple[QuotaLimit, ...] = ()
 
 
-def collect(job: Job, catalog: Catalog) -> Candidates:
-    """Return the pools that a job allows and what its resources name but can't use."""
+def collect(job: Job, catalog: Catalog, *, quotas: tuple[QuotaLimit, ...] | None = None) -> Candidates:
+    """Return the pools that a job allows and what its resources name but can't use.
+
+    quotas: instead of those that the catalog knows of the account.
+    """
+    project = job.cloud.gcp.project if job.cloud.gcp is not None else None
+    known = catalog.quotas(project=project) if quotas is None else quotas
     rows: list[Row] = []
     pools: list[Pool] = []
     rejected: list[Rejected] = []
@@ -69,17 +80,35 @@ def collect(job: Job, catalog: Catalog) -> Candidates:
                     instance_types=resource.instance_types,
                 )
                 rejected += _missing_markets(found, resource.markets, name, zone)
-                rows.append(Row(entry=index, zone=zone, accelerator=name, devices=limit))
+                rows.append(Row(entry=index, zone=zone, accelerator=name, devices=within(limit, found, known)))
                 for offer in found:
-                    if offer.accelerator_count > limit:
-                        why = f"carries {offer.accelerator_count} devices, the job allows {limit} in {zone}"
-                        rejected.append(Rejected(what=offer.id, why=why))
+                    excess = _too_large(offer, limit, known)
+                    if excess is not None:
+                        rejected.append(excess)
                         continue
-                    most = limit // offer.accelerator_count
+                    most = most_nodes(offer, limit, known)
                     if job.constraints.max_nodes is not None:
                         most = min(most, job.constraints.max_nodes)
                     pools.append(Pool(offer=offer, accelerator=accelerator, row=len(rows) - 1, max_nodes=most))
-    return Candidates(pools=tuple(pools), rows=tuple(rows), rejected=tuple(dict.fromkeys(rejected)))
+    return Candidates(
+        pools=tuple(pools),
+        rows=tuple(rows),
+        rejected=tuple(dict.fromkeys(rejected)),
+        quotas=binding(known, pools, rows),
+    )
+
+
+def _too_large(offer: Offer, limit: int, quotas: tuple[QuotaLimit, ...]) -> Rejected | None:
+    """Return why not even one node of an offer may be bought, or None if it may."""
+    if offer.accelerator_count > limit:
+        why = f"carries {offer.accelerator_count} devices, the job allows {limit} in {offer.zone}"
+        return Rejected(what=offer.id, why=why)
+    for quota in quotas:
+        text = too_small(quota, offer)
+        if text is not None:
+            what = f"{offer.instance_type} ({offer.accelerator}, {offer.market.value}) in {offer.region}"
+            return Rejected(what=what, why=text)
+    return None
 
 
 def unusable(accelerator: Accelerator, provider: Provider, precision: Precision) -> str | None:

@@ -68,7 +68,8 @@ def nodes_of(pipelines: tuple[tuple[Slot, ...], ...]) -> Counter[int]:
 
 def in_space(draft: Draft, part: Space, space: Space) -> Draft:
     """Return a draft of a part of a space with the pools' numbers in the whole space."""
-    numbers = [space.pools.index(pool) for pool in part.pools]
+    places = {(pool.offer.id, pool.row): number for number, pool in enumerate(space.pools)}
+    numbers = [places[pool.offer.id, pool.row] for pool in part.pools]
     return replace(
         draft,
         zero_stage=part.zero_stage,

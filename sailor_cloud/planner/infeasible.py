@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from sailor_cloud.model.document import Infeasibility
-from sailor_cloud.planner.candidates import Candidates, Pool
+from sailor_cloud.planner.candidates import Pool
 from sailor_cloud.planner.goals import Figure, Limit, Target
 from sailor_cloud.planner.shortage import NO_PLAN, shortage
 from sailor_cloud.planner.space import Space
@@ -129,7 +129,7 @@ def _any_number_of_nodes(space: Space) -> Space:
     )
     return Space(
         scenario=replace(space.scenario, job=job.model_copy(update={"constraints": constraints})),
-        candidates=Candidates(pools=pools, rows=rows, rejected=space.candidates.rejected),
+        candidates=replace(space.candidates, pools=pools),
         tp_degrees=space.tp_degrees,
         rates=space.rates,
         zero_stage=space.zero_stage,

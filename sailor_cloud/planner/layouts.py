@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from sailor_cloud.planner.candidates import Candidates
+from sailor_cloud.planner.quotas import keeps_quotas
 from sailor_cloud.simulator import cut_flows
 
 
@@ -108,6 +110,15 @@ def _next_slots(walk: _Walk) -> list[Slot]:
     if sum(walk.opened) < walk.max_nodes:
         for number, pool in enumerate(walk.candidates.pools):
             room = walk.candidates.rows[pool.row].devices - walk.row_devices[pool.row]
-            if walk.opened[number] < pool.max_nodes and pool.devices <= room:
+            if walk.opened[number] < pool.max_nodes and pool.devices <= room and _quotas_allow(walk, number):
                 slots += [Slot(number, walk.opened[number], tp) for tp in walk.tp_degrees[number] if tp <= pool.devices]
     return slots
+
+
+def _quotas_allow(walk: _Walk, pool: int) -> bool:
+    """Return whether the account's quotas leave room for one more node of a pool."""
+    if not walk.candidates.quotas:
+        return True
+    nodes = Counter(dict(enumerate(walk.opened)))
+    nodes[pool] += 1
+    return keeps_quotas(walk.candidates, nodes)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from sailor_cloud.planner.columns import Column
 from sailor_cloud.planner.programme import integer, linear
+from sailor_cloud.planner.quotas import quota_arrays
 from sailor_cloud.planner.space import Space
 
 Floats = NDArray[np.float64]
@@ -34,6 +35,7 @@ class Master:
     """Columns under limits on the devices of each row, pipelines and nodes.
 
     device_rates: USD per hour of one device, per row. node_share: nodes that one device takes at least, per row.
+    quota_units: the least that one device of each row takes of each quota, shape [quotas, rows]; quota_left: [quotas].
     """
 
     batch: int
@@ -41,6 +43,8 @@ class Master:
     device_rates: Floats
     node_share: Floats
     max_nodes: float | None
+    quota_units: Floats
+    quota_left: Floats
 
     @classmethod
     def of(cls, space: Space, *, counts_nodes: bool) -> Master:
@@ -51,12 +55,15 @@ class Master:
         share = np.array([1.0 / max((space.pools[i].devices for i in row), default=1) for row in by_row])
         limits = np.array([row.devices for row in space.candidates.rows], dtype=np.float64)
         most = space.scenario.job.constraints.max_nodes
+        quotas = quota_arrays(space.candidates)
         return cls(
             batch=space.batch,
             devices=np.where([bool(row) for row in by_row], limits, 0.0),
             device_rates=share if counts_nodes else np.array(rates),
             node_share=share,
             max_nodes=None if most is None else float(most),
+            quota_units=quotas.row_units,
+            quota_left=quotas.left,
         )
 
     def relaxed(self, columns: Sequence[Column], seconds: float, pipelines: int) -> Mix | None:
@@ -139,4 +146,6 @@ class Master:
         if self.max_nodes is not None:
             rows.append((self.node_share @ used)[None])
             limits.append(self.max_nodes)
+        rows.append(self.quota_units @ used)
+        limits += [float(left) for left in self.quota_left]
         return np.vstack(rows), np.array(limits)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from sailor_cloud.planner.apportioning import apportioned
 from sailor_cloud.planner.bounds import device_seconds
 from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.variants import MOST_ROWS, part_of
 
 
 def narrowed(space: Space) -> tuple[Space, ...]:
+    """Return the space, or parts of it with few rows and with the account's quotas shared out."""
+    return tuple(share for part in _few_rows(space) for share in apportioned(part))
+
+
+def _few_rows(space: Space) -> tuple[Space, ...]:
     """Return the space, or where it has many rows parts with few of them: the fastest and the cheapest zones.
 
     A zone's speed is that of all its devices at work all the time; its price that of a sample at the lowest rate.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -174,7 +174,7 @@ def build(scenario: Scenario, candidates: Candidates) -> tuple[Space, tuple[Reje
         degrees.append(tps)
     space = Space(
         scenario=scenario,
-        candidates=Candidates(pools=tuple(kept), rows=candidates.rows, rejected=candidates.rejected),
+        candidates=replace(candidates, pools=tuple(kept)),
         tp_degrees=tuple(degrees),
         rates=tuple(rates),
     )

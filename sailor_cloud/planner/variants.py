@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from enum import StrEnum
 from itertools import product
 
-from sailor_cloud.planner.candidates import Candidates, Pool
+from sailor_cloud.planner.candidates import Pool
 from sailor_cloud.planner.space import Space
 
 # Below the first, nodes need the CUDA 12.6 build of torch; that build has no kernels for the second and newer
@@ -75,11 +76,7 @@ def part_of(
     ]
     return Space(
         scenario=space.scenario,
-        candidates=Candidates(
-            pools=tuple(space.pools[index] for index in kept),
-            rows=space.candidates.rows,
-            rejected=space.candidates.rejected,
-        ),
+        candidates=replace(space.candidates, pools=tuple(space.pools[index] for index in kept)),
         tp_degrees=tuple(space.tp_degrees[index] for index in kept),
         rates=tuple(space.rates[index] for index in kept),
         zero_stage=space.zero_stage if zero_stage is None else zero_stage,

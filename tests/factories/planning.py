@@ -11,9 +11,12 @@ import yaml
 
 from sailor_cloud import catalog, network, planner, workload
 from sailor_cloud.catalog import Catalog
+from sailor_cloud.catalog.account_quotas import QuotaLimit
+from sailor_cloud.catalog.quotas import Counted
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Job
+from sailor_cloud.model.offer import Market, Provider
 from sailor_cloud.network import Network
 from sailor_cloud.planner.candidates import collect
 from sailor_cloud.planner.space import Space, build
@@ -41,15 +44,41 @@ def example(name: str, **changes: Any) -> Job:
     return Job.model_validate(raw)
 
 
-def plan(job: Job, *restrictions: planner.Restriction) -> PlanDocument:
+def quota(
+    name: str,
+    limit: float,
+    covers: dict[str, Market | None],
+    *,
+    provider: Provider = Provider.LOCAL,
+    region: str = "",
+    counts: Counted = Counted.DEVICES,
+    used: float = 0.0,
+) -> QuotaLimit:
+    """A limit of the account of the example jobs on accelerators, each in one market or in both."""
+    return QuotaLimit(
+        provider=provider,
+        project="my-project" if provider is Provider.GCP else "",
+        region=region,
+        quota=name,
+        counts=counts,
+        covers=frozenset(covers.items()),
+        limit=limit,
+        used=used,
+        read_on=AS_OF.date(),
+    )
+
+
+def plan(job: Job, *restrictions: planner.Restriction, quotas: tuple[QuotaLimit, ...] = ()) -> PlanDocument:
     prices, links, times = data()
+    prices = prices.with_quotas(quotas)
     return planner.search(
         job, catalog=prices, network=links, profiles=times, clock=FixedClock(AS_OF), restrictions=restrictions
     )
 
 
-def make_space(job: Job) -> Space:
+def make_space(job: Job, quotas: tuple[QuotaLimit, ...] = ()) -> Space:
     prices, links, times = data()
+    prices = prices.with_quotas(quotas)
     candidates = collect(job, prices)
     scenario = Scenario(
         job=job,

@@ -1,0 +1,165 @@
+"""The limits of an account as they were last read: kept in a file of this user, for plans that need no credentials."""
+
+from __future__ import annotations
+
+import csv
+import os
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+from sailor_cloud import resources
+from sailor_cloud.catalog.quotas import Counted, QuotaRule, QuotaStatus
+from sailor_cloud.catalog.tables import optional, read_frame, records
+from sailor_cloud.errors import DataError
+from sailor_cloud.model.offer import Market, Offer, Provider
+
+FILE_NAME = "account_quotas.csv"
+_COLUMNS = ("provider", "project", "region", "quota", "limit", "used", "read_on")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldQuota:
+    """A quota as an account has it; `project` is of Google Cloud, empty for the one that the credentials name.
+
+    `region` is empty for a quota of the whole project; `used` is None where the provider doesn't tell.
+    """
+
+    provider: Provider
+    project: str
+    region: str
+    quota: str
+    limit: float
+    used: float | None
+    read_on: date
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaLimit:
+    """A limit on what a plan may buy; `covers` are accelerators and markets, None standing for both markets."""
+
+    provider: Provider
+    project: str
+    region: str
+    quota: str
+    counts: Counted
+    covers: frozenset[tuple[str, Market | None]]
+    limit: float
+    used: float
+    read_on: date
+
+    @property
+    def left(self) -> float:
+        return max(0.0, self.limit - self.used)
+
+    @property
+    def place(self) -> str:
+        return self.region or "all regions"
+
+    def units(self, offer: Offer) -> float:
+        """Return how much of the quota one node of an offer takes, 0 where it doesn't fall under it."""
+        if offer.provider is not self.provider or self.region not in ("", offer.region):
+            return 0.0
+        if not {(offer.accelerator, offer.market), (offer.accelerator, None)} & self.covers:
+            return 0.0
+        return float(offer.vcpus if self.counts is Counted.VCPUS else offer.accelerator_count)
+
+
+def own_file() -> Path:
+    """Return where the limits of this user's accounts are kept."""
+    return resources.home() / FILE_NAME
+
+
+def read(path: Path) -> tuple[HeldQuota, ...]:
+    """Return the quotas of a file. Raises DataError that says how to do without it."""
+    try:
+        return tuple(records(path, read_frame(path, _COLUMNS), _COLUMNS, _held))
+    except DataError as error:
+        raise DataError(f"{error}; delete {path} to plan without the account's quotas") from error
+
+
+def keep(statuses: Iterable[QuotaStatus], *, project: str, read_on: date) -> Path:
+    """Keep the limits that were read beside those that are kept already, and return the file. Raises DataError."""
+    path = own_file()
+    known = {_key(row): row for row in (read(path) if path.is_file() else ())}
+    for status in statuses:
+        need = status.need
+        if status.limit is not None:
+            row = HeldQuota(
+                provider=need.provider,
+                project=project if need.provider is Provider.GCP else "",
+                region=need.region,
+                quota=need.quota,
+                limit=status.limit,
+                used=status.used,
+                read_on=read_on,
+            )
+            known[_key(row)] = row
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _replace(path, [known[key] for key in sorted(known)])
+    except OSError as error:
+        raise DataError(f"can't keep the account's quotas in {path}: {error}") from error
+    return path
+
+
+def limits(held: Iterable[HeldQuota], rules: Iterable[QuotaRule]) -> tuple[QuotaLimit, ...]:
+    """Return what the quotas of an account limit, by the rules of what is bought under which."""
+    by_name: dict[tuple[Provider, str], list[QuotaRule]] = {}
+    for rule in rules:
+        by_name.setdefault((rule.provider, rule.quota), []).append(rule)
+    return tuple(
+        QuotaLimit(
+            provider=row.provider,
+            project=row.project,
+            region=row.region,
+            quota=row.quota,
+            counts=found[0].counts,
+            covers=frozenset((rule.accelerator, rule.market) for rule in found),
+            limit=row.limit,
+            used=row.used or 0.0,
+            read_on=row.read_on,
+        )
+        for row in sorted(held, key=_key)
+        if (found := by_name.get((row.provider, row.quota)))
+    )
+
+
+def _key(row: HeldQuota) -> tuple[str, str, str, str]:
+    return (row.provider.value, row.project, row.region, row.quota)
+
+
+def _replace(path: Path, rows: Iterable[HeldQuota]) -> None:
+    """Write a file that is seen whole or not at all."""
+    handle, name = tempfile.mkstemp(prefix=f".{FILE_NAME}-", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(_COLUMNS)
+            for row in rows:
+                used = "" if row.used is None else f"{row.used:g}"
+                limit, day = f"{row.limit:g}", row.read_on.isoformat()
+                writer.writerow((row.provider.value, row.project, row.region, row.quota, limit, used, day))
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _held(provider: str, project: str, region: str, quota: str, limit: str, used: str, read_on: str) -> HeldQuota:
+    found = HeldQuota(
+        provider=Provider(provider),
+        project=project,
+        region=region,
+        quota=quota,
+        limit=float(limit),
+        used=optional(used),
+        read_on=date.fromisoformat(read_on),
+    )
+    if not (0.0 <= found.limit < float("inf")) or not (0.0 <= (found.used or 0.0) < float("inf")):
+        raise ValueError(f"quota {quota} has limit {limit!r} and use {used!r}; both must be 0 or more")
+    return found

@@ -1,0 +1,112 @@
+"""The account's limits as they were last read, kept for plans."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from factories.cloud_prices import google_world
+from sailor_cloud.catalog import account_quotas, load
+from sailor_cloud.catalog.account_quotas import HeldQuota, limits
+from sailor_cloud.catalog.quotas import Counted, QuotaNeed, QuotaStatus, load_rules
+from sailor_cloud.cli.quota import quota
+from sailor_cloud.errors import DataError
+from sailor_cloud.model.offer import Market, Provider
+from sailor_cloud.testing.google_prices import FakeGoogle
+
+HEADER = "provider,project,region,quota,limit,used,read_on\n"
+
+
+def status(name: str, limit: float | None, used: float | None, provider: Provider = Provider.GCP) -> QuotaStatus:
+    need = QuotaNeed(
+        provider=provider,
+        region="us-central1",
+        quota=name,
+        counts=Counted.DEVICES,
+        market=None,
+        accelerators=("A100-40",),
+        needed=0.0,
+    )
+    return QuotaStatus(need=need, limit=limit, used=used)
+
+
+def test_what_was_read_is_kept_and_a_later_reading_replaces_it(own_home: Path) -> None:
+    account_quotas.keep([status("A", 8, 1), status("B", None, None)], project="p", read_on=date(2026, 11, 1))
+    path = account_quotas.keep([status("A", 16, None), status("C", 0, 0)], project="p", read_on=date(2026, 11, 2))
+    assert path == own_home / "account_quotas.csv"
+    assert [(row.quota, row.limit, row.used, row.read_on.day) for row in account_quotas.read(path)] == [
+        ("A", 16.0, None, 2),
+        ("C", 0.0, 0.0, 2),
+    ]
+
+
+def test_a_limit_counts_what_a_node_takes_of_it() -> None:
+    held = HeldQuota(
+        provider=Provider.GCP,
+        project="",
+        region="us-central1",
+        quota="PREEMPTIBLE_NVIDIA_A100_GPUS",
+        limit=16.0,
+        used=20.0,
+        read_on=date(2026, 11, 1),
+    )
+    (limit,) = limits([held], load_rules())
+    offers = load().offers(provider=Provider.GCP, accelerators=("A100-40",), zones=("us-central1-a", "europe-west4-a"))
+    units = {(offer.region, offer.market, limit.units(offer)) for offer in offers if offer.accelerator_count == 8}
+    assert ("us-central1", Market.SPOT, 8.0) in units
+    assert ("us-central1", Market.ON_DEMAND, 0.0) in units
+    assert all(taken == 0.0 for region, _, taken in units if region != "us-central1")
+    assert limit.left == 0.0
+
+
+def test_plans_of_a_project_see_its_limits_alone(own_home: Path) -> None:
+    name = "NVIDIA_A100_GPUS"
+    account_quotas.keep([status(name, 8, 0)], project="mine", read_on=date(2026, 11, 1))
+    account_quotas.keep([status(name, 4, 0)], project="", read_on=date(2026, 11, 1))
+    catalog = load()
+    assert [limit.limit for limit in catalog.quotas(project="mine")] == [8.0]
+    assert [limit.limit for limit in catalog.quotas()] == [4.0]
+    assert catalog.quotas(project="other") == ()
+
+
+def test_a_pricing_folder_brings_its_own_limits(own_home: Path, tmp_path: Path) -> None:
+    account_quotas.keep([status("NVIDIA_A100_GPUS", 8, 0)], project="", read_on=date(2026, 11, 1))
+    assert load(pricing=tmp_path).quotas() == ()
+    row = "aws,,us-east-1,L-417A185B,96,,2026-11-01\n"
+    (tmp_path / "account_quotas.csv").write_text(HEADER + row, encoding="utf-8")
+    (limit,) = load(pricing=tmp_path).quotas()
+    assert (limit.provider, limit.limit, limit.counts) == (Provider.AWS, 96.0, Counted.VCPUS)
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ("gcp,,us-central1,NVIDIA_A100_GPUS,-1,,2026-11-01", "limit '-1'"),
+        ("gcp,,us-central1,NVIDIA_A100_GPUS,many,,2026-11-01", "many"),
+        ("gcp,,us-central1,NVIDIA_A100_GPUS,8,,yesterday", "yesterday"),
+    ],
+)
+def test_a_damaged_file_is_named_with_the_way_out(own_home: Path, row: str, told: str) -> None:
+    own_home.mkdir(parents=True, exist_ok=True)
+    (own_home / "account_quotas.csv").write_text(HEADER + row + "\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"line 2.*delete .*account_quotas\.csv to plan without") as failure:
+        load()
+    assert told in str(failure.value)
+
+
+def test_the_command_keeps_what_it_read_and_forgets_it_again(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = google_world()
+    world.region_quotas["us-central1"] = [{"metric": "NVIDIA_A100_GPUS", "limit": 16.0, "usage": 4.0}]
+    with FakeGoogle(world) as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        read = CliRunner().invoke(quota, ["--provider", "gcp", "--region", "us-central1"])
+    assert read.exit_code == 0, read.output
+    assert "plans keep to these limits" in read.stderr
+    (limit,) = load().quotas()
+    assert (limit.quota, limit.left) == ("NVIDIA_A100_GPUS", 12.0)
+    assert CliRunner().invoke(quota, ["--forget"]).exit_code == 0
+    assert load().quotas() == ()
