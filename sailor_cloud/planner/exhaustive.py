@@ -66,7 +66,8 @@ def exhaust(space: Space, target: Target, layouts: tuple[Layout, ...], *, keep: 
     others: list[Draft] = []
     plans = 0
     for walked in _walked(space, layouts):
-        drafts, ends = _best_of_layout(space, target, walked, keep)
+        worst = best[-1].figures[target.goal] if len(best) == keep else np.inf
+        drafts, ends = _best_of_layout(space, target, walked, keep, worst)
         plans += walked.plans
         others += ends
         best = sorted([*best, *drafts], key=Draft.order)[:keep]
@@ -146,13 +147,16 @@ def _walk(space: Space, layout: Layout, parts: tuple[PipelineTable, ...], sync: 
     return _Walked(layout, parts, chosen, schedule + (seconds + update)[:, None], egress + usd[:, None], plans)
 
 
-def _best_of_layout(space: Space, target: Target, walked: _Walked, keep: int) -> tuple[list[Draft], list[Draft]]:
-    """Return the best drafts on one layout, and its fastest and its cheapest."""
+def _best_of_layout(
+    space: Space, target: Target, walked: _Walked, keep: int, worst: float
+) -> tuple[list[Draft], list[Draft]]:
+    """Return the best drafts on one layout that are no worse than a value, and its fastest and its cheapest."""
     if not walked.seconds.size:
         return [], []
     layout, chosen = walked.layout, walked.chosen
     figures = Bill.of(space, nodes_of(layout)).figures(walked.seconds, walked.egress_usd)
     value = target.value(figures)
+    value[value > worst * (1.0 + TIE)] = np.inf
     splits = batch_splits(space.batch, len(layout))
 
     def built(flat: int) -> Draft:

@@ -113,8 +113,8 @@ def _add_microbatch_size(
     stages = len(seats)
     most = space.batch // size
     fitted = False
-    for cap in range(1, min(stages, most) + 1):
-        compute = _compute_s(space, seats, cuts, size, cap, replicas)
+    for first, last, tables in _groups(space, seats, size, min(stages, most), replicas):
+        compute = np.stack([table[cuts[:, s], cuts[:, s + 1]] for s, table in enumerate(tables)], axis=1)
         fits = np.isfinite(compute).all(axis=1)
         if not fits.any():
             break
@@ -122,7 +122,7 @@ def _add_microbatch_size(
         rows = np.flatnonzero(fits)
         bottleneck = busy_s(compute[rows], boundary[rows], execution=space.scenario.execution).max(axis=1)
         fill = fill_s(compute[rows], boundary[rows])
-        counts = np.arange(cap, most + 1 if cap == stages else cap + 1)
+        counts = np.arange(first, (most if last == stages else last) + 1)
         at = np.ix_(rows, counts * size)
         taken = (counts - 1) * bottleneck[:, None] + fill[:, None]
         better = taken < seconds[at]
@@ -131,10 +131,21 @@ def _add_microbatch_size(
     return fitted
 
 
-def _compute_s(space: Space, seats: tuple[Seat, ...], cuts: Ints, size: int, count: int, replicas: int) -> Floats:
-    """Return compute seconds, shape [cuts, stages], infinite where a stage fits neither way."""
-    columns = []
-    for s, seat in enumerate(seats):
-        known = space.stages_s(seat, size, in_flight=in_flight(len(seats), s, count), replicas=replicas)
-        columns.append(known[cuts[:, s], cuts[:, s + 1]])
-    return np.stack(columns, axis=1)
+def _groups(
+    space: Space, seats: tuple[Seat, ...], size: int, most: int, replicas: int
+) -> list[tuple[int, int, tuple[Floats, ...]]]:
+    """Return from which to which number of microbatches the stages' times are the same, and those of each stage.
+
+    They differ only where memory decides on recomputation: stages hold more microbatches at once, up to one per stage.
+    """
+    found: list[tuple[int, int, tuple[Floats, ...]]] = []
+    for count in range(1, most + 1):
+        tables = tuple(
+            space.stages_s(seat, size, in_flight=in_flight(len(seats), s, count), replicas=replicas)
+            for s, seat in enumerate(seats)
+        )
+        if found and all(here is there for here, there in zip(tables, found[-1][2], strict=True)):
+            found[-1] = (found[-1][0], count, tables)
+        else:
+            found.append((count, count, tables))
+    return found

@@ -65,6 +65,19 @@ class Space:
     def pools(self) -> tuple[Pool, ...]:
         return self.candidates.pools
 
+    def part(self, kept: list[int], *, zero_stage: int) -> Space:
+        """Return the space over some of the pools; what is known of stages by accelerator is known there, too."""
+        alike = zero_stage == self.zero_stage
+        return Space(
+            scenario=self.scenario,
+            candidates=replace(self.candidates, pools=tuple(self.pools[index] for index in kept)),
+            tp_degrees=tuple(self.tp_degrees[index] for index in kept),
+            rates=tuple(self.rates[index] for index in kept),
+            zero_stage=zero_stage,
+            _tables=self._tables if alike else {},
+            _stages=self._stages if alike else {},
+        )
+
     def table(self, pool: int, tp: int, microbatch_size: int, *, recompute: bool) -> StageTable:
         """Return the stage table of a pool's accelerator."""
         accelerator = self.pools[pool].accelerator.name
@@ -83,7 +96,8 @@ class Space:
     def stages_s(self, seat: Seat, microbatch_size: int, *, in_flight: int, replicas: int) -> Floats:
         """Return the compute seconds of every stage [first, end), shape [layers + 1, layers + 1].
 
-        Infinite where a stage fits in memory neither with its activations kept nor with them computed again.
+        Infinite where a stage fits in memory neither with its activations kept nor with them computed again. The same
+        array stands for all numbers of microbatches in flight among which memory makes no difference.
         """
         key = (self.pools[seat.pool].accelerator.name, seat.tp, microbatch_size, in_flight, replicas)
         if key not in self._stages:
@@ -95,7 +109,8 @@ class Space:
                 seconds = np.where(used <= table.limit_bytes, table.compute_s(first, end), seconds)
             found = np.full((self.layers + 1, self.layers + 1), np.inf)
             found[first, end] = seconds
-            self._stages[key] = found
+            before = self._stages.get((*key[:3], in_flight - 1, replicas))
+            self._stages[key] = before if before is not None and np.array_equal(before, found) else found
         return self._stages[key]
 
     def link(self, src: int, dst: int, *, same_node: bool, pairs: int, flows: int = 1) -> Link:
