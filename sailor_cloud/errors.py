@@ -85,9 +85,3 @@ class CredentialsError(ProvisionError):
 
 class LaunchError(SailorError):
     """A node or a rank could not be reached, started or kept running."""
-
-
-class BudgetExceeded(SailorError):  # noqa: N818 - the name is part of the public interface in docs/design.md
-    """The run was stopped by its budget or deadline after a clean teardown."""
-
-    exit_code = 4

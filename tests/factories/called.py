@@ -1,0 +1,90 @@
+"""Runs the command line inside the test's own process: what `sailor` does without the price of a process.
+
+Searches of a job that was planned before in this process are not made again. Tests of pipes, signals, encodings and
+start-up time need `sailor`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from sailor_cloud import api
+from sailor_cloud.cli.main import main
+from sailor_cloud.clock import Clock, SystemClock
+from sailor_cloud.errors import SailorError
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job import Job
+
+_search = api.plan
+_planned: dict[tuple[object, ...], PlanDocument] = {}
+
+
+class Answer(subprocess.CompletedProcess[str]):
+    """What a command printed and its exit code; `error` is the expected error that it ended with."""
+
+    error: SailorError | None = None
+
+
+def called(
+    *arguments: str,
+    home: Path | None = None,
+    cwd: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    answers: str = "",
+) -> Answer:
+    """Run sailor-cloud with a clean environment; `answers` is what stdin holds."""
+    clean = {"PATH": "/usr/bin:/bin", "SAILOR_CLOUD_HOME": str(home or "/nonexistent"), **(environment or {})}
+    out, err = _stream(), _stream()
+    with _as_a_process(clean, cwd, ["sailor-cloud", *arguments]), contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.redirect_stdout(out))
+        stack.enter_context(contextlib.redirect_stderr(err))
+        stack.enter_context(mock.patch.object(sys, "stdin", io.StringIO(answers)))
+        stack.enter_context(mock.patch.object(api, "plan", _remembered))
+        try:
+            main()
+        except SystemExit as end:
+            code, reason = end.code, end.__context__
+    answer = Answer(["sailor-cloud", *arguments], int(code or 0), _text(out), _text(err))
+    answer.error = reason if isinstance(reason, SailorError) else None
+    return answer
+
+
+@contextlib.contextmanager
+def _as_a_process(environment: dict[str, str], cwd: Path | None, arguments: list[str]) -> Iterator[None]:
+    umask = os.umask(0o022)
+    try:
+        with (
+            mock.patch.dict(os.environ, environment, clear=True),
+            mock.patch.object(sys, "argv", arguments),
+            contextlib.chdir(cwd or Path.cwd()),
+        ):
+            yield
+    finally:
+        os.umask(umask)
+
+
+def _remembered(job: Job, *, clock: Clock | None = None, **wishes: Any) -> PlanDocument:
+    """Plan as `api.plan` does, or hand out the plan of the same call before."""
+    day = None if clock is None or isinstance(clock, SystemClock) else clock.now()
+    given = sorted((name, str(value)) for name, value in wishes.items())
+    key = (job.model_dump_json(), day, os.environ["SAILOR_CLOUD_HOME"], *given)
+    if key not in _planned:
+        _planned[key] = _search(job, clock=clock, **wishes)
+    return _planned[key]
+
+
+def _stream() -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+
+
+def _text(stream: io.TextIOWrapper) -> str:
+    assert isinstance(stream.buffer, io.BytesIO)
+    return stream.buffer.getvalue().decode("utf-8")
