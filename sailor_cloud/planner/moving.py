@@ -1,0 +1,51 @@
+"""What it takes to bring the state of a run to the nodes of a plan: bytes, time and money."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from sailor_cloud.model.plan import Plan
+from sailor_cloud.network import Place
+from sailor_cloud.simulator import Scenario, egress_usd_per_byte, stage_table
+from sailor_cloud.simulator.checkpoints import CHECKPOINT_BYTES_PER_PARAMETER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moving:
+    """State that nodes read before they train: of all of them, until the last one has it, and what traffic costs."""
+
+    nbytes: float
+    seconds: float
+    usd: float
+
+
+def moving(plan: Plan, scenario: Scenario, *, store_zone: str | None) -> Moving:
+    """Return what it takes until every node of a plan has read its stages' state from the newest checkpoint.
+
+    Every node reads, those that are kept as well: a new generation begins with new processes. `store_zone` is a zone of
+    the region of the bucket; with None the checkpoint lies in a folder on the spot, which takes no network. A read from
+    a bucket is taken to be as fast as a transfer from a node of the same type in that zone; nobody has measured it.
+    """
+    held: dict[str, float] = defaultdict(float)
+    offers = {node.id: scenario.offer(node.offer) for node in plan.nodes}
+    for pipeline in plan.pipelines:
+        for stage in pipeline.stages:
+            table = stage_table(scenario, offers[stage.node].accelerator, tp=1, microbatch_size=1)
+            parameters = float(table.parameters(stage.first_layer, stage.end_layer))
+            held[stage.node] += parameters * CHECKPOINT_BYTES_PER_PARAMETER
+    total = sum(held.values())
+    if store_zone is None:
+        return Moving(nbytes=total, seconds=0.0, usd=0.0)
+    seconds = usd = 0.0
+    region = scenario.catalog.region_of(store_zone)
+    for node, nbytes in sorted(held.items()):
+        offer = offers[node]
+        kind = {"accelerator": offer.accelerator, "instance_type": offer.instance_type}
+        link = scenario.network.link(
+            Place(zone=store_zone, node="store", **kind), Place(zone=offer.zone, node=node, **kind), pairs=1
+        )
+        seconds = max(seconds, float(link.transfer_s(nbytes)))
+        if offer.region != region:
+            usd += nbytes * egress_usd_per_byte(store_zone, offer.zone, scenario)
+    return Moving(nbytes=total, seconds=seconds, usd=usd)
