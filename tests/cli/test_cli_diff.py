@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from factories.commands import sailor
+from factories.called import called
 from factories.documents import document
 
 
@@ -23,7 +23,7 @@ def plans(tmp_path: Path) -> tuple[str, str]:
 
 
 def diff(plans: tuple[str, str], *options: str) -> subprocess.CompletedProcess[str]:
-    return sailor("diff", *plans, *options)
+    return called("diff", *plans, *options)
 
 
 def test_a_diff_says_what_a_change_costs(plans: tuple[str, str]) -> None:
@@ -57,6 +57,6 @@ def test_markdown_goes_to_a_file(plans: tuple[str, str], tmp_path: Path) -> None
 
 
 def test_a_missing_plan_says_how_to_write_one(tmp_path: Path) -> None:
-    answer = sailor("diff", str(tmp_path / "no.json"), str(tmp_path / "no.json"))
+    answer = called("diff", str(tmp_path / "no.json"), str(tmp_path / "no.json"))
     assert answer.returncode == 2
     assert "'sailor-cloud plan JOB -o" in answer.stderr

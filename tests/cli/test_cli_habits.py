@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from factories.commands import ROOT, sailor
+from factories.called import called
+from factories.commands import ROOT
 from sailor_cloud.cli.main import COMMANDS
 
 # These show a stream, a shell or a page, or write a file in another tool's own format.
@@ -28,7 +29,7 @@ with waiting("searching", patience_s=float(sys.argv[1])):
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_help_shows_an_example(name: str) -> None:
-    shown = sailor(name, "--help", environment={"COLUMNS": "120"}).stdout
+    shown = called(name, "--help", environment={"COLUMNS": "120"}).stdout
     lines = [line.strip() for line in shown.splitlines() if not line.startswith("Usage:")]
     assert [line for line in lines if line.startswith(f"sailor-cloud {name}")], shown
 
@@ -36,14 +37,14 @@ def test_help_shows_an_example(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(set(COMMANDS) - NO_DOCUMENT))
 def test_every_result_comes_as_json_too(name: str) -> None:
     for words in [(name, part) for part in GROUPS.get(name, ())] or [(name,)]:
-        assert "--json" in sailor(*words, "--help").stdout, words
+        assert "--json" in called(*words, "--help").stdout, words
 
 
 def test_an_infeasible_up_prints_one_json_document_and_buys_nothing(tmp_path: Path) -> None:
     text = (ROOT / "examples" / "quickstart.yaml").read_text()
     job = tmp_path / "job.yaml"
     job.write_text(re.sub(r"budget_usd: [\d.]+", "budget_usd: 0.0001", text))
-    answer = sailor("up", str(job), "--json", "--yes", home=tmp_path / "home")
+    answer = called("up", str(job), "--json", "--yes", home=tmp_path / "home")
     assert answer.returncode == 3, answer.stderr
     assert json.loads(answer.stdout)["infeasibility"]["constraint"] == "budget_usd"
     assert "infeasible" in answer.stderr

@@ -10,38 +10,40 @@ from pathlib import Path
 
 import pytest
 
-from factories.commands import COMMAND, sailor
+from factories.called import called
+from factories.commands import COMMAND
 
 
+@pytest.mark.xdist_group("plans")
 @pytest.mark.parametrize("preset", ["local", "gcp", "aws"])
 def test_a_preset_writes_a_job_file_that_plans(preset: str, tmp_path: Path) -> None:
-    answer = sailor("init", "--preset", preset, cwd=tmp_path)
+    answer = called("init", "--preset", preset, cwd=tmp_path)
     assert answer.returncode == 0, answer.stderr
     assert "next: sailor-cloud plan job.yaml" in answer.stdout
     text = (tmp_path / "job.yaml").read_text()
     assert text.startswith("# yaml-language-server: $schema=sailor-cloud-job.schema.json\n")
     assert json.loads((tmp_path / "sailor-cloud-job.schema.json").read_text())["title"] == "sailor-cloud job file"
-    planned = sailor("plan", "job.yaml", "--json", cwd=tmp_path)
+    planned = called("plan", "job.yaml", "--json", cwd=tmp_path)
     assert planned.returncode == 0, planned.stderr + planned.stdout
 
 
 def test_without_schema_only_the_job_is_written(tmp_path: Path) -> None:
-    answer = sailor("init", "--preset", "local", "--no-schema", "--json", cwd=tmp_path)
+    answer = called("init", "--preset", "local", "--no-schema", "--json", cwd=tmp_path)
     assert json.loads(answer.stdout) == {"written": ["job.yaml"]}
     assert [path.name for path in tmp_path.iterdir()] == ["job.yaml"]
 
 
 def test_a_file_that_is_there_is_kept_unless_forced(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("mine")
-    answer = sailor("init", "--preset", "local", cwd=tmp_path)
+    answer = called("init", "--preset", "local", cwd=tmp_path)
     assert answer.returncode == 2
     assert "job.yaml is there already; give --force" in answer.stderr
     assert (tmp_path / "job.yaml").read_text() == "mine"
-    assert sailor("init", "--preset", "local", "--force", cwd=tmp_path).returncode == 0
+    assert called("init", "--preset", "local", "--force", cwd=tmp_path).returncode == 0
 
 
 def test_without_a_terminal_a_preset_is_needed(tmp_path: Path) -> None:
-    answer = sailor("init", cwd=tmp_path, answers="")
+    answer = called("init", cwd=tmp_path, answers="")
     assert answer.returncode == 2
     assert "there is no terminal to ask on; give --preset" in answer.stderr
 

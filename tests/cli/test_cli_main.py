@@ -9,14 +9,10 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-COMMAND = Path(sys.executable).with_name("sailor-cloud")
+from factories.called import called
+from factories.commands import ROOT, sailor
+
 HEAVY = ("asyncssh", "numpy", "pandas", "pydantic", "rich", "scipy", "torch", "yaml")
-
-
-def sailor(*arguments: str, home: Path | None = None) -> subprocess.CompletedProcess[str]:
-    environment = {"PATH": "/usr/bin:/bin", "SAILOR_CLOUD_HOME": str(home or "/nonexistent")}
-    return subprocess.run([str(COMMAND), *arguments], env=environment, capture_output=True, text=True, timeout=60)
 
 
 def test_help_answers_in_under_three_tenths_of_a_second() -> None:
@@ -40,19 +36,19 @@ def test_every_listed_command_has_help_of_its_own() -> None:
     from sailor_cloud.cli.main import COMMANDS
 
     for name in COMMANDS:
-        answer = sailor(name, "--help")
+        answer = called(name, "--help")
         assert answer.returncode == 0, answer.stderr
         assert f"sailor-cloud {name}" in answer.stdout
 
 
 def test_a_mistyped_command_is_guessed() -> None:
-    answer = sailor("paln")
+    answer = called("paln")
     assert answer.returncode == 2
     assert "no command 'paln'; did you mean 'plan'?" in answer.stderr
 
 
 def test_a_missing_job_file_is_an_input_error_without_a_traceback() -> None:
-    answer = sailor("plan", "nowhere.yaml")
+    answer = called("plan", "nowhere.yaml")
     assert answer.returncode == 2
     assert answer.stderr == "error: can't read job file nowhere.yaml: No such file or directory\n"
 
@@ -60,7 +56,7 @@ def test_a_missing_job_file_is_an_input_error_without_a_traceback() -> None:
 def test_faults_of_a_job_file_are_listed_together(tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     job.write_text("name: x\nmodel: {preset: gpt2}\ntraining: {global_batch: 3}\nresources: []\n")
-    answer = sailor("plan", str(job))
+    answer = called("plan", str(job))
     assert answer.returncode == 2
     assert "training.global_batch: is not a field here (did you mean 'global_batch_size'?)" in answer.stderr
     assert "training.sequence_length: is missing" in answer.stderr
@@ -79,7 +75,7 @@ def test_an_unknown_accelerator_names_the_known_ones(
 ) -> None:
     job = tmp_path / "job.yaml"
     job.write_text((ROOT / "examples" / example).read_text().replace(f"{known}:", f"{wrong}:"))
-    answer = sailor("plan", str(job))
+    answer = called("plan", str(job))
     assert answer.returncode == 2
     assert f"'{wrong}' is not a known accelerator" in answer.stderr
     assert all(name in answer.stderr for name in named), answer.stderr
@@ -89,23 +85,25 @@ def with_budget(text: str, budget_usd: float) -> str:
     return re.sub(r"budget_usd: [\d.]+", f"budget_usd: {budget_usd}", text)
 
 
+@pytest.mark.xdist_group("plans")
 def test_a_budget_too_small_exits_3_and_names_one_that_would_do(tmp_path: Path) -> None:
     text = (ROOT / "examples" / "quickstart.yaml").read_text()
     poor = tmp_path / "poor.yaml"
     poor.write_text(with_budget(text, 0.0001))
-    answer = sailor("plan", str(poor), "--json")
+    answer = called("plan", str(poor), "--json")
     assert answer.returncode == 3, answer.stderr
     infeasibility = json.loads(answer.stdout)["infeasibility"]
     assert infeasibility["constraint"] == "budget_usd"
     enough = tmp_path / "enough.yaml"
     enough.write_text(with_budget(text, infeasibility["needed"]))
-    assert sailor("plan", str(enough)).returncode == 0
+    assert called("plan", str(enough)).returncode == 0
 
 
+@pytest.mark.xdist_group("plans")
 @pytest.mark.parametrize("example", ["quickstart.yaml", "gcp-a100-v100.yaml"])
 def test_the_examples_plan_without_credentials_and_fill_the_document(example: str, tmp_path: Path) -> None:
     out = tmp_path / "plan.json"
-    answer = sailor("plan", str(ROOT / "examples" / example), "--as-of", "2026-11-21", "-o", str(out))
+    answer = called("plan", str(ROOT / "examples" / example), "--as-of", "2026-11-21", "-o", str(out))
     assert answer.returncode == 0, answer.stderr
     document = json.loads(out.read_text())
     assert document["status"] in ("optimal", "feasible")
@@ -117,19 +115,19 @@ def test_the_examples_plan_without_credentials_and_fill_the_document(example: st
 
 
 def test_status_without_runs_says_how_to_start_one(tmp_path: Path) -> None:
-    answer = sailor("status", home=tmp_path)
+    answer = called("status", home=tmp_path)
     assert answer.returncode == 0
     assert "no runs yet" in answer.stdout
-    assert sailor("status", "--json", home=tmp_path).stdout.strip() == "[]"
+    assert called("status", "--json", home=tmp_path).stdout.strip() == "[]"
 
 
 def test_down_of_an_unknown_run_names_the_folder(tmp_path: Path) -> None:
-    answer = sailor("down", "nope", home=tmp_path)
+    answer = called("down", "nope", home=tmp_path)
     assert answer.returncode == 2
     assert "nope" in answer.stderr
 
 
 def test_doctor_prints_one_json_document(tmp_path: Path) -> None:
-    answer = sailor("doctor", "--json", home=tmp_path)
+    answer = called("doctor", "--json", home=tmp_path)
     names = {check["name"] for check in json.loads(answer.stdout)}
     assert {"Python", "Terraform", "torch", "deepspeed", "loopback", "run folder", "disk"} <= names

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from factories.commands import sailor
+from factories.called import called
 from factories.simulated_runs import simulated_run
 from sailor_cloud.run.folder import RunFolder
 
@@ -30,52 +30,52 @@ def folder_of(home: Path) -> RunFolder:
 
 
 def test_cost_shows_the_ledger_and_its_total(home: Path) -> None:
-    shown = sailor("cost", "chaos", home=home)
+    shown = called("cost", "chaos", home=home)
     assert shown.returncode == 0, shown.stderr
     assert "vm-a100-40 in us-central1-a, spot" in shown.stdout
-    costs = json.loads(sailor("cost", "chaos", "--json", home=home).stdout)
+    costs = json.loads(called("cost", "chaos", "--json", home=home).stdout)
     assert costs["spent_usd"] == pytest.approx(sum(line["usd"] for line in costs["lines"]))
     assert costs["projected_usd"] == costs["spent_usd"] < costs["budget_usd"]
 
 
 def test_history_sets_the_plan_beside_what_came_of_it(home: Path) -> None:
-    (past,) = json.loads(sailor("history", "--json", home=home).stdout)
+    (past,) = json.loads(called("history", "--json", home=home).stdout)
     assert (past["run_id"], past["outcome"], past["steps"]) == (folder_of(home).run_id, "completed", 3000)
     assert past["generations"] >= 2
     assert past["clean"] is True
-    assert json.loads(sailor("history", "--job", "another", "--json", home=home).stdout) == []
-    table = sailor("history", home=home).stdout
+    assert json.loads(called("history", "--job", "another", "--json", home=home).stdout) == []
+    table = called("history", home=home).stdout
     assert folder_of(home).run_id in table
     assert "planned USD" in table, "nothing is cut off in a pipe"
 
 
 def test_logs_are_chosen_by_node_and_rank(home: Path) -> None:
-    assert sailor("logs", "chaos", "--rank", "0", home=home).stdout == f"n0 g1-rank0: {LINE}\n"
-    rows = json.loads(sailor("logs", "chaos", "--node", "n0", "--json", home=home).stdout)
+    assert called("logs", "chaos", "--rank", "0", home=home).stdout == f"n0 g1-rank0: {LINE}\n"
+    rows = json.loads(called("logs", "chaos", "--node", "n0", "--json", home=home).stdout)
     assert rows == [{"node": "n0", "log": "g1-rank0.log", "line": LINE}]
-    none = sailor("logs", "chaos", "--rank", "7", home=home)
+    none = called("logs", "chaos", "--rank", "7", home=home)
     assert none.returncode == 2
     assert "has no logs that fit" in none.stderr
 
 
 def test_logs_can_not_be_followed_as_one_document(home: Path) -> None:
-    both = sailor("logs", "chaos", "-f", "--json", home=home)
+    both = called("logs", "chaos", "-f", "--json", home=home)
     assert both.returncode == 2
     assert "give one of them" in both.stderr
 
 
 def test_the_dashboard_s_content_is_one_document(home: Path) -> None:
-    page = json.loads(sailor("dashboard", "chaos", "--json", home=home).stdout)
+    page = json.loads(called("dashboard", "chaos", "--json", home=home).stdout)
     assert (page["phase"], page["outcome"], page["step"]) == ("gone", "completed", 3000)
     assert any(line["text"].startswith("decided: ") for line in page["timeline"])
     assert all(node["gone_at"] for node in page["nodes"])
 
 
 def test_status_names_every_resource(home: Path) -> None:
-    state = json.loads(sailor("status", "chaos", "--json", home=home).stdout)
+    state = json.loads(called("status", "chaos", "--json", home=home).stdout)
     assert state["abandoned"] is False
     assert state["step"] == state["steps"] == 3000
-    assert "3000/3000" in sailor("status", home=home).stdout
+    assert "3000/3000" in called("status", home=home).stdout
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_status_names_every_resource(home: Path) -> None:
     ],
 )
 def test_what_can_not_be_done_is_said_without_a_traceback(command: tuple[str, ...], message: str, home: Path) -> None:
-    done = sailor(*command, home=home)
+    done = called(*command, home=home)
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr

@@ -39,10 +39,11 @@ def called(
     cwd: Path | None = None,
     environment: Mapping[str, str] | None = None,
     answers: str = "",
+    encoding: str = "utf-8",
 ) -> Answer:
-    """Run sailor-cloud with a clean environment; `answers` is what stdin holds."""
+    """Run sailor-cloud with a clean environment; `answers` is what stdin holds, `encoding` that of what it writes."""
     clean = {"PATH": "/usr/bin:/bin", "SAILOR_CLOUD_HOME": str(home or "/nonexistent"), **(environment or {})}
-    out, err = _stream(), _stream()
+    out, err = _stream(encoding), _stream(encoding)
     with _as_a_process(clean, cwd, ["sailor-cloud", *arguments]), contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.redirect_stdout(out))
         stack.enter_context(contextlib.redirect_stderr(err))
@@ -74,17 +75,21 @@ def _as_a_process(environment: dict[str, str], cwd: Path | None, arguments: list
 def _remembered(job: Job, *, clock: Clock | None = None, **wishes: Any) -> PlanDocument:
     """Plan as `api.plan` does, or hand out the plan of the same call before."""
     day = None if clock is None or isinstance(clock, SystemClock) else clock.now()
-    given = sorted((name, str(value)) for name, value in wishes.items())
-    key = (job.model_dump_json(), day, os.environ["SAILOR_CLOUD_HOME"], *given)
+    # Only a model of one's own is looked for beside the job file, only prices and quotas of one's own in the home.
+    apart = wishes["base"] if job.model.config or job.model.weights else None
+    home = Path(os.environ["SAILOR_CLOUD_HOME"])
+    own = home if home.is_dir() and {entry.name for entry in home.iterdir()} - {"runs"} else None
+    given = sorted((name, str(value)) for name, value in wishes.items() if name != "base")
+    key = (job.model_dump_json(), day, str(apart), str(own), *given)
     if key not in _planned:
         _planned[key] = _search(job, clock=clock, **wishes)
     return _planned[key]
 
 
-def _stream() -> io.TextIOWrapper:
-    return io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+def _stream(encoding: str) -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BytesIO(), encoding=encoding, write_through=True)
 
 
 def _text(stream: io.TextIOWrapper) -> str:
     assert isinstance(stream.buffer, io.BytesIO)
-    return stream.buffer.getvalue().decode("utf-8")
+    return stream.buffer.getvalue().decode(stream.encoding)

@@ -59,7 +59,7 @@ def told(text: Callable[[], str | None]) -> Producer:
 
 
 def no_terraform(folder: Path) -> object:
-    with mock.patch.object(importlib.util, "find_spec", lambda name: None):
+    with mock.patch.object(importlib.util, "find_spec", return_value=None):
         return find_terraform({"PATH": str(folder)})
 
 
