@@ -150,6 +150,7 @@ def _as_json(found: Profile, written: tuple[Path, ...]) -> dict[str, Any]:
 
     return {
         "layers": [asdict(row) for row in found.layers],
+        "work": [asdict(row) for row in found.work],
         "error_p50": found.fitted.error_p50,
         "error_p90": found.fitted.error_p90,
         "peaks": list(found.peaks),
@@ -169,6 +170,13 @@ def _print(found: Profile, accelerator: str, console: Console) -> None:
         table.add_row(row.layer_kind.value, str(row.tp), str(row.microbatch_size), *seconds, kept)
     console.print(f"{accelerator}, one microbatch of each layer")
     print_report(table, console)
+    for work in found.work:
+        where = f"{work.layer_kind.value}, tp {work.tp}, microbatch {work.microbatch_size}"
+        off = work.counted_flops / work.closed_form_flops - 1.0
+        console.print(
+            f"work of {where}: {work.counted_flops / 1e9:.3f} GFLOP forward, {off:+.1%} against the formula, "
+            f"{work.counted_flops / work.forward_s / 1e9:,.1f} GFLOP/s"
+        )
     for peak in found.peaks:
         size = f"{peak['peak_bytes'] / 2**20:,.1f} MiB"
         console.print(f"peak memory, tp {peak['tp']}, microbatch {peak['microbatch_size']}: {size} ({peak['how']})")

@@ -33,6 +33,18 @@ _LOCAL_ACCELERATORS = ("CPU-fast", "CPU-slow")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Floating-point operations of one forward pass of a layer on one device: counted, and by the planner's formula."""
+
+    layer_kind: LayerKind
+    microbatch_size: int
+    tp: int
+    counted_flops: float
+    closed_form_flops: float
+    forward_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
     """What was measured of one accelerator; `peaks` are bytes of a device by microbatch size."""
 
@@ -40,6 +52,7 @@ class Profile:
     fitted: Fitted
     peaks: tuple[dict[str, Any], ...]
     curve: FittedCurve | None
+    work: tuple[Work, ...] = ()
 
 
 def profile_of(rows: Sequence[dict[str, Any]], task: ProfileTask, decoder: Decoder, part: Accelerator) -> Profile:
@@ -56,7 +69,27 @@ def profile_of(rows: Sequence[dict[str, Any]], task: ProfileTask, decoder: Decod
         fitted=fit(samples) if guess is None else fit(samples, guess=guess),
         peaks=tuple(_peaks(rows)),
         curve=fit_curve(points) if points else None,
+        work=tuple(_work(wanted, task, decoder)),
     )
+
+
+def _work(rows: Sequence[dict[str, Any]], task: ProfileTask, decoder: Decoder) -> list[Work]:
+    return [
+        Work(
+            layer_kind=kind,
+            microbatch_size=row["microbatch_size"],
+            tp=row["tp"],
+            counted_flops=row["kinds"][kind.value]["forward_flops"],
+            closed_form_flops=row["microbatch_size"]
+            * float(layer_costs(decoder, task.sequence_length, row["tp"]).forward_flops[_INDEX[kind]]),
+            forward_s=row["kinds"][kind.value]["forward_s"],
+        )
+        for row in rows
+        if row["microbatch_size"] in task.microbatch_sizes
+        for kind in (LayerKind.BLOCK, LayerKind.HEAD)
+        # Measurements kept from before operations were counted have none.
+        if "forward_flops" in row["kinds"][kind.value]
+    ]
 
 
 def _layers(rows: Sequence[dict[str, Any]], task: ProfileTask, decoder: Decoder) -> list[MeasuredLayer]:

@@ -52,6 +52,8 @@ def test_a_profile_is_measured_once_and_read_by_plan_and_simulate(job, tmp_path)
     assert first.returncode == 0, first.stderr
     assert first.stderr.splitlines()[-1] == "3/3 link"
     assert "sailor-cloud plan" in first.stdout
+    # Counted while the layers ran, beside what the planner's formula says of them.
+    assert first.stdout.count(" against the formula, ") == 2
     rows, slow = _table(folder / "CPU-fast.csv"), _table(folder / "CPU-slow.csv")
     assert [(row["layer_kind"], row["microbatch_size"], row["tp"]) for row in rows] == [
         ("block", "2", "1"),

@@ -11,6 +11,7 @@ from factories.run_specs import SHORT_TRAINING, TINY
 from sailor_runtime.profile import memory
 from sailor_runtime.profile.layers import kept_bytes
 from sailor_runtime.profile.links import sizes
+from sailor_runtime.profile.operations import forward_flops
 from sailor_runtime.profile.results import Results
 from sailor_runtime.profile.task import LinkTask, ProfileTask, layer_spec
 from sailor_runtime.spec import ModelSpec, StageSpec, TrainingSpec
@@ -93,6 +94,23 @@ def test_a_layer_keeps_its_output_and_what_its_backward_needs_but_not_its_input(
     # Two norms' outputs, q, k, v, the heads' outputs, the sum after attention, four times the width before and after
     # the activation, and the output; a few statistics more.
     assert 16 * hidden <= block <= 18 * hidden
+
+
+def test_operations_counted_by_deepspeed_are_those_of_the_matrices():
+    module = _module(MODEL, torch.float32)
+    samples, tokens, hidden = 2, 16, MODEL.hidden_size
+    inputs = torch.zeros((samples, tokens), dtype=torch.int64)
+    nothing = Dropout(probability=0.0, seed=0, step=0, samples=torch.arange(samples))
+    microbatch = Microbatch(tokens=inputs, targets=inputs, weight=1.0, dropout=nothing)
+    value = torch.randn((samples, tokens, hidden))
+    linear, products = torch.nn.functional.linear, 2 * samples * tokens
+    block = products * (4 * hidden**2 + 2 * hidden * MODEL.ffn_size) + 2 * products * tokens * hidden
+    # Norms, activation and additions come on top; in so small a model they are a few hundredths.
+    assert block < forward_flops(module, 1, value, microbatch) < 1.06 * block
+    head = products * hidden * MODEL.vocab_size
+    assert head <= forward_flops(module, MODEL.layers - 1, value, microbatch) < 1.06 * head
+    assert forward_flops(module, 0, None, microbatch) == 0
+    assert torch.nn.functional.linear is linear
 
 
 def test_a_link_is_timed_from_an_empty_message_to_the_largest():

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from sailor_runtime.profile.operations import forward_flops
 from sailor_runtime.spec import RunSpec
 from sailor_runtime.training import layout, optimizer
 from sailor_runtime.training.data import open_samples
@@ -34,8 +35,9 @@ _WANTED_S = 3.0
 def measure(spec: RunSpec, rank: int, world: World) -> dict[str, Any] | None:
     """Train some steps and return on rank 0 the seconds of each kind of layer; None on the other ranks.
 
-    Also `activation_bytes` per microbatch and device, and `peak_bytes`, the most memory of a rank of the measured
-    pipeline while it trained (on a CUDA device; 0 on processors, where a process holds much else). A collective.
+    Also `activation_bytes` and `forward_flops` per microbatch and device, and `peak_bytes`, the most memory of a rank
+    of the measured pipeline while it trained (on a CUDA device; 0 on processors, where a process holds much else). A
+    collective.
     """
     place = layout.places(spec)[rank]
     stage = spec.pipelines[place.pipeline].stages[place.stage]
@@ -46,7 +48,7 @@ def measure(spec: RunSpec, rank: int, world: World) -> dict[str, Any] | None:
     atoms, precision = layout.atoms(spec), precision_of(spec.training.precision)
     engine = Engine(spec, place, world, atoms, open_samples(spec), device, precision)
     own = _train(engine, place, world)
-    own |= {"activation_bytes": _activation_bytes(engine, spec), "update_s": _update_s(engine)}
+    own |= {**_of_one_pass(engine, spec), "update_s": _update_s(engine)}
     peak = memory_peak_bytes(device.torch_device) if device.torch_device.type == "cuda" else 0.0
     own |= {"pipeline": place.pipeline, "peak_bytes": peak}
     everyone: list[Any] | None = [None] * world.size if rank == 0 else None
@@ -106,21 +108,25 @@ def _now(device: torch.device) -> float:
     return time.perf_counter()
 
 
-def _activation_bytes(engine: Engine, spec: RunSpec) -> dict[int, int]:
-    """Return what autograd keeps of each layer of one microbatch, its output included and its input left out."""
+def _of_one_pass(engine: Engine, spec: RunSpec) -> dict[str, dict[int, int]]:
+    """Return what autograd keeps of each layer of one microbatch, and the operations of its forward pass.
+
+    What is kept counts the layer's output and leaves out its input.
+    """
     module, training = engine.module, spec.training
     size = spec.pipelines[0].microbatch_size
     tokens = torch.zeros((size, training.sequence_length), dtype=torch.int64, device=engine.device)
     dropout = Dropout(probability=0.0, seed=0, step=0, samples=torch.arange(size, device=engine.device))
     microbatch = Microbatch(tokens=tokens, targets=tokens, weight=1.0, dropout=dropout)
     shape = (size, training.sequence_length, spec.model.hidden_size)
-    found = {}
+    kept, flops = {}, {}
     for layer in module.layers:
         value = None
         if layer > 0:
             value = torch.zeros(shape, dtype=module.dtype, device=engine.device, requires_grad=True)
-        found[layer] = kept_bytes(module, layer, value, microbatch)
-    return found
+        kept[layer] = kept_bytes(module, layer, value, microbatch)
+        flops[layer] = forward_flops(module, layer, value, microbatch)
+    return {"activation_bytes": kept, "forward_flops": flops}
 
 
 def kept_bytes(module: StageModule, layer: int, value: Tensor | None, microbatch: Microbatch) -> int:
@@ -152,7 +158,7 @@ def _by_kind(spec: RunSpec, ranks: list[dict[str, Any]]) -> dict[str, Any]:
         for layer, update_s in each["update_s"].items():
             kind = {0: "embedding", last: "head"}.get(layer, "block")
             kinds[kind]["update_s"].append(update_s * stretch)
-            for name in ("forward_s", "backward_s", "activation_bytes"):
+            for name in ("forward_s", "backward_s", "activation_bytes", "forward_flops"):
                 kinds[kind][name].append(each[name][layer])
     means = {kind: {name: statistics.fmean(v) for name, v in found.items()} for kind, found in kinds.items()}
     return {"kinds": means, "peak_bytes": max(each["peak_bytes"] for each in ranks)}
