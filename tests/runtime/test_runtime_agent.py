@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -191,12 +192,23 @@ def test_a_newer_generation_replaces_the_running_one(agents):
     assert len(agent.rank_pids()) == 2
 
 
+def _trains_or_not(agent: RunningAgent, generation: int) -> bool:
+    steps = [event for event in agent.events("step") if event["generation"] == generation]
+    return len(steps) >= 2 or bool(agent.events("refused")) or agent.process.poll() is not None
+
+
 def test_the_agent_ends_itself_and_its_ranks_at_the_expiry(agents):
-    agent = agents("serve")
-    agent.start(expires_at=time.time() + 1.5)
-    agent.wait_for("step", 2)
+    # On a machine that is busy with other things ranks may not begin in so short a time.
+    for generation, left_s in ((1, 1.5), (2, 30.0)):
+        agent = agents("serve")
+        agent.start(generation, expires_at=time.time() + left_s)
+        wait_until(partial(_trains_or_not, agent, generation), "steps of two ranks, or the reason why there are none")
+        if agent.process.poll() is None and not agent.events("refused"):
+            break
+        agent.process.kill()
+        agent.process.wait()
     ranks = agent.rank_pids()
-    assert agent.process.wait(10) == 0
+    assert agent.process.wait(60) == 0
     assert agent.events("stopped")[-1]["reason"] == "expired"
     assert all(is_gone(pid) for pid in ranks)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from itertools import pairwise
 from typing import Any
 
@@ -27,6 +28,9 @@ PLANS = {
 class _Done:
     def wait(self) -> None:
         pass
+
+    def is_completed(self) -> bool:
+        return True
 
 
 @pytest.fixture
@@ -98,3 +102,45 @@ def test_an_iteration_without_microbatches_to_wait_for_starts_anew(summed, tmp_p
     sums.clear()
     sums.finish()
     assert summed == [*first, *first]
+
+
+def bytes_of(tensors) -> int:
+    """The memory behind some tensors, each storage once."""
+    return sum(
+        {
+            each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in tensors if each.numel()
+        }.values()
+    )
+
+
+def test_a_sum_needs_no_copy_of_gradients_that_the_same_ranks_hold_whole(monkeypatch, tmp_path):
+    spec = run_spec(PLANS["unequal depth"], directory=tmp_path)
+    given: list[torch.Tensor] = []
+    monkeypatch.setattr(dist, "all_reduce", lambda value, **_: given.append(value) or _Done())
+    sums, module = sums_of(spec, 3)
+    gradients = [module.gradient(name) for name in module.parameters]
+    sums.finish()
+    # Rank 3 shares every layer with some other rank.
+    assert sum(value.numel() for value in given) == sum(gradient.numel() for gradient in gradients)
+    assert bytes_of([*gradients, *given]) == sum(gradient.nbytes for gradient in gradients)
+
+
+def test_gradients_cut_differently_elsewhere_are_copied_and_the_copies_let_go(monkeypatch, tmp_path):
+    spec = run_spec(PLANS["unequal tp"], directory=tmp_path)
+    given: list[weakref.ref[torch.Tensor]] = []
+
+    def doubled(value: torch.Tensor, **_: Any) -> _Done:
+        value *= 2.0
+        given.append(weakref.ref(value))
+        return _Done()
+
+    monkeypatch.setattr(dist, "all_reduce", doubled)
+    sums, module = sums_of(spec, 3)
+    for name in module.parameters:
+        module.gradient(name).fill_(1.0)
+    sums.finish()
+    # Rank 3 holds all layers alone; what it shares with two ranks of another pipeline is added piece by piece.
+    for name in module.parameters:
+        assert torch.equal(module.gradient(name), torch.full_like(module.gradient(name), 2.0)), name
+    flats = [ref for ref in given if ref() is not None]
+    assert 0 < len(flats) < len(given)

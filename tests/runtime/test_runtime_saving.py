@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+import torch
 
 from sailor_runtime.spec import CheckpointSpec
 from sailor_runtime.training.checkpoint import Saved, Unsaved
 from sailor_runtime.training.control import Control
 from sailor_runtime.training.refusal import RefusedError
 from sailor_runtime.training.saving import Saver
+from sailor_runtime.training.staging import Staging
 
 
 @dataclass
@@ -98,3 +100,19 @@ def test_the_end_is_saved_again_until_it_is_there_or_it_is_clear_that_it_can_not
     assert events == [("checkpoint_failed", 9), ("checkpoint", 9)]
     with pytest.raises(RefusedError, match="there is no checkpoint yet"):
         _saver(Checkpoints(["failed"] * 3), []).finish(Engine(9))
+
+
+def test_copies_to_be_written_take_the_same_memory_each_time_and_none_is_shared():
+    staging, weight = Staging(), torch.arange(4.0, requires_grad=True)
+    first = staging.copy(("weight", (0,)), weight)
+    other = staging.copy(("weight", (4,)), weight)
+    assert len({first.data_ptr(), other.data_ptr(), weight.data_ptr()}) == 3
+    assert not first.requires_grad
+    with torch.no_grad():
+        weight += 1.0
+    assert first.tolist() == [0.0, 1.0, 2.0, 3.0]
+    again = staging.copy(("weight", (0,)), weight)
+    assert again.data_ptr() == first.data_ptr()
+    assert again.tolist() == [1.0, 2.0, 3.0, 4.0]
+    assert other.tolist() == [0.0, 1.0, 2.0, 3.0]
+    assert staging.copy(("weight", (0,)), torch.zeros(2, dtype=torch.float64)).tolist() == [0.0, 0.0]

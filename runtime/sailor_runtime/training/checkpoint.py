@@ -24,6 +24,7 @@ from sailor_runtime.training.layout import Atom
 from sailor_runtime.training.refusal import RefusedError
 from sailor_runtime.training.shards import ShardedEntry
 from sailor_runtime.training.stage import Shard
+from sailor_runtime.training.staging import Staging
 from sailor_runtime.training.store import StoreError, is_url
 from sailor_runtime.training.weights import Piece
 from sailor_runtime.training.world import World
@@ -71,6 +72,7 @@ class Checkpoints:
         self._atoms = atoms
         self._group = dist.new_group(timeout=SAVE_TIMEOUT, backend="gloo")
         self._running: Future[Saved | Unsaved] | None = None
+        self._staging = Staging()
         self.directory = str(directory)
         try:
             self._folder = open_folder(directory, keep)
@@ -129,7 +131,7 @@ class Checkpoints:
             values = {f"model.{piece.parameter}": piece.value, **_optimizer_values(engine, piece)}
             for key, value in values.items():
                 # The copy is what lets training change the weights meanwhile.
-                copy = value.detach().to("cpu", copy=True)
+                copy = self._staging.copy((key, piece.offsets), value)
                 _entry(state, engine, key, piece).hold(copy, piece.offsets)
         self._running = running = Future[Saved | Unsaved]()
         arguments = (running, engine.next_step, state, {**_description(engine), "notes": dict(notes or {})})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from sailor_runtime.training.layout import Atom
 from sailor_runtime.training.parameters import layer_parameters
 from sailor_runtime.training.stage import StageModule
 
-# Bounds the copy of the gradients that is made for a sum, and how much must be ready before one begins.
+# Bounds one message of a sum, and so how much must be ready before one begins.
 BUCKET_ELEMENTS = 4 * 2**20
 
 
@@ -35,10 +35,15 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """Parts that are summed in one message; `group` is None where this rank alone holds them."""
+    """Parts that are summed in one message; `group` is None where this rank alone holds them.
+
+    `flat` is where their gradients lie one after the other, None where they have to be copied for the sum: a parameter
+    whose atoms have different holders can't lie in two messages at once.
+    """
 
     group: dist.ProcessGroup | None
     parts: tuple[Part, ...]
+    flat: Tensor | None = None
 
     def order(self, holders: tuple[int, ...]) -> tuple[Any, ...]:
         """Return the key by which every rank of the world sorts its sums: last layers first."""
@@ -89,14 +94,17 @@ class GradientSum:
             for holders, parts in by_holders.items()
             for bucket in _buckets(group(holders), parts, module.parameters, limit)
         ]
-        self._buckets = [bucket for _, bucket in sorted(ordered, key=lambda pair: pair[0])]
+        self._buckets = [self._laid_out(bucket) for _, bucket in sorted(ordered, key=lambda pair: pair[0])]
         # On this rank a parameter is done with its first layer here; a tied one may lie in two layers.
         self._first_use = {name: min(u for u in uses[name] if u in module.layers) for name in module.parameters}
         self._begun: list[tuple[Any, Tensor | None]] = []
+        # So many sums, from the first, have ended and left their totals in the gradients.
+        self._ended = 0
 
     def clear(self) -> None:
         """Prepare for an iteration."""
         self._begun.clear()
+        self._ended = 0
 
     @torch.no_grad()
     def layer_done(self, layer: int) -> None:
@@ -114,16 +122,9 @@ class GradientSum:
         Each atom counts on one rank, so the shares add up to the squared norm of the whole model's gradient.
         """
         self.layer_done(self._module.layers.start)
-        counted: list[Tensor] = []
-        for bucket, (work, flat) in zip(self._buckets, self._begun, strict=True):
-            views = [self._gradient(part) for part in bucket.parts]
-            if work is not None:
-                work.wait()
-            if flat is not None:
-                totals = flat.split([view.numel() for view in views])
-                for view, total in zip(views, totals, strict=True):
-                    view.copy_(total.view(view.shape))
-            counted += [view for view, part in zip(views, bucket.parts, strict=True) if part.counts]
+        while self._ended < len(self._buckets):
+            self._end()
+        counted = [self._gradient(part) for bucket in self._buckets for part in bucket.parts if part.counts]
         if not counted:
             return torch.zeros((), dtype=torch.float64)
         # One transfer for all, since each would wait for the device.
@@ -134,14 +135,36 @@ class GradientSum:
         """Multiply every gradient by `factor`."""
         torch._foreach_mul_([self._module.gradient(name) for name in self._module.parameters], factor)
 
+    def _laid_out(self, bucket: Bucket) -> Bucket:
+        """Have the gradients of a bucket added up where they are summed, if each of its parts is a whole parameter."""
+        shapes = [self._module.parameters[part.parameter].shape for part in bucket.parts]
+        whole = all(shape[part.cut_dim] == part.length for shape, part in zip(shapes, bucket.parts, strict=True))
+        if bucket.group is None or not whole:
+            return bucket
+        gradients = [self._module.gradient(part.parameter) for part in bucket.parts]
+        flat = gradients[0].new_zeros(sum(gradient.numel() for gradient in gradients))
+        places = flat.split([gradient.numel() for gradient in gradients])
+        self._module.keep_gradients_in(
+            {
+                part.parameter: place.view(gradient.shape)
+                for part, gradient, place in zip(bucket.parts, gradients, places, strict=True)
+            }
+        )
+        return replace(bucket, flat=flat)
+
     def _begin(self, bucket: Bucket) -> tuple[Any, Tensor | None]:
+        """Begin a sum; return it, and the copy on which it works if there is one."""
         if bucket.group is None:
             return None, None
+        if bucket.flat is not None:
+            for part in bucket.parts:
+                if not part.contributes:
+                    self._gradient(part).zero_()
+            return dist.all_reduce(bucket.flat, group=bucket.group, async_op=True), None
+        # Copies of sums that have ended go first, so that few are held at once.
+        while self._ended < len(self._begun) and _has_ended(self._begun[self._ended][0]):
+            self._end()
         views = [self._gradient(part) for part in bucket.parts]
-        if len(views) == 1 and views[0].is_contiguous():
-            if not bucket.parts[0].contributes:
-                views[0].zero_()
-            return dist.all_reduce(views[0], group=bucket.group, async_op=True), None
         pieces = [
             view.reshape(-1) if part.contributes else torch.zeros_like(view).reshape(-1)
             for view, part in zip(views, bucket.parts, strict=True)
@@ -149,8 +172,25 @@ class GradientSum:
         flat = torch.cat(pieces)
         return dist.all_reduce(flat, group=bucket.group, async_op=True), flat
 
+    def _end(self) -> None:
+        """Wait for the first sum that has not ended, and leave its totals in the gradients."""
+        work, flat = self._begun[self._ended]
+        if work is not None:
+            work.wait()
+        if flat is not None:
+            views = [self._gradient(part) for part in self._buckets[self._ended].parts]
+            totals = flat.split([view.numel() for view in views])
+            for view, total in zip(views, totals, strict=True):
+                view.copy_(total.view(view.shape))
+        self._begun[self._ended] = (None, None)
+        self._ended += 1
+
     def _gradient(self, part: Part) -> Tensor:
         return self._module.gradient(part.parameter).narrow(part.cut_dim, part.start, part.length)
+
+
+def _has_ended(work: Any) -> bool:
+    return work is None or bool(work.is_completed())
 
 
 def _uses(model: ModelSpec) -> dict[str, list[int]]:

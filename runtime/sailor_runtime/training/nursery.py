@@ -6,6 +6,7 @@ Requests are lines of JSON on the socket FD: {argv, log, cwd, env}. Answers are 
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import os
 import select
@@ -32,6 +33,9 @@ def main() -> int:
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch|deepspeed")
     from sailor_runtime.training import trainer  # noqa: F401
 
+    # What has been imported lives as long as its process: collectors of ranks need not look at it, and so leave the
+    # pages on which it lies shared.
+    gc.freeze()
     _serve(agent)
     return 0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -83,6 +83,8 @@ class StageModule:
         self._device = device
         self._decoder = Decoder(model, self.parameters, parallel)
         self.specs = {layer: layer_parameters(model, layer) for layer in self.layers}
+        # Gradients whose memory somebody else has laid out; see `keep_gradients_in`.
+        self._kept: dict[str, Tensor] = {}
         self._sums: dict[str, Tensor] | None = None
         if dtype.itemsize < 4:
             self._sums = {
@@ -99,12 +101,24 @@ class StageModule:
             return parameter.grad
         return self._sums[name]
 
-    def clear_gradients(self) -> None:
-        for parameter in self.parameters.values():
-            parameter.grad = None
+    def keep_gradients_in(self, places: Mapping[str, Tensor]) -> None:
+        """Add up the gradients of some parameters in given tensors of their shapes, as zeros now and after a clearing.
+
+        A sum over ranks can then work on many gradients at once, without a copy of them.
+        """
+        self._kept.update(places)
         if self._sums is not None:
-            for total in self._sums.values():
-                total.zero_()
+            self._sums.update(places)
+        self.clear_gradients()
+
+    def clear_gradients(self) -> None:
+        # In 16 bits the kept ones are the sums, and what a pass gives is moved there.
+        kept = self._kept if self._sums is None else {}
+        for name, parameter in self.parameters.items():
+            parameter.grad = kept.get(name)
+        totals = list((kept if self._sums is None else self._sums).values())
+        if totals:
+            torch._foreach_zero_(totals)
 
     def reset_times(self) -> None:
         self.forward_s = dict.fromkeys(self.layers, 0.0)

@@ -21,6 +21,10 @@ from sailor_runtime.training.world import World
 TOLERANCE = 1e-10
 
 
+# Elements of a batch's hidden states below which threads wait for each other longer than they compute.
+_WORTH_THREADS = 2**17
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
     """The largest differences over all weights of all ranks, and over the losses of the steps under the plan."""
@@ -91,11 +95,12 @@ def _largest(value: float, world: World, device: torch.device) -> float:
 
 
 def _reference(engine: Engine, samples: Samples, steps: int, alive: Callable[[], None]) -> reference.ReferenceResult:
-    threads = torch.get_num_threads()
-    # The other ranks wait meanwhile, so the reference may use the whole processor.
-    torch.set_num_threads(max(threads, min(8, len(os.sched_getaffinity(0)))))
+    spec, threads = engine.spec, torch.get_num_threads()
+    hidden = spec.training.global_batch_size * spec.training.sequence_length * spec.model.hidden_size
+    if hidden >= _WORTH_THREADS:
+        # The other ranks wait meanwhile, so the reference may use the whole processor.
+        torch.set_num_threads(max(threads, min(8, len(os.sched_getaffinity(0)))))
     try:
-        spec = engine.spec
         return reference.train(
             spec.model, spec.training, samples.read, steps=steps, dtype=engine.module.dtype, after_step=alive
         )
