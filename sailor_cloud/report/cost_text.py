@@ -20,8 +20,13 @@ def cost_report(costs: RunCosts) -> RenderableType:
     for line in costs.lines:
         still = " (goes on)" if line.open else ""
         price = f"{line.price_source}, {line.price_as_of}"
-        quantity = f"{line.quantity:,.4g} {line.unit}"
-        table.add_row(f"{line.what}{still}", quantity, text.usd(line.usd_per_unit), text.usd(line.usd), price)
+        table.add_row(
+            f"{line.what}{still}",
+            text.measure(line.quantity, line.unit),
+            text.usd(line.usd_per_unit),
+            text.usd(line.usd),
+            price,
+        )
     if costs.egress_usd:
         table.add_row("traffic between zones until now", "", "", text.usd(costs.egress_usd), "the plan's figures")
     budget = f" of {text.usd(costs.budget_usd)} USD budget" if costs.budget_usd is not None else ""

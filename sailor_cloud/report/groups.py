@@ -44,6 +44,9 @@ class Allowance:
     used: int
     allowed: int | None
 
+    def __str__(self) -> str:
+        return str(self.used) if self.allowed is None else f"{self.used}/{self.allowed}"
+
 
 def pipeline_groups(document: PlanDocument) -> tuple[PipelineGroup, ...]:
     """Return the plan's pipelines, equal ones together, in the order of their first member."""

@@ -6,7 +6,7 @@ from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.report import text
 from sailor_cloud.report.choices import choices, ruled_out, usd_unit, without_plan
 from sailor_cloud.report.facts import Fact, assumptions, notes, outcome_facts, proof, request_facts
-from sailor_cloud.report.groups import allowance, pipeline_groups
+from sailor_cloud.report.groups import allowance, idle_devices, pipeline_groups
 from sailor_cloud.report.markdown import cell, folded, table
 from sailor_cloud.report.memory_rows import memory_rows
 from sailor_cloud.report.money import age_days, cost_tree, expected_usd, price_rows, worst_usd
@@ -55,10 +55,14 @@ def _groups(document: PlanDocument) -> str:
                     row.offer.instance_type,
                     row.offer.market.value,
                     text.usd(row.usd_per_hour),
-                    f"{taken.used}/{taken.allowed}",
+                    str(taken),
                     f"{age_days(document, row.offer.as_of_from)} d",
                 )
             )
+    for offer, count in idle_devices(document):
+        usd = text.usd(offer.usd_per_hour * count / offer.accelerator_count)
+        place = (offer.zone, offer.instance_type, offer.market.value)
+        rows.append(("idle", "", "", f"{count} {offer.accelerator}", *place, usd, "", ""))
     headings = (
         "pipelines",
         "stage",
@@ -92,7 +96,7 @@ def _lines(document: PlanDocument) -> str:
     rows = (
         (
             line.what,
-            f"{text.amount(line.quantity)} {line.unit}",
+            text.measure(line.quantity, line.unit),
             text.usd(line.usd_per_unit),
             text.usd(line.usd),
             f"{line.price_as_of.isoformat()}{' STALE' if line.stale else ''}",
@@ -143,7 +147,7 @@ def _alternatives(document: PlanDocument) -> str:
             text.change(other.slower),
             text.usd(other.usd_per_hour),
             text.usd(other.usd),
-            text.signed_usd(other.dearer_usd),
+            text.signed_usd_beside(other.dearer_usd, other.usd),
             other.verdict,
         )
         for other in choices(document)

@@ -35,9 +35,9 @@ def plan_report(
     parts.append(_block(Group(*tables)))
     parts.append(_block(_facts(outcome_facts(document))))
     parts.append(_block(money_table(document, details=details, ascii_only=ascii_only)))
-    parts.append(_block(memory_table(document, details=details, ascii_only=ascii_only)))
+    parts.append(_block(memory_table(document, details=details, ascii_only=ascii_only, width=width)))
     if details:
-        parts.append(_block(waits_table(document, ascii_only=ascii_only)))
+        parts.append(_block(waits_table(document, ascii_only=ascii_only, width=width)))
     if document.alternatives or without_plan(document):
         parts.append(_block(alternatives_table(document)))
     if ruled_out(document):

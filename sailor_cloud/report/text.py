@@ -22,6 +22,11 @@ def usd_beside(amount: float, whole: float) -> str:
     return f"{amount:,.{decimals}f}"
 
 
+def signed_usd_beside(amount: float, whole: float) -> str:
+    """Return a difference in dollars with as many decimals as the amount deserves that it is a part of."""
+    return f"{'-' if amount < 0 else '+'}{usd_beside(abs(amount), whole)}"
+
+
 def signed_usd(amount: float) -> str:
     """Return a difference in dollars: `+38.20`, `-0.0312`."""
     return f"{'-' if amount < 0 else '+'}{usd(abs(amount))}"
@@ -49,6 +54,13 @@ def amount(quantity: float) -> str:
     if abs(quantity) >= 1000:
         return f"{quantity:,.0f}"
     return f"{quantity:.4g}" if abs(quantity) >= 1e-4 or quantity == 0 else f"{quantity:.6f}"
+
+
+def measure(quantity: float, unit: str) -> str:
+    """Return a quantity with the unit of its price: `1.447 h`, `8.132 x 1000 requests`, `12.1 GB`."""
+    if unit[0].isdigit():
+        return f"{amount(quantity)} x {unit}"
+    return f"{amount(quantity)} {'h' if unit == 'hour' else unit}"
 
 
 def size(count_bytes: float) -> str:

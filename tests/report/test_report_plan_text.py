@@ -12,7 +12,7 @@ from sailor_cloud.model.document import CostKind, Infeasibility, PlanDocument, R
 from sailor_cloud.report.plan_text import plan_as_text
 
 
-@pytest.mark.parametrize(("width", "details"), [(80, False), (120, False), (120, True)])
+@pytest.mark.parametrize(("width", "details"), [(60, False), (80, False), (120, False), (120, True)])
 def test_the_report_looks_as_reviewed(width: int, details: bool, golden: Callable[[str, str], None]) -> None:
     golden(f"plan-{width}{'-details' if details else ''}.txt", plan_as_text(document(), width=width, details=details))
 
@@ -115,7 +115,7 @@ def test_an_infeasible_plan_names_the_constraint_and_what_was_ruled_out() -> Non
     assert "no bf16" in shown
 
 
-@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize("make", [document, gcp_document], ids=["local", "gcp"])
 def test_no_line_is_wider_than_the_terminal(width: int, make: Callable[[], PlanDocument]) -> None:
     for details in (False, True):

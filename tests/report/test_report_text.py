@@ -45,3 +45,14 @@ def test_whole_numbers_are_shown_as_ranges() -> None:
 def test_sizes_are_binary() -> None:
     assert text.size(5 * 2**30) == "5.0 GiB"
     assert text.size(3 * 2**20) == "3.0 MiB"
+
+
+def test_quantities_carry_the_unit_of_their_price() -> None:
+    assert text.measure(1.44712, "hour") == "1.447 h"
+    assert text.measure(8.1, "1000 requests") == "8.1 x 1000 requests"
+    assert text.measure(1288.4, "GB") == "1,288 GB"
+
+
+def test_a_difference_has_the_decimals_of_the_amount_beside_it() -> None:
+    assert text.signed_usd_beside(-7.694, 78.89) == "-7.69"
+    assert text.signed_usd_beside(0.0004, 0.0128) == "+0.0004"

@@ -152,7 +152,7 @@ def _tip(document: PlanDocument, choice: Choice) -> str:
         [
             choice.label,
             f"iteration {text.seconds(choice.iteration_s)} ({text.change(choice.slower)})",
-            f"{text.usd(choice.usd)} {usd_unit(document)} ({text.signed_usd(choice.dearer_usd)}), "
+            f"{text.usd(choice.usd)} {usd_unit(document)} ({text.signed_usd_beside(choice.dearer_usd, choice.usd)}), "
             f"{text.usd(choice.usd_per_hour)} USD/h",
             *machines,
             choice.verdict,

@@ -28,7 +28,7 @@ def groups(document: PlanDocument) -> Markup:
                     row.offer.instance_type,
                     row.offer.market.value,
                     text.usd(row.usd_per_hour),
-                    f"{taken.used} of {taken.allowed}",
+                    str(taken),
                     f"{age_days(document, row.offer.as_of_from)} d",
                 )
             )
@@ -48,7 +48,7 @@ def cost_lines(document: PlanDocument) -> Markup:
     rows = [
         (
             line.what,
-            f"{text.amount(line.quantity)} {line.unit}",
+            text.measure(line.quantity, line.unit),
             text.usd(line.usd_per_unit),
             text.usd_beside(line.usd, whole),
             text.usd_beside(line.worst_usd, whole),
@@ -72,7 +72,7 @@ def alternatives(document: PlanDocument) -> Markup:
             "" if other.chosen else text.change(other.slower),
             text.usd(other.usd_per_hour),
             text.usd(other.usd),
-            "" if other.chosen else text.signed_usd(other.dearer_usd),
+            "" if other.chosen else text.signed_usd_beside(other.dearer_usd, other.usd),
             other.verdict,
         )
         for other in choices(document)

@@ -13,10 +13,13 @@ from sailor_cloud.report.tables import plain_table
 
 # Below this many columns, zone, machine and market share one column on two lines.
 WIDE = 110
+# Below this many, the age of prices stands with the cost of the run alone.
+NARROW = 72
 
 
 def groups_table(document: PlanDocument, *, width: int) -> Table:
     wide = width >= WIDE
+    aged = width >= NARROW
     place = ("zone", "machine", "market") if wide else ("zone, machine, market",)
     table = plain_table(
         "pipelines",
@@ -26,7 +29,7 @@ def groups_table(document: PlanDocument, *, width: int) -> Table:
         *place,
         "USD/h",
         "quota",
-        "age",
+        *(("age",) if aged else ()),
         numbers=("USD/h", "quota", "age"),
         gap=2 if wide else 1,
     )
@@ -39,7 +42,7 @@ def groups_table(document: PlanDocument, *, width: int) -> Table:
                 devices(row),
                 *_place(row.offer, wide=wide),
                 text.usd(row.usd_per_hour),
-                *_trust(document, row.offer),
+                *_trust(document, row.offer, aged=aged),
             )
     for offer, count in idle_devices(document):
         idle_usd = offer.usd_per_hour * count / offer.accelerator_count
@@ -50,7 +53,7 @@ def groups_table(document: PlanDocument, *, width: int) -> Table:
             f"{count} {offer.accelerator}",
             *_place(offer, wide=wide),
             text.usd(idle_usd),
-            *_trust(document, offer),
+            *_trust(document, offer, aged=aged),
         )
     return table
 
@@ -78,7 +81,6 @@ def _place(offer: Offer, *, wide: bool) -> tuple[str, ...]:
     return (f"{offer.zone}\n{offer.instance_type} {offer.market.value}",)
 
 
-def _trust(document: PlanDocument, offer: Offer) -> tuple[str, str]:
-    taken = allowance(document, offer)
-    share = f"{taken.used}/{taken.allowed}" if taken.allowed is not None else str(taken.used)
-    return share, f"{age_days(document, offer.as_of_from)} d"
+def _trust(document: PlanDocument, offer: Offer, *, aged: bool) -> tuple[str, ...]:
+    age = (f"{age_days(document, offer.as_of_from)} d",) if aged else ()
+    return (str(allowance(document, offer)), *age)

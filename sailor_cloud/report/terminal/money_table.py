@@ -63,7 +63,7 @@ def _hanging(mark: str, what: str) -> Table:
 
 
 def _origin(document: PlanDocument, line: CostLine, *, details: bool) -> str:
-    amount = f"{text.amount(line.quantity)} {line.unit} at {text.usd(line.usd_per_unit)}"
+    amount = f"{text.measure(line.quantity, line.unit)} at {text.usd(line.usd_per_unit)}"
     stale = " STALE" if line.stale else ""
     if details:
         return f"{amount}; {line.price_source}, {line.price_as_of.isoformat()}{stale}"

@@ -24,7 +24,7 @@ def alternatives_table(document: PlanDocument) -> Table:
             text.change(other.slower),
             text.usd(other.usd_per_hour),
             text.usd(other.usd),
-            text.signed_usd(other.dearer_usd),
+            text.signed_usd_beside(other.dearer_usd, other.usd),
             other.verdict,
         )
     for row in without_plan(document):

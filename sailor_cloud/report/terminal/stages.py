@@ -8,20 +8,19 @@ from sailor_cloud.model.document import PlanDocument, StageMemory
 from sailor_cloud.report import text
 from sailor_cloud.report.memory_rows import memory_rows
 from sailor_cloud.report.tables import plain_table
-from sailor_cloud.report.terminal.bars import bar
+from sailor_cloud.report.terminal.bars import bar, bar_width
 
-BAR = 24
 LARGEST_PARTS = 3
 
 
-def memory_table(document: PlanDocument, *, details: bool, ascii_only: bool) -> Table:
+def memory_table(document: PlanDocument, *, details: bool, ascii_only: bool, width: int) -> Table:
     """Return peak memory per device of each stage against what the device holds."""
     headings = ("memory of", "", "peak", "of limit", *(("largest parts",) if details else ()))
     table = plain_table(*headings, numbers=("", "peak", "of limit"))
     for row in memory_rows(document):
         cells = [
             row.label,
-            bar(row.share, BAR, ascii_only=ascii_only),
+            bar(row.share, bar_width(width), ascii_only=ascii_only),
             text.size(row.memory.total_bytes),
             f"{text.share(row.share)} of {text.size(row.memory.limit_bytes)}",
         ]
@@ -30,7 +29,7 @@ def memory_table(document: PlanDocument, *, details: bool, ascii_only: bool) -> 
     return table
 
 
-def waits_table(document: PlanDocument, *, ascii_only: bool) -> Table:
+def waits_table(document: PlanDocument, *, ascii_only: bool, width: int) -> Table:
     """Return where the iteration of the busiest stage goes."""
     assert document.prediction is not None
     waits = document.prediction.waits
@@ -44,7 +43,7 @@ def waits_table(document: PlanDocument, *, ascii_only: bool) -> Table:
     whole = sum(spent for _, spent in parts)
     for name, spent in parts:
         share = spent / whole if whole else 0.0
-        table.add_row(name, bar(share, BAR, ascii_only=ascii_only), text.seconds(spent), text.share(share))
+        table.add_row(name, bar(share, bar_width(width), ascii_only=ascii_only), text.seconds(spent), text.share(share))
     return table
 
 
