@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -20,6 +21,7 @@ import gpu
 import prediction
 import start
 import throughput
+from bars import Bar, table
 from worlds import model_of, run_world, spec_of
 
 STALL_BAR_S = 0.6
@@ -32,36 +34,49 @@ def main() -> int:
     parser.add_argument("--results", type=Path)
     chosen = parser.parse_args()
     began = time.perf_counter()
-    lines = ["# Runtime", "", f"{len(os.sched_getaffinity(0))} cores, {_stack()}. `benchmarks/runtime/run.py`.", ""]
+    head = ["# Runtime", "", f"{len(os.sched_getaffinity(0))} cores, {_stack()}. `benchmarks/runtime/run.py`.", ""]
+    lines: list[str] = []
+    bars: list[Bar] = []
     with tempfile.TemporaryDirectory() as name:
         # DeepSpeed's engine compiles a small extension; once for all worlds, and without locks that a killed run left.
         os.environ["TORCH_EXTENSIONS_DIR"] = str(Path(name) / "extensions")
         for phase in chosen.only or PHASES:
             title, measure = PHASES[phase]
-            found = measure(Path(name) / phase)
+            phase_began = time.perf_counter()
+            try:
+                found = measure(Path(name) / phase, bars)
+            except (RuntimeError, OSError, subprocess.SubprocessError) as error:
+                # The other phases are worth having all the same.
+                found = [f"failed: {error}"]
+                bars.append(Bar(what=title, found="failed", asked="", met=False))
+            found += ["", f"({time.perf_counter() - phase_began:.0f} s)"]
             lines += [f"## {title}", "", *found, ""]
             print("\n".join(found), flush=True)
-    lines.append(f"The run took {time.perf_counter() - began:.0f} s.")
+    head += [*table(bars), "", f"The run took {time.perf_counter() - began:.0f} s.", ""]
+    print("\n".join(["", *table(bars)]), flush=True)
     if chosen.results:
-        chosen.results.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        chosen.results.write_text("\n".join([*head, *lines]), encoding="utf-8")
     return 0
 
 
-def checkpoint(folder: Path) -> list[str]:
-    """Return the stall of asynchronous checkpoints with AdamW's state, as the slowest rank saw it."""
+def checkpoint(folder: Path, bars: list[Bar]) -> list[str]:
+    """Return and add to `bars` the stall of asynchronous checkpoints with AdamW's state, as the slowest rank saw it."""
     halves = ((0, 7, 1, "CPU-fast"), (7, 14, 1, "CPU-fast"))
     spec = spec_of(LARGE, [(1, 2, halves), (1, 1, ((0, 14, 1, "CPU-fast"),))], folder)
     found = run_world(spec, folder / "world", program="stall.py", saves=4)
     stall = sorted(found["stalls"])[len(found["stalls"]) // 2]
     every = ", ".join(f"{value:.2f}" for value in found["stalls"])
-    met = "met" if stall <= STALL_BAR_S else "missed"
+    what = "stall of an asynchronous checkpoint, 100M parameters"
+    bar = Bar(what=what, found=f"{stall:.2f} s", asked=f"≤ {STALL_BAR_S} s", met=stall <= STALL_BAR_S)
+    bars.append(bar)
     return [
         f"100 million parameters with AdamW's state on 3 ranks: training stands still for {stall:.2f} s in the median "
-        f"(all: {every}; bar: at most {STALL_BAR_S} s): {met}. A save ends {max(found['saves']):.1f} s after it began.",
+        f"(all: {every}; bar: at most {STALL_BAR_S} s): {bar.verdict}. "
+        f"A save ends {max(found['saves']):.1f} s after it began.",
     ]
 
 
-def on_gpu(folder: Path) -> list[str]:
+def on_gpu(folder: Path, bars: list[Bar]) -> list[str]:
     why = gpu.skipped()
     return [f"SKIPPED: {why}"] if why else gpu.measure(folder, "H200-141")
 
@@ -73,7 +88,7 @@ def _stack() -> str:
     return f"torch {torch.__version__}, deepspeed {deepspeed.__version__}, gloo"
 
 
-PHASES: dict[str, tuple[str, Callable[[Path], list[str]]]] = {
+PHASES: dict[str, tuple[str, Callable[[Path, list[Bar]], list[str]]]] = {
     "throughput": ("Throughput under uniform plans", throughput.measure),
     "start": ("Start and restart", start.measure),
     "checkpoint": ("Checkpoints", checkpoint),
