@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from sailor_cloud.model.document import Infeasibility
 from sailor_cloud.planner.candidates import Pool
 from sailor_cloud.planner.goals import Figure, Limit, Target
+from sailor_cloud.planner.quota_change import QuotaChange, Reach, quota_changes
+from sailor_cloud.planner.quotas import unit
 from sailor_cloud.planner.shortage import NO_PLAN, shortage
 from sailor_cloud.planner.space import Space
-
-# The goal's figure of the best plan, None without a plan.
-Reach = Callable[[Space, Target], float | None]
 
 _UNITS = {
     "budget_usd": "USD",
@@ -24,12 +22,12 @@ _UNITS = {
     "max_nodes": "nodes",
 }
 _REMEDIES = {
-    "budget_usd": "the smallest budget that would do is",
-    "deadline": "the shortest deadline that would do is",
-    "max_usd_per_hour": "the smallest rate that would do is",
-    "min_throughput": "the highest throughput that can be reached is",
-    "max_usd_per_iteration": "the smallest price of an iteration is",
-    "max_nodes": "the smallest number of nodes that would do is",
+    "budget_usd": ("the smallest budget", "that would do"),
+    "deadline": ("the shortest deadline", "that would do"),
+    "max_usd_per_hour": ("the smallest rate", "that would do"),
+    "min_throughput": ("the highest throughput", "that can be reached"),
+    "max_usd_per_iteration": ("the smallest price of an iteration", "that can be reached"),
+    "max_nodes": ("the smallest number of nodes", "that would do"),
 }
 
 
@@ -48,34 +46,44 @@ class _Change:
         return max(ratio, 1.0 / ratio)
 
 
-def explain_infeasible(space: Space, target: Target, reach: Reach) -> Infeasibility:
-    """Return the binding constraint of a problem without a plan.
+def explain_infeasible(space: Space, target: Target, reach: Reach, *, exact: bool = True) -> Infeasibility:
+    """Return the binding constraint of a problem without a plan, and the smallest change that lets one in.
 
-    Tried in turn: constraints that can't be met even alone, giving up one constraint, the number of nodes, memory.
+    Tried in turn: constraints that can't be met even alone, giving up one constraint, the number of nodes, quotas,
+    several constraints at once, memory. `exact`: the searches that `reach` makes go through all plans; if not, the
+    change is the smallest one found.
     """
     broken = _broken_by_themselves(space, target, reach)
-    if len(broken) == 1:
-        # Giving up another constraint would not help; the others may ask for more than this one alone needs.
-        needed = reach(space, replace(target.without(broken[0][0].name), goal=broken[0][0].figure))
-        if needed is not None:
-            change = _change(broken[0][0], needed)
-            return _told(change, [change])
     if broken:
-        changes = [_change(limit, needed) for limit, needed in broken]
-        return _told(max(changes, key=lambda change: change.stretch), changes)
-    alone = _needed_alone(space, target, reach)
+        kept = tuple(limit for limit in target.limits if limit not in broken)
+        together = _needed_together(space, target, reach, broken, kept)
+        together = together or _needed_together(space, target, reach, [*broken, *kept], ())
+        if together:
+            return _told(together, alternatives=[], quotas=quota_changes(space, target, reach), exact=exact)
+    alone = sorted(_needed_alone(space, target, reach), key=lambda change: change.stretch)
+    quotas = quota_changes(space, target, reach)
     if alone:
-        return _told(min(alone, key=lambda change: change.stretch), alone)
-    if target.limits and reach(space, Target(goal=target.goal, limits=())) is not None:
-        names = ", ".join(limit.name for limit in target.limits)
-        first = target.limits[0]
-        return Infeasibility(
-            constraint=first.name,
-            limit=_written(first.name, first.at_most),
-            needed=None,
-            unit=_UNITS[first.name],
-            message=f"no plan keeps {names} at the same time, though each can be kept; relax one of them",
-        )
+        return _told(alone[:1], alternatives=alone[1:], quotas=quotas, exact=exact)
+    if quotas:
+        return by_quota(quotas)
+    together = _needed_together(space, target, reach, list(target.limits), ())
+    return _told(together, alternatives=[], quotas=(), exact=exact) if together else _by_memory(space)
+
+
+def by_quota(changes: tuple[QuotaChange, ...]) -> Infeasibility:
+    """Return the infeasibility of a job that quotas rule out; `changes` has at least one, each of which would do."""
+    first = changes[0]
+    others = "".join(f" (or instead {other.told})" for other in changes[1:])
+    return Infeasibility(
+        constraint="quota",
+        limit=first.quota.left,
+        needed=first.needed,
+        unit=unit(first.quota),
+        message=first.told + others,
+    )
+
+
+def _by_memory(space: Space) -> Infeasibility:
     why = shortage(space, one_zone=False)
     found = "no plan that fits in memory was found" if why == NO_PLAN else why
     return Infeasibility(
@@ -86,6 +94,26 @@ def explain_infeasible(space: Space, target: Target, reach: Reach) -> Infeasibil
         message=f"{found}, even with one sample at a time; "
         "allow more devices per zone, larger accelerators or more nodes",
     )
+
+
+def _needed_together(
+    space: Space, target: Target, reach: Reach, limits: list[Limit], kept: tuple[Limit, ...]
+) -> list[_Change]:
+    """Return what limits would have to be at the same time, `kept` ones staying; empty where nothing would do.
+
+    The first gives way first, as little as it can; each of the next ones then as little as that allows.
+    """
+    changes: list[_Change] = []
+    for limit in limits:
+        needed = reach(space, Target(goal=limit.figure, limits=kept))
+        if needed is None:
+            return []
+        if needed > limit.at_most:
+            changes.append(_change(limit, needed))
+            enough = changes[-1].needed
+            limit = replace(limit, at_most=1.0 / enough if limit.name == "min_throughput" else enough)
+        kept = (*kept, limit)
+    return changes
 
 
 def _needed_alone(space: Space, target: Target, reach: Reach) -> list[_Change]:
@@ -103,14 +131,14 @@ def _needed_alone(space: Space, target: Target, reach: Reach) -> list[_Change]:
     return changes
 
 
-def _broken_by_themselves(space: Space, target: Target, reach: Reach) -> list[tuple[Limit, float]]:
-    """Return the constraints that no plan keeps even when there is no other, with the least that is reached."""
+def _broken_by_themselves(space: Space, target: Target, reach: Reach) -> list[Limit]:
+    """Return the constraints that no plan keeps even when there is no other, the one that is missed most first."""
     broken = []
     for limit in target.limits:
         needed = reach(space, Target(goal=limit.figure, limits=()))
         if needed is not None and needed > limit.at_most:
             broken.append((limit, needed))
-    return broken
+    return [limit for limit, _ in sorted(broken, key=lambda entry: -entry[1] / entry[0].at_most)]
 
 
 def _any_number_of_nodes(space: Space) -> Space:
@@ -152,14 +180,19 @@ def _enough(name: str, figure: float) -> float:
     return float(f"{rounded:.6g}")
 
 
-def _told(change: _Change, changes: list[_Change]) -> Infeasibility:
-    others = [other for other in changes if other is not change]
-    message = f"{change.name} {change.limit:g} {_UNITS[change.name]} can't be met; {_REMEDIES[change.name]} " + (
-        f"{change.needed:g} {_UNITS[change.name]}"
-    )
-    if others:
-        listed = ", ".join(f"{other.name} {other.needed:g} {_UNITS[other.name]}" for other in others)
-        message += f" (or instead: {listed})"
+def _told(
+    changes: list[_Change], *, alternatives: list[_Change], quotas: tuple[QuotaChange, ...], exact: bool
+) -> Infeasibility:
+    """Return the first change, those that it needs beside it, and those that would do instead."""
+    change = changes[0]
+    what, which = _REMEDIES[change.name]
+    needed = f"{what} {which if exact else 'found ' + which} is {change.needed:g} {_UNITS[change.name]}"
+    message = f"{change.name} {change.limit:g} {_UNITS[change.name]} can't be met; {needed}"
+    if changes[1:]:
+        message += f"; with that, {' and '.join(_short(other) for other in changes[1:])} would be needed as well"
+    instead = [*(_short(other) for other in alternatives), *(other.told for other in quotas)]
+    if instead:
+        message += f" (or instead: {', '.join(instead)})"
     return Infeasibility(
         constraint=change.name,
         limit=change.limit,
@@ -167,3 +200,7 @@ def _told(change: _Change, changes: list[_Change]) -> Infeasibility:
         unit=_UNITS[change.name],
         message=message,
     )
+
+
+def _short(change: _Change) -> str:
+    return f"{change.name} {change.needed:g} {_UNITS[change.name]}"

@@ -19,7 +19,8 @@ from sailor_cloud.planner.documents import Surroundings, infeasible_document, pl
 from sailor_cloud.planner.effort import NORMAL, Effort
 from sailor_cloud.planner.frontier import frontier
 from sailor_cloud.planner.goals import Target, target_of
-from sailor_cloud.planner.infeasible import explain_infeasible
+from sailor_cloud.planner.infeasible import by_quota, explain_infeasible
+from sailor_cloud.planner.quota_change import quota_changes
 from sailor_cloud.planner.solving import Chosen, Searched
 from sailor_cloud.planner.space import Space, build
 from sailor_cloud.planner.spread import spread
@@ -103,13 +104,15 @@ def search(
     asked = wishes if wishes is not None else Wishes(restrictions=tuple(restrictions))
     effort = _effort(asked, clock, started)
     space, target = problem.space, problem.target
+    searched = Searched(frozenset(asked.restrictions), effort)
     if not space.pools:
         nothing = Answer(drafts=(), bound=None, columns=0, nodes=0)
-        return infeasible_document(space.scenario, _no_pools(problem), problem.rejected, nothing, 0.0)
-    searched = Searched(frozenset(asked.restrictions), effort)
+        changes = quota_changes(space, target, searched.reachable)
+        why = by_quota(changes) if changes else _no_pools(problem)
+        return infeasible_document(space.scenario, why, problem.rejected, nothing, 0.0)
     answer, chosen = searched.best(space, target)
     if chosen is None:
-        why = explain_infeasible(space, target, searched.reachable)
+        why = explain_infeasible(space, target, searched.reachable, exact=answer.exhausted)
         return infeasible_document(space.scenario, why, problem.rejected, answer, clock.monotonic_s() - started)
     around = _surroundings(problem, asked, effort, answer, chosen)
     return plan_document(space, target, chosen, answer, around, clock.monotonic_s() - started)

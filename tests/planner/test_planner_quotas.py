@@ -88,7 +88,10 @@ def test_a_quota_of_another_region_or_accelerator_limits_nothing():
 
 
 def test_too_small_a_quota_is_told_in_figures():
-    job = example("gcp-a100-v100.yaml", resources__0__instance_types=["a2-megagpu-16g"])
+    wanted = {"A100-40": 16}
+    job = example(
+        "gcp-a100-v100.yaml", resources__0__accelerators=wanted, resources__0__instance_types=["a2-megagpu-16g"]
+    )
     space = make_space(job, (quota("NVIDIA_A100_GPUS", 12, {"A100-40": Market.ON_DEMAND}, used=4, **GCP),))
     told = {row.what: row.why for row in space.candidates.rejected}
     assert told["a2-megagpu-16g (A100-40, on-demand) in us-central1"] == (
