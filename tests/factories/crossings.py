@@ -95,6 +95,9 @@ def undisturbed_losses(folder: Path, document: PlanDocument) -> dict[int, float]
     """Train the job of a plan on one processor thread, in one process that nothing disturbs; return the losses."""
     folder.mkdir()
     assert document.plan is not None
+    # Saving is not what is compared, and every second of it costs as much as the training.
+    seldom = document.job.checkpoint.model_copy(update={"every": 3600.0})
+    document = replace(document, job=document.job.model_copy(update={"checkpoint": seldom}))
     whole = Stage(first_layer=0, end_layer=6, node="alone", devices=(0,))
     alone = replace(
         document.plan,

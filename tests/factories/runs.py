@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,16 +53,21 @@ class Up:
         return self.process.returncode, out, err
 
 
-def write_job(home: Path, *, steps: int) -> Path:
+def write_job(home: Path, *, steps: int, every_s: float | None = None) -> Path:
     """Write the job of `documents`, and beside it the plan for two nodes that the tests carry out."""
-    job = home / "tiny.yaml"
-    job.write_text(JOB_TEXT.replace("steps: 20", f"steps: {steps}"))
-    (home / "plan.json").write_text(document(steps=steps).to_json())
+    job, planned = home / "tiny.yaml", document(steps=steps)
+    text = JOB_TEXT.replace("steps: 20", f"steps: {steps}")
+    if every_s is not None:
+        text += f"checkpoint: {{every: {every_s}}}\n"
+        saved = planned.job.checkpoint.model_copy(update={"every": every_s})
+        planned = replace(planned, job=planned.job.model_copy(update={"checkpoint": saved}))
+    job.write_text(text)
+    (home / "plan.json").write_text(planned.to_json())
     return job
 
 
-def start_up(home: Path, *, steps: int) -> Up:
-    job = write_job(home, steps=steps)
+def start_up(home: Path, *, steps: int, every_s: float | None = None) -> Up:
+    job = write_job(home, steps=steps, every_s=every_s)
     process = subprocess.Popen(
         [str(COMMAND), "up", str(job), "--plan", str(home / "plan.json"), "--yes"],
         env={**os.environ, "SAILOR_CLOUD_HOME": str(home)},

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from factories.runs import (
+    Up,
     assert_nothing_is_left,
     has_trained,
     journal_has,
@@ -15,15 +17,29 @@ from factories.runs import (
     sailor,
     start_up,
 )
+from sailor_cloud.provision import processes
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("lifecycle")]
 
 LONG = 100_000
+STEPS = 150
 
 
-def test_a_run_trains_to_its_end_and_leaves_a_receipt(tmp_path: Path) -> None:
-    run = start_up(tmp_path, steps=12)
-    code, out, err = run.end()
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Up, int, str, str]:
+    """A run that nothing disturbs, with exit code, stdout and stderr."""
+    run = start_up(tmp_path_factory.mktemp("undisturbed"), steps=STEPS)
+    return run, *run.end()
+
+
+def losses(run: Up) -> dict[int, float]:
+    """Return the loss of every step, of the newest generation that did it."""
+    events = read_lines(run.folder / "logs" / "events.jsonl")
+    return {event["step"]: event["loss"] for event in events if event["event"] == "step"}
+
+
+def test_a_run_trains_to_its_end_and_leaves_a_receipt(undisturbed: tuple[Up, int, str, str]) -> None:
+    run, code, out, err = undisturbed
     assert code == 0, err
     assert_nothing_is_left(run.folder)
     receipt = json.loads((run.folder / "receipt.json").read_text())
@@ -35,7 +51,23 @@ def test_a_run_trains_to_its_end_and_leaves_a_receipt(tmp_path: Path) -> None:
     assert "equal one process in float64" in err
     assert "resources are gone, confirmed by an independent sweep" in out
     steps = [event["step"] for event in read_lines(run.folder / "logs" / "events.jsonl") if event["event"] == "step"]
-    assert steps == list(range(1, 13))
+    assert steps == list(range(1, STEPS + 1))
+
+
+def test_an_interrupted_run_ends_with_the_loss_of_an_undisturbed_one(
+    undisturbed: tuple[Up, int, str, str], tmp_path: Path
+) -> None:
+    run = start_up(tmp_path, steps=STEPS, every_s=0.5)
+    run.wait_for(lambda folder: journal_has("checkpoint_saved")(folder) and has_trained(folder), "a checkpoint")
+    victims = [found for found in processes.of_node(run.folder.name, "n1") if "sailor_runtime.agent" in found.command]
+    assert victims
+    for victim in victims:
+        os.kill(victim.pid, signal.SIGKILL)
+    code, _, err = run.end()
+    assert code == 0, err
+    assert max(event["generation"] for event in read_lines(run.folder / "logs" / "events.jsonl") if "step" in event) > 1
+    assert losses(run) == pytest.approx(losses(undisturbed[0]), rel=1e-5)
+    assert_nothing_is_left(run.folder)
 
 
 @pytest.mark.parametrize(
