@@ -60,7 +60,7 @@ def cost_lines(document: PlanDocument) -> Markup:
     span = "whole run" if document.job.training.steps else "one hour"
     rows.append((span, "", "", text.usd_beside(whole, whole), text.usd_beside(worst_usd(cost), whole), "", ""))
     numbers = ("quantity", "USD each", "USD", "worst case")
-    return html_table(("what", *numbers, "price of", "source"), rows, numbers=numbers, total=True)
+    return html_table(("what", *numbers, "as of", "source"), rows, numbers=numbers, total=True)
 
 
 def alternatives(document: PlanDocument) -> Markup:
@@ -103,7 +103,7 @@ def memory(document: PlanDocument) -> Markup:
             text.size(row.memory.total_bytes),
             text.size(row.memory.limit_bytes),
             text.share(row.share),
-            ", ".join(f"{name} {text.size(amount)}" for name, amount in row.memory.parts.items()),
+            ", ".join(f"{name} {text.size(amount)}" for name, amount in row.memory.parts.items() if amount),
         )
         for row in memory_rows(document)
     )
