@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from datetime import date, datetime
+from functools import cache
 from typing import Any
 
+from sailor_cloud import catalog
+from sailor_cloud.catalog import Catalog
 from sailor_cloud.model.document import CostKind
+from sailor_cloud.model.job import NetworkAccess
+from sailor_cloud.model.offer import Offer, Provider
 from sailor_cloud.provision.render import PlacedNode, Root
 from sailor_cloud.run.journal import Draft, Event, Journal
 from sailor_cloud.run.ledger import Ledger
+from sailor_cloud.simulator import services_with
 
 NODE = "node"
 
@@ -28,6 +35,7 @@ def node_intent(placed: PlacedNode) -> Draft:
         "instance_type": offer.instance_type,
         "market": offer.market.value,
         "usd_per_hour": offer.usd_per_hour,
+        "services_usd_per_hour": _services_usd_per_hour(offer, placed.network),
         "price_source": offer.source,
         "price_as_of": offer.as_of_from.isoformat(),
     }
@@ -46,16 +54,31 @@ def resource_key(root: Root, address: str) -> str:
 
 
 def open_node(ledger: Ledger, node: str, intent: Mapping[str, Any], *, since: datetime) -> None:
-    """Charge for a node from some time on, at the price that its journaled intent froze."""
+    """Charge for a node from some time on, all that comes with it included, at prices that its intent froze."""
+    services_usd = intent.get("services_usd_per_hour", 0.0)
+    what = f"{node}: {intent['instance_type']} in {intent['zone']}, {intent['market']}"
     ledger.open_item(
         ledger_key(node),
         kind=CostKind.COMPUTE,
-        what=f"{node}: {intent['instance_type']} in {intent['zone']}, {intent['market']}",
-        usd_per_hour=intent["usd_per_hour"],
+        what=f"{what}, its disk and address" if services_usd else what,
+        usd_per_hour=intent["usd_per_hour"] + services_usd,
         since=since,
         price_source=intent["price_source"],
         price_as_of=date.fromisoformat(intent["price_as_of"]),
     )
+
+
+def _services_usd_per_hour(offer: Offer, network: NetworkAccess) -> float:
+    """Return what a node's disk and way to the network cost. Raises MissingPriceError."""
+    if offer.provider is Provider.LOCAL:
+        return 0.0
+    return math.fsum(usd for _, usd in services_with(offer, _prices(), network))
+
+
+@cache
+def _prices() -> Catalog:
+    # Prices of disks and addresses change once in years; those of this process's start will do.
+    return catalog.load()
 
 
 def ledger_key(node: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 from sailor_cloud import resources
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.model.offer import Offer, Provider
 from sailor_cloud.model.plan import Node
 from sailor_cloud.provision.local.spec import MOST_NODES
@@ -70,6 +71,7 @@ class PlacedNode:
     node: Node
     offer: Offer
     index: int
+    network: NetworkAccess = NetworkAccess.PUBLIC_SSH
 
 
 def placed_nodes(document: PlanDocument) -> tuple[PlacedNode, ...]:
@@ -80,8 +82,10 @@ def placed_nodes(document: PlanDocument) -> tuple[PlacedNode, ...]:
     missing = sorted({node.offer for node in document.plan.nodes} - offers.keys())
     if missing:
         raise RequestError(f"the plan document lacks the offers of its nodes: {', '.join(missing)}")
+    network = document.job.cloud.network
     return tuple(
-        PlacedNode(node=node, offer=offers[node.offer], index=index) for index, node in enumerate(document.plan.nodes)
+        PlacedNode(node=node, offer=offers[node.offer], index=index, network=network)
+        for index, node in enumerate(document.plan.nodes)
     )
 
 

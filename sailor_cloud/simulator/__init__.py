@@ -21,6 +21,7 @@ from sailor_cloud.simulator.money import (
     node_usd_per_hour,
     preemptions_per_hour,
     run_usd,
+    services_with,
     startup_s,
     teardown_s,
 )
@@ -55,6 +56,7 @@ __all__ = [
     "ring_flows",
     "ring_s",
     "run_usd",
+    "services_with",
     "stage_table",
     "startup_s",
     "teardown_s",

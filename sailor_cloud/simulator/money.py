@@ -87,16 +87,21 @@ def worst_instance_usd_per_hour(offer: Offer, scenario: Scenario) -> float:
 
 
 def node_services(offer: Offer, scenario: Scenario) -> tuple[tuple[ServicePrice, float], ...]:
-    """Return the services that come with every node, each with its USD per hour. Raises MissingPriceError.
+    """Return the services that come with every node, each with its USD per hour. Raises MissingPriceError."""
+    return services_with(offer, scenario.catalog, scenario.job.cloud.network)
+
+
+def services_with(offer: Offer, catalog: Catalog, network: NetworkAccess) -> tuple[tuple[ServicePrice, float], ...]:
+    """Return what comes with a node bought as an offer, each with its USD per hour. Raises MissingPriceError.
 
     A boot disk, and a public address or the data path of a NAT gateway. Local nodes are processes and have neither.
     """
     if offer.provider is Provider.LOCAL:
         return ()
-    services = scenario.catalog.services
+    services = catalog.services
     disk = services.price(offer.provider, offer.region, Service.DISK_BALANCED)
     found = [(disk, disk.usd_per_unit * BOOT_DISK_GIB / HOURS_PER_MONTH)]
-    if scenario.job.cloud.network is NetworkAccess.PUBLIC_SSH:
+    if network is NetworkAccess.PUBLIC_SSH:
         address = services.price(offer.provider, offer.region, Service.PUBLIC_ADDRESS)
         found.append((address, address.usd_per_unit))
     return tuple(found)

@@ -66,7 +66,8 @@ def test_exactly_the_plan_is_bought_and_everything_goes_again(provider: Provider
             assert node.address != node.private_address
         prices = {step.key: step.usd_per_hour for step in seen if step.step is Step.PLANNED and step.usd_per_hour}
         assert prices == dict.fromkeys(run.nodes(), 1.5)
-        assert Ledger.of(run.run.folder, CLOCK).usd_per_hour() == 1.5 * len(outcome.nodes)
+        rate = Ledger.of(run.run.folder, CLOCK).usd_per_hour() / len(outcome.nodes)
+        assert 1.51 < rate < 1.54, "a disk of 100 GiB and an address come with a node of 1.5 USD/h"
 
         destroyed = run.destroy(terraform=binary)
         assert destroyed.problems == ()
@@ -124,7 +125,7 @@ def test_a_stockout_leaves_the_rest_and_cleans_what_came_of_its_group(run: Cloud
     assert caught.value.offers == (second.id,)
     rows = {row.key: row for row in fold(run.journal().entries()).resources if row.resource == "node"}
     assert [rows[name].live for name in ("n0", "n1", "n2")] == [True, False, False]
-    assert Ledger.of(run.run.folder, CLOCK).usd_per_hour() == 1.5
+    assert 1.51 < Ledger.of(run.run.folder, CLOCK).usd_per_hour() < 1.54
 
     # Another zone has what this one lacks.
     run.cloud.failures.clear()
