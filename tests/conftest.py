@@ -13,6 +13,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="Rewrite golden files with what tests see.")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the group of a test into its id, where pytest-xdist's loadgroup looks for it.
+
+    pytest-xdist 3.8 does so through an attribute that pytest 9.2 no longer reads, so that the tests of a group were
+    spread over all workers, and each worker made what they share anew.
+    """
+    if not getattr(config.option, "loadgroup", False):
+        return
+    for item in items:
+        groups = sorted({str(mark.args[0]) for mark in item.iter_markers("xdist_group")})
+        if groups and "@" not in item.nodeid.rpartition("]")[2]:
+            item._id = type(item._id).parse(f"{item.nodeid}@{'_'.join(groups)}")  # type: ignore[attr-defined]
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _interruptible() -> None:
     # A shell starts background jobs with SIGINT ignored; tests of Ctrl-C and their processes would inherit that.
