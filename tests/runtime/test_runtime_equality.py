@@ -23,7 +23,8 @@ from sailor_runtime.training.export import export
 from sailor_runtime.training.huggingface import SavedWeights
 from sailor_runtime.training.parameters import range_parameters
 
-pytestmark = [pytest.mark.timeout(450), pytest.mark.slow]
+# One world trains all cases, so all tests belong to one worker.
+pytestmark = [pytest.mark.timeout(450), pytest.mark.slow, pytest.mark.xdist_group("runtime equality")]
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -181,7 +182,37 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
         for name, settings in LOW_CASES.items()
     ]
     cases += [_case("overflow", folder, pipelines=UNEQUAL_TP, kind="overflow", training={"precision": "fp16"})]
-    return run_world(cases, folder)
+    found: dict[str, dict[str, Any]] = run_world([*cases, *_interrupted(folder / "interrupted")], folder)
+    found["interrupted"] = {"folder": folder / "interrupted"}
+    return found
+
+
+INTERRUPTED = {"dropout": 0.1, "gradient_clipping": 0.5, "steps": 6}
+
+
+def _data(folder: Path) -> DataSpec:
+    return DataSpec(source=str(folder / "tokens.npy"), format="tokens", tokenizer=None)
+
+
+def _interrupted(folder: Path) -> list[dict[str, Any]]:
+    """Return cases that follow each other in one folder of checkpoints, each under another plan."""
+    folder.mkdir()
+    plans = {"first": (UNEQUAL_TP, 1), "second": (UNEQUAL_CUT, 0), "third": (THREE_AGAINST_ONE, 1)}
+    # Twenty samples are read three times over and more, so that epochs end within steps and within generations.
+    np.save(folder / "tokens.npy", np.random.default_rng(3).integers(0, 64, 20 * 16 + 1, dtype=np.uint16))
+    common = {"directory": folder, "training": INTERRUPTED, "data": _data(folder)}
+    cases = [
+        {
+            "name": name,
+            "kind": "resumption",
+            "steps": 2,
+            "spec": run_spec(pipelines, zero_stage=zero_stage, **common),
+        }
+        for name, (pipelines, zero_stage) in plans.items()
+    ]
+    # The last one finds the newest checkpoint damaged, and goes on from the one before.
+    cases.append({**cases[1], "name": "fourth", "damaged": "step-6", "spec": run_spec(UNEQUAL_CUT, **common)})
+    return cases
 
 
 @pytest.mark.parametrize("name", EQUAL_CASES)
@@ -220,33 +251,17 @@ def test_steps_that_overflow_fp16_are_skipped_by_all_ranks_until_the_scale_fits(
     assert found["updates"] == found["skipped"].count(False)
 
 
-def test_training_goes_on_under_another_plan_as_if_never_interrupted(tmp_path):
-    plans = {"first": (UNEQUAL_TP, 1), "second": (UNEQUAL_CUT, 0), "third": (THREE_AGAINST_ONE, 1)}
-    training = {"dropout": 0.1, "gradient_clipping": 0.5, "steps": 6}
-    # Twenty samples are read three times over and more, so that epochs end within steps and within generations.
-    np.save(tmp_path / "tokens.npy", np.random.default_rng(3).integers(0, 64, 20 * 16 + 1, dtype=np.uint16))
-    data = DataSpec(source=str(tmp_path / "tokens.npy"), format="tokens", tokenizer=None)
-    common = {"directory": tmp_path, "training": training, "data": data}
-    cases = [
-        {
-            "name": name,
-            "kind": "resumption",
-            "steps": 2,
-            "spec": run_spec(pipelines, zero_stage=zero_stage, **common),
-        }
-        for name, (pipelines, zero_stage) in plans.items()
-    ]
-    # The last one finds the newest checkpoint damaged, and goes on from the one before.
-    cases.append({**cases[1], "name": "fourth", "damaged": "step-6", "spec": run_spec(UNEQUAL_CUT, **common)})
-    found = run_world(cases, tmp_path)
-    assert [(found[name]["first_step"], found[name]["last_step"]) for name in found] == [(0, 2), (2, 4), (4, 6), (4, 6)]
-    assert all(found[name]["weights"] <= 1e-10 for name in found), found
-    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["latest", "step-4", "step-6"]
-    assert (tmp_path / "checkpoints" / "latest").read_text() == "step-6"
-    model, training = ModelSpec(**TINY), TrainingSpec(**{**SHORT_TRAINING, **training})
-    samples = open_samples(run_spec(UNEQUAL_CUT, **common))
+def test_training_goes_on_under_another_plan_as_if_never_interrupted(results, tmp_path):
+    folder = results["interrupted"]["folder"]
+    found = [results[name] for name in ("first", "second", "third", "fourth")]
+    assert [(each["first_step"], each["last_step"]) for each in found] == [(0, 2), (2, 4), (4, 6), (4, 6)]
+    assert all(each["weights"] <= 1e-10 for each in found), found
+    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["latest", "step-4", "step-6"]
+    assert (folder / "checkpoints" / "latest").read_text() == "step-6"
+    model, training = ModelSpec(**TINY), TrainingSpec(**{**SHORT_TRAINING, **INTERRUPTED})
+    samples = open_samples(run_spec(UNEQUAL_CUT, directory=folder, training=INTERRUPTED, data=_data(folder)))
     expected = reference.train(model, training, samples.read, steps=6).weights
-    export(tmp_path / "checkpoints" / "step-6", tmp_path / "model")
+    export(folder / "checkpoints" / "step-6", tmp_path / "model")
     saved = SavedWeights(tmp_path / "model", model)
     for name, spec in range_parameters(model, range(model.layers)).items():
         torch.testing.assert_close(saved.whole(spec, torch.float64), expected[name], atol=1e-6, rtol=0)

@@ -17,7 +17,8 @@ from sailor_cloud.launch.run_spec import model_spec
 from sailor_cloud.workload.decoders import decoder_from_config
 from sailor_runtime.training.export import export
 
-pytestmark = [pytest.mark.timeout(450), pytest.mark.slow]
+# One world trains all cases, so all tests belong to one worker.
+pytestmark = [pytest.mark.timeout(450), pytest.mark.slow, pytest.mark.xdist_group("runtime exchange")]
 
 # Three devices: a tensor-parallel degree that differs between stages, and one that divides neither MLP nor vocabulary.
 UNEVEN = [(4, 3, [(0, 2, 2), (2, 5, 1)])]
@@ -47,38 +48,45 @@ def _case(name: str, folder: Path) -> dict[str, Any]:
     return {"name": name, "kind": "exchange", "spec": spec}
 
 
+def _half(folder: Path) -> list[dict[str, Any]]:
+    """Return cases in fp16: one run under two plans, one after the other, and one uninterrupted."""
+    training = {"precision": "fp16", "optimizer": "adamw", "dropout": 0.1, "steps": 12}
+    return [
+        {
+            "name": name,
+            "kind": "half",
+            "steps": steps,
+            "first_scale": 2.0**24,
+            "spec": run_spec([(3, 4, [(0, 6, tp)])], directory=folder / place, training=training, zero_stage=zero),
+        }
+        for name, place, tp, zero, steps in (
+            ("three", "run", 3, 1, 6),
+            ("two", "run", 2, 0, 6),
+            ("whole", "other", 3, 1, 12),
+        )
+    ]
+
+
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Path]]:
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What one world has trained; `models` are theirs and the folders of ours."""
     folder = tmp_path_factory.mktemp("models")
     theirs = {name: _theirs(name, folder / "theirs" / name) for name in PUBLISHED}
-    found = run_world([_case(name, folder) for name in PUBLISHED], folder)
+    results: dict[str, Any] = run_world([*(_case(name, folder) for name in PUBLISHED), *_half(folder / "half")], folder)
     for name in PUBLISHED:
-        export(found[name]["checkpoint"], folder / "ours" / name)
-    return {name: (theirs[name], folder / "ours" / name) for name in PUBLISHED}
+        export(results[name]["checkpoint"], folder / "ours" / name)
+    return results | {"models": {name: (theirs[name], folder / "ours" / name) for name in PUBLISHED}}
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_a_model_that_went_through_an_uneven_plan_gives_the_same_logits(models, name):
-    theirs, ours = models[name]
+def test_a_model_that_went_through_an_uneven_plan_gives_the_same_logits(found, name):
+    theirs, ours = found["models"][name]
     back = transformers.AutoModelForCausalLM.from_pretrained(ours, attn_implementation="eager").eval()
     with torch.no_grad():
         torch.testing.assert_close(back(TOKENS).logits, theirs(TOKENS).logits, atol=1e-6, rtol=1e-6)
 
 
-def test_a_loss_scale_goes_on_under_another_tensor_parallel_degree(tmp_path):
-    training = {"precision": "fp16", "optimizer": "adamw", "dropout": 0.1, "steps": 12}
-    cases = [
-        {
-            "name": name,
-            "kind": "half",
-            "steps": 6,
-            "first_scale": 2.0**24,
-            "spec": run_spec([(3, 4, [(0, 6, tp)])], directory=tmp_path / place, training=training, zero_stage=zero),
-        }
-        for name, place, tp, zero in (("three", "run", 3, 1), ("two", "run", 2, 0), ("whole", "other", 3, 1))
-    ]
-    cases[2]["steps"] = 12
-    found = run_world(cases, tmp_path)
+def test_a_loss_scale_goes_on_under_another_tensor_parallel_degree(found):
     three, two, whole = found["three"], found["two"], found["whole"]
     assert three["scale"] < 2.0**24, "the scale has been found"
     assert (two["first_step"], two["notes"]) == (6, {"kept": "beside"})

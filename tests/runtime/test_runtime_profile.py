@@ -70,13 +70,14 @@ def test_what_an_interrupted_run_has_measured_is_kept_and_a_torn_line_is_not(tmp
 
 
 def test_peak_memory_is_found_without_allocating_and_grows_with_the_microbatch():
+    model = dataclasses.replace(MODEL, blocks=3)
     training = TrainingSpec(**{**SHORT_TRAINING, "precision": "fp32"})
-    parameters = sum(parameter.numel() for parameter in _module(MODEL, torch.float32).parameters.values())
-    small, large = (memory.peak_bytes(MODEL, training, size) for size in (1, 8))
+    parameters = sum(parameter.numel() for parameter in _module(model, torch.float32).parameters.values())
+    small, large = (memory.peak_bytes(model, training, size) for size in (1, 8))
     # Weights, gradients and two moments in fp32, and activations on top.
     assert 16 * parameters < small < 24 * parameters
     assert large > small
-    half = memory.peak_bytes(MODEL, dataclasses.replace(training, precision="bf16"), 1)
+    half = memory.peak_bytes(model, dataclasses.replace(training, precision="bf16"), 1)
     # 2 bytes of weights beside 4 of master weights, 4 of gradients, 8 of moments.
     assert 18 * parameters < half
 
