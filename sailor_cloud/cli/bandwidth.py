@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sailor_cloud.cli.options import json_option
+from sailor_cloud.cli.options import asked_for, json_option
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -84,7 +84,7 @@ def _rows(
     from sailor_cloud.network import Place
 
     for zone in (src, dst):
-        catalog.zone(zone)
+        asked_for(catalog.zone, zone)
     sides = [_largest(catalog, zone, accelerator, instance_type) for zone in (src, dst)]
     rows = []
     for name in sorted(sides[0].keys() & sides[1].keys()):
@@ -118,7 +118,7 @@ def _largest(
 
 
 def _print(rows: Sequence[Row], egress: Sequence[EgressPrice], console: Console) -> None:
-    from sailor_cloud.report.tables import plain_table
+    from sailor_cloud.report.tables import plain_table, print_report
     from sailor_cloud.report.text import share, usd
 
     headings = [f"{size // 1_000_000} MB" for size in SHOWN_SIZES]
@@ -144,7 +144,7 @@ def _print(rows: Sequence[Row], egress: Sequence[EgressPrice], console: Console)
             "measured" if link.measured else "estimate",
             share(link.error),
         )
-    console.print(table)
+    print_report(table, console)
     console.print(f"shortest round trip {_milliseconds(min(row.link.rtt_s for row in rows))}")
     for source, day in sorted({(row.link.source, row.link.as_of) for row in rows}):
         console.print(f"bandwidth from {source}, {day}", style="dim")

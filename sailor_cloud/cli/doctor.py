@@ -21,7 +21,7 @@ def doctor(as_json: bool) -> int:
 
     from sailor_cloud.launch.doctor import examine
     from sailor_cloud.report.console import result_console
-    from sailor_cloud.report.tables import plain_table
+    from sailor_cloud.report.tables import plain_table, print_report
 
     checks = examine()
     if as_json:
@@ -31,7 +31,7 @@ def doctor(as_json: bool) -> int:
         for check in checks:
             mark = "[green]ok[/]" if check.ok else "[red]missing[/]"
             table.add_row(check.name, mark, check.found, check.needed_for)
-        result_console().print(table)
+        print_report(table, result_console())
         for check in checks:
             if not check.ok:
                 click.echo(f"{check.name}: {check.advice}")

@@ -106,6 +106,17 @@ def cli() -> None:
     """
 
 
+def _complain(error: click.ClickException) -> None:
+    """Print a wrong use of the command line as every other error, below a hint at the usage."""
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()
+        return
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if context is not None:
+        print(f"{context.get_usage()}\nsee '{context.command_path} --help'\n", file=sys.stderr)
+    print(f"error: {error.format_message()}", file=sys.stderr)
+
+
 def main() -> None:
     """Run the command line and exit with the code that docs/design.md gives to each outcome."""
     for stream in (sys.stdout, sys.stderr):
@@ -116,7 +127,7 @@ def main() -> None:
         print("interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)
     except click.ClickException as error:
-        error.show()
+        _complain(error)
         sys.exit(error.exit_code)
     except SailorError as error:
         print(f"error: {error}", file=sys.stderr)

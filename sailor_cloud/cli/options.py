@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from sailor_cloud.clock import Clock, DatedClock, SystemClock
-from sailor_cloud.errors import Problem, RequestError
+from sailor_cloud.errors import DataError, Problem, RequestError
 
 if TYPE_CHECKING:
     from sailor_cloud.model.document import PlanDocument
@@ -112,6 +112,14 @@ def write_output(path: Path | None, content: str) -> None:
         raise RequestError(f"can't write {path}: {error.strerror}") from error
 
 
+def asked_for(look_up: Callable[..., object], *names: object) -> None:
+    """Look a name of the command line up. Raises RequestError where there is no such thing."""
+    try:
+        look_up(*names)
+    except DataError as error:
+        raise RequestError(str(error)) from error
+
+
 def with_constraints(job: Job, changes: dict[str, Any]) -> Job:
     """Return the job with some constraints replaced. Raises RequestError where a value is wrong."""
     from pydantic import ValidationError
@@ -121,9 +129,7 @@ def with_constraints(job: Job, changes: dict[str, Any]) -> Job:
     try:
         limits = Constraints.model_validate({**job.constraints.model_dump(), **changes})
     except ValidationError as error:
-        problems = [
-            Problem(path=f"--{str(fault['loc'][0]).removesuffix('_usd')}", message=fault["msg"])
-            for fault in error.errors()
-        ]
+        faults = [(str(fault["loc"][0]), fault["msg"].removeprefix("Value error, ")) for fault in error.errors()]
+        problems = [Problem(path=f"--{name.removesuffix('_usd')}", message=message) for name, message in faults]
         raise RequestError(problems) from error
     return job.model_copy(update={"constraints": limits})

@@ -101,7 +101,9 @@ def plan(
     if chosen == "table" and output is None:
         print_plan(document, result_console(), details=details)
     else:
-        write_output(output, _written(document, chosen, base=job_file.parent, details=details))
+        with waiting("writing the report"):
+            written = _written(document, chosen, base=job_file.parent, details=details)
+        write_output(output, written)
     return INFEASIBLE if document.status is Status.INFEASIBLE else 0
 
 

@@ -17,8 +17,11 @@ from sailor_cloud.catalog.listing import Listed, SortKey
 from sailor_cloud.catalog.refresh.fetched import Progress as Report
 from sailor_cloud.catalog.refresh.refresh import Refreshed
 from sailor_cloud.model.offer import Confidence, Offer
-from sailor_cloud.report.tables import plain_table
+from sailor_cloud.report.tables import plain_table, print_report
 from sailor_cloud.report.text import change, usd
+
+# From so many columns on, those of the list of offers stand two blanks apart.
+WIDE = 100
 
 
 def as_json(value: Any) -> str:
@@ -38,9 +41,8 @@ def print_listing(rows: Sequence[Listed], catalog: Catalog, sort: SortKey, limit
     shown = _first(rows, limit)
     by_work = sort is SortKey.USD_PER_PFLOPS_HOUR
     compared = "per PFLOPS" if by_work else "per GPU"
-    table = plain_table(
-        "zone", "instance type", "devices", "market", "USD/h", compared, "days old", numbers=("USD/h", compared)
-    )
+    headings = ("zone", "instance type", "devices", "market", "USD/h", compared, "days old")
+    table = plain_table(*headings, numbers=("USD/h", compared), gap=2 if console.width >= WIDE else 1)
     for row in shown:
         offer = row.offer
         value = row.usd_per_pflops_hour if by_work else row.usd_per_gpu_hour
@@ -53,11 +55,13 @@ def print_listing(rows: Sequence[Listed], catalog: Catalog, sort: SortKey, limit
             "-" if value is None else usd(value),
             _age(row),
         )
-    console.print(table)
+    print_report(table, console)
     _print_rest(rows, shown, console)
     for source in sorted({row.offer.source for row in shown}):
         days = [row.offer.as_of_from for row in shown if row.offer.source == source]
         console.print(f"source {source}, {min(days)}: {catalog.source(source).citation}", style="dim", soft_wrap=True)
+    if any(row.offer.confidence is Confidence.LOW for row in shown):
+        console.print("low: a derived or doubtful price")
     if any(row.stale for row in shown):
         console.print("STALE: older than 90 days, spot 7; renew with 'sailor-cloud prices refresh'")
 
@@ -65,7 +69,7 @@ def print_listing(rows: Sequence[Listed], catalog: Catalog, sort: SortKey, limit
 def _age(row: Listed) -> str:
     if row.offer.confidence is Confidence.EXAMPLE:
         return "example"
-    doubt = " (low)" if row.offer.confidence is Confidence.LOW else ""
+    doubt = " low" if row.offer.confidence is Confidence.LOW else ""
     return f"{row.age_days}{doubt}{' [yellow]STALE[/]' if row.stale else ''}"
 
 
@@ -120,7 +124,7 @@ def print_diff(changes: Sequence[PriceChange], limit: int, console: Console) -> 
                 usd(found.after.usd_per_hour),
                 change(found.relative or 0.0),
             )
-        console.print(table)
+        print_report(table, console)
         _print_rest(moved, shown, console)
     console.print(f"{len(moved)} prices moved, {came} offers are new, {went} are gone")
 
@@ -166,7 +170,7 @@ def print_history(points: Sequence[PricePoint], limit: int, console: Console) ->
                 point.source,
             )
         before = point
-    console.print(table)
+    print_report(table, console)
     if len(kept) < len(points):
         console.print(f"{len(points) - len(kept)} older prices; narrow down or give --limit 0")
 
@@ -209,7 +213,7 @@ def print_refreshed(result: Refreshed, console: Console) -> None:
         table.add_row(f"refused: {reason}", str(count))
     if result.withdrawn:
         table.add_row("offers that their zone no longer lists", str(result.withdrawn))
-    console.print(table)
+    print_report(table, console)
     for provider, why in sorted(result.skipped.items()):
         console.print(f"skipped {provider}: {why}", soft_wrap=True)
     for fault in result.missing:

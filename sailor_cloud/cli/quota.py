@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sailor_cloud.cli.options import JOB_FILE, json_option, read_job
+from sailor_cloud.cli.options import JOB_FILE, asked_for, json_option, read_job
+from sailor_cloud.cli.waiting import waiting
 from sailor_cloud.model.offer import Provider
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ def quota(
         click.echo("plans keep to no quota of the account", err=True)
         return
     wanted, own_project = _wanted(job_file, provider, regions)
-    found = read_quotas(wanted, project=project or own_project)
+    with waiting("asking the providers for quotas"):
+        found = read_quotas(wanted, project=project or own_project)
     if any(row.limit is not None for row in found.rows):
         kept = account_quotas.keep(found.rows, project=project or own_project or "", read_on=SystemClock().now().date())
         click.echo(f"kept in {kept}; plans keep to these limits", err=True)
@@ -79,7 +81,7 @@ def _wanted(
         if provider is None or not regions:
             raise RequestError("name a job file, or --provider and at least one --region")
         for region in regions:
-            catalog.region(Provider(provider), region)
+            asked_for(catalog.region, Provider(provider), region)
         return all_needs(rules, Provider(provider), regions), None
     if provider is not None or regions:
         raise RequestError("--provider and --region go without a job file; the job names its own")
@@ -92,7 +94,7 @@ def _wanted(
 
 def _print(found: Quotas, console: Console) -> None:
     from sailor_cloud.catalog.quotas import Counted
-    from sailor_cloud.report.tables import plain_table
+    from sailor_cloud.report.tables import plain_table, print_report
 
     if not found.rows:
         console.print("the job's resources fall under no quota")
@@ -110,7 +112,7 @@ def _print(found: Quotas, console: Console) -> None:
             f"{need.needed:g}{unit}" if need.needed else "-",
             verdict if need.needed else "",
         )
-    console.print(table)
+    print_report(table, console)
     for fault in found.missing:
         console.print(f"[red]missing[/] {fault}", soft_wrap=True)
     if any(row.enough is False for row in found.rows):

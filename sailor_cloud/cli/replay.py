@@ -58,6 +58,7 @@ def replay(
     from sailor_cloud.launch.simulation.trace_file import read_trace
     from sailor_cloud.report.console import result_console
     from sailor_cloud.report.replay_text import replay_report
+    from sailor_cloud.report.tables import print_report
 
     trace = read_trace(trace_file).scaled_time(stretch)
 
@@ -80,5 +81,5 @@ def replay(
     if as_json:
         click.echo(json.dumps([asdict(result) for result in results], indent=2))
     else:
-        result_console().print(replay_report(results))
+        print_report(replay_report(results), result_console())
     return 0

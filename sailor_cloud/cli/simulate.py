@@ -107,12 +107,13 @@ def _as_json(document: PlanDocument, evaluation: Evaluation) -> dict[str, Any]:
 
 
 def _print(document: PlanDocument, evaluation: Evaluation) -> None:
+    from sailor_cloud.report import text
     from sailor_cloud.report.console import result_console
     from sailor_cloud.report.plan_text import print_plan
 
     print_plan(document, result_console(), details=True)
     seconds = evaluation.prediction.iteration_s_replay
-    click.echo(f"\nwhat each stage does in an iteration of {seconds:.4g} s")
+    click.echo(f"\nwhat each stage does in an iteration of {text.seconds(seconds)}")
     for stage in evaluation.stage_waits:
         waits = stage.waits
         shares = (
@@ -121,8 +122,8 @@ def _print(document: PlanDocument, evaluation: Evaluation) -> None:
             ("bubble", waits.bubble_s),
             ("sync", waits.sync_s),
         )
-        text = ", ".join(f"{name} {part / seconds:.1%}" for name, part in shares)
-        click.echo(f"  pipeline {stage.pipeline} stage {stage.stage}: {text}")
+        told = ", ".join(f"{name} {text.share(part / seconds)}" for name, part in shares)
+        click.echo(f"  pipeline {stage.pipeline} stage {stage.stage}: {told}")
     if not evaluation.fits:
         short = [stage for stage in evaluation.prediction.memory if stage.total_bytes > stage.limit_bytes]
         click.echo(f"\ndoes not fit: {len(short)} of {len(evaluation.prediction.memory)} stages need too much memory")

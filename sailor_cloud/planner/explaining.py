@@ -10,7 +10,7 @@ from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.planner.search import Problem
 from sailor_cloud.planner.shadow import Gain
 from sailor_cloud.planner.space import Seat, Space
-from sailor_cloud.units import GIB
+from sailor_cloud.units import GIB, MIB
 
 
 class Ground(StrEnum):
@@ -92,7 +92,8 @@ def _used_up(document: PlanDocument) -> list[str]:
     limits = document.constraints
     if limits.budget_usd is not None and document.cost.total_usd is not None:
         share = document.cost.total_usd / limits.budget_usd
-        lines.append(f"budget: {document.cost.total_usd:.2f} of {limits.budget_usd:.2f} USD ({100 * share:.0f} %)")
+        spent = f"{_usd(document.cost.total_usd)} of {_usd(limits.budget_usd)} USD"
+        lines.append(f"budget: {spent} ({100 * share:.0f} %)")
     if limits.deadline is not None and document.prediction.duration_s is not None:
         share = document.prediction.duration_s / limits.deadline
         lines.append(f"deadline: {document.prediction.duration_s:.0f} of {limits.deadline:.0f} s ({100 * share:.0f} %)")
@@ -104,7 +105,11 @@ def _dearer(document: PlanDocument, total_usd: float | None) -> str:
     if total_usd is None or document.cost.total_usd is None:
         return ""
     more = total_usd - document.cost.total_usd
-    return f", {abs(more):.2f} USD {'dearer' if more >= 0 else 'cheaper'}"
+    return f", {_usd(abs(more))} USD {'dearer' if more >= 0 else 'cheaper'}"
+
+
+def _usd(amount: float) -> str:
+    return f"{amount:.2f}" if amount >= 10 else f"{amount:.4f}"
 
 
 def _ground(why: str) -> Ground:
@@ -134,8 +139,9 @@ def _by_memory(space: Space) -> list[RuledOut]:
         table = space.table(index, 1, 1, recompute=False)
         used = int(table.memory_bytes(0, table.layers, in_flight=1, replicas=2))
         if used > table.limit_bytes:
+            unit, unit_name = (GIB, "GiB") if table.limit_bytes >= GIB else (MIB, "MiB")
             why = (
-                f"the whole model on one device takes {used / GIB:.3g} of {table.limit_bytes / GIB:.3g} GiB, "
+                f"the whole model on one device takes {used / unit:.3g} of {table.limit_bytes / unit:.3g} {unit_name}, "
                 "even with one sample at a time"
             )
             found.append(RuledOut(what=f"{name} without stages or tp", why=why, ground=Ground.MEMORY))

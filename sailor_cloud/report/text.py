@@ -74,7 +74,9 @@ def share(fraction: float) -> str:
 
 
 def change(fraction: float) -> str:
-    """Return a relative difference: `+12 %`, `-0.4 %`."""
+    """Return a relative difference: `+12 %`, `-0.4 %`; where it is more than tenfold, `x 6,555`."""
+    if fraction >= 10:
+        return f"x {1 + fraction:,.0f}"
     return f"{'-' if fraction < 0 else '+'}{share(abs(fraction))}"
 
 

@@ -6,6 +6,7 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -32,6 +33,22 @@ def test_help_imports_nothing_heavy() -> None:
     assert answer.stdout.strip() == "[]"
 
 
+def test_help_of_no_command_imports_anything_heavy() -> None:
+    code = f"""
+import sys, click
+from sailor_cloud.cli.main import COMMANDS, cli
+context = click.Context(cli)
+for name in COMMANDS:
+    command = cli.get_command(context, name)
+    click.Context(command, info_name=name).get_help()
+    for part in getattr(command, "commands", {{}}).values():
+        click.Context(part, info_name=part.name).get_help()
+print([name for name in {HEAVY} if name in sys.modules])
+"""
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert answer.stdout.strip() == "[]"
+
+
 def test_every_listed_command_has_help_of_its_own() -> None:
     from sailor_cloud.cli.main import COMMANDS
 
@@ -45,6 +62,37 @@ def test_a_mistyped_command_is_guessed() -> None:
     answer = called("paln")
     assert answer.returncode == 2
     assert "no command 'paln'; did you mean 'plan'?" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (("plan",), "error: Missing argument 'JOB'."),
+        (("plan", "job.yaml", "--jsn"), "error: No such option '--jsn'. Did you mean '--json'?"),
+        (
+            ("bandwidth", "us-central1-a", "us-centrall-b"),
+            "error: no zone 'us-centrall-b'; did you mean 'us-central1-b'",
+        ),
+        (("quota", "--provider", "gcp", "--region", "us-centrall1"), "did you mean 'us-central1'"),
+        (
+            ("up", str(ROOT / "examples" / "quickstart.yaml"), "--deadline", "soon"),
+            "error: --deadline: 'soon' is not a",
+        ),
+    ],
+)
+def test_wrong_words_on_the_command_line_exit_2_and_are_told_like_any_error(
+    command: tuple[str, ...], message: str
+) -> None:
+    answer = called(*command)
+    assert answer.returncode == 2
+    assert message in answer.stderr
+    assert "Error:" not in answer.stderr
+
+
+def test_ctrl_c_while_planning_ends_with_a_word_and_130() -> None:
+    with mock.patch("factories.called._search", side_effect=KeyboardInterrupt):
+        answer = called("plan", str(ROOT / "examples" / "quickstart.yaml"), "--as-of", "2026-11-20")
+    assert (answer.returncode, answer.stdout, answer.stderr) == (130, "", "\ninterrupted\n")
 
 
 def test_a_missing_job_file_is_an_input_error_without_a_traceback() -> None:

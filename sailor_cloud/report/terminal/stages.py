@@ -11,16 +11,19 @@ from sailor_cloud.report.tables import plain_table
 from sailor_cloud.report.terminal.bars import bar, bar_width
 
 LARGEST_PARTS = 3
+# Columns that their list needs.
+LARGEST_WIDTH = 48
 
 
 def memory_table(document: PlanDocument, *, details: bool, ascii_only: bool, width: int) -> Table:
     """Return peak memory per device of each stage against what the device holds."""
     headings = ("memory of", "", "peak", "of limit", *(("largest parts",) if details else ()))
     table = plain_table(*headings, numbers=("", "peak", "of limit"))
+    columns = bar_width(width - LARGEST_WIDTH if details else width)
     for row in memory_rows(document):
         cells = [
             row.label,
-            bar(row.share, bar_width(width), ascii_only=ascii_only),
+            bar(row.share, columns, ascii_only=ascii_only),
             text.size(row.memory.total_bytes),
             f"{text.share(row.share)} of {text.size(row.memory.limit_bytes)}",
         ]
