@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sailor_cloud import network, resources
+from sailor_cloud import resources
 from sailor_cloud.clock import Clock
 from sailor_cloud.errors import DataError
 from sailor_cloud.launch import egress
@@ -94,6 +94,9 @@ class Fetch:
 
     def _pay(self, size: int, home: Offer) -> None:
         """Charge for what leaves the cloud. Raises KeptError where disk or budget have no room for it."""
+        # It brings numpy along, which a teardown without anything to fetch does not need.
+        from sailor_cloud import network
+
         free = shutil.disk_usage(self.folder.path).free
         if size * _SPARE > free:
             raise KeptError(f"they have {size / GB:.2f} GB, and {free / GB:.2f} GB are free in {self.folder.path}")

@@ -6,17 +6,17 @@ import math
 from collections.abc import Mapping
 from datetime import date, datetime
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sailor_cloud import catalog
-from sailor_cloud.catalog import Catalog
 from sailor_cloud.model.document import CostKind
 from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.model.offer import Offer, Provider
 from sailor_cloud.provision.render import PlacedNode, Root
 from sailor_cloud.run.journal import Draft, Event, Journal
 from sailor_cloud.run.ledger import Ledger
-from sailor_cloud.simulator import services_with
+
+if TYPE_CHECKING:
+    from sailor_cloud.catalog import Catalog
 
 NODE = "node"
 
@@ -72,11 +72,16 @@ def _services_usd_per_hour(offer: Offer, network: NetworkAccess) -> float:
     """Return what a node's disk and way to the network cost. Raises MissingPriceError."""
     if offer.provider is Provider.LOCAL:
         return 0.0
+    # The simulator brings numpy along, which no command needs that only looks or removes.
+    from sailor_cloud.simulator import services_with
+
     return math.fsum(usd for _, usd in services_with(offer, _prices(), network))
 
 
 @cache
 def _prices() -> Catalog:
+    from sailor_cloud import catalog
+
     # Prices of disks and addresses change once in years; those of this process's start will do.
     return catalog.load()
 
