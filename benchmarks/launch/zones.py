@@ -6,36 +6,35 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
 INTERFACE = "zone0"
-# Bytes of a probe, after as many that are not timed: the bucket is empty by then.
-_PROBE_BYTES = 4_000_000
-
-# Sends or takes bytes and prints seconds; plain sockets, so that nothing of the runtime measures itself.
+# Sends or takes messages one by one and prints the seconds of each; plain sockets, so that nothing of the runtime
+# measures itself. A message starts when its receiver asks for it, over a link that has been idle, as a stage's do.
 _PROBE = """
 import socket, sys, time
-role, address, port, size = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+role, address, port, sizes = sys.argv[1], sys.argv[2], int(sys.argv[3]), [int(size) for size in sys.argv[4:]]
 if role == "take":
     with socket.create_server((address, port)) as server:
         print("ready", flush=True)
         peer = server.accept()[0]
-        for _ in range(2):
-            left, begun = size, time.perf_counter()
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for size in sizes:
+            begun = time.perf_counter()
+            peer.sendall(b"x")
+            left = size
             while left:
                 left -= len(peer.recv(min(left, 1 << 20)))
-            seconds = time.perf_counter() - begun
-            peer.sendall(b"x")
-        print(seconds)
+            print(time.perf_counter() - begun)
 else:
     with socket.create_connection((address, port), timeout=60) as peer:
-        for _ in range(2):
-            peer.sendall(bytes(size))
+        for size in sizes:
             peer.recv(1)
+            peer.sendall(bytes(size))
 """
 
 
@@ -79,9 +78,13 @@ def zones(mbit_per_s: Mapping[tuple[str, str], float]) -> Iterator[dict[str, Zon
         yield made
 
 
-def measured_bytes_per_s(src: Zone, dst: Zone) -> float:
-    """Return how fast bytes move from one zone to another, by one TCP connection."""
-    common = (dst.address, "29999", str(_PROBE_BYTES))
+def timed_messages(src: Zone, dst: Zone, sizes: Sequence[int]) -> list[tuple[int, float]]:
+    """Return (bytes, seconds) of messages from one zone to another, by one TCP connection; the first one is not timed.
+
+    The shorter of two times counts: other work on the machine only adds.
+    """
+    order = (sizes[-1] // 4, *sizes, *sizes)
+    common = (dst.address, "29999", *map(str, order))
     taking = subprocess.Popen(
         dst.command(sys.executable, "-c", _PROBE, "take", *common), stdout=subprocess.PIPE, text=True
     )
@@ -89,7 +92,8 @@ def measured_bytes_per_s(src: Zone, dst: Zone) -> float:
     taking.stdout.readline()
     _do(*src.command(sys.executable, "-c", _PROBE, "send", *common))
     said, _ = taking.communicate(timeout=120)
-    return _PROBE_BYTES / float(said)
+    _, *seconds = map(float, said.split())
+    return [(size, min(pair)) for size, *pair in zip(sizes, seconds, seconds[len(sizes) :], strict=False)]
 
 
 def _join(first: Zone, second: Zone, number: int, mbit_per_s: float) -> None:
@@ -115,7 +119,9 @@ def _join(first: Zone, second: Zone, number: int, mbit_per_s: float) -> None:
     ):
         _do("ip", "-n", zone.namespace, "addr", "add", f"{own}/30", "dev", end)
         _do("ip", "-n", zone.namespace, "link", "set", end, "up")
-        shape = ("rate", f"{mbit_per_s}mbit", "burst", "16kb", "latency", "100ms")
+        # A burst much shorter than a message, so that none gets ahead of the rate, and a queue short enough that what
+        # confirms data is not kept waiting behind data of the other direction.
+        shape = ("rate", f"{round(mbit_per_s * 1000)}kbit", "burst", "5kb", "latency", "100ms")
         _do("tc", "-n", zone.namespace, "qdisc", "add", "dev", end, "root", "tbf", *shape)
         via = ("via", theirs, "src", zone.address)
         _do("ip", "-n", zone.namespace, "route", "add", f"{other.address}/32", *via)
