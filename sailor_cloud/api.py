@@ -107,7 +107,7 @@ def explain(
         verdict=document.status.value,
         reasons=reasons(document),
         ruled_out=ruled_out(problem, document),
-        gains=gains(job, document, prices, lambda changed: planner.search(changed, **known)),
+        gains=gains(job, document, prices, lambda changed: planner.search(changed, **known), problem.space),
     )
 
 

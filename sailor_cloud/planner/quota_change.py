@@ -34,15 +34,14 @@ class QuotaChange:
 
 def quota_changes(space: Space, target: Target, reach: Reach) -> tuple[QuotaChange, ...]:
     """Return the quotas each of which alone would let a plan in if it were larger, the smallest change first."""
-    job, catalog = space.scenario.job, space.scenario.catalog
-    known = catalog.quotas(project=job.cloud.gcp.project if job.cloud.gcp is not None else None)
+    known = known_quotas(space)
     if not known:
         return ()
-    free = collect(job, catalog, quotas=())
+    free = collect(space.scenario.job, space.scenario.catalog, quotas=())
     found = []
     for quota in binding(known, free.pools, free.rows):
         others = tuple(other for other in known if other is not quota)
-        if reach(_under(space, others), target) is not None:
+        if reach(under_quotas(space, others), target) is not None:
             most = math.fsum(
                 max(quota.units(pool.offer) / pool.devices for pool in free.pools if pool.row == row) * limit.devices
                 for row, limit in enumerate(free.rows)
@@ -51,6 +50,21 @@ def quota_changes(space: Space, target: Target, reach: Reach) -> tuple[QuotaChan
             step = math.gcd(*(int(quota.units(pool.offer)) for pool in free.pools)) or 1
             found.append(_least(space, target, reach, quota, others, most=math.ceil(most), step=step))
     return tuple(sorted(found, key=lambda change: (change.needed / max(change.quota.left, 1.0), change.quota.quota)))
+
+
+def known_quotas(space: Space) -> tuple[QuotaLimit, ...]:
+    """Return what is known of the account that a job would run under."""
+    job = space.scenario.job
+    return space.scenario.catalog.quotas(project=job.cloud.gcp.project if job.cloud.gcp is not None else None)
+
+
+def tight_quotas(space: Space) -> tuple[QuotaLimit, ...]:
+    """Return the known quotas that plans could break within the job's own limits."""
+    known = known_quotas(space)
+    if not known:
+        return ()
+    free = collect(space.scenario.job, space.scenario.catalog, quotas=())
+    return binding(known, free.pools, free.rows)
 
 
 def _least(
@@ -70,14 +84,14 @@ def _least(
             break
         middle = (low + high) // 2
         tried = replace(quota, limit=float(middle * step), used=0.0)
-        if reach(_under(space, (*others, tried)), target) is None:
+        if reach(under_quotas(space, (*others, tried)), target) is None:
             low = middle
         else:
             high = middle
     return QuotaChange(quota=quota, needed=float(high * step))
 
 
-def _under(space: Space, quotas: tuple[QuotaLimit, ...]) -> Space:
+def under_quotas(space: Space, quotas: tuple[QuotaLimit, ...]) -> Space:
     """Return the space of the same job for an account with other limits."""
     candidates = collect(space.scenario.job, space.scenario.catalog, quotas=quotas)
     offers = {pool.offer.id: pool.offer for pool in candidates.pools}

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sailor_cloud.catalog import Catalog
-from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.document import Objective, PlanDocument
 from sailor_cloud.model.job import Goal, Job
+from sailor_cloud.planner.goals import target_of
+from sailor_cloud.planner.quota_change import known_quotas, tight_quotas, under_quotas
+from sailor_cloud.planner.quotas import unit
+from sailor_cloud.planner.solving import Searched
+from sailor_cloud.planner.space import Space
 
 # Gains below this share are called nothing: the search itself may miss as much.
 WORTH_TELLING = 1e-3
@@ -38,13 +43,55 @@ class Gain:
 
 
 def gains(
-    job: Job, document: PlanDocument, catalog: Catalog, search: Callable[[Job], PlanDocument]
+    job: Job,
+    document: PlanDocument,
+    catalog: Catalog,
+    search: Callable[[Job], PlanDocument],
+    space: Space | None = None,
 ) -> tuple[Gain, ...]:
-    """Return what more of each thing would bring, in the order of the job file."""
+    """Return what more of each thing would bring, in the order of the job file, the account's quotas last.
+
+    space: that of the job; with it, other limits on the same plans are searched without building it anew.
+    """
     found = []
+    searched = Searched()
+    objective = document.objective
     for change, changed in _changes(job, document, catalog):
-        found.append(_gain(change, document, search(changed)))
+        if space is None or not space.pools or changed.resources != job.resources or _nodes(changed) != _nodes(job):
+            after = search(changed)
+            objective = objective or after.objective
+            value = None if after.objective is None else after.objective.value
+        else:
+            value = _value(searched, space, changed)
+        found.append(_gain(change, document, value, objective))
+    for change, wider in [] if space is None else _wider(space):
+        found.append(_gain(change, document, _value(searched, wider, job), objective))
     return tuple(found)
+
+
+def _nodes(job: Job) -> int | None:
+    return job.constraints.max_nodes
+
+
+def _value(searched: Searched, space: Space, job: Job) -> float | None:
+    """Return the goal's value of the best plan of a space under a job's limits."""
+    target = target_of(job)
+    _, chosen = searched.best(space, target)
+    if chosen is None:
+        return None
+    figure = chosen.draft.figures[target.goal]
+    return 1.0 / figure if job.goal is Goal.MAXIMIZE_THROUGHPUT else figure
+
+
+def _wider(space: Space) -> Iterator[tuple[str, Space]]:
+    """Yield the space with room for one more node under each quota that the job's plans could break."""
+    known = known_quotas(space)
+    for quota in tight_quotas(space):
+        more = min((units for pool in space.pools if (units := quota.units(pool.offer)) > 0), default=0.0)
+        if more:
+            raised = replace(quota, limit=quota.limit + more)
+            quotas = tuple(raised if other is quota else other for other in known)
+            yield f"{more:g} more {unit(quota)} of quota {quota.quota} in {quota.place}", under_quotas(space, quotas)
 
 
 def _changes(job: Job, document: PlanDocument, catalog: Catalog) -> Iterator[tuple[str, Job]]:
@@ -107,20 +154,20 @@ def _next_zone(job: Job, catalog: Catalog) -> tuple[int, str] | None:
     return None
 
 
-def _gain(change: str, before: PlanDocument, after: PlanDocument) -> Gain:
+def _gain(change: str, before: PlanDocument, new: float | None, objective: Objective | None) -> Gain:
     old = None if before.objective is None else before.objective.value
-    new = None if after.objective is None else after.objective.value
-    objective = before.objective or after.objective
-    unit = "" if objective is None else objective.unit
+    named = "" if objective is None else objective.unit
     if new is None:
         text = "still no plan"
     elif old is None:
-        text = f"a plan with {new:.4g} {unit}"
+        text = f"a plan with {new:.4g} {named}".rstrip()
     else:
         larger_is_better = before.job.goal is Goal.MAXIMIZE_THROUGHPUT
         share = new / old - 1.0 if larger_is_better else 1.0 - new / old
         text = (
-            "nothing" if share < WORTH_TELLING else f"{new:.4g} {unit} instead of {old:.4g}: {100 * share:.1f} % better"
+            "nothing"
+            if share < WORTH_TELLING
+            else f"{new:.4g} {named} instead of {old:.4g}: {100 * share:.1f} % better"
         )
         new = old if share < WORTH_TELLING else new
-    return Gain(change=change, before=old, after=new, unit=unit, text=text)
+    return Gain(change=change, before=old, after=new, unit=named, text=text)

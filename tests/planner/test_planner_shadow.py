@@ -1,0 +1,62 @@
+"""What more of something would bring, in words and figures."""
+
+from __future__ import annotations
+
+import pytest
+
+from factories.planning import make_space, plan, quota, tiny_job
+from sailor_cloud.catalog import Catalog
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job import Job
+from sailor_cloud.planner.shadow import Gain, gains
+
+
+def told(job: Job, catalog: Catalog, quotas: tuple = ()) -> tuple[dict[str, Gain], list[Job]]:
+    """The gains of a job by what changed, and the jobs that were searched from the beginning."""
+    anew: list[Job] = []
+
+    def search(changed: Job) -> PlanDocument:
+        anew.append(changed)
+        return plan(changed, quotas=quotas)
+
+    found = gains(job, plan(job, quotas=quotas), catalog, search, make_space(job, quotas))
+    return {gain.change: gain for gain in found}, anew
+
+
+@pytest.fixture
+def catalog() -> Catalog:
+    from factories.planning import data
+
+    return data()[0]
+
+
+def test_other_limits_are_searched_in_the_same_space_with_the_same_answer(catalog: Catalog) -> None:
+    size = {"blocks": 2, "batch": 6, "hidden": 64, "steps": 1000, "zones": ("local-a",)}
+    least = plan(tiny_job(**size, goal="minimize-cost")).cost.total_usd
+    job = tiny_job(**size, constraints={"budget_usd": least * 1.01, "deadline": "1h"})
+    found, anew = told(job, catalog)
+    budget = found["10 % more budget"]
+    more = tiny_job(**size, constraints={"budget_usd": least * 1.01 * 1.1, "deadline": "1h"})
+    assert budget.before == plan(job).objective.value
+    assert max(budget.after, budget.before) == pytest.approx(max(plan(more).objective.value, budget.before))
+    assert found["10 % more time until the deadline"].text == "nothing"
+    assert all(changed.resources != job.resources for changed in anew)
+
+
+def test_more_of_a_quota_is_worth_what_one_more_node_is(catalog: Catalog) -> None:
+    job = tiny_job(blocks=2, batch=6, zones=("local-a",), accelerators={"CPU-fast": 2})
+    found, _ = told(job, catalog, (quota("FAST", 1, {"CPU-fast": None}),))
+    gain = found["1 more devices of quota FAST in all regions"]
+    assert gain.after == pytest.approx(plan(job).objective.value)
+    assert gain.after > gain.before
+    assert gain.text.endswith("% better")
+
+
+def test_a_limit_that_rules_everything_out_tells_what_more_of_it_would_give(catalog: Catalog) -> None:
+    size = {"blocks": 2, "batch": 4, "zones": ("local-a",), "goal": "minimize-cost"}
+    least = plan(tiny_job(**size)).cost.total_usd
+    found, _ = told(tiny_job(**size, constraints={"budget_usd": least * 0.95}), catalog)
+    assert found["10 % more budget"].before is None
+    assert found["10 % more budget"].text.startswith(f"a plan with {least:.4g}")
+    short, _ = told(tiny_job(**size, constraints={"budget_usd": least * 0.5}), catalog)
+    assert short["10 % more budget"].text == "still no plan"
