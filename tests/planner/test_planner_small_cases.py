@@ -1,0 +1,239 @@
+"""Thousands of small random cases: the search finds what brute force finds, and no bound is beaten."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import pytest
+
+from factories.brute_force import every_plan
+from factories.planning import example, make_space, quota, tiny_job
+from sailor_cloud.catalog.account_quotas import QuotaLimit
+from sailor_cloud.model.job import Job
+from sailor_cloud.model.offer import Market, Provider
+from sailor_cloud.planner.bounds import breaks_limits, goal_bound
+from sailor_cloud.planner.exhaustive import exhaust, small_layouts
+from sailor_cloud.planner.goals import Figure, Limit, Target
+from sailor_cloud.planner.space import Space
+from sailor_cloud.simulator import (
+    Scenario,
+    evaluate,
+    node_usd_per_hour,
+    preemptions_per_hour,
+    startup_s,
+    teardown_s,
+)
+from sailor_cloud.simulator.money import lost_fraction
+
+STEPS = 10
+GOALS = (Figure.ITERATION_S, Figure.DURATION_S, Figure.TOTAL_USD, Figure.USD_PER_ITERATION, Figure.USD_PER_HOUR)
+LIMITED = {
+    "min_throughput": Figure.ITERATION_S,
+    "deadline": Figure.DURATION_S,
+    "budget_usd": Figure.TOTAL_USD,
+    "max_usd_per_iteration": Figure.USD_PER_ITERATION,
+    "max_usd_per_hour": Figure.USD_PER_HOUR,
+}
+# Of every base so many targets, and so many of them under a quota and a number of nodes.
+CASES, LIMITED_CASES = 170, 30
+# Every so many cases the bound is asked for anew, and one with wider limits is searched, too.
+SPOT_CHECK = 4
+
+
+@dataclass(frozen=True)
+class Known:
+    """A plan made without the planner: what it reaches and how many nodes of each offer it takes."""
+
+    figures: dict[Figure, float]
+    offers: Counter[str]
+
+    def keeps(self, target: Target) -> bool:
+        return all(self.figures[limit.figure] <= limit.at_most * (1 + 1e-9) for limit in target.limits)
+
+
+def one_market(number: int, dice: random.Random) -> Job:
+    zones, wanted = (
+        (("local-a",), {"CPU-fast": 1, "CPU-slow": 2}),
+        (("local-a", "local-b"), {"CPU-fast": 1}),
+        (("local-a",), {"CPU-fast": 2, "CPU-slow": 1}),
+        (("local-a", "local-b"), {"CPU-slow": 1}),
+        (("local-a",), {"CPU-fast": 3}),
+    )[number % 5]
+    return tiny_job(
+        blocks=dice.randint(1, 2),
+        batch=dice.randint(2, 4),
+        hidden=dice.choice((32, 64, 128)),
+        zones=zones,
+        accelerators=wanted,
+        steps=STEPS,
+    )
+
+
+def two_markets(dice: random.Random) -> Job:
+    """Single devices on the spot market and at the fixed price; a model that fits on one or takes several."""
+    hidden, blocks = dice.choice(((64, 2), (8192, 3)))
+    return example(
+        "gcp-a100-v100.yaml",
+        constraints={},
+        training__steps=STEPS,
+        training__sequence_length=64,
+        training__global_batch_size=dice.randint(2, 3),
+        model={
+            "model_type": "gpt2",
+            "vocab_size": 64,
+            "hidden_size": hidden,
+            "num_hidden_layers": blocks,
+            "num_attention_heads": 4,
+            "max_position_embeddings": 64,
+        },
+        resources__0__zones=["us-central1-a"],
+        resources__0__accelerators={"A100-40": 3},
+        resources__0__instance_types=["a2-highgpu-1g"],
+        resources__0__markets=["spot", "on-demand"],
+    )
+
+
+def every_known(scenario: Scenario) -> list[Known]:
+    """Judge every plan that the job allows by the simulator and the rates of its nodes."""
+    (entry,) = scenario.job.resources
+    found = []
+    for plan in every_plan(scenario):
+        offers = Counter(node.offer for node in plan.nodes)
+        taken: Counter[tuple[str, str]] = Counter()
+        for name, count in offers.items():
+            offer = scenario.offers[name]
+            taken[offer.zone, offer.accelerator] += count
+        if any(count > entry.accelerators[accelerator] for (_, accelerator), count in taken.items()):
+            continue
+        evaluation = evaluate(plan, scenario)
+        if evaluation.fits:
+            seconds = evaluation.prediction.iteration_s
+            egress = sum(link.bytes_per_iteration * link.usd_per_gb / 1e9 for link in evaluation.links)
+            found.append(Known(figures_of(scenario, offers, seconds, egress), offers))
+    return found
+
+
+def figures_of(scenario: Scenario, offers: Counter[str], seconds: float, egress: float) -> dict[Figure, float]:
+    known = [(scenario.offers[name], count) for name, count in offers.items()]
+    rate = sum(node_usd_per_hour(offer, scenario).expected * count for offer, count in known)
+    lost = lost_fraction(
+        sum(preemptions_per_hour(offer, scenario.catalog) * count for offer, count in known),
+        interval_s=scenario.job.checkpoint.every,
+        checkpoint_s=0.0,
+        restart_s=max(startup_s(offer.provider) for offer, _ in known),
+    )
+    fixed_s = max(startup_s(offer.provider) + teardown_s(offer.provider) for offer, _ in known)
+    duration = STEPS * seconds * (1.0 + float(lost)) + fixed_s
+    return {
+        Figure.ITERATION_S: seconds,
+        Figure.DURATION_S: duration,
+        Figure.TOTAL_USD: duration * rate / 3600 + egress * STEPS,
+        Figure.USD_PER_ITERATION: seconds * rate / 3600 + egress,
+        Figure.USD_PER_HOUR: rate + egress * 3600 / seconds,
+        Figure.NODES: float(offers.total()),
+    }
+
+
+def asked(space: Space) -> list[Figure]:
+    """The figures that plans are judged by here.
+
+    Traffic between zones costs less per hour the slower a plan is; plans that are slow for that alone are not searched.
+    """
+    zones = {pool.offer.zone for pool in space.pools}
+    return [figure for figure in GOALS if len(zones) == 1 or figure is not Figure.USD_PER_HOUR]
+
+
+def random_target(dice: random.Random, space: Space, plans: list[Known]) -> Target:
+    figures = asked(space)
+    names = [name for name, figure in sorted(LIMITED.items()) if figure in figures]
+    limits = []
+    for name in dice.sample(names, dice.choice((0, 1, 1, 2, 3))):
+        figure = LIMITED[name]
+        limits.append(
+            Limit(name=name, figure=figure, at_most=dice.choice(plans).figures[figure] * dice.uniform(0.98, 1.1))
+        )
+    return Target(goal=dice.choice(figures), limits=tuple(limits))
+
+
+def under(job: Job, dice: random.Random) -> tuple[Space, QuotaLimit, int]:
+    """The space of a job under a random quota and a random number of nodes."""
+    names = sorted(job.resources[0].accelerators)
+    chosen = dice.sample(names, dice.randint(1, len(names)))
+    market = dice.choice((None, *job.resources[0].markets))
+    limit = quota("Q", dice.randint(0, 3), dict.fromkeys(chosen, market), provider=job.resources[0].provider)
+    nodes = dice.randint(1, 4)
+    constraints = job.constraints.model_copy(update={"max_nodes": nodes})
+    return make_space(job.model_copy(update={"constraints": constraints}), (limit,)), limit, nodes
+
+
+def best_of(space: Space, target: Target) -> float | None:
+    if not space.pools:
+        return None
+    layouts = space.remembered.setdefault("layouts", small_layouts(space))
+    drafts = exhaust(space, target, layouts, keep=1).drafts
+    return drafts[0].figures[target.goal] if drafts else None
+
+
+def check(space: Space, target: Target, plans: list[Known]) -> float | None:
+    """See that the search finds the best of the plans; return it."""
+    kept = [known.figures[target.goal] for known in plans if known.keeps(target)]
+    found = best_of(space, target)
+    assert found == (pytest.approx(min(kept), rel=1e-9) if kept else None)
+    return found
+
+
+def check_bound(space: Space, target: Target, plans: list[Known]) -> None:
+    """See that no plan beats the bound, and that limits which some plan keeps are not called impossible."""
+    kept = [known.figures[target.goal] for known in plans if known.keeps(target)]
+    if kept:
+        assert goal_bound(space, target) <= min(kept) * (1 + 1e-9)
+        assert not breaks_limits(space, target)
+
+
+def never_worse(now: float | None, looser: float | None) -> None:
+    assert now is None or (looser is not None and looser <= now * (1 + 1e-9))
+
+
+@pytest.mark.parametrize("number", range(11))
+def test_the_search_equals_brute_force_and_more_of_anything_is_never_worse(number: int) -> None:
+    dice = random.Random(number)
+    job = two_markets(dice) if number == 0 else one_market(number, dice)
+    space = make_space(job)
+    plans = every_known(space.scenario)
+    assert len({known.offers.total() for known in plans}) > 1
+    for figure in asked(space):
+        check_bound(space, Target(goal=figure, limits=()), plans)
+    for case in range(CASES):
+        target = random_target(dice, space, plans)
+        found = check(space, target, plans)
+        if case % SPOT_CHECK == 0:
+            check_bound(space, target, plans)
+            wider = tuple(replace(limit, at_most=limit.at_most * 1.3) for limit in target.limits)
+            never_worse(found, best_of(space, replace(target, limits=wider)))
+    sizes = []
+    for _ in range(LIMITED_CASES // 2):
+        part, limit, nodes = under(job, dice)
+        units = {name: limit.units(offer) for name, offer in space.scenario.offers.items()}
+        allowed = [
+            known
+            for known in plans
+            if known.offers.total() <= nodes
+            and sum(units[name] * count for name, count in known.offers.items()) <= limit.limit
+        ]
+        for target in (random_target(dice, space, plans), random_target(dice, space, plans)):
+            never_worse(check(part, target, allowed), best_of(space, target))
+        sizes.append(len(allowed))
+    assert min(sizes) < len(plans)
+
+
+def test_plans_of_both_markets_are_among_those_gone_through() -> None:
+    space = make_space(two_markets(random.Random(0)))
+    mixed = [
+        layout
+        for layout in small_layouts(space)
+        if {space.pools[slot.pool].offer.market for slots in layout for slot in slots} == set(Market)
+    ]
+    assert mixed
+    assert {pool.offer.provider for pool in space.pools} == {Provider.GCP}
