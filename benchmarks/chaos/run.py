@@ -1,7 +1,8 @@
 """`make chaos`: seeded kills of ranks and agents and a store that goes away, 200 by default; writes results/chaos.md.
 
 Each storm is a process of its own with agents and ranks of its own. Storms that have passed are kept in the state file
-and not run again, so that a run that was broken off goes on; `--fresh` begins anew.
+and not run again, so that a run that was broken off goes on; `--fresh` begins anew. The results say how many there are
+so far, and at which commits.
 """
 
 from __future__ import annotations
@@ -47,11 +48,10 @@ def main() -> int:
         failed = [
             seed for seed, fine in zip(left, pool.map(lambda s: _storm(s, options), left), strict=True) if not fine
         ]
-    rows = [row for row in _rows() if row["seed"] in seeds and len(row["harms"]) == options.kills_per_seed]
     if failed:
         print(f"{len(failed)} storms failed: {failed}", file=sys.stderr)
         return 1
-    _write(rows)
+    rows = _record(options)
     print(f"{sum(len(row['harms']) for row in rows)} kills in {len(rows)} storms, none wrong; {RESULTS}")
     return 0
 
@@ -63,7 +63,9 @@ def _storm(seed: int, options: argparse.Namespace) -> bool:
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         with STATE.open("a") as state:
-            state.write(done.stdout.splitlines()[-1] + "\n")
+            row = {**json.loads(done.stdout.splitlines()[-1]), "commit": _commit()}
+            state.write(json.dumps(row) + "\n")
+        _record(options)
         print(f"seed {seed}: passed", flush=True)
         return True
     print(f"seed {seed}: FAILED\n{done.stdout}{done.stderr}", file=sys.stderr, flush=True)
@@ -79,11 +81,28 @@ def _one(seed: int, kills: int) -> int:
     return 0
 
 
+def _commit() -> str:
+    done = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() or "unknown"
+
+
+def _record(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Write down the storms that have passed so far, and return them."""
+    storms = -(-options.kills // options.kills_per_seed)
+    seeds = range(options.first_seed, options.first_seed + storms)
+    rows = [row for row in _rows() if row["seed"] in seeds and len(row["harms"]) == options.kills_per_seed]
+    _write(rows, wanted=storms * options.kills_per_seed)
+    return rows
+
+
 def _rows() -> list[dict[str, Any]]:
     return [json.loads(line) for line in STATE.read_text().splitlines()] if STATE.exists() else []
 
 
-def _write(rows: list[dict[str, Any]]) -> None:
+def _write(rows: list[dict[str, Any]], *, wanted: int) -> None:
+    commits = list(dict.fromkeys(row.get("commit", "unknown") for row in rows))
     harms = Counter(harm for row in rows for harm in row["harms"])
     refusals = Counter(reason.split(":")[0] for row in rows for reason in row["refusals"])
     stores = Counter(row["store"] for row in rows)
@@ -91,12 +110,13 @@ def _write(rows: list[dict[str, Any]]) -> None:
         "# Kills of ranks, agents and stores",
         "",
         f"`make chaos`, {datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} processor cores shared with other work, "
-        f"Python {platform.python_version()}.",
+        f"Python {platform.python_version()}; at {', '.join(commits)}.",
         "",
-        f"{harms.total()} kills in {len(rows)} storms, {sum(row['generations'] for row in rows)} generations. Each "
-        "generation draws its plan anew, of 1 to 3 ranks on one or two agents: tensor parallel 1 to 3, uneven depths, "
-        "with and without ZeRO-1; AdamW in float64, dropout 0.1, clipping. Every storm ended at the last step with the "
-        "weights of an uninterrupted run in one process; no process was left, and none came to its time limit.",
+        f"{harms.total()} of {wanted} kills, in {len(rows)} storms, {sum(row['generations'] for row in rows)} "
+        "generations. Each generation draws its plan anew, of 1 to 3 ranks on one or two agents: tensor parallelism 1 "
+        "to 3, uneven depths, with and without ZeRO-1; AdamW in float64, dropout 0.1, clipping. Every storm ended at "
+        "the last step with the weights of an uninterrupted run in one process; no process was left, and none came to "
+        "its time limit.",
         "",
         "| what happened | times |",
         "|---|---|",
