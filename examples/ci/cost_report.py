@@ -50,9 +50,12 @@ def report(options: argparse.Namespace, folder: Path) -> tuple[str, int]:
     details = f"<details><summary>The whole plan</summary>\n\n{whole}\n</details>\n"
     base = folder / "base.json"
     with _checkout(options.base, folder / "base") as before:
-        if not (before / options.job).exists() or _plan(before / options.job, base):
+        there = (before / options.job).exists()
+        failed = _plan(before / options.job, base) if there else ""
+        if failed or not there:
             code = INFEASIBLE if json.loads(head.read_text())["status"] == "infeasible" else 0
-            return f"{whole}\n`{options.job}` has no plan in `{options.base}` to compare with.\n", code
+            why = f" It can't be planned there:\n\n```\n{failed}```\n" if failed else "\n"
+            return f"{whole}\n`{options.job}` has no plan in `{options.base}` to compare with.{why}", code
     limits = []
     if options.fail_above_usd is not None:
         limits += ["--fail-above-usd", str(options.fail_above_usd)]
