@@ -14,6 +14,7 @@ from sailor_cloud.provision.error_table import Cause, Fault, classify, error_of,
 from sailor_cloud.provision.planned_roots import WantedRoot, forget
 from sailor_cloud.provision.records import NODE, node_intent, resource_intent
 from sailor_cloud.provision.render import Root
+from sailor_cloud.provision.stale_lock import without_stale_lock
 from sailor_cloud.provision.terraform_driver import TerraformCommandError, TerraformDriver
 from sailor_cloud.provision.work import Watch, Work
 from sailor_cloud.run.journal import Event
@@ -54,7 +55,7 @@ def apply_root(work: Work, wanted: WantedRoot, *, running: frozenset[str], again
         else:
             _carry_out(work, driver, watch, running, changes)
 
-    worst, failure = _with_patience(work, wanted.provider, once, adopting=again)
+    worst, failure = _with_patience(work, wanted.provider, without_stale_lock(driver, once), adopting=again)
     if failure is None or worst is None:
         return None
     reasons = {name: fault.text for fault in _faults(wanted.provider, failure) if (name := node_at(fault.address))}
@@ -76,7 +77,8 @@ def shrink(work: Work, wanted: WantedRoot, victims: frozenset[str], *, shared: b
         _planned(driver, watch)
         driver.apply()
 
-    _raise_refusal(*_with_patience(work, wanted.provider, once, adopting=False))
+    attempt = without_stale_lock(driver, once)
+    _raise_refusal(*_with_patience(work, wanted.provider, attempt, adopting=False))
 
 
 def remove_root(work: Work, root: Root, *, only_compute: bool) -> None:
@@ -87,7 +89,8 @@ def remove_root(work: Work, root: Root, *, only_compute: bool) -> None:
     def once(adopting: bool) -> None:
         driver.destroy(target=COMPUTE[root.provider] if only_compute else None)
 
-    _raise_refusal(*_with_patience(work, root.provider, once, adopting=False))
+    attempt = without_stale_lock(driver, once)
+    _raise_refusal(*_with_patience(work, root.provider, attempt, adopting=False))
     if not only_compute:
         forget(root)
 

@@ -83,7 +83,8 @@ RULES = (
     Rule(
         provider=Provider.GCP,
         cause=Cause.EXISTS,
-        pattern=r"googleapi: Error 409\b.*\balreadyExists\b",
+        pattern=r"googleapi: Error 409\b.*(?:\balreadyExists\b|you already own it)"
+        r"|Unable to create RouterNat, existing object already found",
         source=_GOOGLE_HTTP,
     ),
     Rule(
@@ -130,7 +131,9 @@ RULES = (
     Rule(
         provider=Provider.AWS,
         cause=Cause.EXISTS,
-        pattern=r"\b(?:InvalidKeyPair\.Duplicate|InvalidGroup\.Duplicate|InvalidPlacementGroup\.Duplicate)\b",
+        pattern=r"\bInvalid(?:KeyPair|Group|PlacementGroup|Permission)\.Duplicate\b|\bRouteAlreadyExists\b"
+        r"|\bResource\.AlreadyAssociated\b|\bInvalidLaunchTemplateName\.AlreadyExistsException\b"
+        r"|\bEntityAlreadyExists\b|\bBucketAlreadyOwnedByYou\b|\bConflictException: .*already exists",
         source=_EC2,
     ),
     Rule(
@@ -141,9 +144,11 @@ RULES = (
     ),
 )
 _MORE_QUOTA = {
-    Provider.GCP: "ask for more at console.cloud.google.com/iam-admin/quotas",
-    Provider.AWS: "ask for more at console.aws.amazon.com/servicequotas",
+    Provider.GCP: "console.cloud.google.com/iam-admin/quotas",
+    Provider.AWS: "console.aws.amazon.com/servicequotas",
 }
+# Codes of AWS's own quotas; its errors have other names.
+_AWS_QUOTA = re.compile(r"L-[0-9A-F]{8}")
 _LOGIN = {
     Provider.GCP: "run 'gcloud auth application-default login' or set GOOGLE_APPLICATION_CREDENTIALS, and let the "
     "account have the role Compute Admin in the project",
@@ -192,12 +197,20 @@ def error_of(fault: Fault) -> ProvisionError:
         case Cause.STOCKOUT:
             return StockoutError(f"{where}{fault.provider} has no capacity now: {fault.text}")
         case Cause.QUOTA:
-            return QuotaError(f"{where}{_quota_text(fault)}; {_MORE_QUOTA[fault.provider]}: {fault.text}")
+            return QuotaError(f"{where}{_quota_text(fault)}; ask for more at {_more(fault)}: {fault.text}")
         case Cause.CREDENTIALS:
             return CredentialsError(
                 f"{where}{fault.provider} refused the request; {_LOGIN[fault.provider]}: {fault.text}"
             )
     return ProvisionError(f"{where}{fault.text}")
+
+
+def _more(fault: Fault) -> str:
+    """Return where more of a quota is asked for; the page of that quota, where AWS's code of it is known."""
+    place = _MORE_QUOTA[fault.provider]
+    if not _AWS_QUOTA.fullmatch(fault.quota):
+        return place
+    return f"{place}/home/services/ec2/quotas/{fault.quota}?region={fault.region}"
 
 
 def _quota_text(fault: Fault) -> str:

@@ -6,18 +6,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sailor_cloud.model.offer import Provider
+from sailor_cloud.provision.kept import BUCKETS, kept_bucket
 from sailor_cloud.provision.local import vm
-from sailor_cloud.provision.places import Places, remove_from, sweep_places, touched
+from sailor_cloud.provision.places import BESIDE_COMPUTE, Places, remove_from, sweep_places, touched
 from sailor_cloud.provision.records import NODE
 from sailor_cloud.provision.sweep import BY_TAG, CloudSweep, LiveResource, sweep_local
 from sailor_cloud.provision.sweep_aws import AWS_KINDS
 from sailor_cloud.provision.sweep_gcp import GCP_KINDS
-from sailor_cloud.run.folder import RunFolder
-from sailor_cloud.run.journal import Entry
-from sailor_cloud.run.state import ResourceState
+from sailor_cloud.run.folder import RunFolder, resource_name
+from sailor_cloud.run.journal import Entry, read
+from sailor_cloud.run.state import ResourceState, fold
 
 TERRAFORM = "Terraform"
-SWEPT = frozenset({*AWS_KINDS, *GCP_KINDS})
+SWEPT = frozenset({*AWS_KINDS, *GCP_KINDS, *BESIDE_COMPUTE})
 # What the clouds delete together with what it belongs to, which is looked for.
 PARTS = frozenset(
     {
@@ -26,6 +27,10 @@ PARTS = frozenset(
         "aws_vpc_security_group_ingress_rule",
         "aws_vpc_security_group_egress_rule",
         "aws_vpc_peering_connection_accepter",
+        "aws_scheduler_schedule",
+        "aws_iam_role_policy",
+        "aws_s3_bucket_public_access_block",
+        "aws_s3_bucket_lifecycle_configuration",
         "google_compute_router_nat",
     }
 )
@@ -33,20 +38,32 @@ PARTS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leftovers:
-    """Looks at a run without asking Terraform."""
+    """Looks at a run without asking Terraform.
+
+    `beside` are the kinds besides compute that the run may have. A bucket that stays on purpose is never found.
+    """
 
     folder: RunFolder
     places: Places
+    beside: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, folder: RunFolder, entries: Iterable[Entry]) -> Leftovers:
-        return cls(folder=folder, places=touched(entries))
+        known = tuple(entries)
+        return cls(
+            folder=folder,
+            places=touched(known),
+            beside=BESIDE_COMPUTE & {row.resource for row in fold(known).resources},
+        )
 
     def sweep(self) -> CloudSweep:
         """Return everything that exists of the run; with problems, what is missing may exist all the same."""
         local = sweep_local(self.folder.run_id, nodes_dir=self.folder.nodes_dir)
-        cloud = sweep_places(self.places, run_id=self.folder.run_id)
-        return CloudSweep(found=(*local, *cloud.found), problems=cloud.problems)
+        cloud = sweep_places(self.places, run_id=self.folder.run_id, beside=self.beside)
+        kept = kept_bucket(self.folder.run_id, read(self.folder.journal_file))
+        name = kept.name if kept is not None else ""
+        found = (resource for resource in cloud.found if resource.type not in BUCKETS or resource.name != name)
+        return CloudSweep(found=(*local, *found), problems=cloud.problems)
 
     def remove(self, found: Iterable[LiveResource]) -> tuple[str, ...]:
         """Delete what a sweep found, compute first; return what failed."""
@@ -81,6 +98,9 @@ class Leftovers:
 
     def _with_parents(self, row: ResourceState) -> str | None:
         """What is nothing without something that is looked for, such as a route, is gone with it."""
+        if row.resource == "google_storage_bucket_iam_member":
+            # Of a bucket that the user named, nobody but Terraform takes a member out.
+            return BY_TAG if resource_name(self.folder.run_id, "data") in row.key else None
         return BY_TAG if row.resource in PARTS else None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,8 +12,12 @@ from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.render import placed_nodes
 from sailor_cloud.provision.sweep import CloudSweep, LiveResource
 from sailor_cloud.provision.sweep_aws import remove_aws, sweep_aws
+from sailor_cloud.provision.sweep_aws_account import AWS_ACCOUNT_KINDS, remove_aws_account, sweep_aws_account
 from sailor_cloud.provision.sweep_gcp import remove_gcp, sweep_gcp
+from sailor_cloud.provision.sweep_gcp_data import GCP_DATA_KINDS, remove_gcp_data, sweep_gcp_data
 from sailor_cloud.run.journal import Entry, Event
+
+BESIDE_COMPUTE = frozenset({*AWS_ACCOUNT_KINDS, *GCP_DATA_KINDS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,13 +61,19 @@ def touched(entries: Iterable[Entry]) -> Places:
     return found
 
 
-def sweep_places(places: Places, *, run_id: str | None = None) -> CloudSweep:
-    """Look by tag for what one run, or any run, has in some places; errors become problems."""
+def sweep_places(places: Places, *, run_id: str | None = None, beside: Collection[str] = BESIDE_COMPUTE) -> CloudSweep:
+    """Look by tag for what one run, or any run, has in some places; errors become problems.
+
+    `beside` are the kinds to look for that are no part of Compute Engine or EC2: whoever has no rights for those that
+    a run can't have is not bothered with them.
+    """
     found: list[LiveResource] = []
     problems: list[str] = []
     looks = [partial(sweep_gcp, project, run_id=run_id) for project in places.gcp_projects]
+    looks += [partial(sweep_gcp_data, p, run_id=run_id, kinds=beside) for p in places.gcp_projects if beside]
     if places.aws_regions:
         looks.append(partial(sweep_aws, places.aws_regions, run_id=run_id))
+        looks.append(partial(sweep_aws_account, places.aws_regions, run_id=run_id, kinds=beside))
     for look in looks:
         try:
             swept = look()
@@ -76,11 +86,13 @@ def sweep_places(places: Places, *, run_id: str | None = None) -> CloudSweep:
 
 
 def remove_from(places: Places, resources: Iterable[LiveResource], *, poll_s: float = 5.0) -> tuple[str, ...]:
-    """Delete what a sweep found, compute first; return what failed."""
+    """Delete what a sweep found, compute first and buckets last; return what failed."""
     chosen = tuple(resources)
     problems: list[str] = []
     for project in places.gcp_projects:
         mine = [resource for resource in chosen if resource.project == project]
         problems += remove_gcp(project, mine, poll_s=poll_s)
+        problems += remove_gcp_data(project, mine)
     problems += remove_aws(chosen, poll_s=poll_s)
+    problems += remove_aws_account(chosen)
     return tuple(problems)

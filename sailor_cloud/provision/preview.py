@@ -20,7 +20,6 @@ from sailor_cloud.units import HOURS_PER_MONTH
 
 _STORAGE = "per GiB kept, see checkpoints in the plan"
 _TRAFFIC = "per GB carried, see egress in the plan"
-_NAT_DATA = "per GB that passes"
 _PER_ZONE = ("aws_subnet", "aws_route_table_association")
 
 
@@ -112,6 +111,11 @@ class _Bill:
     def private(self) -> bool:
         return self.variables["ssh_from"] is None
 
+    @property
+    def nat_data(self) -> str:
+        price = self.services.price(self.root.provider, self.root.region, Service.NAT_DATA)
+        return f"{price.usd_per_unit:g} USD per {price.unit} that passes"
+
     def hourly(self, service: Service) -> float:
         price = self.services.price(self.root.provider, self.root.region, service).usd_per_unit
         return price * BOOT_DISK_GIB / HOURS_PER_MONTH if service is Service.DISK_BALANCED else price
@@ -132,8 +136,9 @@ def _gcp(bill: _Bill) -> list[PlannedResource]:
     listed.append(_free("google_compute_subnetwork", f"{name}-{variables['region']}"))
     if bill.private:
         listed.append(_free("google_compute_router", f"{name}-{variables['region']}"))
-        gateway = ("gateway", bill.hourly(Service.NAT_GATEWAY))
-        listed.append(_priced("google_compute_router_nat", f"{name}-nat", gateway, by_use=_NAT_DATA))
+        # Cloud NAT takes addresses by itself, and they are billed as those of VMs are.
+        parts = [("gateway", bill.hourly(Service.NAT_GATEWAY)), ("address", bill.hourly(Service.PUBLIC_ADDRESS))]
+        listed.append(_priced("google_compute_router_nat", f"{name}-nat", *parts, by_use=bill.nat_data))
     listed += [_free("google_compute_resource_policy", f"{name}-{group}") for group in _groups(variables)]
     nodes = variables["nodes"]
     return listed + [
@@ -177,7 +182,7 @@ def _nat(bill: _Bill) -> list[PlannedResource]:
     return [
         *(_free(kind, name) for kind in kinds),
         _priced("aws_eip", name, ("address", bill.hourly(Service.PUBLIC_ADDRESS))),
-        _priced("aws_nat_gateway", name, ("gateway", bill.hourly(Service.NAT_GATEWAY)), by_use=_NAT_DATA),
+        _priced("aws_nat_gateway", name, ("gateway", bill.hourly(Service.NAT_GATEWAY)), by_use=bill.nat_data),
         _free("aws_vpc_endpoint", f"{bill.variables['name']}-s3"),
     ]
 

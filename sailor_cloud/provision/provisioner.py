@@ -170,9 +170,14 @@ class _Apply:
         confirm_gone(self._work, frozenset(victims), self._running(), confirmed_by=BY_TAG)
         if refusal.worst.cause is Cause.STOCKOUT:
             return Stockout(refused=refused, fault=refusal.worst, seconds=self._seconds())
-        limit, usage, need = quota_numbers(refusal.worst, self._nodes, refused, self._places)
+        told = quota_numbers(refusal.worst, self._nodes, refused, self._places)
         return QuotaHit(
-            refused=refused, fault=refusal.worst, limit=limit, usage=usage, need=need, seconds=self._seconds()
+            refused=refused,
+            fault=told.fault,
+            limit=told.limit,
+            usage=told.usage,
+            need=told.need,
+            seconds=self._seconds(),
         )
 
     def _counted(self) -> tuple[ReachableNode, ...]:

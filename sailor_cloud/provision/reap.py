@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from sailor_cloud.clock import Clock
+from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.backoff import Backoff, Pause
+from sailor_cloud.provision.kept import BUCKETS, KeptBucket, kept_bucket
 from sailor_cloud.provision.leftovers import Leftovers
 from sailor_cloud.provision.places import Places, remove_from, sweep_places, touched
-from sailor_cloud.provision.sweep import EXPIRES_FORM, LiveResource
+from sailor_cloud.provision.sweep import EXPIRES_FORM, HOLDS_OBJECTS, WHOLE_ACCOUNT, LiveResource
+from sailor_cloud.provision.sweep_aws_account import HOME
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import read
 from sailor_cloud.run.state import Phase, fold
@@ -66,8 +69,13 @@ def find_leftovers(
     reapable: list[Leftover] = []
     live: list[Leftover] = []
     for run_id, resources in sorted(by_run.items()):
-        leftover, is_live = _judged(run_id, known.get(run_id), tuple(resources), clock.now(), older_than)
-        (live if is_live else reapable).append(leftover)
+        of_here = known.get(run_id)
+        kept = [resource for resource in resources if _may_be_wanted(resource, of_here)]
+        rest = tuple(resource for resource in resources if resource not in kept)
+        live += [_kept(bucket, of_here) for bucket in kept]
+        if rest:
+            leftover, is_live = _judged(run_id, of_here, rest, clock.now(), older_than)
+            (live if is_live else reapable).append(leftover)
     return Found(reapable=tuple(reapable), live=tuple(live), problems=swept.problems)
 
 
@@ -79,14 +87,28 @@ def remove_strangers(leftover: Leftover, *, pause: Pause, backoff: Backoff | Non
     while True:
         problems = remove_from(places, resources)
         swept = sweep_places(places, run_id=leftover.run_id)
-        if not swept.found and not swept.problems:
+        left = tuple(resource for resource in swept.found if not _may_be_wanted(resource, None))
+        if not left and not swept.problems:
             return ()
         failed += 1
         pause_s = patience.pause_s(failed)
         if pause_s is None:
-            return (*problems, *swept.problems, *(f"still there: {found.type} {found.name}" for found in swept.found))
+            return (*problems, *swept.problems, *(f"still there: {found.type} {found.name}" for found in left))
         pause(pause_s)
-        resources = swept.found
+        resources = left
+
+
+def _may_be_wanted(resource: LiveResource, folder: RunFolder | None) -> bool:
+    """Tell a bucket that holds what somebody may want: kept by a run of this machine, or of a run of another one."""
+    if resource.type not in BUCKETS or resource.detail != HOLDS_OBJECTS:
+        return False
+    return folder is None or kept_bucket(folder.run_id, read(folder.journal_file)) is not None
+
+
+def _kept(bucket: LiveResource, folder: RunFolder | None) -> Leftover:
+    command = KeptBucket(name=bucket.name).row(bucket.type, 0.0).delete_command
+    why = f"holds objects that may be wanted; '{command}' deletes it"
+    return Leftover(run_id=bucket.run_id, folder=folder, resources=(bucket,), owner=bucket.owner, why=why)
 
 
 def _judged(
@@ -142,7 +164,11 @@ def _time(text: str, form: str) -> datetime | None:
 
 
 def _places_of(resources: tuple[LiveResource, ...]) -> Places:
+    on_aws = {resource.region for resource in resources if resource.provider == Provider.AWS}
+    if WHOLE_ACCOUNT in on_aws:
+        # What belongs to the account is seen from anywhere.
+        on_aws = on_aws - {WHOLE_ACCOUNT} or {HOME}
     return Places(
         gcp_projects=tuple(sorted({resource.project for resource in resources if resource.project})),
-        aws_regions=tuple(sorted({resource.region for resource in resources if resource.provider == "aws"})),
+        aws_regions=tuple(sorted(on_aws)),
     )

@@ -9,6 +9,10 @@ from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision import processes
 
 LOCAL_REGION = "local"
+# The region of what belongs to an account as a whole.
+WHOLE_ACCOUNT = "global"
+# The detail of a bucket that is not empty.
+HOLDS_OBJECTS = "holds objects"
 PROCESS = "process"
 FOLDER = "folder"
 RUN_LABEL = "sailor-cloud-run"
@@ -25,7 +29,8 @@ class LiveResource:
     """Something of a run that exists. `node` is empty where it belongs to no single node.
 
     `project` is Google Cloud's; `title` is what the resource is called where its name is the cloud's own choice.
-    `owner` and `expires` are what its tags say of the run.
+    `owner` and `expires` are what its tags say of the run. `network` is what it stands in on AWS; `ending`: it still
+    exists, and nothing can be done with it any more.
     """
 
     provider: str
@@ -40,6 +45,8 @@ class LiveResource:
     title: str = ""
     owner: str = ""
     expires: str = ""
+    network: str = ""
+    ending: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

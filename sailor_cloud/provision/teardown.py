@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +21,7 @@ from sailor_cloud.provision.progress import Interrupt, Listener, ProvisionInterr
 from sailor_cloud.provision.records import NODE, ledger_key, open_node
 from sailor_cloud.provision.render import BACKEND_FILE, Root, roots, write_cli_config
 from sailor_cloud.provision.root import open_driver, progress_of
+from sailor_cloud.provision.stale_lock import lock_id
 from sailor_cloud.provision.sweep import BY_TAG, FOLDER, CloudSweep, LiveResource
 from sailor_cloud.provision.terraform_binary import TerraformBinary, find_terraform
 from sailor_cloud.provision.terraform_driver import TerraformCommandError, TerraformDriver
@@ -38,7 +38,6 @@ _ATTEMPTS = 2
 # How long a Terraform that outlived its controller may take to finish alone, before it is interrupted.
 _PATIENCE_S = 20.0
 _SETTLE_S = 10.0
-_LOCK_ID = re.compile(r"ID:\s+([0-9a-f-]{36})")
 SWEEP = BY_TAG
 
 
@@ -218,11 +217,11 @@ class _Teardown:
 
     def _unlock(self, driver: TerraformDriver, failure: TerraformCommandError) -> None:
         """Break a lock whose holder is gone: no Terraform of this run is left at this point."""
-        found = next((match for fault in failure.faults if (match := _LOCK_ID.search(fault.detail))), None)
-        if found is None:
+        held = lock_id(failure)
+        if held is None:
             return
         try:
-            driver.force_unlock(found.group(1))
+            driver.force_unlock(held)
         except TerraformCommandError as error:
             self.problems.append(str(error))
 

@@ -21,11 +21,11 @@ from typing import Any, NoReturn
 import python_terraform
 
 from sailor_cloud.errors import TerraformError
+from sailor_cloud.provision.process_end import watched
 from sailor_cloud.provision.progress import Interrupt, ProvisionInterrupted
 from sailor_cloud.provision.terraform_binary import TerraformBinary
 
 _LOG = logging.getLogger(__name__)
-_POLL_S = 0.05
 # Terraform finishes what it has begun after a SIGINT; a VM takes minutes to create or delete.
 _INTERRUPT_GRACE_S = 600.0
 _FLAG = python_terraform.IsFlagged
@@ -193,7 +193,7 @@ class TerraformDriver(python_terraform.Terraform):  # type: ignore[misc] # the p
 
         self._attach(process, stop)
         try:
-            with open(output, "rb") as log:
+            with open(output, "rb") as log, watched(process) as has_ended:
                 lines = _Lines(log)
                 ended = False
                 while True:
@@ -202,7 +202,7 @@ class TerraformDriver(python_terraform.Terraform):  # type: ignore[misc] # the p
                             self._handle(line, diagnostics)
                         if ended:
                             return in_time
-                        ended = _ended(process)
+                        ended = has_ended()
                         now = time.monotonic()
                         if not told and now > deadline:
                             in_time = False
@@ -265,14 +265,6 @@ class _Lines:
     def complete(self) -> Iterator[bytes]:
         *whole, self._rest = (self._rest + self._log.read()).split(b"\n")
         yield from whole
-
-
-def _ended(process: subprocess.Popen[bytes]) -> bool:
-    try:
-        process.wait(timeout=_POLL_S)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
 
 
 def _private(path: str, flags: int) -> int:

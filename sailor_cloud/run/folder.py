@@ -22,6 +22,8 @@ from sailor_cloud.errors import Problem, RequestError, SailorError
 from sailor_cloud.model.document import PlanDocument
 
 _STAMP = "%Y%m%d-%H%M%S"
+# How the names of all cloud resources begin, of whichever run.
+FIRST_OF_NAMES = "sc-"
 
 
 class RunLockedError(SailorError):
@@ -47,7 +49,7 @@ def resource_prefix(run_id: str) -> str:
 
     The hash keeps names of long job names inside the 63 characters that clouds allow.
     """
-    return f"sc-{hashlib.sha256(run_id.encode()).hexdigest()[:10]}"
+    return f"{FIRST_OF_NAMES}{hashlib.sha256(run_id.encode()).hexdigest()[:10]}"
 
 
 def resource_name(run_id: str, part: str) -> str:

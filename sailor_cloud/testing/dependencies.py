@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-_AWS_PARENTS = {
+PARENTS = {
     "vpc_id": "aws_vpc",
     "subnet_id": "aws_subnet",
     "security_group_id": "aws_security_group",
@@ -18,7 +18,7 @@ def missing_parent(
 ) -> str | None:
     """Return the cloud's message where something is to be created in what does not exist; None where all is well."""
     if kind.startswith("aws_"):
-        for name, parent in _AWS_PARENTS.items():
+        for name, parent in PARENTS.items():
             value = wanted.get(name)
             if value and (parent, str(value)) not in resources:
                 return f"creating {kind}: api error Invalid{parent}ID.NotFound: The ID '{value}' does not exist"

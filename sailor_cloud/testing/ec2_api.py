@@ -6,116 +6,58 @@ boto3 reaches it through AWS_ENDPOINT_URL_EC2. What others stand in can't be del
 from __future__ import annotations
 
 import base64
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape
 
+from sailor_cloud.testing.aws_account_api import IAM_ACTIONS, Buckets, Iam, quota, schedules
+from sailor_cloud.testing.ec2_tables import DELETIONS, KINDS, NAMES, PARTS, SETS, STAND_IN
 from sailor_cloud.testing.http_api import Answer, Ask, serving
+from sailor_cloud.testing.object_store import ObjectStore, serve_objects
 from sailor_cloud.testing.terraform_cloud import CloudError, FakeCloud
 
 _REGION = re.compile(r"Credential=[^/]+/\d+/([\w-]+)/")
-_KINDS = {
-    "Instances": "aws_instance",
-    "Volumes": "aws_ebs_volume",
-    "NatGateways": "aws_nat_gateway",
-    "Addresses": "aws_eip",
-    "VpcEndpoints": "aws_vpc_endpoint",
-    "VpcPeeringConnections": "aws_vpc_peering_connection",
-    "LaunchTemplates": "aws_launch_template",
-    "PlacementGroups": "aws_placement_group",
-    "KeyPairs": "aws_key_pair",
-    "InternetGateways": "aws_internet_gateway",
-    "RouteTables": "aws_route_table",
-    "Subnets": "aws_subnet",
-    "SecurityGroups": "aws_security_group",
-    "SecurityGroupRules": "aws_vpc_security_group_ingress_rule",
-    "Vpcs": "aws_vpc",
-}
-# The parameter that names what is deleted.
-_DELETIONS = {
-    "DeleteVolume": ("aws_ebs_volume", "VolumeId"),
-    "DeleteNatGateway": ("aws_nat_gateway", "NatGatewayId"),
-    "ReleaseAddress": ("aws_eip", "AllocationId"),
-    "DeleteVpcEndpoints": ("aws_vpc_endpoint", "VpcEndpointId.1"),
-    "DeleteVpcPeeringConnection": ("aws_vpc_peering_connection", "VpcPeeringConnectionId"),
-    "DeleteLaunchTemplate": ("aws_launch_template", "LaunchTemplateId"),
-    "DeletePlacementGroup": ("aws_placement_group", "GroupName"),
-    "DeleteKeyPair": ("aws_key_pair", "KeyName"),
-    "DeleteInternetGateway": ("aws_internet_gateway", "InternetGatewayId"),
-    "DeleteRouteTable": ("aws_route_table", "RouteTableId"),
-    "DeleteSubnet": ("aws_subnet", "SubnetId"),
-    "DeleteSecurityGroup": ("aws_security_group", "GroupId"),
-    "DeleteVpc": ("aws_vpc", "VpcId"),
-}
-_STAND_IN = {
-    "aws_subnet": ("aws_instance",),
-    "aws_security_group": ("aws_instance",),
-    "aws_placement_group": ("aws_instance",),
-    "aws_route_table": ("aws_route_table_association",),
-    "aws_vpc": ("aws_subnet", "aws_security_group", "aws_internet_gateway", "aws_route_table"),
-}
-# What goes together with what it belongs to.
-_PARTS = {
-    "aws_route_table": ("aws_route",),
-    "aws_security_group": ("aws_vpc_security_group_ingress_rule", "aws_vpc_security_group_egress_rule"),
-}
-_SETS = {
-    "Instances": "reservationSet",
-    "Volumes": "volumeSet",
-    "NatGateways": "natGatewaySet",
-    "Addresses": "addressesSet",
-    "VpcEndpoints": "vpcEndpointSet",
-    "VpcPeeringConnections": "vpcPeeringConnectionSet",
-    "LaunchTemplates": "launchTemplates",
-    "PlacementGroups": "placementGroupSet",
-    "KeyPairs": "keySet",
-    "InternetGateways": "internetGatewaySet",
-    "RouteTables": "routeTableSet",
-    "Subnets": "subnetSet",
-    "SecurityGroups": "securityGroupInfo",
-    "SecurityGroupRules": "securityGroupRuleSet",
-    "Vpcs": "vpcSet",
-}
-_NAMES = {
-    "aws_instance": "instanceId",
-    "aws_ebs_volume": "volumeId",
-    "aws_nat_gateway": "natGatewayId",
-    "aws_eip": "allocationId",
-    "aws_vpc_endpoint": "vpcEndpointId",
-    "aws_vpc_peering_connection": "vpcPeeringConnectionId",
-    "aws_launch_template": "launchTemplateId",
-    "aws_placement_group": "groupName",
-    "aws_key_pair": "keyName",
-    "aws_internet_gateway": "internetGatewayId",
-    "aws_route_table": "routeTableId",
-    "aws_subnet": "subnetId",
-    "aws_security_group": "groupId",
-    "aws_vpc_security_group_ingress_rule": "securityGroupRuleId",
-    "aws_vpc_security_group_egress_rule": "securityGroupRuleId",
-    "aws_vpc": "vpcId",
-}
 
 
 @contextmanager
-def serve_ec2(cloud: FakeCloud, *, refused: bool = False) -> Iterator[dict[str, str]]:
-    """Serve the API; yields the environment that makes boto3 use it. `refused`: nobody may do anything."""
+def serve_ec2(cloud: FakeCloud, *, refused: bool = False, store: ObjectStore | None = None) -> Iterator[dict[str, str]]:
+    """Serve the API, and what a sweep asks of IAM, Scheduler and S3; yields the environment that makes boto3 use it.
+
+    `refused`: nobody may do anything. `store` holds what is in buckets and is served by the caller.
+    """
 
     def answer(ask: Ask) -> Answer:
         if refused:
             return _error("AuthFailure", "AWS was not able to validate the provided access credentials", 401)
         found = _REGION.search(ask.headers.get("Authorization", ""))
+        region = found[1] if found else ""
+        if "ServiceQuotas" in ask.headers.get("X-Amz-Target", ""):
+            return quota(cloud, json.loads(ask.body)["QuotaCode"])
+        if ask.path != "/":
+            return schedules(cloud, region, ask.method, ask.path)
         parameters = dict(parse_qsl(ask.body.decode()))
         try:
-            return _Ec2(cloud, found[1] if found else "").answer(parameters)
+            if parameters["Action"] in IAM_ACTIONS:
+                return Iam(cloud).answer(parameters)
+            return _Ec2(cloud, region).answer(parameters)
         except CloudError as error:
             return _error(*_coded(str(error)))
 
-    with serving(answer) as url:
+    with ExitStack() as stack:
+        url = stack.enter_context(serving(answer))
+        objects = store or ObjectStore()
+        objects.about_buckets = Buckets(cloud, objects)
+        s3 = {} if store else {"AWS_ENDPOINT_URL_S3": stack.enter_context(serve_objects(objects))}
         yield {
+            **s3,
             "AWS_ENDPOINT_URL_EC2": url,
+            "AWS_ENDPOINT_URL_IAM": url,
+            "AWS_ENDPOINT_URL_SCHEDULER": url,
+            "AWS_ENDPOINT_URL_SERVICE_QUOTAS": url,
             "AWS_ACCESS_KEY_ID": "testing",
             "AWS_SECRET_ACCESS_KEY": "testing",
             "AWS_EC2_METADATA_DISABLED": "true",
@@ -131,10 +73,10 @@ class _Ec2:
 
     def answer(self, parameters: Mapping[str, str]) -> Answer:
         action = parameters["Action"]
-        if action.startswith("Describe") and action.removeprefix("Describe") in _KINDS:
+        if action.startswith("Describe") and action.removeprefix("Describe") in KINDS:
             return self._describe(action, parameters)
-        if action in _DELETIONS:
-            kind, key = _DELETIONS[action]
+        if action in DELETIONS:
+            kind, key = DELETIONS[action]
             return self._delete(action, kind, parameters[key])
         others: dict[str, Callable[[Mapping[str, str]], Answer]] = {
             "TerminateInstances": self._terminate,
@@ -151,7 +93,7 @@ class _Ec2:
 
     def _describe(self, action: str, parameters: Mapping[str, str]) -> Answer:
         what = action.removeprefix("Describe")
-        kinds = [_KINDS[what]]
+        kinds = [KINDS[what]]
         if what == "SecurityGroupRules":
             kinds.append("aws_vpc_security_group_egress_rule")
         wanted = set(_numbered(parameters, _asked_by(what)))
@@ -169,24 +111,43 @@ class _Ec2:
         if unknown:
             return _error(f"Invalid{what[:-1]}ID.NotFound", f"The {what} {sorted(unknown)} do not exist")
         listed = "".join(f"<item>{item}</item>" for item in items)
-        return _done(action, f"<{_SETS[what]}>{listed}</{_SETS[what]}>")
+        return _done(action, f"<{SETS[what]}>{listed}</{SETS[what]}>")
 
     def _was(self, name: str) -> bool:
         return any(key == ("aws_instance", name) for _, *rest in self._cloud.history if (key := tuple(rest)))
 
     def _shown(self, kind: str, name: str, state: Mapping[str, Any]) -> str:
         tags = state.get("tags") or {}
-        told = _tag(_NAMES[kind], name)
+        told = _tag(NAMES[kind], name)
         tag_set = "".join(f"<item>{_tag('key', key)}{_tag('value', value)}</item>" for key, value in tags.items())
         told += f"<tagSet>{tag_set}</tagSet>"
         if kind == "aws_instance":
             subnet = self._cloud.of_type("aws_subnet").get(state["subnet_id"], {})
+            cores = self._cloud.vcpus.get(state["instance_type"], 2) // 2
+            market = _tag("instanceLifecycle", "spot") if state.get("instance_market_options") else ""
             told += (
                 "<instanceState><code>16</code><name>running</name></instanceState>"
                 f"{_tag('instanceType', state['instance_type'])}{_tag('ipAddress', state.get('public_ip') or '')}"
                 f"{_tag('privateIpAddress', state.get('private_ip') or '')}"
                 f"<placement>{_tag('availabilityZone', subnet.get('availability_zone_id', ''))}</placement>"
+                f"{_tag('vpcId', subnet.get('vpc_id') or '')}"
+                f"<cpuOptions>{_tag('coreCount', cores)}{_tag('threadsPerCore', 2)}</cpuOptions>{market}"
             )
+        if kind == "aws_launch_template":
+            told += _tag("launchTemplateName", state.get("name") or "")
+        if state.get("vpc_id"):
+            told += _tag("vpcId", state["vpc_id"])
+        if kind.startswith("aws_vpc_security_group_"):
+            egress = "true" if "egress" in kind else "false"
+            told += _tag("isEgress", egress) + _tag("groupId", state["security_group_id"])
+            told += _tag("ipProtocol", state["ip_protocol"])
+            if state.get("from_port") is not None:
+                told += _tag("fromPort", state["from_port"]) + _tag("toPort", state["to_port"])
+            if state.get("cidr_ipv4"):
+                told += _tag("cidrIpv4", state["cidr_ipv4"])
+            if state.get("referenced_security_group_id"):
+                other = _tag("groupId", state["referenced_security_group_id"])
+                told += f"<referencedGroupInfo>{other}</referencedGroupInfo>"
         if kind == "aws_internet_gateway":
             told += f"<attachmentSet><item>{_tag('vpcId', state['vpc_id'])}</item></attachmentSet>"
         if kind == "aws_route_table":
@@ -211,14 +172,14 @@ class _Ec2:
     def _delete(self, action: str, kind: str, name: str) -> Answer:
         if name not in self._known(kind):
             # EC2 says nothing of a key pair that is not there.
-            code = "InvalidPlacementGroup.Unknown" if "placement" in kind else f"Invalid{_NAMES[kind]}.NotFound"
+            code = "InvalidPlacementGroup.Unknown" if "placement" in kind else f"Invalid{NAMES[kind]}.NotFound"
             known = kind == "aws_key_pair"
             return _done(action, "<return>true</return>") if known else _error(code, f"{name} does not exist")
-        for inner in _STAND_IN.get(kind, ()):
+        for inner in STAND_IN.get(kind, ()):
             if any(name in str(state) for state in self._known(inner).values()):
                 return _error("DependencyViolation", f"{name} has dependencies and cannot be deleted.")
-        for part in _PARTS.get(kind, ()):
-            for below, state in self._known(part).items():
+        for part in PARTS.get(kind, ()):
+            for below, state in self._cloud.of_type(part).items():
                 if name in str(state):
                     self._cloud.delete(part, below)
         self._cloud.delete(kind, name)
@@ -259,6 +220,8 @@ def _fits(state: Mapping[str, Any], parameters: Mapping[str, str]) -> bool:
             continue
         values = _numbered(parameters, rf"Filter\.{match[1]}\.Value")
         if name == "tag-key" and not set(values) & set(tags):
+            return False
+        if name == "group-id" and state.get("security_group_id") not in values:
             return False
         if name.startswith("tag:") and tags.get(name.removeprefix("tag:")) not in values:
             return False

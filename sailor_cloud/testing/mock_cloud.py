@@ -159,7 +159,7 @@ def mock_cloud(provider: Provider, root: Path, *, latency_s: float = 0.0) -> Ite
         environment = {FAKE_MACHINES: str(root), "PATH": path}
         environment |= stack.enter_context(serve(cloud, "google" if provider is Provider.GCP else "aws"))
         api = serve_compute if provider is Provider.GCP else serve_ec2
-        environment |= reach | stack.enter_context(api(cloud))
+        environment |= reach | stack.enter_context(api(cloud, store=store))
         store.exists = lambda bucket: bucket in cloud.of_type(_BUCKET[provider])
         yield MockCloud(provider, cloud=cloud, environment=environment, machines=root, notices=notices, store=store)
 

@@ -27,6 +27,8 @@ class ObjectStore:
     """Objects by bucket and key. `exists` says which buckets there are; `down`: requests are cut off unanswered."""
 
     exists: Callable[[str], bool] = lambda bucket: True
+    # Answers what is asked of buckets: status and body for method, bucket and query, None where objects are meant.
+    about_buckets: Callable[[str, str, dict[str, list[str]]], tuple[int, bytes] | None] = lambda *asked: None
     objects: dict[tuple[str, str], bytes] = field(default_factory=dict)
     down: bool = False
     url: str = ""
@@ -93,6 +95,10 @@ class _Handler(BaseHTTPRequestHandler):
         bucket, _, key = unquote(urlsplit(self.path).path).lstrip("/").partition("/")
         return bucket, key
 
+    @property
+    def _query(self) -> dict[str, list[str]]:
+        return parse_qs(urlsplit(self.path).query, keep_blank_values=True)
+
     def do_PUT(self) -> None:
         length = int(self.headers["Content-Length"])
         content = self.rfile.read(length)
@@ -114,15 +120,22 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(200, f"<DeleteResult>{deleted}</DeleteResult>".encode())
 
     def do_DELETE(self) -> None:
+        told = None if self._key[1] else self.store.about_buckets("DELETE", self._key[0], self._query)
+        if told is not None:
+            self._answer(*told)
+            return
         self._answer(204 if self.store.objects.pop(self._key, None) is not None else 404)
 
     def do_HEAD(self) -> None:
         self._answer(200, self.store.objects[self._key]) if self._key in self.store.objects else self._answer(404)
 
     def do_GET(self) -> None:
-        query = parse_qs(urlsplit(self.path).query)
+        query = self._query
         bucket = self._key[0]
-        if not self.store.exists(bucket):
+        told = None if self._key[1] else self.store.about_buckets("GET", bucket, query)
+        if told is not None:
+            self._answer(*told)
+        elif not self.store.exists(bucket):
             self._refuse()
         elif "list-type" in query:
             self._answer(200, self._listing(bucket, query.get("prefix", [""])[0]).encode())

@@ -9,9 +9,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sailor_cloud.testing.dependencies import missing_parent
+from sailor_cloud.testing.dependencies import PARENTS, missing_parent
 from sailor_cloud.testing.machines import Machine, Machines, PaperMachines, machine_of
-from sailor_cloud.testing.terraform_naming import AWS_NAMES, GOOGLE_COLLECTIONS, GOOGLE_NAMES, computed, looked_up
+from sailor_cloud.testing.terraform_naming import (
+    AWS_NAMES,
+    GOOGLE_COLLECTIONS,
+    GOOGLE_NAMES,
+    REPEATABLE,
+    computed,
+    duplicate,
+    looked_up,
+)
 
 # What costs money while it exists; everything else in the HCL is free of charge.
 BILLED = ("google_compute_instance", "aws_instance")
@@ -31,6 +39,14 @@ _AWS_PREFIXES = {
     "aws_nat_gateway": "nat",
     "aws_vpc_endpoint": "vpce",
     "aws_vpc_peering_connection": "pcx",
+}
+# What AWS says where a name is taken, by type; IAM has one word for all of its own.
+_TAKEN = {
+    "aws_key_pair": "InvalidKeyPair.Duplicate",
+    "aws_placement_group": "InvalidPlacementGroup.Duplicate",
+    "aws_s3_bucket": "BucketAlreadyOwnedByYou",
+    "aws_scheduler_schedule_group": "ConflictException",
+    "aws_scheduler_schedule": "ConflictException",
 }
 
 
@@ -82,6 +98,9 @@ class FakeCloud:
         self.history: list[tuple[str, str, str]] = []
         self.failures: list[Failure] = []
         self.latency_s = latency_s
+        # Of AWS: limits of quotas by their code, and vCPUs by instance type.
+        self.quotas: dict[str, float] = {}
+        self.vcpus = {"g4dn.xlarge": 4, "g6.xlarge": 4, "p3.2xlarge": 8, "p4d.24xlarge": 96, "t3.micro": 2}
         self.on_create: Callable[[str, str], None] = lambda kind, name: None
         self._machines = machines or PaperMachines()
         self._numbers = itertools.count(1)
@@ -132,8 +151,10 @@ class FakeCloud:
                 raise CloudError(failure.message)
             state = self._new_state(kind, wanted, config)
             key = (kind, str(state["id"]))
-            if key in self.resources:
+            if key in self.resources and kind not in REPEATABLE:
                 raise CloudError(_taken(*key))
+            if (second := duplicate(kind, wanted, self.of_type(kind))) is not None:
+                raise CloudError(second)
         if kind in BILLED:
             machine = self._machines.start(machine_of(kind, state))
             state = _with_machine(kind, state, machine)
@@ -189,7 +210,15 @@ class FakeCloud:
         number = next(self._numbers)
         if kind.startswith("google_"):
             return _google(kind, wanted, config, number)
-        return _aws(kind, wanted, config, number)
+        return _aws(kind, wanted, {**config, **self._place(wanted)}, number)
+
+    def _place(self, wanted: Mapping[str, Any]) -> dict[str, str]:
+        """Return the region of what something is created in; a root may work in two, and one is configured last."""
+        for name, parent in PARENTS.items():
+            state = self.resources.get((parent, str(wanted.get(name))))
+            if state is not None:
+                return {"region": state["region"]}
+        return {}
 
     def _failure(self, kind: str, wanted: Mapping[str, Any], operation: str) -> Failure | None:
         subnet = self.resources.get(("aws_subnet", str(wanted.get("subnet_id"))))
@@ -207,8 +236,8 @@ class FakeCloud:
 def _taken(kind: str, name: str) -> str:
     if kind.startswith("google_"):
         return f"Error creating {kind}: googleapi: Error 409: The resource '{name}' already exists, alreadyExists"
-    code = {"aws_key_pair": "InvalidKeyPair", "aws_placement_group": "InvalidPlacementGroup"}.get(kind, "Resource")
-    return f"creating {kind}: api error {code}.Duplicate: The {kind} '{name}' already exists."
+    code = _TAKEN.get(kind, "EntityAlreadyExists")
+    return f"creating {kind}: api error {code}: The {kind} '{name}' already exists."
 
 
 def _with_machine(kind: str, state: dict[str, Any], machine: Machine) -> dict[str, Any]:

@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from sailor_cloud.testing.google_data_api import GoogleData
 from sailor_cloud.testing.http_api import Answer, Ask, serving
+from sailor_cloud.testing.object_store import ObjectStore
 from sailor_cloud.testing.terraform_cloud import CloudError, FakeCloud
 
 _PATH = re.compile(
@@ -36,23 +38,29 @@ Json = dict[str, Any]
 
 @contextmanager
 def serve_compute(
-    cloud: FakeCloud, *, unreachable: str | None = None, refused: bool = False
+    cloud: FakeCloud, *, unreachable: str | None = None, refused: bool = False, store: ObjectStore | None = None
 ) -> Iterator[dict[str, str]]:
-    """Serve the API; yields the environment that makes google-cloud-compute use it.
+    """Serve the API, and what a sweep asks of IAM and Cloud Storage; yields the environment that makes it be used.
 
     `unreachable` is a scope such as `zones/us-central1-a` that can't be asked; `refused`: nobody may do anything.
+    `store` holds what is in buckets.
     """
+    data = GoogleData(cloud, store or ObjectStore())
 
     def answer(ask: Ask) -> Answer:
         path = ask.path.partition("?")[0]
         try:
-            told = _error(403, "forbidden") if refused else _respond(cloud, path, unreachable, ask.method == "DELETE")
+            if refused:
+                told = _error(403, "forbidden")
+            else:
+                beside = data.answer(ask.method, ask.path)
+                told = beside or _respond(cloud, path, unreachable, ask.method == "DELETE")
         except CloudError as error:
             told = _error(503, str(error), "backendError")
         return Answer(status=told[0], body=json.dumps(told[1]).encode())
 
     with serving(answer) as url:
-        yield {"CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": url}
+        yield {f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{name}": url for name in ("COMPUTE", "IAM", "STORAGE")}
 
 
 def _respond(cloud: FakeCloud, path: str, unreachable: str | None, delete: bool) -> tuple[int, Json]:
@@ -62,6 +70,8 @@ def _respond(cloud: FakeCloud, path: str, unreachable: str | None, delete: bool)
     project, scope, items, name, verb = match.groups()
     kind = _KINDS[items]
     known = {key: state for key, state in cloud.of_type(kind).items() if state["project"] == project}
+    if kind == "google_compute_router":
+        known = {key: {**state, "nats": _nats(cloud, state)} for key, state in known.items()}
     if name is None and scope == "aggregated":
         return 200, {"items": _aggregated(items, known, unreachable)}
     if name is None:
@@ -79,6 +89,11 @@ def _respond(cloud: FakeCloud, path: str, unreachable: str | None, delete: bool)
     return 200, {"name": "operation-1", "status": "DONE"}
 
 
+def _nats(cloud: FakeCloud, router: Json) -> list[Json]:
+    found = cloud.of_type("google_compute_router_nat").values()
+    return [{"name": state["name"]} for state in found if state["router"] == router["name"]]
+
+
 def _uses(cloud: FakeCloud, inner: str, outer: Json) -> bool:
     return any(outer["self_link"] in json.dumps(state) for state in cloud.of_type(inner).values())
 
@@ -94,7 +109,7 @@ def _aggregated(items: str, known: dict[str, Json], unreachable: str | None) -> 
 
 
 def _shown(state: Json) -> Json:
-    shown = {name: state.get(name) for name in ("name", "description", "labels") if state.get(name)}
+    shown = {name: state.get(name) for name in ("name", "description", "labels", "nats") if state.get(name)}
     if "machine_type" not in state:
         return shown
     faces = [

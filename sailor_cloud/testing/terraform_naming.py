@@ -49,6 +49,58 @@ AWS_NAMES: Mapping[str, Callable[[State], str]] = {
 }
 
 
+# Creating one of these anew sets what is there already.
+REPEATABLE = (
+    "google_storage_bucket_iam_member",
+    "aws_iam_role_policy",
+    "aws_s3_bucket_public_access_block",
+    "aws_s3_bucket_lifecycle_configuration",
+    "aws_vpc_peering_connection_accepter",
+)
+# What AWS lets be once only, by the attributes that must differ, and what it says to a second one.
+_ONCE = {
+    "aws_route": (("route_table_id", "destination_cidr_block"), "RouteAlreadyExists"),
+    "aws_route_table_association": (("subnet_id",), "Resource.AlreadyAssociated"),
+    "aws_vpc_security_group_ingress_rule": (
+        ("security_group_id", "cidr_ipv4", "referenced_security_group_id", "ip_protocol", "from_port", "to_port"),
+        "InvalidPermission.Duplicate",
+    ),
+    "aws_vpc_security_group_egress_rule": (
+        ("security_group_id", "cidr_ipv4", "referenced_security_group_id", "ip_protocol", "from_port", "to_port"),
+        "InvalidPermission.Duplicate",
+    ),
+}
+
+
+def duplicate(kind: str, wanted: State, existing: Mapping[str, State]) -> str | None:
+    """Return what AWS says to a second one of what can be once only; None where all is well."""
+    if kind not in _ONCE:
+        return None
+    names, code = _ONCE[kind]
+    for state in existing.values():
+        if all(state.get(name) == wanted.get(name) for name in names):
+            return f"creating {kind}: api error {code}: {', '.join(str(wanted.get(name)) for name in names)}"
+    return None
+
+
+def imported(kind: str, given: str, existing: Mapping[str, State]) -> str:
+    """Return the id of what Terraform imports; most resources are imported by their id."""
+    match kind:
+        case "aws_route":
+            table, _, destination = given.partition("_")
+            wanted = {"route_table_id": table, "destination_cidr_block": destination}
+        case "aws_route_table_association":
+            subnet, _, table = given.partition("/")
+            wanted = {"route_table_id": table, "subnet_id": subnet}
+        case "google_compute_router_nat":
+            _, project, _, region, _, router, name = given.split("/")
+            return f"{project}/{region}/{router}/{name}"
+        case _:
+            return given
+    fitting = [name for name, state in existing.items() if wanted.items() <= state.items()]
+    return fitting[0] if fitting else given
+
+
 def computed(kind: str, number: int) -> State:
     """Return what AWS decides about a new resource and the HCL reads."""
     match kind:

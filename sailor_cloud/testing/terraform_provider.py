@@ -21,6 +21,7 @@ import grpc
 
 from sailor_cloud.testing.terraform_cloud import CloudError, FakeCloud
 from sailor_cloud.testing.terraform_messages import MESSAGES, METHODS
+from sailor_cloud.testing.terraform_naming import imported
 from sailor_cloud.testing.terraform_values import (
     Block,
     computed_but_set,
@@ -135,11 +136,11 @@ class _Provider:
 
     def ImportResourceState(self, request: Any, context: Any) -> Any:  # noqa: N802
         kind = request.type_name
-        found = self._cloud.read(kind, request.id)
+        found = self._cloud.read(kind, imported(kind, request.id, self._cloud.of_type(kind)))
         if found is None:
             return MESSAGES["Imports"](diagnostics=[_fault(f"Cannot import non-existent remote object {request.id}")])
-        imported = MESSAGES["Imported"](type_name=kind, state=self._value(kind, found))
-        return MESSAGES["Imports"](imported_resources=[imported])
+        taken = MESSAGES["Imported"](type_name=kind, state=self._value(kind, found))
+        return MESSAGES["Imports"](imported_resources=[taken])
 
     def PlanResourceChange(self, request: Any, context: Any) -> Any:  # noqa: N802
         wanted = decode(request.proposed_new_state)

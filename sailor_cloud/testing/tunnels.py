@@ -23,7 +23,7 @@ _PROGRAMS = {
 def write_programs(provider: Provider, root: Path) -> Path:
     """Write a cloud's programs for the machines whose folders are in `root`; return the folder to put on PATH."""
     folder = root / "programs"
-    folder.mkdir(mode=0o700)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     elsewhere = shlex.quote(os.environ.get("PATH", os.defpath))
     for name, verbs in _PROGRAMS[provider].items():
         # Without site-packages, because hundreds of them may be started.

@@ -101,6 +101,7 @@ AWS_ACTIONS = {
 # What the program asks for without Terraform.
 AWS_BESIDE = {
     "sweep": ec2("DeleteVolume"),
+    "reap": {"iam:ListInstanceProfiles", "iam:ListRoles", "s3:ListAllMyBuckets", "scheduler:ListScheduleGroups"},
     "host keys": ec2("GetConsoleOutput"),
     "images": {"ssm:GetParameter"},
     "results": {"s3:GetObject"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from sailor_cloud.testing.mock_cloud import in_environment
 from sailor_cloud.testing.terraform_cloud import Failure, FakeCloud
 from sailor_cloud.testing.terraform_compute import serve_compute
 from sailor_cloud.testing.terraform_provider import serve
+from sailor_cloud.testing.tunnels import write_programs
 
 PROJECT = "my-project"
 # What the things of others carry instead of a run's tag.
@@ -91,7 +93,8 @@ class CloudRun:
 
     def assert_gone(self, destroyed: Destroyed) -> None:
         """Nothing of the run is left in the cloud, its books are closed, and what is not its own was not touched."""
-        assert self.cloud.owned_by(self.run.run_id) == ()
+        left = self.cloud.owned_by(self.run.run_id)
+        assert left == (), (left, destroyed.problems)
         assert destroyed.clean, (destroyed.left, destroyed.problems)
         state = fold(self.journal().entries())
         assert (state.phase, state.live) == (Phase.GONE, ())
@@ -119,6 +122,9 @@ def cloud_run(
         if cloud is None:
             cloud = stack.enter_context(reached(provider))
         run = stack.enter_context(local_run(root))
+        # What reaches private nodes is asked for before anything is bought.
+        path = f"{write_programs(provider, root)}{os.pathsep}{os.environ['PATH']}"
+        stack.enter_context(in_environment({"PATH": path}))
         planned = document or small_document(provider)
         run.folder.write_document(planned)
         foreign = frozenset(key for key, state in cloud.resources.items() if _ELSE in str(state))

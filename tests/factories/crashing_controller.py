@@ -110,7 +110,10 @@ def _main() -> None:
 
     import sailor_cloud.provision.provisioner
     import sailor_cloud.provision.teardown
+    from sailor_cloud.provision.sweep_aws import boto_client
 
+    if "AWS_ENDPOINT_URL_EC2" in os.environ:
+        boto_client("us-east-1")
     assert boto3
     assert compute_v1
     assert sailor_cloud

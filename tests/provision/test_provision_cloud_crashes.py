@@ -10,16 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from factories.cloud_runs import INSTANCE, THROTTLED, CloudRun, cloud_run, reached, waited
+from factories.cloud_plans import gcp_document, two_regions_document, with_job
+from factories.cloud_runs import INSTANCE, PROJECT, THROTTLED, CloudRun, cloud_run, reached, waited
 from factories.crashing_controller import UNDISTURBED, crasher
 from factories.local_runs import CLOCK, expiry, wait_until
 from sailor_cloud.errors import ProvisionError
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job import AwsAccount, NetworkAccess
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision import processes, teardown
 from sailor_cloud.provision.outcomes import obtained
+from sailor_cloud.provision.places import BESIDE_COMPUTE
 from sailor_cloud.provision.progress import Interrupt, Progress, ProvisionInterrupted, Step
-from sailor_cloud.provision.render import root_of
+from sailor_cloud.provision.render import root_of, roots
 from sailor_cloud.provision.terraform_binary import TerraformBinary
+from sailor_cloud.run.folder import resource_name
 from sailor_cloud.run.journal import Event
 from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.testing.terraform_cloud import Failure
@@ -103,18 +108,58 @@ def test_an_unreadable_state_is_reported_and_made_up_for_by_tags(run: CloudRun) 
     run.assert_gone(destroyed)
 
 
-def test_a_lost_state_does_not_make_apply_buy_everything_again(run: CloudRun) -> None:
-    """Google Cloud says 409 and what exists is adopted; on AWS it is deleted first, because names are no keys there."""
-    first = obtained(run.apply())
-    _state(run).unlink()
-    again = obtained(run.apply())
-    assert [node.id for node in again.nodes] == run.nodes() == ["n0", "n1"]
+@CLOUDS
+def test_lost_states_are_made_up_for_by_adoption_and_repeating_it_changes_nothing(
+    provider: Provider, tmp_path: Path
+) -> None:
+    """With everything that the HCL can make: a bucket, identities, NAT, two regions, links, an end from outside."""
+    with cloud_run(provider, tmp_path, document=_everything(provider)) as run:
+        first = obtained(run.apply())
+        before = {key: state for key, state in run.cloud.resources.items() if key not in run.foreign}
+        for root in roots(run.run.folder):
+            root.state_file.unlink()
+        for _ in range(2):
+            assert obtained(run.apply()).nodes == first.nodes
+            assert run.cloud.resources.keys() - run.foreign == before.keys()
+        destroyed = run.destroy()
+        assert destroyed.problems == ()
+        run.assert_gone(destroyed)
+
+
+@CLOUDS
+def test_everything_is_found_by_tag_where_every_state_is_lost(provider: Provider, tmp_path: Path) -> None:
+    """Buckets with what is in them and identities too; what others called alike is not touched."""
+    with cloud_run(provider, tmp_path, document=_everything(provider)) as run:
+        foreign = _namesakes(run)
+        obtained(run.apply())
+        for root in roots(run.run.folder):
+            root.state_file.unlink()
+        destroyed = run.destroy()
+        run.assert_gone(destroyed)
+        assert foreign <= run.cloud.resources.keys()
+        kinds = {row.type for row in destroyed.resources}
+        assert kinds >= {kind for kind in BESIDE_COMPUTE if kind.startswith(INSTANCE[provider].partition("_")[0])}
+
+
+def _everything(provider: Provider) -> PlanDocument:
+    if provider is Provider.GCP:
+        return with_job(gcp_document(), network=NetworkAccess.PRIVATE)
+    account = AwsAccount(terminate_role_arn="arn:aws:iam::000000000000:role/terminate")
+    return with_job(two_regions_document(), network=NetworkAccess.PRIVATE, aws=account)
+
+
+def _namesakes(run: CloudRun) -> set[tuple[str, str]]:
+    """Make what is called like the run's own, and has no tag of a run or that of another one."""
+    before = set(run.cloud.resources)
+    name, other = resource_name(run.run.run_id, "theirs"), {"sailor-cloud-run": "another-20261121-000000-ffff"}
     if run.provider is Provider.GCP:
-        assert again.nodes == first.nodes
-        assert len(run.cloud.of_type("google_compute_network")) == 2
+        run.cloud.create("google_storage_bucket", {"name": name, "labels": other}, {"project": PROJECT})
+        run.cloud.create("google_service_account", {"account_id": name, "description": ""}, {"project": PROJECT})
     else:
-        assert len(run.cloud.of_type("aws_vpc")) == 2
-    run.assert_gone(run.destroy())
+        config = {"region": "us-east-1"}
+        run.cloud.create("aws_s3_bucket", {"bucket": name, "tags": {}}, config)
+        run.cloud.create("aws_iam_role", {"name": name, "tags": other}, config)
+    return set(run.cloud.resources) - before
 
 
 def test_a_stale_lock_does_not_stop_the_teardown(run: CloudRun) -> None:

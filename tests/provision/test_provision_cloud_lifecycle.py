@@ -145,13 +145,26 @@ def test_a_stockout_of_everything_leaves_nothing_that_costs(run: CloudRun) -> No
 
 
 def test_a_quota_is_told_with_its_numbers_and_where_to_ask_for_more(run: CloudRun) -> None:
+    """AWS names no quota: Service Quotas tells the limit of the bought type's, and its instances what is in use."""
     run.fail(QUOTA, where={"zone": ZONES[run.provider][1]})
+    run.cloud.quotas["L-DB2E81BA"] = 4.0
+    others = {"tags": {"team": "another-team"}, "instance_type": "g6.xlarge"}
+    if run.provider is Provider.AWS:
+        subnet = next(iter(run.cloud.of_type("aws_subnet")))
+        run.cloud.create("aws_instance", {**others, "subnet_id": subnet}, {"region": "us-east-1"})
     outcome = run.apply()
     assert isinstance(outcome, QuotaHit)
-    wanted = (1.0, 2.0) if run.provider is Provider.GCP else (32.0, 1.0)
-    assert (outcome.limit, outcome.need) == wanted
-    with pytest.raises(QuotaError, match=r"ask for more at console\.\w+.*needed by the plan") as caught:
+    wanted = (1.0, None, 2.0) if run.provider is Provider.GCP else (4.0, 4.0, 1.0)
+    assert (outcome.limit, outcome.usage, outcome.need) == wanted
+    where = {
+        Provider.GCP: "the quota NVIDIA_V100_GPUS of 1 in us-central1 does not allow the plan; ask for more at "
+        "console.cloud.google.com/iam-admin/quotas: ",
+        Provider.AWS: "the quota L-DB2E81BA of 4 in us-east-1 does not allow the plan; ask for more at "
+        "console.aws.amazon.com/servicequotas/home/services/ec2/quotas/L-DB2E81BA?region=us-east-1: ",
+    }
+    with pytest.raises(QuotaError, match=r"\(limit \d+, .*needed by the plan \d+\)$") as caught:
         obtained(outcome)
+    assert where[run.provider] in str(caught.value)
     assert caught.value.offers == (outcome.refused[0].offer,)
     assert run.nodes() == ["n0"]
     run.assert_gone(run.destroy())

@@ -105,11 +105,28 @@ def test_nat_and_addresses_of_a_private_network_are_priced() -> None:
     assert [what for what, _ in instance.parts] == ["machine", "disk"]
 
 
+def test_cloud_nat_is_priced_with_the_address_that_it_takes_and_what_passes_through_it() -> None:
+    services = catalog.load().services
+    (nat, *_) = [
+        resource
+        for root in previewed(with_job(gcp_document(), network=NetworkAccess.PRIVATE), ssh_from=None)
+        for resource in root.resources
+        if resource.type == "google_compute_router_nat"
+    ]
+    assert [what for what, _ in nat.parts] == ["gateway", "address"]
+    prices = [
+        services.price(Provider.GCP, "europe-west4", service)
+        for service in (Service.NAT_GATEWAY, Service.PUBLIC_ADDRESS, Service.NAT_DATA)
+    ]
+    assert nat.usd_per_hour == prices[0].usd_per_unit + prices[1].usd_per_unit
+    assert nat.by_use == f"{prices[2].usd_per_unit:g} USD per GiB that passes"
+
+
 def test_what_costs_by_use_says_so() -> None:
     told = {r.type: r.by_use for root in previewed(private_links(), ssh_from=None) for r in root.resources if r.by_use}
     assert told == {
         "aws_s3_bucket": "per GiB kept, see checkpoints in the plan",
-        "aws_nat_gateway": "per GB that passes",
+        "aws_nat_gateway": "0.045 USD per GB that passes",
         "aws_vpc_peering_connection": "per GB carried, see egress in the plan",
     }
 

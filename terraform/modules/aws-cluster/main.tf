@@ -141,8 +141,9 @@ resource "aws_instance" "node" {
   }
 
   lifecycle {
-    # A newer image that appears during the run must not replace its nodes.
-    ignore_changes = [ami]
+    # A newer image that appears during the run must not replace its nodes, and neither must another plan's placement:
+    # group, template and network cards are settled once and for all when an instance is created.
+    ignore_changes = [ami, launch_template, placement_group]
   }
 
   depends_on = [

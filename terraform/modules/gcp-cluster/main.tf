@@ -122,6 +122,9 @@ resource "google_compute_instance" "node" {
   }
 
   lifecycle {
+    # A VM that runs can't change its placement.
+    ignore_changes = [resource_policies]
+
     precondition {
       condition     = timecmp(var.expires_at, timeadd(plantimestamp(), "2880h")) <= 0
       error_message = "Compute Engine takes termination times up to 120 days ahead; ${var.expires_at} is later."

@@ -1,0 +1,45 @@
+"""What Terraform would create and what exists of it: the words that both clouds' adoption shares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from sailor_cloud.provision.sweep import LiveResource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A resource that a plan would create; `after` lacks what is known only once it exists."""
+
+    type: str
+    address: str
+    after: Mapping[str, Any]
+
+
+class Adoptable(Protocol):
+    """Finds the ids under which Terraform imports what exists."""
+
+    def whole(self, planned: Planned, orphans: Iterable[LiveResource]) -> LiveResource | None:
+        """Return which of the resources that a sweep found is the one planned."""
+
+    def import_id(self, resource: LiveResource) -> str: ...
+
+    def part_id(self, planned: Planned) -> str | None:
+        """Return the id of a part, such as a route, that exists in something adopted; None where it doesn't."""
+
+
+def planned_creations(plan: Mapping[str, Any]) -> tuple[Planned, ...]:
+    """Return what a plan, in Terraform's JSON form, would create and not import."""
+    return tuple(
+        Planned(type=change["type"], address=change["address"], after=change["change"]["after"])
+        for change in plan.get("resource_changes", ())
+        if change["change"]["actions"] == ["create"]
+    )
+
+
+def planned_replacements(plan: Mapping[str, Any]) -> frozenset[str]:
+    """Return the addresses of what a plan would delete to create it anew."""
+    changes = plan.get("resource_changes", ())
+    return frozenset(c["address"] for c in changes if {"create", "delete"} <= set(c["change"]["actions"]))

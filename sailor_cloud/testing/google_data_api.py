@@ -1,0 +1,73 @@
+"""What runs have on Google Cloud beside Compute Engine, told over HTTP: service accounts and buckets.
+
+As much of the JSON interfaces of IAM and Cloud Storage as a sweep asks for. Buckets are those of the cloud that the
+stand-in provider fills, objects in them those of an `ObjectStore`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from sailor_cloud.testing.object_store import ObjectStore
+from sailor_cloud.testing.terraform_cloud import FakeCloud
+
+ACCOUNT, BUCKET, MEMBER = "google_service_account", "google_storage_bucket", "google_storage_bucket_iam_member"
+_ACCOUNTS = re.compile(r"/v1/(projects/([^/]+)/serviceAccounts)(?:/([^/]+))?")
+_BUCKETS = re.compile(r"/storage/v1/b(?:/([^/]+)(/o(?:/(.+))?)?)?")
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class GoogleData:
+    """Answers calls with status and body; None for those of other interfaces."""
+
+    cloud: FakeCloud
+    store: ObjectStore
+
+    def answer(self, method: str, url: str) -> tuple[int, Json] | None:
+        parts = urlsplit(url)
+        if accounts := _ACCOUNTS.fullmatch(parts.path):
+            return self._accounts(method, accounts[1], unquote(accounts[3] or ""))
+        if buckets := _BUCKETS.fullmatch(parts.path):
+            asked = parse_qs(parts.query)
+            if not buckets[1]:
+                return 200, {"items": self._listed(asked.get("prefix", [""])[0])}
+            return self._bucket(method, unquote(buckets[1]), buckets[2], unquote(buckets[3] or ""))
+        return None
+
+    def _accounts(self, method: str, place: str, email: str) -> tuple[int, Json]:
+        known = {name: state for name, state in self.cloud.of_type(ACCOUNT).items() if name.startswith(f"{place}/")}
+        if not email:
+            shown = [{"email": s["email"], "description": s.get("description") or ""} for s in known.values()]
+            return 200, {"accounts": shown}
+        if f"{place}/{email}" not in known:
+            return 404, {"error": {"code": 404, "message": f"{email} does not exist"}}
+        assert method == "DELETE", "a sweep reads lists"
+        self.cloud.delete(ACCOUNT, f"{place}/{email}")
+        return 200, {}
+
+    def _listed(self, prefix: str) -> list[Json]:
+        return [
+            {"name": name, "labels": state.get("labels") or {}, "location": str(state.get("location", "")).upper()}
+            for name, state in self.cloud.of_type(BUCKET).items()
+            if name.startswith(prefix)
+        ]
+
+    def _bucket(self, method: str, name: str, of_objects: str | None, key: str) -> tuple[int, Json]:
+        held = self.store.of(name)
+        if name not in self.cloud.of_type(BUCKET) or (key and key not in held):
+            return 404, {"error": {"code": 404, "message": "not found"}}
+        if of_objects and not key:
+            return 200, {"items": [{"name": found, "generation": "1"} for found in held]}
+        if key:
+            self.store.objects.pop((name, key), None)
+        elif held:
+            return 409, {"error": {"code": 409, "message": "The bucket you tried to delete is not empty."}}
+        else:
+            for member in [found for found in self.cloud.of_type(MEMBER) if found.startswith(f"b/{name}/")]:
+                self.cloud.delete(MEMBER, member)
+            self.cloud.delete(BUCKET, name)
+        return 200, {}
