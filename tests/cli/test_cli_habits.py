@@ -14,8 +14,8 @@ from factories.called import called
 from factories.commands import ROOT
 from sailor_cloud.cli.main import COMMANDS
 
-# These show a stream, a shell or a page, or write a file in another tool's own format.
-NO_DOCUMENT = {"logs", "ssh", "dashboard", "export"}
+# One is a shell, the other writes files in another tool's own format.
+NO_DOCUMENT = {"ssh", "export"}
 # A group's subcommands have the option.
 GROUPS = {"prices": ("list", "refresh", "diff", "history")}
 
