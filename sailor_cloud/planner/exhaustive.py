@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import combinations
 from math import comb, prod
@@ -83,7 +83,8 @@ class _Walked:
     """All plans on one layout, whatever the target; combinations of cuts run along axis 0, splits of the batch along 1.
 
     chosen: the row of each pipeline's cuts, shape [combinations, pipelines]; only combinations with a plan that fits.
-    seconds, egress_usd: of an iteration, shape [combinations, splits]. plans: how many were looked at.
+    seconds, egress_usd: of an iteration, shape [combinations, splits]. plans: how many were looked at. built: pipelines
+    by their number, the row of their cut and their samples.
     """
 
     layout: Layout
@@ -92,6 +93,15 @@ class _Walked:
     seconds: Floats
     egress_usd: Floats
     plans: int
+    built: dict[tuple[int, int, int], DraftPipeline] = field(default_factory=dict)
+
+    def pipeline(self, space: Space, p: int, cut: int, samples: int) -> DraftPipeline:
+        """Return one pipeline of a plan."""
+        if (p, cut, samples) not in self.built:
+            replicas = _replicas(space, self.layout)
+            found = _draft_pipeline(space, self.layout[p], self.parts[p], cut, samples, replicas)
+            self.built[p, cut, samples] = found
+        return self.built[p, cut, samples]
 
 
 def _walked(space: Space, layouts: tuple[Layout, ...]) -> Iterator[_Walked]:
@@ -166,10 +176,7 @@ def _best_of_layout(
     def built(flat: int) -> Draft:
         row, column = divmod(flat, value.shape[1])
         pipelines = tuple(
-            _draft_pipeline(
-                space, layout[p], part, int(chosen[row, p]), int(splits[column, p]), _replicas(space, layout)
-            )
-            for p, part in enumerate(walked.parts)
+            walked.pipeline(space, p, int(chosen[row, p]), int(splits[column, p])) for p in range(len(layout))
         )
         at = {figure: float(np.broadcast_to(values, value.shape)[row, column]) for figure, values in figures.items()}
         return Draft(pipelines=pipelines, goal=target.goal, figures=at)
