@@ -12,7 +12,6 @@ from sailor_cloud.planner.bill import Bill
 from sailor_cloud.planner.draft import Draft, DraftPipeline, nodes_of, seats_of
 from sailor_cloud.planner.goals import Target
 from sailor_cloud.planner.layouts import Slot, card_flows
-from sailor_cloud.planner.pipelines import stage_recompute
 from sailor_cloud.planner.quotas import within_quotas
 from sailor_cloud.planner.space import Seat, Space
 from sailor_cloud.planner.sync import SyncTable
@@ -107,14 +106,16 @@ class Assessor:
     def _build(self, seats: tuple[Seat, ...], flows: tuple[int, ...], shape: Shape, replicas: int) -> _Pace | None:
         """Time a pipeline that holds as many microbatches as its stages ever do at once."""
         space, size, stages = self.space, shape.microbatch_size, len(seats)
-        again = stage_recompute(space, seats, np.array(shape.cut), size, stages, replicas=replicas)
-        compute, update = [], []
+        sharers = replicas if space.zero_stage else min(replicas, 2)
+        compute, update, again = [], [], []
         for s, (seat, (first, end)) in enumerate(zip(seats, pairwise(shape.cut), strict=True)):
-            table = space.table(seat.pool, seat.tp, size, recompute=again[s])
             held = in_flight(stages, s, stages)
-            if table.memory_bytes(first, end, in_flight=held, replicas=replicas) > table.limit_bytes:
+            seconds = float(space.stages_s(seat, size, in_flight=int(held), replicas=sharers)[first, end])
+            if not np.isfinite(seconds):
                 return None
-            compute.append(float(table.compute_s(first, end)))
+            table = space.table(seat.pool, seat.tp, size, recompute=False)
+            compute.append(seconds)
+            again.append(seconds > float(table.compute_s(first, end)))
             update.append(float(table.update_s(first, end, shards=replicas)))
         cuts = [
             float(space.boundary(src, dst, size, flows=shared)[shape.cut[s + 1]])
@@ -124,7 +125,8 @@ class Assessor:
         usd = sum(
             float(space.cut_usd_per_sample(src, dst)[shape.cut[s + 1]]) for s, (src, dst) in enumerate(pairwise(seats))
         )
-        return _Pace(float(busy.max()), float(fill_s(np.array(compute), np.array(cuts))), max(update), usd, again)
+        fill = float(fill_s(np.array(compute), np.array(cuts)))
+        return _Pace(float(busy.max()), fill, max(update), usd, tuple(again))
 
 
 def share_evenly(batch: int, sizes: Sequence[int], paces: Sequence[tuple[float, float]]) -> tuple[int, ...] | None:

@@ -43,7 +43,6 @@ class StageTimes:
 
     microbatch_size: int
     compute_s: Floats
-    recompute: NDArray[np.bool_]
     boundary_s: Floats
     before_s: Floats
     after_s: Floats
@@ -110,16 +109,13 @@ class Kinds:
         first, end = self.spans
         empty = end <= first
         shape = (self.max_stages, count, layers + 1, layers + 1)
-        compute, again = np.full(shape, np.inf), np.zeros(shape, dtype=bool)
+        compute = np.full(shape, np.inf)
         update = np.zeros(shape[1:])
-        held = np.arange(1, self.max_stages + 1)[:, None, None]
         for k, kind in enumerate(self.members):
-            for recompute in (True, False):
-                table = space.table(kind.pool, kind.tp, size, recompute=recompute)
-                used = table.memory_bytes(first, end, in_flight=held, replicas=2)
-                fits = (used <= table.limit_bytes) & ~empty
-                compute[:, k][fits] = np.broadcast_to(table.compute_s(first, end), fits.shape)[fits]
-                again[:, k][fits] = recompute
+            seat = Seat(kind.pool, kind.tp, 0)
+            table = space.table(kind.pool, kind.tp, size, recompute=False)
+            for held in range(1, self.max_stages + 1):
+                compute[held - 1, k] = space.stages_s(seat, size, in_flight=held, replicas=2)
             update[k] = np.where(empty, np.inf, table.update_s(first, end))
         if not np.isfinite(compute).any():
             return None
@@ -130,7 +126,6 @@ class Kinds:
         return StageTimes(
             microbatch_size=size,
             compute_s=compute,
-            recompute=again,
             boundary_s=boundary,
             before_s=before,
             after_s=after,

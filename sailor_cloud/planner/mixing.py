@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from sailor_cloud.model.offer import Market
 from sailor_cloud.planner.answer import Answer
 from sailor_cloud.planner.assess import Assessor, Shape
+from sailor_cloud.planner.blocks import Blocks
 from sailor_cloud.planner.bounds import breaks_limits, goal_bound
 from sailor_cloud.planner.chains import Lanes
 from sailor_cloud.planner.columns import Column
@@ -49,11 +50,14 @@ def mix(space: Space, target: Target, *, keep: int, effort: Effort = NORMAL) -> 
     drafts: list[Draft] = []
     columns = nodes = 0
     for part in () if breaks_limits(space, target) else narrowed(space):
+        together = Blocks(part, target, effort)
+        blocks = together.run()
         search = Mixing(part, target, effort)
-        found = search.improved(search.drafts(search.ranked()))
+        known = min((draft.figures[target.goal] for draft in blocks), default=np.inf)
+        found = search.improved([*blocks, *search.drafts(search.ranked(known), known)])
         drafts += found if part is space else [in_space(draft, part, space) for draft in found]
-        columns += sum(len(known) for known in search.settings.columns.values())
-        nodes += search.solved
+        columns += together.rated + sum(len(known) for known in search.settings.columns.values())
+        nodes += together.judged + search.solved
     best = sorted({draft.order(): draft for draft in drafts}.items())[:keep]
     return Answer(
         drafts=tuple(draft for _, draft in best),
@@ -78,15 +82,18 @@ class Mixing:
         for pool in space.pools:
             self._node_devices[pool.row] = max(pool.devices, self._node_devices.get(pool.row, 0))
 
-    def ranked(self) -> list[Promise]:
-        """Return what settings promise, best first; settings that can't come near the best one are passed over."""
+    def ranked(self, known: float = np.inf) -> list[Promise]:
+        """Return what settings promise, best first; settings that can't come near the best one are passed over.
+
+        `known` is the value of a plan that is known already.
+        """
         found: list[Promise] = []
-        best = np.inf
+        best = known
         work = self._work_s()
         settings = enumerate(self.settings.every())
         estimated = [(self._estimate(setting, work), number, setting) for number, setting in settings]
         for least, _, setting in sorted(estimated, key=lambda entry: entry[:2]):
-            if found and self.effort.expired():
+            if self.effort.expired() and (found or np.isfinite(known)):
                 break
             promise = self.promises.of(setting, least - self.settings.sync_s(setting, TYPICAL_PIPELINES), best * _SLACK)
             if promise is not None:
@@ -111,12 +118,12 @@ class Mixing:
         rate = sum(self.space.candidates.rows[row].devices / work[row] for row in rows)
         return self.space.batch / rate + self.settings.sync_s(setting, TYPICAL_PIPELINES)
 
-    def drafts(self, promises: list[Promise]) -> list[Draft]:
+    def drafts(self, promises: list[Promise], known: float = np.inf) -> list[Draft]:
         """Return the drafts of the most promising settings, after pricing in columns that fit them better."""
         drafts: list[Draft] = []
-        best = np.inf
+        best = known
         for promise in promises[: self.effort.settings]:
-            if promise.value >= best or (drafts and self.effort.expired()):
+            if promise.value >= best or (self.effort.expired() and np.isfinite(best)):
                 break
             for _ in range(_PRICING_ROUNDS):
                 if not self._price_in(promise):

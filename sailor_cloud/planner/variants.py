@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from enum import StrEnum
 from itertools import product
 
@@ -74,13 +73,7 @@ def part_of(
         for index, pool in enumerate(space.pools)
         if pool.accelerator.name in accelerators and pool.offer.zone in zones
     ]
-    return Space(
-        scenario=space.scenario,
-        candidates=replace(space.candidates, pools=tuple(space.pools[index] for index in kept)),
-        tp_degrees=tuple(space.tp_degrees[index] for index in kept),
-        rates=tuple(space.rates[index] for index in kept),
-        zero_stage=space.zero_stage if zero_stage is None else zero_stage,
-    )
+    return space.part(kept, zero_stage=space.zero_stage if zero_stage is None else zero_stage)
 
 
 def _buildable(pools: tuple[Pool, ...]) -> list[frozenset[str]]:

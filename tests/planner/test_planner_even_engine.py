@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from factories.even_problem import RandomEven
-from sailor_cloud.planner.even.engine import solve, steps
+from sailor_cloud.planner.even.engine import solve
 from sailor_cloud.planner.even.labels import Labels, undominated
+from sailor_cloud.planner.replica_counts import replica_counts
 
 CASES = 200
 BLOCK = 50
@@ -66,8 +67,8 @@ def test_a_judge_that_finds_plans_worse_than_their_costs_widens_the_gap_only():
 
 
 def test_every_number_of_microbatches_is_tried_with_its_fewest_replicas():
-    assert steps(6) == [(6, 1), (3, 2), (2, 3), (1, 6)]
-    assert [replicas for replicas, _ in steps(1024)][:3] == [1024, 512, 342]
+    assert replica_counts(6) == [(6, 1), (3, 2), (2, 3), (1, 6)]
+    assert [replicas for replicas, _ in replica_counts(1024)][:3] == [1024, 512, 342]
 
 
 def test_a_beginning_that_another_beats_in_every_way_is_dropped():

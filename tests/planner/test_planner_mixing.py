@@ -31,7 +31,7 @@ def test_no_zone_is_overcommitted(document):
     bought = Counter()
     for node in document.plan.nodes:
         bought[offers[node.offer].zone, offers[node.offer].accelerator] += node.devices
-    limits = {"A100-40": 16, "V100-16": 32}
+    limits = {"A100-40": 8, "V100-16": 32}
     assert bought
     assert all(count <= limits[accelerator] for (_, accelerator), count in bought.items())
 

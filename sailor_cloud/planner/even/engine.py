@@ -14,6 +14,7 @@ from sailor_cloud.planner.even.grid import Grid
 from sailor_cloud.planner.even.labels import Labels, Search, chain_of
 from sailor_cloud.planner.even.relax import Relaxed, least_sync_s, relax
 from sailor_cloud.planner.even.suffix import suffix
+from sailor_cloud.planner.replica_counts import replica_counts
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -108,7 +109,7 @@ class _Engine:
             if costs is None:
                 continue
             relaxed = relax(costs)
-            for replicas, microbatches in steps(self.problem.batch // size):
+            for replicas, microbatches in replica_counts(self.problem.batch // size):
                 node = self._node(size, replicas, microbatches, costs, relaxed)
                 if node is not None:
                     nodes[size, replicas] = node
@@ -292,14 +293,6 @@ class _Engine:
         self.found.append(found)
         self.found.sort(key=lambda each: (each.value, each.size, each.replicas, each.chain.cut, each.chain.kinds))
         del self.found[self.keep :]
-
-
-def steps(shares: int) -> list[tuple[int, int]]:
-    """Return the fewest replicas for every number of microbatches that the busiest of them may have."""
-    fewest: dict[int, int] = {}
-    for replicas in range(1, shares + 1):
-        fewest.setdefault(-(-shares // replicas), replicas)
-    return [(replicas, microbatches) for microbatches, replicas in sorted(fewest.items())]
 
 
 def _value(node: _Node) -> float:

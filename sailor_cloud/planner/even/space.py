@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sailor_cloud.planner.answer import Answer
+from sailor_cloud.planner.blocks import Blocks
 from sailor_cloud.planner.draft import Draft, in_space
 from sailor_cloud.planner.even.costs import Chain, StageCosts, Worth
 from sailor_cloud.planner.even.engine import Outcome, solve
@@ -26,7 +27,7 @@ Ints = NDArray[np.int64]
 
 # Microbatch sizes and numbers of replicas without anything better after which a search ends where real nodes are slower
 # than the costs say.
-_PATIENCE = 10
+_PATIENCE = 5
 # Sorts of zones that are searched by themselves.
 _MOST_ZONES = 3
 
@@ -36,9 +37,12 @@ def solve_even(space: Space, target: Target, *, keep: int = 16, even_layers: boo
 
     Zones are searched one by one first: the whole space then only has to be better than the best of them.
     """
+    # Plans whose stages stand together on nodes are found fast; others then only have to be better.
+    drafts = [] if even_layers else Blocks(space, target, even=True).run()
+    known = min((draft.figures[target.goal] for draft in drafts), default=math.inf)
     kinds, parts = Kinds.of(space), _single_zones(space)
-    outcomes = [_solve(part, Kinds.of(part), target, keep, even_layers, math.inf) for part in parts]
-    drafts = [
+    outcomes = [_solve(part, Kinds.of(part), target, keep, even_layers, known) for part in parts]
+    drafts += [
         in_space(draft, part, space)
         for part, outcome in zip(parts, outcomes, strict=True)
         for draft in _drafts(outcome)

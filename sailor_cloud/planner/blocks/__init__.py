@@ -1,0 +1,5 @@
+"""Plans of blocks: the same stages of several pipelines together on a node."""
+
+from sailor_cloud.planner.blocks.engine import Blocks
+
+__all__ = ["Blocks"]

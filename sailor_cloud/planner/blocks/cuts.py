@@ -1,0 +1,69 @@
+"""Shares the layers out over a row of stages, so that the busiest is busy as short as possible."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sailor_cloud.planner.space import Seat, Space
+
+# Halvings of the interval in which the least time of the busiest stage lies.
+_HALVINGS = 14
+
+
+@dataclass
+class Cutter:
+    """Cuts by time and memory; the times of stages are kept."""
+
+    space: Space
+    _ends: dict[tuple[str, int, int, int], list[list[float]]] = field(default_factory=dict)
+
+    def cut(self, seats: Sequence[Seat], size: int, microbatches: int) -> tuple[tuple[int, ...], float] | None:
+        """Return the cut and the seconds of its busiest stage, or None where the layers don't fit."""
+        stages = len(seats)
+        if stages > self.space.layers:
+            return None
+        tables = [self._table(seat, size, min(stages - s, microbatches)) for s, seat in enumerate(seats)]
+        high = max((table[0][-1] for table in tables if table[0]), default=0.0)
+        found = self._greedy(tables, high)
+        if found is None:
+            return None
+        low = 0.0
+        for _ in range(_HALVINGS):
+            middle = 0.5 * (low + high)
+            better = self._greedy(tables, middle)
+            if better is None:
+                low = middle
+            else:
+                high, found = middle, better
+        return found, high
+
+    def _greedy(self, tables: list[list[list[float]]], most_s: float) -> tuple[int, ...] | None:
+        """Give each stage as many layers as it gets through in time."""
+        layers, borders = self.space.layers, [0]
+        for s, table in enumerate(tables):
+            first = borders[-1]
+            taken = bisect_right(table[first], most_s)
+            if taken == 0:
+                return None
+            borders.append(min(first + taken, layers - (len(tables) - 1 - s)))
+        return tuple(borders) if borders[-1] == layers else None
+
+    def _table(self, seat: Seat, size: int, held: int) -> list[list[float]]:
+        """Return, for every first layer, the seconds of one, two, ... layers as far as they fit in memory."""
+        key = (self.space.pools[seat.pool].accelerator.name, seat.tp, size, held)
+        if key not in self._ends:
+            self._ends[key] = self._build(seat, size, held)
+        return self._ends[key]
+
+    def _build(self, seat: Seat, size: int, held: int) -> list[list[float]]:
+        seconds = self.space.stages_s(seat, size, in_flight=held, replicas=2)
+        # Recomputation makes a longer stage slower at once; what a shorter one takes is never more.
+        rows: list[list[float]] = []
+        for row in range(self.space.layers):
+            times = seconds[row, row + 1 :]
+            rows.append([float(value) for value in times[: int(np.isfinite(times).cumprod().sum())]])
+        return rows

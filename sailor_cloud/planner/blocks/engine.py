@@ -1,0 +1,150 @@
+"""Searches plans of blocks: pipelines side by side, the same stages of several of them together on a node.
+
+Gradient sums are fast inside a node and slow between nodes, so where a node's devices hold the same layers for several
+pipelines little has to leave it. All sets of blocks are rated by what they would reach if layers could be shared out at
+will; the best are cut, put on nodes in several orders and judged exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise, permutations
+
+import numpy as np
+
+from sailor_cloud.planner.assess import Assessor, Shape
+from sailor_cloud.planner.blocks.cuts import Cutter
+from sailor_cloud.planner.blocks.guesses import Guess, Guesser
+from sailor_cloud.planner.blocks.options import Option
+from sailor_cloud.planner.blocks.placing import seats, slots
+from sailor_cloud.planner.draft import Draft
+from sailor_cloud.planner.effort import NORMAL, Effort
+from sailor_cloud.planner.goals import Figure, Target
+from sailor_cloud.planner.kinds import Kinds
+from sailor_cloud.planner.replica_counts import replica_counts
+from sailor_cloud.planner.space import Space
+
+# Guesses kept of every microbatch size and number of pipelines.
+_KEPT = 12
+# Orders of the blocks of a pipeline that are tried.
+_ORDERS = 6
+# How often, around how many of the best and how far other numbers of pipelines are looked at.
+_CLOSER = 2
+_CENTRES = 4
+_AROUND = 2
+# Plans judged exactly.
+_MOST_JUDGED = 120
+
+
+@dataclass
+class Blocks:
+    """One search."""
+
+    space: Space
+    target: Target
+    effort: Effort = NORMAL
+    even: bool = False
+    judged: int = 0
+    rated: int = 0
+    drafts: list[Draft] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.assessor = Assessor(self.space, self.target)
+        self.cutter = Cutter(self.space)
+        self.guesser = Guesser(self.space, self.target)
+
+    def run(self) -> list[Draft]:
+        """Return the drafts that keep all limits."""
+        best = np.inf
+        for guess in self.guesses():
+            if guess.value >= best or self.judged >= _MOST_JUDGED or (self.drafts and self.effort.expired()):
+                break
+            for draft in self.of(guess):
+                self.drafts.append(draft)
+                if self.keeps(draft):
+                    best = min(best, draft.figures[self.target.goal])
+        return [draft for draft in self.drafts if self.keeps(draft)]
+
+    def spread(self) -> list[Draft]:
+        """Return plans from the fastest to the cheapest, whatever the limits; the space's target must have none."""
+        found = [guess for counts in self._counts().values() for guess in self._unbeaten(counts)]
+        found.sort(key=lambda guess: (guess.iteration_s, guess.usd))
+        # How much more each costs than the cheapest one that is as fast.
+        usd = np.array([guess.usd for guess in found])
+        excess = usd / np.minimum.accumulate(usd) if found else usd
+        for index in np.argsort(excess, kind="stable")[:_MOST_JUDGED]:
+            self.drafts += list(self.of(found[index]))
+        return self.drafts
+
+    def _unbeaten(self, keys: list[tuple[int, int]]) -> list[Guess]:
+        rough = [key for key in keys if _rough(key[1])]
+        return [guess for size, count in rough for guess in self.guesser.best(size, count, keep=_KEPT, unbeaten=True)]
+
+    def _counts(self) -> dict[int, list[tuple[int, int]]]:
+        """Return the numbers of pipelines that may be looked at, by microbatch size and with it."""
+        devices = sum(row.devices for row in self.space.candidates.rows)
+        return {
+            size: [(size, count) for count, _ in replica_counts(self.space.batch // size) if count <= devices]
+            for size in Kinds.of(self.space).sizes()
+            if self.space.batch % size == 0
+        }
+
+    def guesses(self) -> list[Guess]:
+        """Return the most promising blocks, best first: numbers of pipelines are looked at closely near the best."""
+        near = self._counts()
+        found = {
+            (size, count): self.guesser.best(size, count, keep=_KEPT)
+            for keys in near.values()
+            for size, count in keys
+            if _rough(count)
+        }
+        for _ in range(_CLOSER):
+            ranked = sorted((rated[0].value, key) for key, rated in found.items() if rated)
+            for _, (size, replicas) in ranked[:_CENTRES]:
+                at = near[size].index((size, replicas))
+                for key in near[size][max(0, at - _AROUND) : at + _AROUND + 1]:
+                    if key not in found:
+                        found[key] = self.guesser.best(*key, keep=_KEPT)
+        self.rated = self.guesser.rated
+        return sorted((guess for rated in found.values() for guess in rated), key=lambda guess: guess.value)
+
+    def of(self, guess: Guess) -> Iterator[Draft]:
+        """Yield the drafts of one guess, its blocks in different orders."""
+        microbatches = -(-self.space.batch // guess.size // guess.replicas)
+        for order in self._orders(guess.options):
+            found = self.cutter.cut(seats(order), guess.size, microbatches)
+            placed = None if found is None else slots(self.space, order, guess.replicas)
+            if found is None or placed is None:
+                continue
+            self.judged += 1
+            shapes = [Shape(slots=row, cut=found[0], microbatch_size=guess.size) for row in placed]
+            draft = self.assessor.draft(shapes, even=self.even)
+            if draft is not None:
+                yield draft
+
+    def keeps(self, draft: Draft) -> bool:
+        """Return whether a draft keeps all limits."""
+        most = self.space.scenario.job.constraints.max_nodes
+        if most is not None and draft.figures[Figure.NODES] > most:
+            return False
+        return bool(self.target.feasible({figure: np.array(value) for figure, value in draft.figures.items()}))
+
+    def _orders(self, options: tuple[Option, ...]) -> list[tuple[Option, ...]]:
+        """Return orders of blocks, those first in which neighbours stand in one zone and more memory comes first."""
+        pools = self.space.pools
+
+        def rank(order: tuple[Option, ...]) -> tuple[float, ...]:
+            zones = [{pools[pool].offer.zone for pool in option.unit.pools} for option in order]
+            crossed = sum(not here & there for here, there in pairwise(zones))
+            memory = [-float(pools[option.unit.pools[0]].accelerator.memory_gib) for option in order]
+            # A stage for the head of the model stands at the end of the pipeline.
+            heads = sum(option.head_tp > 0 for option in order[:-1])
+            return (float(heads), float(crossed), *memory)
+
+        return sorted(set(permutations(options)), key=lambda order: (rank(order), str(order)))[:_ORDERS]
+
+
+def _rough(count: int) -> bool:
+    """Return whether a number of pipelines is looked at in any case: those with two leading bits, 1, 2, 3, 4, 6, 8."""
+    return count.bit_count() == 1 or (count.bit_count() == 2 and count >> (count.bit_length() - 2) == 3)

@@ -1,0 +1,224 @@
+"""Which blocks to put in one pipeline: all sets of options are rated at once by what they would reach if the layers
+could be shared out at will, and the best are kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sailor_cloud.planner.blocks.options import MAX_STAGES, Measures, Option, Options
+from sailor_cloud.planner.blocks.units import units
+from sailor_cloud.planner.goals import Figure, Target
+from sailor_cloud.planner.space import Space
+from sailor_cloud.simulator import startup_s, teardown_s
+from sailor_cloud.simulator.money import lost_fraction
+from sailor_cloud.units import SECONDS_PER_HOUR
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+# Sets of one unit, of two, ... that are extended by one more.
+_EXTENDED = (40, 20, 10, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guess:
+    """Blocks for `replicas` pipelines, and about what they reach."""
+
+    value: float
+    iteration_s: float
+    usd: float
+    size: int
+    replicas: int
+    options: tuple[Option, ...]
+
+
+# So many times as many sets as are kept are looked at closely, with whole layers; how much longer stages may take then.
+_CLOSER = 6
+_LONGER = (1.0, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5, 1.6, 1.75, 2.0, 2.5)
+
+# How the measures of a set follow from those of its options; `sum_usd` is weighed by speed first.
+_ADDED = ("stages", "speed", "cut_s", "room", "usd_per_hour", "nodes", "lost_per_hour", "sum_usd")
+_LARGEST = ("sum_s", "longest_s", "out_s", "far_s", "tied_s")
+
+
+@dataclass(frozen=True, slots=True)
+class _Sets:
+    """Sets of options: members [sets, units] index the options. crossed: borders of zones that a pipeline crosses."""
+
+    members: Ints
+    measures: Measures
+    crossed: Floats
+
+    def __getitem__(self, chosen: Ints) -> _Sets:
+        return _Sets(self.members[chosen], self.measures[chosen], self.crossed[chosen])
+
+
+@dataclass(frozen=True, slots=True)
+class _Rating:
+    value: Floats
+    seconds: Floats
+    usd: Floats
+
+
+class Guesser:
+    """Rates sets of options for one target."""
+
+    def __init__(self, space: Space, target: Target) -> None:
+        self.space, self.target = space, target
+        self.options = Options(space, units(space))
+        providers = {pool.offer.provider for pool in space.pools}
+        self.restart_s = min(startup_s(provider) for provider in providers)
+        self.fixed_s = min(startup_s(provider) + teardown_s(provider) for provider in providers)
+        most = space.scenario.job.constraints.max_nodes
+        self.max_nodes = np.inf if most is None else float(most)
+        self.crossing_usd = _crossing_usd(space)
+        self.rated = 0
+
+    def best(self, size: int, replicas: int, *, keep: int, unbeaten: bool = False) -> list[Guess]:
+        """Return the best sets of blocks for so many pipelines at a microbatch size, best first.
+
+        `unbeaten`: instead of the best by the goal, those that no other one beats in both time and money.
+        """
+        found = self.options.of(size, replicas)
+        if found is None:
+            return []
+        options, measures = found
+        guesses: list[Guess] = []
+        weighed = replace(measures, sum_usd=measures.sum_usd * measures.speed)
+        sets = _Sets(np.arange(len(weighed))[:, None], weighed, np.zeros(len(weighed)))
+        for extended in _EXTENDED:
+            rating = self._rated(sets, size, replicas)
+            self.rated += len(sets.members)
+            guesses += [
+                self._guess(sets, rating, index, options, size, replicas) for index in _first(rating.value, keep)
+            ]
+            # What breaks a limit may keep it with more devices.
+            order = np.where(np.isfinite(rating.value), rating.value, 1e30 + rating.seconds)
+            sets = _extended(sets[_first(order, extended)], weighed)
+            if not len(sets.members):
+                break
+        return sorted(guesses, key=lambda guess: guess.value)[: None if unbeaten else keep]
+
+    def _guess(
+        self, sets: _Sets, rating: _Rating, index: int, options: list[Option], size: int, replicas: int
+    ) -> Guess:
+        return Guess(
+            value=float(rating.value[index]),
+            iteration_s=float(rating.seconds[index]),
+            usd=float(rating.usd[index]),
+            size=size,
+            replicas=replicas,
+            options=tuple(options[member] for member in sets.members[index]),
+        )
+
+    def _rated(self, sets: _Sets, size: int, replicas: int, *, whole_layers: Measures | None = None) -> _Rating:
+        """Rate sets: layers shared out by speed, some stage holds the longest one.
+
+        `whole_layers`, the measures of all options: stages hold whole layers.
+        """
+        all_of, between = sets.measures, sets.members.shape[1] - 1
+        fits = (all_of.room >= 1.0) & (all_of.stages <= self.space.layers)
+        each = np.maximum(1.0 / all_of.speed, all_of.layer_s)
+        if whole_layers is not None:
+            each = self._in_layers(each, whole_layers[sets.members])
+        joint = np.where(sets.crossed > 0, all_of.far_s, all_of.out_s) * (between > 0)
+        cuts = all_of.cut_s + joint * between
+        longest = np.maximum(all_of.longest_s, joint)
+        sums = np.maximum(each * all_of.sum_s, all_of.large_s) + np.where(all_of.nodes > 1, all_of.tied_s, 0.0)
+        microbatches = -(-self.space.batch // size // replicas)
+        paced = each + np.maximum(cuts / all_of.stages, longest / 2.0)
+        seconds = (microbatches - 1) * paced + all_of.stages * each + cuts + sums
+        egress = sets.crossed * self.crossing_usd + all_of.sum_usd / all_of.speed
+        figures = self._figures(seconds, all_of.usd_per_hour, egress, all_of.nodes, all_of.lost_per_hour)
+        value = np.where(fits & (all_of.nodes <= self.max_nodes), self.target.value(figures), np.inf)
+        return _Rating(value, np.where(fits, seconds, np.inf), figures[Figure.USD_PER_ITERATION])
+
+    def _in_layers(self, seconds: Floats, options: Measures) -> Floats:
+        """Return about the least seconds, from those given on, in which all stages get through whole layers each.
+
+        options: [sets, units]. The stage that is best at the longest layer, the head, holds it and what else it can.
+        """
+        if not len(seconds):
+            return seconds
+        wanted = self.space.layers - 2
+        best = np.argmin(options.layer_s, axis=1)[:, None]
+        head_s = np.take_along_axis(options.layer_s, best, axis=1)[:, 0]
+        beside_s = np.take_along_axis(options.block_s, best, axis=1)[:, 0]
+        found = np.full(len(seconds), np.inf)
+        for longer in _LONGER:
+            each = np.maximum(seconds * longer, head_s)
+            held = (options.stages * np.floor(each[:, None] / options.block_s + 1e-6)).sum(axis=1)
+            held += np.floor((each - head_s) / beside_s + 1e-6) - np.floor(each / beside_s + 1e-6)
+            found = np.where((held >= wanted) & np.isinf(found), each, found)
+        return np.where(np.isinf(found), seconds * _LONGER[-1], found)
+
+    def _figures(
+        self, seconds: Floats, usd: Floats, egress: Floats, nodes: Floats, lost: Floats
+    ) -> dict[Figure, Floats]:
+        steps = self.space.scenario.job.training.steps
+        share = lost_fraction(
+            lost, interval_s=self.space.scenario.job.checkpoint.every, checkpoint_s=0.0, restart_s=self.restart_s
+        )
+        duration = np.full(seconds.shape, np.inf) if steps is None else steps * seconds * (1.0 + share) + self.fixed_s
+        return {
+            Figure.ITERATION_S: seconds,
+            Figure.DURATION_S: duration,
+            Figure.TOTAL_USD: duration * usd / SECONDS_PER_HOUR + (steps or 1) * egress,
+            Figure.USD_PER_ITERATION: seconds * usd / SECONDS_PER_HOUR + egress,
+            Figure.USD_PER_HOUR: usd + egress * SECONDS_PER_HOUR / seconds,
+            Figure.NODES: nodes,
+        }
+
+
+def _extended(sets: _Sets, options: Measures) -> _Sets:
+    """Return all sets with one more option of rows that they don't use yet, each set once."""
+    before = sets.measures
+    stages = before.stages[:, None] + options.stages[None]
+    row, option = np.nonzero(((before.rows[:, None] & options.rows[None]) == 0) & (stages <= MAX_STAGES))
+    members = np.sort(np.hstack([sets.members[row], option[:, None]]), axis=1)
+    numbers = members @ (len(options) ** np.arange(members.shape[1], dtype=np.int64))
+    once = np.unique(numbers, return_index=True)[1]
+    row, option = row[once], option[once]
+    one, other = before[row], options[option]
+    joined = {name: getattr(one, name) + getattr(other, name) for name in _ADDED}
+    joined |= {name: np.maximum(getattr(one, name), getattr(other, name)) for name in _LARGEST}
+    measures = Measures(
+        **joined,
+        layer_s=np.minimum(one.layer_s, other.layer_s),
+        block_s=one.block_s,
+        large_s=np.minimum(one.large_s, other.large_s),
+        rows=one.rows | other.rows,
+        zones=one.zones | other.zones,
+    )
+    return _Sets(members[once], measures, sets.crossed[row] + ((one.zones & other.zones) == 0))
+
+
+def _crossing_usd(space: Space) -> float:
+    """Return the least egress of an iteration's tensors over a cut between two zones."""
+    pools = range(len(space.pools))
+    prices = [
+        space.usd_per_byte(a, b) + space.usd_per_byte(b, a)
+        for a in pools
+        for b in pools
+        if space.pools[a].offer.zone < space.pools[b].offer.zone
+    ]
+    tensor = space.table(0, 1, 1, recompute=False).boundary_bytes
+    return min(prices, default=0.0) * float(tensor.max()) * space.batch
+
+
+def _unbeaten(rating: _Rating) -> Ints:
+    """Return the indices of the sets that no other one beats in both time and money, fastest first."""
+    order = np.lexsort((rating.usd, rating.seconds))
+    order = order[np.isfinite(rating.value[order])]
+    usd = rating.usd[order]
+    least = np.minimum.accumulate(np.concatenate([[np.inf], usd[:-1]]))
+    return np.asarray(order[usd < least * (1.0 - 1e-9)])
+
+
+def _first(values: Floats, count: int) -> Ints:
+    """Return the indices of the smallest finite values, smallest first."""
+    order = np.argsort(values, kind="stable")[:count]
+    return np.asarray(order[np.isfinite(values[order])])

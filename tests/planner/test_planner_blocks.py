@@ -1,0 +1,119 @@
+"""Plans of blocks: the same stages of several pipelines together on nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+
+from factories.planning import example, make_space
+from sailor_cloud.planner.blocks import Blocks
+from sailor_cloud.planner.blocks.cuts import Cutter
+from sailor_cloud.planner.blocks.options import MAX_STAGES, Options
+from sailor_cloud.planner.blocks.placing import seats, slots
+from sailor_cloud.planner.blocks.units import units
+from sailor_cloud.planner.draft import nodes_of, to_plan
+from sailor_cloud.planner.goals import Figure, target_of
+from sailor_cloud.planner.space import Seat
+from sailor_cloud.simulator import evaluate
+
+PATH = "gcp-a100-v100.yaml"
+
+
+@pytest.fixture(scope="module")
+def space():
+    return make_space(example(PATH, resources__0__accelerators={"A100-40": 16, "V100-16": 8}))
+
+
+@pytest.fixture(scope="module")
+def blocks(space):
+    search = Blocks(space, target_of(space.scenario.job))
+    search.run()
+    return search
+
+
+def test_pipelines_that_fill_one_fast_node_sum_inside_it(space, blocks):
+    best = min(blocks.drafts, key=lambda draft: draft.order())
+    assert {space.pools[slot.pool].devices for part in best.pipelines for slot in part.slots} == {16}
+    assert sum(nodes_of(tuple(part.slots for part in best.pipelines)).values()) == 1
+    assert len(best.pipelines) == 16
+
+
+def test_every_draft_is_what_the_simulator_says_and_a_valid_plan(space, blocks):
+    assert blocks.drafts
+    for draft in blocks.drafts[:12]:
+        plan = to_plan(space, draft)
+        plan.check(layers=space.layers, global_batch_size=space.batch)
+        evaluation = evaluate(plan, space.scenario)
+        assert evaluation.fits
+        assert evaluation.prediction.iteration_s == pytest.approx(draft.figures[Figure.ITERATION_S], rel=1e-9)
+        assert evaluation.cost.usd_per_hour == pytest.approx(draft.figures[Figure.USD_PER_HOUR], rel=1e-9)
+
+
+def test_no_row_and_no_node_is_used_twice(space, blocks):
+    rows = space.candidates.rows
+    for draft in blocks.drafts:
+        layout = tuple(part.slots for part in draft.pipelines)
+        devices = Counter()
+        for pool, count in nodes_of(layout).items():
+            devices[space.pools[pool].row] += count * space.pools[pool].devices
+        assert all(count <= rows[row].devices for row, count in devices.items())
+        taken = Counter()
+        for part in layout:
+            for slot in part:
+                taken[slot.pool, slot.instance] += slot.tp
+        assert all(count <= space.pools[pool].devices for (pool, _), count in taken.items())
+
+
+def test_the_same_search_gives_the_same_drafts(space, blocks):
+    again = Blocks(space, target_of(space.scenario.job))
+    again.run()
+    assert [draft.order() for draft in again.drafts] == [draft.order() for draft in blocks.drafts]
+
+
+@pytest.mark.parametrize("replicas", [1, 3, 16])
+def test_options_are_put_on_nodes_as_they_say(space, replicas):
+    found = Options(space, units(space)).of(2, replicas)
+    assert found is not None
+    options, measures = found
+    assert len(options) == len(measures) > 0
+    for option, nodes, stages in zip(options, measures.nodes, measures.stages, strict=True):
+        placed = slots(space, (option,), replicas)
+        assert placed is not None
+        assert len(placed) == replicas
+        assert {len(row) for row in placed} == {int(stages)}
+        assert stages <= MAX_STAGES
+        assert sum(nodes_of(tuple(placed)).values()) == nodes
+        assert [slot.tp for slot in placed[0]] == [seat.tp for seat in seats((option,))]
+
+
+def test_the_spread_reaches_from_the_fastest_to_a_cheap_plan(space):
+    from sailor_cloud.planner.goals import Target
+
+    drafts = Blocks(space, Target(goal=Figure.ITERATION_S, limits=())).spread()
+    seconds = [draft.figures[Figure.ITERATION_S] for draft in drafts]
+    usd = [draft.figures[Figure.USD_PER_ITERATION] for draft in drafts]
+    assert max(seconds) > 2 * min(seconds)
+    assert max(usd) > 3 * min(usd)
+
+
+def test_no_other_cut_of_equal_stages_has_a_faster_busiest_stage(space):
+    pool = next(index for index, each in enumerate(space.pools) if each.accelerator.name == "A100-40")
+    seat = Seat(pool, 1, 0)
+    found = Cutter(space).cut([seat] * 3, 4, 64)
+    assert found is not None
+    cut, longest = found
+    times = [space.stages_s(seat, 4, in_flight=3 - s, replicas=2) for s in range(3)]
+    assert max(times[s][a, b] for s, (a, b) in enumerate(pairwise(cut))) == pytest.approx(longest, rel=1e-3)
+    best = min(
+        max(times[0][0, a], times[1][a, b], times[2][b, space.layers])
+        for a in range(1, space.layers - 1)
+        for b in range(a + 1, space.layers)
+    )
+    assert longest == pytest.approx(best, rel=1e-3)
+
+
+def test_layers_that_fit_nowhere_have_no_cut(space):
+    pool = next(index for index, each in enumerate(space.pools) if each.accelerator.name == "V100-16")
+    assert Cutter(space).cut([Seat(pool, 1, 0)], 256, 4) is None
