@@ -41,7 +41,8 @@ class Folder:
         return self.path.is_dir() and any(self.path.glob(".step-*.partial"))
 
     def damage(self, step: int) -> None:
-        victim = sorted((self.path / f"step-{step}").glob("__*"))[-1]
+        # A rank that had nothing to write leaves an empty file.
+        victim = sorted(path for path in (self.path / f"step-{step}").glob("__*") if path.stat().st_size)[-1]
         data = bytearray(victim.read_bytes())
         data[len(data) // 2] ^= 1
         victim.write_bytes(data)
@@ -69,7 +70,7 @@ class Bucket:
         return any(name.split("/")[1] not in whole for name in files if "/step-" in name)
 
     def damage(self, step: int) -> None:
-        victim = max(name for name in self.served.objects if name.startswith(f"run/step-{step}/__"))
+        victim = max(name for name, data in self.served.objects.items() if f"run/step-{step}/__" in name and data)
         data = bytearray(self.served.objects[victim])
         data[len(data) // 2] ^= 1
         self.served.store.objects[BUCKET, victim] = bytes(data)
