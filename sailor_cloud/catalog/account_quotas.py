@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sailor_cloud import resources
 from sailor_cloud.catalog.quotas import Counted, QuotaRule, QuotaStatus
-from sailor_cloud.catalog.tables import optional, read_frame, records
+from sailor_cloud.catalog.tables import optional, records
 from sailor_cloud.errors import DataError
 from sailor_cloud.model.offer import Market, Offer, Provider
 
@@ -75,7 +75,7 @@ def own_file() -> Path:
 def read(path: Path) -> tuple[HeldQuota, ...]:
     """Return the quotas of a file. Raises DataError that says how to do without it."""
     try:
-        return tuple(records(path, read_frame(path, _COLUMNS), _COLUMNS, _held))
+        return tuple(records(path, _COLUMNS, _held))
     except DataError as error:
         raise DataError(f"{error}; delete {path} to plan without the account's quotas") from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import difflib
 import itertools
 from collections.abc import Collection, Iterable
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Catalog:
-    """All that can be bought, held as a frame with one row per offer, in the order of offer ids."""
+    """All that can be bought, in the order of offer ids."""
 
     def __init__(
         self,
@@ -41,7 +42,10 @@ class Catalog:
         self.interruptions = interruptions
         self._quotas = tuple(quotas)
         self._offers = _in_order(offers)
-        self._frame = _frame_of(self._offers)
+        self._by_id = {offer.id: offer for offer in self._offers}
+        self._by_zone: dict[str, list[Offer]] = {}
+        for offer in self._offers:
+            self._by_zone.setdefault(offer.zone, []).append(offer)
         self._accelerators = {accelerator.name: accelerator for accelerator in accelerators}
         self._zones = {zone.name: zone for zone in zones}
         self._regions = {(region.provider, region.name): region for region in regions}
@@ -62,28 +66,38 @@ class Catalog:
 
         `priced_since` keeps offers whose price is of that day or younger, counted from the older end of its dates.
         """
-        frame = self._frame
-        keep = frame["usd_per_hour"].le(float("inf") if max_usd_per_hour is None else max_usd_per_hour)
-        if provider is not None:
-            keep &= frame["provider"].eq(str(provider))
-        for column, wanted in (
-            ("zone", zones),
-            ("accelerator", accelerators),
-            ("market", markets),
-            ("instance_type", instance_types),
-        ):
-            if wanted is not None:
-                keep &= frame[column].isin([str(value) for value in wanted])
-        if priced_since is not None:
-            keep &= frame["as_of_from"].ge(priced_since.isoformat())
-        return tuple(self._offers[row] for row in keep.to_numpy().nonzero()[0])
+        conditions = (
+            ("accelerator", None if accelerators is None else frozenset(accelerators)),
+            ("market", None if markets is None else frozenset(markets)),
+            ("instance_type", None if instance_types is None else frozenset(instance_types)),
+            ("provider", None if provider is None else frozenset([provider])),
+        )
+        wanted = [(name, allowed) for name, allowed in conditions if allowed is not None]
+        return tuple(
+            offer
+            for offer in self._in_zones(zones)
+            if all(getattr(offer, name) in allowed for name, allowed in wanted)
+            and (max_usd_per_hour is None or offer.usd_per_hour <= max_usd_per_hour)
+            and (priced_since is None or offer.as_of_from >= priced_since)
+        )
+
+    def frame(self) -> DataFrame:
+        """Return the offers as a pandas frame, one row each, with the columns of the price files and the id."""
+        import pandas
+
+        return pandas.DataFrame([dataclasses.asdict(offer) for offer in self._offers])
 
     def offer(self, offer_id: str) -> Offer:
         """Return an offer by its id. Raises DataError."""
-        row = self._frame["id"].searchsorted(offer_id)
-        if row < len(self._offers) and self._offers[row].id == offer_id:
-            return self._offers[row]
+        if offer_id in self._by_id:
+            return self._by_id[offer_id]
         raise DataError(f"no offer {offer_id!r} in the catalog; run 'sailor-cloud prices list' for what there is")
+
+    def _in_zones(self, zones: Iterable[str] | None) -> Iterable[Offer]:
+        if zones is None:
+            return self._offers
+        found = [offer for zone in set(zones) for offer in self._by_zone.get(zone, ())]
+        return sorted(found, key=lambda offer: offer.id)
 
     def quotas(self, *, project: str | None = None) -> tuple[QuotaLimit, ...]:
         """Return the known limits of the account; of those of Google Cloud the ones that were read for a project."""
@@ -107,8 +121,7 @@ class Catalog:
         return tuple(sorted(self._accelerators))
 
     def instance_types(self, provider: Provider | None = None) -> tuple[str, ...]:
-        frame = self._frame if provider is None else self._frame[self._frame["provider"] == str(provider)]
-        return tuple(sorted(frame["instance_type"].unique()))
+        return tuple(sorted({offer.instance_type for offer in self._offers if provider in (None, offer.provider)}))
 
     def zones(self, provider: Provider | None = None) -> tuple[str, ...]:
         return tuple(sorted(zone.name for zone in self._zones.values() if provider in (None, zone.provider)))
@@ -146,27 +159,6 @@ def _in_order(offers: Iterable[Offer]) -> tuple[Offer, ...]:
         if before.id == after.id:
             raise DataError(f"two prices for {after.id}: {before.usd_per_hour} and {after.usd_per_hour} USD/h")
     return tuple(ordered)
-
-
-def _frame_of(offers: Iterable[Offer]) -> DataFrame:
-    import pandas
-
-    return pandas.DataFrame(
-        [
-            (
-                offer.id,
-                str(offer.provider),
-                offer.zone,
-                offer.instance_type,
-                offer.accelerator,
-                str(offer.market),
-                offer.usd_per_hour,
-                offer.as_of_from.isoformat(),
-            )
-            for offer in offers
-        ],
-        columns=["id", "provider", "zone", "instance_type", "accelerator", "market", "usd_per_hour", "as_of_from"],
-    )
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from sailor_cloud import resources
 from sailor_cloud.catalog import snapshot as snapshots
 from sailor_cloud.catalog.offer_file import read_offers
-from sailor_cloud.catalog.tables import optional, parse_date, read_frame, records
+from sailor_cloud.catalog.tables import optional, parse_date, records
 from sailor_cloud.model.offer import Confidence, Market, Offer, Provider
 
 
@@ -134,11 +134,7 @@ _HISTORY_COLUMNS = (
 
 def _recorded() -> list[PricePoint]:
     path = _shipped_folder() / "price_history.csv"
-    return [
-        point
-        for pair in records(path, read_frame(path, _HISTORY_COLUMNS), _HISTORY_COLUMNS, _recorded_points)
-        for point in pair
-    ]
+    return [point for pair in records(path, _HISTORY_COLUMNS, _recorded_points) for point in pair]
 
 
 def _recorded_points(

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from sailor_cloud.catalog.tables import OFFER_COLUMNS, parse_date, price, read_frame, records
+from sailor_cloud.catalog.tables import OFFER_COLUMNS, parse_date, price, records
 from sailor_cloud.model.offer import Confidence, Market, Offer, Provider
 
 
@@ -18,7 +18,7 @@ def offer_id(provider: str, zone: str, instance_type: str, accelerator: str, cou
 
 def read_offers(path: Path) -> Iterator[Offer]:
     """Yield the offers of one file. Raises DataError with file and line."""
-    return records(path, read_frame(path, OFFER_COLUMNS), OFFER_COLUMNS, _offer)
+    return records(path, OFFER_COLUMNS, _offer)
 
 
 def write_offers(path: Path, offers: Iterable[Offer]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sailor_cloud import resources
 from sailor_cloud.catalog.catalog import Catalog
-from sailor_cloud.catalog.tables import read_frame, records
+from sailor_cloud.catalog.tables import records
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.offer import Confidence, Market, Provider
 
@@ -74,7 +74,7 @@ _COLUMNS = ("provider", "accelerator", "market", "quota", "counts", "scope", "so
 def load_rules(root: Path | None = None) -> tuple[QuotaRule, ...]:
     """Return the quota of every accelerator that has one. Raises DataError."""
     path = (root or resources.data_root()) / "pricing" / "quotas.csv"
-    return tuple(records(path, read_frame(path, _COLUMNS), _COLUMNS, _rule))
+    return tuple(records(path, _COLUMNS, _rule))
 
 
 def needs(job: Job, catalog: Catalog, rules: Iterable[QuotaRule]) -> tuple[QuotaNeed, ...]:

@@ -21,7 +21,6 @@ from sailor_cloud.catalog.tables import (
     optional,
     parse_date,
     price,
-    read_frame,
     records,
 )
 from sailor_cloud.errors import DataError
@@ -129,7 +128,7 @@ def _offer_files(folders: Sequence[Path]) -> list[Path]:
 
 def _read(folders: Sequence[Path], name: str, columns: Sequence[str], build: Callable[..., T]) -> list[T]:
     path = next((folder / name for folder in folders if (folder / name).is_file()), folders[-1] / name)
-    return list(records(path, read_frame(path, columns), columns, build))
+    return list(records(path, columns, build))
 
 
 def _accelerator(

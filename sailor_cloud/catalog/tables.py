@@ -1,18 +1,16 @@
-"""Reads the CSV files of a pricing folder into frames of text, and text into values."""
+"""Reads the CSV files of a pricing folder as columns of text, and text into values."""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from sailor_cloud.errors import DataError
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 T = TypeVar("T")
 
@@ -43,25 +41,32 @@ class Source:
     licence: str
 
 
-def read_frame(path: Path, columns: Sequence[str]) -> DataFrame:
-    """Return a CSV file as a frame of text. Raises DataError if it is missing, no CSV, or lacks a column."""
-    import pandas
-
+def read_columns(path: Path, columns: Sequence[str]) -> list[list[str]]:
+    """Return columns of a CSV file as text. Raises DataError if it is missing, no CSV, or lacks a column."""
     try:
-        frame = pandas.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8")
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = csv.reader(file, strict=True)
+            header = next(rows, [])
+            lines = [row for row in rows if row]
     except FileNotFoundError as error:
         raise DataError(f"{path} is missing; give a folder with the data files or reinstall sailor-cloud") from error
-    except (OSError, ValueError) as error:
+    except (OSError, csv.Error, UnicodeDecodeError) as error:
         raise DataError(f"{path} can't be read as CSV: {error}") from error
-    missing = [column for column in columns if column not in frame.columns]
+    missing = [column for column in columns if column not in header]
     if missing:
         raise DataError(f"{path} lacks the columns {', '.join(missing)}")
-    return frame
+    for number, row in enumerate(lines, start=2):
+        if len(row) != len(header):
+            raise DataError(f"{path} can't be read as CSV: line {number} has {len(row)} fields, not {len(header)}")
+    return [[row[header.index(column)] for row in lines] for column in columns]
 
 
-def records(path: Path, frame: DataFrame, columns: Sequence[str], build: Callable[..., T]) -> Iterator[T]:
-    """Yield `build(*values)` for every row; a value that does not parse raises DataError with file and line."""
-    for line, values in enumerate(zip(*(frame[column].tolist() for column in columns), strict=True), start=2):
+def records(path: Path, columns: Sequence[str], build: Callable[..., T]) -> Iterator[T]:
+    """Yield `build(*values)` for every row of a CSV file; a value that does not parse raises DataError with its line.
+
+    Raises DataError as `read_columns` does.
+    """
+    for line, values in enumerate(zip(*read_columns(path, columns), strict=True), start=2):
         try:
             yield build(*values)
         except (ValueError, KeyError) as error:

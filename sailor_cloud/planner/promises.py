@@ -100,19 +100,6 @@ class Promises:
             seconds *= _TIME_STEP
         return found
 
-    def at(self, setting: Setting, seconds: float) -> Promise | None:
-        """Return what a setting promises at an iteration time, or None if it can't keep the limits there."""
-        columns = self.settings.columns_of(setting)
-        return self._at_known(setting, columns, seconds) if columns else None
-
-    def usd_per_hour(self, promise: Promise) -> float:
-        """Return the rate of the cheapest mix at a promise, egress of its sums included."""
-        columns = self.settings.columns_of(promise.setting)
-        seconds = promise.iteration_s - self.settings.sync_s(promise.setting, promise.pipelines)
-        mixed = self.master.relaxed(columns, seconds, promise.pipelines)
-        assert mixed is not None
-        return mixed.usd_per_hour + promise.setting.sync_usd * SECONDS_PER_HOUR / promise.iteration_s
-
     def _at_known(self, setting: Setting, columns: list[Column], seconds: float) -> Promise | None:
         """Return what a setting promises at an iteration time, or None if it can't keep the limits there.
 

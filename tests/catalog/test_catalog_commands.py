@@ -17,7 +17,7 @@ from sailor_cloud.catalog.refresh import gcp_account
 from sailor_cloud.cli.bandwidth import bandwidth
 from sailor_cloud.cli.prices import prices
 from sailor_cloud.cli.quota import quota
-from sailor_cloud.errors import DataError, MissingPriceError, RequestError
+from sailor_cloud.errors import MissingPriceError, RequestError
 from sailor_cloud.testing.aws_prices import AwsWorld, aws_world
 from sailor_cloud.testing.google_prices import FakeGoogle, Fault
 
@@ -226,7 +226,7 @@ def test_bandwidth_of_zones_without_a_common_accelerator_is_refused() -> None:
 
 
 def test_bandwidth_of_an_unknown_zone_is_refused() -> None:
-    with pytest.raises(DataError, match="no zone 'us-centrl1-a'; did you mean"):
+    with pytest.raises(RequestError, match="no zone 'us-centrl1-a'; did you mean"):
         run(bandwidth, "us-centrl1-a", "us-west1-b")
 
 

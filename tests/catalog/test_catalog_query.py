@@ -100,6 +100,12 @@ def test_a_spot_price_is_never_taken_from_another_zone() -> None:
     assert "use1-az4" not in zones
 
 
+def test_the_frame_has_a_row_for_every_offer_with_its_price() -> None:
+    frame = CATALOG.frame()
+    assert frame["id"].tolist() == [offer.id for offer in CATALOG.offers()]
+    assert frame["usd_per_hour"].tolist() == [offer.usd_per_hour for offer in CATALOG.offers()]
+
+
 def test_an_offer_is_found_by_its_id() -> None:
     for offer in CATALOG.offers(zones=["us-central1-a"]):
         assert CATALOG.offer(offer.id) is offer

@@ -96,7 +96,7 @@ def test_the_cheapest_cover_is_the_cheapest(kinds, devices):
 
 
 def test_neighbouring_stages_share_a_node_and_no_node_is_left_empty():
-    space = make_space(example("gcp-a100-v100.yaml"))
+    space = make_space(example("gcp-a100-v100.yaml", resources__0__accelerators={"A100-40": 16, "V100-16": 32}))
     kinds = Kinds.of(space)
     double = next(k for k, kind in enumerate(kinds.members) if kind.row == 0 and kind.tp == 2)
     chains = [Chain(microbatch_size=1, kinds=(double, double), cut=(0, 13, 26)) for _ in range(3)]

@@ -19,14 +19,18 @@ class Cutter:
     """Cuts by time and memory; the times of stages are kept."""
 
     space: Space
-    _ends: dict[tuple[str, int, int, int], list[list[float]]] = field(default_factory=dict)
+    _ends: dict[tuple[str, int, int, int, int], list[list[float]]] = field(default_factory=dict)
 
-    def cut(self, seats: Sequence[Seat], size: int, microbatches: int) -> tuple[tuple[int, ...], float] | None:
-        """Return the cut and the seconds of its busiest stage, or None where the layers don't fit."""
+    def cut(
+        self, seats: Sequence[Seat], size: int, microbatches: int, replicas: int
+    ) -> tuple[tuple[int, ...], float] | None:
+        """Return the cut of one of `replicas` pipelines and the seconds of the busiest stage, or None."""
         stages = len(seats)
         if stages > self.space.layers:
             return None
-        tables = [self._table(seat, size, min(stages - s, microbatches)) for s, seat in enumerate(seats)]
+        tables = [
+            self._table(seat, size, min(stages - s, microbatches), min(replicas, 2)) for s, seat in enumerate(seats)
+        ]
         high = max((table[0][-1] for table in tables if table[0]), default=0.0)
         found = self._greedy(tables, high)
         if found is None:
@@ -52,15 +56,15 @@ class Cutter:
             borders.append(min(first + taken, layers - (len(tables) - 1 - s)))
         return tuple(borders) if borders[-1] == layers else None
 
-    def _table(self, seat: Seat, size: int, held: int) -> list[list[float]]:
+    def _table(self, seat: Seat, size: int, held: int, sharers: int) -> list[list[float]]:
         """Return, for every first layer, the seconds of one, two, ... layers as far as they fit in memory."""
-        key = (self.space.pools[seat.pool].accelerator.name, seat.tp, size, held)
+        key = (self.space.pools[seat.pool].accelerator.name, seat.tp, size, held, sharers)
         if key not in self._ends:
-            self._ends[key] = self._build(seat, size, held)
+            self._ends[key] = self._build(seat, size, held, sharers)
         return self._ends[key]
 
-    def _build(self, seat: Seat, size: int, held: int) -> list[list[float]]:
-        seconds = self.space.stages_s(seat, size, in_flight=held, replicas=2)
+    def _build(self, seat: Seat, size: int, held: int, sharers: int) -> list[list[float]]:
+        seconds = self.space.stages_s(seat, size, in_flight=held, replicas=sharers)
         # Recomputation makes a longer stage slower at once; what a shorter one takes is never more.
         rows: list[list[float]] = []
         for row in range(self.space.layers):

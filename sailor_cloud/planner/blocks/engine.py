@@ -33,6 +33,11 @@ _ORDERS = 6
 _CLOSER = 2
 _CENTRES = 4
 _AROUND = 2
+# Guesses are right to about this: up to so much more than the best plan is looked at.
+_SLACK = 1.1
+# Speeds over the range from the fastest to the slowest, and how many of the cheapest plans are judged at each.
+_SPEEDS = 60
+_CHEAPEST = 4
 # Plans judged exactly.
 _MOST_JUDGED = 120
 
@@ -58,7 +63,7 @@ class Blocks:
         """Return the drafts that keep all limits."""
         best = np.inf
         for guess in self.guesses():
-            if guess.value >= best or self.judged >= _MOST_JUDGED or (self.drafts and self.effort.expired()):
+            if guess.value >= best * _SLACK or self.judged >= _MOST_JUDGED or (self.drafts and self.effort.expired()):
                 break
             for draft in self.of(guess):
                 self.drafts.append(draft)
@@ -69,11 +74,14 @@ class Blocks:
     def spread(self) -> list[Draft]:
         """Return plans from the fastest to the cheapest, whatever the limits; the space's target must have none."""
         found = [guess for counts in self._counts().values() for guess in self._unbeaten(counts)]
-        found.sort(key=lambda guess: (guess.iteration_s, guess.usd))
-        # How much more each costs than the cheapest one that is as fast.
-        usd = np.array([guess.usd for guess in found])
-        excess = usd / np.minimum.accumulate(usd) if found else usd
-        for index in np.argsort(excess, kind="stable")[:_MOST_JUDGED]:
+        found.sort(key=lambda guess: (guess.usd, guess.iteration_s))
+        seconds = np.array([guess.iteration_s for guess in found])
+        chosen: dict[int, None] = {}
+        # The cheapest ones at every speed.
+        for most_s in np.geomspace(seconds.min(), seconds.max(), _SPEEDS) if found else ():
+            fast = np.flatnonzero(seconds <= most_s * (1.0 + 1e-9))
+            chosen.update(dict.fromkeys(fast[:_CHEAPEST].tolist()))
+        for index in chosen:
             self.drafts += list(self.of(found[index]))
         return self.drafts
 
@@ -113,7 +121,7 @@ class Blocks:
         """Yield the drafts of one guess, its blocks in different orders."""
         microbatches = -(-self.space.batch // guess.size // guess.replicas)
         for order in self._orders(guess.options):
-            found = self.cutter.cut(seats(order), guess.size, microbatches)
+            found = self.cutter.cut(seats(order), guess.size, microbatches, guess.replicas)
             placed = None if found is None else slots(self.space, order, guess.replicas)
             if found is None or placed is None:
                 continue

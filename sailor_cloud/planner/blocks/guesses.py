@@ -3,12 +3,14 @@ could be shared out at will, and the best are kept."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sailor_cloud.planner.blocks.options import MAX_STAGES, Measures, Option, Options
+from sailor_cloud.planner.blocks.measures import Measures
+from sailor_cloud.planner.blocks.options import MAX_STAGES, Option, Options
 from sailor_cloud.planner.blocks.units import units
 from sailor_cloud.planner.goals import Figure, Target
 from sailor_cloud.planner.space import Space
@@ -41,7 +43,7 @@ _LONGER = (1.0, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5, 1.6, 1.75, 2.0, 2.5)
 
 # How the measures of a set follow from those of its options; `sum_usd` is weighed by speed first.
 _ADDED = ("stages", "speed", "cut_s", "room", "usd_per_hour", "nodes", "lost_per_hour", "sum_usd")
-_LARGEST = ("sum_s", "longest_s", "out_s", "far_s", "tied_s")
+_LARGEST = ("sum_s", "longest_s", "out_s", "far_s", "tied_s", "tp_most")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +94,10 @@ class Guesser:
         for extended in _EXTENDED:
             rating = self._rated(sets, size, replicas)
             self.rated += len(sets.members)
-            guesses += [
-                self._guess(sets, rating, index, options, size, replicas) for index in _first(rating.value, keep)
-            ]
+            near = sets[_unbeaten(rating) if unbeaten else _first(rating.value, _CLOSER * keep)]
+            closer = self._rated(near, size, replicas, whole_layers=weighed)
+            kept = _unbeaten(closer) if unbeaten else _first(closer.value, keep)
+            guesses += [self._guess(near, closer, index, options, size, replicas) for index in kept]
             # What breaks a limit may keep it with more devices.
             order = np.where(np.isfinite(rating.value), rating.value, 1e30 + rating.seconds)
             sets = _extended(sets[_first(order, extended)], weighed)
@@ -103,7 +106,7 @@ class Guesser:
         return sorted(guesses, key=lambda guess: guess.value)[: None if unbeaten else keep]
 
     def _guess(
-        self, sets: _Sets, rating: _Rating, index: int, options: list[Option], size: int, replicas: int
+        self, sets: _Sets, rating: _Rating, index: int, options: Sequence[Option], size: int, replicas: int
     ) -> Guess:
         return Guess(
             value=float(rating.value[index]),
@@ -124,7 +127,9 @@ class Guesser:
         each = np.maximum(1.0 / all_of.speed, all_of.layer_s)
         if whole_layers is not None:
             each = self._in_layers(each, whole_layers[sets.members])
+        # Every device of the larger tp takes the whole tensor, from as many as the smaller one has.
         joint = np.where(sets.crossed > 0, all_of.far_s, all_of.out_s) * (between > 0)
+        joint = joint * all_of.tp_most / all_of.tp_least
         cuts = all_of.cut_s + joint * between
         longest = np.maximum(all_of.longest_s, joint)
         sums = np.maximum(each * all_of.sum_s, all_of.large_s) + np.where(all_of.nodes > 1, all_of.tied_s, 0.0)
@@ -189,11 +194,14 @@ def _extended(sets: _Sets, options: Measures) -> _Sets:
         **joined,
         layer_s=np.minimum(one.layer_s, other.layer_s),
         block_s=one.block_s,
+        tp_least=np.minimum(one.tp_least, other.tp_least),
         large_s=np.minimum(one.large_s, other.large_s),
         rows=one.rows | other.rows,
         zones=one.zones | other.zones,
     )
-    return _Sets(members[once], measures, sets.crossed[row] + ((one.zones & other.zones) == 0))
+    apart = (one.zones & other.zones) == 0
+    partly = ~apart & (one.zones != other.zones)
+    return _Sets(members[once], measures, sets.crossed[row] + apart + 0.5 * partly)
 
 
 def _crossing_usd(space: Space) -> float:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sailor_cloud.network import Link
+from sailor_cloud.planner.blocks.measures import Measures, unbeaten
 from sailor_cloud.planner.blocks.units import Unit
 from sailor_cloud.planner.space import Seat, Space
 from sailor_cloud.simulator import gradient_sync_s, preemptions_per_hour
@@ -52,42 +55,28 @@ class Option:
         return len(self.unit.pools) > 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measures:
-    """What options bring and cost, one entry each; all times are of one microbatch.
+@dataclass(frozen=True, slots=True)
+class Offered(Sequence[Option]):
+    """Options by the one that they are a part of, and their number of blocks."""
 
-    speed: whole models per second, by all stages together. layer_s: the longest layer by the fastest stage; block_s:
-    one in the middle of the model by any stage. sum_s: the gradient sum of the share of the model for which a stage
-    computes for a second; large_s: that of the layer with most parameters; sum_usd: that of the whole model; tied_s:
-    that of a tied weight between nodes. cut_s: all cuts between the stages, of which longest_s is the longest. out_s,
-    far_s: a cut to a node of the same zone, and of another one. room: the share of the layers that all stages have
-    memory for. rows, zones: what is used of them, as bits.
-    """
-
-    stages: Floats
-    speed: Floats
-    layer_s: Floats
-    block_s: Floats
-    sum_s: Floats
-    large_s: Floats
-    sum_usd: Floats
-    cut_s: Floats
-    longest_s: Floats
-    out_s: Floats
-    far_s: Floats
-    room: Floats
-    tied_s: Floats
-    usd_per_hour: Floats
-    nodes: Floats
-    lost_per_hour: Floats
-    rows: Ints
-    zones: Ints
+    largest: list[Option]
+    numbers: Ints
+    blocks: Ints
 
     def __len__(self) -> int:
-        return len(self.stages)
+        return len(self.numbers)
 
-    def __getitem__(self, kept: Ints) -> Measures:
-        return Measures(**{part.name: getattr(self, part.name)[kept] for part in fields(Measures)})
+    @overload
+    def __getitem__(self, index: int) -> Option: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Option]: ...
+
+    def __getitem__(self, index: int | slice) -> Option | list[Option]:
+        if isinstance(index, slice):
+            return [self[each] for each in range(len(self))[index]]
+        largest: Option = self.largest[self.numbers[index]]
+        return replace(largest, blocks=int(self.blocks[index]))
 
 
 @dataclass
@@ -96,7 +85,7 @@ class Options:
 
     space: Space
     units: list[Unit]
-    _stages: dict[tuple[str, int, int, int], tuple[float, float, float, float]] = field(default_factory=dict)
+    _stages: dict[tuple[str, int, int, int, int], tuple[float, float, float, float]] = field(default_factory=dict)
     _cuts: dict[tuple[int, int, int, int, int], float] = field(default_factory=dict)
     _rings: dict[tuple[object, ...], float] = field(default_factory=dict)
     _gradients: dict[int, tuple[float, float, float]] = field(default_factory=dict)
@@ -110,7 +99,7 @@ class Options:
         self.ring_usd = {unit: self._ring_usd(unit) for unit in self.units}
         self.far = {unit.pools[0]: self._far(unit.pools[0]) for unit in self.units}
 
-    def of(self, size: int, replicas: int) -> tuple[list[Option], Measures] | None:
+    def of(self, size: int, replicas: int) -> tuple[Offered, Measures] | None:
         """Return the options that no other one of the same rows equals or beats in every way; None if there is none."""
         if replicas not in self._every:
             self._every[replicas] = [option for unit in self.units for option in self._largest(unit, replicas)]
@@ -120,8 +109,8 @@ class Options:
         numbers = np.repeat(np.arange(len(largest)), [option.blocks for option in largest])
         blocks = np.concatenate([np.arange(1, option.blocks + 1) for option in largest])
         measures = self._measures(largest, numbers, blocks, size, replicas)
-        kept = _unbeaten(measures)
-        return [replace(largest[numbers[index]], blocks=int(blocks[index])) for index in kept], measures[kept]
+        kept = unbeaten(measures)
+        return Offered(largest, numbers[kept], blocks[kept]), measures[kept]
 
     def _zones(self, unit: Unit) -> int:
         return sum(self.bits[self.space.pools[pool].offer.zone] for pool in unit.pools)
@@ -177,8 +166,8 @@ class Options:
         """
         pool, last = option.unit.pools[0], option.tps[-1]
         stages = option.per_node * min(option.blocks, 2)
-        whole_s, layer_s, block_s, room = self._stage(pool, option.tp, size, stages)
-        ends = [self._stage(pool, tp, size, stages) for tp in last]
+        whole_s, layer_s, block_s, room = self._stage(pool, option.tp, size, stages, min(replicas, 2))
+        ends = [self._stage(pool, tp, size, stages, min(replicas, 2)) for tp in last]
         most = max(option.per_node if option.blocks > 1 else 0, len(last))
         inside = self._cut_s(pool, pool, option.tp, size, 0) if most > 1 else 0.0
         out = self._cut_s(pool, pool, option.tp, size, option.replicas)
@@ -207,6 +196,8 @@ class Options:
             (option.nodes_each * usd, option.nodes_each * usd),
             (option.nodes_each, option.nodes_each),
             (option.nodes_each * lost, option.nodes_each * lost),
+            (option.tp, 0.0),
+            (option.tp, 0.0),
         ]
         return list(zip(*pairs, strict=True))
 
@@ -220,18 +211,21 @@ class Options:
             self._gradients[option.tp] = float(each.sum()), float(each.max()), tied
         return self._gradients[option.tp]
 
-    def _stage(self, pool: int, tp: int, size: int, stages: int) -> tuple[float, float, float, float]:
+    def _stage(self, pool: int, tp: int, size: int, stages: int, sharers: int) -> tuple[float, float, float, float]:
         """Return the compute seconds of the whole model, its longest layer and one in its middle, and how much fits.
 
-        Activations are computed again where one of so many equal stages, the first, has no room to keep them.
+        Activations are computed again where one of so many equal stages, the first, has no room to keep them; buffers
+        are those of as many pipelines as `sharers`.
         """
-        key = (self.space.pools[pool].accelerator.name, tp, size, stages)
+        key = (self.space.pools[pool].accelerator.name, tp, size, stages, sharers)
         if key not in self._stages:
             seat, layers = Seat(pool, tp, 0), self.space.layers
-            room = float(np.isfinite(self.space.stages_s(seat, size, in_flight=1, replicas=2)[0, 1:]).sum()) / layers
+            room = (
+                float(np.isfinite(self.space.stages_s(seat, size, in_flight=1, replicas=sharers)[0, 1:]).sum()) / layers
+            )
             table = self.space.table(pool, tp, size, recompute=False)
             end = -(-layers // stages)
-            used = table.memory_bytes(0, end, in_flight=stages, replicas=2)
+            used = table.memory_bytes(0, end, in_flight=stages, replicas=sharers)
             if used > table.limit_bytes:
                 table = self.space.table(pool, tp, size, recompute=True)
             ends = np.arange(1, layers + 1)
@@ -282,35 +276,3 @@ class Options:
         """Return the price of one byte over a ring through the zones of a unit."""
         pools = unit.pools
         return sum(self.space.usd_per_byte(a, b) for a, b in zip(pools, pools[1:] + pools[:1], strict=True))
-
-
-def _unbeaten(measures: Measures) -> Ints:
-    """Return the options that no other one of the same rows equals or beats in every way, the first of equals."""
-    if not len(measures):
-        return np.zeros(0, dtype=np.int64)
-    # Smaller is better in all; speed is that of all stages together.
-    table = np.stack(
-        [
-            -measures.speed,
-            measures.layer_s,
-            measures.stages,
-            measures.sum_s,
-            measures.large_s,
-            measures.cut_s,
-            measures.out_s,
-            -np.minimum(measures.room, 1.0),
-            measures.usd_per_hour,
-            measures.lost_per_hour,
-        ]
-    )
-    rounded = np.round(table, 12)
-    kept = []
-    for rows in np.unique(measures.rows):
-        there = np.flatnonzero(measures.rows == rows)
-        part = rounded[:, there]
-        beats = (part[:, :, None] <= part[:, None, :]).all(axis=0)
-        equal = beats & beats.T
-        number = np.arange(len(there))
-        beaten = (beats & ~equal).any(axis=0) | (equal & (number[:, None] < number[None])).any(axis=0)
-        kept.append(there[~beaten])
-    return np.sort(np.concatenate(kept))
