@@ -14,17 +14,19 @@ def _never() -> bool:
 class Effort:
     """`settings`: how many are solved in whole numbers; `refined`: drafts that are improved step by step.
 
-    `cuts`: of each number of stages. `expired` ends a search early; what it has found by then is its answer.
+    `cuts`: of each number of stages. `closer`: how often numbers of pipelines near the best ones are looked at.
+    `expired` ends a search early; what it has found by then is its answer.
     """
 
     settings: int = 8
     refined: int = 4
     cuts: int = 3
+    closer: int = 2
     expired: Callable[[], bool] = _never
 
     def lighter(self) -> Effort:
         """Return a fraction of the effort, for plans that only stand beside the chosen one."""
-        return Effort(settings=2, refined=1, cuts=1, expired=self.expired)
+        return Effort(settings=2, refined=1, cuts=1, closer=1, expired=self.expired)
 
 
 NORMAL = Effort()

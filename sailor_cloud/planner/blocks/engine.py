@@ -29,8 +29,7 @@ from sailor_cloud.planner.space import Space
 _KEPT = 12
 # Orders of the blocks of a pipeline that are tried.
 _ORDERS = 6
-# How often, around how many of the best and how far other numbers of pipelines are looked at.
-_CLOSER = 2
+# Around how many of the best and how far other numbers of pipelines are looked at.
 _CENTRES = 4
 _AROUND = 2
 # Guesses are right to about this: up to so much more than the best plan is looked at.
@@ -107,7 +106,7 @@ class Blocks:
             for size, count in keys
             if _rough(count)
         }
-        for _ in range(_CLOSER):
+        for _ in range(self.effort.closer):
             ranked = sorted((rated[0].value, key) for key, rated in found.items() if rated)
             for _, (size, replicas) in ranked[:_CENTRES]:
                 at = near[size].index((size, replicas))
@@ -154,5 +153,5 @@ class Blocks:
 
 
 def _rough(count: int) -> bool:
-    """Return whether a number of pipelines is looked at in any case: those with two leading bits, 1, 2, 3, 4, 6, 8."""
-    return count.bit_count() == 1 or (count.bit_count() == 2 and count >> (count.bit_length() - 2) == 3)
+    """Return whether a number of pipelines is looked at in any case: the powers of two."""
+    return count.bit_count() == 1
