@@ -39,6 +39,9 @@ class Search(Protocol):
     def judged(self, document: PlanDocument) -> PlanDocument:
         """Return the document with the prediction and the cost that its plan has by what is known now."""
 
+    def moving(self, document: PlanDocument, current: PlanDocument) -> tuple[float, float]:
+        """Return the seconds and the USD of bringing the state of a running plan to the nodes of another one."""
+
 
 class Policy(StrEnum):
     """`best` weighs money and time to finish; the others are there to compare with."""
@@ -50,7 +53,7 @@ class Policy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """A way to go on. `seconds` and `usd` are until the last step, start-up of new nodes included."""
+    """A way to go on. `seconds` and `usd` are until the last step, start-up and moving the state included."""
 
     label: str
     document: PlanDocument
@@ -116,8 +119,8 @@ def growth(situation: Situation, search: Search, *, least_gain_s: float, label: 
     document = _searched(situation, search, only_survivors=False)
     if document is None:
         return None
-    bigger = _option(label, document, situation)
-    current = _option("stay", situation.document, situation)
+    bigger = _option(label, document, situation, search)
+    current = _option("stay", situation.document, situation, None)
     if not bigger.fits(situation.left):
         return None
     if situation.job.goal is Goal.MINIMIZE_COST:
@@ -131,13 +134,13 @@ def _options(situation: Situation, search: Search, policy: Policy) -> list[Optio
     if policy is not Policy.ALWAYS:
         same = _replaced(situation)
         if same is not None:
-            options.append(_option("replace", same, situation))
+            options.append(_option("replace", same, situation, search))
     if anew is not None:
-        options.append(_option("re-plan", anew, situation))
+        options.append(_option("re-plan", anew, situation, search))
     if situation.survivors and policy is Policy.BEST:
         smaller = _searched(situation, search, only_survivors=True)
         if smaller is not None:
-            options.append(_option("go on with what is left", smaller, situation))
+            options.append(_option("go on with what is left", smaller, situation, search))
     return options
 
 
@@ -194,7 +197,8 @@ def _searched(situation: Situation, search: Search, *, only_survivors: bool) -> 
     return None
 
 
-def _option(label: str, document: PlanDocument, situation: Situation) -> Option:
+def _option(label: str, document: PlanDocument, situation: Situation, search: Search | None) -> Option:
+    """Return a way to go on; `search` tells what moving the state takes, None where nothing has to be moved."""
     assert document.plan is not None
     assert document.prediction is not None
     assert document.cost is not None
@@ -202,7 +206,8 @@ def _option(label: str, document: PlanDocument, situation: Situation) -> Option:
     alive = {node.id for node in situation.survivors}
     providers = {offers[node.offer].provider for node in document.plan.nodes}
     new = {offers[node.offer].provider for node in document.plan.nodes if node.id not in alive}
-    seconds = max((startup_s(provider) for provider in new), default=0.0)
+    moved_s, moved_usd = (0.0, 0.0) if search is None else search.moving(document, situation.document)
+    seconds = max((startup_s(provider) for provider in new), default=0.0) + moved_s
     seconds += document.prediction.iteration_s_replay * situation.left.steps
     paid_s = seconds + max(teardown_s(provider) for provider in providers)
     usd = document.cost.usd_per_hour * paid_s / SECONDS_PER_HOUR
@@ -210,7 +215,7 @@ def _option(label: str, document: PlanDocument, situation: Situation) -> Option:
         label=label,
         document=document,
         seconds=seconds,
-        usd=usd + egress.usd_per_step(document) * situation.left.steps,
+        usd=usd + moved_usd + egress.usd_per_step(document) * situation.left.steps,
     )
 
 

@@ -13,8 +13,10 @@ from sailor_cloud.launch.replan import Rates
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Job
-from sailor_cloud.model.offer import Offer
+from sailor_cloud.model.offer import Offer, Provider
 from sailor_cloud.network import Network
+from sailor_cloud.planner.moving import moving
+from sailor_cloud.simulator import Scenario
 from sailor_cloud.simulator.resimulate import simulate_document
 from sailor_cloud.workload import ComputeProfiles
 
@@ -70,6 +72,25 @@ class CatalogSearch:
             decoder=self.decoder,
             as_of=self.clock.now(),
         ).document
+
+    def moving(self, document: PlanDocument, current: PlanDocument) -> tuple[float, float]:
+        """Return what `planner.moving` says, the checkpoints being where the first node of the running plan is."""
+        assert document.plan is not None
+        assert current.plan is not None
+        links, profiles = self._rest or (network.load(), workload.profiles.load())
+        scenario = Scenario(
+            job=document.job,
+            decoder=self.decoder,
+            offers={offer.id: offer for offer in document.inputs.offers},
+            catalog=self._newest_catalog(),
+            network=links,
+            profiles=profiles,
+            as_of=self.clock.now(),
+        )
+        first = {offer.id: offer for offer in current.inputs.offers}[current.plan.nodes[0].offer]
+        on_the_spot = first.provider is Provider.LOCAL
+        move = moving(document.plan, scenario, store_zone=None if on_the_spot else first.zone)
+        return move.seconds, move.usd
 
     def _newest_catalog(self) -> Catalog:
         newest = resources.refreshed_prices()

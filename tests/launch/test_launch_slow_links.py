@@ -54,6 +54,9 @@ class TwoZones:
     def learn_links(self, rates: Rates) -> None:
         self.share = min(rates.values()) / PLANNED
 
+    def moving(self, known: PlanDocument, current: PlanDocument) -> tuple[float, float]:
+        return 0.0, 0.0
+
     def judged(self, known: PlanDocument) -> PlanDocument:
         if known.plan is None or known.prediction is None:
             return known

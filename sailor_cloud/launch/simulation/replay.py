@@ -105,6 +105,9 @@ class Remembered:
     def judged(self, document: PlanDocument) -> PlanDocument:
         return self.search.judged(document)
 
+    def moving(self, document: PlanDocument, current: PlanDocument) -> tuple[float, float]:
+        return self.search.moving(document, current)
+
 
 def replay(
     document: PlanDocument,
