@@ -21,6 +21,7 @@ from typing import Any
 
 import yaml
 
+_COLUMNS = "| job | wall s | CPU s | peak MiB | status | value | bound | gap |\n|---|---|---|---|---|---|---|---|"
 ROOT = Path(__file__).parents[2]
 AS_OF = "2026-11-21"
 
@@ -42,7 +43,7 @@ CASES = (
         changes={"resources.0.accelerators": {"CPU-fast": 2, "CPU-slow": 1}},
     ),
     Case(name="quickstart, deadline of 20 s", example="quickstart.yaml", changes={"constraints.deadline": "20s"}),
-    Case(name="2 zones x (16 A100 + 32 V100)", example="gcp-a100-v100.yaml", changes={}),
+    Case(name="2 zones x (8 A100 + 32 V100), 120 USD", example="gcp-a100-v100.yaml", changes={}),
     Case(name="same, minimize-cost", example="gcp-a100-v100.yaml", changes={"goal": "minimize-cost"}),
     Case(name="same, budget of 100 USD", example="gcp-a100-v100.yaml", changes={"constraints.budget_usd": 100}),
     Case(name="same, bf16", example="gcp-a100-v100.yaml", changes={"training.precision": "bf16"}),
@@ -73,14 +74,14 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path)
     chosen = parser.parse_args()
     rows = [_row(case, min((measure(case) for _ in range(chosen.repeat)), key=lambda m: m.wall_s)) for case in CASES]
-    text = "\n".join([_header(), *rows, ""])
+    text = "\n".join([header(), _COLUMNS, *rows, ""])
     if chosen.output is None:
         sys.stdout.write(text)
     else:
         chosen.output.write_text(text)
 
 
-def measure(case: Case) -> Measured:
+def measure(case: Case, *options: str) -> Measured:
     """Plan one case in a process of its own."""
     job = yaml.safe_load((ROOT / "examples" / case.example).read_text())
     for path, value in case.changes.items():
@@ -93,7 +94,7 @@ def measure(case: Case) -> Measured:
         file = Path(folder) / "job.yaml"
         file.write_text(yaml.safe_dump(job))
         program = str(Path(sys.executable).parent / "sailor-cloud")
-        command = [program, "plan", str(file), "--json", "--as-of", AS_OF]
+        command = [program, "plan", str(file), "--json", "--as-of", AS_OF, *options]
         started = time.perf_counter()
         process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT)
         assert process.stdout is not None
@@ -108,7 +109,8 @@ def measure(case: Case) -> Measured:
     )
 
 
-def _header() -> str:
+def header() -> str:
+    """Return the machine, the commit and the command of a measurement."""
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.strip()
@@ -116,8 +118,7 @@ def _header() -> str:
     command = " ".join(["python", *sys.argv])
     return (
         f"Machine: {platform.machine()}, {os.cpu_count()} cores, CPython {platform.python_version()}, {when}. "
-        f"Commit: {commit}. Command: `{command}`.\n\n"
-        "| job | wall s | CPU s | peak MiB | status | value | bound | gap |\n|---|---|---|---|---|---|---|---|"
+        f"Commit: {commit}. Command: `{command}`.\n"
     )
 
 
