@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from sailor_cloud.launch.events import AgentEvent
 from sailor_cloud.model.document import PlanDocument
@@ -68,10 +70,15 @@ def slow_links(document: PlanDocument, found: AgentEvent) -> dict[tuple[str, str
 
 def preflight_note(document: PlanDocument, found: AgentEvent) -> str:
     """Return what is worth telling of a preflight: that all is well, or every link that is far below its profile."""
-    kinds = sorted({device["name"] for device in found["devices"]})
+    kinds = sorted({_named(device) for device in found["devices"]})
     well = f"preflight: {len(found['devices'])} devices ({', '.join(kinds)}) compute and sum right"
     slow = [link for link in measured_links(document, found) if link.slow]
     if not slow:
         return well
     listed = "; ".join(str(link) for link in dict.fromkeys(slow))
     return f"{well}; links far below the plan, so iterations will take longer: {listed}"
+
+
+def _named(device: Mapping[str, Any]) -> str:
+    driver = device.get("driver")
+    return f"{device['name']} with driver {driver}" if driver else str(device["name"])

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import date
+from pathlib import Path
 
 import pytest
 
 from factories.documents import document
 from sailor_cloud.launch.preflight import measured_links, preflight_note
 from sailor_cloud.model.document import LinkUse, PlanDocument
+from sailor_runtime.training.preflight import driver_version
 
 DEVICES = [{"rank": 0, "name": "A100", "torch": "2.13.0"}, {"rank": 1, "name": "V100", "torch": "2.13.0"}]
 
@@ -42,3 +44,19 @@ def test_a_link_more_than_thirty_per_cent_below_its_profile_is_told(measured: fl
 
 def test_links_that_the_plan_does_not_reckon_with_are_left_out() -> None:
     assert measured_links(planned(1.0e9), found(1.0, src="n1", dst="n0")) == ()
+
+
+def test_the_driver_is_told_where_there_is_one() -> None:
+    devices = [{"rank": 0, "name": "Tesla V100", "torch": "2.13.0", "driver": "550.54.15"}]
+    assert "1 devices (Tesla V100 with driver 550.54.15)" in preflight_note(
+        planned(1.0e9), {"devices": devices, "links": []}
+    )
+
+
+def test_the_driver_is_read_from_its_own_file(tmp_path: Path) -> None:
+    told = tmp_path / "version"
+    told.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\nGCC\n")
+    assert driver_version(told) == "550.54.15"
+    told.write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\n")
+    assert driver_version(told) == "580.95.05"
+    assert driver_version(tmp_path / "missing") is None

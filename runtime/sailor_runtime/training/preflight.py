@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -57,7 +59,21 @@ def _device(device: torch.device) -> dict[str, Any]:
     if device.type != "cuda":
         return {"name": "processor", "torch": torch.__version__}
     capability = ".".join(str(part) for part in torch.cuda.get_device_capability(device))
-    return {"name": torch.cuda.get_device_name(device), "capability": capability, "torch": torch.__version__}
+    return {
+        "name": torch.cuda.get_device_name(device),
+        "capability": capability,
+        "torch": torch.__version__,
+        "driver": driver_version(),
+    }
+
+
+def driver_version(told_by: Path = Path("/proc/driver/nvidia/version")) -> str | None:
+    """Return the version of NVIDIA's kernel module, None where there is none; the file is part of the driver."""
+    try:
+        found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)", told_by.read_text())
+    except OSError:
+        return None
+    return found.group(1) if found else None
 
 
 def _sum(world: World, device: torch.device) -> None:

@@ -24,7 +24,7 @@ def read_trace(path: Path) -> Trace:
         with path.open(newline="", encoding="utf-8") as file:
             rows = [row for row in csv.reader(line for line in file if not line.startswith("#")) if row]
     except (OSError, UnicodeDecodeError) as error:
-        raise RequestError(f"can't read trace {path}: {error}") from error
+        raise RequestError(f"can't read trace {path}: {getattr(error, 'strerror', None) or error}") from error
     if len(rows) < 2:
         raise RequestError(f"trace {path} needs a header and at least one row")
     header, problems = rows[0], list[Problem]()
