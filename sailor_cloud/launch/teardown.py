@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from sailor_cloud.clock import Clock
 from sailor_cloud.launch import egress
+from sailor_cloud.launch.bill_parts import bill_parts
 from sailor_cloud.launch.options import Ending
 from sailor_cloud.launch.record import Leg, journaled_calibration_s, last_monitor, legs
 from sailor_cloud.launch.results import Fetch
@@ -17,7 +18,7 @@ from sailor_cloud.provision.teardown import Destroyed, destroy
 from sailor_cloud.run import history
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import read
-from sailor_cloud.run.ledger import Ledger
+from sailor_cloud.run.ledger import Ledger, LedgerLine
 from sailor_cloud.run.receipt import Comparison, Receipt
 
 
@@ -57,7 +58,7 @@ def close_books(
         lines=ledger.lines(now),
         spent_usd=ledger.spent_usd(now),
         budget_usd=document.constraints.budget_usd,
-        comparisons=_comparisons(folder, document, recorded, ledger.spent_usd(now)),
+        comparisons=_comparisons(folder, document, recorded, ledger.lines(now), ledger.spent_usd(now)),
         problems=destroyed.problems,
     )
     folder.write_text(folder.receipt_file.name, receipt.to_json())
@@ -91,7 +92,11 @@ def _past_run(
 
 
 def _comparisons(
-    folder: RunFolder, document: PlanDocument, recorded: tuple[Leg, ...], spent_usd: float
+    folder: RunFolder,
+    document: PlanDocument,
+    recorded: tuple[Leg, ...],
+    lines: tuple[LedgerLine, ...],
+    spent_usd: float,
 ) -> tuple[Comparison, ...]:
     """Return every estimate beside what came of it; iteration times are those of the newest generation.
 
@@ -119,6 +124,7 @@ def _comparisons(
             estimate=_scaled(_training_s(document), share),
             actual=math.fsum(seconds) if seconds else None,
         ),
+        *bill_parts(cost, lines, share),
         Comparison(
             what=f"whole run{so_far}",
             unit="USD",

@@ -48,6 +48,12 @@ def test_a_run_trains_to_its_end_and_leaves_a_receipt(undisturbed: tuple[Up, int
     assert len(receipt["resources"]) == 2
     compared = {row["what"]: row for row in receipt["comparisons"]}
     assert compared["iteration, as planned"]["actual"] == compared["iteration, as calibrated"]["actual"] > 0
+    parts = [
+        compared[name] for name in ("nodes", "disks", "addresses and NAT", "traffic", "checkpoints") if name in compared
+    ]
+    assert compared["nodes"]["actual"] > 0
+    assert sum(part["actual"] for part in parts) == pytest.approx(receipt["spent_usd"])
+    assert sum(part["estimate"] for part in parts) == pytest.approx(compared["whole run"]["estimate"])
     assert "equal one process in float64" in err
     assert "resources are gone, confirmed by an independent sweep" in out
     steps = [event["step"] for event in read_lines(run.folder / "logs" / "events.jsonl") if event["event"] == "step"]
