@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape
 
 from sailor_cloud.testing.aws_account_api import IAM_ACTIONS, Buckets, Iam, quota, schedules
-from sailor_cloud.testing.ec2_tables import DELETIONS, KINDS, NAMES, PARTS, SETS, STAND_IN
+from sailor_cloud.testing.ec2_tables import DELETIONS, KINDS, NAMES, SETS, STAND_IN
 from sailor_cloud.testing.http_api import Answer, Ask, serving
 from sailor_cloud.testing.object_store import ObjectStore, serve_objects
 from sailor_cloud.testing.terraform_cloud import CloudError, FakeCloud
@@ -178,10 +178,6 @@ class _Ec2:
         for inner in STAND_IN.get(kind, ()):
             if any(name in str(state) for state in self._known(inner).values()):
                 return _error("DependencyViolation", f"{name} has dependencies and cannot be deleted.")
-        for part in PARTS.get(kind, ()):
-            for below, state in self._cloud.of_type(part).items():
-                if name in str(state):
-                    self._cloud.delete(part, below)
         self._cloud.delete(kind, name)
         return _done(action, "<return>true</return>")
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sailor_cloud.testing.dependencies import PARENTS, missing_parent
+from sailor_cloud.testing.ec2_tables import PARTS
 from sailor_cloud.testing.machines import Machine, Machines, PaperMachines, machine_of
 from sailor_cloud.testing.terraform_naming import (
     AWS_NAMES,
@@ -203,8 +204,18 @@ class FakeCloud:
             gone = self.resources.pop((kind, name), None)
             if gone is not None:
                 self.history.append((why, kind, name))
+                self._delete_parts(kind, name, why)
         if gone is not None and kind in BILLED:
             self._machines.stop(name)
+
+    def _delete_parts(self, kind: str, name: str, why: str) -> None:
+        """Delete what goes together with what it belongs to, as the cloud does whoever asked."""
+        for part in PARTS.get(kind, ()):
+            for below in [
+                known for (sort, known), state in self.resources.items() if sort == part and name in str(state)
+            ]:
+                del self.resources[part, below]
+                self.history.append((why, part, below))
 
     def _new_state(self, kind: str, wanted: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
         number = next(self._numbers)
