@@ -10,7 +10,7 @@ import numpy as np
 
 from sailor_cloud.planner.bill import Bill
 from sailor_cloud.planner.draft import Draft, DraftPipeline, nodes_of, seats_of
-from sailor_cloud.planner.goals import Target
+from sailor_cloud.planner.goals import Figure, Target
 from sailor_cloud.planner.layouts import Slot, card_flows
 from sailor_cloud.planner.quotas import within_quotas
 from sailor_cloud.planner.space import Seat, Space
@@ -94,6 +94,13 @@ class Assessor:
             goal=self.target.goal,
             figures={figure: float(value) for figure, value in figures.items()},
         )
+
+    def keeps(self, draft: Draft) -> bool:
+        """Return whether a draft keeps all limits of the job."""
+        most = self.space.scenario.job.constraints.max_nodes
+        if most is not None and draft.figures[Figure.NODES] > most:
+            return False
+        return bool(self.target.feasible({figure: np.array(value) for figure, value in draft.figures.items()}))
 
     def _pace(self, shape: Shape, flows: tuple[int, ...], replicas: int) -> _Pace | None:
         seats = seats_of(shape.slots)

@@ -22,16 +22,16 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bill:
-    """Rates and times that depend on the nodes alone.
+    """Rates and times that depend on the nodes alone; of one plan, or arrays of many plans.
 
     `lost` is the time that preemption adds per second of training. Left out are the storage of checkpoints and their
     traffic between regions, so the totals are a lower bound where there is any; the simulator's bill has them.
     """
 
     steps: int | None
-    nodes: int
-    usd_per_hour: float
-    lost: float
+    nodes: float | Floats
+    usd_per_hour: float | Floats
+    lost: float | Floats
     fixed_s: float
 
     @classmethod
@@ -43,7 +43,7 @@ class Bill:
         restart = max(startup_s(offer.provider) for offer in offers)
         return cls(
             steps=space.scenario.job.training.steps,
-            nodes=nodes.total(),
+            nodes=float(nodes.total()),
             usd_per_hour=sum(space.rates[pool].expected * count for pool, count in nodes.items())
             + gateways_usd_per_hour(space, nodes),
             lost=float(
@@ -72,7 +72,7 @@ class Bill:
             Figure.TOTAL_USD: total,
             Figure.USD_PER_ITERATION: iteration_s * per_s + egress_usd,
             Figure.USD_PER_HOUR: self.usd_per_hour + egress_usd * SECONDS_PER_HOUR / iteration_s,
-            Figure.NODES: np.full(np.shape(iteration_s), float(self.nodes)),
+            Figure.NODES: np.broadcast_to(np.asarray(self.nodes, dtype=np.float64), np.shape(iteration_s)),
         }
 
 

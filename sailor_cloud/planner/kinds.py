@@ -91,12 +91,17 @@ class Kinds:
                 break
             tables = [self.space.table(kind.pool, kind.tp, size, recompute=False) for kind in self.members]
             each = np.array([float(table.compute_s(0, table.layers)) / size for table in tables])
-            if (found and (each > fastest * (1.0 - _WORTH)).all()) or self.times(size) is None:
+            if (found and (each > fastest * (1.0 - _WORTH)).all()) or not self._any_fits(size):
                 break
             found.append(size)
             fastest = np.minimum(fastest, each)
         self._sizes = found
         return found
+
+    def _any_fits(self, size: int) -> bool:
+        """Return whether at least one layer of some kind fits in memory."""
+        seats = (Seat(kind.pool, kind.tp, 0) for kind in self.members)
+        return any(np.isfinite(self.space.stages_s(seat, size, in_flight=1, replicas=2)).any() for seat in seats)
 
     @property
     def spans(self) -> tuple[Ints, Ints]:

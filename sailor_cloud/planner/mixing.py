@@ -9,8 +9,6 @@ and judged exactly.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,7 +21,7 @@ from sailor_cloud.planner.chains import Lanes
 from sailor_cloud.planner.columns import Column
 from sailor_cloud.planner.draft import Draft, in_space, significant
 from sailor_cloud.planner.effort import NORMAL, Effort
-from sailor_cloud.planner.goals import Figure, Target
+from sailor_cloud.planner.goals import Target
 from sailor_cloud.planner.kinds import Kinds
 from sailor_cloud.planner.link_classes import TYPICAL_PIPELINES
 from sailor_cloud.planner.narrowing import narrowed
@@ -154,7 +152,7 @@ class Mixing:
         for draft in list(first.values())[: self.effort.refined]:
             if self.effort.expired():
                 break
-            grown += refined(self.assessor, draft, self._keeps_limits)
+            grown += refined(self.assessor, draft, self.assessor.keeps)
         return grown
 
     def _price_in(self, promise: Promise) -> bool:
@@ -198,7 +196,7 @@ class Mixing:
             for places, part in zip(slots, chosen, strict=True)
         ]
         draft = self.assessor.draft(shapes)
-        return [draft] if draft is not None and self._keeps_limits(draft) else []
+        return [draft] if draft is not None and self.assessor.keeps(draft) else []
 
     def _fits(self, column: Column) -> bool:
         """Return whether the devices that a pipeline takes of each row divide its largest node, or are whole nodes."""
@@ -207,13 +205,6 @@ class Mixing:
             if devices and largest % devices and devices % largest:
                 return False
         return True
-
-    def _keeps_limits(self, draft: Draft) -> bool:
-        most = self.space.scenario.job.constraints.max_nodes
-        if most is not None and draft.figures[Figure.NODES] > most:
-            return False
-        figures: dict[Figure, Any] = {figure: np.array(value) for figure, value in draft.figures.items()}
-        return bool(self.target.feasible(figures).all())
 
     def _markets(self) -> dict[int, Market]:
         """Return where each row buys: in its cheapest market."""

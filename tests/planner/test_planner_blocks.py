@@ -34,7 +34,7 @@ def blocks(space):
 
 
 def test_pipelines_that_fill_one_fast_node_sum_inside_it(space, blocks):
-    best = min(filter(blocks.keeps, blocks.drafts), key=lambda draft: draft.order())
+    best = min(filter(blocks.assessor.keeps, blocks.drafts), key=lambda draft: draft.order())
     assert {space.pools[slot.pool].devices for part in best.pipelines for slot in part.slots} == {16}
     assert sum(nodes_of(tuple(part.slots for part in best.pipelines)).values()) == 1
     assert len(best.pipelines) == 16

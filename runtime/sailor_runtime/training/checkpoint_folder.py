@@ -15,6 +15,8 @@ from typing import Any
 
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 
+from sailor_runtime.training.durable import sync
+
 _STEP_FOLDER = re.compile(r"step-(\d+)")
 DESCRIPTION = "sailor.json"
 LATEST = "latest"
@@ -67,16 +69,16 @@ class CheckpointFolder:
         files = {each.name: {"size": each.size, "sha256": each.sha256} for each in sums}
         (temporary / DESCRIPTION).write_text(json.dumps({**description, "files": files}))
         for path in temporary.iterdir():
-            _sync(path)
-        _sync(temporary)
+            sync(path)
+        sync(temporary)
         if final.exists():
             shutil.rmtree(final)
         temporary.rename(final)
         staged = self.directory / f"{LATEST}.new"
         staged.write_text(final.name)
-        _sync(staged)
+        sync(staged)
         os.replace(staged, self.directory / LATEST)
-        _sync(self.directory)
+        sync(self.directory)
         self._prune()
         return final.name
 
@@ -127,11 +129,3 @@ def step_of(name: str) -> int:
     """Return the step in a checkpoint's name, -1 where it is no such name."""
     match = _STEP_FOLDER.fullmatch(name)
     return int(match[1]) if match else -1
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

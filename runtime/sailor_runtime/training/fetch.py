@@ -13,6 +13,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from sailor_runtime.training.durable import sync
 from sailor_runtime.training.store import Store, StoreError
 
 LATEST, DESCRIPTION = "latest", "sailor.json"
@@ -37,14 +38,14 @@ def fetch(store: Store, name: str, files: dict[str, dict[str, object]], folder: 
         if store.sum(f"{name}/{file}", into=partial / file) != (wanted["size"], wanted["sha256"]):
             raise StoreError(f"{store.url}/{name}/{file} is not what was written")
     for path in (*partial.iterdir(), partial):
-        _sync(path)
+        sync(path)
     shutil.rmtree(final, ignore_errors=True)
     partial.rename(final)
     staged = folder / f"{LATEST}.new"
     staged.write_text(name)
-    _sync(staged)
+    sync(staged)
     os.replace(staged, folder / LATEST)
-    _sync(folder)
+    sync(folder)
     return final
 
 
@@ -62,14 +63,6 @@ def main(url: str, folder: Path) -> int:
         sys.stderr.write(f"{error}\n")
         return 1
     return 0
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 if __name__ == "__main__":

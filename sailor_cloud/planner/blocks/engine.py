@@ -20,7 +20,7 @@ from sailor_cloud.planner.blocks.options import Option
 from sailor_cloud.planner.blocks.placing import seats, slots
 from sailor_cloud.planner.draft import Draft
 from sailor_cloud.planner.effort import NORMAL, Effort
-from sailor_cloud.planner.goals import Figure, Target
+from sailor_cloud.planner.goals import Target
 from sailor_cloud.planner.kinds import Kinds
 from sailor_cloud.planner.replica_counts import replica_counts
 from sailor_cloud.planner.space import Space
@@ -66,9 +66,9 @@ class Blocks:
                 break
             for draft in self.of(guess):
                 self.drafts.append(draft)
-                if self.keeps(draft):
+                if self.assessor.keeps(draft):
                     best = min(best, draft.figures[self.target.goal])
-        return [draft for draft in self.drafts if self.keeps(draft)]
+        return [draft for draft in self.drafts if self.assessor.keeps(draft)]
 
     def spread(self) -> list[Draft]:
         """Return plans from the fastest to the cheapest, whatever the limits; the space's target must have none."""
@@ -129,13 +129,6 @@ class Blocks:
             draft = self.assessor.draft(shapes, even=self.even)
             if draft is not None:
                 yield draft
-
-    def keeps(self, draft: Draft) -> bool:
-        """Return whether a draft keeps all limits."""
-        most = self.space.scenario.job.constraints.max_nodes
-        if most is not None and draft.figures[Figure.NODES] > most:
-            return False
-        return bool(self.target.feasible({figure: np.array(value) for figure, value in draft.figures.items()}))
 
     def _orders(self, options: tuple[Option, ...]) -> list[tuple[Option, ...]]:
         """Return orders of blocks, those first in which neighbours stand in one zone and more memory comes first."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from sailor_cloud.planner.bill import Bill
 from sailor_cloud.planner.blocks.measures import Measures
 from sailor_cloud.planner.blocks.options import MAX_STAGES, Option, Options
 from sailor_cloud.planner.blocks.units import units
@@ -16,7 +17,6 @@ from sailor_cloud.planner.goals import Figure, Target
 from sailor_cloud.planner.space import Space
 from sailor_cloud.simulator import startup_s, teardown_s
 from sailor_cloud.simulator.money import lost_fraction
-from sailor_cloud.units import SECONDS_PER_HOUR
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -137,7 +137,7 @@ class Guesser:
         paced = each + np.maximum(cuts / all_of.stages, longest / 2.0)
         seconds = (microbatches - 1) * paced + all_of.stages * each + cuts + sums
         egress = sets.crossed * self.crossing_usd + all_of.sum_usd / all_of.speed
-        figures = self._figures(seconds, all_of.usd_per_hour, egress, all_of.nodes, all_of.lost_per_hour)
+        figures = self._bill(all_of).figures(seconds, egress)
         value = np.where(fits & (all_of.nodes <= self.max_nodes), self.target.value(figures), np.inf)
         return _Rating(value, np.where(fits, seconds, np.inf), figures[Figure.USD_PER_ITERATION])
 
@@ -160,22 +160,21 @@ class Guesser:
             found = np.where((held >= wanted) & np.isinf(found), each, found)
         return np.where(np.isinf(found), seconds * _LONGER[-1], found)
 
-    def _figures(
-        self, seconds: Floats, usd: Floats, egress: Floats, nodes: Floats, lost: Floats
-    ) -> dict[Figure, Floats]:
-        steps = self.space.scenario.job.training.steps
-        share = lost_fraction(
-            lost, interval_s=self.space.scenario.job.checkpoint.every, checkpoint_s=0.0, restart_s=self.restart_s
+    def _bill(self, measures: Measures) -> Bill:
+        """Return the bill of sets of options, the least that their nodes can cost."""
+        lost = lost_fraction(
+            measures.lost_per_hour,
+            interval_s=self.space.scenario.job.checkpoint.every,
+            checkpoint_s=0.0,
+            restart_s=self.restart_s,
         )
-        duration = np.full(seconds.shape, np.inf) if steps is None else steps * seconds * (1.0 + share) + self.fixed_s
-        return {
-            Figure.ITERATION_S: seconds,
-            Figure.DURATION_S: duration,
-            Figure.TOTAL_USD: duration * usd / SECONDS_PER_HOUR + (steps or 1) * egress,
-            Figure.USD_PER_ITERATION: seconds * usd / SECONDS_PER_HOUR + egress,
-            Figure.USD_PER_HOUR: usd + egress * SECONDS_PER_HOUR / seconds,
-            Figure.NODES: nodes,
-        }
+        return Bill(
+            steps=self.space.scenario.job.training.steps,
+            nodes=measures.nodes,
+            usd_per_hour=measures.usd_per_hour,
+            lost=lost,
+            fixed_s=self.fixed_s,
+        )
 
 
 def _extended(sets: _Sets, options: Measures) -> _Sets:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import permutations, product
-
-import numpy as np
 
 from sailor_cloud.model.offer import Market
 from sailor_cloud.planner import chains
@@ -40,7 +37,7 @@ class Placing:
         for seats in self._placements(groups, replicas):
             for markets in self._markets(groups):
                 draft = self._draft(size, chain.cut, seats, markets)
-                if draft is not None and self._keeps_limits(draft):
+                if draft is not None and self.assessor.keeps(draft):
                     found.append((draft.order(), draft))
                     if self.target.goal is Figure.ITERATION_S:
                         # Markets come cheapest first, and no other is faster.
@@ -139,10 +136,3 @@ class Placing:
             )
             for name, market in zip(names, chosen, strict=True)
         )
-
-    def _keeps_limits(self, draft: Draft) -> bool:
-        most = self.tables.space.scenario.job.constraints.max_nodes
-        if most is not None and draft.figures[Figure.NODES] > most:
-            return False
-        figures = {figure: np.array(value) for figure, value in draft.figures.items()}
-        return bool(self.target.feasible(figures).all()) and math.isfinite(draft.figures[self.target.goal])
