@@ -34,8 +34,10 @@ def main() -> None:
     made = {name: CONTENDERS[name](spec, rank, world) for name in task["contenders"]}
     seconds: dict[str, list[float]] = {name: [] for name in made}
     losses = {name: [contender.step() for _ in range(task["warm_up"])] for name, contender in made.items()}
-    for _ in range(task["rounds"]):
-        for name, contender in made.items():
+    turns = list(made.items())
+    for number in range(task["rounds"]):
+        # Whoever goes first has the caches that the other's last step left; so each goes first as often.
+        for name, contender in turns if number % 2 == 0 else reversed(turns):
             dist.barrier()
             started = time.perf_counter()
             for _ in range(task["steps"]):

@@ -21,7 +21,7 @@ CASES = {
 }
 
 
-def measure(folder: Path, bars: list[Bar], *, rounds: int = 8, steps: int = 2) -> list[str]:
+def measure(folder: Path, bars: list[Bar], *, rounds: int = 12, steps: int = 2) -> list[str]:
     """Return the lines of a table and add to `bars`.
 
     A ratio is the median over rounds of the other's time over the runtime's.

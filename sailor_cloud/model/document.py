@@ -182,6 +182,15 @@ class Rejected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GapPart:
+    """One part of what a plan's goal is made of, in `unit` (s or USD); the first is the proven bound."""
+
+    what: str
+    amount: float
+    unit: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Infeasibility:
     """The constraint that can't be met and the smallest change that would do."""
 
@@ -198,6 +207,7 @@ class PlanDocument:
 
     `ttl_s` is the longest time that the nodes may live after their start: the deadline with its grace, else the
     budget divided by the worst-case rate. `frontier`: cost against throughput, fastest first, whatever the limits.
+    `gap_parts`: what the goal is made of, from the bound to the closed form's figure; seconds where throughput is it.
     """
 
     schema_version: int
@@ -219,6 +229,7 @@ class PlanDocument:
     alternatives: tuple[Alternative, ...]
     rejected: tuple[Rejected, ...]
     frontier: tuple[FrontierPoint, ...] = ()
+    gap_parts: tuple[GapPart, ...] = ()
 
     def to_json(self) -> str:
         """Return the document as indented JSON; the same document gives the same text."""

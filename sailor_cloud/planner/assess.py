@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -37,6 +37,23 @@ class _Pace:
     update_s: float
     usd_per_sample: float
     recompute: tuple[bool, ...]
+    compute_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """What an iteration of a draft is made of: `schedule_s` + `sums_s` + `update_s`.
+
+    `steady_s`: the longest that a stage or a cut is busy, the part of the schedule that filling and emptying come on
+    top of. `busy_device_s`: device-seconds of computing by pool.
+    """
+
+    schedule_s: float
+    steady_s: float
+    sums_s: float
+    update_s: float
+    egress_usd: float
+    busy_device_s: Mapping[int, float]
 
 
 @dataclass(slots=True)
@@ -95,6 +112,31 @@ class Assessor:
             figures={figure: float(value) for figure, value in figures.items()},
         )
 
+    def times(self, draft: Draft) -> Times:
+        """Return what an iteration of a draft is made of."""
+        layout = tuple(pipeline.slots for pipeline in draft.pipelines)
+        schedule = steady = update = egress = 0.0
+        busy: dict[int, float] = {}
+        for pipeline, flows in zip(draft.pipelines, card_flows(layout), strict=True):
+            shape = Shape(slots=pipeline.slots, cut=pipeline.cut, microbatch_size=pipeline.microbatch_size)
+            pace, count = self._pace(shape, flows, len(layout)), pipeline.microbatches
+            assert pace is not None, "a draft fits"
+            schedule = max(schedule, (count - 1) * pace.bottleneck_s + pace.fill_s)
+            steady = max(steady, count * pace.bottleneck_s)
+            update = max(update, pace.update_s)
+            egress += pace.usd_per_sample * shape.microbatch_size * count
+            for slot, seconds in zip(pipeline.slots, pace.compute_s, strict=True):
+                busy[slot.pool] = busy.get(slot.pool, 0.0) + count * slot.tp * seconds
+        sums, sums_usd = self.sync.of_plan(layout, tuple(pipeline.cut for pipeline in draft.pipelines))
+        return Times(
+            schedule_s=schedule,
+            steady_s=steady,
+            sums_s=sums,
+            update_s=update,
+            egress_usd=egress + sums_usd,
+            busy_device_s=busy,
+        )
+
     def keeps(self, draft: Draft) -> bool:
         """Return whether a draft keeps all limits of the job."""
         most = self.space.scenario.job.constraints.max_nodes
@@ -133,7 +175,7 @@ class Assessor:
             float(space.cut_usd_per_sample(src, dst)[shape.cut[s + 1]]) for s, (src, dst) in enumerate(pairwise(seats))
         )
         fill = float(fill_s(np.array(compute), np.array(cuts)))
-        return _Pace(float(busy.max()), fill, max(update), usd, tuple(again))
+        return _Pace(float(busy.max()), fill, max(update), usd, tuple(again), tuple(compute))
 
 
 def share_evenly(batch: int, sizes: Sequence[int], paces: Sequence[tuple[float, float]]) -> tuple[int, ...] | None:

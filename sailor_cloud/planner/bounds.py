@@ -6,6 +6,8 @@ work all the time, layers are shared out at will, and gradient sums, pipeline fi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -50,11 +52,14 @@ def device_seconds(space: Space) -> dict[str, Floats]:
     return found
 
 
-def work_bound_s(space: Space) -> float:
-    """Return seconds that no iteration undercuts: all devices at work all the time, layers shared out at will."""
+def work_bound_s(space: Space, devices: Mapping[str, float] | None = None) -> float:
+    """Return seconds that no iteration undercuts: all devices at work all the time, layers shared out at will.
+
+    `devices` of each accelerator; by default all that are offered.
+    """
     work = device_seconds(space)
-    devices = _devices(space)
-    names = sorted(name for name in work if np.isfinite(work[name]).any())
+    devices = _devices(space) if devices is None else devices
+    names = sorted(name for name in devices if np.isfinite(work[name]).any())
     if not names:
         return float("inf")
     layers, batch = space.layers, float(space.batch)
@@ -77,8 +82,7 @@ def work_bound_s(space: Space) -> float:
 def goal_bound(space: Space, target: Target) -> float:
     """Return a value that no plan's goal undercuts."""
     steps = space.scenario.job.training.steps
-    providers = {pool.offer.provider for pool in space.pools}
-    fixed_s = min(startup_s(provider) + teardown_s(provider) for provider in providers)
+    fixed_s = least_fixed_s(space)
     match target.goal:
         case Figure.ITERATION_S:
             return work_bound_s(space)
@@ -96,6 +100,12 @@ def goal_bound(space: Space, target: Target) -> float:
             if target.goal is Figure.USD_PER_ITERATION or steps is None:
                 return usd
             return usd * steps + fixed_s / SECONDS_PER_HOUR * min(rate.expected for rate in space.rates)
+
+
+def least_fixed_s(space: Space) -> float:
+    """Return the least seconds that nodes of any provider are paid for beside training."""
+    providers = {pool.offer.provider for pool in space.pools}
+    return min(startup_s(provider) + teardown_s(provider) for provider in providers)
 
 
 def breaks_limits(space: Space, target: Target) -> bool:

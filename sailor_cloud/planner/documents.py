@@ -8,6 +8,7 @@ from sailor_cloud.model.document import (
     SCHEMA_VERSION,
     Alternative,
     FrontierPoint,
+    GapPart,
     Infeasibility,
     Inputs,
     Objective,
@@ -33,6 +34,7 @@ class Surroundings:
     rejected: tuple[Rejected, ...]
     alternatives: tuple[Alternative, ...] = ()
     frontier: tuple[FrontierPoint, ...] = ()
+    gap_parts: tuple[GapPart, ...] = ()
     cut_short: bool = False
 
 
@@ -70,6 +72,7 @@ def plan_document(
         alternatives=around.alternatives,
         rejected=around.rejected,
         frontier=around.frontier,
+        gap_parts=() if proven else around.gap_parts,
     )
 
 

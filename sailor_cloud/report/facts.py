@@ -11,6 +11,9 @@ from sailor_cloud.report import text
 from sailor_cloud.report.groups import plan_offers
 
 SMALLEST_GAP_SHOWN = 0.0005
+# A gap is explained from this size on, by parts of at least this share of the goal.
+SMALLEST_GAP_EXPLAINED = 0.03
+SMALLEST_PART_SHOWN = 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +102,24 @@ def outcome_facts(document: PlanDocument) -> tuple[Fact, ...]:
         )
     )
     facts.append(Fact(name="total", value=_total(document)))
+    if beyond := _beyond_the_bound(document):
+        facts.append(Fact(name="gap", value=beyond))
     return tuple(facts)
+
+
+def _beyond_the_bound(document: PlanDocument) -> str:
+    """Return what the plan's goal is made of, the bound first, where the gap is wide enough to ask."""
+    parts, gap = document.gap_parts, document.optimality_gap
+    if not parts or gap is None or gap < SMALLEST_GAP_EXPLAINED:
+        return ""
+    whole, unit = sum(part.amount for part in parts), parts[0].unit
+    rest = sorted(parts[1:], key=lambda part: -part.amount)
+    shown = [part for part in rest if abs(part.amount) >= SMALLEST_PART_SHOWN * whole]
+    named = ", ".join(f"{part.what} {text.measure(part.amount, unit)}" for part in shown)
+    return (
+        f"{text.measure(parts[0].amount, unit)} of {text.measure(whole, unit)} are the bound, {parts[0].what}; "
+        f"beyond it: {named}"
+    )
 
 
 def _duration(document: PlanDocument, duration_s: float) -> str:

@@ -1,0 +1,97 @@
+"""Where the distance between a plan and its bound comes from.
+
+The bound counts nothing but work: every device offered, never idle. What a plan takes beyond it is told part by part,
+so that a wide gap can be read: devices left out, waiting, filling of pipelines, gradient sums, traffic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sailor_cloud.model.document import GapPart
+from sailor_cloud.planner.assess import Assessor, Times
+from sailor_cloud.planner.bounds import least_fixed_s, work_bound_s
+from sailor_cloud.planner.draft import Draft, nodes_of
+from sailor_cloud.planner.goals import Figure, Target
+from sailor_cloud.planner.space import Space
+from sailor_cloud.units import SECONDS_PER_HOUR
+
+# Parts below this share of the value are noise of sums in another order.
+_SMALLEST = 1e-9
+
+
+def gap_parts(space: Space, target: Target, draft: Draft, bound: float) -> tuple[GapPart, ...]:
+    """Return what a draft's goal is made of, the bound first; the parts add up to the draft's figure.
+
+    Seconds of one iteration or of the whole run, or USD likewise, as the goal counts them. `bound` is that of
+    `bounds.goal_bound` for the same space; the draft's figures are those of the closed form.
+    """
+    value = draft.figures[target.goal]
+    if draft.zero_stage != space.zero_stage:
+        space = space.part(list(range(len(space.pools))), zero_stage=draft.zero_stage)
+    times = Assessor(space, target).times(draft)
+    match target.goal:
+        case Figure.ITERATION_S | Figure.DURATION_S:
+            amounts, unit = _seconds(space, target, draft, times, bound), "s"
+        case Figure.USD_PER_ITERATION | Figure.TOTAL_USD:
+            amounts, unit = _usd(space, target, draft, times, bound), "USD"
+        case Figure.USD_PER_HOUR | Figure.NODES:
+            return ()
+    return tuple(
+        GapPart(what=what, amount=amount, unit=unit)
+        for what, amount in amounts.items()
+        if abs(amount) > _SMALLEST * value
+    )
+
+
+def _seconds(space: Space, target: Target, draft: Draft, times: Times, bound: float) -> dict[str, float]:
+    whole = target.goal is Figure.DURATION_S
+    steps = (space.scenario.job.training.steps or 1) if whole else 1
+    iteration_s = draft.figures[Figure.ITERATION_S]
+    fixed_s = least_fixed_s(space) if whole else 0.0
+    everywhere_s, here_s = (bound - fixed_s) / steps, work_bound_s(space, _devices(space, draft))
+    return {
+        "all offered devices at work all the time": bound,
+        "devices left out": steps * (here_s - everywhere_s),
+        "waiting for slower stages and transfers": steps * (times.steady_s - here_s),
+        "filling and emptying pipelines": steps * (times.schedule_s - times.steady_s),
+        "gradient sums": steps * times.sums_s,
+        "optimizer step": steps * times.update_s,
+        "start, teardown and lost work": draft.figures[target.goal] - steps * iteration_s - fixed_s if whole else 0.0,
+    }
+
+
+def _usd(space: Space, target: Target, draft: Draft, times: Times, bound: float) -> dict[str, float]:
+    whole = target.goal is Figure.TOTAL_USD
+    steps = (space.scenario.job.training.steps or 1) if whole else 1
+    cheapest_usd_per_s = min(rate.expected for rate in space.rates) / SECONDS_PER_HOUR
+    fixed = least_fixed_s(space) * cheapest_usd_per_s if whole else 0.0
+    per_iteration = draft.figures[Figure.USD_PER_ITERATION]
+    iteration_s = draft.figures[Figure.ITERATION_S]
+    counts = nodes_of(tuple(pipeline.slots for pipeline in draft.pipelines))
+    rented_s = sum(space.rates[pool].expected * count for pool, count in counts.items()) / SECONDS_PER_HOUR
+    nodes = rented_s * iteration_s
+    busy = sum(seconds * _device_usd_per_s(space, pool) for pool, seconds in times.busy_device_s.items())
+    after = rented_s * (times.sums_s + times.update_s)
+    return {
+        "work on the devices that do it cheapest": bound,
+        "work on dearer or slower devices": steps * busy - (bound - fixed),
+        "gradient sums and optimizer step": steps * after,
+        "devices waiting or idle": steps * (nodes - busy - after),
+        "gateways": steps * (per_iteration - times.egress_usd - nodes),
+        "traffic": steps * times.egress_usd,
+        "start, teardown and lost work": draft.figures[target.goal] - steps * per_iteration - fixed,
+    }
+
+
+def _devices(space: Space, draft: Draft) -> Mapping[str, float]:
+    """Return how many devices of each accelerator a draft's nodes have."""
+    found: dict[str, float] = {}
+    for pool, count in nodes_of(tuple(pipeline.slots for pipeline in draft.pipelines)).items():
+        name = space.pools[pool].accelerator.name
+        found[name] = found.get(name, 0.0) + count * space.pools[pool].devices
+    return found
+
+
+def _device_usd_per_s(space: Space, pool: int) -> float:
+    return space.rates[pool].expected / space.pools[pool].devices / SECONDS_PER_HOUR
