@@ -199,6 +199,16 @@ def test_a_jobs_unknown_names_are_all_reported_with_hints() -> None:
     assert "did you mean 'a2-highgpu-1g'" in found["resources[0].instance_types[0]"]
 
 
+def test_a_zone_name_of_an_aws_account_is_told_the_zone_ids_of_its_region() -> None:
+    job = parse_job(JOB)
+    aws = job.resources[0].model_copy(update={"provider": Provider.AWS, "zones": ("us-west-2b", "mars-1a")})
+    problems = resource_problems(job.model_copy(update={"resources": (aws,)}), CATALOG)
+    hints = {problem.path: problem.hint for problem in problems}
+    assert "usw2-az1, usw2-az2, usw2-az3" in hints["resources[0].zones[0]"]
+    assert "use1-az1" not in hints["resources[0].zones[0]"]
+    assert "zone ids" not in hints["resources[0].zones[1]"]
+
+
 def test_a_sound_job_has_no_problems() -> None:
     assert resource_problems(parse_job(JOB), CATALOG) == []
 
