@@ -24,10 +24,11 @@ test: check
 
 check: lint types contracts
 
-# 200 seeded kills; goes on where it was broken off. CHAOS="--kills 1000 --jobs 8" asks for more.
 test-providers: $(VENV)/.installed-test
-	SAILOR_CLOUD_TEST_PROVIDERS=1 $(BIN)/python -m pytest tests/provision/test_provision_cloud_hcl_real.py
+	SAILOR_CLOUD_TEST_PROVIDERS=1 $(BIN)/python -m pytest tests/provision/test_provision_cloud_hcl_real.py \
+		tests/provision/test_provision_cloud_real_aws.py
 
+# 200 seeded kills; goes on where it was broken off. CHAOS="--kills 1000 --jobs 8" asks for more.
 chaos: $(VENV)/.installed-test
 	$(BIN)/python benchmarks/chaos/run.py $(CHAOS)
 

@@ -22,6 +22,7 @@ from sailor_cloud.run.state import fold
 
 logger = logging.getLogger(__name__)
 
+_SLOW_TRIES = 3
 # Where the nodes of a root stand, in every module.
 COMPUTE = {
     Provider.GCP: "module.cluster.google_compute_instance.node",
@@ -117,6 +118,9 @@ def _with_patience(
                 case Cause.OTHER:
                     raise
                 case Cause.EXISTS if adopting and failed > 1:
+                    raise
+                # What waits for a machine has waited a quarter of an hour each time.
+                case Cause.SLOW if failed >= _SLOW_TRIES:
                     raise
             adopting = adopting or worst.cause is Cause.EXISTS
             pause_s = work.backoff.pause_s(failed)

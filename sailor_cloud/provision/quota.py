@@ -19,6 +19,8 @@ from sailor_cloud.provision.sweep_aws import boto_client
 # Which instances a quota of EC2 counts, by how their types begin (docs.aws.amazon.com/ec2/latest/instancetypes,
 # "Amazon EC2 instance type quotas", and the names of these quotas in Service Quotas).
 _FAMILIES = {"L-417A185B": ("p",), "L-7212CCBC": ("p",), "L-DB2E81BA": ("g", "vt"), "L-3819A6DF": ("g", "vt")}
+# What EC2 says when a quota on instances is hit; its other quotas, as on networks, are named by the error itself.
+_ON_INSTANCES = ("VcpuLimitExceeded", "InstanceLimitExceeded", "MaxSpotInstanceCountExceeded")
 _COUNTING = ("pending", "running", "shutting-down", "stopping")
 
 
@@ -49,7 +51,7 @@ def quota_numbers(
         mine = [p for p in nodes if p.offer.region in regions and p.offer.instance_type in instance_types]
         need = float(sum(p.offer.accelerator_count for p in mine)) if "GPUS" in fault.quota else None
         return QuotaNumbers(fault=fault, limit=limit, usage=_usage_gcp(fault, regions, places), need=need)
-    rule = _rule(nodes, refused)
+    rule = _rule(nodes, refused) if fault.quota in _ON_INSTANCES else None
     if rule is None or len(regions) != 1 or len(markets) != 1:
         return QuotaNumbers(fault=fault, limit=limit, usage=None, need=None)
     (region,), (market,) = regions, markets

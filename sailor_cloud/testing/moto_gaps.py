@@ -15,11 +15,15 @@ from sailor_cloud.testing.machines import PAPER_KEY
 
 
 class Gaps:
-    """What the patched moto knows besides. `full` are zones, as moto names them, without capacity."""
+    """What the patched moto knows besides. `full` are zones, as moto names them, without capacity.
+
+    `refused` counts how often somebody asked for capacity there.
+    """
 
     def __init__(self) -> None:
         self.placement_groups: dict[tuple[str, str], dict[str, Any]] = {}
         self.full: set[str] = set()
+        self.refused = 0
 
 
 @contextmanager
@@ -47,17 +51,22 @@ def moto_gaps() -> Iterator[Gaps]:
 
 
 def _run_instances(response: Any, gaps: Gaps, original: Any) -> Any:
+    from moto.core.responses import ActionResult
     from moto.ec2.exceptions import EC2ClientError
 
     interfaces = response._get_param("NetworkInterfaces", []) or []
     subnet = response._get_param("SubnetId") or next((face.get("SubnetId") for face in interfaces), None)
     zone = response.ec2_backend.get_subnet(subnet).availability_zone if subnet else ""
     if zone in gaps.full:
+        gaps.refused += 1
         kind = response._get_param("InstanceType")
-        raise EC2ClientError(
+        refused = EC2ClientError(
             "InsufficientInstanceCapacity",
             f"We currently do not have sufficient {kind} capacity in the Availability Zone you requested ({zone}).",
         )
+        _, headers, body = response.serialized(ActionResult(refused))
+        # EC2 takes it for a fault of its own, which SDKs try again.
+        return body, {**headers, "status": 500}
     return original(response)
 
 

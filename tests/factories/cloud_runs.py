@@ -50,6 +50,12 @@ BACKEND_ERROR = {
     Provider.GCP: "googleapi: Error 503: Backend Error, backendError",
     Provider.AWS: "https response error StatusCode: 500, RequestID: r, api error InternalError: sorry",
 }
+NO_ANSWER = {
+    Provider.GCP: "Error waiting for instance to create: timeout while waiting for state to become 'DONE' (last state: "
+    "'RUNNING', timeout: 15m0s)",
+    Provider.AWS: "waiting for EC2 Instance (i-1) create: timeout while waiting for state to become 'running' (last "
+    "state: 'pending', timeout: 15m0s)",
+}
 INSTANCE = {Provider.GCP: "google_compute_instance", Provider.AWS: "aws_instance"}
 # The zones of the two offers in `small_document`.
 ZONES = {Provider.GCP: ("us-central1-a", "us-central1-b"), Provider.AWS: ("use1-az4", "use1-az6")}

@@ -12,6 +12,7 @@ from factories.cloud_plans import AWS_OFFERS, GCP_OFFERS, aws_document, cloud_do
 from factories.cloud_runs import (
     BACKEND_ERROR,
     INSTANCE,
+    NO_ANSWER,
     QUOTA,
     STOCKOUT,
     THROTTLED,
@@ -170,7 +171,7 @@ def test_a_quota_is_told_with_its_numbers_and_where_to_ask_for_more(run: CloudRu
     run.assert_gone(run.destroy())
 
 
-@pytest.mark.parametrize("message", [THROTTLED, BACKEND_ERROR], ids=["throttled", "5xx"])
+@pytest.mark.parametrize("message", [THROTTLED, BACKEND_ERROR, NO_ANSWER], ids=["throttled", "5xx", "slow"])
 def test_what_may_pass_is_tried_again_after_growing_pauses(run: CloudRun, message: dict[Provider, str]) -> None:
     run.fail(message, times=2, where={"zone": ZONES[run.provider][0]})
     pause = waited()
@@ -179,11 +180,15 @@ def test_what_may_pass_is_tried_again_after_growing_pauses(run: CloudRun, messag
     assert run.nodes() == ["n0", "n1"]
 
 
-def test_a_cloud_that_stays_overloaded_is_given_up_and_leaves_nothing_after_teardown(run: CloudRun) -> None:
-    run.fail(THROTTLED, where={"zone": ZONES[run.provider][0]})
+@pytest.mark.parametrize(("message", "attempts"), [(THROTTLED, 3), (NO_ANSWER, 6)], ids=["throttled", "slow"])
+def test_a_cloud_that_stays_overloaded_is_given_up_and_leaves_nothing_after_teardown(
+    run: CloudRun, message: dict[Provider, str], attempts: int
+) -> None:
+    """What was waited for in vain is given up sooner than what was refused at once."""
+    run.fail(message, where={"zone": ZONES[run.provider][0]})
     pause = waited()
     with pytest.raises(ProvisionError, match="terraform apply failed"):
-        run.apply(pause=pause, backoff=Backoff(first_s=20.0, longest_s=30.0, attempts=3))
+        run.apply(pause=pause, backoff=Backoff(first_s=20.0, longest_s=30.0, attempts=attempts))
     assert pause.seconds == [20.0, 30.0]
     run.assert_gone(run.destroy())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,9 @@ from factories.cloud_plans import AWS_OFFERS, cloud_document
 from factories.cloud_runs import SSH_FROM, without_bucket
 from factories.local_runs import CLOCK, LocalRun, expiry, local_run, terraform_of_kind
 from factories.provider_mirror import mirror
+from sailor_cloud.errors import StockoutError
 from sailor_cloud.model.document import PlanDocument
-from sailor_cloud.provision.outcomes import Applied
+from sailor_cloud.provision.outcomes import Applied, Stockout, obtained
 from sailor_cloud.provision.places import Places, sweep_places
 from sailor_cloud.provision.provisioner import apply
 from sailor_cloud.provision.teardown import destroy
@@ -90,4 +92,36 @@ def test_the_real_provider_carries_a_run_from_plan_to_receipt(run: LocalRun, mot
     destroyed = destroy(run.folder, clock=CLOCK, terraform=binary)
     assert destroyed.problems == ()
     assert destroyed.clean
+    assert left(run) == ()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.skipif("SAILOR_CLOUD_TEST_PROVIDERS" not in os.environ, reason="runs by 'make test-providers'")
+def test_the_real_provider_gives_up_a_zone_without_capacity_soon_and_another_one_is_taken(
+    run: LocalRun, moto: Moto
+) -> None:
+    """By itself the provider asks 25 times, for most of an hour, whatever the timeouts say."""
+    import boto3
+
+    document = plan(moto)
+    p4d = next(offer for offer in document.inputs.offers if offer.id == "p4d")
+    zones = boto3.client("ec2", region_name=REGION).describe_availability_zones()["AvailabilityZones"]
+    moto.gaps.full = {zone["ZoneName"] for zone in zones if zone["ZoneId"] == p4d.zone}
+    binary = terraform_of_kind("path")
+    settings = {"clock": CLOCK, "expires_at": expiry(3600.0), "ssh_from": SSH_FROM, "terraform": binary}
+    outcome = apply(run.folder, document, **settings)  # type: ignore[arg-type]
+    assert isinstance(outcome, Stockout)
+    # One node was asked for; pauses double from 2 s on, so four tries take 14 s at most.
+    assert 1 <= moto.gaps.refused <= 4
+    with pytest.raises(StockoutError, match=r"no 1 x p4d\.24xlarge .* InsufficientInstanceCapacity"):
+        obtained(outcome)
+    there = [found.node for found in left(run) if found.type == "aws_instance"]  # type: ignore[attr-defined]
+    assert sorted(there) == ["n0", "n1"]
+
+    three = ((f"n{number}", AWS_OFFERS[1]) for number in range(3))
+    elsewhere = without_bucket(cloud_document(*three, image=moto.image))
+    again = obtained(apply(run.folder, elsewhere, **settings))  # type: ignore[arg-type]
+    assert [node.id for node in again.nodes] == ["n0", "n1", "n2"]
+    moto.gaps.full = set()
+    assert destroy(run.folder, clock=CLOCK, terraform=binary).clean
     assert left(run) == ()

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from factories.cloud_plans import aws_document
 from sailor_cloud.errors import CredentialsError, ProvisionError, QuotaError, StockoutError
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.error_table import RULES, Cause, Fault, classify, error_of, gravest
+from sailor_cloud.provision.outcomes import grouped
+from sailor_cloud.provision.places import Places
+from sailor_cloud.provision.quota import quota_numbers
+from sailor_cloud.provision.render import placed_nodes
 from sailor_cloud.provision.terraform_driver import Diagnostic
 
 VCPU = (
@@ -19,6 +26,7 @@ NO_CAPACITY = (
     "api error InsufficientInstanceCapacity: We currently do not have sufficient p4d.24xlarge capacity in the "
     "Availability Zone you requested (us-east-1a)."
 )
+VPCS = "creating EC2 VPC: api error VpcLimitExceeded: The maximum number of VPCs has been reached."
 GPU_QUOTA = (
     "Error waiting for instance to create: Quota 'NVIDIA_A100_GPUS' exceeded.  Limit: 8.0 in region us-central1."
 )
@@ -32,56 +40,121 @@ def fault(provider: Provider, text: str) -> Fault:
     return classify(provider, Diagnostic(summary=text, detail="", address="google_compute_instance.node"))
 
 
-@pytest.mark.parametrize(
-    ("text", "cause"),
-    [
-        (STOCKOUT, Cause.STOCKOUT),
-        ("code: ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", Cause.STOCKOUT),
-        ("A a2-highgpu-1g VM instance is currently unavailable in the us-central1-a zone.", Cause.STOCKOUT),
-        (GPU_QUOTA, Cause.QUOTA),
-        ("googleapi: Error 403: quota, quotaExceeded", Cause.QUOTA),
-        ("googleapi: Error 403: Rate Limit Exceeded, rateLimitExceeded", Cause.THROTTLED),
-        ("google: could not find default credentials. See https://developers.google.com", Cause.CREDENTIALS),
-        ("googleapi: Error 403: Required 'compute.instances.create' permission for 'projects/p'", Cause.CREDENTIALS),
-        ("googleapi: Error 401: Request had invalid authentication credentials.", Cause.CREDENTIALS),
-        ("googleapi: Error 409: The resource 'projects/p/x' already exists, alreadyExists", Cause.EXISTS),
-        ("googleapi: Error 503: Backend Error, backendError", Cause.SERVER),
-        ("googleapi: Error 400: Invalid value for field 'resource.machineType'", Cause.OTHER),
-    ],
-)
-def test_errors_of_google_cloud_are_told_apart(text: str, cause: Cause) -> None:
-    assert fault(Provider.GCP, text).cause is cause
-
-
-@pytest.mark.parametrize(
-    ("text", "cause"),
-    [
-        (NO_CAPACITY, Cause.STOCKOUT),
-        (
-            "api error Unsupported: Your requested instance type (p5.48xlarge) is not supported in zone x",
-            Cause.STOCKOUT,
+# What users of Terraform were told, by what is behind it; every row of the table decides at least one of them.
+TOLD = {
+    Provider.GCP: {
+        Cause.STOCKOUT: (
+            STOCKOUT,
+            "code: ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS",
+            "A a2-highgpu-1g VM instance is currently unavailable in the us-central1-a zone.",
+            "googleapi: Error 503: insufficientCapacity",
         ),
-        ("api error SpotMaxPriceTooLow: Your Spot request price of 1.5 is lower than required", Cause.STOCKOUT),
-        (VCPU, Cause.QUOTA),
-        ("api error MaxSpotInstanceCountExceeded: Max spot instance count exceeded", Cause.QUOTA),
-        ("api error VpcLimitExceeded: The maximum number of VPCs has been reached.", Cause.QUOTA),
-        ("api error RequestLimitExceeded: Request limit exceeded.", Cause.THROTTLED),
-        ("api error AuthFailure: AWS was not able to validate the provided access credentials", Cause.CREDENTIALS),
-        ("api error UnauthorizedOperation: You are not authorized to perform this operation.", Cause.CREDENTIALS),
-        ("Error: No valid credential sources found", Cause.CREDENTIALS),
-        ("api error InvalidKeyPair.Duplicate: The keypair already exists", Cause.EXISTS),
-        ("https response error StatusCode: 503, RequestID: r, api error Unavailable: try later", Cause.SERVER),
-        ("api error InvalidParameterValue: Value () for parameter groupId is invalid.", Cause.OTHER),
-    ],
+        Cause.QUOTA: (
+            GPU_QUOTA,
+            "googleapi: Error 403: quota, quotaExceeded",
+            "googleapi: Error 429: Maximum number of service accounts on project reached., rateLimitExceeded",
+        ),
+        Cause.THROTTLED: (
+            "googleapi: Error 403: Rate Limit Exceeded, rateLimitExceeded",
+            "googleapi: Error 429: Quota exceeded for quota metric 'Queries', RATE_LIMIT_EXCEEDED",
+        ),
+        Cause.CREDENTIALS: (
+            "google: could not find default credentials. See https://developers.google.com",
+            "googleapi: Error 403: Required 'compute.instances.create' permission for 'projects/p'",
+            "googleapi: Error 403: Permission 'iam.serviceAccounts.create' denied on resource (or it may not exist).",
+            "googleapi: Error 403: me@example.org does not have storage.buckets.create access., forbidden",
+            "googleapi: Error 403: Compute Engine API has not been used in project 1 before., accessNotConfigured",
+            "googleapi: Error 401: Request had invalid authentication credentials.",
+            'oauth2: "invalid_grant" "Token has been expired or revoked."',
+        ),
+        Cause.EXISTS: (
+            "googleapi: Error 409: The resource 'projects/p/x' already exists, alreadyExists",
+            "googleapi: Error 409: Your previous request to create the named bucket succeeded and you already own it.",
+        ),
+        Cause.SERVER: ("googleapi: Error 503: Backend Error, backendError", "googleapi: Error 500: internalError"),
+        Cause.SLOW: (
+            "Error waiting for instance to create: timeout while waiting for state to become 'DONE' (last state: "
+            "'RUNNING', timeout: 15m0s)",
+            'Get "https://compute.googleapis.com/compute/v1/projects/p": net/http: request canceled (Client.Timeout '
+            "exceeded while awaiting headers)",
+        ),
+        Cause.OTHER: ("googleapi: Error 400: Invalid value for field 'resource.machineType'",),
+    },
+    Provider.AWS: {
+        Cause.STOCKOUT: (
+            NO_CAPACITY,
+            "api error InsufficientVolumeCapacity: not enough capacity to fulfil your EBS volume provision request",
+            "api error Unsupported: Your requested instance type (p5.48xlarge) is not supported in zone x",
+            "api error SpotMaxPriceTooLow: Your Spot request price of 1.5 is lower than required",
+            "waiting for EC2 Instance (i-1) create: unexpected state 'shutting-down', wanted target 'running'. last "
+            "error: Server.InsufficientInstanceCapacity: There was insufficient capacity to satisfy the launch request",
+            "waiting for EC2 Instance (i-1) create: unexpected state 'shutting-down', wanted target 'running'. last "
+            "error: Server.SpotInstanceTermination: Spot instance termination",
+        ),
+        Cause.QUOTA: (
+            VCPU,
+            "api error MaxSpotInstanceCountExceeded: Max spot instance count exceeded",
+            VPCS,
+            "api error LimitExceeded: Cannot exceed quota for RolesPerAccount: 1000",
+            "api error TooManyBuckets: You have attempted to create more buckets than allowed",
+            "ServiceQuotaExceededException: You have reached the number of schedule groups",
+        ),
+        Cause.THROTTLED: (
+            "api error RequestLimitExceeded: Request limit exceeded.",
+            "StatusCode: 503, RequestID: r, api error SlowDown: Please reduce your request rate.",
+        ),
+        Cause.CREDENTIALS: (
+            "api error AuthFailure: AWS was not able to validate the provided access credentials",
+            "api error UnauthorizedOperation: You are not authorized to perform this operation.",
+            "api error AccessDenied: User: arn:aws:iam::1:user/me is not authorized to perform: iam:CreateRole",
+            "api error InvalidAccessKeyId: The AWS Access Key Id you provided does not exist in our records.",
+            "Error: No valid credential sources found",
+        ),
+        Cause.EXISTS: ("api error InvalidKeyPair.Duplicate: The keypair already exists",),
+        Cause.SERVER: (
+            "https response error StatusCode: 503, RequestID: r, api error Unavailable: try later",
+            "exceeded maximum number of attempts, 4, https response error StatusCode: 500, api error InternalError: r",
+        ),
+        Cause.SLOW: (
+            "waiting for EC2 Instance (i-1) create: timeout while waiting for state to become 'running' (last state: "
+            "'pending', timeout: 15m0s)",
+            "operation error EC2: RunInstances, exceeded maximum number of attempts, 4, dial tcp: i/o timeout",
+        ),
+        Cause.OTHER: ("api error InvalidParameterValue: Value () for parameter groupId is invalid.",),
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("provider", "cause", "text"),
+    [(provider, cause, text) for provider, told in TOLD.items() for cause, texts in told.items() for text in texts],
 )
-def test_errors_of_aws_are_told_apart(text: str, cause: Cause) -> None:
-    assert fault(Provider.AWS, text).cause is cause
+def test_the_providers_errors_are_told_apart(provider: Provider, cause: Cause, text: str) -> None:
+    assert fault(provider, text).cause is cause
+
+
+def test_every_row_of_the_table_names_its_source_and_decides_something_that_somebody_was_told() -> None:
+    deciding = set()
+    for provider, told in TOLD.items():
+        assert set(told) == set(Cause), "each cause on each cloud"
+        for text in (text for texts in told.values() for text in texts):
+            rows = (rule for rule in RULES if rule.provider is provider and re.search(rule.pattern, text, re.S))
+            deciding.add(next(rows, None))
+    assert [rule for rule in RULES if rule not in deciding] == []
+    assert all("/" in rule.source and "." in rule.source for rule in RULES)
+
+
+def test_a_quota_on_networks_is_not_taken_for_the_one_on_instances() -> None:
+    refused = grouped(placed_nodes(aws_document()), {"n0": VPCS})
+    told = quota_numbers(fault(Provider.AWS, VPCS), placed_nodes(aws_document()), refused, Places())
+    assert (told.fault.quota, told.limit, told.usage, told.need) == ("VpcLimitExceeded", None, None, None)
 
 
 def test_only_what_may_pass_is_worth_another_try() -> None:
     texts = {
         "api error RequestLimitExceeded: slow down": True,
         "api error InternalError: sorry": True,
+        "net/http: TLS handshake timeout": True,
         NO_CAPACITY: False,
         VCPU: False,
     }
@@ -116,7 +189,3 @@ def test_what_stops_everything_comes_before_what_another_zone_would_cure() -> No
     faults = [fault(Provider.GCP, text) for text in ("something else", STOCKOUT, GPU_QUOTA)]
     assert gravest(faults).cause is Cause.QUOTA
     assert gravest(faults[:2]).cause is Cause.STOCKOUT
-
-
-def test_every_rule_names_its_source() -> None:
-    assert all("/" in rule.source and "." in rule.source for rule in RULES)

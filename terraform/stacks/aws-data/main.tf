@@ -1,5 +1,10 @@
 provider "aws" {
   region = var.region
+
+  # The provider takes a zone without capacity for something that passes: it would ask 25 times, for most of an hour,
+  # whatever the timeouts say (github.com/hashicorp/terraform-provider-aws/issues/43193). Whoever applies this tries
+  # again what may pass, and asks elsewhere for what doesn't.
+  max_retries = 4
 }
 
 locals {

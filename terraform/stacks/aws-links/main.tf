@@ -1,10 +1,13 @@
+# Few retries, as in stacks/aws.
 provider "aws" {
-  region = var.regions[0]
+  region      = var.regions[0]
+  max_retries = 4
 }
 
 provider "aws" {
-  alias  = "accepter"
-  region = var.regions[1]
+  alias       = "accepter"
+  region      = var.regions[1]
+  max_retries = 4
 }
 
 locals {
