@@ -18,6 +18,7 @@ from sailor_cloud.provision.adoptable import Adoptable, Planned, planned_creatio
 from sailor_cloud.provision.places import BESIDE_COMPUTE, Places, remove_from, sweep_places
 from sailor_cloud.provision.planned_roots import WantedRoot, owns_network
 from sailor_cloud.provision.sweep import LiveResource
+from sailor_cloud.provision.sweep_gcp_members import MEMBER
 from sailor_cloud.provision.terraform_driver import TerraformDriver
 from sailor_cloud.provision.work import Work
 from sailor_cloud.run.folder import write_atomically
@@ -26,8 +27,8 @@ _FILE = "adopt.tf"
 _OF_LINKS = ("aws_vpc_peering_connection",)
 # What a cluster's root makes although it is no part of compute.
 _OF_CLUSTERS = ("aws_scheduler_schedule_group",)
-# What comes and goes with an instance and is in no state.
-_WITH_INSTANCES = ("aws_ebs_volume", "google_compute_disk")
+# What comes and goes with an instance and is in no state, and a right, which can be added over and over.
+_LET_BE = ("aws_ebs_volume", "google_compute_disk", MEMBER)
 
 
 @contextmanager
@@ -93,7 +94,7 @@ def _orphans(
 
 
 def _belongs(resource: LiveResource, wanted: WantedRoot) -> bool:
-    if resource.type in _WITH_INSTANCES:
+    if resource.type in _LET_BE:
         return False
     of_data = resource.type in BESIDE_COMPUTE and resource.type not in _OF_CLUSTERS
     of_links = resource.type in _OF_LINKS

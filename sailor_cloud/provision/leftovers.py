@@ -13,6 +13,7 @@ from sailor_cloud.provision.records import NODE
 from sailor_cloud.provision.sweep import BY_TAG, CloudSweep, LiveResource, sweep_local
 from sailor_cloud.provision.sweep_aws import AWS_KINDS
 from sailor_cloud.provision.sweep_gcp import GCP_KINDS
+from sailor_cloud.provision.sweep_gcp_members import MEMBER
 from sailor_cloud.run.folder import RunFolder, resource_name
 from sailor_cloud.run.journal import Entry, read
 from sailor_cloud.run.state import ResourceState, fold
@@ -92,16 +93,16 @@ class Leftovers:
             return None
         if row.resource == NODE:
             return BY_TAG
-        if row.resource not in SWEPT:
-            return TERRAFORM if (row.data.get("stack"), row.data.get("region")) in cleared else self._with_parents(row)
+        if row.resource not in SWEPT or not self._looked_at(row):
+            by_terraform = (row.data.get("stack"), row.data.get("region")) in cleared
+            # What is nothing without something that is looked for, such as a route, is gone with it.
+            return TERRAFORM if by_terraform else BY_TAG if row.resource in PARTS else None
         return None if any(_is(row, found) for found in swept.found) else BY_TAG
 
-    def _with_parents(self, row: ResourceState) -> str | None:
-        """What is nothing without something that is looked for, such as a route, is gone with it."""
-        if row.resource == "google_storage_bucket_iam_member":
-            # Of a bucket that the user named, nobody but Terraform takes a member out.
-            return BY_TAG if resource_name(self.folder.run_id, "data") in row.key else None
-        return BY_TAG if row.resource in PARTS else None
+    def _looked_at(self, row: ResourceState) -> bool:
+        """Whether the sweep knew where to look: rights on the run's own bucket go with it, others are in known ones."""
+        buckets = (resource_name(self.folder.run_id, "data"), *self.places.gcp_buckets)
+        return row.resource != MEMBER or any(bucket in row.key for bucket in buckets)
 
 
 def _is(row: ResourceState, found: LiveResource) -> bool:

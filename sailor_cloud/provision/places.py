@@ -10,22 +10,28 @@ from sailor_cloud.errors import ProvisionError
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.render import placed_nodes
+from sailor_cloud.provision.render_data import named_bucket
 from sailor_cloud.provision.sweep import CloudSweep, LiveResource
 from sailor_cloud.provision.sweep_aws import remove_aws, sweep_aws
 from sailor_cloud.provision.sweep_aws_account import AWS_ACCOUNT_KINDS, remove_aws_account, sweep_aws_account
 from sailor_cloud.provision.sweep_gcp import remove_gcp, sweep_gcp
 from sailor_cloud.provision.sweep_gcp_data import GCP_DATA_KINDS, remove_gcp_data, sweep_gcp_data
+from sailor_cloud.provision.sweep_gcp_members import MEMBER, remove_gcp_members, sweep_gcp_members
 from sailor_cloud.run.journal import Entry, Event
 
-BESIDE_COMPUTE = frozenset({*AWS_ACCOUNT_KINDS, *GCP_DATA_KINDS})
+BESIDE_COMPUTE = frozenset({*AWS_ACCOUNT_KINDS, *GCP_DATA_KINDS, MEMBER})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Clouds that a run touched: projects of Google Cloud, which are looked through whole, and regions of AWS."""
+    """Clouds that a run touched: projects of Google Cloud, which are looked through whole, and regions of AWS.
+
+    `gcp_buckets` are buckets of the user's on which it may have added rights.
+    """
 
     gcp_projects: tuple[str, ...] = ()
     aws_regions: tuple[str, ...] = ()
+    gcp_buckets: tuple[str, ...] = ()
 
     @property
     def any(self) -> bool:
@@ -35,6 +41,7 @@ class Places:
         return Places(
             gcp_projects=tuple(sorted({*self.gcp_projects, *other.gcp_projects})),
             aws_regions=tuple(sorted({*self.aws_regions, *other.aws_regions})),
+            gcp_buckets=tuple(sorted({*self.gcp_buckets, *other.gcp_buckets})),
         )
 
 
@@ -43,9 +50,11 @@ def places_of(document: PlanDocument) -> Places:
     offers = [placed.offer for placed in placed_nodes(document)] if document.plan is not None else []
     account = document.job.cloud.gcp
     on_gcp = account is not None and any(offer.provider is Provider.GCP for offer in offers)
+    bucket = named_bucket(document.job, Provider.GCP) if on_gcp else None
     return Places(
         gcp_projects=(account.project,) if account is not None and on_gcp else (),
         aws_regions=tuple(sorted({offer.region for offer in offers if offer.provider is Provider.AWS})),
+        gcp_buckets=() if bucket is None else (bucket,),
     )
 
 
@@ -57,6 +66,7 @@ def touched(entries: Iterable[Entry]) -> Places:
             found |= Places(
                 gcp_projects=tuple(entry.data.get("gcp_projects", ())),
                 aws_regions=tuple(entry.data.get("aws_regions", ())),
+                gcp_buckets=tuple(entry.data.get("gcp_buckets", ())),
             )
     return found
 
@@ -71,6 +81,8 @@ def sweep_places(places: Places, *, run_id: str | None = None, beside: Collectio
     problems: list[str] = []
     looks = [partial(sweep_gcp, project, run_id=run_id) for project in places.gcp_projects]
     looks += [partial(sweep_gcp_data, p, run_id=run_id, kinds=beside) for p in places.gcp_projects if beside]
+    if run_id is not None and MEMBER in beside and places.gcp_buckets:
+        looks += [partial(sweep_gcp_members, p, places.gcp_buckets, run_id=run_id) for p in places.gcp_projects]
     if places.aws_regions:
         looks.append(partial(sweep_aws, places.aws_regions, run_id=run_id))
         looks.append(partial(sweep_aws_account, places.aws_regions, run_id=run_id, kinds=beside))
@@ -92,6 +104,7 @@ def remove_from(places: Places, resources: Iterable[LiveResource], *, poll_s: fl
     for project in places.gcp_projects:
         mine = [resource for resource in chosen if resource.project == project]
         problems += remove_gcp(project, mine, poll_s=poll_s)
+        problems += remove_gcp_members(project, mine)
         problems += remove_gcp_data(project, mine)
     problems += remove_aws(chosen, poll_s=poll_s)
     problems += remove_aws_account(chosen)

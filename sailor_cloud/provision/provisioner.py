@@ -122,6 +122,7 @@ class _Apply:
             ssh_from=ssh_from,
             gcp_projects=list(places.gcp_projects),
             aws_regions=list(places.aws_regions),
+            gcp_buckets=list(places.gcp_buckets),
         )
         self._places = touched(work.journal.entries())
 

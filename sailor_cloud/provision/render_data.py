@@ -33,6 +33,12 @@ def bucket_of(job: Job, run_id: str, home: Provider) -> Bucket | None:
     return Bucket(provider=_SCHEMES[scheme], name=rest.partition("/")[0], own=False)
 
 
+def named_bucket(job: Job, provider: Provider) -> str | None:
+    """Return the bucket of a cloud that the user named for checkpoints, or None."""
+    scheme, _, rest = (job.checkpoint.to or "").partition("://")
+    return rest.partition("/")[0] if _SCHEMES.get(scheme) is provider else None
+
+
 def bucket_problems(job: Job, providers: set[Provider]) -> list[Problem]:
     """Return what is wrong with where a job's checkpoints are to go, seen from nodes on these clouds."""
     target = job.checkpoint.to
@@ -62,7 +68,8 @@ def given_identity(cloud: Cloud, provider: Provider) -> str | None:
 def needs_data_root(job: Job, provider: Provider, bucket: Bucket | None) -> bool:
     """Tell whether a cloud needs a root of what outlives its nodes."""
     if bucket is not None and bucket.provider is provider:
-        return bucket.own or provider is Provider.GCP or given_identity(job.cloud, provider) is None
+        # What the user has prepared for a bucket of theirs has its rights already, and keeps them.
+        return bucket.own or given_identity(job.cloud, provider) is None
     return _needs_tunnel(job, provider) and given_identity(job.cloud, provider) is None
 
 

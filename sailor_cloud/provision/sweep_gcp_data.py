@@ -29,7 +29,7 @@ from sailor_cloud.run.folder import FIRST_OF_NAMES, resource_prefix
 BUCKET, ACCOUNT = "google_storage_bucket", "google_service_account"
 # In the order in which they are deleted.
 GCP_DATA_KINDS = (ACCOUNT, BUCKET)
-_STORAGE = ("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", "https://storage.googleapis.com")
+STORAGE = ("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", "https://storage.googleapis.com")
 _IAM = ("CLOUDSDK_API_ENDPOINT_OVERRIDES_IAM", "https://iam.googleapis.com")
 _PAIR = re.compile(r"([\w-]+)=(\S*)")
 _TIMEOUT_S = 60.0
@@ -44,14 +44,20 @@ class Session(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Api:
+class GoogleApi:
     """One interface: its address and a session that may use it."""
 
     url: str
     session: Session
 
     def ask(self, method: str, path: str, **parameters: str) -> Json:
-        answer = self.session.request(method, f"{self.url}{path}", params=parameters, timeout=_TIMEOUT_S)
+        return self._told(method, path, params=parameters)
+
+    def put(self, path: str, content: Json) -> Json:
+        return self._told("PUT", path, json=content)
+
+    def _told(self, method: str, path: str, **options: Any) -> Json:
+        answer = self.session.request(method, f"{self.url}{path}", timeout=_TIMEOUT_S, **options)
         answer.raise_for_status()
         told: Json = answer.json() if answer.content else {}
         return told
@@ -81,7 +87,7 @@ def sweep_gcp_data(project: str, *, run_id: str | None = None, kinds: Iterable[s
         except ProvisionError:
             raise
         except Exception as error:
-            if _status(error) == 401:
+            if status_of(error) == 401:
                 raise CredentialsError(f"Google Cloud refused to list {kind} of {project}: {error}") from error
             problems.append(f"{kind} in {project} can't be listed: {error}")
     return CloudSweep(found=tuple(r for r in found if run_id in (None, r.run_id)), problems=tuple(problems))
@@ -95,13 +101,13 @@ def remove_gcp_data(project: str, resources: Sequence[LiveResource]) -> tuple[st
             try:
                 (_delete_bucket if kind == BUCKET else _delete_account)(project, found.name)
             except Exception as error:
-                if _status(error) != 404:
+                if status_of(error) != 404:
                     problems.append(f"{kind} {found.name} can't be deleted: {error}")
     return tuple(problems)
 
 
 def _buckets(project: str, prefix: str) -> Iterator[LiveResource]:
-    storage = _api(*_STORAGE)
+    storage = google_api(*STORAGE)
     for item in storage.pages("/storage/v1/b", "items", project=project, prefix=prefix):
         if RUN_LABEL in item.get("labels", {}):
             held = storage.ask("GET", f"/storage/v1/b/{quote(item['name'])}/o", maxResults="1").get("items")
@@ -110,7 +116,7 @@ def _buckets(project: str, prefix: str) -> Iterator[LiveResource]:
 
 
 def _accounts(project: str, prefix: str) -> Iterator[LiveResource]:
-    for item in _api(*_IAM).pages(f"/v1/projects/{quote(project)}/serviceAccounts", "accounts", pageSize="100"):
+    for item in google_api(*_IAM).pages(f"/v1/projects/{quote(project)}/serviceAccounts", "accounts", pageSize="100"):
         labels = dict(_PAIR.findall(item.get("description", "")))
         if RUN_LABEL in labels and item["email"].startswith(prefix):
             yield _live(ACCOUNT, project, item["email"], labels, region=WHOLE_ACCOUNT)
@@ -136,7 +142,7 @@ def _live(
 
 
 def _delete_bucket(project: str, name: str) -> None:
-    storage = _api(*_STORAGE)
+    storage = google_api(*STORAGE)
     place = f"/storage/v1/b/{quote(name)}"
     for item in storage.pages(f"{place}/o", "items", versions="true"):
         storage.ask("DELETE", f"{place}/o/{quote(item['name'], safe='')}", generation=str(item["generation"]))
@@ -144,12 +150,13 @@ def _delete_bucket(project: str, name: str) -> None:
 
 
 def _delete_account(project: str, email: str) -> None:
-    _api(*_IAM).ask("DELETE", f"/v1/projects/{quote(project)}/serviceAccounts/{quote(email)}")
+    google_api(*_IAM).ask("DELETE", f"/v1/projects/{quote(project)}/serviceAccounts/{quote(email)}")
 
 
-def _api(variable: str, usual: str) -> _Api:
+def google_api(variable: str, usual: str) -> GoogleApi:
+    """Return an interface: the one that a variable of the environment names, or the usual one."""
     url = os.environ.get(variable, "").rstrip("/") or usual
-    return _Api(url=url, session=_session(plain=url.startswith("http://")))
+    return GoogleApi(url=url, session=_session(plain=url.startswith("http://")))
 
 
 def _session(*, plain: bool) -> Session:
@@ -175,5 +182,6 @@ def _session(*, plain: bool) -> Session:
     return cast(Session, made(credentials))
 
 
-def _status(error: Exception) -> int | None:
+def status_of(error: Exception) -> int | None:
+    """Return the HTTP status that an interface answered with, if it answered."""
     return getattr(getattr(error, "response", None), "status_code", None)

@@ -6,6 +6,7 @@ stand-in provider fills, objects in them those of an `ObjectStore`.
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from sailor_cloud.testing.terraform_cloud import FakeCloud
 ACCOUNT, BUCKET, MEMBER = "google_service_account", "google_storage_bucket", "google_storage_bucket_iam_member"
 _ACCOUNTS = re.compile(r"/v1/(projects/([^/]+)/serviceAccounts)(?:/([^/]+))?")
 _BUCKETS = re.compile(r"/storage/v1/b(?:/([^/]+)(/o(?:/(.+))?)?)?")
+_POLICY = re.compile(r"/storage/v1/b/([^/]+)/iam")
 Json = dict[str, Any]
 
 
@@ -27,8 +29,10 @@ class GoogleData:
     cloud: FakeCloud
     store: ObjectStore
 
-    def answer(self, method: str, url: str) -> tuple[int, Json] | None:
+    def answer(self, method: str, url: str, body: bytes = b"") -> tuple[int, Json] | None:
         parts = urlsplit(url)
+        if policy := _POLICY.fullmatch(parts.path):
+            return self._policy(unquote(policy[1]), json.loads(body) if method == "PUT" else None)
         if accounts := _ACCOUNTS.fullmatch(parts.path):
             return self._accounts(method, accounts[1], unquote(accounts[3] or ""))
         if buckets := _BUCKETS.fullmatch(parts.path):
@@ -48,6 +52,27 @@ class GoogleData:
         assert method == "DELETE", "a sweep reads lists"
         self.cloud.delete(ACCOUNT, f"{place}/{email}")
         return 200, {}
+
+    def _policy(self, bucket: str, wanted: Json | None) -> tuple[int, Json]:
+        """Show who may do what with a bucket, which may be one that others made, or take away what is not wanted."""
+        prefix = f"b/{bucket}/"
+        rights = {name: state for name, state in self.cloud.of_type(MEMBER).items() if name.startswith(prefix)}
+        if wanted is not None:
+            kept = {(b["role"], _alive(member)) for b in wanted["bindings"] for member in b["members"]}
+            for name, state in rights.items():
+                if (state["role"], state["member"]) not in kept:
+                    self.cloud.delete(MEMBER, name)
+            return 200, wanted
+        roles: dict[str, list[str]] = {}
+        for state in rights.values():
+            roles.setdefault(state["role"], []).append(self._shown(state["member"]))
+        return 200, {"etag": "1", "bindings": [{"role": role, "members": who} for role, who in roles.items()]}
+
+    def _shown(self, member: str) -> str:
+        """Return a member as a policy shows it: those of accounts that were deleted are marked."""
+        kind, _, email = member.partition(":")
+        alive = kind != "serviceAccount" or any(email in name for name in self.cloud.of_type(ACCOUNT))
+        return member if alive else f"deleted:{member}?uid=1"
 
     def _listed(self, prefix: str) -> list[Json]:
         return [
@@ -71,3 +96,7 @@ class GoogleData:
                 self.cloud.delete(MEMBER, member)
             self.cloud.delete(BUCKET, name)
         return 200, {}
+
+
+def _alive(member: str) -> str:
+    return member.removeprefix("deleted:").partition("?uid=")[0]

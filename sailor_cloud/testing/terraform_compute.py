@@ -53,7 +53,7 @@ def serve_compute(
             if refused:
                 told = _error(403, "forbidden")
             else:
-                beside = data.answer(ask.method, ask.path)
+                beside = data.answer(ask.method, ask.path, ask.body)
                 told = beside or _respond(cloud, path, unreachable, ask.method == "DELETE")
         except CloudError as error:
             told = _error(503, str(error), "backendError")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from factories.cloud_plans import gcp_document, two_regions_document, with_job
-from factories.cloud_runs import INSTANCE, PROJECT, THROTTLED, CloudRun, cloud_run, reached, waited
+from factories.cloud_runs import INSTANCE, PROJECT, THROTTLED, CloudRun, cloud_run, reached, small_document, waited
 from factories.crashing_controller import UNDISTURBED, crasher
 from factories.local_runs import CLOCK, expiry, wait_until
 from sailor_cloud.errors import ProvisionError
@@ -23,6 +23,7 @@ from sailor_cloud.provision.outcomes import obtained
 from sailor_cloud.provision.places import BESIDE_COMPUTE
 from sailor_cloud.provision.progress import Interrupt, Progress, ProvisionInterrupted, Step
 from sailor_cloud.provision.render import root_of, roots
+from sailor_cloud.provision.sweep_gcp_members import MEMBER
 from sailor_cloud.provision.terraform_binary import TerraformBinary
 from sailor_cloud.run.folder import resource_name
 from sailor_cloud.run.journal import Event
@@ -94,10 +95,23 @@ def test_an_undisturbed_controller_comes_to_the_end(provider: Provider, tmp_path
         run.assert_gone(run.destroy())
 
 
-def test_a_lost_state_is_made_up_for_by_tags(run: CloudRun) -> None:
-    obtained(run.apply())
-    _state(run).unlink()
-    run.assert_gone(run.destroy())
+@CLOUDS
+def test_lost_states_are_made_up_for_by_tags_and_a_bucket_of_the_users_is_left_as_it_was(
+    provider: Provider, tmp_path: Path
+) -> None:
+    to = "gs://their-bucket/runs" if provider is Provider.GCP else "s3://their-bucket/runs"
+    with cloud_run(provider, tmp_path, document=with_job(small_document(provider), to=to)) as run:
+        theirs = {"bucket": "their-bucket", "role": "roles/storage.objectUser", "member": "user:them@example.org"}
+        right = run.cloud.create(MEMBER, theirs, {"project": PROJECT})["id"]
+        obtained(run.apply())
+        assert len(run.cloud.of_type(MEMBER)) == (2 if provider is Provider.GCP else 1)
+        for root in roots(run.run.folder):
+            root.state_file.unlink()
+        destroyed = run.destroy()
+        run.assert_gone(destroyed)
+        assert set(run.cloud.of_type(MEMBER)) == {right}
+        rights = [(row.confirmed_by, row.gone_at is not None) for row in destroyed.resources if row.type == MEMBER]
+        assert rights == ([("sweep by tag", True)] if provider is Provider.GCP else [])
 
 
 def test_an_unreadable_state_is_reported_and_made_up_for_by_tags(run: CloudRun) -> None:

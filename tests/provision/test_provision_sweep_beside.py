@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+import requests
 
 from factories.cloud_runs import CLOCK, PROJECT, waited
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.places import Places, remove_from, sweep_places
 from sailor_cloud.provision.reap import find_leftovers, remove_strangers
+from sailor_cloud.provision.sweep_gcp_members import MEMBER, remove_gcp_members, sweep_gcp_members
 from sailor_cloud.run.folder import resource_name
 from sailor_cloud.testing.ec2_api import serve_ec2
 from sailor_cloud.testing.mock_cloud import in_environment
@@ -99,6 +102,52 @@ def test_reaping_leaves_a_bucket_that_somebody_may_want_and_says_how_to_delete_i
         (empty,) = find_leftovers([], clock=CLOCK, places=PLACES[provider]).reapable
         assert remove_strangers(empty, pause=waited()) == ()
     assert cloud.resources == {}
+
+
+def test_only_the_right_that_a_run_added_is_taken_from_a_bucket_of_the_users(store: ObjectStore) -> None:
+    """Also when its account is gone already, which the bucket remembers under another name."""
+    cloud = FakeCloud()
+    places = Places(gcp_projects=(PROJECT,), gcp_buckets=("theirs", "gone"))
+    accounts = [f"serviceAccount:{resource_name(run, 'node')}@{PROJECT}.iam" for run in (OURS, OTHERS)]
+    for member in (*accounts, "user:me@example.org"):
+        for role in ("roles/storage.objectUser", "roles/storage.admin"):
+            cloud.create(MEMBER, {"bucket": "theirs", "role": role, "member": member}, {"project": PROJECT})
+    before = set(cloud.resources)
+    with serve_compute(cloud, store=store) as variables, in_environment(variables):
+        swept = sweep_places(places, run_id=OURS)
+        assert [(found.name, found.detail) for found in swept.found] == [(accounts[0], "theirs")]
+        assert swept.problems == ()
+        assert remove_from(places, swept.found) == ()
+        assert sweep_places(places, run_id=OURS).found == ()
+    assert before - set(cloud.resources) == {(MEMBER, f"b/theirs/roles/storage.objectUser/{accounts[0]}")}
+
+
+def test_a_right_is_taken_away_also_when_somebody_changes_the_bucket_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    member = f"serviceAccount:{resource_name(OURS, 'node')}@p"
+    bucket = _Contested(member)
+    monkeypatch.setattr("sailor_cloud.provision.sweep_gcp_members.google_api", lambda *where: bucket)
+    (found,) = sweep_gcp_members("p", ["theirs"], run_id=OURS).found
+    assert remove_gcp_members("p", [found]) == ()
+    assert bucket.members == ["user:first", "user:second"]
+
+
+class _Contested:
+    """A bucket to which another member is added between the first look and the first change."""
+
+    def __init__(self, member: str) -> None:
+        self.members = ["user:first", member]
+
+    def ask(self, method: str, path: str, **parameters: str) -> Any:
+        return {"etag": "1", "bindings": [{"role": "roles/storage.objectUser", "members": [*self.members]}]}
+
+    def put(self, path: str, content: Any) -> Any:
+        if "user:second" not in self.members:
+            self.members.append("user:second")
+            answer = requests.Response()
+            answer.status_code = 412
+            answer.raise_for_status()
+        self.members = content["bindings"][0]["members"]
+        return {}
 
 
 @CLOUDS

@@ -47,9 +47,9 @@ resource "google_service_account" "node" {
 }
 
 # The one right that nodes have: objects of this one bucket. Adds a member to a bucket that the user named, and takes
-# nobody else's rights away.
+# nobody else's rights away. An account that the user has prepared for such a bucket needs nothing from here.
 resource "google_storage_bucket_iam_member" "node" {
-  for_each = var.bucket == null ? toset([]) : toset([var.bucket.name])
+  for_each = length(local.own_bucket) + length(local.own_account) > 0 ? toset([var.bucket.name]) : toset([])
 
   bucket = each.value
   role   = "roles/storage.objectUser"
