@@ -8,12 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sailor_cloud.catalog import Service
-from sailor_cloud.model.job import NetworkAccess
-from sailor_cloud.model.offer import Provider
 from sailor_cloud.planner.goals import Figure
 from sailor_cloud.planner.space import Space
 from sailor_cloud.simulator import preemptions_per_hour, startup_s, teardown_s
+from sailor_cloud.simulator.gateways import gateways
 from sailor_cloud.simulator.money import lost_fraction
 from sailor_cloud.units import SECONDS_PER_HOUR
 
@@ -24,8 +22,9 @@ Floats = NDArray[np.float64]
 class Bill:
     """Rates and times that depend on the nodes alone; of one plan, or arrays of many plans.
 
-    `lost` is the time that preemption adds per second of training. Left out are the storage of checkpoints and their
-    traffic between regions, so the totals are a lower bound where there is any; the simulator's bill has them.
+    `lost` is the time that preemption adds per second of training. Left out are the storage of checkpoints, their
+    traffic between regions and what passes through NAT, so the totals are a lower bound where there is any; the
+    simulator's bill has them.
     """
 
     steps: int | None
@@ -77,10 +76,7 @@ class Bill:
 
 
 def gateways_usd_per_hour(space: Space, nodes: Counter[int]) -> float:
-    """Return the price of one NAT gateway per region where nodes have no public address."""
-    if space.scenario.job.cloud.network is not NetworkAccess.PRIVATE:
-        return 0.0
+    """Return the price of one NAT gateway with its address per region where nodes have no public address."""
+    scenario = space.scenario
     offers = [space.pools[pool].offer for pool in nodes]
-    places = {(offer.provider, offer.region) for offer in offers if offer.provider is not Provider.LOCAL}
-    services = space.scenario.catalog.services
-    return sum(services.price(*place, Service.NAT_GATEWAY).usd_per_unit for place in sorted(places))
+    return sum(usd for _, usd in gateways(offers, scenario.catalog.services, scenario.job.cloud.network))

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from sailor_cloud.catalog import Service, ServicePrice
 from sailor_cloud.catalog.trust import is_stale
 from sailor_cloud.model.document import Cost, CostKind, CostLine
-from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.model.offer import Offer, Provider
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.simulator import money
 from sailor_cloud.simulator.checkpoints import CHECKPOINT_BYTES_PER_PARAMETER, checkpoint_lines
 from sailor_cloud.simulator.cost_lines import cost_line
+from sailor_cloud.simulator.gateways import gateways, setup_lines
 from sailor_cloud.simulator.layout import Layout
 from sailor_cloud.simulator.sync import Traffic
 from sailor_cloud.units import GB, SECONDS_PER_HOUR
@@ -155,7 +155,7 @@ def _service_lines(layout: Layout, paid: Hours) -> list[CostLine]:
             key = (offer.provider, offer.region, price.service)
             before = priced[key][2] if key in priced else 0
             priced[key] = (price, per_hour, before + count)
-    entries = [(price, per_hour, count) for price, per_hour, count in priced.values()]
+    entries = list(priced.values())
     entries += [(price, per_hour, 1) for price, per_hour in _gateways(layout)]
     for price, per_hour, count in entries:
         disk = price.service is Service.DISK_BALANCED
@@ -170,18 +170,22 @@ def _service_lines(layout: Layout, paid: Hours) -> list[CostLine]:
                 usd_per_unit=per_hour,
             )
         )
+    services, network = layout.scenario.catalog.services, layout.scenario.job.cloud.network
+    lines += setup_lines(Counter(dict(_offers(layout.plan, layout))), services, network, starts=_starts(layout, paid))
     return sorted(lines, key=lambda line: (list(CostKind).index(line.kind), line.what))
 
 
-def _gateways(layout: Layout) -> list[tuple[ServicePrice, float]]:
-    """One NAT gateway per region where nodes have no public address."""
+def _gateways(layout: Layout) -> tuple[tuple[ServicePrice, float], ...]:
     scenario = layout.scenario
-    if scenario.job.cloud.network is not NetworkAccess.PRIVATE:
-        return []
     offers = [scenario.offer(node.offer) for node in layout.plan.nodes]
-    places = sorted({(offer.provider, offer.region) for offer in offers if offer.provider is not Provider.LOCAL})
-    prices = [scenario.catalog.services.price(*place, Service.NAT_GATEWAY) for place in places]
-    return [(price, price.usd_per_unit) for price in prices]
+    return gateways(offers, scenario.catalog.services, scenario.job.cloud.network)
+
+
+def _starts(layout: Layout, paid: Hours) -> tuple[float, float]:
+    """Return how often a node is set up on average, expected and worst: once, and again for each that is taken away."""
+    offers = [layout.scenario.offer(node.offer) for node in layout.plan.nodes]
+    rate = sum(money.preemptions_per_hour(offer, layout.scenario.catalog) for offer in offers) / len(offers)
+    return (1.0 + rate * paid.training, 1.0 + money.WORST_PREEMPTION_FACTOR * rate * paid.training)
 
 
 def _egress_lines(layout: Layout, traffic: Traffic, iterations: float) -> list[CostLine]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections import defaultdict
+from collections import Counter, defaultdict
 from datetime import date
 
 import pytest
@@ -14,13 +14,14 @@ from sailor_cloud.catalog import Interruptions, Service
 from sailor_cloud.catalog.interruptions import InterruptionTable
 from sailor_cloud.errors import MissingPriceError
 from sailor_cloud.model.document import Cost, CostKind, CostLine
-from sailor_cloud.model.job import Job
+from sailor_cloud.model.job import Job, NetworkAccess
 from sailor_cloud.model.offer import Market, Provider
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.simulator import (
     Scenario,
     egress_usd_per_byte,
     evaluate,
+    hours,
     node_usd_per_hour,
     preemptions_per_hour,
     run_usd,
@@ -28,6 +29,7 @@ from sailor_cloud.simulator import (
     teardown_s,
 )
 from sailor_cloud.simulator.bill import checkpoint_s
+from sailor_cloud.simulator.gateways import SETUP_BYTES, gateways, setup_lines
 from sailor_cloud.simulator.layout import lay_out
 from sailor_cloud.simulator.money import (
     CHECKPOINT_BYTES_PER_S,
@@ -106,11 +108,49 @@ def test_traffic_inside_a_zone_costs_nothing() -> None:
     assert answer.links == ()
 
 
-def test_private_nodes_share_a_gateway_instead_of_addresses() -> None:
-    scenario = changed(gcp_scenario(batch=64), cloud={"network": "private"})
-    plan = split_plan(scenario, ("us-central1-a", "us-central1-a"))
-    lines = [line for line in evaluate(plan, scenario).cost.lines if line.kind is CostKind.ADDRESS]
-    assert [line.what for line in lines] == ["1 x nat-gateway"]
+@pytest.mark.parametrize("market", [Market.ON_DEMAND, Market.SPOT])
+def test_private_nodes_share_a_gateway_its_address_and_what_passes_it(market: Market) -> None:
+    public = gcp_scenario(batch=64, steps=100_000)
+    scenario = changed(public, cloud={"network": "private"})
+    plan = split_plan(scenario, ("us-central1-a", "us-west1-b"), market)
+    answer, services = evaluate(plan, scenario), scenario.catalog.services
+    lines = [line for line in answer.cost.lines if line.kind is CostKind.ADDRESS]
+    assert [line.what for line in lines] == [
+        *["1 x nat-gateway"] * 2,
+        *["1 x public-address"] * 2,
+        "packages through NAT in us-central1",
+        "packages through NAT in us-west1",
+    ]
+    kinds = [Service.NAT_GATEWAY] * 2 + [Service.PUBLIC_ADDRESS] * 2 + [Service.NAT_DATA] * 2
+    for line, kind in zip(lines, kinds, strict=True):
+        price = services.price(Provider.GCP, "us-central1", kind)
+        known = (line.usd_per_unit, line.unit, line.price_source, line.price_as_of)
+        assert known == (price.usd_per_unit, price.unit, price.source, price.as_of_from)
+    paid = hours(lay_out(plan, scenario), answer.prediction.iteration_s_replay)
+    assert [line.quantity for line in lines[:4]] == pytest.approx([paid.total] * 4)
+    # One node in each region, set up once more for each time that it is expected to be taken away.
+    lost = preemptions_per_hour(offer_in(scenario, "us-west1-b", "A100-40", devices=2, market=market), scenario.catalog)
+    for line in lines[4:]:
+        assert line.quantity == pytest.approx(SETUP_BYTES / 2**30 * (1 + lost * paid.training))
+        assert line.worst_usd == pytest.approx(SETUP_BYTES / 2**30 * (1 + 3 * lost * paid.training) * line.usd_per_unit)
+    rates = [node_usd_per_hour(scenario.offer(node.offer), scenario).expected for node in plan.nodes]
+    shared = sum(line.usd_per_unit for line in lines[:4])
+    egress = sum(line.usd for line in answer.cost.lines if line.kind is CostKind.EGRESS) / paid.training
+    assert answer.cost.usd_per_hour == pytest.approx(sum(rates) + shared + egress)
+    own = [line.what for line in evaluate(plan, public).cost.lines if line.kind is CostKind.ADDRESS]
+    assert own == ["1 x public-address"] * 2, "nodes with addresses of their own need no gateway"
+
+
+def test_on_aws_nat_is_priced_by_the_gigabyte() -> None:
+    scenario = gcp_scenario(batch=64)
+    offer = offer_in(scenario, "us-central1-a", "A100-40", devices=2)
+    there = dataclasses.replace(offer, provider=Provider.AWS, region="us-west-2")
+    (line,) = setup_lines(Counter({there: 3}), scenario.catalog.services, NetworkAccess.PRIVATE, starts=(1.0, 2.0))
+    assert (line.unit, line.quantity, line.usd_per_unit) == ("GB", pytest.approx(3 * SETUP_BYTES / 1e9), 0.045)
+    assert line.worst_usd == pytest.approx(2 * line.usd)
+    local = dataclasses.replace(offer, provider=Provider.LOCAL, region="local")
+    assert gateways([local], scenario.catalog.services, NetworkAccess.PRIVATE) == ()
+    assert gateways([there], scenario.catalog.services, NetworkAccess.PUBLIC_SSH) == ()
 
 
 def test_without_a_number_of_steps_there_are_rates_and_no_totals() -> None:
