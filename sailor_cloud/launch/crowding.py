@@ -19,5 +19,5 @@ def crowding_note(document: PlanDocument, *, cores: int) -> str | None:
         return None
     return (
         f"{ranks} ranks share the {cores} cores of this machine, and the plan counts one core each: expect iterations "
-        f"of up to {ranks / cores:.1f} times the planned length; calibration will tell"
+        f"of {ranks / cores:.1f} times the planned length and more; calibration will tell"
     )
