@@ -99,7 +99,7 @@ class FakeCloud:
         self.history: list[tuple[str, str, str]] = []
         self.failures: list[Failure] = []
         self.latency_s = latency_s
-        # Of AWS: limits of quotas by their code, and vCPUs by instance type.
+        # Limits of quotas by AWS's code or Google's metric, and vCPUs by AWS's instance type.
         self.quotas: dict[str, float] = {}
         self.vcpus = {"g4dn.xlarge": 4, "g6.xlarge": 4, "p3.2xlarge": 8, "p4d.24xlarge": 96, "t3.micro": 2}
         self.on_create: Callable[[str, str], None] = lambda kind, name: None

@@ -20,6 +20,7 @@ from sailor_cloud.testing.terraform_cloud import CloudError, FakeCloud
 _PATH = re.compile(
     r"/compute/v1/projects/([^/]+)/(aggregated|global|(?:zones|regions)/[^/]+)/(\w+)(?:/([^/]+))?(?:/(\w+))?"
 )
+_REGION = re.compile(r"/compute/v1/projects/([^/]+)/regions/([^/]+)")
 _KINDS = {
     "instances": "google_compute_instance",
     "disks": "google_compute_disk",
@@ -64,6 +65,8 @@ def serve_compute(
 
 
 def _respond(cloud: FakeCloud, path: str, unreachable: str | None, delete: bool) -> tuple[int, Json]:
+    if of_region := _REGION.fullmatch(path):
+        return 200, {"name": of_region[2], "quotas": _quotas(cloud, *of_region.groups())}
     match = _PATH.fullmatch(path)
     if match is None or match[3] not in _KINDS:
         return _error(404, f"{path} was not found")
@@ -87,6 +90,18 @@ def _respond(cloud: FakeCloud, path: str, unreachable: str | None, delete: bool)
         return _error(400, f"The {kind} resource '{key}' is already being used", "resourceInUseByAnotherResource")
     cloud.delete(kind, key)
     return 200, {"name": "operation-1", "status": "DONE"}
+
+
+def _quotas(cloud: FakeCloud, project: str, region: str) -> list[Json]:
+    """What is in use of the quotas on accelerators that instances on demand have attached."""
+    used: dict[str, float] = dict.fromkeys(cloud.quotas, 0.0)
+    for state in cloud.of_type("google_compute_instance").values():
+        scheduling = state.get("scheduling") or [{}]
+        if (state["project"], str(state.get("zone")).rpartition("-")[0]) == (project, region):
+            for attached in () if scheduling[0].get("preemptible") else state.get("guest_accelerator") or ():
+                metric = f"{attached['type'].upper().replace('-', '_').replace('TESLA_', '')}_GPUS"
+                used[metric] = used.get(metric, 0.0) + attached["count"]
+    return [{"metric": name, "limit": cloud.quotas.get(name, 0.0), "usage": usage} for name, usage in used.items()]
 
 
 def _nats(cloud: FakeCloud, router: Json) -> list[Json]:

@@ -13,6 +13,7 @@ from factories.cloud_runs import (
     BACKEND_ERROR,
     INSTANCE,
     NO_ANSWER,
+    PROJECT,
     QUOTA,
     STOCKOUT,
     THROTTLED,
@@ -147,15 +148,19 @@ def test_a_stockout_of_everything_leaves_nothing_that_costs(run: CloudRun) -> No
 
 def test_a_quota_is_told_with_its_numbers_and_where_to_ask_for_more(run: CloudRun) -> None:
     """AWS names no quota: Service Quotas tells the limit of the bought type's, and its instances what is in use."""
-    run.fail(QUOTA, where={"zone": ZONES[run.provider][1]})
-    run.cloud.quotas["L-DB2E81BA"] = 4.0
-    others = {"tags": {"team": "another-team"}, "instance_type": "g6.xlarge"}
+    run.cloud.quotas |= {"L-DB2E81BA": 4.0, "NVIDIA_V100_GPUS": 1.0}
     if run.provider is Provider.AWS:
         subnet = next(iter(run.cloud.of_type("aws_subnet")))
-        run.cloud.create("aws_instance", {**others, "subnet_id": subnet}, {"region": "us-east-1"})
+        others = {"tags": {"team": "another-team"}, "instance_type": "g6.xlarge", "subnet_id": subnet}
+        run.cloud.create("aws_instance", others, {"region": "us-east-1"})
+    else:
+        attached = [{"type": "nvidia-tesla-v100", "count": 1}]
+        others = {"name": "theirs", "zone": "us-central1-f", "guest_accelerator": attached}
+        run.cloud.create("google_compute_instance", others, {"project": PROJECT})
+    run.fail(QUOTA, where={"zone": ZONES[run.provider][1]})
     outcome = run.apply()
     assert isinstance(outcome, QuotaHit)
-    wanted = (1.0, None, 2.0) if run.provider is Provider.GCP else (4.0, 4.0, 1.0)
+    wanted = (1.0, 1.0, 2.0) if run.provider is Provider.GCP else (4.0, 4.0, 1.0)
     assert (outcome.limit, outcome.usage, outcome.need) == wanted
     where = {
         Provider.GCP: "the quota NVIDIA_V100_GPUS of 1 in us-central1 does not allow the plan; ask for more at "
@@ -163,7 +168,7 @@ def test_a_quota_is_told_with_its_numbers_and_where_to_ask_for_more(run: CloudRu
         Provider.AWS: "the quota L-DB2E81BA of 4 in us-east-1 does not allow the plan; ask for more at "
         "console.aws.amazon.com/servicequotas/home/services/ec2/quotas/L-DB2E81BA?region=us-east-1: ",
     }
-    with pytest.raises(QuotaError, match=r"\(limit \d+, .*needed by the plan \d+\)$") as caught:
+    with pytest.raises(QuotaError, match=r"\(limit \d+, in use \d+, needed by the plan \d+\)$") as caught:
         obtained(outcome)
     assert where[run.provider] in str(caught.value)
     assert caught.value.offers == (outcome.refused[0].offer,)
