@@ -53,9 +53,10 @@ def report(options: argparse.Namespace, folder: Path) -> tuple[str, int]:
         there = (before / options.job).exists()
         failed = _plan(before / options.job, base) if there else ""
         if failed or not there:
-            code = INFEASIBLE if json.loads(head.read_text())["status"] == "infeasible" else 0
             why = f" It can't be planned there:\n\n```\n{failed}```\n" if failed else "\n"
-            return f"{whole}\n`{options.job}` has no plan in `{options.base}` to compare with.{why}", code
+            nothing = f"{whole}\n`{options.job}` has no plan in `{options.base}` to compare with.{why}"
+            code, excess = _alone(json.loads(head.read_text()), options)
+            return nothing + (f"\n**error: {excess}**\n" if excess else ""), code
     limits = []
     if options.fail_above_usd is not None:
         limits += ["--fail-above-usd", str(options.fail_above_usd)]
@@ -104,6 +105,25 @@ def _plan(job: Path, out: Path) -> str:
     """Plan a job file; return the error message, or "". Infeasible is a plan, too."""
     answer = _run("sailor-cloud", "plan", str(job), "--as-of", _today(), "-o", str(out))
     return "" if answer.returncode in (0, INFEASIBLE) else answer.stderr
+
+
+def _alone(head: Json, options: argparse.Namespace) -> tuple[int, str]:
+    """Return exit code and message where there is nothing to compare with: the whole cost counts as the change."""
+    if head["status"] == "infeasible":
+        return INFEASIBLE, ""
+    total = head["cost"]["total_usd"]
+    usd, unit = (total, "USD") if total is not None else (head["cost"]["usd_per_iteration"], "USD per iteration")
+    if options.fail_above_usd is not None:
+        if usd <= options.fail_above_usd:
+            return 0, ""
+        allowed = f"allowed are {options.fail_above_usd:g}"
+        return 1, f"without a plan to compare with, the whole {usd:.4g} {unit} count as the change, {allowed}"
+    if options.fail_above_percent is not None:
+        return 1, (
+            f"without a plan to compare with, the limit of {options.fail_above_percent:g} % can't be checked; "
+            "a limit in USD (--fail-above-usd) says how much a job may cost that has nothing to compare with"
+        )
+    return 0, ""
 
 
 @contextmanager

@@ -44,7 +44,8 @@ def diff(
 ) -> int:
     """Show what it costs to go from the plan in BASE.json to the one in HEAD.json, as 'plan -o' wrote them.
 
-    Exits with 3 where HEAD is infeasible, with 1 where it costs more than a limit allows.
+    Exits with 3 where HEAD is infeasible, with 1 where it costs more than a limit allows. Where BASE is infeasible
+    the whole cost of HEAD counts as the change.
 
     \b
     sailor-cloud diff before.json after.json
@@ -75,8 +76,16 @@ def diff(
 
 
 def _excess(found: Difference, usd: float | None, percent: float | None) -> str:
-    """Return which limit is exceeded, or ""."""
-    delta, share, unit = found.usd.delta, found.usd.share, found.usd.unit
+    """Return which limit is exceeded, or ""; without a plan to compare with, the whole cost counts as the change."""
+    unit, head = found.usd.unit, found.usd.head
+    if found.usd.base is None and head is not None:
+        if usd is not None and head > usd:
+            return f"BASE has no plan, so the whole cost counts: {head:.4g} {unit}, allowed are {usd:g}"
+        if usd is None and percent is not None:
+            return (
+                f"BASE has no plan, so no share can be told, and {percent:g} % can't be checked; give --fail-above-usd"
+            )
+    delta, share = found.usd.delta, found.usd.share
     if usd is not None and delta is not None and delta > usd:
         return f"the change costs {delta:.4g} {unit} more, allowed are {usd:g}"
     if percent is not None and share is not None and 100 * share > percent:

@@ -7,6 +7,7 @@ import json
 import click
 
 from sailor_cloud.cli.options import json_option
+from sailor_cloud.cli.waiting import waiting
 
 
 @click.command(short_help="Check what this machine has for running sailor-cloud.")
@@ -23,7 +24,8 @@ def doctor(as_json: bool) -> int:
     from sailor_cloud.report.console import result_console
     from sailor_cloud.report.tables import plain_table, print_report
 
-    checks = examine()
+    with waiting("looking at this machine"):
+        checks = examine()
     if as_json:
         click.echo(json.dumps([asdict(check) for check in checks], indent=2))
     else:

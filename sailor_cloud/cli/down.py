@@ -22,6 +22,7 @@ def down(run: str, as_json: bool) -> int:
     sailor-cloud down first-run
     sailor-cloud down RUN --json | jq .resources
     """
+    from sailor_cloud.cli.teardown_display import TeardownDisplay
     from sailor_cloud.clock import SystemClock
     from sailor_cloud.launch.down import take_down
     from sailor_cloud.report.console import result_console
@@ -29,12 +30,8 @@ def down(run: str, as_json: bool) -> int:
     from sailor_cloud.run.folder import RunFolder
 
     os.umask(PRIVATE)
-    receipt = take_down(
-        RunFolder.open(run),
-        clock=SystemClock(),
-        on_progress=lambda step: click.echo(f"{step.key}: {step.action} {step.step}", err=True),
-        say=lambda text: click.echo(text, err=True),
-    )
+    with TeardownDisplay() as display:
+        receipt = take_down(RunFolder.open(run), clock=SystemClock(), on_progress=display.on_progress, say=display.say)
     if as_json:
         click.echo(receipt.to_json(), nl=False)
     else:

@@ -38,8 +38,8 @@ def show_dry_run(document: PlanDocument, *, ssh_from: str | None, with_terraform
     traffic = traffic_between_clouds(document, network.load())
     plans: tuple[str, ...] = ()
     if with_terraform:
-        with waiting("asking Terraform for its plan"):
-            plans = terraform_plans(document, run_id, expires_at=expires_at, ssh_from=ssh_from)
+        with waiting("asking Terraform for its plan") as show:
+            plans = terraform_plans(document, run_id, expires_at=expires_at, ssh_from=ssh_from, on_root=show)
     if as_json:
         click.echo(json.dumps(_as_json(document, roots, traffic, plans), indent=2))
     else:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from sailor_cloud.cli.options import as_of_option, clock_for, json_option, write_output
+from sailor_cloud.cli.options import as_of_option, clock_for, json_option, read_document, write_output
 from sailor_cloud.cli.waiting import waiting
 
 _FORMATS = click.Choice(["sailor-artifact"])
@@ -73,7 +73,6 @@ def export(plan_file: Path, form: str, output: Path | None, as_json: bool) -> No
     \b
     sailor-cloud export plan.json --format sailor-artifact -o sailor.json
     """
-    from sailor_cloud.cli.simulate import read_document
     from sailor_cloud.errors import RequestError
     from sailor_cloud.interchange import export_plan
 

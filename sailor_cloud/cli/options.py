@@ -101,6 +101,12 @@ def read_document(path: Path) -> PlanDocument:
     return PlanDocument.from_json(content, origin=str(path))
 
 
+def check_output(path: Path | None) -> None:
+    """Raise RequestError where a result could not be written to a file, before it is worked for."""
+    if path is not None and not path.absolute().parent.is_dir():
+        raise RequestError(f"can't write {path}: there is no folder {path.parent}")
+
+
 def write_output(path: Path | None, content: str) -> None:
     """Write a result to a file, or to stdout where no file is given. Raises RequestError where that fails."""
     if path is None:

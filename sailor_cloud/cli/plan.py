@@ -10,6 +10,7 @@ import click
 
 from sailor_cloud.cli.options import (
     as_of_option,
+    check_output,
     clock_for,
     data_options,
     job_argument,
@@ -84,6 +85,7 @@ def plan(
     from sailor_cloud.report.plan_text import print_plan
 
     chosen = "json" if as_json else form or ("json" if output else "table")
+    check_output(output)
     job = read_job(job_file)
     with waiting("searching for the best plan"):
         document = api.plan(

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
 from sailor_cloud.catalog.catalog import Catalog
 from sailor_cloud.catalog.changes import PriceChange, PricePoint
 from sailor_cloud.catalog.listing import Listed, SortKey
-from sailor_cloud.catalog.refresh.fetched import Progress as Report
 from sailor_cloud.catalog.refresh.refresh import Refreshed
 from sailor_cloud.model.offer import Confidence, Offer
 from sailor_cloud.report.tables import plain_table, print_report
@@ -177,31 +174,6 @@ def print_history(points: Sequence[PricePoint], limit: int, console: Console) ->
 
 def history_json(points: Sequence[PricePoint]) -> str:
     return as_json([asdict(point) for point in points])
-
-
-@contextmanager
-def refresh_progress(console: Console) -> Iterator[Report]:
-    """Show a bar on a terminal, and a line for each thing that is read in a pipe."""
-    if not console.is_terminal:
-        seen: set[str] = set()
-
-        def report_line(what: str, done: int, total: int | None) -> None:
-            if what not in seen:
-                seen.add(what)
-                console.print(f"reading {what}")
-
-        yield report_line
-        return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        tasks: dict[str, TaskID] = {}
-
-        def report_bar(what: str, done: int, total: int | None) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total)
-            bar.update(tasks[what], completed=done, total=total)
-
-        yield report_bar
 
 
 def print_refreshed(result: Refreshed, console: Console) -> None:

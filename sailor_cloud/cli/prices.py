@@ -107,10 +107,11 @@ def refresh(providers: tuple[str, ...], regions: tuple[str, ...], project: str |
     """
     from sailor_cloud.catalog.refresh import refresh as run_refresh
     from sailor_cloud.cli import price_tables
+    from sailor_cloud.cli.refreshing import refresh_progress
     from sailor_cloud.clock import SystemClock
     from sailor_cloud.report.console import progress_console, result_console
 
-    with price_tables.refresh_progress(progress_console()) as progress:
+    with refresh_progress(progress_console()) as progress:
         result = run_refresh(
             providers=[Provider(name) for name in providers],
             regions=regions,

@@ -131,18 +131,18 @@ def _link(to: str | None, end: int | None, zones: str | None) -> tuple[LinkTask 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int, str], None]]:
     """Show a bar on a terminal, a line per measurement elsewhere; both on stderr."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
+    from sailor_cloud.cli.waiting import progress_bar
     from sailor_cloud.report.console import progress_console
 
     console = progress_console()
     if not console.is_terminal:
         yield lambda done, of, what: click.echo(f"{done}/{of} {what}", err=True)
         return
-    columns = (TextColumn("measuring {task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        shown = bar.add_task("", total=None)
-        yield lambda done, of, what: bar.update(shown, completed=done, total=of, description=what)
+    with progress_bar(console) as bar:
+        shown = bar.add_task("measuring", total=None)
+        yield lambda done, of, what: bar.update(
+            shown, completed=done, total=of, description=f"measuring {what}, {done} of {of}"
+        )
 
 
 def _as_json(found: Profile, written: tuple[Path, ...]) -> dict[str, Any]:

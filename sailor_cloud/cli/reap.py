@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sailor_cloud.cli.options import PRIVATE, json_option
+from sailor_cloud.cli.waiting import waiting
 
 if TYPE_CHECKING:
     from sailor_cloud.provision.reap import Found, Leftover
@@ -39,7 +40,9 @@ def reap(older_than: str | None, projects: tuple[str, ...], regions: tuple[str, 
     os.umask(PRIVATE)
     clock = SystemClock()
     places = Places(gcp_projects=projects, aws_regions=regions)
-    found = find_leftovers(RunFolder.list(), clock=clock, places=places, older_than=_age(older_than))
+    age = _age(older_than)
+    with waiting("looking for what runs have left"):
+        found = find_leftovers(RunFolder.list(), clock=clock, places=places, older_than=age)
     if not as_json:
         _show(found)
     if not found.reapable:
@@ -47,7 +50,12 @@ def reap(older_than: str | None, projects: tuple[str, ...], regions: tuple[str, 
     if not yes and not _confirmed(found):
         click.echo("nothing was deleted", err=True)
         return 1
-    return _told(found, {leftover.run_id: _removed(leftover) for leftover in found.reapable}, as_json=as_json)
+    removed = {}
+    with waiting("deleting") as show:
+        for done, leftover in enumerate(found.reapable):
+            show(done, len(found.reapable), f"deleting what {leftover.run_id} has left")
+            removed[leftover.run_id] = _removed(leftover)
+    return _told(found, removed, as_json=as_json)
 
 
 def _age(older_than: str | None) -> Any:

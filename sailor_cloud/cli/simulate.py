@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sailor_cloud.cli.options import as_of_option, clock_for, data_options, json_option, write_output
+from sailor_cloud.cli.options import (
+    as_of_option,
+    clock_for,
+    data_options,
+    json_option,
+    read_document,
+    write_output,
+)
 from sailor_cloud.cli.waiting import waiting
 
 if TYPE_CHECKING:
@@ -69,17 +76,6 @@ def simulate(
         click.echo(json.dumps(_as_json(simulation.document, simulation.evaluation), indent=2, ensure_ascii=False))
     else:
         _print(simulation.document, simulation.evaluation)
-
-
-def read_document(path: Path) -> PlanDocument:
-    """Return the plan document in a file. Raises RequestError where it can't be read or is wrong."""
-    from sailor_cloud.errors import RequestError
-    from sailor_cloud.model.document import PlanDocument
-
-    try:
-        return PlanDocument.from_json(path.read_bytes(), origin=str(path))
-    except OSError as error:
-        raise RequestError(f"can't read plan document {path}: {error.strerror}") from error
 
 
 def _as_json(document: PlanDocument, evaluation: Evaluation) -> dict[str, Any]:

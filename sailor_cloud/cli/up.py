@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 import click
 
 from sailor_cloud.cli.following import follow
-from sailor_cloud.cli.options import PRIVATE, job_argument, json_option, read_job, with_constraints
+from sailor_cloud.cli.options import (
+    PRIVATE,
+    job_argument,
+    json_option,
+    read_document,
+    read_job,
+    with_constraints,
+)
 from sailor_cloud.cli.plan import INFEASIBLE
 from sailor_cloud.cli.waiting import waiting
 from sailor_cloud.errors import RequestError
@@ -117,7 +124,6 @@ def up(
 
 def _document(job_file: Path, plan_file: Path | None, budget: float | None, deadline: str | None) -> PlanDocument:
     from sailor_cloud import api
-    from sailor_cloud.model.document import PlanDocument
 
     job = read_job(job_file)
     changes = {name: value for name, value in (("budget_usd", budget), ("deadline", deadline)) if value is not None}
@@ -126,11 +132,7 @@ def _document(job_file: Path, plan_file: Path | None, budget: float | None, dead
     if plan_file is None:
         with waiting("searching for the best plan"):
             return api.plan(job, base=job_file.parent)
-    try:
-        text = plan_file.read_bytes()
-    except OSError as error:
-        raise RequestError(f"can't read plan {plan_file}: {error.strerror}") from error
-    document = PlanDocument.from_json(text, origin=str(plan_file))
+    document = read_document(plan_file)
     if document.job != job:
         raise RequestError(
             f"{plan_file} was made for another job than {job_file} now describes; "
@@ -158,4 +160,8 @@ def _confirmed(document: PlanDocument) -> bool:
     if not sys.stdin.isatty():
         raise RequestError("there is no terminal to ask on; give --yes to buy without being asked")
     worst = f", at worst {cost.worst_case_usd:.2f} USD" if cost.worst_case_usd is not None else ""
-    return click.confirm(f"Buy these nodes at {cost.usd_per_hour:.2f} USD/h{worst}?", err=True)
+    try:
+        return click.confirm(f"Buy these nodes at {cost.usd_per_hour:.2f} USD/h{worst}?", err=True)
+    except click.Abort:
+        click.echo("\nnothing was bought", err=True)
+        raise

@@ -1,4 +1,4 @@
-"""A sign of life on stderr while something takes longer than a second."""
+"""A sign of life on stderr while something takes longer than a second: how far it is, where that is known."""
 
 from __future__ import annotations
 
@@ -6,34 +6,85 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
 
 PATIENCE_S = 1.0
+REDRAWN_EVERY_S = 0.1
+
+
+class Show(Protocol):
+    """Is told how much is done, of how much, and, where it changes, what it is about; any thread may call it."""
+
+    def __call__(self, done: float, of: float, what: str = "") -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    done: float
+    of: float | None
+    what: str
+
+
+class _Progress:
+    """The latest report. One reference is replaced as a whole, so that no lock is needed."""
+
+    def __init__(self, activity: str) -> None:
+        self.state = _State(0.0, None, activity)
+
+    def show(self, done: float, of: float, what: str = "") -> None:
+        self.state = _State(done, of, what or self.state.what)
 
 
 @contextmanager
-def waiting(activity: str, *, patience_s: float = PATIENCE_S) -> Iterator[None]:
-    """Show an animated line with the seconds spent; nothing in a pipe, nothing for what ends soon."""
+def waiting(activity: str, *, patience_s: float = PATIENCE_S) -> Iterator[Show]:
+    """Show an animated line with the seconds spent, and once told how far it is a bar with a percentage.
+
+    Nothing is shown in a pipe, nor for what ends soon.
+    """
+    told = _Progress(activity)
     if not sys.stderr.isatty():
-        yield
+        yield told.show
         return
     done = threading.Event()
-    shown = threading.Thread(target=_show, args=(activity, patience_s, done), daemon=True)
+    shown = threading.Thread(target=_show, args=(told, patience_s, done), daemon=True)
     shown.start()
     try:
-        yield
+        yield told.show
     finally:
         done.set()
         shown.join()
 
 
-def _show(activity: str, patience_s: float, done: threading.Event) -> None:
-    if done.wait(patience_s):
-        return
+def progress_bar(console: Console) -> Progress:
+    """Return the one look of all bars: what, a bar, the percentage and the time spent; it leaves no trace."""
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+    from sailor_cloud.cli.bars import BarWhereKnown, Percentage
+
+    columns = (
+        SpinnerColumn("line"),
+        TextColumn("{task.description}", markup=False),
+        BarWhereKnown(),
+        Percentage(),
+        TimeElapsedColumn(),
+    )
+    return Progress(*columns, console=console, transient=True)
+
+
+def _show(told: _Progress, patience_s: float, done: threading.Event) -> None:
+    if done.wait(patience_s):
+        return
     from sailor_cloud.report.console import progress_console
 
-    columns = (SpinnerColumn("line"), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=progress_console(), transient=True) as progress:
-        progress.add_task(activity, total=None)
-        done.wait()
+    with progress_bar(progress_console()) as progress:
+        task = progress.add_task(told.state.what, total=None)
+        while True:
+            state = told.state
+            progress.update(task, completed=state.done, total=state.of, description=state.what)
+            if done.wait(REDRAWN_EVERY_S):
+                return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,14 +29,35 @@ def parse_job(text: str, *, origin: str = "job") -> Job:
     try:
         raw = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise RequestError([Problem(path=origin, message=f"is not YAML: {error}")]) from error
+        raise RequestError([Problem(path=origin, message=f"is not YAML: {_yaml_fault(error)}")]) from error
+    if raw is None:
+        raise RequestError([Problem(path=origin, message="is empty", hint="'sailor-cloud init' writes a job file")])
     if not isinstance(raw, dict):
         message = f"must be a mapping with name, model, training and resources; it is {type(raw).__name__}"
         raise RequestError([Problem(path=origin, message=message)])
     try:
         return Job.model_validate(raw)
     except ValidationError as error:
-        raise RequestError([_problem(origin, fault) for fault in error.errors()]) from error
+        raise RequestError([_problem(origin, fault) for fault in _first_faults(error.errors())]) from error
+
+
+def _first_faults(faults: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Leave out lists that are called too short only because what is in them is wrong."""
+    places = [fault["loc"] for fault in faults]
+    return [
+        fault
+        for fault, place in zip(faults, places, strict=True)
+        if fault["type"] != "too_short" or not any(len(p) > len(place) and p[: len(place)] == place for p in places)
+    ]
+
+
+def _yaml_fault(error: yaml.YAMLError) -> str:
+    """Return what is wrong and where, on one line."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return " ".join(str(error).split())
+    mark = error.problem_mark
+    context = f"{error.context}: " if error.context else ""
+    return f"{context}{error.problem} at line {mark.line + 1}, column {mark.column + 1}"
 
 
 def _problem(origin: str, fault: ErrorDetails) -> Problem:
@@ -48,11 +70,14 @@ def _problem(origin: str, fault: ErrorDetails) -> Problem:
             return Problem(path=path, message="is not a field here", hint=_field_hint(fault["loc"]))
         case "enum":
             expected = str(fault.get("ctx", {}).get("expected", ""))
-            return Problem(path=path, message=f"is {given!r}", hint=f"one of {expected}")
+            close = difflib.get_close_matches(str(given), re.findall(r"'([^']+)'", expected), n=1)
+            guess = f"did you mean '{close[0]}'? " if close else ""
+            return Problem(path=path, message=f"is {given!r}", hint=f"{guess}one of {expected}")
         case "string_pattern_mismatch":
             return Problem(path=path, message=f"is {given!r}", hint=_FORMS.get(fault["loc"][-1], ""))
     shown = "" if isinstance(given, dict | list) else f", got {given!r}"
-    return Problem(path=path, message=fault["msg"].removeprefix("Value error, ") + shown)
+    message = fault["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    return Problem(path=path, message=message + shown)
 
 
 def _dotted(location: Sequence[int | str]) -> str:

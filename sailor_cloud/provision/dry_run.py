@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import tempfile
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
@@ -29,9 +30,11 @@ def terraform_plans(
     ssh_from: str | None,
     terraform: TerraformBinary | None = None,
     timeout_s: float = 300.0,
+    on_root: Callable[[int, int], None] = lambda done, of: None,
 ) -> tuple[str, ...]:
     """Return what Terraform says it would do, for each root in the order of `preview`.
 
+    `on_root` is told before each root how many are planned, of how many.
     It needs the providers, and on a cloud credentials; it creates nothing. Raises RequestError, TerraformError,
     CredentialsError, or ProvisionInterrupted.
     """
@@ -41,7 +44,11 @@ def terraform_plans(
         key = ensure_ssh_key(folder)
         roots = preview(document, folder, public_key=key, expires_at=expires_at, ssh_from=ssh_from)
         write_cli_config(folder)
-        return tuple(_planned(folder, root, binary, timeout_s) for root in roots)
+        plans = []
+        for done, root in enumerate(roots):
+            on_root(done, len(roots))
+            plans.append(_planned(folder, root, binary, timeout_s))
+        return tuple(plans)
 
 
 def _planned(folder: RunFolder, root: PlannedRoot, binary: TerraformBinary, timeout_s: float) -> str:

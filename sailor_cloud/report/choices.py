@@ -71,11 +71,6 @@ def without_plan(document: PlanDocument) -> tuple[Rejected, ...]:
     return tuple(row for row in document.rejected if row.restrictions)
 
 
-def ruled_out(document: PlanDocument) -> tuple[Rejected, ...]:
-    """Return the things that may not be bought or used, each with the reason."""
-    return tuple(row for row in document.rejected if not row.restrictions)
-
-
 def usd_unit(document: PlanDocument) -> str:
     """Return what a choice's `usd` counts."""
     return "USD" if document.job.training.steps else "USD/iteration"

@@ -9,10 +9,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from sailor_cloud.report.ruled_out import grouped
 from sailor_cloud.report.tables import plain_table, print_report
 
 if TYPE_CHECKING:
-    from sailor_cloud.planner.explaining import Explanation
+    from collections.abc import Iterable
+
+    from sailor_cloud.planner.explaining import Explanation, RuledOut
 
 
 def print_explanation(found: Explanation, console: Console) -> None:
@@ -22,8 +25,9 @@ def print_explanation(found: Explanation, console: Console) -> None:
     parts: list[RenderableType] = [title, _block(_list("why", found.reasons))]
     if found.ruled_out:
         table = plain_table("ruled out", "by", "why")
-        for row in found.ruled_out:
-            table.add_row(row.what, row.ground.value, row.why)
+        for ground, rows in _by_ground(found.ruled_out).items():
+            for line in grouped(rows):
+                table.add_row(line.what, ground, line.why)
         parts.append(_block(table))
     if found.gains:
         table = plain_table("with", "there would be")
@@ -31,6 +35,13 @@ def print_explanation(found: Explanation, console: Console) -> None:
             table.add_row(gain.change, gain.text)
         parts.append(_block(table))
     print_report(Group(*parts), console)
+
+
+def _by_ground(rows: Iterable[RuledOut]) -> dict[str, list[tuple[str, str]]]:
+    found: dict[str, list[tuple[str, str]]] = {}
+    for row in rows:
+        found.setdefault(row.ground.value, []).append((row.what, row.why))
+    return found
 
 
 def _list(heading: str, lines: tuple[str, ...]) -> Table:

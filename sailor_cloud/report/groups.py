@@ -12,7 +12,10 @@ from sailor_cloud.model.plan import Plan, Stage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageRow:
-    """The same stage of several equal pipelines; which of several equal nodes they use is left out."""
+    """The same stage of several equal pipelines; which of several equal nodes they use is left out.
+
+    `same_nodes` tells that it stands on the very nodes of the stage before it.
+    """
 
     index: int
     first_layer: int
@@ -21,6 +24,7 @@ class StageRow:
     tp: int
     offer: Offer
     nodes: int
+    same_nodes: bool
     devices: int
     usd_per_hour: float
 
@@ -112,20 +116,22 @@ def allowance(document: PlanDocument, offer: Offer) -> Allowance:
 def _group(plan: Plan, places: list[int], offers: dict[str, Offer]) -> PipelineGroup:
     members = [plan.pipelines[place] for place in places]
     first = members[0]
+    columns = [[member.stages[index] for member in members] for index in range(len(first.stages))]
     return PipelineGroup(
         pipelines=tuple(member.id for member in members),
         microbatch_size=first.microbatch_size,
         microbatches=first.microbatches,
         stages=tuple(
-            _row(index, [member.stages[index] for member in members], offers) for index in range(len(first.stages))
+            _row(index, stages, columns[index - 1] if index else [], offers) for index, stages in enumerate(columns)
         ),
     )
 
 
-def _row(index: int, stages: list[Stage], offers: dict[str, Offer]) -> StageRow:
+def _row(index: int, stages: list[Stage], before: list[Stage], offers: dict[str, Offer]) -> StageRow:
     first = stages[0]
     offer = offers[first.node]
     devices = sum(stage.tp for stage in stages)
+    nodes = {stage.node for stage in stages}
     return StageRow(
         index=index,
         first_layer=first.first_layer,
@@ -133,7 +139,8 @@ def _row(index: int, stages: list[Stage], offers: dict[str, Offer]) -> StageRow:
         recompute=first.recompute,
         tp=first.tp,
         offer=offer,
-        nodes=len({stage.node for stage in stages}),
+        nodes=len(nodes),
+        same_nodes=nodes == {stage.node for stage in before},
         devices=devices,
         usd_per_hour=offer.usd_per_hour * devices / offer.accelerator_count,
     )

@@ -26,7 +26,7 @@ class LivePanel:
         self._console = console
         self._clock = clock
         self._latest: RunProgress | None = None
-        self._resources: dict[str, None] = {}
+        self._resources: dict[str, str] = {}
         self._live = Live(console=console, refresh_per_second=8, get_renderable=self._render, transient=True)
         self._live.start()
 
@@ -34,7 +34,10 @@ class LivePanel:
         self._console.print(Text(text_line))
 
     def resource(self, text_line: str) -> None:
-        self._resources[text_line] = None
+        key, _, state = text_line.partition(": ")
+        # The newest comes last, and each resource once.
+        self._resources.pop(key, None)
+        self._resources[key] = state
 
     def progress(self, progress: RunProgress) -> None:
         if self._latest is not None and progress.activity != self._latest.activity:
@@ -56,11 +59,20 @@ class LivePanel:
         grid.add_column()
         for name, value in rows:
             grid.add_row(name, value)
-        if self._latest.steps:
-            grid.add_row("", ProgressBar(total=self._latest.steps, completed=self._latest.step, width=50))
+        done, of = self._share(self._latest)
+        if of:
+            grid.add_row(f"{100 * done / of:3.0f} %", ProgressBar(total=of, completed=done, width=40))
         parts: list[RenderableType] = [Text(self._latest.activity, style="bold cyan"), grid]
-        parts.extend(Text(line, style="dim") for line in list(self._resources)[-RESOURCES_SHOWN:])
+        newest = list(self._resources.items())[-RESOURCES_SHOWN:]
+        parts.extend(Text(f"{key}: {state}", style="dim") for key, state in newest)
         return Group(*parts)
+
+    def _share(self, latest: RunProgress) -> tuple[int, int | None]:
+        """Return how much is done, of how much: resources while some come or go, otherwise steps."""
+        ready = sum(" done" in state for state in self._resources.values())
+        if ready < len(self._resources):
+            return ready, len(self._resources)
+        return latest.step, latest.steps
 
 
 class PlainLines:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.report import text
-from sailor_cloud.report.choices import choices, ruled_out, usd_unit, without_plan
+from sailor_cloud.report.choices import choices, usd_unit, without_plan
 from sailor_cloud.report.facts import Fact, assumptions, notes, outcome_facts, proof, request_facts
-from sailor_cloud.report.groups import allowance, idle_devices, pipeline_groups
+from sailor_cloud.report.group_lines import group_lines
 from sailor_cloud.report.markdown import cell, folded, table
 from sailor_cloud.report.memory_rows import memory_rows
-from sailor_cloud.report.money import age_days, cost_tree, expected_usd, price_rows, worst_usd
-from sailor_cloud.report.terminal.groups_table import batch, devices
+from sailor_cloud.report.money import cost_tree, expected_usd, price_rows, worst_usd
+from sailor_cloud.report.ruled_out import ruled_out
 
 
 def plan_as_markdown(document: PlanDocument) -> str:
@@ -41,41 +41,9 @@ def _facts(facts: tuple[Fact, ...]) -> str:
 
 
 def _groups(document: PlanDocument) -> str:
-    rows = []
-    for group in pipeline_groups(document):
-        for row in group.stages:
-            taken = allowance(document, row.offer)
-            rows.append(
-                (
-                    f"{text.ranges(group.pipelines)}: {batch(group)}" if row.index == 0 else "",
-                    str(row.index),
-                    f"{row.first_layer}-{row.end_layer - 1}",
-                    devices(row),
-                    row.offer.zone,
-                    row.offer.instance_type,
-                    row.offer.market.value,
-                    text.usd(row.usd_per_hour),
-                    str(taken),
-                    f"{age_days(document, row.offer.as_of_from)} d",
-                )
-            )
-    for offer, count in idle_devices(document):
-        usd = text.usd(offer.usd_per_hour * count / offer.accelerator_count)
-        place = (offer.zone, offer.instance_type, offer.market.value)
-        rows.append(("idle", "", "", f"{count} {offer.accelerator}", *place, usd, "", ""))
-    headings = (
-        "pipelines",
-        "stage",
-        "layers",
-        "devices",
-        "zone",
-        "machine",
-        "market",
-        "USD/h",
-        "quota",
-        "price age",
-    )
-    return table(headings, rows, numbers=("USD/h", "quota", "price age"))
+    numbers = ("USD/h", "quota", "price age")
+    headings = ("pipelines", "stage", "layers", "devices", "zone", "nodes", "market", *numbers)
+    return table(headings, (line.cells for line in group_lines(document, recomputed=" recomputed")), numbers=numbers)
 
 
 def _money(document: PlanDocument) -> str:

@@ -10,9 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from sailor_cloud.model.document import PlanDocument, Status
-from sailor_cloud.report.choices import ruled_out, without_plan
+from sailor_cloud.report.choices import without_plan
 from sailor_cloud.report.facts import Fact, assumptions, notes, outcome_facts, proof, request_facts
 from sailor_cloud.report.money import price_rows
+from sailor_cloud.report.ruled_out import ruled_out
 from sailor_cloud.report.tables import plain_table, print_report, trimmed
 from sailor_cloud.report.terminal.groups_table import groups_table, has_recompute
 from sailor_cloud.report.terminal.money_table import money_table

@@ -241,7 +241,7 @@ def test_help_names_an_example(command: click.Command) -> None:
 
 
 def test_progress_is_a_line_per_listing_in_a_pipe_and_a_bar_on_a_terminal() -> None:
-    from sailor_cloud.cli.price_tables import refresh_progress
+    from sailor_cloud.cli.refreshing import refresh_progress
 
     shown = {}
     for terminal in (False, True):
@@ -252,4 +252,4 @@ def test_progress_is_a_line_per_listing_in_a_pipe_and_a_bar_on_a_terminal() -> N
                 progress("gcp machine types", done, 3)
         shown[terminal] = stream.getvalue()
     assert shown[False] == "reading gcp machine types\n"
-    assert "3/3" in shown[True]
+    assert "100 %" in shown[True]

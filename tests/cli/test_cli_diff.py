@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from factories.called import called
-from factories.documents import document
+from factories.documents import document, infeasible
 
 
 @pytest.fixture
@@ -44,6 +44,28 @@ def test_a_limit_in_percent_fails_the_command(plans: tuple[str, str]) -> None:
     assert answer.returncode == 1
     assert "the change costs 100 % more, allowed are 50 %" in answer.stderr
     assert diff(plans[::-1], "--fail-above-percent", "0", "--fail-above-usd", "0").returncode == 0
+
+
+def test_without_a_plan_to_compare_with_the_whole_cost_counts(plans: tuple[str, str]) -> None:
+    base, head = plans
+    Path(base).write_text(infeasible().to_json())
+    assert diff((base, head), "--fail-above-usd", "0.01").returncode == 0
+    answer = diff((base, head), "--fail-above-usd", "0.001", "--fail-above-percent", "900")
+    assert answer.returncode == 1
+    assert answer.stderr == "error: BASE has no plan, so the whole cost counts: 0.006 USD, allowed are 0.001\n"
+    answer = diff((base, head), "--fail-above-percent", "900")
+    assert answer.returncode == 1
+    assert "900 % can't be checked; give --fail-above-usd" in answer.stderr
+    assert diff((head, base)).returncode == 3
+
+
+def test_a_plan_of_another_version_is_told_from_a_broken_one(plans: tuple[str, str]) -> None:
+    base, head = plans
+    Path(base).write_text(Path(base).read_text().replace('"schema_version": 1', '"schema_version": 7'))
+    answer = diff((base, head))
+    assert answer.returncode == 2
+    assert "is 7, this version reads 1" in answer.stderr
+    assert "write the document again" in answer.stderr
 
 
 def test_json_is_one_document(plans: tuple[str, str]) -> None:

@@ -188,11 +188,14 @@ def test_without_a_token_the_action_only_prints(repository: Repository, api: Api
     assert "### quickstart" in answer.stdout
 
 
-def test_a_new_job_is_shown_without_a_comparison(repository: Repository, api: Api) -> None:
+def test_a_new_job_counts_as_a_whole(repository: Repository, api: Api) -> None:
     (repository.path / "new.yaml").write_text(JOB)
-    answer = run_action(repository, api, job="new.yaml")
-    assert answer.returncode == 0, answer.stderr
+    assert run_action(repository, api, job="new.yaml", fail_above_usd="5", fail_above_percent="1").returncode == 0
     assert "has no plan in" in api.comments[0]["body"]
+    answer = run_action(repository, api, job="new.yaml", fail_above_usd="0.0001", fail_above_percent="1")
+    assert answer.returncode == 1, answer.stderr
+    assert "the whole 0.0" in api.comments[0]["body"]
+    assert "allowed are 0.0001" in api.comments[0]["body"]
 
 
 def test_a_base_that_can_not_be_planned_says_why_nothing_is_compared(repository: Repository, api: Api) -> None:
@@ -200,10 +203,12 @@ def test_a_base_that_can_not_be_planned_says_why_nothing_is_compared(repository:
     git(repository.path, "commit", "-q", "-a", "-m", "broken base")
     broken = Repository(repository.path, git(repository.path, "rev-parse", "HEAD"))
     (repository.path / "job.yaml").write_text(JOB)
-    answer = run_action(broken, api, job="job.yaml")
-    assert answer.returncode == 0, answer.stderr
-    assert "can't be planned there" in api.comments[0]["body"]
-    assert "did you mean 'goal'?" in api.comments[0]["body"]
+    answer = run_action(broken, api, job="job.yaml", fail_above_percent="20")
+    assert answer.returncode == 1, answer.stderr
+    (comment,) = api.comments
+    assert "can't be planned there" in comment["body"]
+    assert "did you mean 'goal'?" in comment["body"]
+    assert "the limit of 20 % can't be checked" in comment["body"]
 
 
 def test_a_broken_job_file_fails_with_its_faults_in_the_comment(repository: Repository, api: Api) -> None:

@@ -12,10 +12,12 @@ from sailor_cloud.model.document import (
     Cost,
     CostKind,
     CostLine,
+    Infeasibility,
     Inputs,
     Objective,
     PlanDocument,
     Prediction,
+    Rejected,
     Search,
     StageMemory,
     Status,
@@ -94,6 +96,21 @@ def document(*, steps: int | None = 20) -> PlanDocument:
         infeasibility=None,
         alternatives=(),
         rejected=(),
+    )
+
+
+def infeasible() -> PlanDocument:
+    """A document without a plan: the budget is too small, and one accelerator is ruled out."""
+    return replace(
+        document(),
+        status=Status.INFEASIBLE,
+        plan=None,
+        prediction=None,
+        cost=None,
+        infeasibility=Infeasibility(
+            constraint="budget_usd", limit=1.0, needed=2.5, unit="USD", message="budget 1 USD is below 2.5 USD"
+        ),
+        rejected=(Rejected(what="V100-16", why="no bf16"),),
     )
 
 

@@ -4,8 +4,8 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 
-from factories.documents import document
-from sailor_cloud.model.document import Infeasibility, PlanDocument, Status
+from factories.documents import document, infeasible
+from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.report.difference import difference
 from sailor_cloud.report.difference_text import (
     difference_as_json,
@@ -68,10 +68,9 @@ def test_without_steps_iterations_are_compared() -> None:
 
 
 def test_a_head_without_a_plan_is_called_so() -> None:
-    reason = Infeasibility(constraint="budget_usd", limit=1, needed=2, unit="USD", message="budget too small")
-    head = replace(document(), status=Status.INFEASIBLE, plan=None, prediction=None, cost=None, infeasibility=reason)
-    assert headline(difference(document(), head)) == "no plan any more: budget too small"
-    assert headline(difference(head, document())).startswith("feasible now: 0.0030 USD")
+    assert headline(difference(document(), infeasible())) == "no plan any more: budget 1 USD is below 2.5 USD"
+    assert headline(difference(infeasible(), document())).startswith("feasible now: 0.0030 USD")
+    assert headline(difference(infeasible(), infeasible())) == "infeasible as before"
 
 
 def test_markdown_and_text_look_as_reviewed(golden: Callable[[str, str], None]) -> None:

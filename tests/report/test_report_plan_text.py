@@ -6,9 +6,9 @@ from datetime import date
 
 import pytest
 
-from factories.documents import cost_line, costing, document
+from factories.documents import cost_line, costing, document, infeasible
 from factories.priced_documents import gcp_document
-from sailor_cloud.model.document import CostKind, Infeasibility, PlanDocument, Rejected, Status
+from sailor_cloud.model.document import CostKind, PlanDocument, Rejected
 from sailor_cloud.report.plan_text import plan_as_text
 
 
@@ -19,8 +19,8 @@ def test_the_report_looks_as_reviewed(width: int, details: bool, golden: Callabl
 
 def test_every_stage_is_shown_with_layers_device_zone_price_quota_and_age() -> None:
     lines = [" ".join(line.split()) for line in plan_as_text(document()).splitlines()]
-    assert "0: 4 x 2 0 0-3 1 CPU-fast local-a local-cpu-fast on-demand 0.2000 1/1 19 d" in lines
-    assert "1 4-5 1 CPU-slow local-b local-cpu-slow on-demand 0.1000 1/1 19 d" in lines
+    assert "0: 4 x 2 0 0-3 1 CPU-fast local-a 1 x local-cpu-fast on-demand 0.2000 1/1 19 d" in lines
+    assert "1 4-5 1 CPU-slow local-b 1 x local-cpu-slow on-demand 0.1000 1/1 19 d" in lines
 
 
 def test_the_summary_sets_the_totals_beside_their_limits() -> None:
@@ -55,6 +55,19 @@ def test_equal_pipelines_share_their_rows() -> None:
     assert "0-1: 4 x 2" in shown
     assert shown.count("local-cpu-fast on-demand") + shown.count("local-cpu-fast  on-demand") == 1
     assert "2 CPU-fast" in shown
+
+
+def test_a_stage_on_the_nodes_of_the_one_before_says_so() -> None:
+    base = document()
+    assert base.plan is not None
+    one = base.plan.pipelines[0]
+    first, second = one.stages
+    shared = replace(one, stages=(first, replace(second, node=first.node, devices=(1,))))
+    nodes = (replace(base.plan.nodes[0], devices=2),)
+    shown = plan_as_text(replace(base, plan=replace(base.plan, nodes=nodes, pipelines=(shared,))))
+    rows = [" ".join(line.split()) for line in shown.splitlines()]
+    assert "1 4-5 1 CPU-fast same nodes 0.2000" in rows
+    assert "CPU-slow" not in shown
 
 
 def test_devices_that_are_paid_for_and_idle_have_a_row() -> None:
@@ -108,6 +121,24 @@ def test_a_smaller_space_without_a_plan_stands_beside_the_alternatives_with_the_
     assert sum("all V100-16" in line for line in lines) == 1
 
 
+def test_what_is_ruled_out_alike_in_several_zones_and_markets_is_one_line() -> None:
+    types = [("a2-megagpu-16g/16xA100-40", zone, market) for zone in ("z-a", "z-b") for market in ("on-demand", "spot")]
+    rows = [
+        Rejected(what=f"gcp/{zone}/{kind}/{market}", why=f"carries 16 devices, the job allows 8 in {zone}")
+        for kind, zone, market in types
+    ]
+    rows += [Rejected(what=f"V100-16 in {zone}, spot", why="no price is known") for zone in ("z-a", "z-c")]
+    rows += [Rejected(what="T4-16 in z-a, spot", why="no price is known"), Rejected(what="T4-16", why="no bf16")]
+    shown = plan_as_text(replace(document(), rejected=tuple(rows)), width=160)
+    lines = [" ".join(line.split()) for line in shown.partition("ruled out")[2].splitlines()]
+    assert lines[1:5] == [
+        "a2-megagpu-16g (16 A100-40) on-demand, spot in z-a, z-b carries 16 devices, the job allows 8 in each",
+        "V100-16 spot in z-a, z-c no price is known",
+        "T4-16 spot in z-a no price is known",
+        "T4-16 no bf16",
+    ]
+
+
 def test_an_infeasible_plan_names_the_constraint_and_what_was_ruled_out() -> None:
     shown = plan_as_text(infeasible())
     assert "infeasible: budget 1 USD is below 2.5 USD" in shown
@@ -128,17 +159,3 @@ def test_a_terminal_without_unicode_gets_bars_and_branches_in_ascii() -> None:
     assert "#####" in shown
     assert "|- 3 x a2-highgpu-1g" in shown
     assert not set(shown) & set("█├└")
-
-
-def infeasible() -> PlanDocument:
-    return replace(
-        document(),
-        status=Status.INFEASIBLE,
-        plan=None,
-        prediction=None,
-        cost=None,
-        infeasibility=Infeasibility(
-            constraint="budget_usd", limit=1.0, needed=2.5, unit="USD", message="budget 1 USD is below 2.5 USD"
-        ),
-        rejected=(Rejected(what="V100-16", why="no bf16"),),
-    )

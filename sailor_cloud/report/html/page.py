@@ -7,7 +7,6 @@ from importlib.resources import files
 
 from sailor_cloud.catalog import Region
 from sailor_cloud.model.document import PlanDocument
-from sailor_cloud.report.choices import ruled_out
 from sailor_cloud.report.facts import Fact, assumptions, notes, outcome_facts, proof, request_facts
 from sailor_cloud.report.html import sections
 from sailor_cloud.report.html.frontier_chart import frontier_chart
@@ -17,6 +16,7 @@ from sailor_cloud.report.html.region_map import region_map
 from sailor_cloud.report.html.schedule_chart import schedule_chart
 from sailor_cloud.report.html.svg import Markup, element, joined
 from sailor_cloud.report.html.zone_map import zone_map
+from sailor_cloud.report.ruled_out import ruled_out
 from sailor_cloud.simulator import TimelineSpan
 
 

@@ -12,16 +12,17 @@ from sailor_cloud.simulator import TimelineSpan
 
 WIDTH, LEFT, RIGHT = 1000.0, 200.0, 16.0
 ROW, BAR, TOP, GAP = 26.0, 20.0, 34.0, 10.0
-# With more operations than this, each kind of a stage is one shape, so that the file stays small.
-MOST_TIPS = 4000
+# Operations begin and end on this many marks of the iteration; hover.js counts them, too.
+MARKS = 1_000_000
 
+# Kinds later in the list cover earlier ones.
 _CLASSES = {
-    "forward": "c1",
-    "backward": "c3",
     "receive_activation": "c2",
     "receive_gradient": "c2",
     "send_activation": "c2",
     "send_gradient": "c2",
+    "forward": "c1",
+    "backward": "c3",
     "sync": "c5",
     "update": "c4",
 }
@@ -36,7 +37,11 @@ _LEGEND = (
 
 
 def schedule_chart(document: PlanDocument, timeline: Sequence[TimelineSpan]) -> Markup:
-    """Draw one pipeline of each group; a stage that does nothing waits in a bubble."""
+    """Draw one pipeline of each group; a stage that does nothing waits in a bubble.
+
+    A page of thousands of shapes opens slowly, so each kind of operation of a stage is one shape, and what stands
+    under the pointer is looked up in a list beside it.
+    """
     groups = pipeline_groups(document)
     assert document.plan is not None
     places = {pipeline.id: place for place, pipeline in enumerate(document.plan.pipelines)}
@@ -50,7 +55,7 @@ def schedule_chart(document: PlanDocument, timeline: Sequence[TimelineSpan]) -> 
     for group in groups:
         for stage in group.stages:
             mine = [s for s in spans if (s.pipeline, s.stage) == (places[group.pipelines[0]], stage.index)]
-            body += _row(group, stage, mine, top, scale, tips=len(spans) <= MOST_TIPS)
+            body.append(_row(group, stage, mine, top, scale))
             top += ROW
         top += GAP
     for tick in ticks(0.0, end, most=8):
@@ -59,37 +64,48 @@ def schedule_chart(document: PlanDocument, timeline: Sequence[TimelineSpan]) -> 
     return chart(WIDTH, top + 26, "Schedule of one iteration", _hatch(), *parts, *body)
 
 
-def _row(
-    group: PipelineGroup, stage: StageRow, spans: list[TimelineSpan], top: float, scale: Scale, *, tips: bool
-) -> list[Markup]:
+def _row(group: PipelineGroup, stage: StageRow, spans: list[TimelineSpan], top: float, scale: Scale) -> Markup:
     y = top + (ROW - BAR) / 2
     name = f"{text.ranges(group.pipelines)} / stage {stage.index}, {stage.offer.accelerator}"
     waited = scale.high - sum(span.end_s - span.start_s for span in spans)
     tip = f"waiting: {text.seconds(max(0.0, waited))} of {text.seconds(scale.high)}\n{stage.offer.zone}"
-    parts = [
+    return element(
+        "g",
         label(LEFT - 10, top + ROW / 2 + 4, name, anchor="end"),
         box(LEFT, y, scale.end - LEFT, BAR, class_="bubble", tip=tip),
-    ]
-    if tips:
-        return parts + [_span(span, y, scale) for span in spans]
-    return parts + _merged(spans, y, scale)
+        *(_shape(colour, [span for span in spans if _CLASSES[span.what] == colour], y, scale) for colour in _colours()),
+        data_seconds=repr(scale.high),
+        data_kinds=",".join(kind.replace("_", " ") for kind in _CLASSES),
+        data_operations=_operations(spans, scale),
+    )
 
 
-def _span(span: TimelineSpan, y: float, scale: Scale) -> Markup:
-    which = "" if span.microbatch is None else f" of microbatch {span.microbatch}"
-    took = text.seconds(span.end_s - span.start_s)
-    tip = f"{span.what.replace('_', ' ')}{which}\n{took}, from {span.start_s:.4g} s to {span.end_s:.4g} s"
-    x = scale(span.start_s)
-    return box(x, y, scale(span.end_s) - x, BAR, class_=f"op {_CLASSES[span.what]}", tip=tip)
+def _colours() -> tuple[str, ...]:
+    return tuple(dict.fromkeys(_CLASSES.values()))
 
 
-def _merged(spans: list[TimelineSpan], y: float, scale: Scale) -> list[Markup]:
-    paths: dict[str, list[str]] = {}
+def _shape(colour: str, spans: list[TimelineSpan], y: float, scale: Scale) -> Markup:
+    """Return all operations of one colour as one shape."""
+    moves = []
     for span in spans:
         x, wide = scale(span.start_s), scale(span.end_s) - scale(span.start_s)
-        move = f"M{number(x)} {number(y)}h{number(wide)}v{number(BAR)}h{number(-wide)}z"
-        paths.setdefault(_CLASSES[span.what], []).append(move)
-    return [element("path", d="".join(moves), class_=f"op {name}") for name, moves in paths.items()]
+        moves.append(f"M{number(x)} {number(y)}h{number(wide)}v{number(BAR)}h{number(-wide)}z")
+    return element("path", d="".join(moves), class_=f"op {colour}") if moves else Markup("")
+
+
+def _operations(spans: list[TimelineSpan], scale: Scale) -> str:
+    """Return kind, microbatch, begin and length in marks of every operation, those on top last."""
+    order = {kind: place for place, kind in enumerate(_CLASSES)}
+    listed = sorted(spans, key=lambda span: (order[span.what], span.start_s))
+    return ";".join(
+        f"{order[span.what]},{'' if span.microbatch is None else span.microbatch},"
+        f"{_mark(span.start_s, scale)},{_mark(span.end_s, scale) - _mark(span.start_s, scale)}"
+        for span in listed
+    )
+
+
+def _mark(at_s: float, scale: Scale) -> int:
+    return round(at_s / scale.high * MARKS)
 
 
 def _legend() -> list[Markup]:

@@ -4,40 +4,19 @@ from __future__ import annotations
 
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.report import text
-from sailor_cloud.report.choices import choices, ruled_out, usd_unit, without_plan
-from sailor_cloud.report.groups import allowance, idle_devices, pipeline_groups
+from sailor_cloud.report.choices import choices, usd_unit, without_plan
+from sailor_cloud.report.group_lines import group_lines
 from sailor_cloud.report.html.svg import Markup
 from sailor_cloud.report.html.tables import html_table
 from sailor_cloud.report.memory_rows import memory_rows
-from sailor_cloud.report.money import age_days, expected_usd, price_rows, worst_usd
-from sailor_cloud.report.terminal.groups_table import batch, devices
+from sailor_cloud.report.money import expected_usd, price_rows, worst_usd
+from sailor_cloud.report.ruled_out import ruled_out
 
 
 def groups(document: PlanDocument) -> Markup:
-    rows = []
-    for group in pipeline_groups(document):
-        for row in group.stages:
-            taken = allowance(document, row.offer)
-            rows.append(
-                (
-                    f"{text.ranges(group.pipelines)}: {batch(group)}" if row.index == 0 else "",
-                    str(row.index),
-                    f"{row.first_layer}-{row.end_layer - 1}" + (" recomputed" if row.recompute else ""),
-                    devices(row),
-                    row.offer.zone,
-                    row.offer.instance_type,
-                    row.offer.market.value,
-                    text.usd(row.usd_per_hour),
-                    str(taken),
-                    f"{age_days(document, row.offer.as_of_from)} d",
-                )
-            )
-    for offer, count in idle_devices(document):
-        usd = text.usd(offer.usd_per_hour * count / offer.accelerator_count)
-        place = (offer.zone, offer.instance_type, offer.market.value)
-        rows.append(("idle", "", "", f"{count} {offer.accelerator}", *place, usd, "", ""))
     numbers = ("USD/h", "quota", "price age")
-    headings = ("pipelines", "stage", "layers", "devices", "zone", "machine", "market", *numbers)
+    headings = ("pipelines", "stage", "layers", "devices", "zone", "nodes", "market", *numbers)
+    rows = (line.cells for line in group_lines(document, recomputed=" recomputed"))
     return html_table(headings, rows, numbers=numbers)
 
 

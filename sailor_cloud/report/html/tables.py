@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from sailor_cloud.report.html.svg import Markup, element
 
 # Columns of short words, which never fold.
-TIGHT = ("pipelines", "devices", "zone", "machine", "market", "as of", "from", "to")
+TIGHT = ("pipelines", "devices", "zone", "nodes", "market", "as of", "from", "to")
 
 
 def html_table(

@@ -6,7 +6,8 @@ from rich.table import Table
 
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.report import text
-from sailor_cloud.report.choices import choices, ruled_out, usd_unit, without_plan
+from sailor_cloud.report.choices import choices, usd_unit, without_plan
+from sailor_cloud.report.ruled_out import ruled_out
 from sailor_cloud.report.tables import plain_table
 
 REJECTED_SHOWN = 5
