@@ -12,6 +12,7 @@ from sailor_cloud.provision.adopt import adopt
 from sailor_cloud.provision.changes import Change, node_at
 from sailor_cloud.provision.error_table import Cause, Fault, classify, error_of, gravest
 from sailor_cloud.provision.planned_roots import WantedRoot, forget
+from sailor_cloud.provision.preview import Prices
 from sailor_cloud.provision.records import NODE, node_intent, resource_intent
 from sailor_cloud.provision.render import Root
 from sailor_cloud.provision.stale_lock import without_stale_lock
@@ -38,14 +39,17 @@ class Refusal:
     reasons: dict[str, str]
 
 
-def apply_root(work: Work, wanted: WantedRoot, *, running: frozenset[str], again: bool) -> Refusal | None:
+def apply_root(
+    work: Work, wanted: WantedRoot, *, running: frozenset[str], again: bool, prices: Prices | None = None
+) -> Refusal | None:
     """Create what a root lacks and delete what it should not have; repeated, it goes on where it stopped.
 
     `running` are nodes that must neither be replaced nor deleted. `again`: the root may have been applied before, so
-    what its state does not know of is looked for first. Raises CredentialsError, TerraformCommandError, ProvisionError.
+    what its state does not know of is looked for first. `prices` are told of what is about to be created. Raises
+    CredentialsError, TerraformCommandError, ProvisionError.
     """
     root = wanted.write(work.folder)
-    driver, watch = work.open(root, wanted.nodes)
+    driver, watch = work.open(root, wanted.nodes, prices or Prices())
     driver.init()
 
     def once(adopting: bool) -> None:
@@ -170,7 +174,7 @@ def _intend(work: Work, watch: Watch, changes: tuple[Change, ...]) -> None:
     for change in changes:
         placed = watch.placed(change.node)
         if work.on_progress is not None:
-            price = placed.offer.usd_per_hour if placed is not None and change.action != "delete" else None
+            price = watch.prices.of(change.type, change.key) if change.action != "delete" else None
             work.on_progress(change.planned(watch.root, price))
         if change.action in ("create", "replace"):
             intent = node_intent(placed) if placed else resource_intent(watch.root, change.type, change.address)

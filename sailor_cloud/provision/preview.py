@@ -50,6 +50,23 @@ class PlannedRoot:
     backend: dict[str, Any] | None = field(default=None)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """USD per hour of what a root creates, by type and name without the run's."""
+
+    by_name: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    @classmethod
+    def of_root(cls, root: PlannedRoot) -> Prices:
+        of_run = f"{root.variables.get('name', '')}-"
+        found = {(r.type, r.name.removeprefix(of_run)): r.usd_per_hour for r in root.resources}
+        return cls(by_name={name: usd for name, usd in found.items() if usd is not None})
+
+    def of(self, kind: str, key: str) -> float | None:
+        """Return the price of a resource by its key in Terraform: a node's id, or the place of a gateway."""
+        return self.by_name.get((kind, key), self.by_name.get((kind, "nat")))
+
+
 def preview(
     document: PlanDocument,
     folder: RunFolder,

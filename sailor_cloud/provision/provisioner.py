@@ -19,6 +19,7 @@ from sailor_cloud.provision.nodes import ReachableNode, ensure_ssh_key, reachabl
 from sailor_cloud.provision.outcomes import Applied, Outcome, QuotaHit, Stockout, grouped, obtained
 from sailor_cloud.provision.places import places_of, touched
 from sailor_cloud.provision.planned_roots import WantedRoot, owns_network, unwanted_roots, wanted_roots
+from sailor_cloud.provision.preview import Prices, preview
 from sailor_cloud.provision.progress import Interrupt, Listener
 from sailor_cloud.provision.quota import quota_numbers
 from sailor_cloud.provision.records import NODE, open_node
@@ -114,6 +115,10 @@ class _Apply:
         self._roots = wanted_roots(
             work.folder, document, public_key=self._key, expires_at=expires_at, ssh_from=ssh_from
         )
+        self._prices = {
+            (root.stack, root.region): Prices.of_root(root)
+            for root in preview(document, work.folder, public_key=self._key, expires_at=expires_at, ssh_from=ssh_from)
+        }
         places = places_of(document)
         work.journal.append(
             Event.PROVISION_STARTED,
@@ -135,7 +140,8 @@ class _Apply:
             )
         running = self._running() if self._again else frozenset()
         for wanted in self._roots:
-            refusal = apply_root(work, wanted, running=running & self._names, again=self._again)
+            prices = self._prices.get(wanted.place)
+            refusal = apply_root(work, wanted, running=running & self._names, again=self._again, prices=prices)
             if refusal is not None:
                 return self._refused(wanted, refusal, running)
         self._remove_unwanted()

@@ -10,6 +10,7 @@ from typing import Any
 from sailor_cloud.clock import Clock
 from sailor_cloud.provision.backoff import Backoff, Pause
 from sailor_cloud.provision.changes import Change, change_of, node_at
+from sailor_cloud.provision.preview import Prices
 from sailor_cloud.provision.progress import Interrupt, Listener, Step
 from sailor_cloud.provision.records import NODE, open_node, resource_key
 from sailor_cloud.provision.render import PlacedNode, Root
@@ -37,9 +38,11 @@ class Work:
     backoff: Backoff
     pause: Pause
 
-    def open(self, root: Root, nodes: tuple[PlacedNode, ...]) -> tuple[TerraformDriver, Watch]:
+    def open(
+        self, root: Root, nodes: tuple[PlacedNode, ...], prices: Prices | None = None
+    ) -> tuple[TerraformDriver, Watch]:
         """Return the driver of a root and what is seen of its events."""
-        watch = Watch(work=self, root=root, nodes=nodes)
+        watch = Watch(work=self, root=root, nodes=nodes, prices=prices or Prices())
         driver = open_driver(
             self.folder,
             root,
@@ -58,6 +61,7 @@ class Watch:
     work: Work
     root: Root
     nodes: tuple[PlacedNode, ...]
+    prices: Prices
     changes: list[Change] = field(default_factory=list)
     started: dict[str, datetime] = field(default_factory=dict)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -67,9 +68,10 @@ def test_exactly_the_plan_is_bought_and_everything_goes_again(provider: Provider
             assert node.host_public_key.startswith("ssh-ed25519 ")
             assert node.address != node.private_address
         prices = {step.key: step.usd_per_hour for step in seen if step.step is Step.PLANNED and step.usd_per_hour}
-        assert prices == dict.fromkeys(run.nodes(), 1.5)
-        rate = Ledger.of(run.run.folder, CLOCK).usd_per_hour() / len(outcome.nodes)
-        assert 1.51 < rate < 1.54, "a disk of 100 GiB and an address come with a node of 1.5 USD/h"
+        assert sorted(prices) == run.nodes()
+        rate = Ledger.of(run.run.folder, CLOCK).usd_per_hour()
+        assert 1.51 < rate / len(outcome.nodes) < 1.54, "a disk and an address come with a node of 1.5 USD/h"
+        assert math.fsum(prices.values()) == pytest.approx(rate)
 
         destroyed = run.destroy(terraform=binary)
         assert destroyed.problems == ()

@@ -16,6 +16,8 @@ from click.testing import CliRunner
 from factories.cloud_plans import AWS_OFFERS, GCP_OFFERS, cloud_document, with_job
 from factories.cloud_runs import waited
 from factories.local_runs import CLOCK, LocalRun, expiry, local_run
+from sailor_cloud import catalog
+from sailor_cloud.catalog import Service
 from sailor_cloud.cli.ssh import ssh
 from sailor_cloud.errors import RequestError
 from sailor_cloud.launch.fleet import UnreachableError
@@ -28,10 +30,12 @@ from sailor_cloud.provision.instances import instances
 from sailor_cloud.provision.nodes import ReachableNode, reachable_nodes
 from sailor_cloud.provision.outcomes import obtained
 from sailor_cloud.provision.places import places_of
+from sailor_cloud.provision.progress import Progress
 from sailor_cloud.provision.provisioner import apply, check_supported
 from sailor_cloud.provision.teardown import destroy
 from sailor_cloud.run.journal import Event, Journal
 from sailor_cloud.testing.mock_cloud import PROJECT, MockCloud, in_environment, mock_cloud
+from sailor_cloud.units import HOURS_PER_MONTH
 
 pytestmark = pytest.mark.xdist_group("private")
 CLOUDS = pytest.mark.parametrize("provider", [Provider.GCP, Provider.AWS], ids=lambda provider: provider.value)
@@ -39,12 +43,13 @@ CLOUDS = pytest.mark.parametrize("provider", [Provider.GCP, Provider.AWS], ids=l
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivateRun:
-    """A run of one node that was applied, on a cloud whose machines answer SSH."""
+    """A run of one node that was applied, on a cloud whose machines answer SSH; `prices` were told beforehand."""
 
     run: LocalRun
     document: PlanDocument
     mocked: MockCloud
     node: ReachableNode
+    prices: dict[str, float]
 
 
 def private(provider: Provider) -> PlanDocument:
@@ -63,9 +68,11 @@ def bought(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     ):
         run.folder.write_document(document)
         Journal.of(run.folder, CLOCK).append(Event.RUN_CREATED, job="tiny")
-        outcome = apply(run.folder, document, clock=CLOCK, expires_at=expiry(), pause=waited())
+        seen: list[Progress] = []
+        outcome = apply(run.folder, document, clock=CLOCK, expires_at=expiry(), pause=waited(), on_progress=seen.append)
         (node,) = obtained(outcome).nodes
-        yield PrivateRun(run=run, document=document, mocked=mocked, node=node)
+        prices = {step.resource: step.usd_per_hour for step in seen if step.usd_per_hour is not None}
+        yield PrivateRun(run=run, document=document, mocked=mocked, node=node, prices=prices)
         destroyed = destroy(run.folder, clock=CLOCK, pause=waited())
         assert destroyed.clean, (destroyed.left, destroyed.problems)
         assert mocked.left_of(run.run_id) == ()
@@ -87,6 +94,21 @@ def test_a_private_node_has_no_public_address_and_answers_through_the_tunnel(bou
 
     assert Path(asyncio.run(ask()).strip()) == bought.mocked.folder_of("n0")
     assert bought.mocked.tunnels() == (*before, "n0")
+
+
+def test_what_is_about_to_be_created_is_told_with_its_price_gateways_too(bought: PrivateRun) -> None:
+    """The machine has a disk and no address; NAT has a gateway and an address, on AWS in a resource of its own."""
+    offer, services = bought.document.inputs.offers[0], catalog.load_services()
+    gateway, address, disk = (
+        services.price(offer.provider, offer.region, service).usd_per_unit
+        for service in (Service.NAT_GATEWAY, Service.PUBLIC_ADDRESS, Service.DISK_BALANCED)
+    )
+    machine = offer.usd_per_hour + disk * 100 / HOURS_PER_MONTH
+    if offer.provider is Provider.GCP:
+        told = {"google_compute_instance": machine, "google_compute_router_nat": gateway + address}
+    else:
+        told = {"aws_instance": machine, "aws_nat_gateway": gateway, "aws_eip": address}
+    assert bought.prices == pytest.approx(told)
 
 
 def test_there_is_no_way_around_a_tunnel_that_does_not_open(bought: PrivateRun) -> None:
