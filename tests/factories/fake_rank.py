@@ -16,6 +16,7 @@ def main() -> int:
     for name in ("--spec", "--rank", "--events", "--control", "--home"):
         parser.add_argument(name, required=True)
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     behaviour = os.environ["FAKE_RANK"]
     with Path(options.events).open("a", buffering=1) as events:
 

@@ -36,9 +36,12 @@ def agents(tmp_path: Path) -> Iterator[Callable[..., RunningAgent]]:
         agent.process.wait()
 
 
-def test_an_agent_says_hello_within_a_second_and_ends_on_sigterm(agents):
+def test_an_agent_says_hello_within_a_fraction_of_a_second_of_work_and_ends_on_sigterm(agents):
     agent = agents("serve")
     [hello] = agent.wait_for("hello")
+    # Its own time, since others may have the processors; about 0.15 s on an idle core, of which Python is a part.
+    used = Path(f"/proc/{agent.process.pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]
+    assert sum(map(int, used)) / os.sysconf("SC_CLK_TCK") < 0.6
     assert (hello["v"], hello["seq"], hello["node"], hello["pid"]) == (1, 1, "node-0", agent.process.pid)
     assert len(hello["runtime_sha"]) == 64
     agent.process.send_signal(signal.SIGTERM)
@@ -78,9 +81,10 @@ def test_a_dead_rank_ends_the_generation_and_its_other_ranks(agents, behaviour, 
     wait_until(lambda: agent.rank_pids() == [], "all ranks to be gone")
 
 
-def test_a_silent_rank_is_hung(agents):
-    agent = agents("silent", "--hung-training-s", "0.5", "--hung-iterations", "1")
-    agent.start()
+@pytest.mark.parametrize(("least_s", "iterations"), [("0.5", "1"), ("0.1", "5")])
+def test_a_rank_that_is_silent_for_some_times_the_predicted_iteration_is_hung(agents, least_s, iterations):
+    agent = agents("silent", "--hung-training-s", least_s, "--hung-iterations", iterations)
+    agent.start(predicted_iteration_s=0.1)
     [stopped] = agent.wait_for("stopped")
     assert stopped["reason"] == "hung"
     assert agent.events("rank_hung")[0]["silent_s"] > 0.5
@@ -162,6 +166,32 @@ def test_a_preemption_notice_is_reported_and_asks_for_a_checkpoint(agents, metad
     agent.wait_for("checkpoint", 2)
 
 
+def test_a_system_that_shuts_down_gives_the_ranks_time_to_save_and_the_agent_ends_with_them(agents, metadata):
+    # Systems that shut down send this signal to all processes at once.
+    agent = agents("serve", "--provider", "gcp", "--metadata-address", metadata[1], "--shutdown-s", "3600")
+    agent.start()
+    agent.wait_for("step", 2)
+    ranks = agent.rank_pids()
+    for pid in (*ranks, agent.process.pid):
+        os.kill(pid, signal.SIGTERM)
+    assert agent.wait_for("preempt_notice")[0]["notice"] == "the system shuts down"
+    assert {event["rank"] for event in agent.wait_for("checkpoint", 2)} == {0, 1}
+    assert agent.rank_pids() == ranks
+    agent.process.send_signal(signal.SIGTERM)
+    assert agent.process.wait(10) == 0
+    assert agent.events("stopped")[-1]["reason"] == "requested"
+    assert all(is_gone(pid) for pid in ranks)
+
+
+def test_an_agent_without_a_provider_ends_its_ranks_with_itself_at_once(agents):
+    agent = agents("serve")
+    agent.start()
+    agent.wait_for("step", 2)
+    agent.process.send_signal(signal.SIGTERM)
+    assert agent.process.wait(10) == 0
+    assert agent.events("checkpoint") == agent.rank_pids() == []
+
+
 def test_commands_that_do_not_fit_are_refused_with_the_reason(agents):
     agent = agents("serve")
     agent.start()
@@ -199,7 +229,7 @@ def _trains_or_not(agent: RunningAgent, generation: int) -> bool:
 
 def test_the_agent_ends_itself_and_its_ranks_at_the_expiry(agents):
     # On a machine that is busy with other things ranks may not begin in so short a time.
-    for generation, left_s in ((1, 1.5), (2, 30.0)):
+    for generation, left_s in ((1, 1.5), (2, 5.0), (3, 40.0)):
         agent = agents("serve")
         agent.start(generation, expires_at=time.time() + left_s)
         wait_until(partial(_trains_or_not, agent, generation), "steps of two ranks, or the reason why there are none")

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from sailor_runtime.agent.agent import Agent, Settings
+from sailor_runtime.agent.agent import SHUTDOWN_S, Agent, Settings
 from sailor_runtime.agent.generation import Limits
 from sailor_runtime.agent.preemption import PreemptionWatch, Provider
 from sailor_runtime.stand_in import METADATA
@@ -37,6 +37,12 @@ def main() -> int:
     parser.add_argument("--hung-training-s", type=float, default=limits.training_s)
     parser.add_argument("--hung-phase-s", type=float, default=limits.phase_s)
     parser.add_argument("--stop-s", type=float, default=limits.stop_s)
+    parser.add_argument(
+        "--shutdown-s",
+        type=float,
+        default=SHUTDOWN_S,
+        help="with --provider: seconds for a last checkpoint once the system shuts down",
+    )
     options = parser.parse_args()
     home = options.home.resolve()
     home.mkdir(parents=True, exist_ok=True)
@@ -67,6 +73,7 @@ def _serve(options: argparse.Namespace, home: Path) -> int:
             stop_s=options.stop_s,
         ),
         preemption=watch,
+        shutdown_s=options.shutdown_s,
     )
     Agent(settings).run()
     return 0

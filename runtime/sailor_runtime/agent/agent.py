@@ -18,12 +18,18 @@ from sailor_runtime.agent.ranks import Starter
 from sailor_runtime.spec import RunSpec
 
 _POLL_S = 0.05
-_TERM_GRACE_S = 2.0
+SHUTDOWN_S = 27.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How one agent runs; `hold_s` is how long it waits for a new generation after one has ended."""
+    """How one agent runs.
+
+    `hold_s` is how long it waits for a new generation after one has ended. On a node that its provider may take away,
+    which is one with `preemption`, a SIGTERM is how the system says that it shuts down: ranks then have `shutdown_s`
+    for a last checkpoint. Google's machines are cut off 30 s after that ("Spot VMs" in its Compute Engine guide,
+    2026-11), so some are left for the journal.
+    """
 
     home: Path
     node: str | None
@@ -31,6 +37,7 @@ class Settings:
     hold_s: float
     limits: Limits
     preemption: PreemptionWatch | None = None
+    shutdown_s: float = SHUTDOWN_S
 
 
 class Agent:
@@ -45,12 +52,15 @@ class Agent:
         self._newest = 0
         self._expires_at: float | None = None
         self._idle_since = time.monotonic()
-        self._terminated = False
+        self._leave_at: float | None = None
         self._save_wanted = False
         self._preemption_noted = False
 
     def run(self) -> None:
-        """Serve until terminated, expired, or left without a command for the holding time; SIGUSR1 asks for a save."""
+        """Serve until terminated, expired, or left without a command for the holding time; SIGUSR1 asks for a save.
+
+        A second SIGTERM ends the agent at once.
+        """
         signal.signal(signal.SIGTERM, self._on_term)
         signal.signal(signal.SIGINT, self._on_term)
         signal.signal(signal.SIGUSR1, self._on_save)
@@ -80,13 +90,14 @@ class Agent:
         self._leave(reason)
 
     def _on_term(self, signum: int, frame: object) -> None:
-        self._terminated = True
+        last_words_s = self._settings.shutdown_s if self._settings.preemption and self._leave_at is None else 0.0
+        self._leave_at = time.monotonic() + last_words_s
 
     def _on_save(self, signum: int, frame: object) -> None:
         self._save_wanted = True
 
     def _reason_to_exit(self) -> str | None:
-        if self._terminated:
+        if self._leave_at is not None and (self._generation is None or time.monotonic() >= self._leave_at):
             return "requested"
         if self._expires_at is not None and time.time() >= self._expires_at:
             return "expired"
@@ -96,7 +107,7 @@ class Agent:
 
     def _leave(self, reason: str) -> None:
         if self._generation is not None:
-            self._stopped(self._generation.end(reason, grace_s=_TERM_GRACE_S))
+            self._stopped(self._generation.end(reason))
         else:
             self._journal.write("stopped", generation=self._newest or None, reason=reason, step=None)
         self._journal.sync()
@@ -171,10 +182,13 @@ class Agent:
     def _watch_preemption(self) -> None:
         """Pass on the provider's notice, and have the ranks save what they have."""
         watch = self._settings.preemption
-        if self._preemption_noted or watch is None or watch.notice is None:
+        if self._preemption_noted or watch is None:
+            return
+        notice = watch.notice.text if watch.notice else "the system shuts down" if self._leave_at else None
+        if notice is None:
             return
         self._preemption_noted = True
-        self._journal.write("preempt_notice", generation=self._newest or None, notice=watch.notice.text)
+        self._journal.write("preempt_notice", generation=self._newest or None, notice=notice)
         self._journal.sync()
         if self._generation is not None:
             self._generation.request_checkpoint()

@@ -119,9 +119,9 @@ class Generation:
             return self._end("requested")
         return None
 
-    def end(self, reason: str, *, grace_s: float = 0.0) -> Outcome:
+    def end(self, reason: str) -> Outcome:
         """End the ranks now."""
-        kill(self._ranks, grace_s=grace_s)
+        kill(self._ranks)
         for rank in self._ranks:
             self._pass_on(rank)
         return self._end(reason)

@@ -25,7 +25,6 @@ class Process(Protocol):
     returncode: int | None
 
     def poll(self) -> int | None: ...
-    def terminate(self) -> None: ...
     def kill(self) -> None: ...
     def wait(self) -> int: ...
 
@@ -124,11 +123,14 @@ class ForkedRank:
             self.returncode = self._other.poll()
         return self.returncode
 
-    def terminate(self) -> None:
-        self._send(signal.SIGTERM)
-
     def kill(self) -> None:
-        self._send(signal.SIGKILL)
+        if self._other is not None:
+            self._other.kill()
+        elif self.pid is not None:
+            os.kill(self.pid, signal.SIGKILL)
+        else:
+            # Not born yet: without the nursery it won't be.
+            self._nursery.end()
 
     def wait(self) -> int:
         """Return the exit status once there is one; a rank that was not born yet never will be."""
@@ -140,12 +142,3 @@ class ForkedRank:
             else:
                 self._nursery.look(0.05)
         return self.returncode
-
-    def _send(self, number: signal.Signals) -> None:
-        if self._other is not None:
-            self._other.kill() if number == signal.SIGKILL else self._other.terminate()
-        elif self.pid is not None:
-            os.kill(self.pid, number)
-        elif number == signal.SIGKILL:
-            # Not born yet: without the nursery it won't be.
-            self._nursery.end()

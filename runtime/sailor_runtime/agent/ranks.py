@@ -129,15 +129,8 @@ def _die_with_parent() -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def kill(ranks: list[Rank], *, grace_s: float = 0.0) -> None:
-    """End ranks: SIGTERM and up to `grace_s` seconds if that is positive, then SIGKILL; returns when all are gone."""
-    if grace_s > 0:
-        for rank in ranks:
-            if rank.process.poll() is None:
-                rank.process.terminate()
-        deadline = time.monotonic() + grace_s
-        while time.monotonic() < deadline and any(rank.process.poll() is None for rank in ranks):
-            time.sleep(0.02)
+def kill(ranks: list[Rank]) -> None:
+    """End ranks, which leave other signals to their agent; returns when all are gone."""
     for rank in ranks:
         if rank.process.poll() is None:
             rank.process.kill()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import warnings
 from pathlib import Path
@@ -17,7 +18,11 @@ REFUSED = 2
 
 
 def main() -> int:
-    """Run one rank; return 0 when training ended as asked, 2 where the spec is refused (reason on stderr)."""
+    """Run one rank; return 0 when training ended as asked, 2 where the spec is refused (reason on stderr).
+
+    A SIGTERM is left to the agent: a system that shuts down sends it to all processes, while the agent has ranks save.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     parser = argparse.ArgumentParser(prog="python -m sailor_runtime.training")
     parser.add_argument("--spec", type=Path, required=True)
     parser.add_argument("--rank", type=int, required=True)

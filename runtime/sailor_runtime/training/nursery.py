@@ -26,6 +26,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     descriptor, spec_path, rank, home = sys.argv[1:]
     agent = socket.socket(fileno=int(descriptor))
     environment.prepare(RunSpec.from_json(Path(spec_path).read_text()), int(rank), Path(home))
