@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import os
 import signal
 import sys
@@ -253,17 +254,39 @@ def closeness(case: dict[str, Any], spec: RunSpec, rank: int) -> dict[str, float
 
 
 def overflow(case: dict[str, Any], spec: RunSpec, rank: int) -> dict[str, Any]:
-    """Train with a loss scale that is far too large at first."""
+    """Train with a loss scale that is far too large at first; later the last rank alone has an infinite gradient.
+
+    Returns what each rank has decided in each step: whether it was skipped, the scale and the number of updates.
+    """
     import torch
+    import torch.distributed as dist
 
     member = Member(spec, rank)
     engine = member.engine()
     engine.scale.scale = first_scale = 2.0**36
-    skipped = [engine.step().skipped for _ in range(25)]
+    steps = []
+    for step in range(case["steps"]):
+        if step == case["poisoned"] and rank == spec.world_size - 1:
+            _poison(engine)
+        skipped = engine.step().skipped
+        steps.append((skipped, engine.scale.scale, engine.updates))
     finite = all(bool(torch.isfinite(parameter).all()) for parameter in engine.module.parameters.values())
+    everyone: list[Any] = [None] * spec.world_size
+    dist.all_gather_object(everyone, (steps, finite), group=member.world.everyone)
     member.world.close()
-    found = {"first_scale": first_scale, "scale": engine.scale.scale, "updates": engine.updates}
-    return {**found, "skipped": skipped, "finite": finite}
+    return {"first_scale": first_scale, "ranks": everyone}
+
+
+def _poison(engine: Any) -> None:
+    """Make a gradient of the head infinite once."""
+    original = engine._gradients.layer_done
+
+    def layer_done(layer: int) -> None:
+        engine._gradients.layer_done = original
+        engine.module.gradient("ln_f.weight")[0] = math.inf
+        original(layer)
+
+    engine._gradients.layer_done = layer_done
 
 
 KINDS: dict[str, Callable[[dict[str, Any], RunSpec, int], dict[str, Any]]] = {

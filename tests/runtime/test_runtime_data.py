@@ -14,8 +14,10 @@ from factories.run_specs import run_spec
 torch = pytest.importorskip("torch")
 
 from sailor_runtime.spec import DataSpec, RunSpec  # noqa: E402
-from sailor_runtime.training.data import TokenSamples, open_samples, standard_library_text  # noqa: E402
+from sailor_runtime.training import data, same_data, sources  # noqa: E402
+from sailor_runtime.training.data import TokenSamples, open_samples  # noqa: E402
 from sailor_runtime.training.refusal import RefusedError  # noqa: E402
+from sailor_runtime.training.sources import standard_library_text  # noqa: E402
 
 
 def _with_data(folder: Path, *, seed: int = 0, vocab_size: int = 256, **changes: object) -> RunSpec:
@@ -64,6 +66,15 @@ def test_the_unigram_entropy_is_that_of_the_byte_frequencies(tmp_path):
     assert _samples(path, seed=0).description()["unigram_entropy"] == pytest.approx(math.log(2))
 
 
+def test_of_a_large_source_a_part_stands_for_the_whole_entropy(tmp_path, monkeypatch):
+    monkeypatch.setattr(data, "_PART", 100)
+    monkeypatch.setattr(data, "_COUNTED", 1000)
+    np.save(tmp_path / "tokens.npy", np.resize(np.arange(4, dtype=np.uint16), 100_000))
+    found = _samples(tmp_path / "tokens.npy", format="tokens").description()
+    assert found["tokens"] == 100_000
+    assert found["unigram_entropy"] == pytest.approx(math.log(4))
+
+
 def test_the_standard_library_is_large_and_the_same_every_time():
     text = standard_library_text()
     assert len(text) > 4_000_000
@@ -109,11 +120,44 @@ def test_token_files_are_one_stream_of_samples_none_of_which_spans_two_files(tmp
     assert all(sample.tolist() == list(range(int(sample[0]), int(sample[0]) + 17)) for sample in samples.read(range(5)))
 
 
-def test_tokens_outside_the_vocabulary_are_refused(tmp_path):
-    np.save(tmp_path / "tokens.npy", np.arange(0, 400, dtype=np.int32))
+@pytest.mark.parametrize("kind", [np.int32, np.uint64])
+def test_tokens_outside_the_vocabulary_are_refused_at_the_start_and_when_they_are_read(tmp_path, kind):
+    np.save(tmp_path / "tokens.npy", np.arange(0, 400, dtype=kind))
     samples = _samples(tmp_path / "tokens.npy", format="tokens")
-    with pytest.raises(RefusedError, match=r"the vocabulary is 0\.\.255"):
-        samples.read(range(samples.count))
+    for look in (samples.description, lambda: samples.read(range(samples.count))):
+        with pytest.raises(RefusedError, match=r"the vocabulary is 0\.\.255"):
+            look()
+
+
+def test_a_folder_of_texts_is_read_file_by_file_and_mapped(tmp_path):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for name, size in (("b", 20), ("a", 40), (".hidden", 100), ("empty", 0)):
+        (folder / name).write_bytes(name[-1].encode() * size)
+    samples = _samples(folder)
+    assert samples.count == 2 + 1
+    assert {bytes(sample.tolist()) for sample in samples.read(range(3))} == {b"a" * 17, b"b" * 17}
+    assert all(isinstance(array, np.memmap) for array in sources.byte_arrays(str(folder)) if len(array))
+
+
+def test_data_is_told_apart_by_size_and_content(tmp_path):
+    path = tmp_path / "text"
+    found = []
+    for content in (b"ab" * 50, b"ab" * 58, b"ba" * 50, b"ab" * 50):
+        path.write_bytes(content)
+        found.append(_samples(path).identity())
+    assert found[0] == found[3]
+    assert len(set(found)) == 3
+    assert open_samples(_with_data(tmp_path)).identity() not in found
+
+
+def test_nodes_that_hold_different_data_are_named(tmp_path, text):
+    spec = run_spec([(12, 1, [(0, 3, 1), (3, 6, 1)])], directory=tmp_path, node_of_rank=["one", "two"])
+    here = _samples(text).identity()
+    assert same_data.compared(spec, [here, None]) == same_data.compared(spec, [here, here]) == here
+    text.write_bytes(text.read_bytes()[:-300])
+    with pytest.raises(RefusedError, match=r"not the same on all nodes: 62 samples .* on one, 43 samples .* on two"):
+        same_data.compared(spec, [here, _samples(text).identity()])
 
 
 @pytest.mark.parametrize(
@@ -127,8 +171,10 @@ def test_files_that_hold_no_tokens_are_refused(tmp_path, array, message):
         _samples(path, format="tokens").read([0])
 
 
-def test_text_is_cut_by_the_tokenizer(tmp_path):
+def test_text_is_cut_by_the_tokenizer_once_per_node(tmp_path, monkeypatch):
     from tokenizers import Tokenizer, models, pre_tokenizers
+
+    monkeypatch.setenv("SAILOR_RUNTIME_CACHE", str(tmp_path / "cache"))
 
     words = {f"w{i}": i for i in range(50)}
     tokenizer = Tokenizer(models.WordLevel({**words, "?": 50}, unk_token="?"))
@@ -138,5 +184,17 @@ def test_text_is_cut_by_the_tokenizer(tmp_path):
     samples = _samples(tmp_path / "text", format="text", tokenizer=str(tmp_path / "tokenizer.json"))
     assert samples.count == 2
     assert sorted(sample.tolist() for sample in samples.read([0, 1])) == [list(range(17)), list(range(16, 33))]
+    [kept] = [path for path in (tmp_path / "cache").rglob("tokenized/*") if path.name != ".lock"]
+    # Another rank of the node takes what is there, also if it is more than the text that was cut.
+    kept.write_bytes(kept.read_bytes() * 2)
+    monkeypatch.setattr(sources, "_CUT_BYTES", 1)
+    assert _samples(tmp_path / "text", format="text", tokenizer=str(tmp_path / "tokenizer.json")).count == 4
+    with (tmp_path / "text").open("a") as file:
+        file.write("\nw1 w2 w3 w4 w5 w6 w7 w8 w9")
+    again = _samples(tmp_path / "text", format="text", tokenizer=str(tmp_path / "tokenizer.json"))
+    assert again.description()["tokens"] == 49
+    (tmp_path / "rules.json").write_text("{}")
+    with pytest.raises(RefusedError, match=r"rules\.json is no tokenizer file: "):
+        _samples(tmp_path / "text", format="text", tokenizer=str(tmp_path / "rules.json")).read([0])
     with pytest.raises(RefusedError, match="needs a tokenizer file, got None"):
         _samples(tmp_path / "text", format="text").read([0])

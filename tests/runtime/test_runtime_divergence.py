@@ -42,6 +42,15 @@ def test_a_loss_that_rises_from_the_first_step_is_found_too():
     assert _course([5.5 + 0.2 * step for step in range(100)]).diverged
 
 
+def test_a_loss_half_way_to_divergence_is_doubtful_and_one_that_comes_back_is_not():
+    rising = [*FALLING, *[9.0] * 8]
+    assert _course(rising).doubtful
+    assert not _course(rising).diverged
+    assert not _course([*rising, *[3.0] * 100]).doubtful
+    assert not _course(FALLING).doubtful
+    assert not _course(rising, most_rise=None).doubtful
+
+
 def test_a_loss_near_zero_may_double():
     assert not _course([0.01] * 50 + [0.5] * 100).diverged
 

@@ -181,12 +181,14 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
         _case(name, folder, **settings, kind="closeness", training={**low, "precision": name[:4]})
         for name, settings in LOW_CASES.items()
     ]
-    cases += [_case("overflow", folder, pipelines=UNEQUAL_TP, kind="overflow", training={"precision": "fp16"})]
+    overflow = _case("overflow", folder, pipelines=UNEQUAL_TP, kind="overflow", training={"precision": "fp16"})
+    cases.append({**overflow, "steps": 25, "poisoned": POISONED})
     found: dict[str, dict[str, Any]] = run_world([*cases, *_interrupted(folder / "interrupted")], folder)
     found["interrupted"] = {"folder": folder / "interrupted"}
     return found
 
 
+POISONED = 22
 INTERRUPTED = {"dropout": 0.1, "gradient_clipping": 0.5, "steps": 6}
 
 
@@ -243,12 +245,18 @@ def test_sixteen_bits_stay_close_to_float64(results, name):
 
 
 def test_steps_that_overflow_fp16_are_skipped_by_all_ranks_until_the_scale_fits(results):
-    found = results["overflow"]
-    assert found["skipped"][0]
-    assert not found["skipped"][-1]
-    assert found["scale"] < found["first_scale"]
-    assert found["finite"]
-    assert found["updates"] == found["skipped"].count(False)
+    ranks = results["overflow"]["ranks"]
+    assert len(ranks) == 4
+    assert all(found == ranks[0] for found in ranks), "all ranks decide alike"
+    steps, finite = ranks[0]
+    skipped, scales, updates = zip(*steps, strict=True)
+    assert skipped[0]
+    assert scales[-1] < results["overflow"]["first_scale"]
+    # Two of the ranks do not hold what was infinite on the last one.
+    assert skipped[POISONED - 1 : POISONED + 2] == (False, True, False)
+    assert scales[POISONED] == scales[POISONED - 1] / 2
+    assert finite
+    assert updates[-1] == skipped.count(False)
 
 
 def test_training_goes_on_under_another_plan_as_if_never_interrupted(results, tmp_path):

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 
-from factories.run_specs import SHORT_TRAINING, TINY
-from sailor_runtime.profile import memory
+from factories.run_specs import SHORT_TRAINING, TINY, free_port
+from sailor_runtime.profile import links, memory
 from sailor_runtime.profile.layers import kept_bytes
 from sailor_runtime.profile.links import sizes
 from sailor_runtime.profile.operations import forward_flops
@@ -117,6 +122,27 @@ def test_operations_counted_by_deepspeed_are_those_of_the_matrices():
 def test_a_link_is_timed_from_an_empty_message_to_the_largest():
     found = list(sizes(LinkTask(least_bytes=2**16, most_bytes=2**18)))
     assert found == [8, 2**16, 2**17, 2**18]
+
+
+def test_a_link_is_timed_between_two_ends_that_each_name_the_address_of_the_first():
+    task = dataclasses.asdict(LinkTask(least_bytes=2**16, most_bytes=2**16, port=free_port()))
+    code = (
+        "import json, os, torch\n"
+        "from sailor_runtime.profile import links\n"
+        "from sailor_runtime.profile.task import LinkTask\n"
+        "end = int(os.fork() == 0)\n"
+        f"task = LinkTask(**{{**{task}, 'end': end}})\n"
+        "points = links.measure(task, end, torch.device('cpu'))\n"
+        "print(json.dumps(points), flush=True) if end == 0 else os._exit(0)\n"
+        "print(os.wait()[1])"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(Path(links.__file__).parents[2]), "GLOO_SOCKET_IFNAME": "lo"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=200, check=True)
+    points, ended = done.stdout.splitlines()
+    assert [point["bytes"] for point in json.loads(points)] == [8, 2**16]
+    assert all(point["seconds"] > 0 for point in json.loads(points))
+    assert ended == "0"
 
 
 def _module(model: ModelSpec, dtype: torch.dtype) -> StageModule:

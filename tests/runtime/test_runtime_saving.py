@@ -72,6 +72,21 @@ def test_only_who_leads_looks_at_the_clock_and_nobody_while_a_save_runs():
     assert not saver.wanted(leads=True)
 
 
+def test_the_clock_asks_for_no_save_while_the_loss_rises_but_a_request_does(tmp_path):
+    requests = tmp_path / "control.json"
+    rising = [True]
+    spec = CheckpointSpec(directory="run", every_s=0.0, keep=2)
+    control = Control(requests)
+    saver = Saver(spec, Checkpoints([]), control, dict, None, lambda: rising[0])
+    assert not saver.wanted(leads=True)
+    requests.write_text('{"checkpoint": 1, "stop": false}')
+    control.poll()
+    assert saver.wanted(leads=True)
+    control.checkpoint_done()
+    rising[0] = False
+    assert saver.wanted(leads=True)
+
+
 def test_saves_that_fail_now_and_then_are_told_and_outlived():
     events: list[Any] = []
     checkpoints = Checkpoints(["failed", "failed", "saved", "failed", "failed", "saved"])

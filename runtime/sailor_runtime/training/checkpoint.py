@@ -67,7 +67,17 @@ class Checkpoints:
     goes on. What fails on one rank fails on all, so that no rank waits for another that has given up.
     """
 
-    def __init__(self, directory: str | Path, keep: int, world: World, atoms: tuple[Atom, ...]) -> None:
+    def __init__(
+        self,
+        directory: str | Path,
+        keep: int,
+        world: World,
+        atoms: tuple[Atom, ...],
+        data: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`data` tells the data that is trained on from other data; None: any."""
+        self._data = data
+        self._damaged: list[str] = []
         self._world = world
         self._atoms = atoms
         self._group = dist.new_group(timeout=SAVE_TIMEOUT, backend="gloo")
@@ -92,6 +102,7 @@ class Checkpoints:
             if not faults:
                 return name, wrong
             wrong.append(faults[0])
+            self._damaged.append(name)
         return None, wrong
 
     def check(self) -> None:
@@ -134,7 +145,8 @@ class Checkpoints:
                 copy = self._staging.copy((key, piece.offsets), value)
                 _entry(state, engine, key, piece).hold(copy, piece.offsets)
         self._running = running = Future[Saved | Unsaved]()
-        arguments = (running, engine.next_step, state, {**_description(engine), "notes": dict(notes or {})})
+        about = {**_description(engine), "data": self._data, "notes": dict(notes or {})}
+        arguments = (running, engine.next_step, state, about)
         # A daemon, so that a rank that fails can end while its save waits for ranks that are gone.
         threading.Thread(target=self._write_into, args=arguments, name="checkpoint", daemon=True).start()
 
@@ -168,7 +180,8 @@ class Checkpoints:
         dcp.save(state, storage_writer=self._folder.writer(step), process_group=self._group)
         everyone = self._everywhere(lambda: self._folder.written(step, self._world.rank))
         sums = [each for own in everyone for each in own]
-        name = self._on_first(lambda: self._folder.publish(step, description, sums))
+        name = self._on_first(lambda: self._folder.publish(step, description, sums, self._damaged))
+        self._damaged = []
         return Saved(step=step, path=self.location(name))
 
     def load(self, engine: Engine, name: str) -> dict[str, Any]:
@@ -183,12 +196,21 @@ class Checkpoints:
                 raise RefusedError(
                     f"checkpoint {self.location(name)} has {key} {saved[key]!r}, the job has {expected[key]!r}"
                 )
+        self._check_data(name, saved.get("data"))
         self._load_tensors(engine, name)
         engine.next_step = saved["step"]
         engine.updates = saved["updates"]
         engine.scale.scale, engine.scale.good_steps = saved["loss_scale"], saved["good_steps"]
         optimizer.set_updates(engine.optimizer, engine.updates)
         return dict(saved.get("notes", {}))
+
+    def _check_data(self, name: str, then: Mapping[str, Any] | None) -> None:
+        if then is not None and self._data is not None and then != self._data:
+            raise RefusedError(
+                f"checkpoint {self.location(name)} was made with other data: {then['samples']} samples an epoch then, "
+                f"{self._data['samples']} now, and not the same ones; training can't go on where it was. Give it that "
+                "data again, or keep checkpoints elsewhere and begin from the exported weights"
+            )
 
     def _load_tensors(self, engine: Engine, name: str) -> None:
         optimizer.fill_state(engine.optimizer, [piece.value for piece in engine.weights.pieces])

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,11 @@ class CheckpointFolder:
         self.directory.mkdir(parents=True, exist_ok=True)
         for leftover in self.directory.glob(".step-*.partial"):
             shutil.rmtree(leftover)
+        # Without a pointer nobody knows what is whole, so all of it is left alone.
+        newest = self._newest()
+        for path in self.directory.iterdir():
+            if newest is not None and path.is_dir() and step_of(path.name) > newest:
+                shutil.rmtree(path)
         self.partial(step).mkdir()
 
     def writer(self, step: int) -> FileSystemWriter:
@@ -63,8 +68,13 @@ class CheckpointFolder:
         own = sorted(self.partial(step).glob(f"__{rank}_*"))
         return [sum_file(path) for path in [*own, *([self.partial(step) / ".metadata"] if rank == 0 else [])]]
 
-    def publish(self, step: int, description: Mapping[str, Any], sums: list[FileSum]) -> str:
-        """Give a complete checkpoint its name, then point `latest` at it; each is one atomic rename."""
+    def publish(
+        self, step: int, description: Mapping[str, Any], sums: list[FileSum], damaged: Collection[str] = ()
+    ) -> str:
+        """Give a complete checkpoint its name, then point `latest` at it; each is one atomic rename.
+
+        Then those are removed that are too old, and those known to be damaged, which must not stand for good ones.
+        """
         temporary, final = self.partial(step), self.directory / f"step-{step}"
         files = {each.name: {"size": each.size, "sha256": each.sha256} for each in sums}
         (temporary / DESCRIPTION).write_text(json.dumps({**description, "files": files}))
@@ -79,17 +89,24 @@ class CheckpointFolder:
         sync(staged)
         os.replace(staged, self.directory / LATEST)
         sync(self.directory)
-        self._prune()
+        for name in {*damaged} - {final.name}:
+            shutil.rmtree(self.directory / name, ignore_errors=True)
+        for name in self.newest_first()[self._keep :]:
+            shutil.rmtree(self.directory / name)
         return final.name
 
     def newest_first(self) -> list[str]:
         """Return complete checkpoints: the one that `latest` names, then older ones."""
-        pointer = self.directory / LATEST
-        if not pointer.is_file():
+        newest = self._newest()
+        if newest is None:
             return []
-        current = step_of(pointer.read_text().strip())
-        found = [path.name for path in self.directory.iterdir() if path.is_dir() and 0 <= step_of(path.name) <= current]
+        found = [path.name for path in self.directory.iterdir() if path.is_dir() and 0 <= step_of(path.name) <= newest]
         return sorted(found, key=step_of, reverse=True)
+
+    def _newest(self) -> int | None:
+        """Return the step that `latest` names, None where there is no such file."""
+        pointer = self.directory / LATEST
+        return step_of(pointer.read_text().strip()) if pointer.is_file() else None
 
     def describe(self, name: str) -> dict[str, Any]:
         """Return what was saved beside the tensors. Raises OSError or ValueError where that is unreadable."""
@@ -113,10 +130,6 @@ class CheckpointFolder:
         self.directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=self.directory):
             pass
-
-    def _prune(self) -> None:
-        for name in self.newest_first()[self._keep :]:
-            shutil.rmtree(self.directory / name)
 
 
 def sum_file(path: Path) -> FileSum:

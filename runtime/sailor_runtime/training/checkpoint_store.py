@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,13 @@ class CheckpointStore:
 
     def begin(self, step: int) -> None:
         """Make room for a new checkpoint; what an interrupted save has left is removed."""
-        complete = {*self.newest_first()}
+        newest = self._newest()
         for name in self._store.names():
-            if step_of(name) >= 0 and (name not in complete or step_of(name) == step):
+            if step_of(name) < 0:
+                continue
+            # Without a pointer nobody knows what is whole, so what has a description is left alone.
+            beyond = newest is not None and step_of(name) > newest
+            if beyond or step_of(name) == step or DESCRIPTION not in self._store.names(name):
                 self._remove(name)
 
     def writer(self, step: int) -> FileSystemWriter:
@@ -54,26 +58,35 @@ class CheckpointStore:
         assert self._written is not None
         return self._written.sums
 
-    def publish(self, step: int, description: Mapping[str, Any], sums: list[FileSum]) -> str:
-        """Complete a checkpoint, then point `latest` at it."""
+    def publish(
+        self, step: int, description: Mapping[str, Any], sums: list[FileSum], damaged: Collection[str] = ()
+    ) -> str:
+        """Complete a checkpoint, then point `latest` at it; see CheckpointFolder."""
         name = f"step-{step}"
         files = {each.name: {"size": each.size, "sha256": each.sha256} for each in sums}
         self._store.write(f"{name}/{DESCRIPTION}", json.dumps({**description, "files": files}).encode())
         self._store.write(LATEST, name.encode())
-        complete = self.newest_first()
-        for older in complete[self._keep :]:
+        for wrong in {*damaged} - {name}:
+            self._remove(wrong)
+        for older in self.newest_first()[self._keep :]:
             self._remove(older)
         return name
 
     def newest_first(self) -> list[str]:
         """Return complete checkpoints: the one that `latest` names, then older ones."""
-        try:
-            current = step_of(self._store.read(LATEST).decode().strip())
-        except FileNotFoundError:
+        newest = self._newest()
+        if newest is None:
             return []
-        found = [name for name in self._store.names() if 0 <= step_of(name) <= current]
+        found = [name for name in self._store.names() if 0 <= step_of(name) <= newest]
         whole = [name for name in found if DESCRIPTION in self._store.names(name)]
         return sorted(whole, key=step_of, reverse=True)
+
+    def _newest(self) -> int | None:
+        """Return the step that `latest` names, None where there is no such object."""
+        try:
+            return step_of(self._store.read(LATEST).decode().strip())
+        except FileNotFoundError:
+            return None
 
     def describe(self, name: str) -> dict[str, Any]:
         return dict(json.loads(self._store.read(f"{name}/{DESCRIPTION}")))

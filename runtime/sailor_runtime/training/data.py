@@ -1,12 +1,12 @@
-"""Token sources, and the order in which samples are read: a function of seed, epoch and index, never of the plan."""
+"""Samples of tokens, and the order in which they are read: a function of seed, epoch and index, never of the plan."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
-import sysconfig
-from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,13 +16,27 @@ import torch
 from torch import Tensor
 
 from sailor_runtime.spec import RunSpec
+from sailor_runtime.training import sources
 from sailor_runtime.training.refusal import RefusedError
-from sailor_runtime.training.store import Store, StoreError, cache, is_url, local_copy
+from sailor_runtime.training.sources import Tokens
+from sailor_runtime.training.store import StoreError, is_url
 
-Tokens = np.ndarray[Any, np.dtype[Any]]
+# Of a larger source so many tokens, evenly spread, stand for the whole when its entropy is told.
+_COUNTED = 2**26
+_PART = 2**20
+# So many samples, evenly spread, tell one source from another.
+_COMPARED = 64
 
-# Test files are half of the text and much of that is tables of data.
-_LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """What tells data from other data: samples per epoch (None: endless) and a hash over some of them."""
+
+    samples: int | None
+    sha256: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
 
 
 class Samples(Protocol):
@@ -36,29 +50,31 @@ class Samples(Protocol):
         """Return size and unigram entropy (nats per token) for the log."""
         ...
 
+    def identity(self) -> Identity: ...
+
 
 def open_samples(spec: RunSpec) -> Samples:
     """Return the samples of the spec's data source. Raises RefusedError for what can't be read.
 
-    Formats: `bytes` (a file, each byte one token), `text` (a file, cut by a `tokenizers` file), `tokens` (a .npy file
-    of token numbers or a folder of them, which are mapped into memory). All of them may be URLs; what they hold is
-    fetched once per node.
+    Formats: `bytes` (each byte one token), `text` (cut by a `tokenizers` file), `tokens` (.npy files of token numbers);
+    each a file or a folder of files, which are mapped into memory. All of them may be URLs; what they hold is fetched
+    once per node.
     """
     data, length, seed = spec.data, spec.training.sequence_length, spec.training.seed
     vocabulary = spec.model.vocab_size
     if data.source == "synthetic":
         return SyntheticSamples(vocabulary, length, seed)
-    if data.source != "python-stdlib" and not is_url(data.source) and not Path(data.source).exists():
+    if data.source != sources.STANDARD_LIBRARY and not is_url(data.source) and not Path(data.source).exists():
         raise RefusedError(f"data source {data.source!r} is neither 'synthetic', 'python-stdlib' nor there to be read")
     match data.format:
         case "bytes":
             if vocabulary < 256:
                 raise RefusedError(f"format 'bytes' needs a vocabulary of 256, the model has {vocabulary}")
-            read = partial(_bytes, data.source)
+            read = partial(sources.byte_arrays, data.source)
         case "text":
-            read = partial(_tokenized, data.source, data.tokenizer)
+            read = partial(sources.tokenized_arrays, data.source, data.tokenizer)
         case "tokens":
-            read = partial(_token_arrays, data.source)
+            read = partial(sources.token_arrays, data.source)
         case _:
             raise RefusedError(f"data format {data.format!r} is not supported; supported: bytes, text, tokens")
     return TokenSamples(data.source, read, vocabulary=vocabulary, sequence_length=length, seed=seed)
@@ -82,6 +98,9 @@ class SyntheticSamples:
 
     def description(self) -> dict[str, object]:
         return {"source": "synthetic", "tokens": None, "samples": None, "unigram_entropy": math.log(self._vocabulary)}
+
+    def identity(self) -> Identity:
+        return Identity(samples=None, sha256=hashlib.sha256(b"synthetic").hexdigest())
 
 
 class TokenSamples:
@@ -109,7 +128,7 @@ class TokenSamples:
         """The tokens; read late, since ranks in the middle of a pipeline need none."""
         try:
             arrays = self._read()
-        except (StoreError, FileNotFoundError) as error:
+        except (StoreError, OSError) as error:
             raise RefusedError(f"data source {self._source!r}: {error}") from error
         if sum(self._samples(array) for array in arrays) == 0:
             held = sum(len(array) for array in arrays)
@@ -140,9 +159,7 @@ class TokenSamples:
 
     def read(self, numbers: Sequence[int]) -> Tensor:
         tokens = np.stack([self._sample(self.place(number)) for number in numbers]).astype(np.int64)
-        if tokens.min() < 0 or tokens.max() >= self._vocabulary:
-            found = f"{tokens.min()}..{tokens.max()}"
-            raise RefusedError(f"{self._source} holds tokens {found}, the vocabulary is 0..{self._vocabulary - 1}")
+        self._check(tokens)
         return torch.from_numpy(tokens)
 
     def _sample(self, place: int) -> Tokens:
@@ -150,73 +167,29 @@ class TokenSamples:
         start = (place - (int(self._ends[index - 1]) if index else 0)) * self._length
         return self._arrays[index][start : start + self._length + 1]
 
+    def _check(self, tokens: Tokens) -> None:
+        """Raise RefusedError for tokens that the model does not know."""
+        if tokens.min() < 0 or tokens.max() >= self._vocabulary:
+            found = f"{tokens.min()}..{tokens.max()}"
+            raise RefusedError(f"{self._source} holds tokens {found}, the vocabulary is 0..{self._vocabulary - 1}")
+
     def description(self) -> dict[str, object]:
-        counts: Counter[int] = Counter()
+        """Return size and entropy; of a large source the entropy is that of a part. Raises RefusedError as `read`."""
+        counts = np.zeros(self._vocabulary, dtype=np.int64)
+        held = sum(len(array) for array in self._arrays)
+        step = _PART * max(1, held // _COUNTED)
         for array in self._arrays:
-            if array.dtype == np.uint8:
-                # Counting is faster than sorting by far.
-                kinds, numbers = np.arange(256), np.bincount(array, minlength=256)
-            else:
-                kinds, numbers = np.unique(array, return_counts=True)
-            counts.update(dict(zip(kinds.tolist(), numbers.tolist(), strict=True)))
-        total = counts.total()
-        entropy = -sum(number / total * math.log(number / total) for number in counts.values() if number)
-        return {"source": self._source, "tokens": total, "samples": self.count, "unigram_entropy": entropy}
+            for start in range(0, len(array), step):
+                part = array[start : start + _PART]
+                self._check(part)
+                counts += np.bincount(part.astype(np.int64, copy=False), minlength=self._vocabulary)
+        shares = counts[counts > 0] / counts.sum()
+        entropy = float(-(shares * np.log(shares)).sum())
+        return {"source": self._source, "tokens": held, "samples": self.count, "unigram_entropy": entropy}
 
-
-def _bytes(source: str) -> list[Tokens]:
-    return [np.frombuffer(_text(source), dtype=np.uint8)]
-
-
-def _text(source: str) -> bytes:
-    return standard_library_text() if source == "python-stdlib" else local_copy(source, cache()).read_bytes()
-
-
-def _tokenized(source: str, tokenizer: str | None) -> list[Tokens]:
-    if tokenizer is None or not (is_url(tokenizer) or Path(tokenizer).is_file()):
-        raise RefusedError(f"format 'text' needs a tokenizer file, got {tokenizer!r}")
-    try:
-        from tokenizers import Tokenizer
-    except ImportError as error:
-        raise RefusedError("format 'text' needs the package 'tokenizers' on every node") from error
-    lines = _text(source).decode(errors="replace").splitlines(keepends=True)
-    encoded = Tokenizer.from_file(str(local_copy(tokenizer, cache()))).encode_batch_fast(
-        lines, add_special_tokens=False
-    )
-    return [np.fromiter((token for line in encoded for token in line.ids), dtype=np.uint32)]
-
-
-def _token_arrays(source: str) -> list[Tokens]:
-    if is_url(source):
-        files = [local_copy(url, cache()) for url in _token_urls(source)]
-    else:
-        files = sorted(Path(source).glob("*.npy")) if Path(source).is_dir() else [Path(source)]
-    if not files:
-        raise RefusedError(f"{source} holds no .npy file")
-    arrays = []
-    for file in files:
-        try:
-            array = np.load(file, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError) as error:
-            raise RefusedError(f"{file} is no array of tokens: {error}") from error
-        if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
-            raise RefusedError(f"{file} must hold one row of integers, got {array.dtype} of shape {array.shape}")
-        arrays.append(array)
-    return arrays
-
-
-def _token_urls(source: str) -> list[str]:
-    if source.endswith(".npy"):
-        return [source]
-    return [f"{source.rstrip('/')}/{name}" for name in Store(source).names() if name.endswith(".npy")]
-
-
-def standard_library_text() -> bytes:
-    """Return the text of this interpreter's standard library without its tests, files in sorted order."""
-    root = Path(sysconfig.get_path("stdlib"))
-    files = sorted(
-        path
-        for path in root.rglob("*.py")
-        if not _LEFT_OUT.intersection(path.relative_to(root).parts[:-1]) and path.is_file()
-    )
-    return b"\n".join(path.read_bytes() for path in files)
+    def identity(self) -> Identity:
+        digest = hashlib.sha256()
+        for index in range(min(_COMPARED, self.count)):
+            place = index * self.count // min(_COMPARED, self.count)
+            digest.update(self._sample(place).astype(np.int64).tobytes())
+        return Identity(samples=self.count, sha256=digest.hexdigest())

@@ -37,6 +37,11 @@ class LossCourse:
     def diverged(self) -> bool:
         return self.most_rise is not None and self.mean - self.lowest > self.most_rise
 
+    @property
+    def doubtful(self) -> bool:
+        """Whether the loss is half way to being diverged, so that what was saved before is the better place."""
+        return self.most_rise is not None and self.mean - self.lowest > self.most_rise / 2.0
+
     def notes(self) -> dict[str, Any]:
         """Return what a checkpoint keeps."""
         return {"loss_mean": self.mean, "loss_lowest": self.lowest, "loss_steps": self.steps} if self.steps else {}

@@ -17,7 +17,10 @@ MOST_FAILURES = 3
 
 
 class Saver:
-    """Saves on time and on request. `report` (on rank 0 only) writes an event."""
+    """Saves on time and on request.
+
+    `report` (on rank 0 only) writes an event; `doubtful` says that what has been saved is better than what there is.
+    """
 
     def __init__(
         self,
@@ -26,12 +29,14 @@ class Saver:
         control: Control,
         notes: Callable[[], Mapping[str, Any]],
         report: Callable[..., None] | None,
+        doubtful: Callable[[], bool] = lambda: False,
     ) -> None:
         self._spec = spec
         self._checkpoints = checkpoints
         self._control = control
         self._notes = notes
         self._report = report
+        self._doubtful = doubtful
         self._began = time.monotonic()
         self._failures = 0
         self._last: Saved | None = None
@@ -52,11 +57,13 @@ class Saver:
     def wanted(self, *, leads: bool) -> bool:
         """Whether this rank asks for a save: its node was told to, or it leads and it is time.
 
-        Not while one still runs: a store that does not answer must not hold training up.
+        Not while one still runs: a store that does not answer must not hold training up. Nor by the clock while the
+        loss rises: the last good checkpoint is one from before that.
         """
         if self._checkpoints.running:
             return False
-        return self._control.checkpoint or (leads and time.monotonic() - self._began >= self._spec.every_s)
+        due = leads and time.monotonic() - self._began >= self._spec.every_s
+        return self._control.checkpoint or (due and not self._doubtful())
 
     def begin(self, engine: Engine) -> None:
         """Begin to save while training goes on; waits for a save that still runs."""

@@ -11,7 +11,7 @@ import hashlib
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -164,17 +164,24 @@ def cache() -> Path:
     return Path(os.environ.get("SAILOR_RUNTIME_CACHE") or tempfile.gettempdir(), "fetched")
 
 
-def local_copy(place: str, folder: Path) -> Path:
-    """Return a local file with the content of `place`: itself, or what a URL holds, fetched once per node."""
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Make a folder, and be the only process of this node that works in it."""
     import fcntl
 
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def local_copy(place: str, folder: Path) -> Path:
+    """Return a local file with the content of `place`: itself, or what a URL holds, fetched once per node."""
     if not is_url(place):
         return Path(place)
     base, _, name = place.rpartition("/")
     target = folder / hashlib.sha256(place.encode()).hexdigest()[:16] / name
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with (target.parent / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with alone(target.parent):
         if not target.exists():
             partial = target.with_name(f".{name}.partial")
             Store(base).sum(name, into=partial)

@@ -23,6 +23,7 @@ from sailor_runtime.training.metrics import Metrics
 from sailor_runtime.training.precision import precision_of, set_up
 from sailor_runtime.training.preflight import preflight
 from sailor_runtime.training.refusal import RefusedError
+from sailor_runtime.training.same_data import agreed_identity
 from sailor_runtime.training.saving import Saver
 from sailor_runtime.training.world import World
 
@@ -88,10 +89,14 @@ class _Rank:
         self._control = control
         self._metrics_folder = metrics
         self._metrics = Metrics(metrics, spec, layout.places(spec), atoms) if world.rank == 0 else None
-        self._checkpoints = Checkpoints(spec.checkpoint.directory, spec.checkpoint.keep, world, atoms)
+        data = agreed_identity(spec, place, samples, world)
+        kept = spec.checkpoint
+        self._checkpoints = Checkpoints(kept.directory, kept.keep, world, atoms, data.as_dict())
         self._course = LossCourse(most_rise=spec.training.max_loss_rise)
         report = events.write if world.rank == 0 else None
-        self._saver = Saver(spec.checkpoint, self._checkpoints, control, self._course.notes, report)
+        self._saver = Saver(
+            spec.checkpoint, self._checkpoints, control, self._course.notes, report, lambda: self._course.doubtful
+        )
 
     def run(self) -> None:
         if self._world.rank == 0:
