@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
 import click
 
@@ -36,7 +37,7 @@ def dashboard(run: str, port: int, as_json: bool) -> None:
         server = Dashboard(lambda: snapshot(folder, clock=clock), port=port)
     except OSError as error:
         raise RequestError(f"can't listen on port {port}: {error.strerror}") from error
-    with server:
+    with server, suppress(KeyboardInterrupt):
         click.echo(server.url)
         click.echo("press Ctrl-C to end", err=True)
         server.serve_forever()

@@ -57,8 +57,8 @@ def _handle_signals(folder: RunFolder, stop: Callable[[], None], observer: Obser
             return
         observer.close()
         click.echo(
-            f"left run {folder.run_id} as it is; it goes on costing until 'sailor-cloud down {folder.run_id}' "
-            "or its TTL",
+            f"left run {folder.run_id} as it is; it goes on costing until 'sailor-cloud down {folder.run_id}' or its "
+            f"TTL; unless its teardown has begun, 'sailor-cloud resume {folder.run_id}' takes it over",
             err=True,
         )
         # Threads that wait for Terraform would keep a normal exit waiting too.

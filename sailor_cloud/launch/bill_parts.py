@@ -1,41 +1,41 @@
-"""The bill in parts: what each was to cost, and what it did."""
+"""The bill line by line: what each was to cost, and what it did."""
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 
-from sailor_cloud.model.document import Cost, CostKind
+from sailor_cloud.model.document import Cost, CostKind, CostLine
 from sailor_cloud.run.ledger import LedgerLine
 from sailor_cloud.run.receipt import Comparison
 
-# Parts of the bill, as plan and ledger both have them: nodes are paid for from start-up to teardown.
-_NODES = "nodes"
-_OTHERS = {
-    CostKind.DISK: "disks",
-    CostKind.ADDRESS: "addresses and NAT",
-    CostKind.EGRESS: "traffic",
-    CostKind.CHECKPOINT: "checkpoints",
-}
-_PARTS = (_NODES, *_OTHERS.values())
+# A plan tells apart what nodes are paid for from start-up to teardown; their clocks do not.
+_NODES = (CostKind.COMPUTE, CostKind.STARTUP, CostKind.TEARDOWN, CostKind.RECOVERY)
+_COUNTED = re.compile(r"\d+ x (?P<thing>.*)")
 
 
 def bill_parts(cost: Cost | None, lines: tuple[LedgerLine, ...], share: float) -> tuple[Comparison, ...]:
-    """Return what each part of the bill was to cost for the share of the steps that was done, and what it did."""
-    estimates: dict[str, float] = defaultdict(float)
-    actuals: dict[str, float] = defaultdict(float)
+    """Return what each line of the bill was to cost for the share of the steps that was done, and what it did.
+
+    In the plan's order; what the plan does not foresee comes last.
+    """
+    estimates: dict[str, float] = {}
     for planned in cost.lines if cost else ():
-        estimates[_part(planned.kind, planned.unit)] += planned.usd * share
+        part = part_of(planned)
+        estimates[part] = estimates.get(part, 0.0) + planned.usd * share
+    actuals: dict[str, float] = defaultdict(float)
     for line in lines:
-        actuals[_part(line.kind, line.unit)] += line.usd
+        actuals[line.part or line.what] += line.usd
     return tuple(
-        Comparison(what=part, unit="USD", estimate=estimates[part] if cost else None, actual=actuals[part])
-        for part in _PARTS
-        if estimates[part] or actuals[part]
+        Comparison(what=part, unit="USD", estimate=estimates.get(part, 0.0) if cost else None, actual=actuals[part])
+        for part in dict.fromkeys([*estimates, *actuals])
+        if estimates.get(part) or actuals[part]
     )
 
 
-def _part(kind: CostKind, unit: str) -> str:
-    """Return the part of the bill that a line belongs to; what stands still for a checkpoint is nodes."""
-    if kind is CostKind.CHECKPOINT and unit == "hour":
-        return _NODES
-    return _OTHERS.get(kind, _NODES)
+def part_of(line: CostLine) -> str:
+    """Return the name under which a ledger charges for what a line of a plan's bill is for; see simulator.bill."""
+    counted = _COUNTED.fullmatch(line.what)
+    thing = counted["thing"] if counted else line.what
+    on_nodes = line.kind in _NODES or (line.kind is CostKind.CHECKPOINT and line.unit == "hour")
+    return thing.partition(",")[0] if on_nodes else thing

@@ -24,10 +24,13 @@ class BudgetGuard:
         deadline = started_at + timedelta(seconds=limits.deadline) if limits.deadline else None
         return cls(budget_usd=limits.budget_usd, deadline=deadline, reserve_s=reserve_s)
 
-    def verdict(self, ledger: Ledger, *, now: datetime, egress_usd: float) -> Ending | None:
-        """Return why the run must stop now, or None while it may go on."""
+    def verdict(self, ledger: Ledger, *, now: datetime, beyond_ledger_usd: float) -> Ending | None:
+        """Return why the run must stop now, or None while it may go on.
+
+        beyond_ledger_usd: what is spent, or will be until the run has stopped, and not in the ledger yet.
+        """
         reserve = timedelta(seconds=self.reserve_s)
-        if self.budget_usd is not None and ledger.projected_usd(now + reserve) + egress_usd >= self.budget_usd:
+        if self.budget_usd is not None and ledger.projected_usd(now + reserve) + beyond_ledger_usd >= self.budget_usd:
             return Ending.BUDGET
         if self.deadline is not None and now >= self.deadline:
             return Ending.DEADLINE

@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from sailor_cloud.clock import Clock
-from sailor_cloud.launch import egress
+from sailor_cloud.launch import egress, usage
+from sailor_cloud.launch.charges import total_usd
 from sailor_cloud.launch.fleet import Fleet, Link
 from sailor_cloud.launch.market import Choice, blocked, refusals
 from sailor_cloud.launch.monitor import Monitor
@@ -99,13 +100,22 @@ class RunContext:
         self._ended_legs = tuple(leg for leg in legs(self.folder) if leg.generation < monitor.generation)
 
     @property
-    def egress_usd(self) -> float:
-        """What the traffic of all generations has cost until now."""
-        ended = self._ended_legs if self._ended_legs is not None else legs(self.folder)
-        usd = egress.usd(ended)
+    def used_usd(self) -> float:
+        """What traffic and checkpoints of all generations have cost until now; the ledger gets it at the end."""
+        found = self._ended_legs if self._ended_legs is not None else legs(self.folder)
         if self.monitor is not None:
-            usd += egress.usd_per_step(self.document) * self.monitor.steps_done
-        return usd
+            found = (*found, Leg(generation=self.monitor.generation, document=self.document, monitor=self.monitor))
+        return total_usd(usage.charges(self.job_document, found, until=self.clock.now()))
+
+    @property
+    def used_usd_per_step(self) -> float:
+        """What one iteration's traffic costs, as measured where it was."""
+        monitor = self.monitor
+        planned = egress.usd_per_step(self.document)
+        if monitor is None or not monitor.steps_done:
+            return planned
+        leg = Leg(generation=monitor.generation, document=self.document, monitor=monitor)
+        return max(planned, total_usd(egress.charges((leg,))) / monitor.steps_done)
 
     @property
     def pending_usd(self) -> float:
@@ -120,7 +130,7 @@ class RunContext:
         now = self.clock.now()
         if self._spent is None or abs((now - self._spent[0]).total_seconds()) >= 1.0:
             self._spent = (now, self.ledger.spent_usd(now))
-        return self._spent[1] + self.egress_usd + self.pending_usd
+        return self._spent[1] + self.used_usd + self.pending_usd
 
     @property
     def saved_step(self) -> int:
@@ -157,7 +167,7 @@ class RunContext:
         end = self.expires_at
         if limits.deadline is not None:
             end = min(end, self.started_at + timedelta(seconds=limits.deadline))
-        spent = self.ledger.spent_usd(now) + self.egress_usd + self.pending_usd
+        spent = self.ledger.spent_usd(now) + self.used_usd + self.pending_usd
         usd = None if limits.budget_usd is None else limits.budget_usd - spent
         return Left(
             steps=max(1, self.steps - self.saved_step),
@@ -167,8 +177,8 @@ class RunContext:
             life_s=(self.expires_at - now).total_seconds(),
         )
 
-    def blocked(self) -> frozenset[Choice]:
-        """Return what was refused and is left alone for now."""
+    def blocked(self) -> dict[Choice, float]:
+        """Return what was refused and is left alone for now, each with the seconds until that is over."""
         return blocked(refusals(read(self.folder.journal_file)), self.clock.now())
 
     def show(self, activity: str) -> None:

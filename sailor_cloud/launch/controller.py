@@ -129,13 +129,15 @@ class Controller:
         context = self.context
         if context.search is not None and (slow := known_slow_links(context)):
             context.search.learn_links(slow)
+        first = not generations(context.folder)
         going_on = await takeover.going_on(context)
         if going_on is None:
             await fallback.obtain(context, await takeover.plan_to_begin_with(context))
             generation = await self._next_generation()
         else:
             generation = self._followed(going_on)
-        context.notifier.tell(Notice.STARTED, run=context.folder.run_id, text="training started")
+        if first:
+            context.notifier.tell(Notice.STARTED, run=context.folder.run_id, text="training started")
         while True:
             growth, links = Growth(context, generation), SlowLinks(context, generation)
             async with growth.beside(), links.beside():

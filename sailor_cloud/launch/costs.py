@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 from sailor_cloud.clock import Clock
-from sailor_cloud.launch import egress
+from sailor_cloud.launch import usage
+from sailor_cloud.launch.charges import total_usd
 from sailor_cloud.launch.record import last_monitor, legs
+from sailor_cloud.model.document import CostKind
 from sailor_cloud.run.costs import RunCosts
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import read
@@ -18,19 +22,21 @@ def run_costs(folder: RunFolder, *, clock: Clock) -> RunCosts:
     document, ledger, now = folder.read_document(), Ledger.of(folder, clock), clock.now()
     recorded = legs(folder)
     gone = fold(read(folder.journal_file)).phase is Phase.GONE
-    traffic = 0.0 if gone else egress.usd(recorded)
-    spent, rate = ledger.spent_usd(now) + traffic, ledger.usd_per_hour()
+    # The teardown has charged them.
+    used = () if gone else usage.charges(document, recorded, until=now)
+    spent, rate = ledger.spent_usd(now) + total_usd(used), ledger.usd_per_hour()
     monitor = last_monitor(recorded, document)
     steps, pace = document.job.training.steps, monitor.measured_iteration_s
     projected = spent if gone else None
     if not gone and steps is not None and pace is not None:
+        done = sum(leg.monitor.steps_done for leg in recorded)
         left = max(0, steps - monitor.step)
-        newest = recorded[-1].document
-        projected = spent + left * (pace * rate / SECONDS_PER_HOUR + egress.usd_per_step(newest))
+        projected = spent + left * (pace * rate / SECONDS_PER_HOUR + total_usd(used) / done)
+    lines = (*ledger.lines(now), *(charge.line() for charge in used))
     return RunCosts(
         run_id=folder.run_id,
-        lines=ledger.lines(now),
-        egress_usd=traffic,
+        lines=lines,
+        egress_usd=math.fsum(line.usd for line in lines if line.kind is CostKind.EGRESS),
         spent_usd=spent,
         usd_per_hour=rate,
         projected_usd=projected,

@@ -1,49 +1,113 @@
-"""What the traffic between zones has cost so far, by the plan's own figures; nobody meters the bytes themselves yet."""
+"""What the traffic between zones costs: the bytes that the ranks' connections have sent, at the price of each pair.
+
+Where no measure came, as for the steps since the newest one, the plan's figures count, and the line says so.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from functools import cache
 
-from sailor_cloud.clock import Clock
+from sailor_cloud import network
+from sailor_cloud.launch.charges import AS_PLANNED, METERED, Charge, planned
 from sailor_cloud.launch.record import Leg
 from sailor_cloud.model.document import CostKind, CostLine, PlanDocument
-from sailor_cloud.run.ledger import Ledger
+from sailor_cloud.network import EgressPrice, Network
+from sailor_cloud.units import GB
+
+# From one zone to another.
+Pair = tuple[str, str]
 
 
 def usd_per_step(document: PlanDocument) -> float:
-    """Return the price of one iteration's traffic."""
+    """Return the price of one iteration's traffic, as planned."""
     steps = document.job.training.steps
     return math.fsum(line.usd for line in _lines(document)) / steps if steps else 0.0
 
 
-def usd(legs: Iterable[Leg]) -> float:
-    """Return the price of all iterations that were done, those done twice included."""
-    return math.fsum(usd_per_step(leg.document) * leg.monitor.steps_done for leg in legs)
+def charges(legs: Iterable[Leg]) -> tuple[Charge, ...]:
+    """Return the traffic of all generations, of iterations that were done twice as well."""
+    return tuple(charge for leg in legs for charge in _of(leg))
 
 
-def charge(ledger: Ledger, legs: Iterable[Leg], clock: Clock) -> None:
-    """Charge each generation's traffic once."""
-    for leg in legs:
-        steps, done = leg.document.job.training.steps, leg.monitor.steps_done
-        if not steps or not done:
-            continue
-        prefix = f"generation {leg.generation}: " if leg.generation > 1 else ""
-        for line in _lines(leg.document):
-            ledger.charge(
-                f"{prefix}{line.what}",
-                kind=line.kind,
-                what=f"{prefix}{line.what}",
-                quantity=line.quantity * done / steps,
-                unit=line.unit,
-                usd_per_unit=line.usd_per_unit,
-                price_source=line.price_source,
-                price_as_of=line.price_as_of,
-                at=clock.now(),
-            )
+def sent_bytes(leg: Leg) -> dict[Pair, float]:
+    """Return the bytes that were measured between zones; nothing until every rank has told its own."""
+    plan = leg.document.plan
+    if plan is None or len(leg.monitor.traffic) < _ranks(leg.document):
+        return {}
+    offers = {offer.id: offer for offer in leg.document.inputs.offers}
+    zones = {node.id: offers[node.offer].zone for node in plan.nodes}
+    found: dict[Pair, float] = {}
+    for sent in leg.monitor.traffic.values():
+        for node, nbytes in sent.by_node.items():
+            src, dst = zones.get(sent.node), zones.get(node)
+            if src is not None and dst is not None and src != dst:
+                found[src, dst] = found.get((src, dst), 0.0) + nbytes
+    return found
+
+
+def _of(leg: Leg) -> Iterator[Charge]:
+    steps, done, measured = leg.document.job.training.steps, leg.monitor.steps_done, sent_bytes(leg)
+    if not steps:
+        return
+    metered = leg.monitor.steps_metered(_ranks(leg.document))
+    rest, note = (done - metered) / steps, METERED if metered or not done else AS_PLANNED
+    if 0 < metered < done:
+        note = f"{METERED} for {metered} of {done} steps"
+    prefix = f"generation {leg.generation}: " if leg.generation > 1 else ""
+    lines = _lines(leg.document)
+    for line in lines:
+        quantity = measured.get(_pair(line), 0.0) / GB + line.quantity * rest
+        if quantity:
+            yield planned(line, quantity=quantity, prefix=prefix, note=note)
+    expected = {_pair(line) for line in lines}
+    for pair, nbytes in sorted(measured.items()):
+        if pair not in expected:
+            yield from _unplanned(pair, nbytes, prefix)
+
+
+def _unplanned(pair: Pair, nbytes: float, prefix: str) -> Iterator[Charge]:
+    """Charge for traffic that the plan does not reckon with, such as what ranks say to each other besides training."""
+    src, dst = pair
+    for price in prices_between(src, dst):
+        part = f"{src} to {dst}, paid by {price.payer_zone}"
+        yield Charge(
+            key=f"{prefix}{part}",
+            kind=CostKind.EGRESS,
+            what=f"{prefix}{part}, {METERED}",
+            part=part,
+            quantity=nbytes / GB,
+            unit="GB",
+            usd_per_unit=price.usd_per_gb,
+            price_source=price.source,
+            price_as_of=price.as_of_from,
+        )
+
+
+def prices_between(src: str, dst: str) -> tuple[EgressPrice, ...]:
+    """Return what each side pays for traffic from one zone to another. Raises MissingPriceError."""
+    return _network().egress(src, dst)
 
 
 def _lines(document: PlanDocument) -> list[CostLine]:
     if document.cost is None:
         return []
     return [line for line in document.cost.lines if line.kind is CostKind.EGRESS]
+
+
+def _pair(line: CostLine) -> Pair:
+    """Return the zones of a line of the plan's bill; see simulator.bill."""
+    src, _, rest = line.what.partition(" to ")
+    return src, rest.partition(",")[0]
+
+
+def _ranks(document: PlanDocument) -> int:
+    assert document.plan is not None
+    return sum(stage.tp for pipeline in document.plan.pipelines for stage in pipeline.stages)
+
+
+@cache
+def _network() -> Network:
+    # Prices of traffic change once in years; those of this process's start will do.
+    return network.load()

@@ -17,6 +17,7 @@ _NEEDED = {
     "calibrated": ("iteration_s", "iterations"),
     "preflight": ("devices", "links"),
     "checkpoint": ("step", "path"),
+    "traffic": ("rank", "step", "sent"),
     "rank_dead": ("rank",),
     "rank_hung": ("rank",),
     "stopped": ("reason",),

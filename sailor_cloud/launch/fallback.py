@@ -97,16 +97,13 @@ async def obtain(context: RunContext, document: PlanDocument) -> None:
 
 
 async def next_plan(context: RunContext, document: PlanDocument, *, without: tuple[str, ...] = ()) -> PlanDocument:
-    """Decide how to go on without the nodes that are missing; waits where nothing can be had at the moment."""
+    """Decide how to go on without the nodes that are missing; waits where that is best, or nothing can be had now."""
     while True:
         survivors = await nodes.alive(context, document, without=without)
         option = await _decision(context, document, survivors)
-        if option is not None:
+        if option is not None and not option.wait_s:
             break
-        pause_s = context.options.stockout_pause_s
-        context.observer.note(f"nothing that fits can be had now; trying again in {pause_s / 60:.0f} min")
-        context.show("waiting for capacity")
-        await context.stop.unless_stopped(asyncio.sleep(pause_s))
+        await _wait(context, option)
     kept = {node.id for node in survivors}
     gone = [node.id for node in plan_nodes(document) if node.id not in kept]
     bought = [node for node in plan_nodes(option.document) if node.id not in kept]
@@ -121,6 +118,17 @@ async def next_plan(context: RunContext, document: PlanDocument, *, without: tup
     context.document = option.document
     context.settled = True
     return option.document
+
+
+async def _wait(context: RunContext, option: Option | None) -> None:
+    """Wait until what was refused may be asked for again; with no option, as long as a refusal lasts at first."""
+    pause_s = context.options.stockout_pause_s if option is None else option.wait_s
+    why = "nothing that fits can be had now"
+    if option is not None:
+        why = f"{option.label}: {option.seconds:.0f} s and {option.usd:.4f} USD to the end, the best way now"
+    context.observer.note(f"{why}; trying again in {pause_s / 60:.0f} min")
+    context.show("waiting for capacity")
+    await context.stop.unless_stopped(asyncio.sleep(pause_s))
 
 
 def leave_alone(context: RunContext, document: PlanDocument, error: StockoutError | QuotaError) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from sailor_cloud.errors import QuotaError, SailorError, StockoutError
 from sailor_cloud.launch import fallback, nodes
+from sailor_cloud.launch.beside import beside
 from sailor_cloud.launch.context import RunContext
 from sailor_cloud.launch.generation import Generation
 from sailor_cloud.launch.replan import Option, Policy, growth
@@ -40,16 +41,13 @@ class Growth:
         if not self._wanted:
             yield
             return
-        task = asyncio.ensure_future(self._look())
-        try:
+        async with beside(self._look(), ends_itself=self._let_go):
             yield
-        finally:
-            self._interrupt.request()
-            # Terraform is interrupted but must be waited for: two at once would fight over the state.
-            if not self._buying:
-                task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+
+    def _let_go(self) -> bool:
+        """Give up what is being bought. Terraform must be waited for: two at once would fight over the state."""
+        self._interrupt.request()
+        return self._buying
 
     @property
     def _wanted(self) -> bool:
@@ -91,12 +89,7 @@ class Growth:
                 await self._give_back()
                 return
             await self._buy(option.document)
-        plan = option.document.plan
-        assert plan is not None
-        context.journal.append(Event.REPLANNED, choice=option.label, seconds=option.seconds)
-        context.observer.note(f"{option.label}: switching to a plan with {len(plan.nodes)} nodes")
-        self.document = option.document
-        self.generation.handover.set()
+        self.document = hand_over(context, self.generation, option)
 
     async def _better(self) -> Option | None:
         """Return a plan that pays for the switch, over all nodes that run now."""
@@ -136,6 +129,18 @@ class Growth:
                 )
         finally:
             self._buying = False
+
+
+def hand_over(context: RunContext, generation: Generation, option: Option) -> PlanDocument:
+    """End a generation for a better plan, and return that."""
+    assert option.document.plan is not None
+    context.journal.append(Event.REPLANNED, choice=option.label, seconds=option.seconds)
+    context.observer.note(
+        f"{option.label}: switching to a plan with {len(option.document.plan.nodes)} nodes; "
+        f"{option.seconds:.0f} s and {option.usd:.4f} USD to the end"
+    )
+    generation.handover.set()
+    return option.document
 
 
 def _with_offers(document: PlanDocument, other: PlanDocument) -> PlanDocument:

@@ -67,6 +67,10 @@ def refusals(entries: Iterable[Entry]) -> tuple[Refusal, ...]:
     )
 
 
-def blocked(known: Iterable[Refusal], now: datetime) -> frozenset[Choice]:
-    """Return the choices that are left alone at a moment."""
-    return frozenset(choice for one in known if one.until > now for choice in one.choices)
+def blocked(known: Iterable[Refusal], now: datetime) -> dict[Choice, float]:
+    """Return for each choice that is left alone at a moment the seconds until it may be asked for again."""
+    found: dict[Choice, float] = {}
+    for one in known:
+        for choice in one.choices if one.until > now else ():
+            found[choice] = max(found.get(choice, 0.0), (one.until - now).total_seconds())
+    return found

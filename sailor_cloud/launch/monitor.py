@@ -30,6 +30,15 @@ class Failure:
         return f"rank {self.rank} on node {self.node} {self.how}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """The bytes that a rank had sent to each other node by the end of a step, since its generation began."""
+
+    node: str
+    step: int
+    by_node: dict[str, int]
+
+
 # Where rank 0 says that an iteration went.
 PARTS = ("compute", "transfer", "bubble", "sync")
 
@@ -50,6 +59,8 @@ class Monitor:
     preflight: dict[str, Any] | None = None
     calibration: dict[str, Any] | None = None
     checkpoints: list[dict[str, Any]] = field(default_factory=list)
+    # By rank.
+    traffic: dict[int, Sent] = field(default_factory=dict)
     hello: set[str] = field(default_factory=set)
     started: set[str] = field(default_factory=set)
     refused: dict[str, str] = field(default_factory=dict)
@@ -85,6 +96,8 @@ class Monitor:
                 self.unigram_entropy = event["unigram_entropy"]
             case "checkpoint":
                 self.checkpoints.append(event)
+            case "traffic":
+                self.traffic[event["rank"]] = Sent(node=node, step=event["step"], by_node=event["sent"])
             case "generation_started":
                 self.started.add(node)
             case "refused" if "rank" not in event:
@@ -112,6 +125,13 @@ class Monitor:
     def steps_done(self) -> int:
         """Iterations of this generation, those done again after a checkpoint included."""
         return len(self.iteration_seconds)
+
+    def steps_metered(self, ranks: int) -> int:
+        """Return of how many iterations of this generation all `ranks` have counted the traffic."""
+        if len(self.traffic) < ranks:
+            return 0
+        first = self.step - self.steps_done
+        return max(0, min(self.steps_done, min(sent.step for sent in self.traffic.values()) - first))
 
     @property
     def checkpoint_step(self) -> int | None:

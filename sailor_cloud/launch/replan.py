@@ -20,6 +20,9 @@ from sailor_cloud.model.plan import Node
 from sailor_cloud.simulator import startup_s, teardown_s
 from sailor_cloud.units import SECONDS_PER_HOUR
 
+# Agents without work power their nodes off after half an hour; see sailor_runtime.agent.
+LONGEST_WAIT_S = 1500.0
+
 # Bytes/s from one zone to another.
 Rates = Mapping[tuple[str, str], float]
 
@@ -53,12 +56,16 @@ class Policy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """A way to go on. `seconds` and `usd` are until the last step, start-up and moving the state included."""
+    """A way to go on. `seconds` and `usd` are until the last step, start-up and moving the state included.
+
+    `wait_s` of the seconds pass before anything is bought; the nodes that run are paid for meanwhile.
+    """
 
     label: str
     document: PlanDocument
     seconds: float
     usd: float
+    wait_s: float = 0.0
 
     def fits(self, left: Left) -> bool:
         """Whether the run can be finished this way, and would not cost more than is left without a controller."""
@@ -72,7 +79,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """What there is to decide about. `survivors` run now; what is `blocked` can't be bought for the time being.
+    """What there is to decide about. `survivors` run now; what is `blocked` can't be bought for so many seconds.
 
     `taken` are names that earlier nodes of the run had; a new node never gets one of them. `offers` are those that
     are known, by id.
@@ -81,14 +88,14 @@ class Situation:
     job: Job
     document: PlanDocument
     survivors: tuple[Node, ...]
-    blocked: frozenset[Choice]
+    blocked: Mapping[Choice, float]
     taken: frozenset[str]
     left: Left
     offers: Mapping[str, Offer] = field(default_factory=dict)
 
     @property
     def devices(self) -> Devices:
-        return Devices(survivors=self.survivors, blocked=self.blocked, offers=self.offers)
+        return Devices(survivors=self.survivors, blocked=frozenset(self.blocked), offers=self.offers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,29 +136,44 @@ def growth(situation: Situation, search: Search, *, least_gain_s: float, label: 
 
 
 def _options(situation: Situation, search: Search, policy: Policy) -> list[Option]:
+    """Return the ways to go on, those that change least first.
+
+    To wait is one only where what is left can't train: else that goes on, and grows back once capacity returns.
+    """
     options = []
-    anew = None if policy is Policy.NEVER else _searched(situation, search, only_survivors=False)
-    if policy is not Policy.ALWAYS:
-        same = _replaced(situation)
-        if same is not None:
-            options.append(_option("replace", same, situation, search))
-    if anew is not None:
-        options.append(_option("re-plan", anew, situation, search))
+    wait_s = _wait_s(situation)
+    if policy is not Policy.ALWAYS and not wait_s:
+        options.append(_option("replace", _replaced(situation), situation, search))
     if situation.survivors and policy is Policy.BEST:
         smaller = _searched(situation, search, only_survivors=True)
         if smaller is not None:
             options.append(_option("go on with what is left", smaller, situation, search))
+    idle = not any(option.fits(situation.left) for option in options)
+    if policy is Policy.BEST and wait_s and idle and (wait_s <= LONGEST_WAIT_S or not situation.survivors):
+        options.append(_option("wait and replace", _replaced(situation), situation, search, wait_s=wait_s))
+    anew = None if policy is Policy.NEVER else _searched(situation, search, only_survivors=False)
+    if anew is not None:
+        options.append(_option("re-plan", anew, situation, search))
     return options
 
 
-def _replaced(situation: Situation) -> PlanDocument | None:
-    """Return the same plan with new nodes, at the newest prices, for the lost ones; None where none can be had."""
+def _lost(situation: Situation) -> list[Node]:
+    assert situation.document.plan is not None
+    alive = {node.id for node in situation.survivors}
+    return [node for node in situation.document.plan.nodes if node.id not in alive]
+
+
+def _wait_s(situation: Situation) -> float:
+    """Return the seconds until all lost nodes may be asked for again; 0 where none is blocked."""
+    choices = {Choice.of(situation.offers[node.offer]) for node in _lost(situation)}
+    return max((situation.blocked[choice] for choice in choices & situation.blocked.keys()), default=0.0)
+
+
+def _replaced(situation: Situation) -> PlanDocument:
+    """Return the same plan with new nodes, at the newest prices, for the lost ones."""
     document, plan, offers = situation.document, situation.document.plan, situation.offers
     assert plan is not None
-    alive = {node.id for node in situation.survivors}
-    new = [node for node in plan.nodes if node.id not in alive]
-    if any(Choice.of(offers[node.offer]) in situation.blocked for node in new):
-        return None
+    new = _lost(situation)
     paid = {offer.id: offer for offer in document.inputs.offers}
     dearer = math.fsum(offers[node.offer].usd_per_hour - paid[node.offer].usd_per_hour for node in new)
     rest = _for_rest(document, situation)
@@ -197,7 +219,9 @@ def _searched(situation: Situation, search: Search, *, only_survivors: bool) -> 
     return None
 
 
-def _option(label: str, document: PlanDocument, situation: Situation, search: Search | None) -> Option:
+def _option(
+    label: str, document: PlanDocument, situation: Situation, search: Search | None, *, wait_s: float = 0.0
+) -> Option:
     """Return a way to go on; `search` tells what moving the state takes, None where nothing has to be moved."""
     assert document.plan is not None
     assert document.prediction is not None
@@ -210,18 +234,27 @@ def _option(label: str, document: PlanDocument, situation: Situation, search: Se
     seconds = max((startup_s(provider) for provider in new), default=0.0) + moved_s
     seconds += document.prediction.iteration_s_replay * situation.left.steps
     paid_s = seconds + max(teardown_s(provider) for provider in providers)
-    usd = document.cost.usd_per_hour * paid_s / SECONDS_PER_HOUR
+    usd = _nodes_usd_per_hour(document) * paid_s / SECONDS_PER_HOUR
+    idle_usd = math.fsum(situation.offers[node.offer].usd_per_hour for node in situation.survivors) * wait_s
     return Option(
         label=label,
         document=document,
-        seconds=seconds,
-        usd=usd + moved_usd + egress.usd_per_step(document) * situation.left.steps,
+        seconds=wait_s + seconds,
+        usd=usd + moved_usd + egress.usd_per_step(document) * situation.left.steps + idle_usd / SECONDS_PER_HOUR,
+        wait_s=wait_s,
     )
 
 
-def _rank(option: Option, goal: Goal) -> tuple[float, float, str]:
-    order = (option.usd, option.seconds) if goal is Goal.MINIMIZE_COST else (option.seconds, option.usd)
-    return (*order, option.label)
+def _nodes_usd_per_hour(document: PlanDocument) -> float:
+    """Return what the nodes of a plan cost whether they train or not: its rate without traffic."""
+    assert document.prediction is not None
+    traffic = egress.usd_per_step(document) * SECONDS_PER_HOUR / document.prediction.iteration_s_replay
+    return max(0.0, usd_per_hour(document) - traffic)
+
+
+def _rank(option: Option, goal: Goal) -> tuple[float, float]:
+    """Return what to sort by; of equals the first stays, and that is what changes least."""
+    return (option.usd, option.seconds) if goal is Goal.MINIMIZE_COST else (option.seconds, option.usd)
 
 
 def _shortfall(option: Option, left: Left) -> str:

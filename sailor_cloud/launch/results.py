@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from sailor_cloud import resources
 from sailor_cloud.clock import Clock
 from sailor_cloud.errors import DataError
-from sailor_cloud.launch import egress
+from sailor_cloud.launch import usage
+from sailor_cloud.launch.charges import total_usd
 from sailor_cloud.launch.record import legs
 from sailor_cloud.model.document import CostKind, PlanDocument
 from sailor_cloud.model.offer import Offer, Provider
@@ -106,7 +107,8 @@ class Fetch:
             raise KeptError(str(error)) from error
         usd, budget = price.usd_per_gb * size / GB, self.document.constraints.budget_usd
         ledger, now = Ledger.of(self.folder, self.clock), self.clock.now()
-        spent = ledger.spent_usd(now) + egress.usd(legs(self.folder))
+        used = usage.charges(self.document, legs(self.folder), until=now)
+        spent = ledger.spent_usd(now) + total_usd(used)
         if budget is not None and spent + usd > budget:
             raise KeptError(f"copying {size / GB:.2f} GB costs {usd:.2f} USD, and {budget - spent:.2f} USD are left")
         before = sum(line.key.startswith("results") for line in ledger.lines(now))
@@ -114,6 +116,7 @@ class Fetch:
             f"results {before + 1}",
             kind=CostKind.EGRESS,
             what=f"results from {home.region} to this machine",
+            part="results",
             quantity=size / GB,
             unit="GB",
             usd_per_unit=price.usd_per_gb,

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from sailor_cloud.errors import SailorError
 from sailor_cloud.launch import nodes
+from sailor_cloud.launch.beside import beside
 from sailor_cloud.launch.context import RunContext
 from sailor_cloud.launch.generation import Generation
-from sailor_cloud.launch.growth import LEAST_GAIN_S
+from sailor_cloud.launch.growth import LEAST_GAIN_S, hand_over
 from sailor_cloud.launch.preflight import slow_links
 from sailor_cloud.launch.replan import Option, Policy, growth
 from sailor_cloud.model.document import PlanDocument
@@ -39,13 +40,8 @@ class SlowLinks:
         if not context.options.replan_slow_links or context.search is None or context.policy is Policy.NEVER:
             yield
             return
-        task = asyncio.ensure_future(self._look())
-        try:
+        async with beside(self._look()):
             yield
-        finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
 
     async def _look(self) -> None:
         context, monitor = self.context, self.generation.monitor
@@ -64,14 +60,7 @@ class SlowLinks:
         if option is None:
             context.observer.note("with the links as they were found, no other plan is worth the switch")
             return
-        assert option.document.plan is not None
-        context.journal.append(Event.REPLANNED, choice=option.label, seconds=option.seconds)
-        context.observer.note(
-            f"{option.label}: switching to a plan with {len(option.document.plan.nodes)} nodes; "
-            f"{option.seconds:.0f} s and {option.usd:.4f} USD to the end"
-        )
-        self.document = option.document
-        self.generation.handover.set()
+        self.document = hand_over(context, self.generation, option)
 
     async def _better(self, rates: dict[tuple[str, str], float]) -> Option | None:
         """Return a plan that pays for the switch, with the present plan judged by the same links."""

@@ -6,10 +6,12 @@ import asyncio
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from sailor_cloud.launch import shared
 from sailor_cloud.launch.budget import BudgetGuard
 from sailor_cloud.launch.context import RunContext
 from sailor_cloud.launch.notify import Notice
 from sailor_cloud.launch.options import Ending
+from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.run.journal import Event, read
 from sailor_cloud.units import SECONDS_PER_HOUR
 
@@ -40,8 +42,10 @@ class SpendingWatch:
         """Compare spending and time with their limits once, and act on it."""
         context = self.context
         now = context.clock.now()
-        beyond_ledger = context.egress_usd + context.pending_usd
-        ending = self.guard.verdict(context.ledger, now=now, egress_usd=beyond_ledger)
+        if context.job_document.job.cloud.network is NetworkAccess.PRIVATE:
+            shared.keep_books(context.ledger, read(context.folder.journal_file))
+        beyond_ledger_usd = context.used_usd + context.pending_usd + self._last_steps_usd()
+        ending = self.guard.verdict(context.ledger, now=now, beyond_ledger_usd=beyond_ledger_usd)
         if ending is None and now >= context.expires_at - timedelta(seconds=self.guard.reserve_s):
             # Without a deadline, or with a later one, it is the budget that set the TTL.
             deadline = self.guard.deadline
@@ -53,6 +57,14 @@ class SpendingWatch:
         limit = "the budget" if ending is Ending.BUDGET else "the time limit"
         context.observer.note(f"{limit} is reached: saving a checkpoint and tearing down")
         context.stop.request(ending)
+
+    def _last_steps_usd(self) -> float:
+        """Return what the traffic of the iterations may cost that are done between the decision and the end."""
+        monitor = self.context.monitor
+        pace = monitor.measured_iteration_s if monitor else None
+        if pace is None:
+            return 0.0
+        return self.context.used_usd_per_step * (1.0 + self.guard.reserve_s / pace)
 
     def _tell_shares(self, ending: Ending | None) -> None:
         budget, spent = self.guard.budget_usd, self.context.spent_usd
@@ -80,6 +92,7 @@ class SpendingWatch:
         seconds = pace * (context.steps - monitor.step)
         if self.guard.budget_usd is not None:
             usd = context.spent_usd + context.ledger.usd_per_hour() * seconds / SECONDS_PER_HOUR
+            usd += context.used_usd_per_step * (context.steps - monitor.step)
             if usd > self.guard.budget_usd:
                 self._warned = True
                 context.observer.note(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from sailor_cloud.clock import Clock
-from sailor_cloud.launch import egress
+from sailor_cloud.launch import usage
+from sailor_cloud.launch.charges import total_usd
 from sailor_cloud.launch.record import last_monitor, legs
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import read
@@ -23,8 +24,8 @@ def run_status(folder: RunFolder, *, clock: Clock) -> RunStatus:
     monitor = last_monitor(recorded, document) if document else None
     prediction = recorded[-1].document.prediction if recorded else None
     spent = Ledger.of(folder, clock).spent_usd(now)
-    if state.phase is not Phase.GONE:
-        spent += egress.usd(recorded)
+    if state.phase is not Phase.GONE and document is not None:
+        spent += total_usd(usage.charges(document, recorded, until=now))
     return RunStatus(
         run_id=folder.run_id,
         job=document.job.name if document else "",

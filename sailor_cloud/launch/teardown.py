@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable
 
 from sailor_cloud.clock import Clock
-from sailor_cloud.launch import egress
+from sailor_cloud.launch import shared, usage
 from sailor_cloud.launch.bill_parts import bill_parts
+from sailor_cloud.launch.charges import charge_all
 from sailor_cloud.launch.options import Ending
 from sailor_cloud.launch.record import Leg, journaled_calibration_s, last_monitor, legs
 from sailor_cloud.launch.results import Fetch
@@ -43,11 +44,11 @@ def tear_down(
 def close_books(
     folder: RunFolder, document: PlanDocument, destroyed: Destroyed, *, clock: Clock, ending: Ending
 ) -> Receipt:
-    """Charge the traffic, and write and return the receipt of a run whose resources were removed."""
+    """Charge what the run has used, and write and return the receipt of a run whose resources were removed."""
     recorded = legs(folder)
-    ledger = Ledger.of(folder, clock)
-    egress.charge(ledger, recorded, clock)
-    now = clock.now()
+    ledger, entries, now = Ledger.of(folder, clock), read(folder.journal_file), clock.now()
+    shared.keep_books(ledger, entries)
+    charge_all(ledger, usage.charges(document, recorded, until=usage.bucket_end(entries, now)), at=now)
     receipt = Receipt(
         run_id=folder.run_id,
         job=document.job.name,

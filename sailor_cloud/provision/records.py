@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from datetime import date, datetime
 from functools import cache
@@ -16,7 +15,7 @@ from sailor_cloud.run.journal import Draft, Event, Journal
 from sailor_cloud.run.ledger import Ledger
 
 if TYPE_CHECKING:
-    from sailor_cloud.catalog import Catalog
+    from sailor_cloud.catalog import Catalog, Service
 
 NODE = "node"
 
@@ -35,7 +34,7 @@ def node_intent(placed: PlacedNode) -> Draft:
         "instance_type": offer.instance_type,
         "market": offer.market.value,
         "usd_per_hour": offer.usd_per_hour,
-        "services_usd_per_hour": _services_usd_per_hour(offer, placed.network),
+        "services": _services(offer, placed.network),
         "price_source": offer.source,
         "price_as_of": offer.as_of_from.isoformat(),
     }
@@ -54,28 +53,63 @@ def resource_key(root: Root, address: str) -> str:
 
 
 def open_node(ledger: Ledger, node: str, intent: Mapping[str, Any], *, since: datetime) -> None:
-    """Charge for a node from some time on, all that comes with it included, at prices that its intent froze."""
-    services_usd = intent.get("services_usd_per_hour", 0.0)
-    what = f"{node}: {intent['instance_type']} in {intent['zone']}, {intent['market']}"
+    """Charge for a node from some time on, and for each thing that comes with it, at prices that its intent froze."""
+    kind, zone, market = intent["instance_type"], intent["zone"], intent["market"]
     ledger.open_item(
         ledger_key(node),
         kind=CostKind.COMPUTE,
-        what=f"{what}, its disk and address" if services_usd else what,
-        usd_per_hour=intent["usd_per_hour"] + services_usd,
+        what=f"{node}: {kind} in {zone}, {market}",
+        part=f"{kind} {market} in {zone}",
+        usd_per_hour=intent["usd_per_hour"],
         since=since,
         price_source=intent["price_source"],
         price_as_of=date.fromisoformat(intent["price_as_of"]),
     )
+    for service in intent.get("services", ()):
+        ledger.open_item(
+            f"{ledger_key(node)}/{service['service']}",
+            kind=CostKind(service["kind"]),
+            what=f"{node}: {service['part']}",
+            part=service["part"],
+            usd_per_hour=service["usd_per_hour"],
+            since=since,
+            price_source=service["price_source"],
+            price_as_of=date.fromisoformat(service["price_as_of"]),
+        )
 
 
-def _services_usd_per_hour(offer: Offer, network: NetworkAccess) -> float:
+def _services(offer: Offer, network: NetworkAccess) -> list[dict[str, Any]]:
     """Return what a node's disk and way to the network cost. Raises MissingPriceError."""
     if offer.provider is Provider.LOCAL:
-        return 0.0
+        return []
     # The simulator brings numpy along, which no command needs that only looks or removes.
     from sailor_cloud.simulator import services_with
 
-    return math.fsum(usd for _, usd in services_with(offer, _prices(), network))
+    return [
+        {
+            "service": price.service.value,
+            "kind": service_kind(price.service).value,
+            "part": service_part(price.service),
+            "usd_per_hour": usd_per_hour,
+            "price_source": price.source,
+            "price_as_of": price.as_of_from.isoformat(),
+        }
+        for price, usd_per_hour in services_with(offer, _prices(), network)
+    ]
+
+
+def service_kind(service: Service) -> CostKind:
+    from sailor_cloud.catalog import Service
+
+    return CostKind.DISK if service is Service.DISK_BALANCED else CostKind.ADDRESS
+
+
+def service_part(service: Service) -> str:
+    """Return what a plan's bill calls a service, without the number of them; see simulator.bill."""
+    from sailor_cloud.catalog import Service
+    from sailor_cloud.simulator.money import BOOT_DISK_GIB
+
+    return f"{service}" + (f" of {BOOT_DISK_GIB:.0f} GiB" if service is Service.DISK_BALANCED else "")
 
 
 @cache

@@ -27,8 +27,6 @@ def cost_report(costs: RunCosts) -> RenderableType:
             text.usd(line.usd),
             price,
         )
-    if costs.egress_usd:
-        table.add_row("traffic between zones until now", "", "", text.usd(costs.egress_usd), "the plan's figures")
     budget = f" of {text.usd(costs.budget_usd)} USD budget" if costs.budget_usd is not None else ""
     lines = [f"spent {text.usd(costs.spent_usd)} USD{budget}, now {text.usd(costs.usd_per_hour)} USD/h"]
     if costs.projected_usd is not None:

@@ -9,7 +9,7 @@ from sailor_cloud.run.ledger import LedgerLine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCosts:
-    """Money of one run in USD. `egress_usd` is not in `lines` until the teardown charges it.
+    """Money of one run in USD. `lines` hold everything, `egress_usd` is what traffic has cost of it.
 
     `projected_usd`: at the end of the training, at the pace measured; None where no pace is known.
     """

@@ -34,7 +34,10 @@ class _Record(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerLine:
-    """One thing that was paid for until some time; `open` while it still costs."""
+    """One thing that was paid for until some time; `open` while it still costs.
+
+    `part` names the line of a plan's bill that foresees it; empty where none does.
+    """
 
     kind: CostKind
     key: str
@@ -46,6 +49,7 @@ class LedgerLine:
     price_source: str
     price_as_of: date
     open: bool
+    part: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +65,7 @@ class _Item:
     until: datetime | None
     price_source: str
     price_as_of: date
+    part: str
 
     def billed_us(self, now: datetime) -> int:
         end = now if self.until is None else self.until
@@ -82,6 +87,7 @@ class _Item:
             price_source=self.price_source,
             price_as_of=self.price_as_of,
             open=self.until is None,
+            part=self.part,
         )
 
 
@@ -114,16 +120,24 @@ class Ledger:
         price_source: str,
         price_as_of: date,
         minimum_s: float = MINIMUM_BILLED_S,
+        part: str = "",
     ) -> None:
-        """Begin to charge for something by time; opening the same key again changes nothing."""
-        raw = {"kind": kind.value, "what": what, "usd_per_hour": usd_per_hour, "minimum_s": minimum_s}
+        """Begin to charge for something by time; opening the same key again changes nothing.
+
+        A key KEY/ANYTHING is something that comes with KEY and ends with it.
+        """
+        raw = {"kind": kind.value, "what": what, "part": part, "usd_per_hour": usd_per_hour, "minimum_s": minimum_s}
         prices = {"price_source": price_source, "price_as_of": price_as_of.isoformat()}
         self._append_once(_Record.OPENED, key, {**raw, "since": since.isoformat(), **prices})
 
     def close_item(self, key: str, *, at: datetime) -> None:
-        """Stop to charge for something; closing it again, or closing what never was opened, changes nothing."""
-        if any(raw["key"] == key for raw in self._records(_Record.OPENED)):
-            self._append_once(_Record.CLOSED, key, {"at": at.isoformat()})
+        """Stop to charge for something and what comes with it.
+
+        Closing it again, or closing what never was opened, changes nothing.
+        """
+        for known in [raw["key"] for raw in self._records(_Record.OPENED)]:
+            if known == key or known.startswith(f"{key}/"):
+                self._append_once(_Record.CLOSED, known, {"at": at.isoformat()})
 
     def charge(
         self,
@@ -137,9 +151,11 @@ class Ledger:
         price_source: str,
         price_as_of: date,
         at: datetime,
+        part: str = "",
     ) -> None:
         """Charge once for a quantity; the same key again changes nothing."""
-        raw = {"kind": kind.value, "what": what, "quantity": quantity, "unit": unit, "usd_per_unit": usd_per_unit}
+        raw = {"kind": kind.value, "what": what, "part": part, "quantity": quantity}
+        raw |= {"unit": unit, "usd_per_unit": usd_per_unit}
         prices = {"price_source": price_source, "price_as_of": price_as_of.isoformat()}
         self._append_once(_Record.CHARGED, key, {**raw, "at": at.isoformat(), **prices})
 
@@ -219,6 +235,7 @@ def _item(raw: dict[str, Any], until: datetime | None) -> _Item:
         until=until,
         price_source=raw["price_source"],
         price_as_of=date.fromisoformat(raw["price_as_of"]),
+        part=raw.get("part", ""),
     )
 
 
@@ -234,6 +251,7 @@ def _charge(raw: dict[str, Any]) -> LedgerLine:
         price_source=raw["price_source"],
         price_as_of=date.fromisoformat(raw["price_as_of"]),
         open=False,
+        part=raw.get("part", ""),
     )
 
 

@@ -12,7 +12,7 @@ from sailor_cloud.units import GB, GIB, HOURS_PER_MONTH, SECONDS_PER_HOUR
 # Weights and two moments in fp32.
 CHECKPOINT_BYTES_PER_PARAMETER = 12
 # Large objects are written in parts, each a request; obstore's default size, assumption.
-_PART_BYTES = 5.0 * 2**20
+PART_BYTES = 5.0 * 2**20
 _SCHEMES = {"gs": Provider.GCP, "s3": Provider.AWS}
 
 
@@ -34,7 +34,7 @@ def checkpoint_lines(layout: Layout, *, training_hours: float, kept_hours: tuple
     saved, saves = sum(sizes.values()), max(1.0, training_hours * SECONDS_PER_HOUR / job.checkpoint.every)
     storage = services.price(provider, region, Service.OBJECT_STORAGE)
     kept = job.checkpoint.keep * saved / GIB
-    writes = saves * (saved / _PART_BYTES + sum(seat.tp for seat in layout.pipelines[0])) / 1000.0
+    writes = saves * (saved / PART_BYTES + sum(seat.tp for seat in layout.pipelines[0])) / 1000.0
     months, worst_months = (hours / HOURS_PER_MONTH for hours in kept_hours)
     kind, what = CostKind.CHECKPOINT, f"{job.checkpoint.keep} checkpoints kept in {provider} {region}"
     requests = services.price(provider, region, Service.OBJECT_WRITES)

@@ -172,9 +172,13 @@ class Storm:
         return found
 
     def _true_usd(self) -> float:
-        """What the nodes cost from their creation to their end, at the price they were bought at, plus traffic."""
+        """What the nodes cost from their creation to their end, at the prices they and what came with them had."""
         assert self.receipt is not None
-        prices = {line.key.removeprefix("node/"): line.usd_per_unit for line in self.receipt.lines if line.unit == "h"}
+        prices: dict[str, float] = {}
+        for line in self.receipt.lines:
+            if line.unit == "h":
+                name = line.key.split("/")[1]
+                prices[name] = prices.get(name, 0.0) + line.usd_per_unit
         nodes = math.fsum(
             max(60.0, (self.clock.elapsed_s if node.gone_s is None else node.gone_s) - node.created_s)
             * prices.get(name, math.inf)

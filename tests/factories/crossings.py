@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from factories.nodes import local_node
 from sailor_cloud import api, catalog, network, workload
 from sailor_cloud.launch.run_spec import build_spec
 from sailor_cloud.model.document import PlanDocument
@@ -16,7 +17,6 @@ from sailor_cloud.model.job import Job
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.model.offer import Offer, Provider
 from sailor_cloud.model.plan import Node, Pipeline, Plan, Stage
-from sailor_cloud.provision.nodes import ReachableNode
 from sailor_cloud.simulator.resimulate import simulate_document
 
 JOB = """
@@ -107,7 +107,7 @@ def undisturbed_losses(folder: Path, document: PlanDocument) -> dict[int, float]
     spec = build_spec(
         replace(document, plan=alone),
         workload.decoder(document.job.model),
-        {"alone": _thread()},
+        {"alone": local_node("alone")},
         run_id="undisturbed",
         generation=1,
         master_port=0,
@@ -128,22 +128,3 @@ def _offer(prices: catalog.Catalog, zone: str, instance_type: str, accelerator: 
         zones=(zone,), instance_types=(instance_type,), accelerators=(accelerator,), markets=("spot",)
     )  # type: ignore[arg-type]
     return min(found, key=lambda offer: offer.accelerator_count)
-
-
-def _thread() -> ReachableNode:
-    return ReachableNode(
-        id="alone",
-        provider=Provider.LOCAL,
-        region="local",
-        zone="local-a",
-        instance_type="local-cpu-fast",
-        accelerator="CPU-fast",
-        devices=1,
-        address="127.0.0.1",
-        port=22,
-        user="",
-        host_public_key="",
-        private_address="127.0.0.1",
-        workdir="",
-        created_at=datetime(2026, 11, 21, tzinfo=UTC),
-    )

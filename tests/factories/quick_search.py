@@ -169,8 +169,8 @@ def _document(wanted: Job, kinds: list[tuple[str, str]], offers: Mapping[tuple[s
         prediction=replace(base.prediction, iteration_s=iteration_s, iteration_s_replay=iteration_s),
         cost=Cost(
             usd_per_iteration=rate * iteration_s / 3600,
-            usd_per_hour=rate,
-            worst_case_usd_per_hour=rate,
+            usd_per_hour=rate + egress / steps * 3600 / iteration_s,
+            worst_case_usd_per_hour=rate + egress / steps * 3600 / iteration_s,
             total_usd=rate * hours + egress,
             worst_case_usd=rate * hours * 1.5,
             lines=(line,),

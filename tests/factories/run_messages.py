@@ -6,13 +6,14 @@ import asyncio
 import importlib.util
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
 from factories.documents import document
 from factories.messages import Producer, Said
+from factories.nodes import local_node
 from factories.priced_documents import gcp_document
 from sailor_cloud import catalog, network
 from sailor_cloud.errors import SailorError
@@ -23,7 +24,6 @@ from sailor_cloud.launch.ssh import connect
 from sailor_cloud.model.document import LinkUse
 from sailor_cloud.model.offer import Precision, Provider
 from sailor_cloud.provision.error_table import classify, error_of
-from sailor_cloud.provision.nodes import ReachableNode
 from sailor_cloud.provision.progress import Interrupt
 from sailor_cloud.provision.terraform_binary import Kind, TerraformBinary, find_terraform
 from sailor_cloud.provision.terraform_driver import Diagnostic, TerraformDriver
@@ -74,22 +74,7 @@ def terraform_that_fails(folder: Path) -> object:
 
 
 def node_that_is_silent(folder: Path) -> object:
-    node = ReachableNode(
-        id="n0",
-        provider=Provider.LOCAL,
-        region="local",
-        zone="local-a",
-        instance_type="local-cpu-fast",
-        accelerator="CPU-fast",
-        devices=1,
-        address="127.0.0.1",
-        port=1,
-        user="sailor",
-        host_public_key=KEY,
-        private_address="127.0.0.1",
-        workdir=str(folder),
-        created_at=datetime(2026, 11, 20, tzinfo=UTC),
-    )
+    node = local_node("n0", port=1, host_public_key=KEY, workdir=str(folder))
     return asyncio.run(connect(node, folder / "key", timeout_s=0.05))
 
 

@@ -31,24 +31,24 @@ def guard(**limits: float) -> BudgetGuard:
 
 
 def test_a_run_goes_on_while_its_spending_and_the_reserve_fit_the_budget(ledger: Ledger) -> None:
-    assert guard(budget_usd=1.0).verdict(ledger, now=NOW + timedelta(minutes=8), egress_usd=0.0) is None
+    assert guard(budget_usd=1.0).verdict(ledger, now=NOW + timedelta(minutes=8), beyond_ledger_usd=0.0) is None
 
 
 def test_the_budget_stops_a_run_before_it_is_spent(ledger: Ledger) -> None:
     now = NOW + timedelta(minutes=9)
-    assert guard(budget_usd=1.0).verdict(ledger, now=now, egress_usd=0.0) is Ending.BUDGET
+    assert guard(budget_usd=1.0).verdict(ledger, now=now, beyond_ledger_usd=0.0) is Ending.BUDGET
     assert ledger.spent_usd(now) < 1.0
 
 
 def test_traffic_counts_against_the_budget(ledger: Ledger) -> None:
-    assert guard(budget_usd=1.0).verdict(ledger, now=NOW + timedelta(minutes=5), egress_usd=0.5) is Ending.BUDGET
+    assert guard(budget_usd=1.0).verdict(ledger, now=NOW + timedelta(minutes=5), beyond_ledger_usd=0.5) is Ending.BUDGET
 
 
 def test_the_deadline_stops_a_run(ledger: Ledger) -> None:
     limits = guard(deadline=600.0)
-    assert limits.verdict(ledger, now=NOW + timedelta(minutes=9), egress_usd=0.0) is None
-    assert limits.verdict(ledger, now=NOW + timedelta(minutes=10), egress_usd=0.0) is Ending.DEADLINE
+    assert limits.verdict(ledger, now=NOW + timedelta(minutes=9), beyond_ledger_usd=0.0) is None
+    assert limits.verdict(ledger, now=NOW + timedelta(minutes=10), beyond_ledger_usd=0.0) is Ending.DEADLINE
 
 
 def test_a_run_without_limits_is_never_stopped(ledger: Ledger) -> None:
-    assert guard().verdict(ledger, now=NOW + timedelta(days=30), egress_usd=1e6) is None
+    assert guard().verdict(ledger, now=NOW + timedelta(days=30), beyond_ledger_usd=1e6) is None

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,12 @@ import pytest
 
 from factories.crossings import TYPES, ZONES, undisturbed_losses, write_crossing
 from factories.runs import COMMAND, read_lines
+from factories.webhooks import Received, listener
+from sailor_cloud.clock import SystemClock
+from sailor_cloud.launch.notify import URL_VARIABLE
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Provider
+from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.testing.mock_cloud import MockCloud
 
 pytest_plugins = ["sailor_cloud.testing.pytest_plugin"]
@@ -91,8 +95,16 @@ def losses_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[PlanDocumen
     return of
 
 
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[Received]:
+    """What a webhook is told, by whichever controller."""
+    with listener() as (url, got):
+        monkeypatch.setenv(URL_VARIABLE, url)
+        yield got
+
+
 def test_preempted_refused_and_orphaned_a_run_ends_with_the_loss_of_an_undisturbed_one(
-    cloud: MockCloud, losses_of: Callable[[PlanDocument], dict[int, float]], tmp_path: Path
+    cloud: MockCloud, losses_of: Callable[[PlanDocument], dict[int, float]], told: Received, tmp_path: Path
 ) -> None:
     provider = cloud.provider
     job, plan = write_crossing(tmp_path, provider, steps=STEPS, project=cloud.project, image=cloud.image)
@@ -126,6 +138,7 @@ def test_preempted_refused_and_orphaned_a_run_ends_with_the_loss_of_an_undisturb
                 process.kill()
                 process.communicate()
     _check(run, cloud, losses)
+    assert sorted(body["event"] for _, body in told) == ["finished", "preempted", "started"]
 
 
 def _check(run: CloudRun, cloud: MockCloud, losses: dict[int, float]) -> None:
@@ -143,3 +156,20 @@ def _check(run: CloudRun, cloud: MockCloud, losses: dict[int, float]) -> None:
     assert all(row["gone_at"] for row in receipt["resources"])
     assert len([row for row in receipt["resources"] if row["type"] == "node"]) >= 3
     assert 0 < receipt["spent_usd"] < receipt["budget_usd"]
+    assert Ledger(run.folder / "ledger.jsonl", SystemClock()).usd_per_hour() == 0, "nothing is paid for any more"
+    _check_bill(receipt, gateways=cloud.provider is Provider.AWS)
+
+
+def _check_bill(receipt: dict[str, Any], *, gateways: bool) -> None:
+    """Everything that the run paid for has a line of its own, and the lines make up what was spent."""
+    lines = receipt["lines"]
+    assert sum(line["usd"] for line in lines) == pytest.approx(receipt["spent_usd"])
+    kinds = {line["part"] for line in lines if line["unit"] == "h"}
+    assert ("nat-gateway" in kinds) is gateways
+    assert {"disk-balanced of 100 GiB", "public-address"} <= kinds
+    assert not any(line["open"] for line in lines)
+    traffic = [line for line in lines if line["kind"] == "egress"]
+    assert traffic
+    assert all("metered" in line["what"] and line["quantity"] > 0 for line in traffic)
+    parts = [row for row in receipt["comparisons"] if row["unit"] == "USD" and not row["what"].startswith("whole run")]
+    assert sum(row["actual"] for row in parts) == pytest.approx(receipt["spent_usd"])

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -16,7 +16,9 @@ import pytest
 
 from factories.quick_runs import QuickRun, journal, planned, quick_run, steps_of, trained
 from factories.runs import assert_nothing_is_left
+from factories.webhooks import listener
 from sailor_cloud.launch import agents
+from sailor_cloud.launch.notify import TOKEN_VARIABLE, URL_VARIABLE
 from sailor_cloud.launch.options import Ending
 from sailor_cloud.provision import processes
 from sailor_cloud.provision.local.spec import VmInfo
@@ -82,11 +84,29 @@ def test_a_rank_that_dies_once_costs_no_more_than_the_steps_since_the_checkpoint
     assert_nothing_is_left(folder.path)
 
 
-def test_a_lost_node_is_replaced_and_training_goes_on_from_the_checkpoint(run: QuickRun) -> None:
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], list[str]]]:
+    """What a webhook with a token is told of a run, once that has ended; notices may overtake each other."""
+    with listener() as (url, got):
+        monkeypatch.setenv(URL_VARIABLE, url)
+        monkeypatch.setenv(TOKEN_VARIABLE, "t0ken")
+
+        def notices() -> list[str]:
+            assert {(token, body["run"]) for token, body in got} == {("Bearer t0ken", got[0][1]["run"])}
+            assert all(body["text"] for _, body in got)
+            return sorted(body["event"] for _, body in got)
+
+        yield notices
+
+
+def test_a_lost_node_is_replaced_and_training_goes_on_from_the_checkpoint(
+    run: QuickRun, told: Callable[[], list[str]]
+) -> None:
     run.start(planned(steps=80, every_s=0.5))
     folder = run.wait_for(trained(20), "training")
     kill_node(folder, "n1")
     outcome = run.end()
+    assert told() == ["finished", "preempted", "started"]
     assert outcome.ending is Ending.COMPLETED, outcome.message
     (lost,) = journal(folder, "nodes_lost")
     assert lost["data"]["nodes"] == ["n1"]
@@ -214,7 +234,7 @@ def test_event_lines_that_make_no_sense_are_left_out(run: QuickRun) -> None:
     assert_nothing_is_left(folder.path)
 
 
-def test_the_budget_ends_a_run_with_a_checkpoint_and_is_kept(run: QuickRun) -> None:
+def test_the_budget_ends_a_run_with_a_checkpoint_and_is_kept(run: QuickRun, told: Callable[[], list[str]]) -> None:
     # Two nodes at 1000 USD/h use up 40 USD in 72 s, of which the reserve of a minute is kept back.
     run.start(planned(steps=LONG, budget_usd=40.0, usd_per_hour=1000.0))
     outcome = run.end()
@@ -229,6 +249,7 @@ def test_the_budget_ends_a_run_with_a_checkpoint_and_is_kept(run: QuickRun) -> N
         "budget-80",
         "budget-100",
     ]
+    assert told() == ["budget-100", "budget-50", "budget-80", "failed", "started"]
     assert_nothing_is_left(run.folder.path)
 
 

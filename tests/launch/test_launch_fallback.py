@@ -19,6 +19,7 @@ from sailor_cloud.launch.simulation.market import Place, Trace
 from sailor_cloud.launch.simulation.replay import OPTIONS, SilentObserver, simulated_context
 from sailor_cloud.launch.simulation.time import SimulatedClock, run_simulated
 from sailor_cloud.launch.simulation.world import World
+from sailor_cloud.model.document import CostKind
 from sailor_cloud.model.job import Job
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal, read
@@ -123,7 +124,7 @@ def test_a_quota_is_named_and_left_alone_for_the_rest_of_the_run(tmp_path: Path)
     outcome = run.run()
     assert outcome.ending is Ending.COMPLETED, outcome.message
     assert run.told("left alone for the rest of the run: NVIDIA_A100_GPUS in us-central1: limit 0, need 8")
-    nodes = {line.what.partition(" in ")[0].partition(": ")[2] for line in outcome.receipt.lines if line.unit == "h"}
+    nodes = {line.part.partition(" ")[0] for line in outcome.receipt.lines if line.kind is CostKind.COMPUTE}
     assert nodes == {"vm-v100-16"}
 
 
@@ -206,5 +207,5 @@ def test_today_s_prices_decide_between_replacing_and_planning_anew(dearer: bool,
         patch.setattr("test_launch_fallback.run_simulated", watched)
         outcome = run.run(job(budget_usd=40.0))
     assert outcome.ending is Ending.COMPLETED, outcome.message
-    second = [line for line in outcome.receipt.lines if line.unit == "h"][8:]
+    second = [line for line in outcome.receipt.lines if line.kind is CostKind.COMPUTE][8:]
     assert any(f"in {A}" in line.what for line in second) is not dearer

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from factories.runs import (
+    COMMAND,
     Up,
     assert_nothing_is_left,
     has_trained,
@@ -16,6 +20,7 @@ from factories.runs import (
     read_lines,
     sailor,
     start_up,
+    write_job,
 )
 from sailor_cloud.provision import processes
 
@@ -48,12 +53,12 @@ def test_a_run_trains_to_its_end_and_leaves_a_receipt(undisturbed: tuple[Up, int
     assert len(receipt["resources"]) == 2
     compared = {row["what"]: row for row in receipt["comparisons"]}
     assert compared["iteration, as planned"]["actual"] == compared["iteration, as calibrated"]["actual"] > 0
-    parts = [
-        compared[name] for name in ("nodes", "disks", "addresses and NAT", "traffic", "checkpoints") if name in compared
-    ]
-    assert compared["nodes"]["actual"] > 0
+    parts = [row for row in receipt["comparisons"] if row["unit"] == "USD" and row["what"] != "whole run"]
+    assert compared["local-cpu-fast on-demand in local-a"]["actual"] > 0
     assert sum(part["actual"] for part in parts) == pytest.approx(receipt["spent_usd"])
     assert sum(part["estimate"] for part in parts) == pytest.approx(compared["whole run"]["estimate"])
+    traffic = [line for line in receipt["lines"] if line["kind"] == "egress"]
+    assert {line["what"].rpartition(", ")[2] for line in traffic} == {"metered"}
     assert "equal one process in float64" in err
     assert "resources are gone, confirmed by an independent sweep" in out
     steps = [event["step"] for event in read_lines(run.folder / "logs" / "events.jsonl") if event["event"] == "step"]
@@ -78,7 +83,11 @@ def test_an_interrupted_run_ends_with_the_loss_of_an_undisturbed_one(
 
 @pytest.mark.parametrize(
     ("moment", "condition"),
-    [("provisioning", journal_has("provision_started")), ("training", has_trained)],
+    [
+        ("provisioning", journal_has("provision_started")),
+        ("shipping", journal_has("deploy_started")),
+        ("training", has_trained),
+    ],
 )
 def test_ctrl_c_tears_down_and_exits_130(moment: str, condition: Callable[[Path], bool], tmp_path: Path) -> None:
     run = start_up(tmp_path, steps=LONG)
@@ -90,6 +99,33 @@ def test_ctrl_c_tears_down_and_exits_130(moment: str, condition: Callable[[Path]
     assert_nothing_is_left(run.folder)
 
 
+def test_ctrl_c_at_the_question_buys_nothing(tmp_path: Path) -> None:
+    job = write_job(tmp_path, steps=LONG)
+    terminal, end = pty.openpty()
+    process = subprocess.Popen(
+        [str(COMMAND), "up", str(job), "--plan", str(tmp_path / "plan.json")],
+        env={**os.environ, "SAILOR_CLOUD_HOME": str(tmp_path / "home")},
+        stdin=end,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    os.close(end)
+    assert process.stderr is not None
+    said = b""
+    while b"Buy these nodes at " not in said and (more := os.read(process.stderr.fileno(), 4096)):
+        said += more
+    while process.poll() is None:
+        # One that comes between the question and the wait for its answer is seen with the answer only.
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=5)
+    said += process.communicate()[1]
+    os.close(terminal)
+    assert process.returncode == 130, said.decode()
+    assert b"nothing was bought" in said
+    assert not (tmp_path / "home" / "runs").exists()
+
+
 def test_a_second_ctrl_c_leaves_a_run_that_down_finishes(tmp_path: Path) -> None:
     run = start_up(tmp_path, steps=LONG)
     run.wait_for(has_trained, "training")
@@ -99,5 +135,6 @@ def test_a_second_ctrl_c_leaves_a_run_that_down_finishes(tmp_path: Path) -> None
     code, _, err = run.end()
     assert code == 1
     assert f"sailor-cloud down {run.folder.name}" in err
+    assert f"'sailor-cloud resume {run.folder.name}' takes it over" in err
     assert sailor(tmp_path, "down", run.folder.name).returncode == 0
     assert_nothing_is_left(run.folder)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from factories.quick_search import QuickSearch, job
+from factories.quick_search import PRICE, QuickSearch, job
 from sailor_cloud.launch.remaining import Left
 from sailor_cloud.launch.replan import Situation, decide, growth
 from sailor_cloud.launch.searching import CatalogSearch
@@ -48,7 +48,7 @@ def situation(*, kept: int) -> Situation:
         job=job(),
         document=document,
         survivors=document.plan.nodes[:kept],
-        blocked=frozenset(),
+        blocked={},
         taken=frozenset(node.id for node in document.plan.nodes),
         left=Left(steps=1000, usd=None, seconds=None),
         offers={offer.id: offer for offer in QuickSearch().offers(job())},
@@ -62,7 +62,8 @@ def test_moving_the_state_is_part_of_every_way_to_go_on():
     assert dear.label == free.label
     assert dear.seconds == pytest.approx(free.seconds + 500.0)
     # The nodes are paid for meanwhile, too.
-    assert dear.usd == pytest.approx(free.usd + 3.0 + dear.document.cost.usd_per_hour * 500.0 / 3600.0)
+    rate = sum(PRICE[node.offer.rpartition("/")[2]] for node in dear.document.plan.nodes)
+    assert dear.usd == pytest.approx(free.usd + 3.0 + rate * 500.0 / 3600.0)
 
 
 def test_a_run_does_not_grow_where_moving_takes_longer_than_what_is_gained():

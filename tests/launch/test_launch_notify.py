@@ -1,42 +1,9 @@
 from __future__ import annotations
 
-import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
-
 import pytest
 
+from factories.webhooks import listener
 from sailor_cloud.launch.notify import TOKEN_VARIABLE, URL_VARIABLE, NoNotifier, Notice, notifier_from
-
-
-@contextmanager
-def listener(*, refuse: int = 0) -> Iterator[tuple[str, list[tuple[str | None, dict[str, object]]]]]:
-    """A webhook that refuses so many requests before it takes one."""
-    got: list[tuple[str | None, dict[str, object]]] = []
-    left = refuse
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            nonlocal left
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            refused, left = left > 0, left - 1
-            if not refused:
-                got.append((self.headers.get("Authorization"), json.loads(body)))
-            self.send_response(503 if refused else 200)
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None: ...
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/hook", got
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 @pytest.mark.parametrize("refuse", [0, 2])

@@ -39,10 +39,11 @@ _SHARED = ("format", "model", "optimizer", "sequence_length", "global_batch_size
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """A checkpoint that is complete; `path` may be a URL."""
+    """A checkpoint that is complete; `path` may be a URL. `written` are the files and bytes of each rank."""
 
     step: int
     path: str
+    written: tuple[tuple[int, int], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +183,8 @@ class Checkpoints:
         sums = [each for own in everyone for each in own]
         name = self._on_first(lambda: self._folder.publish(step, description, sums, self._damaged))
         self._damaged = []
-        return Saved(step=step, path=self.location(name))
+        written = tuple((len(own), sum(each.size for each in own)) for own in everyone)
+        return Saved(step=step, path=self.location(name), written=written)
 
     def load(self, engine: Engine, name: str) -> dict[str, Any]:
         """Restore an engine of any plan from a checkpoint and return its notes; a collective.

@@ -87,7 +87,7 @@ class Saver:
         if isinstance(outcome, Saved):
             self._last, self._failures = outcome, 0
             if self._report is not None:
-                self._report("checkpoint", step=outcome.step, path=outcome.path)
+                self._report("checkpoint", step=outcome.step, path=outcome.path, written=outcome.written)
         elif isinstance(outcome, Unsaved):
             self._failures += 1
             if self._report is not None:

@@ -25,6 +25,7 @@ from sailor_runtime.training.preflight import preflight
 from sailor_runtime.training.refusal import RefusedError
 from sailor_runtime.training.same_data import agreed_identity
 from sailor_runtime.training.saving import Saver
+from sailor_runtime.training.traffic import TrafficMeter
 from sailor_runtime.training.world import World
 
 # The step of a generation that is written as a trace: the first ones are slower, since memory is still being mapped.
@@ -97,6 +98,7 @@ class _Rank:
         self._saver = Saver(
             spec.checkpoint, self._checkpoints, control, self._course.notes, report, lambda: self._course.doubtful
         )
+        self._traffic = TrafficMeter(spec, world.rank)
 
     def run(self) -> None:
         if self._world.rank == 0:
@@ -175,6 +177,8 @@ class _Rank:
             checkpoint = None if start is None else self._checkpoints.location(start)
             self._events.write("training", first_step=engine.next_step, checkpoint=checkpoint)
         self._progress("train")
+        self._traffic.connect(self._world)
+        self._meter(engine)
         first_step = engine.next_step
         stopped = False
         while engine.next_step < self._spec.training.steps and not stopped:
@@ -188,13 +192,20 @@ class _Rank:
             if step.flags[0] > 0 and not stopped and engine.next_step < self._spec.training.steps:
                 self._saver.begin(engine)
             self._saver.look()
+            self._meter(engine)
         rows = engine.exchange()
         if self._metrics is not None:
             self._metrics.close(rows)
         self._progress("checkpoint")
         self._saver.finish(engine)
+        self._meter(engine, now=True)
         finished = engine.next_step >= self._spec.training.steps
         self._events.write("ended", reason="finished" if finished else "requested", step=engine.next_step)
+
+    def _meter(self, engine: Engine, *, now: bool = False) -> None:
+        sent = self._traffic.look(now=now)
+        if sent is not None:
+            self._events.write("traffic", step=engine.next_step, sent=sent)
 
     def _report(self, engine: Engine, step: Step) -> None:
         number = engine.next_step

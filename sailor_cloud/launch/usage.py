@@ -1,0 +1,41 @@
+"""What a run has used beside the hours in its ledger: traffic, checkpoints, and packages for its nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+
+from sailor_cloud.launch import egress, storage
+from sailor_cloud.launch.charges import AS_PLANNED, Charge, planned
+from sailor_cloud.launch.record import Leg
+from sailor_cloud.launch.shared import service_prices
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.offer import Offer
+from sailor_cloud.provision.kept import BUCKETS
+from sailor_cloud.run.journal import Entry
+from sailor_cloud.run.state import fold
+from sailor_cloud.simulator.gateways import setup_lines
+
+
+def charges(document: PlanDocument, legs: Sequence[Leg], *, until: datetime) -> tuple[Charge, ...]:
+    """Return everything until some time. `document` is the plan that was confirmed; it has the prices of storage."""
+    return (*egress.charges(legs), *storage.charges(document, legs, until=until), *_packages(document, legs))
+
+
+def _packages(document: PlanDocument, legs: Sequence[Leg]) -> Iterator[Charge]:
+    """Yield what all nodes that ever trained have fetched through NAT to be set up; nobody measures that."""
+    nodes: dict[str, Offer] = {}
+    for leg in legs:
+        offers = {offer.id: offer for offer in leg.document.inputs.offers}
+        nodes |= {node.id: offers[node.offer] for node in leg.document.plan.nodes} if leg.document.plan else {}
+    if nodes:
+        starts, network = (1.0, 1.0), document.job.cloud.network
+        for line in setup_lines(Counter(nodes.values()), service_prices(), network, starts=starts):
+            yield planned(line, quantity=line.quantity, note=AS_PLANNED)
+
+
+def bucket_end(entries: Iterable[Entry], now: datetime) -> datetime:
+    """Return when the run's own bucket ended, now where it has not or there was none."""
+    ends = [row.gone_at for row in fold(entries).resources if row.resource in BUCKETS and row.gone_at is not None]
+    return min([*ends, now])
