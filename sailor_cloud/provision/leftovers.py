@@ -102,7 +102,7 @@ class Leftovers:
     def _looked_at(self, row: ResourceState) -> bool:
         """Whether the sweep knew where to look: rights on the run's own bucket go with it, others are in known ones."""
         buckets = (resource_name(self.folder.run_id, "data"), *self.places.gcp_buckets)
-        return row.resource != MEMBER or any(bucket in row.key for bucket in buckets)
+        return row.resource != MEMBER or any(row.key.endswith(f'["{bucket}"]') for bucket in buckets)
 
 
 def _is(row: ResourceState, found: LiveResource) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,6 +19,7 @@ from sailor_cloud.provision.sweep_gcp_data import GCP_DATA_KINDS, remove_gcp_dat
 from sailor_cloud.provision.sweep_gcp_members import MEMBER, remove_gcp_members, sweep_gcp_members
 from sailor_cloud.run.journal import Entry, Event
 
+Look = Callable[[], CloudSweep]
 BESIDE_COMPUTE = frozenset({*AWS_ACCOUNT_KINDS, *GCP_DATA_KINDS, MEMBER})
 
 
@@ -77,15 +78,25 @@ def sweep_places(places: Places, *, run_id: str | None = None, beside: Collectio
     `beside` are the kinds to look for that are no part of Compute Engine or EC2: whoever has no rights for those that
     a run can't have is not bothered with them.
     """
-    found: list[LiveResource] = []
-    problems: list[str] = []
-    looks = [partial(sweep_gcp, project, run_id=run_id) for project in places.gcp_projects]
+    looks: list[Look] = [partial(sweep_gcp, project, run_id=run_id) for project in places.gcp_projects]
     looks += [partial(sweep_gcp_data, p, run_id=run_id, kinds=beside) for p in places.gcp_projects if beside]
-    if run_id is not None and MEMBER in beside and places.gcp_buckets:
-        looks += [partial(sweep_gcp_members, p, places.gcp_buckets, run_id=run_id) for p in places.gcp_projects]
+    if run_id is not None and MEMBER in beside:
+        looks.append(partial(sweep_rights, places, run_id=run_id))
     if places.aws_regions:
         looks.append(partial(sweep_aws, places.aws_regions, run_id=run_id))
         looks.append(partial(sweep_aws_account, places.aws_regions, run_id=run_id, kinds=beside))
+    return _together(looks)
+
+
+def sweep_rights(places: Places, *, run_id: str) -> CloudSweep:
+    """Look for the rights that a run has on buckets of the user's; errors become problems."""
+    projects = places.gcp_projects if places.gcp_buckets else ()
+    return _together([partial(sweep_gcp_members, p, places.gcp_buckets, run_id=run_id) for p in projects])
+
+
+def _together(looks: Iterable[Look]) -> CloudSweep:
+    found: list[LiveResource] = []
+    problems: list[str] = []
     for look in looks:
         try:
             swept = look()

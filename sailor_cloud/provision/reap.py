@@ -16,8 +16,8 @@ from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.backoff import Backoff, Pause
 from sailor_cloud.provision.kept import BUCKETS, KeptBucket, kept_bucket
 from sailor_cloud.provision.leftovers import Leftovers
-from sailor_cloud.provision.places import Places, remove_from, sweep_places, touched
-from sailor_cloud.provision.sweep import EXPIRES_FORM, HOLDS_OBJECTS, WHOLE_ACCOUNT, LiveResource
+from sailor_cloud.provision.places import Places, remove_from, sweep_places, sweep_rights, touched
+from sailor_cloud.provision.sweep import EXPIRES_FORM, HOLDS_OBJECTS, WHOLE_ACCOUNT, CloudSweep, LiveResource
 from sailor_cloud.provision.sweep_aws_account import HOME
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import read
@@ -59,13 +59,16 @@ def find_leftovers(
     for folder in known.values():
         where |= touched(read(folder.journal_file))
     swept = sweep_places(where)
+    problems = list(swept.problems)
     by_run: dict[str, list[LiveResource]] = defaultdict(list)
     for resource in swept.found:
         by_run[resource.run_id].append(resource)
     for folder in known.values():
         here = Leftovers(folder=folder, places=Places()).sweep().found
-        if here:
-            by_run[folder.run_id] += here
+        rights = _rights(folder)
+        problems += rights.problems
+        if here or rights.found:
+            by_run[folder.run_id] += (*here, *rights.found)
     reapable: list[Leftover] = []
     live: list[Leftover] = []
     for run_id, resources in sorted(by_run.items()):
@@ -76,7 +79,14 @@ def find_leftovers(
         if rest:
             leftover, is_live = _judged(run_id, of_here, rest, clock.now(), older_than)
             (live if is_live else reapable).append(leftover)
-    return Found(reapable=tuple(reapable), live=tuple(live), problems=swept.problems)
+    return Found(reapable=tuple(reapable), live=tuple(live), problems=tuple(problems))
+
+
+def _rights(folder: RunFolder) -> CloudSweep:
+    """Return a run's rights on buckets of the user's: they have no tag, so that only its own folder tells of them."""
+    entries = read(folder.journal_file)
+    where = touched(entries) if fold(entries).phase is not Phase.GONE else Places()
+    return sweep_rights(where, run_id=folder.run_id)
 
 
 def remove_strangers(leftover: Leftover, *, pause: Pause, backoff: Backoff | None = None) -> tuple[str, ...]:

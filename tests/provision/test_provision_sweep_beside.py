@@ -15,7 +15,8 @@ from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.places import Places, remove_from, sweep_places
 from sailor_cloud.provision.reap import find_leftovers, remove_strangers
 from sailor_cloud.provision.sweep_gcp_members import MEMBER, remove_gcp_members, sweep_gcp_members
-from sailor_cloud.run.folder import resource_name
+from sailor_cloud.run.folder import RunFolder, resource_name
+from sailor_cloud.run.journal import Event, Journal
 from sailor_cloud.testing.ec2_api import serve_ec2
 from sailor_cloud.testing.mock_cloud import in_environment
 from sailor_cloud.testing.object_store import ObjectStore, serve_objects
@@ -120,6 +121,21 @@ def test_only_the_right_that_a_run_added_is_taken_from_a_bucket_of_the_users(sto
         assert remove_from(places, swept.found) == ()
         assert sweep_places(places, run_id=OURS).found == ()
     assert before - set(cloud.resources) == {(MEMBER, f"b/theirs/roles/storage.objectUser/{accounts[0]}")}
+
+
+def test_reaping_finds_the_right_of_a_run_that_has_left_nothing_else(tmp_path: Path, store: ObjectStore) -> None:
+    folder = RunFolder.create(OURS, root=tmp_path)
+    journal = Journal.of(folder, CLOCK)
+    journal.append(Event.PROVISION_STARTED, gcp_projects=[PROJECT], aws_regions=[], gcp_buckets=["theirs"])
+    cloud = FakeCloud()
+    member = f"serviceAccount:{resource_name(OURS, 'node')}@{PROJECT}.iam"
+    right = {"bucket": "theirs", "role": "roles/storage.objectUser", "member": member}
+    cloud.create(MEMBER, right, {"project": PROJECT})
+    with serve_compute(cloud, store=store) as variables, in_environment(variables):
+        (left,) = find_leftovers([folder], clock=CLOCK).reapable
+        assert [(found.type, found.name) for found in left.resources] == [(MEMBER, member)]
+        journal.append(Event.TORN_DOWN)
+        assert find_leftovers([folder], clock=CLOCK).reapable == (), "a run that is gone is not asked about for ever"
 
 
 def test_a_right_is_taken_away_also_when_somebody_changes_the_bucket_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
