@@ -81,7 +81,11 @@ def test_a_job_begins_with_what_the_trace_has() -> None:
     assert limited is not None
     (entry,) = limited.resources
     assert (entry.zones, entry.accelerators) == ((A,), {"A100-40": 3})
-    assert at_start(parse_job(JOB), Trace(times_s=(0.0,), devices={})) is None
+    assert at_start(parse_job(JOB), Trace(times_s=(0.0, 9.0), devices={Place(A, "A100-40"): (0, 3)})) is None
+    with pytest.raises(
+        RequestError, match="the trace names T4-16 in mars-1, and the job allows A100-40 in us-central1-a"
+    ):
+        at_start(parse_job(JOB), Trace(times_s=(0.0,), devices={Place("mars-1", "T4-16"): (3,)}))
 
 
 def test_traces_are_read_in_both_forms(tmp_path: Path) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
+from sailor_cloud.errors import RequestError
 from sailor_cloud.launch.context import RunContext
 from sailor_cloud.launch.controller import Controller
 from sailor_cloud.launch.lifetime import life_s
@@ -68,7 +69,15 @@ class SilentObserver:
 
 
 def at_start(job: Job, trace: Trace) -> Job | None:
-    """Return the job with the devices that a trace has at its start; None where it has none that the job allows."""
+    """Return the job with the devices that a trace has at its start; None where it has none of them then.
+
+    Raises RequestError where the trace never has any that the job allows.
+    """
+    allowed = {Place(zone, name) for entry in job.resources for zone in entry.zones for name in entry.accelerators}
+    if not allowed & set(trace.places):
+        raise RequestError(
+            f"the trace names {_listed(trace.places)}, and the job allows {_listed(allowed)}: nothing is in both"
+        )
     left: dict[Place, int] = {}
     entries = []
     for entry in job.resources:
@@ -80,6 +89,10 @@ def at_start(job: Job, trace: Trace) -> Job | None:
                 if here:
                     entries.append(entry.model_copy(update={"zones": (zone,), "accelerators": {name: here}}))
     return job.model_copy(update={"resources": tuple(entries)}) if entries else None
+
+
+def _listed(places: Iterable[Place]) -> str:
+    return ", ".join(f"{place.accelerator} in {place.zone}" for place in sorted(places)) or "no devices"
 
 
 @dataclass(slots=True)
