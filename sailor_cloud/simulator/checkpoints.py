@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from sailor_cloud.catalog import Service
 from sailor_cloud.model.document import CostKind, CostLine
 from sailor_cloud.model.offer import Offer, Provider
 from sailor_cloud.simulator.cost_lines import cost_line
+from sailor_cloud.simulator.gateways import checkpoint_nat_lines
 from sailor_cloud.simulator.layout import Layout
 from sailor_cloud.units import GB, GIB, HOURS_PER_MONTH, SECONDS_PER_HOUR
 
@@ -50,7 +53,10 @@ def checkpoint_lines(layout: Layout, *, training_hours: float, kept_hours: tuple
         for price in layout.scenario.network.egress(src, zone):
             what = f"checkpoints from {src} to {region}, paid by {price.payer_zone}"
             lines.append(cost_line(kind, what, price, expected=moved, worst=moved))
-    return lines
+    by_region: dict[tuple[Provider, str], float] = defaultdict(float)
+    for src, nbytes in sizes.items():
+        by_region[catalog.zone(src).provider, catalog.region_of(src)] += saves * nbytes
+    return lines + checkpoint_nat_lines(by_region, (provider, region), services, job.cloud.network)
 
 
 def _store(layout: Layout) -> tuple[Provider, str, str] | None:

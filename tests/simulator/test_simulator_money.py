@@ -29,7 +29,7 @@ from sailor_cloud.simulator import (
     teardown_s,
 )
 from sailor_cloud.simulator.bill import checkpoint_s
-from sailor_cloud.simulator.gateways import SETUP_BYTES, gateways, setup_lines
+from sailor_cloud.simulator.gateways import SETUP_BYTES, checkpoint_nat_lines, gateways, setup_lines
 from sailor_cloud.simulator.layout import lay_out
 from sailor_cloud.simulator.money import (
     CHECKPOINT_BYTES_PER_S,
@@ -245,6 +245,22 @@ def test_a_bucket_of_another_cloud_is_paid_there_with_the_traffic_to_it() -> Non
     assert kept.usd_per_unit >= 0.023
     assert moved.unit == "GB"
     assert moved.usd_per_unit > 0.05
+    assert not [what for what in found if "NAT" in what]
+
+
+def test_checkpoints_pass_nat_on_their_way_to_buckets_that_private_nodes_reach_no_other_way() -> None:
+    private = changed(gcp_scenario(batch=64), cloud={"network": "private"})
+    assert not [what for what in checkpoint_bill(private) if "NAT" in what], "Google's own network leads to its buckets"
+    found = checkpoint_bill(changed(private, checkpoint={"to": "s3://mine/runs"}))
+    through, moved = (
+        next(line for what, line in found.items() if start in what) for start in ("through NAT", "from us-central1-a")
+    )
+    assert (through.unit, through.usd_per_unit) == ("GiB", 0.045)
+    assert through.quantity * 2**30 == pytest.approx(moved.quantity * 1e9)
+    services, network = private.catalog.services, NetworkAccess.PRIVATE
+    east, west = (Provider.AWS, "us-east-1"), (Provider.AWS, "us-west-2")
+    (line,) = checkpoint_nat_lines({east: 5e9, west: 7e9}, east, services, network)
+    assert (line.what, line.quantity, line.unit) == ("checkpoints through NAT in us-west-2", 7.0, "GB")
 
 
 def test_every_region_with_offers_prices_object_storage() -> None:
