@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 SIZES = (1_000_000, 16_000_000, 256_000_000)
 SHOWN_SIZES = (SIZES[0], SIZES[-1])
+# Below this many columns only the longest transfer is shown.
+NARROW = 76
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +123,8 @@ def _print(rows: Sequence[Row], egress: Sequence[EgressPrice], console: Console)
     from sailor_cloud.report.tables import plain_table, print_report
     from sailor_cloud.report.text import share, usd
 
-    headings = [f"{size // 1_000_000} MB" for size in SHOWN_SIZES]
+    sizes = SHOWN_SIZES if console.width >= NARROW else SHOWN_SIZES[-1:]
+    headings = [f"{size // 1_000_000} MB" for size in sizes]
     table = plain_table(
         "accelerator",
         "instance types",
@@ -131,6 +134,7 @@ def _print(rows: Sequence[Row], egress: Sequence[EgressPrice], console: Console)
         "",
         "error",
         numbers=("pairs", *headings, "GB/s", "error"),
+        gap=2 if console.width >= NARROW else 1,
     )
     for row in rows:
         types = dict.fromkeys((row.src.instance_type, row.dst.instance_type))
@@ -139,7 +143,7 @@ def _print(rows: Sequence[Row], egress: Sequence[EgressPrice], console: Console)
             row.src.accelerator,
             ", ".join(types),
             str(row.pairs),
-            *(_milliseconds(link.transfer_s(float(size))) for size in SHOWN_SIZES),
+            *(_milliseconds(link.transfer_s(float(size))) for size in sizes),
             f"{link.bandwidth_bytes_per_s / 1e9:.3g}",
             "measured" if link.measured else "estimate",
             share(link.error),

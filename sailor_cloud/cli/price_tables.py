@@ -17,8 +17,9 @@ from sailor_cloud.model.offer import Confidence, Offer
 from sailor_cloud.report.tables import plain_table, print_report
 from sailor_cloud.report.text import change, usd
 
-# From so many columns on, those of the list of offers stand two blanks apart.
-WIDE = 100
+# From so many columns on, those of the list of offers stand two blanks apart; below so many, prices of whole instances
+# give way to those that are compared.
+WIDE, NARROW = 100, 68
 
 
 def as_json(value: Any) -> str:
@@ -38,7 +39,8 @@ def print_listing(rows: Sequence[Listed], catalog: Catalog, sort: SortKey, limit
     shown = _first(rows, limit)
     by_work = sort is SortKey.USD_PER_PFLOPS_HOUR
     compared = "per PFLOPS" if by_work else "per GPU"
-    headings = ("zone", "instance type", "devices", "market", "USD/h", compared, "days old")
+    whole = ("USD/h",) if console.width >= NARROW else ()
+    headings = ("zone", "instance type", "devices", "market", *whole, compared, "days old")
     table = plain_table(*headings, numbers=("USD/h", compared), gap=2 if console.width >= WIDE else 1)
     for row in shown:
         offer = row.offer
@@ -48,7 +50,7 @@ def print_listing(rows: Sequence[Listed], catalog: Catalog, sort: SortKey, limit
             offer.instance_type,
             devices(offer),
             offer.market.value,
-            usd(offer.usd_per_hour),
+            *(usd(offer.usd_per_hour) for _ in whole),
             "-" if value is None else usd(value),
             _age(row),
         )

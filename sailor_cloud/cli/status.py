@@ -38,4 +38,5 @@ def status(run: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([status_to_dict(one) for one in every], indent=2))
     else:
-        print_report(runs_report(every, now=clock.now()), result_console())
+        console = result_console()
+        print_report(runs_report(every, now=clock.now(), width=console.width), console)

@@ -40,7 +40,7 @@ def history_report(runs: Sequence[PastRun]) -> RenderableType:
     if not runs:
         return Text("no run has ended yet")
     numbers = ("steps", "generations", "nodes", "s/iteration", "planned", "USD", "planned USD")
-    table = plain_table("run", "outcome", "took", *numbers, numbers=numbers)
+    table = plain_table("run", "outcome", "took", *numbers, numbers=numbers, whole=("run",))
     for run in runs:
         outcome = run.outcome if run.clean else f"{run.outcome}, NOT ALL GONE"
         table.add_row(

@@ -13,21 +13,24 @@ from sailor_cloud.report.tables import plain_table
 from sailor_cloud.run.state import Phase
 from sailor_cloud.run.status import RunStatus
 
+# Below this many columns, a table of runs leaves out loss, TTL and the controller's process.
+NARROW = 72
 
-def runs_report(runs: Sequence[RunStatus], *, now: datetime) -> RenderableType:
-    """Return a table with a row per run, newest last."""
+
+def runs_report(runs: Sequence[RunStatus], *, now: datetime, width: int = 120) -> RenderableType:
+    """Return a table with a row per run, newest last; on narrow terminals without what can be asked of a single run."""
     if not runs:
         return Text("no runs yet; start one with 'sailor-cloud up JOB'")
-    table = plain_table("run", "phase", "step", "loss", "spent USD", "TTL in", "controller")
+    more = ("loss", "TTL in", "pid") if width >= NARROW else ()
+    table = plain_table("run", "phase", "step", "spent USD", *more, whole=("run",))
     for run in runs:
+        loss = f"{run.loss:.3f}" if run.loss is not None else "-"
         table.add_row(
             run.run_id,
             run.state.phase.value,
             f"{run.step}/{run.steps}" if run.steps else str(run.step),
-            f"{run.loss:.3f}" if run.loss is not None else "-",
             text.usd(run.spent_usd),
-            _ttl(run, now),
-            _controller(run),
+            *((loss, _ttl(run, now), _controller(run)) if more else ()),
         )
     abandoned = [run.run_id for run in runs if run.abandoned]
     if not abandoned:
@@ -64,7 +67,7 @@ def _ttl(run: RunStatus, now: datetime) -> str:
 
 def _controller(run: RunStatus) -> str:
     if run.controller is not None:
-        return f"pid {run.controller.pid}"
+        return str(run.controller.pid)
     return "none" if run.abandoned else "-"
 
 

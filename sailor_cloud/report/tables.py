@@ -6,14 +6,17 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 
-def plain_table(*headings: str, numbers: tuple[str, ...] = (), gap: int = 2) -> Table:
-    """Return an empty table, columns `gap` apart; those named in `numbers` are aligned to the right."""
+def plain_table(*headings: str, numbers: tuple[str, ...] = (), whole: tuple[str, ...] = (), gap: int = 2) -> Table:
+    """Return an empty table, columns `gap` apart; those named in `numbers` are aligned to the right.
+
+    Columns named in `whole` are never folded, since people copy what stands there.
+    """
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, gap, 0, 0))
     for heading in headings:
         if heading in numbers:
             table.add_column(heading, justify="right", no_wrap=True)
         else:
-            table.add_column(heading, overflow="fold")
+            table.add_column(heading, overflow="fold", no_wrap=heading in whole)
     return table
 
 

@@ -67,8 +67,8 @@ def test_columns_sets_the_width(columns: int) -> None:
 def test_a_narrow_report_folds_where_a_wide_one_does_not() -> None:
     narrow = called(*PLAN, environment={"COLUMNS": "80"}).stdout
     wide = called(*PLAN, environment={"COLUMNS": "140"}).stdout
-    assert "zone, machine, market" in narrow
-    assert "zone, machine, market" not in wide
+    assert "zone, nodes, market" in narrow
+    assert "zone, nodes, market" not in wide
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])

@@ -79,7 +79,7 @@ def _remembered(job: Job, *, clock: Clock | None = None, **wishes: Any) -> PlanD
     apart = wishes["base"] if job.model.config or job.model.weights else None
     home = Path(os.environ["SAILOR_CLOUD_HOME"])
     own = home if home.is_dir() and {entry.name for entry in home.iterdir()} - {"runs"} else None
-    given = sorted((name, str(value)) for name, value in wishes.items() if name != "base")
+    given = sorted((name, str(value)) for name, value in wishes.items() if name not in ("base", "progress"))
     key = (job.model_dump_json(), day, str(apart), str(own), *given)
     if key not in _planned:
         _planned[key] = _search(job, clock=clock, **wishes)

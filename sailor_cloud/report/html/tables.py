@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from sailor_cloud.report.html.svg import Markup, element
 
-# Columns of short words, which never fold.
+# Columns of sentences, and columns of short words, which never fold.
+WIDE = ("what", "price of")
 TIGHT = ("pipelines", "devices", "zone", "nodes", "market", "as of", "from", "to")
 
 
@@ -14,7 +15,7 @@ def html_table(
     headings: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[str] = (), total: bool = False
 ) -> Markup:
     """Return a table that scrolls by itself where the page is narrow; `total` sets the last row apart."""
-    classes = ["number" if heading in numbers else "tight" if heading in TIGHT else None for heading in headings]
+    classes = [_class(heading, numbers) for heading in headings]
     head = element(
         "tr",
         *(
@@ -33,3 +34,9 @@ def html_table(
     ]
     table = element("table", element("thead", head), element("tbody", *body))
     return element("div", table, class_="scroll")
+
+
+def _class(heading: str, numbers: Sequence[str]) -> str | None:
+    if heading in numbers:
+        return "number"
+    return "tight" if heading in TIGHT else "wide" if heading in WIDE else None

@@ -26,7 +26,7 @@ def money_table(document: PlanDocument, *, details: bool, ascii_only: bool) -> T
             f"[bold]{branch.title}[/]",
             f"[bold]{text.usd_beside(branch.usd, whole)}[/]",
             text.usd_beside(branch.worst_usd, whole),
-            "" if opened else _summary(document, branch),
+            "" if opened else _marked(_summary(document, branch)),
         )
         if opened:
             _add_lines(table, document, branch, details=details, ascii_only=ascii_only)
@@ -49,8 +49,13 @@ def _add_lines(table: Table, document: PlanDocument, branch: CostBranch, *, deta
             _hanging(mark, line.what.removesuffix(", training")),
             text.usd_beside(line.usd, whole),
             text.usd_beside(line.worst_usd, whole),
-            escape(_origin(document, line, details=details)),
+            _marked(_origin(document, line, details=details)),
         )
+
+
+def _marked(origin: str) -> str:
+    """Return text as markup in which a stale price stands out."""
+    return escape(origin).replace(" STALE", " [yellow]STALE[/]")
 
 
 def _hanging(mark: str, what: str) -> Table:
