@@ -31,6 +31,8 @@ def announce(context: RunContext, event: AgentEvent, monitor: Monitor) -> None:
             context.observer.note(preflight_note(context.document, event))
         case "calibrated":
             _calibrate(context, event)
+        case "training" if event.get("checkpoint") and monitor.generation == 1:
+            context.observer.note(f"going on from {event['checkpoint']}")
         case "checkpoint":
             context.journal.append(Event.CHECKPOINT_SAVED, path=event["path"], step=event["step"])
         case "checkpoint_failed":
@@ -47,8 +49,11 @@ def announce(context: RunContext, event: AgentEvent, monitor: Monitor) -> None:
             context.observer.step(context.progress())
 
 
-def how_to_go_on(context: RunContext) -> str:
-    """Return what was saved of a run that was stopped before its end, and what the rest would cost."""
+def how_to_go_on(context: RunContext, *, limited: bool = True) -> str:
+    """Return what was saved of a run that was stopped before its end, and what the rest would cost.
+
+    `limited`: it was stopped by a limit of the job.
+    """
     saved = context.saved_step
     if saved == 0:
         return "no checkpoint had been saved yet"
@@ -56,9 +61,12 @@ def how_to_go_on(context: RunContext) -> str:
     assert prediction is not None
     pace = (monitor.measured_iteration_s if monitor else None) or prediction.iteration_s_replay
     usd = usd_per_hour(context.document) * left * pace / SECONDS_PER_HOUR
+    todo = [] if context.document.job.checkpoint.to else ["name that folder as checkpoint.to in the job"]
+    todo += ["raise the limit"] if limited else []
+    how = f"{', '.join(todo)}, and start it again" if todo else "start it again"
     return (
         f"step {saved} of {context.steps} is saved in {context.checkpoints_dir}; the other {left} iterations need "
-        f"about {usd:.2f} USD more: name that folder as checkpoint.to in the job, raise the limit, and start it again"
+        f"about {usd:.2f} USD more: {how}"
     )
 
 

@@ -75,6 +75,8 @@ class Controller:
             bug, message = error, f"{type(error).__name__}: {error}"
         if ending in (Ending.BUDGET, Ending.DEADLINE):
             message = f"{message}; {how_to_go_on(context)}" if message else how_to_go_on(context)
+        elif ending is Ending.INTERRUPTED and context.saved_step > 0:
+            context.observer.note(how_to_go_on(context, limited=False))
         context.journal.append(
             _ENDING_EVENTS.get(ending, Event.TRAINING_FINISHED), outcome=ending.value, message=message
         )

@@ -96,6 +96,7 @@ def test_ctrl_c_tears_down_and_exits_130(moment: str, condition: Callable[[Path]
     code, _, err = run.end()
     assert code == 130, err
     assert "press Ctrl-C again" in err
+    assert ("is saved in" in err) == (moment == "training")
     assert_nothing_is_left(run.folder)
 
 
