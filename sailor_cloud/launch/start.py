@@ -15,6 +15,7 @@ from sailor_cloud.launch.controller import Controller
 from sailor_cloud.launch.lifetime import life_s
 from sailor_cloud.launch.notify import notifier_from
 from sailor_cloud.launch.options import LaunchOptions, Outcome
+from sailor_cloud.launch.places import settled
 from sailor_cloud.launch.price_watch import refresh_from_providers
 from sailor_cloud.launch.record import generations, read_plan
 from sailor_cloud.launch.replan import Policy, Search
@@ -55,6 +56,7 @@ def run_document(
         raise RequestError("training.steps is missing; a run needs the number of steps")
     check_supported(document)
     life_s(document)
+    document = replace(document, job=settled(document.job, base or Path()))
     folder = RunFolder.create(new_run_id(document.job.name, clock=clock))
     with folder.lock():
         folder.write_document(document)

@@ -1,0 +1,47 @@
+"""Where the paths of a job lead: absolute before a run begins, since nodes and whoever resumes it stand elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sailor_cloud.errors import Problem, RequestError
+from sailor_cloud.model.job import Job
+from sailor_cloud.model.offer import Provider
+
+_BY_NAME = ("synthetic", "python-stdlib")
+
+
+def settled(job: Job, base: Path) -> Job:
+    """Return the job with absolute paths of data, tokenizer and checkpoints; relative ones start from `base`.
+
+    Raises RequestError where data is not there for nodes on this machine, or has no absolute path for those on a cloud.
+    """
+    here = all(resource.provider is Provider.LOCAL for resource in job.resources)
+    named = {"data.source": job.data.source, "data.tokenizer": job.data.tokenizer}
+    paths = {field: place for field, place in named.items() if place is not None and _is_path(place)}
+    problems = []
+    for field, place in paths.items():
+        if not here and not place.startswith("/"):
+            hint = "gs://… or s3://…, or the absolute path that it has on every node"
+            problems.append(Problem(path=field, message=f"is {place!r}, a path that nodes on a cloud lack", hint=hint))
+        elif here and not _absolute(place, base).exists():
+            problems.append(Problem(path=field, message=f"is {place!r}, but there is no {_absolute(place, base)}"))
+    if problems:
+        raise RequestError(problems)
+    found = {field.removeprefix("data."): str(_absolute(place, base)) for field, place in paths.items()}
+    kept = job.checkpoint.to
+    to = str(_absolute(kept, base)) if kept is not None and "://" not in kept else kept
+    return job.model_copy(
+        update={
+            "data": job.data.model_copy(update=found),
+            "checkpoint": job.checkpoint.model_copy(update={"to": to}),
+        }
+    )
+
+
+def _is_path(place: str) -> bool:
+    return place not in _BY_NAME and "://" not in place
+
+
+def _absolute(place: str, base: Path) -> Path:
+    return base.absolute() / Path(place).expanduser()

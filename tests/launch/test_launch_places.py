@@ -1,0 +1,56 @@
+"""Paths in a job lead to the same place whoever follows them, or are refused before anything is bought."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sailor_cloud.errors import RequestError
+from sailor_cloud.launch.places import settled
+from sailor_cloud.model.job import Job
+from sailor_cloud.model.job_file import parse_job
+
+JOB = """
+name: mine
+model: {{preset: gpt2}}
+data: {data}
+training: {{global_batch_size: 4, sequence_length: 16, steps: 10}}
+resources: [{{provider: {provider}, zones: [z], accelerators: {{A100-40: 1}}}}]
+checkpoint: {{to: {to}}}
+"""
+
+
+def _job(data: str, *, provider: str = "local", to: str = "null") -> Job:
+    return parse_job(JOB.format(data=data, provider=provider, to=to))
+
+
+def test_paths_start_from_the_job_file_and_not_from_where_somebody_stands(tmp_path: Path) -> None:
+    for name in ("text", "rules.json"):
+        (tmp_path / name).touch()
+    found = settled(_job("{source: text, format: text, tokenizer: rules.json}", to="kept"), tmp_path)
+    assert (found.data.source, found.data.tokenizer) == (str(tmp_path / "text"), str(tmp_path / "rules.json"))
+    assert found.checkpoint.to == str(tmp_path / "kept")
+    assert settled(found, Path("/elsewhere")) == found
+
+
+@pytest.mark.parametrize("provider", ["local", "gcp"])
+@pytest.mark.parametrize("source", ["synthetic", "python-stdlib", "gs://bucket/text"])
+def test_what_is_no_path_is_left_as_it_is(provider: str, source: str, tmp_path: Path) -> None:
+    job = _job(f"{{source: '{source}'}}", provider=provider, to="gs://bucket/run")
+    assert settled(job, tmp_path) == job
+
+
+def test_data_that_is_not_there_is_refused_where_nodes_stand_on_this_machine(tmp_path: Path) -> None:
+    with pytest.raises(RequestError) as refused:
+        settled(_job("{source: text, format: text, tokenizer: rules.json}"), tmp_path)
+    assert f"data.source: is 'text', but there is no {tmp_path}/text" in str(refused.value)
+    assert "data.tokenizer: is 'rules.json'" in str(refused.value)
+
+
+def test_nodes_on_a_cloud_need_a_path_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "text").touch()
+    with pytest.raises(RequestError, match=r"data\.source: is 'text', a path that nodes on a cloud lack.*gs://"):
+        settled(_job("{source: text}", provider="gcp"), tmp_path)
+    mounted = _job("{source: /mnt/text}", provider="gcp")
+    assert settled(mounted, tmp_path) == mounted
