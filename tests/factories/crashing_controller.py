@@ -17,11 +17,9 @@ from typing import Any
 
 from sailor_cloud.run.journal import Draft, Entry, Journal
 
-UNDISTURBED = 0
-
 
 class Crasher:
-    """Has controllers run in another process."""
+    """Has controllers run in another process, each in the environment of its caller."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -34,7 +32,7 @@ class Crasher:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         wish = {"folder": str(folder), "point": point, "expires_at": expires_at, "with_terraform": with_terraform}
-        self._process.stdin.write(json.dumps(wish) + "\n")
+        self._process.stdin.write(json.dumps({**wish, "environment": dict(os.environ)}) + "\n")
         self._process.stdin.flush()
         status = int(self._process.stdout.readline())
         assert status in (0, -signal.SIGKILL), f"the controller ended with {status}"
@@ -43,7 +41,7 @@ class Crasher:
 
 @contextmanager
 def crasher() -> Iterator[Crasher]:
-    """A crasher that reaches the clouds that this process reaches."""
+    """A crasher whose controllers reach the clouds that this process reaches when it asks for them."""
     tests = str(Path(__file__).parent.parent)
     path = os.pathsep.join([tests, *filter(None, [os.environ.get("PYTHONPATH")])])
     with subprocess.Popen(
@@ -112,16 +110,19 @@ def _main() -> None:
     import sailor_cloud.provision.teardown
     from sailor_cloud.provision.sweep_aws import boto_client
 
-    if "AWS_ENDPOINT_URL_EC2" in os.environ:
-        boto_client("us-east-1")
     assert boto3
     assert compute_v1
     assert sailor_cloud
     for line in sys.stdin:
+        wish = json.loads(line)
+        os.environ.clear()
+        os.environ.update(wish["environment"])
+        if "AWS_ENDPOINT_URL_EC2" in os.environ:
+            boto_client("us-east-1")
         child = os.fork()
         if child == 0:
             try:
-                _control(json.loads(line))
+                _control(wish)
             except BaseException:
                 import traceback
 
