@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from sailor_cases import CASES, Case
-from sailor_even import Placed, SailorEven
+from sailor_even import Placed, parts
 from sailor_formulas import Artifact
 
 from sailor_cloud.interchange import import_artifact
@@ -79,8 +79,8 @@ def check_import(artifact: Path) -> None:
 def answer(case: Case, artifact: Path, nodes: int) -> dict[str, Any]:
     """Solve one case."""
     started = time.perf_counter()
-    problem = SailorEven(Artifact(artifact, MODEL, BATCH), case)
-    outcome = solve(problem, gap=GAP, most_nodes=nodes)
+    problems = parts(Artifact(artifact, MODEL, BATCH), case)
+    outcome = solve(problems, gap=GAP, most_nodes=nodes)
     found = {
         "search_s": time.perf_counter() - started,
         "nodes": outcome.nodes,
@@ -92,7 +92,7 @@ def answer(case: Case, artifact: Path, nodes: int) -> dict[str, Any]:
         return found
     best = outcome.found[0]
     assert isinstance(best.placed, Placed)
-    kinds = problem.kinds(best.size)
+    kinds = problems[best.part].kinds(best.size)
     chain = zip(best.chain.kinds, best.chain.cut[:-1], best.chain.cut[1:], strict=True)
     stages = " ".join(f"{end - first}x{kinds[k].gpu.split('-')[0]}.tp{kinds[k].tp}" for k, first, end in chain)
     score = best.placed.score

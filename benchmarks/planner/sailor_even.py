@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import combinations, pairwise, permutations, product
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sailor_assign import Assignment, Wanted
 from sailor_cases import Case
 from sailor_formulas import BYTES_PER_PARAMETER, FRAMEWORK_BYTES, USD_PER_HOUR, Artifact, Place, Score
+from sailor_links import Links, Room, region
+from sailor_places import Kind, Placer
+from sailor_traffic import Traffic, Where
 
-from sailor_cloud.planner.even.costs import Chain, StageCosts, Worth
+from sailor_cloud.planner.even.costs import Chain, Judged, StageCosts, Worth
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 MAX_STAGES = 14
 _DEGREES = (1, 2, 4)
-# Pipelines of at most so many stages are also tried with their stages' zones in different orders.
-_TURNED_STAGES = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,60 +33,70 @@ class Placed:
     score: Score
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """Stages of one GPU and tp degree. `area` is the region in which all replicas stand, or None: in several."""
+def parts(artifact: Artifact, case: Case) -> list[SailorEven]:
+    """Return parts that together hold every plan of a case.
 
-    gpu: str
-    tp: int
-    area: str | None
+    Where links between areas are slow, or their price counts, pipelines across areas are told apart from others.
+    """
+    links = Links(artifact)
+    zones = sorted({zone for _, zone in case.devices})
+    regions = {region(zone) for zone in zones}
+    if len(zones) < 2 or (len(regions) == 1 and not case.cheapest and case.budget is None):
+        return [SailorEven(links, case)]
+    areas = [{zone for zone in zones if region(zone) == each} for each in sorted(regions)]
+    alone = [
+        replace(case, devices={place: count for place, count in case.devices.items() if place[1] in area})
+        for area in (areas if len(regions) > 1 else [{zone} for zone in zones])
+    ]
+    return [
+        *(SailorEven(links, each) for each in alone),
+        SailorEven(links, case, Where.INSIDE),
+        SailorEven(links, case, Where.ACROSS),
+    ]
 
 
 @dataclass(slots=True)
 class SailorEven:
-    """Links and sums are the best that any zones of a kind's area allow.
+    """Links and sums are the best that any zones allow.
 
-    Pools: the devices of a GPU in all zones, and, where there are several regions, in each of them.
+    Pools: the devices of each GPU, and for pipelines across areas one cut at which some replica crosses.
     """
 
-    artifact: Artifact
+    links: Links
     case: Case
+    where: Where = Where.ANY
     gpus: tuple[str, ...] = field(init=False)
     zones: tuple[str, ...] = field(init=False)
-    areas: tuple[str | None, ...] = field(init=False)
-    _costs: dict[tuple[int, tuple[tuple[str, ...], ...]], StageCosts | None] = field(default_factory=dict)
+    areas: dict[str, str] = field(init=False)
+    _costs: dict[tuple[int, tuple[str | None, ...]], StageCosts | None] = field(default_factory=dict)
     _sync: dict[tuple[int, int], Floats] = field(default_factory=dict)
     _rings: dict[tuple[Kind, int], Floats] = field(default_factory=dict)
-    _transfers: dict[tuple[object, ...], Floats] = field(default_factory=dict)
-    _paths: dict[tuple[str, int], tuple[dict[tuple[str, str], Floats], dict[tuple[str, ...], Floats]]] = field(
-        default_factory=dict
-    )
 
     def __post_init__(self) -> None:
         self.gpus = tuple(sorted({gpu for gpu, _ in self.case.devices}))
         self.zones = tuple(sorted({zone for _, zone in self.case.devices}))
-        regions = sorted({_region(zone) for zone in self.zones})
-        self.areas = (*regions, None) if len(regions) > 1 else (None,)
+        several = len({region(zone) for zone in self.zones}) > 1
+        self.areas = {zone: region(zone) if several else zone for zone in self.zones}
+
+    @property
+    def artifact(self) -> Artifact:
+        return self.links.artifact
 
     @property
     def batch(self) -> int:
         return self.artifact.batch
 
     @property
-    def pools(self) -> list[tuple[str, str | None]]:
-        return [(gpu, area) for gpu in self.gpus for area in self.areas]
-
-    @property
-    def devices(self) -> Ints:
-        return np.array([sum(self._room(gpu, 1, area).values()) for gpu, area in self.pools], dtype=np.int64)
-
-    @property
     def rising(self) -> bool:
-        return not self.case.cheapest and self.case.budget is None
+        return not self.case.cheapest and self.case.budget is None and self.where is Where.ANY
 
     @property
     def timed(self) -> bool:
         return not self.case.cheapest
+
+    def most(self, replicas: int) -> Ints:
+        devices = [sum(self._room(gpu, 1).values()) // replicas for gpu in self.gpus]
+        return np.array([*devices, 1] if self.where is Where.ACROSS else devices, dtype=np.int64)
 
     def sizes(self) -> list[int]:
         found = {int(size) for gpu in self.gpus for size in self.artifact.times.get(gpu, {})}
@@ -93,16 +104,17 @@ class SailorEven:
 
     def kinds(self, size: int) -> list[Kind]:
         return [
-            Kind(gpu, tp, area)
+            Kind(gpu, tp, far)
             for gpu in self.gpus
             for tp in _DEGREES
             if self.artifact.known(gpu, size, tp)
-            for area in self.areas
+            for far in ((False, True) if self.where is Where.ACROSS else (False,))
         ]
 
     def costs(self, size: int, replicas: int | None) -> StageCosts | None:
         # Links depend on the replicas only by the zones that a stage can't do without.
-        needed = tuple(tuple(_needed(self._room(kind.gpu, kind.tp, kind.area), replicas)) for kind in self.kinds(size))
+        held = replicas if self.where is Where.ANY else None
+        needed = tuple(_needed(self._room(kind.gpu, kind.tp), held) for kind in self.kinds(size))
         if (size, needed) not in self._costs:
             self._costs[size, needed] = self._build(size, needed)
         return self._costs[size, needed]
@@ -113,53 +125,57 @@ class SailorEven:
         return self._sync[size, replicas]
 
     def worth(self, size: int, replicas: int, use: Ints) -> Worth:
-        whole = use[:, [index for index, (_, area) in enumerate(self.pools) if area is None]]
+        whole = use[:, : len(self.gpus)]
         rate = whole @ np.array([USD_PER_HOUR[gpu] for gpu in self.gpus]) / 3600.0 * replicas
-        egress = self._least_egress_usd(size, replicas, whole)
-        longest = np.full(len(use), np.inf)
+        egress = self._traffic().least_usd(size, replicas, whole)
+        longest = np.where(np.isfinite(egress), np.inf, -1.0)
+        if self.where is Where.ACROSS:
+            longest = np.where(use[:, -1] == 1, longest, -1.0)
+        egress = np.where(np.isfinite(egress), egress, 0.0)
         if self.case.budget is not None:
-            longest = np.where(rate > 0, (self.case.budget - egress) / np.maximum(rate, 1e-9), np.inf)
+            paid = np.where(rate > 0, (self.case.budget - egress) / np.maximum(rate, 1e-9), np.inf)
+            longest = np.minimum(longest, paid)
         if self.case.least_rate is None:
             return Worth(slope=np.ones(len(use)), offset=np.zeros(len(use)), longest_s=longest)
         return Worth(slope=rate, offset=egress, longest_s=np.minimum(longest, 1.0 / self.case.least_rate))
 
-    def _least_egress_usd(self, size: int, replicas: int, use: Ints) -> Floats:
-        """Return the least USD of traffic between zones in an iteration of pipelines that use so many devices each.
+    def _traffic(self) -> Traffic:
+        areas = sorted(set(self.areas.values()))
+        there = [[sum(self._room(gpu, 1, area).values()) for gpu in self.gpus] for area in areas]
+        return Traffic(artifact=self.artifact, where=self.where, areas=self.areas, there=np.array(there))
 
-        Where two zones hold whole pipelines, the sums of all stages cross between them and back. Otherwise all
-        pipelines that one zone has no room for send activations and gradients across.
-        """
-        if len(self.zones) < 2:
-            return np.zeros(len(use))
-        price = min(self.artifact.egress_usd_per_byte(a, b) for a, b in permutations(self.zones, 2))
-        there = np.array([[self.case.devices.get((gpu, zone), 0) for gpu in self.gpus] for zone in self.zones])
-        per_zone = np.where(use[:, None] > 0, there // np.maximum(use[:, None], 1), replicas).min(axis=2)
-        crossing = np.maximum(replicas - per_zone.max(axis=1), 0)
-        sent = min(self.artifact.sent_bytes(layer, 1) for layer in range(self.artifact.layers))
-        samples = size * -(-self.batch // (size * replicas))
-        ring = 2.0 * (replicas - 1) / replicas * self.artifact.stage_bytes(0, self.artifact.layers, 1)
-        return np.where(crossing > 0, np.minimum(2.0 * price * ring, crossing * 2.0 * price * sent * samples), 0.0)
+    @property
+    def settles(self) -> bool:
+        """In one zone there is but one place, and the costs are those of it."""
+        return len(self.zones) > 1
 
-    def judge(self, size: int, replicas: int, chain: Chain, seconds: float) -> tuple[float, Placed] | None:
-        """Return the best of all placements looked at, by the artifact's score."""
-        kinds = self.kinds(size)
-        best: tuple[float, Placed] | None = None
-        for rows in placements(self.case.devices, [kinds[k] for k in chain.kinds], replicas):
-            plan = as_plan(size, chain.cut, rows)
-            score = self.artifact.score(plan)
-            value = score.usd if self.case.cheapest else score.iteration_s
-            kept = self.case.budget is None or score.usd <= self.case.budget
-            kept &= self.case.least_rate is None or score.iteration_s <= 1.0 / self.case.least_rate
-            if kept and not score.problems and (best is None or value < best[0]):
-                best = (value, Placed(plan=plan, score=score))
-        return best
+    def judge(self, size: int, replicas: int, chain: Chain, seconds: float, below: float, *, closely: bool) -> Judged:
+        """Return the best of all placements looked at, by the artifact's score, and a bound on all there are."""
+        kinds, sync = self.kinds(size), self.sync_s(size, replicas)
+        stages = list(zip(chain.kinds, pairwise(chain.cut), strict=True))
+        placer = Placer(self.links, self.case.devices, [kinds[k] for k in chain.kinds], size, chain.cut)
+        wanted = Wanted(
+            longest_s=np.inf if self.case.least_rate is None else 1.0 / self.case.least_rate,
+            budget=np.inf if self.case.budget is None else self.case.budget,
+            cheapest=self.case.cheapest,
+            below=below,
+        )
+        least_s = max(float(sync[k, first, end]) for k, (first, end) in stages)
+        best, bound = Assignment(placer, replicas, least_s).best(wanted, closely=closely)
+        if best is None:
+            return Judged(bound=bound)
+        plan = placer.plan(best.runs)
+        score = self.artifact.score(plan)
+        assert not score.problems, score.problems
+        value = score.usd if self.case.cheapest else score.iteration_s
+        return Judged(value=value, placed=Placed(plan=plan, score=score), bound=bound)
 
-    def _room(self, gpu: str, tp: int, area: str | None) -> dict[str, int]:
-        """Return how many replicas of a stage each zone of an area has room for."""
+    def _room(self, gpu: str, tp: int, area: str | None = None) -> Room:
+        """Return how many replicas of a stage each zone has room for, of all zones or those of one area."""
         found = {zone: self.case.devices.get((gpu, zone), 0) // tp for zone in self.zones}
-        return {zone: room for zone, room in found.items() if room and (area is None or _region(zone) == area)}
+        return {zone: room for zone, room in found.items() if room and area in (None, self.areas[zone])}
 
-    def _build(self, size: int, needed: tuple[tuple[str, ...], ...]) -> StageCosts | None:
+    def _build(self, size: int, needed: tuple[str | None, ...]) -> StageCosts | None:
         kinds, layers = self.kinds(size), self.artifact.layers
         if not kinds:
             return None
@@ -175,16 +191,13 @@ class SailorEven:
             for held in range(1, MAX_STAGES + 1):
                 used = parameters * BYTES_PER_PARAMETER + FRAMEWORK_BYTES + kept * held
                 fits = (end > first) & (used <= self.artifact.memory_bytes(kind.gpu))
+                # Nothing follows the last stage, to which its replicas could cross.
+                fits &= (end < layers) | (not kind.far)
                 compute[held - 1, k] = np.where(fits, spent, np.inf)
         after, before = self._cuts_s(kinds, size, needed)
         return StageCosts(
             size=size,
-            use=np.array(
-                [
-                    [kind.tp * (kind.gpu == gpu and area in (None, kind.area)) for gpu, area in self.pools]
-                    for kind in kinds
-                ]
-            ),
+            use=np.array([self._use(kind) for kind in kinds]),
             compute_s=compute,
             after_s=after,
             before_s=before,
@@ -193,9 +206,14 @@ class SailorEven:
             first_after=np.array([1.0, 1.0, 1.0] + [2.0] * (MAX_STAGES - 3)),
             last_before=2.0,
             update_s=update,
+            exact=np.arange(len(self.most(1))) == len(self.gpus),
         )
 
-    def _cuts_s(self, kinds: list[Kind], size: int, needed: tuple[tuple[str, ...], ...]) -> tuple[Floats, Floats]:
+    def _use(self, kind: Kind) -> list[int]:
+        devices = [kind.tp * (kind.gpu == gpu) for gpu in self.gpus]
+        return [*devices, int(kind.far)] if self.where is Where.ACROSS else devices
+
+    def _cuts_s(self, kinds: list[Kind], size: int, needed: tuple[str | None, ...]) -> tuple[Floats, Floats]:
         layers = self.artifact.layers
         after = np.zeros((len(kinds), len(kinds), layers + 1))
         before = np.zeros_like(after)
@@ -203,180 +221,54 @@ class SailorEven:
         distinct, where = np.unique(sent, return_inverse=True)
         for i, src in enumerate(kinds):
             for j, dst in enumerate(kinds):
-                on = self._least_transfer_s(distinct, src, dst, needed[i], needed[j])
-                back = self._least_transfer_s(distinct, dst, src, needed[j], needed[i])
+                on = self._least_s(distinct, (src, dst), needed[i], far=src.far)
+                back = self._least_s(distinct, (dst, src), needed[j], far=src.far)
                 after[i, j, 1:layers], before[i, j, 1:layers] = on[where[:-1]], back[where[1:]]
         return after, before
 
-    def _least_transfer_s(
-        self, nbytes: Floats, src: Kind, dst: Kind, src_needs: tuple[str, ...], dst_needs: tuple[str, ...]
-    ) -> Floats:
-        """Return a bound on the slowest of the replicas' transfers, wherever in their areas the stages stand.
+    def _least_s(self, nbytes: Floats, ends: tuple[Kind, Kind], needed: str | None, *, far: bool) -> Floats:
+        """Return what the transfers of one stage to its neighbour take at least, wherever the two stand.
 
-        Zones that a stage can't do without have each a transfer, which is the fastest at best.
+        A stage takes as long as the replica whose two transfers together are slowest, so that what is said of one
+        replica has to be of the same one on both sides: that in a zone that the others have no room without; with
+        pipelines inside two zones, that in the last zone. The one that crosses does so on one side only.
         """
-        here, there = (list(self._room(kind.gpu, kind.tp, kind.area)) for kind in (src, dst))
-        if not here or not there:
+        src, dst = ends
+        ways = [(a, b) for a in self._room(src.gpu, src.tp) for b in self._room(dst.gpu, dst.tp)]
+        if far:
+            ways = [(a, b) for a, b in ways if self.areas[a] != self.areas[b]]
+        elif self.where is Where.INSIDE:
+            ways = [(a, b) for a, b in ways if self.areas[a] == self.areas[b]]
+            if len(self.zones) == 2:
+                ways = [(a, b) for a, b in ways if a == self.zones[-1]]
+        elif needed is not None:
+            ways = [(a, b) for a, b in ways if a == needed]
+        if not ways:
             return np.full(nbytes.shape, np.inf)
-        taken = np.array([[self._transfer_s(nbytes, src, a, dst, b) for b in there] for a in here])
-        bounds = [taken.min(axis=(0, 1))]
-        bounds += [taken[here.index(zone)].min(axis=0) for zone in src_needs]
-        bounds += [taken[:, there.index(zone)].min(axis=0) for zone in dst_needs]
-        if len(self.areas) > 1 and None in (src.area, dst.area) and src.area != dst.area:
-            # A stage in several regions has a replica outside the region of its neighbour.
-            far = [taken[i, j] for i, a in enumerate(here) for j, b in enumerate(there) if _region(a) != _region(b)]
-            bounds.append(np.min(far, axis=0))
-        return np.asarray(np.max(bounds, axis=0))
-
-    def _transfer_s(self, nbytes: Floats, src: Kind, a: str, dst: Kind, b: str) -> Floats:
-        key = (nbytes.tobytes(), src.gpu, src.tp, a, dst.gpu, dst.tp, b)
-        if key not in self._transfers:
-            ends = Place(src.gpu, a, src.tp), Place(dst.gpu, b, dst.tp)
-            self._transfers[key] = np.asarray(self.artifact.transfer_s(nbytes, *ends))
-        return self._transfers[key]
+        places = {(Place(src.gpu, a, src.tp), Place(dst.gpu, b, dst.tp)) for a, b in ways}
+        return np.asarray(np.min([self.links.transfer_s(nbytes, *each) for each in sorted(places)], axis=0))
 
     def _ring_table(self, kind: Kind, replicas: int) -> Floats:
         """Return the least seconds of a stage's sum, shape [first, end]; the same for all microbatch sizes."""
+        kind = replace(kind, far=False)
         if (kind, replicas) not in self._rings:
             spans = np.maximum(_spans(self.artifact.layer_sizes(1, "params_floats")), 0.0) * 4.0
             distinct, where = np.unique(spans, return_inverse=True)
-            each = self._least_ring_s(distinct, kind, replicas)
+            room = self._room(kind.gpu, kind.tp)
+            areas = self.areas if self.where is Where.INSIDE else dict.fromkeys(self.zones, "")
+            each = self.links.least_sum_s(distinct / kind.tp, replicas, kind.gpu, room, areas)
             self._rings[kind, replicas] = each[where].reshape(spans.shape)
         return self._rings[kind, replicas]
 
-    def _least_ring_s(self, nbytes: Floats, kind: Kind, replicas: int) -> Floats:
-        """Return the least over all sets of zones that have room for the replicas of a stage."""
-        if replicas < 2:
-            return np.zeros_like(nbytes)
-        room = self._room(kind.gpu, kind.tp, kind.area)
-        hop, path = self._hops_and_paths(nbytes, kind.gpu, replicas)
-        at = _DEGREES.index(kind.tp)
-        spread = len(self.areas) > 1 and kind.area is None
-        best = np.full(nbytes.shape, np.inf)
-        for count in range(1, min(len(room), replicas) + 1):
-            for zones in combinations(sorted(room), count):
-                if sum(room[zone] for zone in zones) < replicas or (spread and len({_region(z) for z in zones}) < 2):
-                    continue
-                inside = [hop[z, z][at] for z in zones if replicas - sum(room[o] for o in zones if o != z) >= 2]
-                best = np.minimum(best, np.max([*inside, path[zones][at]], axis=0))
-        return best
 
-    def _hops_and_paths(
-        self, nbytes: Floats, gpu: str, replicas: int
-    ) -> tuple[dict[tuple[str, str], Floats], dict[tuple[str, ...], Floats]]:
-        """Return the sums' seconds by hop, and by set of zones in their best order; shapes [tp degree, bytes]."""
-        if (gpu, replicas) not in self._paths:
-            ways = np.stack([nbytes / tp for tp in _DEGREES])
-            zones = sorted(self._room(gpu, 1, None))
-            hop = {
-                (a, b): self.artifact.ring_s(ways, replicas, Place(gpu, a, 1), Place(gpu, b, 1))
-                for a in zones
-                for b in zones
-            }
-            path = {(zone,): hop[zone, zone] for zone in zones}
-            for count in range(2, len(zones) + 1):
-                for chosen in combinations(zones, count):
-                    orders = [np.max([hop[a, b] for a, b in pairwise(order)], axis=0) for order in permutations(chosen)]
-                    path[chosen] = np.min(orders, axis=0)
-            self._paths[gpu, replicas] = (hop, path)
-        return self._paths[gpu, replicas]
-
-
-def placements(devices: dict[tuple[str, str], int], stages: list[Kind], replicas: int) -> Iterator[list[list[Place]]]:
-    """Yield places [stage][replica]: whole pipelines in zones taken in some order, the rest where there is room.
-
-    In two zones the stages may also take the zones in different orders, or stand in one of them each: then all
-    pipelines cross between them.
-    """
-    zones = sorted({zone for _, zone in devices})
-    seen = set()
-    if len(zones) == 2 and 1 < len(stages) <= _TURNED_STAGES:
-        for chosen in product(zones, repeat=len(stages)):
-            taken = Counter[tuple[str, str]]()
-            for kind, zone in zip(stages, chosen, strict=True):
-                taken[kind.gpu, zone] += kind.tp * replicas
-            if len(set(chosen)) > 1 and all(count <= devices.get(place, 0) for place, count in taken.items()):
-                yield [[Place(kind.gpu, zone, kind.tp)] * replicas for kind, zone in zip(stages, chosen, strict=True)]
-    for count in range(1, len(zones) + 1):
-        for order in permutations(zones, count):
-            rows = _fill(devices, stages, replicas, order)
-            if rows is None:
-                continue
-            turned = [rows]
-            if count == 2 and len(stages) <= _TURNED_STAGES:
-                turned = [
-                    [row[::-1] if turn else row for row, turn in zip(rows, turns, strict=True)]
-                    for turns in product((False, True), repeat=len(stages))
-                ]
-            for each in turned:
-                key = tuple(tuple(row) for row in each)
-                if key not in seen:
-                    seen.add(key)
-                    yield each
-
-
-def _fill(
-    devices: dict[tuple[str, str], int], stages: list[Kind], replicas: int, zones: tuple[str, ...]
-) -> list[list[Place]] | None:
-    free = {(kind.gpu, zone): devices.get((kind.gpu, zone), 0) for kind in stages for zone in zones}
-    rows: list[list[Place]] = [[] for _ in stages]
-
-    def put(places: list[Place]) -> bool:
-        left = dict(free)
-        for place in places:
-            left[place.gpu, place.zone] -= place.tp
-        if min(left.values()) < 0:
-            return False
-        free.update(left)
-        for row, place in zip(rows, places, strict=True):
-            row.append(place)
-        return True
-
-    for zone in zones:
-        while len(rows[0]) < replicas and put([Place(kind.gpu, zone, kind.tp) for kind in stages]):
-            pass
-    # Pipelines that cross zones: each stage where the one before it stands, if there is room, else in the next.
-    while len(rows[0]) < replicas:
-        at, chosen, left = zones[0], [], dict(free)
-        for kind in stages:
-            able = [zone for zone in (at, *zones) if left[kind.gpu, zone] >= kind.tp]
-            if not able:
-                return None
-            at = able[0]
-            left[kind.gpu, at] -= kind.tp
-            chosen.append(Place(kind.gpu, at, kind.tp))
-        put(chosen)
-    return rows
-
-
-def _needed(room: dict[str, int], replicas: int | None) -> list[str]:
-    """Return the zones without which the others have no room for the replicas."""
-    return [zone for zone in room if replicas is not None and sum(room.values()) - room[zone] < replicas]
-
-
-def _region(zone: str) -> str:
-    return zone.rpartition("-")[0]
-
-
-def as_plan(size: int, cut: tuple[int, ...], rows: list[list[Place]]) -> dict[str, Any]:
-    """Return a plan in the artifact's form."""
-    return {
-        "mbs": size,
-        "pipeline_list": [
-            {
-                "num_stages": len(rows),
-                "layers_per_stage": [list(range(first, end)) for first, end in pairwise(cut)],
-                "tmp_per_stage": [[[[[place.gpu, 4, place.zone]], place.tp] for place in row] for row in rows],
-                "dp": [len(rows[0])] * len(rows),
-            }
-        ],
-    }
-
-
-def _prefix(values: Floats) -> Floats:
-    return np.concatenate([[0.0], np.cumsum(values)])
+def _needed(room: Room, replicas: int | None) -> str | None:
+    """Return the last zone without which the others have no room for the replicas, if there is one."""
+    found: Iterator[str] = (
+        zone for zone in reversed(room) if replicas is not None and sum(room.values()) - room[zone] < replicas
+    )
+    return next(found, None)
 
 
 def _spans(values: Floats) -> Floats:
-    prefix = _prefix(values)
+    prefix = np.concatenate([[0.0], np.cumsum(values)])
     return np.asarray(prefix[None, :] - prefix[:, None])

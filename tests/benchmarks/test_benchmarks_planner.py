@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import random
 import subprocess
 import sys
+from collections import Counter
+from itertools import combinations_with_replacement, product
 from pathlib import Path
 
 import pytest
@@ -35,8 +38,8 @@ def artifact(tmp_path_factory):
 
 
 def one_kind(gpu, tp, zones, cuts, size):
-    from sailor_even import as_plan
     from sailor_formulas import Place
+    from sailor_places import as_plan
 
     return as_plan(size, cuts, [[Place(gpu, zone, tp) for zone in zones] for _ in cuts[1:]])
 
@@ -97,32 +100,70 @@ def test_a_stage_that_does_not_fit_is_a_problem(artifact):
 )
 def test_no_plan_beats_the_bound_and_the_answer_keeps_to_what_there_is(artifact, devices, limits):
     from sailor_cases import Case
-    from sailor_even import SailorEven, as_plan, placements
+    from sailor_even import parts
+    from sailor_links import Links
+    from sailor_places import Kind, Placer
 
     from sailor_cloud.planner.even.engine import solve
 
     case = Case(name="small", devices=devices, sailor=None, **limits)
-    problem = SailorEven(artifact, case)
-    outcome = solve(problem)
+    problems = parts(artifact, case)
+    outcome = solve(problems)
     assert outcome.found
     score = outcome.found[0].placed.score
     assert score.problems == ()
     assert all(count <= devices[place] for place, count in score.devices.items())
-    # All pipelines of one or two stages.
-    for size in problem.sizes():
-        kinds = problem.kinds(size)
-        for replicas in range(1, 5):
-            chains = [((kind,), (0, LAYERS)) for kind in kinds]
-            chains += [((a, b), (0, cut, LAYERS)) for a in kinds for b in kinds for cut in (6, 13, 20)]
-            for stages, cut in chains:
-                for rows in placements(devices, list(stages), replicas):
-                    other = artifact.score(as_plan(size, cut, rows))
-                    if other.problems or other.usd > (case.budget or math.inf):
-                        continue
-                    if case.least_rate is not None and other.iteration_s > 1 / case.least_rate:
-                        continue
-                    value = other.usd if case.cheapest else other.iteration_s
-                    assert value >= outcome.bound * (1 - 1e-9)
+    assert outcome.bound <= outcome.found[0].value
+    # All pipelines of one stage or of two, wherever they stand.
+    links, gpus, zones = Links(artifact), problems[-1].gpus, problems[-1].zones
+    checked = 0
+    for size, replicas in product(problems[-1].sizes(), range(1, 5)):
+        kinds = [Kind(gpu, tp) for gpu in gpus for tp in (1, 2, 4) if artifact.known(gpu, size, tp)]
+        chains = [([kind], (0, LAYERS)) for kind in kinds]
+        chains += [([a, b], (0, cut, LAYERS)) for a in kinds for b in kinds for cut in (6, 13, 20)]
+        for stages, cut in chains:
+            placer = Placer(links, devices, stages, size, cut)
+            for ways in combinations_with_replacement(list(product(zones, repeat=len(stages))), replicas):
+                if any(count > devices.get(place, 0) for place, count in all_used(placer, ways).items()):
+                    continue
+                other = artifact.score(placer.plan(tuple((1, way) for way in ways)))
+                slow = case.least_rate is not None and other.iteration_s > 1 / case.least_rate
+                if not other.problems and not slow and other.usd <= (case.budget or math.inf):
+                    checked += 1
+                    assert (other.usd if case.cheapest else other.iteration_s) >= outcome.bound * (1 - 1e-9)
+    assert checked > 20
+
+
+def all_used(placer, ways):
+    return sum((placer.used(way) for way in ways), Counter())
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_places_of_a_chain_are_the_best_there_are(artifact, seed):
+    from sailor_assign import Assignment, Wanted
+    from sailor_links import Links
+    from sailor_places import Kind, Placer
+
+    draw = random.Random(seed)
+    devices = {(gpu, zone): draw.randrange(1, 7) for gpu in ("A100-40", "V100-16") for zone in ZONES}
+    stages = [Kind(draw.choice(("A100-40", "V100-16")), draw.choice((1, 2))) for _ in range(draw.randrange(1, 4))]
+    cut = (0, *sorted(draw.sample(range(1, LAYERS), len(stages) - 1)), LAYERS)
+    placer, replicas = Placer(Links(artifact), devices, stages, 1, cut), draw.randrange(1, 4)
+    rated = []
+    for ways in product(product(ZONES, repeat=len(stages)), repeat=replicas):
+        if all(count <= devices.get(place, 0) for place, count in all_used(placer, ways).items()):
+            rated.append(placer.rate(tuple((1, way) for way in ways)))
+            score = artifact.score(placer.plan(rated[-1].runs))
+            assert (score.iteration_s, score.usd) == pytest.approx((rated[-1].seconds, rated[-1].usd))
+    budget = draw.choice([math.inf, *(each.usd for each in rated[:1])])
+    for cheapest in (False, True):
+        wanted = Wanted(longest_s=math.inf, budget=budget, cheapest=cheapest, below=math.inf)
+        found, bound = Assignment(placer, replicas, 0.0).best(wanted, closely=True)
+        kept = [wanted.value(each) for each in rated if wanted.keeps(each)]
+        assert (found is None) == (not kept)
+        if kept:
+            assert bound <= min(kept) * (1 + 1e-6)
+            assert wanted.value(found) == pytest.approx(min(kept), rel=2e-3)
 
 
 def test_the_benchmark_is_skipped_without_the_artifact(tmp_path):

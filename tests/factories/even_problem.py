@@ -8,14 +8,21 @@ from itertools import combinations, pairwise, product
 
 import numpy as np
 
-from sailor_cloud.planner.even.costs import Chain, StageCosts, Worth
+from sailor_cloud.planner.even.costs import Chain, Judged, StageCosts, Worth
 
 
 @dataclass
 class RandomEven:
-    """Random layers, kinds, cuts, sums, memory limits and prices; time or money is minimised, limited or not."""
+    """Random layers, kinds, cuts, sums, memory limits and prices; time or money is minimised, limited or not.
+
+    late: plans are slower in place than their costs say, each by a share of its own, which is seen when looked at
+    closely. marked: plans need a stage of one of the marked kinds exactly once, which the problem states as a pool of
+    its own.
+    """
 
     seed: int
+    marked: bool = False
+    late: bool = False
     batch: int = field(init=False)
     devices: np.ndarray = field(init=False)
     cheapest: bool = field(init=False)
@@ -40,6 +47,7 @@ class RandomEven:
         self.cheapest = bool(draw.integers(0, 2))
         self.longest_s = float(draw.choice([np.inf, 3.0, 8.0]))
         self.budget = float(draw.choice([np.inf, 20.0, 60.0]))
+        self.mark = draw.integers(0, 2, kinds).astype(bool)
 
     @property
     def rising(self) -> bool:
@@ -48,6 +56,9 @@ class RandomEven:
     @property
     def timed(self) -> bool:
         return not self.cheapest
+
+    def most(self, replicas: int) -> np.ndarray:
+        return np.append(self.devices // replicas, 1) if self.marked else self.devices // replicas
 
     def sizes(self) -> list[int]:
         return [size for size in range(1, self.batch + 1) if self.batch % size == 0]
@@ -63,15 +74,32 @@ class RandomEven:
         return np.stack([weight / tp * (1.0 - 1.0 / replicas) for tp in self.tp])
 
     def worth(self, size: int, replicas: int, use: np.ndarray) -> Worth:
-        rate = use @ self.price * replicas
+        rate = use[:, : len(self.price)] @ self.price * replicas
         with np.errstate(divide="ignore"):
             longest = np.minimum(self.longest_s, self.budget / rate)
+        if self.marked:
+            longest = np.where(use[:, -1] == 1, longest, -1.0)
         slope = rate if self.cheapest else np.ones(len(use))
         return Worth(slope=slope, offset=np.zeros(len(use)), longest_s=longest)
 
-    def judge(self, size: int, replicas: int, chain: Chain, seconds: float) -> tuple[float, float] | None:
+    @property
+    def settles(self) -> bool:
+        return self.late
+
+    def judge(self, size: int, replicas: int, chain: Chain, seconds: float, below: float, *, closely: bool) -> Judged:
         value = self.value(size, replicas, chain)
-        return None if value is None else (value, self.seconds(size, replicas, chain))
+        if value is None:
+            return Judged(bound=np.inf)
+        if self.late and not closely:
+            return Judged(value=2.0 * value, placed=chain)
+        return Judged(value=value, placed=chain, bound=value)
+
+    def delay(self, size: int, chain: Chain) -> float:
+        """Return by how much a chain's places make it slower than its costs say: a made-up figure of the chain."""
+        if not self.late:
+            return 1.0
+        parts = [size, *chain.kinds, *chain.cut]
+        return 1.0 + 0.2 * float(np.random.default_rng([self.seed, *parts]).random())
 
     def seconds(self, size: int, replicas: int, chain: Chain) -> float:
         """Return the seconds of an iteration, infinite where a stage doesn't fit; nothing of the engine is used."""
@@ -94,7 +122,9 @@ class RandomEven:
         return float((microbatches - 1) * max(busy) + sum(busy) + update + max(sums))
 
     def value(self, size: int, replicas: int, chain: Chain) -> float | None:
-        seconds = self.seconds(size, replicas, chain)
+        if self.marked and sum(self.mark[kind] for kind in chain.kinds) != 1:
+            return None
+        seconds = self.seconds(size, replicas, chain) * self.delay(size, chain)
         used = np.zeros(len(self.devices))
         for kind in chain.kinds:
             used[self.pool[kind]] += self.tp[kind] * replicas
@@ -114,6 +144,13 @@ class RandomEven:
                             if value is not None:
                                 yield value
 
+    def _use(self) -> np.ndarray:
+        use = np.zeros((len(self.tp), len(self.most(1))), dtype=np.int64)
+        use[np.arange(len(self.tp)), self.pool] = self.tp
+        if self.marked:
+            use[:, -1] = self.mark
+        return use
+
     def _build(self, size: int) -> StageCosts:
         layers, kinds = self.layers, len(self.tp)
         first, end = np.indices((layers + 1, layers + 1))
@@ -125,12 +162,8 @@ class RandomEven:
         cut = self.cut * size
         return StageCosts(
             size=size,
-            use=np.array(
-                [
-                    [tp * (pool == p) for p in range(len(self.devices))]
-                    for tp, pool in zip(self.tp, self.pool, strict=True)
-                ]
-            ),
+            use=self._use(),
+            exact=np.arange(len(self.most(1))) == len(self.devices),
             compute_s=compute,
             after_s=cut,
             before_s=0.5 * cut,

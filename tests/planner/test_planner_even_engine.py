@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -19,7 +21,7 @@ def test_the_search_equals_brute_force(block):
     feasible = 0
     for seed in range(block * BLOCK, (block + 1) * BLOCK):
         problem = RandomEven(seed)
-        outcome = solve(problem, gap=1e-9)
+        outcome = solve([problem], gap=1e-9)
         best = min(problem.every_value(), default=None)
         if best is None:
             assert not outcome.found, seed
@@ -32,10 +34,54 @@ def test_the_search_equals_brute_force(block):
     assert feasible > BLOCK / 4
 
 
+def test_a_stage_that_is_needed_once_is_there_once():
+    feasible = 0
+    for seed in range(300, 360):
+        problem = RandomEven(seed, marked=True)
+        outcome = solve([problem], gap=1e-9)
+        best = min(problem.every_value(), default=None)
+        if best is None:
+            assert not outcome.found, seed
+            assert outcome.bound == np.inf, seed
+            continue
+        feasible += 1
+        assert outcome.found[0].value == pytest.approx(best, rel=1e-8), seed
+        assert best * (1 - 1e-8) <= outcome.bound <= best * (1 + 1e-9), seed
+    assert feasible > 10
+
+
+def test_the_best_in_place_is_found_where_places_decide():
+    feasible = 0
+    for seed in range(400, 460):
+        problem = RandomEven(seed, late=True)
+        outcome = solve([problem], gap=1e-9)
+        best = min(problem.every_value(), default=None)
+        if best is None:
+            assert not outcome.found, seed
+            continue
+        feasible += 1
+        assert outcome.bound <= best * (1 + 1e-9), seed
+        assert outcome.found[0].value == pytest.approx(best, rel=1e-8), seed
+        assert outcome.bound >= best * (1 - 1e-8), seed
+    assert feasible > 10
+
+
+def test_the_best_of_several_parts_is_found_and_bounded():
+    for seed in range(360, 400):
+        parts = [RandomEven(seed), RandomEven(seed, marked=True)]
+        parts[0].devices = np.minimum(parts[0].devices, 2)
+        outcome = solve(parts, gap=1e-9)
+        values = [min(part.every_value(), default=np.inf) for part in parts]
+        assert outcome.bound == pytest.approx(min(values), rel=1e-8), seed
+        if outcome.found:
+            assert outcome.found[0].value == pytest.approx(min(values), rel=1e-8), seed
+            assert outcome.found[0].value == pytest.approx(values[outcome.found[0].part], rel=1e-8), seed
+
+
 def test_a_gap_that_is_allowed_is_never_exceeded():
     for seed in range(200, 240):
         problem = RandomEven(seed)
-        outcome = solve(problem, gap=0.05)
+        outcome = solve([problem], gap=0.05)
         best = min(problem.every_value(), default=None)
         if best is not None:
             assert outcome.bound <= best * (1 + 1e-9), seed
@@ -45,7 +91,7 @@ def test_a_gap_that_is_allowed_is_never_exceeded():
 def test_a_search_that_is_cut_off_still_bounds_every_plan():
     for seed in range(200, 240):
         problem = RandomEven(seed)
-        outcome = solve(problem, gap=1e-9, most_nodes=1)
+        outcome = solve([problem], gap=1e-9, most_nodes=1)
         best = min(problem.every_value(), default=None)
         if best is not None:
             assert outcome.bound <= best * (1 + 1e-9), seed
@@ -53,14 +99,14 @@ def test_a_search_that_is_cut_off_still_bounds_every_plan():
 
 def test_a_judge_that_finds_plans_worse_than_their_costs_widens_the_gap_only():
     class Worse(RandomEven):
-        def judge(self, size, replicas, chain, seconds):
-            judged = super().judge(size, replicas, chain, seconds)
-            return None if judged is None else (judged[0] * 1.1, judged[1])
+        def judge(self, size, replicas, chain, seconds, below, *, closely):
+            judged = super().judge(size, replicas, chain, seconds, below, closely=closely)
+            return replace(judged, value=judged.value * 1.1)
 
     for seed in range(240, 270):
         problem = Worse(seed)
         best = min(problem.every_value(), default=None)
-        outcome = solve(problem, gap=1e-9)
+        outcome = solve([problem], gap=1e-9)
         if best is not None:
             assert outcome.bound <= best * (1 + 1e-9), seed
             assert outcome.found[0].value >= best * 1.1 * (1 - 1e-9), seed

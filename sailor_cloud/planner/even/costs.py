@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +23,8 @@ class StageCosts:
     [kind, next kind, cut]: for how long a cut keeps the stage before it (`after_s`) and the one behind it (`before_s`)
     busy, and what each side adds to the way of one microbatch. first_after: [stages], by how much more the first
     stage's side of its cut counts in a pipeline of so many stages less one; last_before: the same for the last stage's
-    side. update_s: [kind, first, end].
+    side. update_s: [kind, first, end]. exact: [pools], which pools a pipeline has to use up even where devices may be
+    left over.
     """
 
     size: int
@@ -34,6 +37,12 @@ class StageCosts:
     first_after: Floats
     last_before: float
     update_s: Floats
+    exact: Bools | None = None
+
+    @property
+    def counted(self) -> Bools:
+        """Which pools are devices that may be left over, shape [pools]."""
+        return np.ones(self.use.shape[1], dtype=np.bool_) if self.exact is None else ~self.exact
 
     @property
     def layers(self) -> int:
@@ -48,7 +57,7 @@ class StageCosts:
         return int(self.compute_s.shape[0])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Chain:
     """Stages of one replica: stage s is of kinds[s] and holds the layers [cut[s], cut[s + 1])."""
 
@@ -69,6 +78,19 @@ class Worth:
     longest_s: Floats
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A chain put in place: its value and what describes it, or None where there is no room for it.
+
+    bound: a value that no other places of it undercut, unless that is no use by the question; without one, the worth by
+    its costs counts.
+    """
+
+    value: float = math.inf
+    placed: object | None = None
+    bound: float = -math.inf
+
+
 class Problem(Protocol):
     """A space of even batches under one simulator."""
 
@@ -77,16 +99,15 @@ class Problem(Protocol):
         """Samples of an iteration."""
 
     @property
-    def devices(self) -> Ints:
-        """Devices of each pool, shape [pools]."""
-
-    @property
     def rising(self) -> bool:
         """Whether more devices never make a plan worth less, so that only the largest vectors need be looked at."""
 
     @property
     def timed(self) -> bool:
         """Whether plans are compared by time alone, however many devices they use; limits may depend on devices."""
+
+    def most(self, replicas: int) -> Ints:
+        """Return the most devices of each pool for one of so many replicas, shape [pools]."""
 
     def sizes(self) -> list[int]:
         """Return the microbatch sizes that may be used; each divides the batch."""
@@ -103,8 +124,13 @@ class Problem(Protocol):
     def worth(self, size: int, replicas: int, use: Ints) -> Worth:
         """Return what plans are worth by their devices per replica; use: [vectors, pools]."""
 
-    def judge(self, size: int, replicas: int, chain: Chain, seconds: float) -> tuple[float, object] | None:
-        """Return the value of a chain put in place and what describes it, or None where there is no room for it.
+    @property
+    def settles(self) -> bool:
+        """Whether places of a chain are found that no others undercut, where asked to look closely."""
 
-        `seconds` are those of an iteration by the costs; the value must not be less than the worth at them.
+    def judge(self, size: int, replicas: int, chain: Chain, seconds: float, below: float, *, closely: bool) -> Judged:
+        """Put a chain in place.
+
+        `seconds` are those of an iteration by the costs; the value must not be less than the worth at them. Plans from
+        the value `below` on are of no use.
         """

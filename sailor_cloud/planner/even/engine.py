@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import heapq
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sailor_cloud.planner.even.costs import Chain, Problem, StageCosts, Worth
+from sailor_cloud.planner.even.costs import Problem, StageCosts, Worth
 from sailor_cloud.planner.even.grid import Grid
+from sailor_cloud.planner.even.judging import Candidate, Judging
 from sailor_cloud.planner.even.labels import Labels, Search, chain_of
+from sailor_cloud.planner.even.outcome import Outcome
 from sailor_cloud.planner.even.relax import Relaxed, least_sync_s, relax
 from sailor_cloud.planner.even.suffix import suffix
 from sailor_cloud.planner.replica_counts import replica_counts
@@ -31,29 +34,9 @@ _NARROW = 100
 _WIDE = 6000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """A plan: its value, seconds by the costs, and what the problem's judge says of it."""
-
-    value: float
-    size: int
-    replicas: int
-    chain: Chain
-    placed: object
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """Plans found, best first; `bound` is a value that no plan of the space undercuts, infinite where there is none."""
-
-    found: tuple[Found, ...]
-    bound: float
-    nodes: int
-    pipelines: int
-
-
 @dataclass(frozen=True, slots=True)
 class _Node:
+    part: int
     size: int
     replicas: int
     microbatches: int
@@ -64,7 +47,7 @@ class _Node:
 
 
 def solve(
-    problem: Problem,
+    parts: Sequence[Problem],
     *,
     keep: int = 16,
     gap: float = GAP,
@@ -72,87 +55,96 @@ def solve(
     known: float = math.inf,
     patience: int = 100_000,
 ) -> Outcome:
-    """Return the best plans and a bound; proven to `gap` where the problem's judge agrees with its costs.
+    """Return the best plans and a bound; proven to `gap` where the judges of the parts agree with their costs.
 
-    known: the value of a plan that is known already; only better ones are looked for. patience: nodes without anything
-    better after which the search ends, once plans turned out worse than their costs.
+    parts: spaces of one batch and goal that together hold every plan; a plan may be in several. They are searched one
+    by one. known: the value of a plan that is known already; only better ones are looked for. patience: nodes without
+    anything better after which the search of a part ends, once plans turned out worse than their costs.
     """
-    return _Engine(problem, keep, gap, known).run(most_nodes, patience)
+    return _Engine(parts, Judging(parts, keep, gap, known)).run(most_nodes, patience)
 
 
 @dataclass(slots=True)
 class _Engine:
-    problem: Problem
-    keep: int
-    gap: float
-    known: float = math.inf
-    found: list[Found] = field(default_factory=list)
-    loose: float = math.inf
+    parts: Sequence[Problem]
+    judging: Judging
     nodes: int = 0
     pipelines: int = 0
-    seen: set[tuple[int, int, Chain]] = field(default_factory=set)
 
     @property
     def best(self) -> float:
-        return min(self.known, self.found[0].value) if self.found else self.known
+        return self.judging.best
 
     @property
     def winning(self) -> float:
-        """Plans from this value on can't be better by more than the gap."""
-        return self.best * (1.0 - self.gap)
+        return self.judging.winning
 
     def run(self, most_nodes: int, patience: int) -> Outcome:
-        heap: list[tuple[float, int, int]] = []
-        nodes: dict[tuple[int, int], _Node] = {}
-        for size in self.problem.sizes():
-            costs = self.problem.costs(size, None)
+        bounds = [self._run_part(part, most_nodes, patience) for part in range(len(self.parts))]
+        # Without a plan, empty heaps prove that there is none, but for what was put aside as undecided.
+        bound = min([*bounds, self.winning, self.judging.loose])
+        return Outcome(found=tuple(self.judging.found), bound=bound, nodes=self.nodes, pipelines=self.pipelines)
+
+    def _run_part(self, part: int, most_nodes: int, patience: int) -> float:
+        """Search a part, best first; return a bound on what was not searched."""
+        nodes, stale = self._nodes(part), 0
+        heap = [(_value(node), *key) for key, node in nodes.items()]
+        heapq.heapify(heap)
+        begun: set[tuple[int, int]] = set()
+        left, value = math.inf, math.inf
+        while heap:
+            value, *key = heapq.heappop(heap)
+            size, replicas = key
+            hopeless = self.judging.loose < self.winning and stale >= patience
+            if value >= self.winning or self.nodes == most_nodes or hopeless:
+                break
+            before, again = self.best, (size, replicas) in begun
+            passed = self._search(nodes[size, replicas], _WIDE if again else _NARROW)
+            if passed < self.winning and not again:
+                heapq.heappush(heap, (passed, size, replicas))
+            else:
+                left = min(left, passed)
+            begun.add((size, replicas))
+            stale, value = 0 if self.best < before else stale + 1, math.inf
+        self.judging.settle()
+        return min(left, value)
+
+    def _nodes(self, part: int) -> dict[tuple[int, int], _Node]:
+        """Return what is to be searched of a part, by microbatch size and number of replicas."""
+        nodes, problem = {}, self.parts[part]
+        for size in problem.sizes():
+            costs = problem.costs(size, None)
             if costs is None:
                 continue
             relaxed = relax(costs)
-            for replicas, microbatches in replica_counts(self.problem.batch // size):
-                node = self._node(size, replicas, microbatches, costs, relaxed)
+            for replicas, microbatches in replica_counts(problem.batch // size):
+                node = self._node(part, (size, replicas, microbatches), costs, relaxed)
                 if node is not None:
                     nodes[size, replicas] = node
-                    heapq.heappush(heap, (_value(node), size, replicas))
-        bound, stale = math.inf, 0
-        begun: set[tuple[int, int]] = set()
-        while heap:
-            value, size, replicas = heapq.heappop(heap)
-            hopeless = self.loose < self.winning and stale >= patience
-            if value >= self.winning or self.nodes == most_nodes or hopeless:
-                bound = value
-                break
-            before = self.best
-            left = self._search(nodes[size, replicas], _WIDE if (size, replicas) in begun else _NARROW)
-            if left < self.winning and (size, replicas) not in begun:
-                heapq.heappush(heap, (left, size, replicas))
-            else:
-                self.loose = min(self.loose, left)
-            begun.add((size, replicas))
-            stale = 0 if self.best < before else stale + 1
-        # Without a plan, an empty heap proves that there is none, but for what was put aside as undecided.
-        bound = min(bound, self.winning, self.loose)
-        return Outcome(found=tuple(self.found), bound=bound, nodes=self.nodes, pipelines=self.pipelines)
+        return nodes
 
-    def _node(self, size: int, replicas: int, microbatches: int, costs: StageCosts, relaxed: Relaxed) -> _Node | None:
+    def _node(self, part: int, counts: tuple[int, int, int], costs: StageCosts, relaxed: Relaxed) -> _Node | None:
         """Return a node with bounds for every vector of devices that may win, or None if there is none."""
-        most = np.minimum(self.problem.devices // replicas, costs.use.max(axis=0) * costs.layers)
-        if not most.any():
+        problem, (size, replicas, microbatches) = self.parts[part], counts
+        most = np.minimum(problem.most(replicas), costs.use.max(axis=0) * costs.layers)
+        if not most[costs.counted].any():
             return None
-        vectors = most[None] if self.problem.rising else Grid(tuple(int(count) for count in most)).vectors()
+        vectors = most[None] if problem.rising else Grid(tuple(int(count) for count in most)).vectors()
         bottleneck = relaxed.bottleneck_s(vectors)
         vectors, bottleneck = vectors[np.isfinite(bottleneck)], bottleneck[np.isfinite(bottleneck)]
         if not len(vectors):
             return None
-        sync = self.problem.sync_s(size, replicas)
+        sync = problem.sync_s(size, replicas)
         least = (microbatches - 1) * bottleneck + np.maximum(bottleneck, relaxed.way_s) + relaxed.update_s
         least += least_sync_s(costs, sync, vectors)
-        worth = self.problem.worth(size, replicas, vectors)
+        worth = problem.worth(size, replicas, vectors)
         possible = least <= worth.longest_s
         if not possible.any():
             return None
         worth = Worth(slope=worth.slope[possible], offset=worth.offset[possible], longest_s=worth.longest_s[possible])
-        return _Node(size, replicas, microbatches, vectors[possible], bottleneck[possible], least[possible], worth)
+        return _Node(
+            part, size, replicas, microbatches, vectors[possible], bottleneck[possible], least[possible], worth
+        )
 
     def _alive(self, node: _Node, cuts: Floats) -> NDArray[np.bool_]:
         """Return which vectors may win; where time alone counts, only those that no larger one stands for.
@@ -160,7 +152,7 @@ class _Engine:
         A larger vector stands for a smaller one if it keeps the limits for as long as the smaller one can win.
         """
         alive = node.least_s < cuts
-        if not self.problem.timed or not alive.any():
+        if not self.parts[node.part].timed or not alive.any():
             return alive
         grid = Grid(tuple(int(count) for count in node.vectors.max(axis=0)))
         longest = np.full(grid.count, -1.0)
@@ -192,18 +184,22 @@ class _Engine:
         alive = self._alive(node, cuts)
         if not alive.any():
             return math.inf
-        costs = self.problem.costs(node.size, node.replicas)
+        problem = self.parts[node.part]
+        costs = problem.costs(node.size, node.replicas)
         assert costs is not None
         grid = Grid(tuple(int(count) for count in node.vectors[alive].max(axis=0)))
-        sync = self.problem.sync_s(node.size, node.replicas)
-        stages = int(min(costs.max_stages, grid.vectors()[-1].sum() // costs.use.sum(axis=1).min(), costs.layers))
+        sync = problem.sync_s(node.size, node.replicas)
+        counted = costs.counted
+        devices = int(np.asarray(grid.most)[counted].sum())
+        stages = min(costs.max_stages, devices // int(costs.use[:, counted].sum(axis=1).min()), costs.layers)
         lanes = self._lanes(node, alive, cuts, grid.count * costs.kinds * stages * costs.layers)
         search = Search(
             costs=costs,
             sync_s=sync,
             grid=grid,
-            suffix=suffix(costs, sync, grid, lanes, stages, at_most=self.problem.timed),
+            suffix=suffix(costs, sync, grid, lanes, stages, at_most=problem.timed),
             microbatches=node.microbatches,
+            every=problem.settles,
         )
         roots = grid.numbers(node.vectors[alive])
         return self._descend(node, search, alive, roots, most)
@@ -216,12 +212,12 @@ class _Engine:
         # The way takes at least as long as the busiest stage.
         rest = node.least_s[alive] - (node.microbatches - 1) * node.bottleneck_s[alive]
         highest = (cuts[alive] - rest) / (node.microbatches - 1)
-        costs = self.problem.costs(node.size, node.replicas)
+        costs = self.parts[node.part].costs(node.size, node.replicas)
         assert costs is not None
-        finite = costs.compute_s[np.isfinite(costs.compute_s)]
-        largest = float(
-            finite.max() + 2.0 * costs.before_s.max() * max(1.0, costs.last_before) + 2.0 * costs.after_s.max()
+        compute, before, after = (
+            float(part[np.isfinite(part)].max()) for part in (costs.compute_s, costs.before_s, costs.after_s)
         )
+        largest = compute + 2.0 * before * max(1.0, costs.last_before) + 2.0 * after
         high = min(float(highest.max()), largest)
         count = int(np.clip(_CELLS // max(1, cells), 6, _LANES))
         low = max(low, high * 1e-3)
@@ -267,32 +263,19 @@ class _Engine:
         place = {int(number): index for index, number in enumerate(search.grid.numbers(node.vectors))}
         rows = [place[int(levels[-1].root[index])] for index in done]
         values = node.worth.slope[rows] * bounds[done] + node.worth.offset[rows]
-        judged = 0
-        for turn in np.lexsort((done, values)):
-            value, index = float(values[turn]), int(done[turn])
-            if value >= self.winning:
-                break
-            chain = chain_of(levels, index)
-            key = (node.size, node.replicas, chain)
-            if key in self.seen:
-                continue
-            if judged == _JUDGED:
-                self.loose = min(self.loose, value)
-                break
-            judged += 1
-            self.seen.add(key)
-            answer = self.problem.judge(node.size, node.replicas, chain, float(bounds[index]))
-            if answer is None or answer[0] > value * (1.0 + 1e-9):
-                self.loose = min(self.loose, value)
-            if answer is not None:
-                self._keep(
-                    Found(value=answer[0], size=node.size, replicas=node.replicas, chain=chain, placed=answer[1])
-                )
-
-    def _keep(self, found: Found) -> None:
-        self.found.append(found)
-        self.found.sort(key=lambda each: (each.value, each.size, each.replicas, each.chain.cut, each.chain.kinds))
-        del self.found[self.keep :]
+        candidates = [
+            Candidate(
+                float(values[turn]),
+                node.part,
+                node.size,
+                node.replicas,
+                chain_of(levels, int(done[turn])),
+                float(bounds[done[turn]]),
+            )
+            for turn in np.lexsort((done, values))
+            if values[turn] < self.winning
+        ]
+        self.judging.judge(candidates, _JUDGED)
 
 
 def _value(node: _Node) -> float:

@@ -54,8 +54,9 @@ class Labels:
 class Search:
     """One number of replicas at one microbatch size.
 
-    microbatches: of the replica that has most. cuts_s: [vectors], seconds from which on a pipeline of these devices
-    can't win, not above 0 where none can.
+    microbatches: of the replica that has most. every: whether a pipeline that costs no less than another may be the
+    better one in place. cuts_s: [vectors], seconds from which on a pipeline of these devices can't win, not above 0
+    where none can.
     """
 
     costs: StageCosts
@@ -63,6 +64,7 @@ class Search:
     grid: Grid
     suffix: Suffix
     microbatches: int
+    every: bool = False
     _least_before: Floats = field(init=False)
     _least_after: Floats = field(init=False)
 
@@ -117,6 +119,8 @@ class Search:
             **{part.name: np.concatenate([getattr(each, part.name) for each, _ in found]) for part in fields(Labels)}
         )
         bounds = np.concatenate([bound for _, bound in found])
+        if self.every:
+            return joined, bounds
         best = undominated(joined)
         return joined[best], bounds[best]
 

@@ -30,7 +30,7 @@ class Placing:
     def __post_init__(self) -> None:
         self.assessor = Assessor(self.tables.space, self.target)
 
-    def best(self, size: int, replicas: int, chain: Chain) -> tuple[float, Draft] | None:
+    def best(self, size: int, replicas: int, chain: Chain) -> Draft | None:
         """Return the best draft of a chain's replicas over zones and markets, or None where none keeps the limits."""
         groups = [self.tables.groups[k] for k in chain.kinds]
         found: list[tuple[tuple[object, ...], Draft]] = []
@@ -44,8 +44,7 @@ class Placing:
                         break
         if not found:
             return None
-        draft = min(found, key=lambda entry: entry[0])[1]
-        return draft.figures[self.target.goal], draft
+        return min(found, key=lambda entry: entry[0])[1]
 
     def _draft(
         self, size: int, cut: tuple[int, ...], seats: list[tuple[int, ...]], markets: dict[int, Market]

@@ -53,7 +53,8 @@ def relax(costs: StageCosts) -> Relaxed:
     busy = compute + before[:, :, None] + after[:, None, :]
     finite = busy[np.isfinite(busy)]
     limits = np.geomspace(finite[finite > 0].min(), finite.max() * 1.0001, _LIMITS)
-    prices = _prices(costs.use.shape[1])
+    prices = np.zeros((len(some := _prices(int(costs.counted.sum()))), len(costs.counted)))
+    prices[:, costs.counted] = some
     priced = costs.use @ prices.T
     least = np.full((layers + 1, _LIMITS, len(prices)), np.inf)
     least[layers] = 0.0
@@ -83,14 +84,14 @@ def least_sync_s(costs: StageCosts, sync_s: Floats, vectors: Ints) -> Floats:
     possible = np.isfinite(costs.compute_s).any(axis=0)
     sums = np.where(possible, sync_s, np.inf)
     limits = np.unique(np.quantile(sums[possible], np.linspace(0.0, 1.0, _SUMS), method="lower"))
-    weights = costs.use.sum(axis=1).astype(np.float64)
+    weights = costs.use[:, costs.counted].sum(axis=1).astype(np.float64)
     least = np.full((layers + 1, len(limits)), np.inf)
     least[layers] = 0.0
     for first in range(layers - 1, -1, -1):
         short = sums[:, first, first + 1 :, None] <= limits
         least[first] = np.where(short, least[first + 1 :] + weights[:, None, None], np.inf).min(axis=(0, 1))
     # `least` falls with the limit: at the first one at which the devices suffice, or above the one before it.
-    at = np.searchsorted(-least[0], -(vectors.sum(axis=1) + 1e-9), side="left")
+    at = np.searchsorted(-least[0], -(vectors[:, costs.counted].sum(axis=1) + 1e-9), side="left")
     # Sums take on no value between two neighbours of the quantiles where all values are among them.
     every = np.unique(sums[possible])
     above = np.concatenate(

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from sailor_cloud.planner.answer import Answer
 from sailor_cloud.planner.blocks import Blocks
 from sailor_cloud.planner.draft import Draft, in_space
-from sailor_cloud.planner.even.costs import Chain, StageCosts, Worth
-from sailor_cloud.planner.even.engine import Outcome, solve
+from sailor_cloud.planner.even.costs import Chain, Judged, StageCosts, Worth
+from sailor_cloud.planner.even.engine import solve
+from sailor_cloud.planner.even.outcome import Outcome
 from sailor_cloud.planner.even.placing import Placing
 from sailor_cloud.planner.even.tables import MAX_STAGES, Tables
 from sailor_cloud.planner.even.worth import Prices
@@ -78,11 +79,11 @@ def _single_zones(space: Space) -> list[Space]:
 
 def _solve(space: Space, kinds: Kinds, target: Target, keep: int, even_layers: bool, known: float) -> Outcome:
     if not even_layers:
-        return solve(EvenSpace(Tables(space, kinds), target), keep=keep, known=known, patience=_PATIENCE)
+        return solve([EvenSpace(Tables(space, kinds), target)], keep=keep, known=known, patience=_PATIENCE)
     outcomes = []
     for length in sorted({space.layers // stages for stages in range(1, min(MAX_STAGES, space.layers) + 1)}):
         tables = Tables(space, kinds, lengths=frozenset({length, length + 1}))
-        outcomes.append(solve(EvenSpace(tables, target), keep=keep, known=known, patience=_PATIENCE))
+        outcomes.append(solve([EvenSpace(tables, target)], keep=keep, known=known, patience=_PATIENCE))
         known = min([known, *(found.value for found in outcomes[-1].found)])
     return Outcome(
         found=tuple(found for outcome in outcomes for found in outcome.found),
@@ -114,16 +115,15 @@ class EvenSpace:
         return self.tables.space.batch
 
     @property
-    def devices(self) -> Ints:
-        return self.tables.devices
-
-    @property
     def rising(self) -> bool:
         return self.prices.rising
 
     @property
     def timed(self) -> bool:
         return self.prices.timed
+
+    def most(self, replicas: int) -> Ints:
+        return self.tables.devices // replicas
 
     def sizes(self) -> list[int]:
         """Return all divisors of the batch: every pipeline gets through whole microbatches of one size."""
@@ -141,5 +141,10 @@ class EvenSpace:
     def worth(self, size: int, replicas: int, use: Ints) -> Worth:
         return self.prices.worth(replicas, use)
 
-    def judge(self, size: int, replicas: int, chain: Chain, seconds: float) -> tuple[float, Draft] | None:
-        return self.placing.best(size, replicas, chain)
+    @property
+    def settles(self) -> bool:
+        return False
+
+    def judge(self, size: int, replicas: int, chain: Chain, seconds: float, below: float, *, closely: bool) -> Judged:
+        draft = self.placing.best(size, replicas, chain)
+        return Judged() if draft is None else Judged(value=draft.figures[self.target.goal], placed=draft)

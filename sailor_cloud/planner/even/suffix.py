@@ -53,7 +53,9 @@ class _Program:
         self.way = np.full((stages, count, costs.kinds, *shape, len(lanes_s)), np.inf)
         self.sync = np.full((stages, count, *shape), np.inf)
         # Behind the last layer nothing follows; devices may be left over only where that is no matter.
-        self.over: tuple[slice | int, ...] = tuple(slice(None) if at_most else 0 for _ in grid.most)
+        self.over: tuple[slice | int, ...] = tuple(
+            slice(None) if at_most and counted else 0 for counted in costs.counted
+        )
         self.way[0, -1, :][(slice(None), *self.over)] = 0.0
         self.sync[0, -1] = 0.0
 

@@ -1,0 +1,80 @@
+"""What links between zones allow by the formulas of Sailor's artifact: bounds on transfers and on gradient sums."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import combinations, pairwise, permutations
+
+import numpy as np
+from numpy.typing import NDArray
+from sailor_formulas import Artifact, Place
+
+Floats = NDArray[np.float64]
+Room = dict[str, int]
+
+# Zones of which all orders are looked at.
+_IN_ORDER = 3
+
+
+@dataclass(slots=True)
+class Links:
+    """Transfers and sums of one artifact, each computed once."""
+
+    artifact: Artifact
+    _transfers: dict[tuple[object, ...], Floats] = field(default_factory=dict)
+    _hops: dict[tuple[object, ...], Floats] = field(default_factory=dict)
+    _ways: dict[tuple[object, ...], Floats] = field(default_factory=dict)
+
+    def transfer_s(self, nbytes: Floats, src: Place, dst: Place) -> Floats:
+        key = (nbytes.tobytes(), src, dst)
+        if key not in self._transfers:
+            self._transfers[key] = np.asarray(self.artifact.transfer_s(nbytes, src, dst))
+        return self._transfers[key]
+
+    def hop_s(self, nbytes: Floats, replicas: int, gpu: str, ends: tuple[str, str]) -> Floats:
+        """Return the seconds of a sum if all hops were like this one."""
+        key = (nbytes.tobytes(), replicas, gpu, ends)
+        if key not in self._hops:
+            src, dst = (Place(gpu, zone, 1) for zone in ends)
+            self._hops[key] = np.asarray(self.artifact.ring_s(nbytes, replicas, src, dst))
+        return self._hops[key]
+
+    def least_sum_s(self, nbytes: Floats, replicas: int, gpu: str, room: Room, areas: dict[str, str]) -> Floats:
+        """Return the least seconds of a stage's sum over all sets of zones that have room for its replicas.
+
+        room: replicas by zone. They stand in at least two of the areas, if there are several.
+        """
+        if replicas < 2:
+            return np.zeros_like(nbytes)
+        best, fewest = np.full(nbytes.shape, np.inf), min(len(set(areas.values())), 2)
+        for count in range(1, min(len(room), replicas) + 1):
+            for zones in combinations(sorted(room), count):
+                free = sum(room[zone] for zone in zones)
+                if free < replicas or len({areas[zone] for zone in zones}) < fewest:
+                    continue
+                # A zone that the others have no room without holds at least two replicas side by side.
+                inside = [self.hop_s(nbytes, replicas, gpu, (z, z)) for z in zones if replicas - (free - room[z]) >= 2]
+                best = np.minimum(best, np.max([*inside, self._way_s(nbytes, replicas, gpu, zones)], axis=0))
+        return best
+
+    def _way_s(self, nbytes: Floats, replicas: int, gpu: str, zones: tuple[str, ...]) -> Floats:
+        """Return a bound on the slowest hop of any order of the zones, exact for up to three."""
+        key = (nbytes.tobytes(), replicas, gpu, zones)
+        if key not in self._ways:
+            self._ways[key] = self._slowest_s(nbytes, replicas, gpu, zones)
+        return self._ways[key]
+
+    def _slowest_s(self, nbytes: Floats, replicas: int, gpu: str, zones: tuple[str, ...]) -> Floats:
+        if len(zones) > _IN_ORDER:
+            # Every zone has a hop to or from another one.
+            ends = [[(a, b) for a, b in permutations(zones, 2) if zone in (a, b)] for zone in zones]
+            each = [np.min([self.hop_s(nbytes, replicas, gpu, hop) for hop in hops], axis=0) for hops in ends]
+            return np.asarray(np.max(each, axis=0))
+        orders: Iterable[tuple[str, ...]] = permutations(zones) if len(zones) > 1 else [zones * 2]
+        each = [np.max([self.hop_s(nbytes, replicas, gpu, hop) for hop in pairwise(order)], axis=0) for order in orders]
+        return np.asarray(np.min(each, axis=0))
+
+
+def region(zone: str) -> str:
+    return zone.rpartition("-")[0]
