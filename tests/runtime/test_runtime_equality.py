@@ -16,10 +16,9 @@ import torch
 
 from factories.run_specs import SHORT_TRAINING, TINY, run_spec
 from sailor_runtime.spec import DataSpec, ModelSpec, TrainingSpec
-from sailor_runtime.training import huggingface, reference
+from sailor_runtime.training import export, huggingface, reference
 from sailor_runtime.training.architecture import architecture_of
 from sailor_runtime.training.data import open_samples
-from sailor_runtime.training.export import export
 from sailor_runtime.training.huggingface import SavedWeights
 from sailor_runtime.training.parameters import range_parameters
 
@@ -259,7 +258,7 @@ def test_steps_that_overflow_fp16_are_skipped_by_all_ranks_until_the_scale_fits(
     assert updates[-1] == skipped.count(False)
 
 
-def test_training_goes_on_under_another_plan_as_if_never_interrupted(results, tmp_path):
+def test_training_goes_on_under_another_plan_as_if_never_interrupted(results, tmp_path, monkeypatch, capsys):
     folder = results["interrupted"]["folder"]
     found = [results[name] for name in ("first", "second", "third", "fourth")]
     assert [(each["first_step"], each["last_step"]) for each in found] == [(0, 2), (2, 4), (4, 6), (4, 6)]
@@ -269,7 +268,10 @@ def test_training_goes_on_under_another_plan_as_if_never_interrupted(results, tm
     model, training = ModelSpec(**TINY), TrainingSpec(**{**SHORT_TRAINING, **INTERRUPTED})
     samples = open_samples(run_spec(UNEQUAL_CUT, directory=folder, training=INTERRUPTED, data=_data(folder)))
     expected = reference.train(model, training, samples.read, steps=6).weights
-    export(folder / "checkpoints" / "step-6", tmp_path / "model")
+    step = str(folder / "checkpoints" / "step-6")
+    monkeypatch.setattr("sys.argv", ["export", "--checkpoint", step, "--out", str(tmp_path / "model")])
+    assert export.main() == 0
+    assert "parameters of a gpt2 model" in capsys.readouterr().out
     saved = SavedWeights(tmp_path / "model", model)
     for name, spec in range_parameters(model, range(model.layers)).items():
         torch.testing.assert_close(saved.whole(spec, torch.float64), expected[name], atol=1e-6, rtol=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import warnings
 from pathlib import Path
@@ -16,7 +17,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from sailor_runtime.spec import ModelSpec, model_from_dict
 from sailor_runtime.training import huggingface
 from sailor_runtime.training.checkpoint import open_folder
-from sailor_runtime.training.parameters import ParameterSpec
+from sailor_runtime.training.parameters import ParameterSpec, range_parameters
 from sailor_runtime.training.refusal import RefusedError
 from sailor_runtime.training.store import StoreError
 
@@ -52,10 +53,15 @@ def main() -> int:
     parser.add_argument("--dtype", choices=sorted(DTYPES), default="float32")
     options = parser.parse_args()
     try:
-        export(options.checkpoint, options.out, dtype=DTYPES[options.dtype])
+        model = export(options.checkpoint, options.out, dtype=DTYPES[options.dtype])
     except (OSError, ValueError, RefusedError, StoreError) as error:
         print(f"sailor_runtime: can't export {options.checkpoint}: {error}", file=sys.stderr)  # noqa: T201
         return 2
+    parameters = sum(math.prod(spec.shape) for spec in range_parameters(model, range(model.layers)).values())
+    print(  # noqa: T201
+        f"wrote {parameters:,} parameters of a {model.model_type} model to {options.out}; "
+        f"transformers.AutoModelForCausalLM.from_pretrained({str(options.out)!r}) loads it"
+    )
     return 0
 
 

@@ -20,6 +20,9 @@ def config(model: ModelSpec, dtype: torch.dtype = torch.float32) -> dict[str, An
         "vocab_size": model.vocab_size,
         "tie_word_embeddings": model.tied_head,
         "torch_dtype": str(dtype).removeprefix("torch."),
+        # A checkpoint knows no tokenizer; the defaults of transformers may lie beyond the vocabulary.
+        "bos_token_id": None,
+        "eos_token_id": None,
     }
     activation = _ACTIVATIONS[form.activation]
     match model.model_type:
