@@ -15,6 +15,7 @@ from factories.documents import document
 from factories.messages import Producer, Said
 from factories.nodes import local_node
 from factories.priced_documents import gcp_document
+from factories.run_specs import run_spec
 from sailor_cloud import catalog, network
 from sailor_cloud.errors import SailorError
 from sailor_cloud.launch.announce import how_to_go_on
@@ -134,6 +135,33 @@ def diverged() -> str:
     raise AssertionError("the loss may rise for ever")
 
 
+def nodes_with_different_data() -> str:
+    from sailor_runtime.training.data import Identity
+    from sailor_runtime.training.refusal import RefusedError
+    from sailor_runtime.training.same_data import compared
+
+    spec = run_spec([(6, 2, [(0, 3, 1), (3, 6, 1)])], directory=Path(), node_of_rank=["one", "two"])
+    try:
+        compared(spec, [Identity(samples=60, sha256="a" * 64), Identity(samples=61, sha256="b" * 64)])
+    except RefusedError as error:
+        return str(error)
+    raise AssertionError("inputs and targets may be of different texts")
+
+
+def checkpoint_of_other_data() -> str:
+    from sailor_runtime.training.checkpoint import Checkpoints
+    from sailor_runtime.training.refusal import RefusedError
+
+    now = {"samples": 61, "sha256": "b" * 64}
+    run = SimpleNamespace(location=lambda name: f"kept/{name}", _data=now)
+    Checkpoints._check_data(run, "step-4", now)
+    try:
+        Checkpoints._check_data(run, "step-4", {"samples": 60, "sha256": "a" * 64})
+    except RefusedError as error:
+        return str(error)
+    raise AssertionError("samples may be skipped or read twice")
+
+
 def stored(url: str) -> Callable[[], str]:
     def text() -> str:
         from sailor_runtime.training.store import Store, StoreError
@@ -167,6 +195,8 @@ RUN_PRODUCERS: dict[str, Producer] = {
     "links far below the plan, so iterations will take longer": told(slow_link),
     "iterations need about": told(stopped_at_its_budget),
     "the loss diverges: its mean has risen from": told(diverged),
+    "is not the same on all nodes": told(nodes_with_different_data),
+    "was made with other data": told(checkpoint_of_other_data),
     "no such bucket": told(stored("file:///nonexistent")),
     "no package on this node serves": told(stored("nowhere://bucket")),
 }
