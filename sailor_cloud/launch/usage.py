@@ -11,6 +11,7 @@ from sailor_cloud.launch.charges import AS_PLANNED, Charge, planned
 from sailor_cloud.launch.record import Leg
 from sailor_cloud.launch.shared import service_prices
 from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.provision.kept import BUCKETS
 from sailor_cloud.run.journal import Entry
@@ -25,14 +26,15 @@ def charges(document: PlanDocument, legs: Sequence[Leg], *, until: datetime) -> 
 
 def _packages(document: PlanDocument, legs: Sequence[Leg]) -> Iterator[Charge]:
     """Yield what all nodes that ever trained have fetched through NAT to be set up; nobody measures that."""
+    network = document.job.cloud.network
+    if network is not NetworkAccess.PRIVATE:
+        return
     nodes: dict[str, Offer] = {}
     for leg in legs:
         offers = {offer.id: offer for offer in leg.document.inputs.offers}
         nodes |= {node.id: offers[node.offer] for node in leg.document.plan.nodes} if leg.document.plan else {}
-    if nodes:
-        starts, network = (1.0, 1.0), document.job.cloud.network
-        for line in setup_lines(Counter(nodes.values()), service_prices(), network, starts=starts):
-            yield planned(line, quantity=line.quantity, note=AS_PLANNED)
+    for line in setup_lines(Counter(nodes.values()), service_prices(), network, starts=(1.0, 1.0)):
+        yield planned(line, quantity=line.quantity, note=AS_PLANNED)
 
 
 def bucket_end(entries: Iterable[Entry], now: datetime) -> datetime:

@@ -177,8 +177,12 @@ class Ledger:
         return (*(item.line(instant) for item in self._items()), *self._charges())
 
     def _spent(self, at: datetime) -> Fraction:
-        running = [item for item in self._items() if item.until is None]
-        return sum((item.usd(at) for item in running), self._settled)
+        # By price, of which there are few: sums of fractions are slow, and displays ask often.
+        billed_us: dict[float, int] = {}
+        for item in self._items():
+            if item.until is None:
+                billed_us[item.usd_per_hour] = billed_us.get(item.usd_per_hour, 0) + item.billed_us(at)
+        return sum((_exact(price) * span / _US_PER_HOUR for price, span in billed_us.items()), self._settled)
 
     def _items(self) -> list[_Item]:
         return self._newest()[0]

@@ -169,7 +169,8 @@ def _check_bill(receipt: dict[str, Any], *, gateways: bool) -> None:
     assert {"disk-balanced of 100 GiB", "public-address"} <= kinds
     assert not any(line["open"] for line in lines)
     traffic = [line for line in lines if line["kind"] == "egress"]
-    assert traffic
-    assert all("metered" in line["what"] and line["quantity"] > 0 for line in traffic)
+    assert all(line["quantity"] > 0 for line in traffic)
+    # A generation may end before anybody has looked a second time.
+    assert any("metered" in line["what"] for line in traffic), traffic
     parts = [row for row in receipt["comparisons"] if row["unit"] == "USD" and not row["what"].startswith("whole run")]
     assert sum(row["actual"] for row in parts) == pytest.approx(receipt["spent_usd"])

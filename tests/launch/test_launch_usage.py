@@ -213,7 +213,24 @@ def test_what_a_plan_foresees_by_the_hour_has_the_same_name_in_the_ledger(
     expected = {part_of(line): line.usd_per_unit for line in plan.cost.lines if line.unit == "hour"}
     paid = {line.part: line.usd_per_unit for line in ledger.lines()}
     assert paid == pytest.approx(expected)
-    assert usage.charges(plan, (), until=NOW) == ()
+
+
+@pytest.mark.parametrize("network_access", list(NetworkAccess))
+@pytest.mark.parametrize("provider", [Provider.GCP, Provider.AWS])
+def test_what_a_plan_foresees_by_use_has_the_same_name_and_price_in_the_ledger(
+    provider: Provider, network_access: NetworkAccess
+) -> None:
+    plan = _billed(provider, network_access)
+    assert plan.cost is not None
+    assert plan.plan is not None
+    ranks = sum(stage.tp for pipeline in plan.plan.pipelines for stage in pipeline.stages)
+    found = leg(saved(10, 1.0, *[(1, GIB)] * ranks), of=plan)
+    expected = {part_of(line): line.usd_per_unit for line in plan.cost.lines if line.unit != "hour"}
+    charges = usage.charges(plan, [found], until=NOW + timedelta(hours=2))
+    assert {one.part: one.usd_per_unit for one in charges} == pytest.approx(expected)
+    assert any(one.part.startswith("packages through NAT") for one in charges) is (
+        network_access is NetworkAccess.PRIVATE
+    )
 
 
 def _billed(provider: Provider, access: NetworkAccess) -> PlanDocument:

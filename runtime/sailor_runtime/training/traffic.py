@@ -30,7 +30,7 @@ _BYTES = struct.Struct("=200xQ")
 # IPv4 and TCP with time stamps; clouds bill packets, not their content.
 HEADER_BYTES = 52
 
-_FIRST_LOOK_S = 5.0
+_FIRST_LOOK_S = 1.0
 _LONGEST_S = 60.0
 
 
