@@ -30,8 +30,14 @@ def down(run: str, as_json: bool) -> int:
     from sailor_cloud.run.folder import RunFolder
 
     os.umask(PRIVATE)
-    with TeardownDisplay() as display:
-        receipt = take_down(RunFolder.open(run), clock=SystemClock(), on_progress=display.on_progress, say=display.say)
+    folder = RunFolder.open(run)
+    try:
+        with TeardownDisplay() as display:
+            receipt = take_down(folder, clock=SystemClock(), on_progress=display.on_progress, say=display.say)
+    except KeyboardInterrupt:
+        again = f"'sailor-cloud down {folder.run_id}' goes on with it"
+        click.echo(f"\nthe teardown is not complete; {again}, and what is left costs until then or its TTL", err=True)
+        raise
     if as_json:
         click.echo(receipt.to_json(), nl=False)
     else:

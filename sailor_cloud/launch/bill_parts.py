@@ -11,18 +11,20 @@ from sailor_cloud.run.receipt import Comparison
 
 # A plan tells apart what nodes are paid for from start-up to teardown; their clocks do not.
 _NODES = (CostKind.COMPUTE, CostKind.STARTUP, CostKind.TEARDOWN, CostKind.RECOVERY)
+# What is paid for however many steps are done.
+_ONCE = (CostKind.STARTUP, CostKind.TEARDOWN)
 _COUNTED = re.compile(r"\d+ x (?P<thing>.*)")
 
 
 def bill_parts(cost: Cost | None, lines: tuple[LedgerLine, ...], share: float) -> tuple[Comparison, ...]:
     """Return what each line of the bill was to cost for the share of the steps that was done, and what it did.
 
-    In the plan's order; what the plan does not foresee comes last.
+    In the plan's order; what the plan does not foresee comes last. Start-up and teardown are whole whatever was done.
     """
     estimates: dict[str, float] = {}
     for planned in cost.lines if cost else ():
         part = part_of(planned)
-        estimates[part] = estimates.get(part, 0.0) + planned.usd * share
+        estimates[part] = estimates.get(part, 0.0) + planned.usd * (1.0 if planned.kind in _ONCE else share)
     actuals: dict[str, float] = defaultdict(float)
     for line in lines:
         actuals[line.part or line.what] += line.usd

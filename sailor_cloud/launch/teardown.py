@@ -109,6 +109,7 @@ def _comparisons(
     seconds = [second for leg in recorded for second in leg.monitor.iteration_seconds]
     share = _share_done(document, recorded)
     so_far = "" if share == 1.0 else f", for {100 * share:.0f} % of the steps"
+    parts = bill_parts(cost, lines, share)
     return (
         Comparison(
             what="iteration, as planned",
@@ -125,11 +126,11 @@ def _comparisons(
             estimate=_scaled(_training_s(document), share),
             actual=math.fsum(seconds) if seconds else None,
         ),
-        *bill_parts(cost, lines, share),
+        *parts,
         Comparison(
             what=f"whole run{so_far}",
             unit="USD",
-            estimate=_scaled(cost.total_usd if cost else None, share),
+            estimate=math.fsum(part.estimate or 0.0 for part in parts) if cost else None,
             actual=spent_usd,
         ),
     )

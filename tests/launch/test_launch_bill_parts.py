@@ -70,7 +70,7 @@ def test_each_line_of_the_plan_stands_beside_what_was_paid_for_it() -> None:
         0.5,
     )
     assert [(row.what, row.estimate, pytest.approx(row.actual)) for row in found] == [
-        (kind, pytest.approx(11.875 / 2), 9.0),
+        (kind, pytest.approx(10.375 / 2 + 1.5), 9.0),
         ("disk-balanced of 100 GiB", 0.25, 0.1),
         ("a to b, paid by a", 1.0, 3.0),
         ("writing checkpoints", 2.0, 0.0),
