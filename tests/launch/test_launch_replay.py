@@ -53,6 +53,9 @@ def test_a_lost_zone_is_planned_around_while_waiting_for_it_costs_time_and_money
     assert waiting.ending == "completed"
     assert waiting.seconds > ours.seconds + 1800
     assert waiting.usd > ours.usd
+    always = replayed(market, Policy.ALWAYS)
+    assert always.ending == "completed"
+    assert always.usd > ours.usd, "another plan is bought where what is left would do"
 
 
 def test_a_run_grows_back_when_capacity_returns() -> None:
