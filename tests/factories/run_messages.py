@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import date
@@ -149,14 +150,15 @@ def nodes_with_different_data() -> str:
 
 
 def checkpoint_of_other_data() -> str:
-    from sailor_runtime.training.checkpoint import Checkpoints
+    from sailor_runtime.training.checkpoint_description import check_description, description
     from sailor_runtime.training.refusal import RefusedError
 
-    now = {"samples": 61, "sha256": "b" * 64}
-    run = SimpleNamespace(location=lambda name: f"kept/{name}", _data=now)
-    Checkpoints._check_data(run, "step-4", now)
+    spec = run_spec([(12, 1, [(0, 6, 1)])], directory=Path())
+    engine = SimpleNamespace(spec=spec, next_step=4, updates=4, scale=SimpleNamespace(scale=1.0, good_steps=0))
+    then, now = {"samples": 60, "sha256": "a" * 64}, {"samples": 61, "sha256": "b" * 64}
+    saved = json.loads(json.dumps(description(engine, data=then, notes={})))
     try:
-        Checkpoints._check_data(run, "step-4", {"samples": 60, "sha256": "a" * 64})
+        check_description(saved, spec, now, where="kept/step-4")
     except RefusedError as error:
         return str(error)
     raise AssertionError("samples may be skipped or read twice")

@@ -82,11 +82,17 @@ def test_a_step_is_written_once_all_ranks_have_told_where_it_went(tmp_path):
 def test_prometheus_text_names_each_metric_once_and_gives_finite_numbers():
     rank = {"rank": 0, "pipeline": 0, "stage": 0, "memory_peak_bytes": 3}
     rank |= {f"{part}_s": 0.5 for part in ("compute", "transfer", "bubble", "sync")}
-    text = prometheus({"step": 3, "loss": 1.5, "ranks": [rank]}, run="run-1", generation=2)
+    told = {"step": 3, "loss": 1.5, "grad_norm": 0.5, "learning_rate": 1e-3, "tokens": 96, "tokens_per_s": 1e3}
+    told |= {"iteration_s": 0.25, "predicted_iteration_s": 0.2, "ranks": [rank]}
+    text = prometheus(told, run="run-1", generation=2)
     lines = text.splitlines()
-    kinds = [line for line in lines if line.startswith("# TYPE")]
-    assert len(kinds) == len(set(kinds)) == 4
+    kinds = [line.split()[2].removeprefix("sailor_") for line in lines if line.startswith("# TYPE")]
+    assert kinds == [
+        *("step", "loss", "gradient_norm", "learning_rate", "tokens", "tokens_per_second"),
+        *("iteration_seconds", "predicted_iteration_seconds", "iteration_part_seconds", "memory_peak_bytes"),
+    ]
     samples = [line for line in lines if not line.startswith("#")]
     assert 'sailor_loss{run="run-1",generation="2"} 1.5' in samples
+    assert 'sailor_predicted_iteration_seconds{run="run-1",generation="2"} 0.2' in samples
     assert sum(line.startswith("sailor_iteration_part_seconds{") for line in samples) == 4
     assert all(math.isfinite(float(line.rsplit(" ", 1)[1])) for line in samples)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ import torch
 from factories.run_specs import run_spec
 from sailor_runtime.spec import RunSpec
 from sailor_runtime.training import layout, optimizer, precision, trainer
+from sailor_runtime.training.checkpoint_description import check_description, description
 from sailor_runtime.training.loss_scale import GROWTH_INTERVAL, LossScale
 from sailor_runtime.training.refusal import RefusedError
 
@@ -101,6 +104,40 @@ def test_the_loss_scale_falls_with_overflows_and_grows_after_many_good_steps():
     for _ in range(30):
         scale.update(overflowed=True)
     assert scale.exhausted
+
+
+def _saved(spec: RunSpec, data: dict[str, object]) -> dict[str, object]:
+    engine = SimpleNamespace(spec=spec, next_step=4, updates=4, scale=LossScale())
+    return json.loads(json.dumps(description(engine, data=data, notes={})))
+
+
+DATA = {"samples": 60, "sha256": "a" * 64}
+
+
+@pytest.mark.parametrize(
+    ("part", "changes", "message"),
+    [
+        ("model", {"blocks": 5}, "checkpoint run/step-4 has model.blocks 4, the job 5; a job goes on from its own"),
+        ("training", {"seed": 7}, "has seed 0, the job 7"),
+        ("training", {"optimizer": "sgd"}, "has optimizer 'adamw', the job 'sgd'"),
+        ("training", {"global_batch_size": 6}, "has global_batch_size 12, the job 6"),
+    ],
+)
+def test_a_job_does_not_go_on_from_the_checkpoint_of_another(tmp_path, part, changes, message):
+    spec = run_spec(ONE, directory=tmp_path)
+    check_description(_saved(spec, DATA), spec, DATA, where="run/step-4")
+    with pytest.raises(RefusedError, match=message):
+        check_description(_saved(spec, DATA), _changed(spec, part, **changes), DATA, where="run/step-4")
+
+
+def test_a_job_may_go_on_with_another_plan_more_steps_and_another_adamw_but_not_with_other_data(tmp_path):
+    spec = run_spec(ONE, directory=tmp_path)
+    other = run_spec([(6, 2, [(0, 3, 2), (3, 6, 1)])], directory=tmp_path, zero_stage=1, training={"steps": 99})
+    other = _changed(_changed(other, "training", optimizer="fused-adam"), "model", weights="/models/first")
+    check_description(_saved(spec, DATA), other, DATA, where="run/step-4")
+    with pytest.raises(RefusedError, match="was made with other data: 60 samples an epoch then, 61 now"):
+        check_description(_saved(spec, DATA), other, {**DATA, "samples": 61}, where="run/step-4")
+    check_description(_saved(spec, DATA), other, None, where="run/step-4")
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,10 @@ def test_a_generation_is_verified_calibrated_trained_and_checkpointed(runs):
 def test_after_a_killed_rank_the_next_generation_goes_on_from_the_checkpoint(runs):
     runs.start(training=ENDLESS)
     runs.wait_for("step", 3)
+    # As a system that shuts down does; when to end is the agent's to say.
+    for pid in runs.agent.all_pids():
+        os.kill(pid, signal.SIGTERM)
+    runs.wait_for("step", len(runs.events("step")) + 3)
     runs.command("checkpoint")
     [saved] = runs.wait_for("checkpoint")
     ranks = runs.agent.rank_pids()

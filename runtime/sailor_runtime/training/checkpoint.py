@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import json
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -16,7 +15,9 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
+from sailor_runtime.spec import RunSpec
 from sailor_runtime.training import optimizer
+from sailor_runtime.training.checkpoint_description import check_description, description
 from sailor_runtime.training.checkpoint_folder import CheckpointFolder
 from sailor_runtime.training.checkpoint_store import CheckpointStore
 from sailor_runtime.training.engine import Engine
@@ -31,10 +32,7 @@ from sailor_runtime.training.world import World
 
 _T = TypeVar("_T")
 
-_FORMAT = 1
 SAVE_TIMEOUT = datetime.timedelta(minutes=30)
-# Fields that a checkpoint and the job must share.
-_SHARED = ("format", "model", "optimizer", "sequence_length", "global_batch_size", "seed")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +144,7 @@ class Checkpoints:
                 copy = self._staging.copy((key, piece.offsets), value)
                 _entry(state, engine, key, piece).hold(copy, piece.offsets)
         self._running = running = Future[Saved | Unsaved]()
-        about = {**_description(engine), "data": self._data, "notes": dict(notes or {})}
+        about = description(engine, data=self._data, notes=notes or {})
         arguments = (running, engine.next_step, state, about)
         # A daemon, so that a rank that fails can end while its save waits for ranks that are gone.
         threading.Thread(target=self._write_into, args=arguments, name="checkpoint", daemon=True).start()
@@ -186,33 +184,27 @@ class Checkpoints:
         written = tuple((len(own), sum(each.size for each in own)) for own in everyone)
         return Saved(step=step, path=self.location(name), written=written)
 
+    def describe(self, spec: RunSpec, name: str) -> dict[str, Any]:
+        """Return what was saved beside the tensors; a collective.
+
+        Raises RefusedError for a checkpoint of another job or other data.
+        """
+        saved: dict[str, Any] = self._on_first(lambda: self._folder.describe(name))
+        check_description(saved, spec, self._data, where=self.location(name))
+        return saved
+
     def load(self, engine: Engine, name: str) -> dict[str, Any]:
         """Restore an engine of any plan from a checkpoint and return its notes; a collective.
 
         Raises RefusedError for a checkpoint of another job, or one that can't be read.
         """
-        saved, expected = self._on_first(lambda: self._folder.describe(name)), _description(engine)
-        for key in _SHARED:
-            # A round trip through JSON makes tuples lists, as they are in what was saved.
-            if saved[key] != json.loads(json.dumps(expected[key])):
-                raise RefusedError(
-                    f"checkpoint {self.location(name)} has {key} {saved[key]!r}, the job has {expected[key]!r}"
-                )
-        self._check_data(name, saved.get("data"))
+        saved = self.describe(engine.spec, name)
         self._load_tensors(engine, name)
         engine.next_step = saved["step"]
         engine.updates = saved["updates"]
         engine.scale.scale, engine.scale.good_steps = saved["loss_scale"], saved["good_steps"]
         optimizer.set_updates(engine.optimizer, engine.updates)
         return dict(saved.get("notes", {}))
-
-    def _check_data(self, name: str, then: Mapping[str, Any] | None) -> None:
-        if then is not None and self._data is not None and then != self._data:
-            raise RefusedError(
-                f"checkpoint {self.location(name)} was made with other data: {then['samples']} samples an epoch then, "
-                f"{self._data['samples']} now, and not the same ones; training can't go on where it was. Give it that "
-                "data again, or keep checkpoints elsewhere and begin from the exported weights"
-            )
 
     def _load_tensors(self, engine: Engine, name: str) -> None:
         optimizer.fill_state(engine.optimizer, [piece.value for piece in engine.weights.pieces])
@@ -256,28 +248,6 @@ def _reason(error: BaseException) -> str:
 
 def _inside(atom: Atom, shard: Shard) -> bool:
     return shard.start <= atom.start and atom.end <= shard.end
-
-
-def _description(engine: Engine) -> dict[str, Any]:
-    training = engine.spec.training
-    # Where the first weights came from no longer matters.
-    model = engine.spec.model
-    return {
-        "format": _FORMAT,
-        "step": engine.next_step,
-        "updates": engine.updates,
-        "loss_scale": engine.scale.scale,
-        "good_steps": engine.scale.good_steps,
-        "samples": engine.next_step * training.global_batch_size,
-        "model": dataclasses.asdict(dataclasses.replace(model, weights=None)),
-        "optimizer": optimizer.rule(training.optimizer),
-        "sequence_length": training.sequence_length,
-        "global_batch_size": training.global_batch_size,
-        "seed": training.seed,
-        "run": engine.spec.run,
-        "generation": engine.spec.generation,
-        "plan_hash": engine.spec.plan_hash,
-    }
 
 
 def _optimizer_values(engine: Engine, piece: Piece) -> dict[str, Tensor]:

@@ -103,13 +103,15 @@ class _Rank:
     def run(self) -> None:
         if self._world.rank == 0:
             self._events.write("data", **self._samples.description())
+        # Before minutes go into checks of a plan that can't be trained from where it is to go on.
+        start = self._find_checkpoint()
         if self._spec.calibrate:
             self._preflight()
         if self._spec.verify_steps > 0:
             self._verify()
         if self._spec.calibrate:
             self._calibrate()
-        self._train()
+        self._train(start)
 
     def _engine(self, precision: str) -> Engine:
         return Engine(
@@ -158,8 +160,9 @@ class _Rank:
         if self._world.rank == 0:
             self._events.write("calibrated", **measured)
 
-    def _train(self) -> None:
-        engine = self._engine(self._spec.training.precision)
+    def _find_checkpoint(self) -> str | None:
+        """Return the checkpoint to go on from, None for the beginning. Raises RefusedError where neither is right."""
+        self._progress("checkpoint")
         self._checkpoints.check()
         start, damaged = self._checkpoints.latest()
         known = self._spec.checkpoint
@@ -168,12 +171,20 @@ class _Rank:
                 f"step {known.saved_step} was saved in {known.directory}, but nothing is there now; training does not "
                 "begin anew. Is everything mounted, and under the same name on every node?"
             )
+        if self._world.rank == 0:
+            for fault in damaged:
+                self._events.write("checkpoint_damaged", reason=fault)
+        if start is not None:
+            self._checkpoints.describe(self._spec, start)
+        return start
+
+    def _train(self, start: str | None) -> None:
+        self._progress("checkpoint")
+        engine = self._engine(self._spec.training.precision)
         if start is not None:
             self._course.restore(self._checkpoints.load(engine, start))
         self._saver.start_from(engine, start)
         if self._world.rank == 0:
-            for fault in damaged:
-                self._events.write("checkpoint_damaged", reason=fault)
             checkpoint = None if start is None else self._checkpoints.location(start)
             self._events.write("training", first_step=engine.next_step, checkpoint=checkpoint)
         self._progress("train")
