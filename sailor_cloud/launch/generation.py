@@ -217,7 +217,8 @@ class Generation:
         failures = tuple(self.monitor.failures)
         if failures:
             first = min(failures, key=lambda failure: (not failure.final, _lost_neighbour(failure), failure.at))
-            why, final = f"{first}; its last lines:\n{first.tail.rstrip()}", first.final
+            said = first.tail.rstrip()
+            why, final = f"{first}; its last lines:\n{said}" if said else f"{first}, without a word", first.final
         elif self.monitor.refused:
             node, reason = sorted(self.monitor.refused.items())[0]
             why, final = f"the agent on node {node} refused the generation: {reason}", True
