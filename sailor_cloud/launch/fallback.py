@@ -126,6 +126,7 @@ async def _wait(context: RunContext, option: Option | None) -> None:
     why = "nothing that fits can be had now"
     if option is not None:
         why = f"{option.label}: {option.seconds:.0f} s and {option.usd:.4f} USD to the end, the best way now"
+        context.journal.append(Event.REPLANNED, choice=option.label, lost=[], bought=[], seconds=option.seconds)
     context.observer.note(f"{why}; trying again in {pause_s / 60:.0f} min")
     context.show("waiting for capacity")
     await context.stop.unless_stopped(asyncio.sleep(pause_s))

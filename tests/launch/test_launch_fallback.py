@@ -185,6 +185,19 @@ def test_refusals_without_end_are_bounded(tmp_path: Path) -> None:
     assert "gave up after 3 plans whose nodes could not be had; the last time: never any" in outcome.message
 
 
+def test_a_run_waits_for_its_nodes_where_nothing_else_can_be_had(tmp_path: Path) -> None:
+    times = (0.0, 2000.0, 2900.0)
+    gone = Trace(times_s=times, devices={place: (most, 0, most) for place, most in ALL.items()})
+    run = Simulated(tmp_path, gone)
+    outcome = run.run()
+    assert outcome.ending is Ending.COMPLETED, outcome.message
+    waited = run.told("wait and replace: ")
+    assert waited
+    assert all("USD to the end, the best way now; trying again in " in note for note in waited)
+    decided = [e.data["choice"] for e in read(run.folder.journal_file) if e.event is Event.REPLANNED]
+    assert decided[-2:] == ["wait and replace", "replace"]
+
+
 @pytest.mark.parametrize("dearer", [False, True])
 def test_today_s_prices_decide_between_replacing_and_planning_anew(dearer: bool, tmp_path: Path) -> None:
     """A zone's nodes are lost; bought again they cost what they cost now, not what they did at the start."""
