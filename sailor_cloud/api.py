@@ -36,11 +36,13 @@ def plan(
     top: int = 0,
     frontier: bool = False,
     time_limit_s: float | None = None,
+    progress: Callable[[float], None] | None = None,
 ) -> PlanDocument:
     """Search for the best plan of a job; reads data that is on disk only.
 
     `restrictions` make the space smaller; `top` asks for so many alternatives of other kinds, `frontier` for the
     plans that are best from the fastest to the cheapest. After `time_limit_s` the best plan found so far is the answer.
+    `progress` is told which share of the search is done.
 
     `base` is the folder against which paths in the job are resolved. `profiles`, `network` and `pricing` are folders
     whose files go before the shipped ones. Raises RequestError for a job that names things
@@ -67,6 +69,7 @@ def plan(
             frontier=frontier,
             top=top,
             time_limit_s=time_limit_s,
+            progress=progress,
         ),
     )
 
@@ -79,8 +82,12 @@ def explain(
     profiles: Path | None = None,
     network: Path | None = None,
     pricing: Path | None = None,
+    progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Explanation:
-    """Say why the best plan of a job is what it is; arguments and errors as of `plan`."""
+    """Say why the best plan of a job is what it is; arguments and errors as of `plan`.
+
+    `progress` is told before each search how many are done, of how many, once their number is known.
+    """
     from sailor_cloud import catalog, planner, workload
     from sailor_cloud import network as networks
     from sailor_cloud.catalog.job_check import resource_problems
@@ -107,7 +114,7 @@ def explain(
         verdict=document.status.value,
         reasons=reasons(document),
         ruled_out=ruled_out(problem, document),
-        gains=gains(job, document, prices, lambda changed: planner.search(changed, **known), problem.space),
+        gains=gains(job, document, prices, lambda changed: problem_of(changed, **known), problem.space, progress),
     )
 
 
@@ -202,8 +209,11 @@ def replay(
     base: Path | None = None,
     clock: Clock | None = None,
     say: Callable[[float, str], None] = lambda at_s, text: None,
+    progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> tuple[Replayed, ...]:
     """Run a job against an availability trace in simulated time, once for each policy.
+
+    `progress` is told before each policy how many are done, of how many.
 
     The first plan is the best for the devices that the trace has at its start; what comes later the controller learns
     by asking. Returns nothing where that plan is infeasible.
@@ -225,4 +235,8 @@ def replay(
         return ()
     # The job keeps its own limits, so that a plan may grow when more devices come.
     whole = dataclasses.replace(document, job=job)
-    return tuple(replay(whole, trace, decoder=decoder, search=search, policy=policy, say=say) for policy in policies)
+    found = []
+    for done, policy in enumerate(policies):
+        progress(done, len(policies))
+        found.append(replay(whole, trace, decoder=decoder, search=search, policy=policy, say=say))
+    return tuple(found)

@@ -114,4 +114,6 @@ def _part(space: Space, share: dict[_Lot, int]) -> Space:
         tp_degrees=tuple(space.tp_degrees[index] for index in kept),
         rates=tuple(space.rates[index] for index in kept),
         zero_stage=space.zero_stage,
+        known=space.known,
+        numbers=tuple(space.numbers[index] for index in kept),
     )

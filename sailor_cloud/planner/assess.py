@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -58,15 +59,17 @@ class Times:
 
 @dataclass(slots=True)
 class Assessor:
-    """Judges sets of pipelines; what equal pipelines and sums take is looked up once."""
+    """Judges sets of pipelines; what equal pipelines and sums take is looked up once, whatever the target."""
 
     space: Space
     target: Target
     sync: SyncTable = field(init=False)
-    _paces: dict[tuple[object, ...], _Pace | None] = field(default_factory=dict)
+    _paces: dict[tuple[object, ...], _Pace | None] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.sync = SyncTable(self.space)
+        remembered = self.space.remembered
+        self.sync = remembered.setdefault("sums", SyncTable(self.space))
+        self._paces = remembered.setdefault("paces", {})
 
     def draft(self, shapes: Sequence[Shape], *, even: bool = False) -> Draft | None:
         """Return the draft of pipelines; None if one doesn't fit, the batch can't be made up or a quota is broken.
@@ -200,9 +203,14 @@ def share_batch(batch: int, sizes: Sequence[int], paces: Sequence[tuple[float, f
     if sum(sizes) > batch:
         return None
     low, high = max(fill for _, fill in paces), max(fill + batch * bottleneck for bottleneck, fill in paces)
+    alike = Counter(zip(sizes, paces, strict=True))
+    distinct = [pace for _, pace in alike]
+    weights = [size * count for (size, _), count in alike.items()]
     for _ in range(80):
         middle = 0.5 * (low + high)
-        if _carried(_counts(middle, paces), sizes) >= batch:
+        if not low < middle < high:
+            break
+        if _carried(_counts(middle, distinct), weights) >= batch:
             high = middle
         else:
             low = middle

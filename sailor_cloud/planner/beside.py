@@ -13,7 +13,7 @@ from sailor_cloud.planner.draft import Draft, in_space, nodes_of, to_plan
 from sailor_cloud.planner.effort import Effort
 from sailor_cloud.planner.goals import Target
 from sailor_cloud.planner.shortage import shortage
-from sailor_cloud.planner.solving import first_that_holds, solve
+from sailor_cloud.planner.solving import KEPT_DRAFTS, first_that_holds, solve
 from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.variants import MOST_ROWS, Restriction, part_of
 from sailor_cloud.simulator import Evaluation, evaluate
@@ -24,12 +24,13 @@ _TOLD = ("budget_usd", "deadline", "max_usd_per_hour", "min_throughput", "max_us
 
 @dataclass(slots=True)
 class Beside:
-    """Alternatives to one chosen draft, in the order in which reports show them."""
+    """Alternatives to one chosen draft, in the order in which reports show them; `seeds` are drafts known already."""
 
     space: Space
     target: Target
     chosen: Draft
     effort: Effort
+    seeds: Sequence[Draft] = ()
     found: list[Alternative] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
     drafts: list[Draft] = field(default_factory=list)
@@ -46,9 +47,10 @@ class Beside:
                 told = " ".join(f"--restrict {restriction.value}" for restriction in chosen)
                 why = f"not searched among so many zones; {told} does"
                 self._reject(" and ".join(_name(restriction) for restriction in chosen), why, chosen)
-            for part in () if many else self._parts(chosen):
-                if not self._keeps(chosen, part):
-                    self._best_of(part, chosen)
+        wanted = [(part, chosen) for chosen in restrictions for part in (() if many else self._parts(chosen))]
+        for number, (part, chosen) in enumerate(wanted):
+            if not self._keeps(chosen, part):
+                self._best_of(part, chosen, self.effort.between(number / len(wanted), (number + 1) / len(wanted)))
 
     def _parts(self, restrictions: tuple[Restriction, ...]) -> list[Space]:
         names = sorted({pool.accelerator.name for pool in self.space.pools})
@@ -57,18 +59,33 @@ class Beside:
         zones = {pool.offer.zone for pool in self.space.pools}
         return [part_of(self.space, {name}, zones) for name in names]
 
-    def _best_of(self, part: Space, restrictions: tuple[Restriction, ...]) -> None:
+    def _best_of(self, part: Space, restrictions: tuple[Restriction, ...], effort: Effort) -> None:
         loose = replace(self.target, limits=tuple(limit for limit in self.target.limits if limit.name not in _TOLD))
         targets = [self.target] if loose == self.target else [self.target, loose]
-        for target in targets:
-            answer = solve(part, target, restrictions, self.effort.lighter())
-            held = first_that_holds(part, target, answer.drafts)
+        for number, target in enumerate(targets):
+            lighter = effort.lighter().between(number / len(targets), (number + 1) / len(targets))
+            seeds = [draft for draft in self._seeds(part, restrictions) if _reaches(draft, target)]
+            least = min((draft.figures[target.goal] for draft in seeds), default=np.inf)
+            answer = solve(part, target, restrictions, lighter, known=least)
+            found = [replace(in_space(draft, part, self.space), zero_stage=draft.zero_stage) for draft in answer.drafts]
+            held = first_that_holds(self.space, target, sorted([*found, *seeds], key=Draft.order)[:KEPT_DRAFTS])
             if held is not None:
-                draft = replace(in_space(held.draft, part, self.space), zero_stage=held.draft.zero_stage)
-                self._add(self._labelled(draft, restrictions), draft, held.evaluation, restrictions)
+                self._add(self._labelled(held.draft, restrictions), held.draft, held.evaluation, restrictions)
                 return
         one_zone = Restriction.ONE_ZONE in restrictions
         self._reject(_label(part, restrictions), shortage(part, one_zone=one_zone), restrictions)
+
+    def _seeds(self, part: Space, restrictions: tuple[Restriction, ...]) -> list[Draft]:
+        """Return the known drafts that stand in a part of a smaller space, each once."""
+        if not set(restrictions) <= {Restriction.ONE_ACCELERATOR, Restriction.ONE_ZONE}:
+            return []
+        names = {pool.accelerator.name for pool in part.pools}
+        found = {}
+        for draft in self.seeds:
+            accelerators, zones = _where(self.space, draft)
+            if names.issuperset(accelerators) and (Restriction.ONE_ZONE not in restrictions or len(zones) == 1):
+                found[draft.order()] = draft
+        return list(found.values())
 
     def _reject(self, label: str, why: str, restrictions: tuple[Restriction, ...]) -> None:
         names = tuple(restriction.value for restriction in restrictions)
@@ -81,8 +98,7 @@ class Beside:
         for draft in sorted(drafts, key=Draft.order):
             if added == most:
                 return
-            figures = {figure: np.array(value) for figure, value in draft.figures.items()}
-            if kind(self.space, draft) in known or not self.target.feasible(figures):
+            if kind(self.space, draft) in known or not _reaches(draft, self.target):
                 continue
             evaluation = evaluate(to_plan(self.space, draft), self.space.scenario)
             if not evaluation.fits:
@@ -130,6 +146,11 @@ class Beside:
                 restrictions=tuple(restriction.value for restriction in restrictions),
             )
         )
+
+
+def _reaches(draft: Draft, target: Target) -> bool:
+    """Return whether a draft keeps the limits of a target."""
+    return bool(target.feasible({figure: np.array(value) for figure, value in draft.figures.items()}))
 
 
 def kind(space: Space, draft: Draft) -> tuple[object, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -14,6 +15,7 @@ from sailor_cloud.planner.space import Seat
 from sailor_cloud.simulator import busy_s, fill_s
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,29 +36,81 @@ class Column:
         return int((seconds - self.fill_s) / self.bottleneck_s + 1e-9) + 1
 
 
-def column(kinds: Kinds, chain: Chain) -> Column:
-    """Return the column of a chain."""
-    times = kinds.times(chain.microbatch_size)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """Columns with their figures as arrays, [columns] each but `devices`, which is [rows, columns]."""
+
+    every: tuple[Column, ...]
+    bottleneck_s: Floats
+    fill_s: Floats
+    update_s: Floats
+    usd_per_sample: Floats
+    sizes: Ints
+    devices: Floats
+
+    @classmethod
+    def of(cls, columns: Sequence[Column]) -> Columns:
+        """Return at least one column as arrays."""
+        return cls(
+            every=tuple(columns),
+            bottleneck_s=np.array([each.bottleneck_s for each in columns]),
+            fill_s=np.array([each.fill_s for each in columns]),
+            update_s=np.array([each.update_s for each in columns]),
+            usd_per_sample=np.array([each.usd_per_sample for each in columns]),
+            sizes=np.array([each.chain.microbatch_size for each in columns]),
+            devices=np.array([each.devices for each in columns], dtype=np.float64).T,
+        )
+
+    def __len__(self) -> int:
+        return len(self.every)
+
+    def samples(self, seconds: float, batch: int) -> Floats:
+        """Return how many of `batch` samples each pipeline alone carries in so many seconds, its step counted."""
+        left = seconds - self.update_s - self.fill_s
+        microbatches = np.where(left < 0.0, 0.0, np.floor(left / self.bottleneck_s + 1e-9) + 1.0)
+        return np.asarray(np.minimum(microbatches * self.sizes, batch) // self.sizes * self.sizes)
+
+
+def columns_over(kinds: Kinds, cut: tuple[int, ...], chains: Sequence[Chain]) -> list[Column]:
+    """Return the columns of chains of one microbatch size over one cut."""
+    if not chains:
+        return []
+    times = kinds.times(chains[0].microbatch_size)
     assert times is not None
-    stages = len(chain.kinds)
-    spans = list(pairwise(chain.cut))
-    compute = np.array([times.compute_s[stages - 1 - s, chain.kinds[s], a, b] for s, (a, b) in enumerate(spans)])
-    cuts = np.array(
-        [times.boundary_s[src, dst, chain.cut[s + 1]] for s, (src, dst) in enumerate(pairwise(chain.kinds))]
-    )
-    devices = [0] * len(kinds.space.candidates.rows)
-    for member in chain.kinds:
-        devices[kinds.members[member].row] += kinds.members[member].tp
-    return Column(
-        chain=chain,
-        bottleneck_s=float(busy_s(compute, cuts, execution=kinds.space.scenario.execution).max()),
-        fill_s=float(fill_s(compute, cuts)),
-        update_s=float(max(times.update_s[chain.kinds[s], a, b] for s, (a, b) in enumerate(spans))),
-        devices=tuple(devices),
-        usd_per_sample=sum(
-            float(kinds.space.cut_usd_per_sample(_seat(kinds, src), _seat(kinds, dst))[chain.cut[s + 1]])
-            for s, (src, dst) in enumerate(pairwise(chain.kinds))
-        ),
+    stages = len(cut) - 1
+    members = np.array([chain.kinds for chain in chains])
+    spans = list(pairwise(cut))
+    compute = np.stack([times.compute_s[stages - 1 - s, members[:, s], a, b] for s, (a, b) in enumerate(spans)], axis=1)
+    update = np.stack([times.update_s[members[:, s], a, b] for s, (a, b) in enumerate(spans)], axis=1).max(axis=1)
+    cuts = np.zeros((len(chains), stages - 1))
+    for s in range(stages - 1):
+        cuts[:, s] = times.boundary_s[members[:, s], members[:, s + 1], cut[s + 1]]
+    busy = busy_s(compute, cuts, execution=kinds.space.scenario.execution).max(axis=1)
+    fill = fill_s(compute, cuts)
+    devices = np.zeros((len(chains), len(kinds.space.candidates.rows)), dtype=np.int64)
+    rows, tps = np.array([(kind.row, kind.tp) for kind in kinds.members]).T
+    for s in range(stages):
+        np.add.at(devices, (np.arange(len(chains)), rows[members[:, s]]), tps[members[:, s]])
+    return [
+        Column(
+            chain=chain,
+            bottleneck_s=float(busy[number]),
+            fill_s=float(fill[number]),
+            update_s=float(update[number]),
+            devices=tuple(devices[number].tolist()),
+            usd_per_sample=_usd_per_sample(kinds, chain),
+        )
+        for number, chain in enumerate(chains)
+    ]
+
+
+def _usd_per_sample(kinds: Kinds, chain: Chain) -> float:
+    """Return the egress of one sample's tensors over the cuts that lie between zones."""
+    rows = kinds.space.candidates.rows
+    return sum(
+        float(kinds.space.cut_usd_per_sample(_seat(kinds, src), _seat(kinds, dst))[chain.cut[s + 1]])
+        for s, (src, dst) in enumerate(pairwise(chain.kinds))
+        if rows[kinds.members[src].row].zone != rows[kinds.members[dst].row].zone
     )
 
 

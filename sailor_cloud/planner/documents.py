@@ -20,7 +20,7 @@ from sailor_cloud.model.document import (
 from sailor_cloud.model.job import Goal, Job
 from sailor_cloud.planner.answer import OPTIMAL_GAP, Answer
 from sailor_cloud.planner.draft import to_plan
-from sailor_cloud.planner.goals import Figure, Target
+from sailor_cloud.planner.goals import Figure, Target, target_of
 from sailor_cloud.planner.lifetime import ttl_s
 from sailor_cloud.planner.solving import Chosen
 from sailor_cloud.planner.space import Space
@@ -59,7 +59,7 @@ def plan_document(
             links=evaluation.links,
             compute_profiles=evaluation.profiles,
         ),
-        objective=_objective(scenario.job, target, value),
+        objective=_objective(scenario.job, value),
         constraints=scenario.job.constraints,
         optimality_gap=gap,
         bound=None if answer.bound is None else _shown(scenario.job, answer.bound),
@@ -102,15 +102,19 @@ def infeasible_document(
     )
 
 
-def _objective(job: Job, target: Target, value: float) -> Objective:
+def _objective(job: Job, value: float) -> Objective:
+    return Objective(goal=job.goal, value=_shown(job, value), unit=objective_unit(job))
+
+
+def objective_unit(job: Job) -> str:
+    """Return the unit in which a job's goal is told."""
     units = {
         Figure.ITERATION_S: "s",
         Figure.DURATION_S: "s",
         Figure.TOTAL_USD: "USD",
         Figure.USD_PER_ITERATION: "USD/iteration",
     }
-    unit = "iterations/s" if job.goal is Goal.MAXIMIZE_THROUGHPUT else units[target.goal]
-    return Objective(goal=job.goal, value=_shown(job, value), unit=unit)
+    return "iterations/s" if job.goal is Goal.MAXIMIZE_THROUGHPUT else units[target_of(job).goal]
 
 
 def _shown(job: Job, figure: float) -> float:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 def _never() -> bool:
     return False
+
+
+def _nobody(share: float) -> None:
+    """Take the share of a search that is done; nobody wants to know it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +19,8 @@ class Effort:
     """`settings`: how many are solved in whole numbers; `refined`: drafts that are improved step by step.
 
     `cuts`: of each number of stages. `closer`: how often numbers of pipelines near the best ones are looked at.
-    `expired` ends a search early; what it has found by then is its answer.
+    `expired` ends a search early; what it has found by then is its answer. `tell` is told which share of the search is
+    done, by counts of what there is to look at; shares never fall.
     """
 
     settings: int = 8
@@ -23,10 +28,15 @@ class Effort:
     cuts: int = 3
     closer: int = 2
     expired: Callable[[], bool] = _never
+    tell: Callable[[float], None] = _nobody
 
     def lighter(self) -> Effort:
         """Return a fraction of the effort, for plans that only stand beside the chosen one."""
-        return Effort(settings=2, refined=1, cuts=1, closer=1, expired=self.expired)
+        return replace(self, settings=2, refined=1, cuts=1, closer=1)
+
+    def between(self, begin: float, end: float) -> Effort:
+        """Return the effort of a part of the search, from one share of the whole to another."""
+        return replace(self, tell=lambda share: self.tell(begin + (end - begin) * share))
 
 
 NORMAL = Effort()

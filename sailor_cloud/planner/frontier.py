@@ -10,10 +10,11 @@ from sailor_cloud.planner.assess import Assessor, Shape
 from sailor_cloud.planner.draft import Draft, nodes_of
 from sailor_cloud.planner.goals import Figure
 from sailor_cloud.planner.refine import refined
+from sailor_cloud.planner.shrinking import Shrinker
 from sailor_cloud.planner.space import Space
 
-# Plans judged to fill the range, and points kept of it.
-MOST_JUDGED = 120
+# Plans judged to fill the range, and for each point of it at last; points kept of it.
+MOST_JUDGED = 500
 REFINING_STEPS = 25
 MOST_POINTS = 40
 
@@ -21,31 +22,48 @@ MOST_POINTS = 40
 def frontier(assessor: Assessor, seeds: Sequence[Draft]) -> tuple[FrontierPoint, ...]:
     """Return the plans that no other known one beats in time and money, fastest first.
 
-    Known are the seeds, what a few steps make of them, and what is left when pipelines are taken away one by one.
-    Figures are those of the closed form.
+    Known are the seeds, what a few steps make of them, and what is left of the unbeaten ones when nodes are taken away
+    or made smaller one by one. Figures are those of the closed form.
     """
     known = {draft.order(): draft for draft in seeds}
     for draft in unbeaten(seeds):
         for better in refined(assessor, draft, lambda _: True, most=REFINING_STEPS):
             known[better.order()] = better
-    judged = 0
-    waiting = unbeaten(known.values())
-    seen: set[tuple[Shape, ...]] = set()
-    while waiting and judged < MOST_JUDGED:
-        draft = waiting.pop(0)
-        for shapes in _smaller(draft):
-            if shapes in seen or judged == MOST_JUDGED:
-                continue
-            seen.add(shapes)
-            judged += 1
-            found = assessor.draft(shapes)
-            if found is not None:
-                known[found.order()] = found
-                waiting.append(found)
+    for found in _shrunk(assessor, unbeaten(known.values())):
+        known[found.order()] = found
+    for draft in unbeaten(known.values()):
+        for better in refined(assessor, draft, lambda _: True, most=REFINING_STEPS):
+            known[better.order()] = better
     points = unbeaten(known.values())
     while len(points) > MOST_POINTS:
         points = _thinned(points)
     return tuple(_point(assessor.space, draft) for draft in points)
+
+
+def _shrunk(assessor: Assessor, drafts: list[Draft]) -> list[Draft]:
+    """Return what becomes of drafts as their nodes are taken away; those that are beaten are followed no further."""
+    shrinker = Shrinker(assessor.space)
+    known, waiting = list(drafts), list(drafts)
+    seen: set[tuple[Shape, ...]] = set()
+    while waiting and len(seen) < MOST_JUDGED:
+        draft = waiting.pop(0)
+        if _beaten(draft, known):
+            continue
+        for shapes in shrinker.smaller(draft):
+            if shapes in seen or len(seen) == MOST_JUDGED:
+                continue
+            seen.add(shapes)
+            found = assessor.draft(shapes)
+            if found is not None and not _beaten(found, known):
+                known.append(found)
+                waiting.append(found)
+    return known
+
+
+def _beaten(draft: Draft, others: Iterable[Draft]) -> bool:
+    """Return whether another draft is faster and cheaper."""
+    seconds, usd = draft.figures[Figure.ITERATION_S], money(draft)
+    return any(other.figures[Figure.ITERATION_S] < seconds and money(other) < usd for other in others)
 
 
 def unbeaten(drafts: Iterable[Draft]) -> list[Draft]:
@@ -61,17 +79,6 @@ def money(draft: Draft) -> float:
     """Return the USD of the run, or of an iteration where the job has no number of steps."""
     total = draft.figures[Figure.TOTAL_USD]
     return total if total < float("inf") else draft.figures[Figure.USD_PER_ITERATION]
-
-
-def _smaller(draft: Draft) -> list[tuple[Shape, ...]]:
-    """Return the draft without one pipeline, once for each kind of pipeline; the last of each kind goes."""
-    shapes = [Shape(slots=part.slots, cut=part.cut, microbatch_size=part.microbatch_size) for part in draft.pipelines]
-    if len(shapes) < 2:
-        return []
-    last: dict[object, int] = {}
-    for number, shape in enumerate(shapes):
-        last[tuple((slot.pool, slot.tp) for slot in shape.slots), shape.cut, shape.microbatch_size] = number
-    return [tuple(shapes[:number] + shapes[number + 1 :]) for number in sorted(last.values())]
 
 
 def _thinned(points: list[Draft]) -> list[Draft]:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from sailor_cloud.model.document import Infeasibility
 from sailor_cloud.planner.candidates import Pool
 from sailor_cloud.planner.goals import Figure, Limit, Target
-from sailor_cloud.planner.quota_change import QuotaChange, Reach, quota_changes
+from sailor_cloud.planner.quota_change import QuotaChange, quota_changes
 from sailor_cloud.planner.quotas import unit
 from sailor_cloud.planner.shortage import NO_PLAN, shortage
+from sailor_cloud.planner.solving import Searched
 from sailor_cloud.planner.space import Space
 
 _UNITS = {
@@ -46,27 +47,27 @@ class _Change:
         return max(ratio, 1.0 / ratio)
 
 
-def explain_infeasible(space: Space, target: Target, reach: Reach, *, exact: bool = True) -> Infeasibility:
+def explain_infeasible(space: Space, target: Target, searched: Searched, *, exact: bool = True) -> Infeasibility:
     """Return the binding constraint of a problem without a plan, and the smallest change that lets one in.
 
     Tried in turn: constraints that can't be met even alone, giving up one constraint, the number of nodes, quotas,
-    several constraints at once, memory. `exact`: the searches that `reach` makes go through all plans; if not, the
+    several constraints at once, memory. `exact`: the searches that are made go through all plans; if not, the
     change is the smallest one found.
     """
-    broken = _broken_by_themselves(space, target, reach)
+    broken = _broken_by_themselves(space, target, searched)
     if broken:
         kept = tuple(limit for limit in target.limits if limit not in broken)
-        together = _needed_together(space, target, reach, broken, kept)
-        together = together or _needed_together(space, target, reach, [*broken, *kept], ())
+        together = _needed_together(space, target, searched, broken, kept)
+        together = together or _needed_together(space, target, searched, [*broken, *kept], ())
         if together:
-            return _told(together, alternatives=[], quotas=quota_changes(space, target, reach), exact=exact)
-    alone = sorted(_needed_alone(space, target, reach), key=lambda change: change.stretch)
-    quotas = quota_changes(space, target, reach)
+            return _told(together, alternatives=[], quotas=quota_changes(space, target, searched), exact=exact)
+    alone = sorted(_needed_alone(space, target, searched), key=lambda change: change.stretch)
+    quotas = quota_changes(space, target, searched)
     if alone:
         return _told(alone[:1], alternatives=alone[1:], quotas=quotas, exact=exact)
     if quotas:
         return by_quota(quotas)
-    together = _needed_together(space, target, reach, list(target.limits), ())
+    together = _needed_together(space, target, searched, list(target.limits), ())
     return _told(together, alternatives=[], quotas=(), exact=exact) if together else _by_memory(space)
 
 
@@ -97,7 +98,7 @@ def _by_memory(space: Space) -> Infeasibility:
 
 
 def _needed_together(
-    space: Space, target: Target, reach: Reach, limits: list[Limit], kept: tuple[Limit, ...]
+    space: Space, target: Target, searched: Searched, limits: list[Limit], kept: tuple[Limit, ...]
 ) -> list[_Change]:
     """Return what limits would have to be at the same time, `kept` ones staying; empty where nothing would do.
 
@@ -105,7 +106,7 @@ def _needed_together(
     """
     changes: list[_Change] = []
     for limit in limits:
-        needed = reach(space, Target(goal=limit.figure, limits=kept))
+        needed = searched.reachable(space, Target(goal=limit.figure, limits=kept))
         if needed is None:
             return []
         if needed > limit.at_most:
@@ -116,26 +117,26 @@ def _needed_together(
     return changes
 
 
-def _needed_alone(space: Space, target: Target, reach: Reach) -> list[_Change]:
+def _needed_alone(space: Space, target: Target, searched: Searched) -> list[_Change]:
     """Return what each constraint would have to be if all others stay."""
     changes = []
     for limit in target.limits:
-        needed = reach(space, replace(target.without(limit.name), goal=limit.figure))
+        needed = searched.reachable(space, replace(target.without(limit.name), goal=limit.figure))
         if needed is not None:
             changes.append(_change(limit, needed))
     most = space.scenario.job.constraints.max_nodes
     if most is not None:
-        needed = reach(_any_number_of_nodes(space), replace(target, goal=Figure.NODES))
+        needed = searched.reachable(_any_number_of_nodes(space), replace(target, goal=Figure.NODES))
         if needed is not None:
             changes.append(_Change(name="max_nodes", limit=most, needed=needed))
     return changes
 
 
-def _broken_by_themselves(space: Space, target: Target, reach: Reach) -> list[Limit]:
+def _broken_by_themselves(space: Space, target: Target, searched: Searched) -> list[Limit]:
     """Return the constraints that no plan keeps even when there is no other, the one that is missed most first."""
     broken = []
     for limit in target.limits:
-        needed = reach(space, Target(goal=limit.figure, limits=()))
+        needed = searched.reachable(space, Target(goal=limit.figure, limits=()))
         if needed is not None and needed > limit.at_most:
             broken.append((limit, needed))
     return [limit for limit, _ in sorted(broken, key=lambda entry: -entry[1] / entry[0].at_most)]
@@ -161,6 +162,8 @@ def _any_number_of_nodes(space: Space) -> Space:
         tp_degrees=space.tp_degrees,
         rates=space.rates,
         zero_stage=space.zero_stage,
+        known=space.known,
+        numbers=space.numbers,
     )
 
 

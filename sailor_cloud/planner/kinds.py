@@ -111,6 +111,9 @@ class Kinds:
 
     def _build(self, size: int) -> StageTimes | None:
         space, layers, count = self.space, self.space.layers, len(self.members)
+        whole = self._known(size)
+        if whole is not None:
+            return whole
         first, end = self.spans
         empty = end <= first
         shape = (self.max_stages, count, layers + 1, layers + 1)
@@ -125,18 +128,50 @@ class Kinds:
         if not np.isfinite(compute).any():
             return None
         boundary = np.stack([np.stack([self._boundary(a, b, size) for b in self.members]) for a in self.members])
-        before, after = boundary.min(axis=0), boundary.min(axis=1)
-        for ends in (before, after):
-            ends[:, 0] = ends[:, -1] = 0.0
-        return StageTimes(
-            microbatch_size=size,
-            compute_s=compute,
-            boundary_s=boundary,
-            before_s=before,
-            after_s=after,
-            update_s=update,
+        found = _stage_times(size, compute, boundary, update)
+        self._kept(size).append((self.names, found))
+        return found
+
+    @property
+    def names(self) -> tuple[tuple[int, int], ...]:
+        """The kinds as all spaces over the same offers know them: pool and tp."""
+        return tuple((self.space.numbers[kind.pool], kind.tp) for kind in self.members)
+
+    @property
+    def alike(self) -> tuple[tuple[int, int], ...]:
+        """The kinds as `names`, but with one name for those that are the same in another zone."""
+        return tuple((self.space.likeness(kind.pool), kind.tp) for kind in self.members)
+
+    def _kept(self, size: int) -> list[tuple[tuple[tuple[int, int], ...], StageTimes]]:
+        """Return the times that are known of the kinds of this and of other spaces."""
+        kept: list[tuple[tuple[tuple[int, int], ...], StageTimes]] = self.space.known.searches.setdefault(
+            f"kinds {self.space.zero_stage} {size}", []
         )
+        return kept
+
+    def _known(self, size: int) -> StageTimes | None:
+        """Return the times from those of a space that has all of these kinds, or None where there is none."""
+        for names, times in self._kept(size):
+            if set(self.names) <= set(names):
+                chosen = np.array([names.index(name) for name in self.names])
+                boundary = times.boundary_s[np.ix_(chosen, chosen)]
+                return _stage_times(size, times.compute_s[:, chosen], boundary, times.update_s[chosen])
+        return None
 
     def _boundary(self, src: Kind, dst: Kind, size: int) -> Floats:
         together = src.row == dst.row and src.tp + dst.tp <= self.space.pools[src.pool].devices
         return self.space.boundary(Seat(src.pool, src.tp, 0), Seat(dst.pool, dst.tp, 0 if together else 1), size)
+
+
+def _stage_times(size: int, compute: Floats, boundary: Floats, update: Floats) -> StageTimes:
+    before, after = boundary.min(axis=0), boundary.min(axis=1)
+    for ends in (before, after):
+        ends[:, 0] = ends[:, -1] = 0.0
+    return StageTimes(
+        microbatch_size=size,
+        compute_s=compute,
+        boundary_s=boundary,
+        before_s=before,
+        after_s=after,
+        update_s=update,
+    )

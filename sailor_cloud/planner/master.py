@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sailor_cloud.planner.columns import Column
+from sailor_cloud.planner.columns import Column, Columns
 from sailor_cloud.planner.programme import integer, linear
 from sailor_cloud.planner.quotas import quota_arrays
 from sailor_cloud.planner.space import Space
@@ -66,13 +65,13 @@ class Master:
             quota_left=quotas.left,
         )
 
-    def relaxed(self, columns: Sequence[Column], seconds: float, pipelines: int) -> Mix | None:
+    def relaxed(self, columns: Columns, seconds: float, pipelines: int) -> Mix | None:
         """Return the cheapest fractional mix, or None if no mix carries the batch in time.
 
         seconds: schedule time of an iteration, gradient sync and optimizer step taken off.
         """
-        value = self._value(columns, seconds)
-        if not (value > 0).any():
+        value = columns.samples(seconds, self.batch)
+        if self._most(columns, value, pipelines) < self.batch * (1.0 - 1e-6):
             return None
         cost = self._cost(columns, value, seconds)
         rows, limits = self._rows(columns, pipelines)
@@ -86,7 +85,15 @@ class Master:
             batch_price=float(solved.prices[-1]),
         )
 
-    def whole(self, columns: Sequence[Column], seconds: float, pipelines: int) -> tuple[Column, ...] | None:
+    def _most(self, columns: Columns, value: Floats, pipelines: int) -> float:
+        """Return samples that no mix carries more of, by one set of prices of devices, the best of each row's."""
+        each = value / columns.devices.sum(axis=0)
+        price = np.where(columns.devices > 0, each, 0.0).max(axis=1)
+        worth = price @ columns.devices
+        bought = np.where(value > 0, value / np.maximum(worth, 1e-300), 0.0).max()
+        return float(min(bought * (price @ self.devices), pipelines * value.max()))
+
+    def whole(self, columns: Columns, seconds: float, pipelines: int) -> tuple[Column, ...] | None:
         """Return the cheapest whole mix whose microbatches can make up the batch exactly, or None.
 
         A pipeline may leave out microbatches; how many are left out of each size is a variable, too.
@@ -94,13 +101,13 @@ class Master:
         relaxed = self.relaxed(columns, seconds, pipelines)
         if relaxed is None:
             return None
-        value = self._value(columns, seconds)
+        value = columns.samples(seconds, self.batch)
         rows, limits = self._rows(columns, pipelines)
         cost = self._cost(columns, value, seconds)
         reduced = cost + rows[: len(self.devices)].T @ relaxed.device_price - value * relaxed.batch_price
         kept = np.sort(np.lexsort((np.arange(len(columns)), np.where(value > 0, reduced, np.inf)))[:INTEGER_COLUMNS])
         kept = kept[value[kept] > 0]
-        sizes = np.array([columns[index].chain.microbatch_size for index in kept])
+        sizes = columns.sizes[kept]
         distinct = np.unique(sizes)
         spare = (sizes[None] == distinct[:, None]) * (value[kept] / sizes - 1)
         slack = -np.eye(len(distinct))
@@ -122,26 +129,15 @@ class Master:
         if counts is None:
             return None
         counts = counts[: len(kept)].astype(int)
-        return tuple(columns[index] for index, count in zip(kept, counts, strict=True) for _ in range(count))
+        return tuple(columns.every[index] for index, count in zip(kept, counts, strict=True) for _ in range(count))
 
-    def _value(self, columns: Sequence[Column], seconds: float) -> Floats:
-        return np.array(
-            [
-                min(column.microbatches(seconds - column.update_s) * column.chain.microbatch_size, self.batch)
-                // column.chain.microbatch_size
-                * column.chain.microbatch_size
-                for column in columns
-            ],
-            dtype=np.float64,
-        )
-
-    def _cost(self, columns: Sequence[Column], value: Floats, seconds: float) -> Floats:
-        rates = np.array([column.devices for column in columns]) @ self.device_rates
-        egress = np.array([column.usd_per_sample for column in columns]) * value * 3600.0 / seconds
+    def _cost(self, columns: Columns, value: Floats, seconds: float) -> Floats:
+        rates = self.device_rates @ columns.devices
+        egress = columns.usd_per_sample * value * 3600.0 / seconds
         return np.asarray(rates + egress)
 
-    def _rows(self, columns: Sequence[Column], pipelines: int) -> tuple[Floats, Floats]:
-        used = np.array([column.devices for column in columns], dtype=np.float64).T
+    def _rows(self, columns: Columns, pipelines: int) -> tuple[Floats, Floats]:
+        used = columns.devices
         rows, limits = [used, np.ones((1, len(columns)))], [*self.devices, float(pipelines)]
         if self.max_nodes is not None:
             rows.append((self.node_share @ used)[None])

@@ -18,7 +18,7 @@ from sailor_cloud.planner.assess import Assessor, Shape
 from sailor_cloud.planner.blocks import Blocks
 from sailor_cloud.planner.bounds import breaks_limits, goal_bound
 from sailor_cloud.planner.chains import Lanes
-from sailor_cloud.planner.columns import Column
+from sailor_cloud.planner.columns import Column, Columns
 from sailor_cloud.planner.draft import Draft, in_space, significant
 from sailor_cloud.planner.effort import NORMAL, Effort
 from sailor_cloud.planner.goals import Target
@@ -43,16 +43,19 @@ _PRICING_ROUNDS = 2
 _SLACK = 1.1
 
 
-def mix(space: Space, target: Target, *, keep: int, effort: Effort = NORMAL) -> Answer:
-    """Return the best drafts found and a bound on any plan's goal."""
+def mix(space: Space, target: Target, *, keep: int, effort: Effort = NORMAL, known: float = np.inf) -> Answer:
+    """Return the best drafts found and a bound on any plan's goal; `known` is that of a plan that is known already."""
     drafts: list[Draft] = []
     columns = nodes = 0
-    for part in () if breaks_limits(space, target) else narrowed(space):
-        together = Blocks(part, target, effort)
+    parts = () if breaks_limits(space, target) else narrowed(space)
+    for number, part in enumerate(parts):
+        share = effort.between(number / len(parts), (number + 1) / len(parts))
+        together = Blocks(part, target, share.between(0.0, 0.5), known=known)
         blocks = together.run()
-        search = Mixing(part, target, effort)
-        known = min((draft.figures[target.goal] for draft in blocks), default=np.inf)
+        search = Mixing(part, target, share.between(0.5, 1.0))
+        known = min([known, *(draft.figures[target.goal] for draft in blocks)])
         found = search.improved([*blocks, *search.drafts(search.ranked(known), known)])
+        known = min([known, *(draft.figures[target.goal] for draft in found)])
         drafts += found if part is space else [in_space(draft, part, space) for draft in found]
         columns += together.rated + sum(len(known) for known in search.settings.columns.values())
         nodes += together.judged + search.solved
@@ -72,7 +75,11 @@ class Mixing:
     def __init__(self, space: Space, target: Target, effort: Effort) -> None:
         self.space, self.target, self.effort = space, target, effort
         self.kinds = Kinds.of(space)
-        self.settings = Settings(self.kinds, cuts=effort.cuts)
+        # Pipelines do not depend on the target.
+        self.settings: Settings = space.remembered.setdefault(
+            f"settings {effort.cuts}", Settings(self.kinds, cuts=effort.cuts)
+        )
+        self.kinds = self.settings.kinds
         self.promises = Promises(space, target, self.settings)
         self.assessor = Assessor(space, target)
         self.solved = 0
@@ -90,7 +97,8 @@ class Mixing:
         work = self._work_s()
         settings = enumerate(self.settings.every())
         estimated = [(self._estimate(setting, work), number, setting) for number, setting in settings]
-        for least, _, setting in sorted(estimated, key=lambda entry: entry[:2]):
+        for number, (least, _, setting) in enumerate(sorted(estimated, key=lambda entry: entry[:2])):
+            self.effort.tell(0.6 * number / len(estimated))
             if self.effort.expired() and (found or np.isfinite(known)):
                 break
             promise = self.promises.of(setting, least - self.settings.sync_s(setting, TYPICAL_PIPELINES), best * _SLACK)
@@ -120,7 +128,8 @@ class Mixing:
         """Return the drafts of the most promising settings, after pricing in columns that fit them better."""
         drafts: list[Draft] = []
         best = known
-        for promise in promises[: self.effort.settings]:
+        for number, promise in enumerate(promises[: self.effort.settings]):
+            self.effort.tell(0.6 + 0.3 * number / self.effort.settings)
             if promise.value >= best or (self.effort.expired() and np.isfinite(best)):
                 break
             for _ in range(_PRICING_ROUNDS):
@@ -149,7 +158,8 @@ class Mixing:
         for draft in sorted(drafts, key=Draft.order):
             first.setdefault((draft.pipelines[0].cut, len(draft.pipelines)), draft)
         grown = list(drafts)
-        for draft in list(first.values())[: self.effort.refined]:
+        for number, draft in enumerate(list(first.values())[: self.effort.refined]):
+            self.effort.tell(0.9 + 0.1 * number / self.effort.refined)
             if self.effort.expired():
                 break
             grown += refined(self.assessor, draft, self.assessor.keeps)
@@ -159,7 +169,8 @@ class Mixing:
         """Generate columns at the prices of the master at a promise; False if there are no new ones."""
         setting, master = promise.setting, self.promises.master
         seconds = promise.iteration_s - self.settings.sync_s(setting, promise.pipelines)
-        mixed = master.relaxed(self.settings.columns_of(setting), seconds, promise.pipelines)
+        columns = self.settings.columns_of(setting)
+        mixed = None if columns is None else master.relaxed(columns, seconds, promise.pipelines)
         if mixed is None or mixed.batch_price <= 0:
             return False
         price = (mixed.device_price + master.device_rates) / mixed.batch_price
@@ -182,9 +193,10 @@ class Mixing:
         setting = promise.setting
         schedule = seconds - self.settings.sync_s(setting, promise.pipelines)
         columns = self.settings.columns_of(setting)
-        if fitting:
-            columns = [column for column in columns if self._fits(column)]
-        chosen = self.promises.master.whole(columns, schedule, promise.pipelines) if columns else None
+        if fitting and columns is not None:
+            fitted = [column for column in columns.every if self._fits(column)]
+            columns = Columns.of(fitted) if fitted else None
+        chosen = None if columns is None else self.promises.master.whole(columns, schedule, promise.pipelines)
         self.solved += 1
         if chosen is None:
             return []

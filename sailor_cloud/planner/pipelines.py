@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import combinations, pairwise
+from itertools import combinations, groupby, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +16,13 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
+# Cuts that are timed together, of all microbatch sizes and numbers of microbatches.
+_TIMED_TOGETHER = 20_000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineTable:
-    """All cuts of one sequence of seats.
+    """All cuts of one sequence of seats, as one of `replicas` pipelines; `flows` share the network cards at each cut.
 
     cuts: shape [cuts, stages + 1], from 0 to the number of layers. seconds, microbatch: shape [cuts, batch + 1], the
     least seconds of an iteration for a number of samples and the microbatch size that reaches them (infinite and 0
@@ -25,6 +30,8 @@ class PipelineTable:
     """
 
     seats: tuple[Seat, ...]
+    replicas: int
+    flows: tuple[int, ...]
     cuts: Ints
     seconds: Floats
     microbatch: Ints
@@ -47,10 +54,11 @@ def pipeline_table(space: Space, seats: tuple[Seat, ...], *, replicas: int, flow
     cuts = all_cuts(space.layers, len(seats))
     seconds = np.full((len(cuts), space.batch + 1), np.inf)
     microbatch = np.zeros((len(cuts), space.batch + 1), dtype=np.int64)
-    for size in range(1, space.batch + 1):
-        boundary = _boundary_s(space, seats, cuts, size, flows)
-        if not _add_microbatch_size(space, seats, cuts, size, boundary, replicas, seconds, microbatch):
-            break
+    for run in _runs(space, seats, cuts, flows, replicas):
+        taken, at = run.seconds(), run.samples
+        better = taken < seconds[:, at]
+        np.copyto(seconds[:, at], taken, where=better)
+        np.copyto(microbatch[:, at], run.size, where=better)
     first, end = cuts[:, :-1], cuts[:, 1:]
     update = np.stack(
         [
@@ -62,6 +70,8 @@ def pipeline_table(space: Space, seats: tuple[Seat, ...], *, replicas: int, flow
     ).max(axis=0)
     return PipelineTable(
         seats=seats,
+        replicas=replicas,
+        flows=flows,
         cuts=cuts,
         seconds=seconds,
         microbatch=microbatch,
@@ -71,6 +81,16 @@ def pipeline_table(space: Space, seats: tuple[Seat, ...], *, replicas: int, flow
             start=np.zeros(len(cuts)),
         ),
     )
+
+
+def sized_seconds(space: Space, part: PipelineTable) -> Iterator[tuple[int, Floats]]:
+    """Yield every microbatch size with the seconds that it takes; as `seconds` of the table, but of that size alone."""
+    runs = _runs(space, part.seats, part.cuts, part.flows, part.replicas)
+    for size, same in groupby(runs, key=lambda run: run.size):
+        seconds = np.full_like(part.seconds, np.inf)
+        for run in same:
+            seconds[:, run.samples] = run.seconds()
+        yield size, seconds
 
 
 def stage_recompute(
@@ -86,49 +106,71 @@ def stage_recompute(
     return tuple(chosen)
 
 
-def _boundary_s(space: Space, seats: tuple[Seat, ...], cuts: Ints, size: int, flows: tuple[int, ...]) -> Floats:
-    """Return the seconds of one microbatch's tensors over every cut, shape [cuts, stages - 1]."""
-    if len(seats) == 1:
-        return np.zeros((len(cuts), 0))
-    return np.stack(
-        [
-            space.boundary(src, dst, size, flows=shared)[cuts[:, s + 1]]
-            for s, ((src, dst), shared) in enumerate(zip(pairwise(seats), flows, strict=True))
-        ],
-        axis=1,
-    )
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """All cuts at one microbatch size, for numbers of microbatches among which memory makes no difference.
+
+    bottleneck_s, fill_s: shape [cuts]; infinite where a cut doesn't fit.
+    """
+
+    size: int
+    first: int
+    last: int
+    bottleneck_s: Floats
+    fill_s: Floats
+
+    @property
+    def samples(self) -> slice:
+        return slice(self.first * self.size, self.last * self.size + 1, self.size)
+
+    def seconds(self) -> Floats:
+        """Return the seconds of every number of microbatches, shape [cuts, numbers]."""
+        more = np.arange(self.first - 1, self.last)
+        fits = np.isfinite(self.fill_s)[:, None]
+        return np.where(fits, more * np.where(fits, self.bottleneck_s[:, None], 0.0) + self.fill_s[:, None], np.inf)
 
 
-def _add_microbatch_size(
+def _runs(space: Space, seats: tuple[Seat, ...], cuts: Ints, flows: tuple[int, ...], replicas: int) -> Iterator[_Run]:
+    """Yield the runs of all microbatch sizes, up to the first of which no cut fits even with one microbatch."""
+    stages = len(seats)
+    waiting: list[tuple[int, int, int, tuple[Floats, ...]]] = []
+    for size in range(1, space.batch + 1):
+        most = space.batch // size
+        for first, last, tables in _groups(space, seats, size, min(stages, most), replicas):
+            waiting.append((size, first, most if last == stages else last, tables))
+        if len(waiting) * len(cuts) >= _TIMED_TOGETHER or size == space.batch:
+            timed = _timed(space, seats, cuts, flows, waiting)
+            yield from (run for run in timed if np.isfinite(run.fill_s).any())
+            if not all(np.isfinite(run.fill_s).any() for run in timed if run.first == 1):
+                return
+            waiting = []
+
+
+def _timed(
     space: Space,
     seats: tuple[Seat, ...],
     cuts: Ints,
-    size: int,
-    boundary: Floats,
-    replicas: int,
-    seconds: Floats,
-    microbatch: Ints,
-) -> bool:
-    """Enter one microbatch size into the table; False if no cut fits in memory even with one microbatch."""
+    flows: tuple[int, ...],
+    wanted: list[tuple[int, int, int, tuple[Floats, ...]]],
+) -> list[_Run]:
+    """Return runs with their times, all at once; wanted: size, first and last number of microbatches, stages' times."""
     stages = len(seats)
-    most = space.batch // size
-    fitted = False
-    for first, last, tables in _groups(space, seats, size, min(stages, most), replicas):
-        compute = np.stack([table[cuts[:, s], cuts[:, s + 1]] for s, table in enumerate(tables)], axis=1)
-        fits = np.isfinite(compute).all(axis=1)
-        if not fits.any():
-            break
-        fitted = True
-        rows = np.flatnonzero(fits)
-        bottleneck = busy_s(compute[rows], boundary[rows], execution=space.scenario.execution).max(axis=1)
-        fill = fill_s(compute[rows], boundary[rows])
-        counts = np.arange(first, (most if last == stages else last) + 1)
-        at = np.ix_(rows, counts * size)
-        taken = (counts - 1) * bottleneck[:, None] + fill[:, None]
-        better = taken < seconds[at]
-        seconds[at] = np.where(better, taken, seconds[at])
-        microbatch[at] = np.where(better, size, microbatch[at])
-    return fitted
+    compute = np.empty((len(wanted), len(cuts), stages))
+    boundary = np.zeros((len(wanted), len(cuts), stages - 1))
+    for s in range(stages):
+        place = cuts[:, s] * (space.layers + 1) + cuts[:, s + 1]
+        compute[:, :, s] = np.stack([tables[s].ravel() for *_, tables in wanted])[:, place]
+    for s, ((src, dst), shared) in enumerate(zip(pairwise(seats), flows, strict=True)):
+        each = np.stack([space.boundary(src, dst, size, flows=shared) for size, *_ in wanted])
+        boundary[:, :, s] = each[:, cuts[:, s + 1]]
+    fits = np.isfinite(compute).all(axis=2)
+    compute[~fits] = 0.0
+    bottleneck = busy_s(compute, boundary, execution=space.scenario.execution).max(axis=2)
+    fill = np.where(fits, fill_s(compute, boundary), np.inf)
+    return [
+        _Run(size, first, last, bottleneck[number], fill[number])
+        for number, (size, first, last, _) in enumerate(wanted)
+    ]
 
 
 def _groups(
@@ -138,13 +180,22 @@ def _groups(
 
     They differ only where memory decides on recomputation: stages hold more microbatches at once, up to one per stage.
     """
-    found: list[tuple[int, int, tuple[Floats, ...]]] = []
-    for count in range(1, most + 1):
-        tables = tuple(
-            space.stages_s(seat, size, in_flight=in_flight(len(seats), s, count), replicas=replicas)
+
+    def tables_of(count: int) -> tuple[Floats, ...]:
+        return tuple(
+            space.stages_s(seat, size, in_flight=min(len(seats) - s, count), replicas=replicas)
             for s, seat in enumerate(seats)
         )
-        if found and all(here is there for here, there in zip(tables, found[-1][2], strict=True)):
+
+    last = tables_of(most)
+    found = [(1, 1, tables_of(1))]
+    for count in range(2, most + 1):
+        # More microbatches never take less memory, so what is the same at both ends is the same in between.
+        if all(here is there for here, there in zip(found[-1][2], last, strict=True)):
+            found[-1] = (found[-1][0], most, last)
+            break
+        tables = tables_of(count)
+        if all(here is there for here, there in zip(tables, found[-1][2], strict=True)):
             found[-1] = (found[-1][0], count, tables)
         else:
             found.append((count, count, tables))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from sailor_cloud.planner.columns import Column
+from sailor_cloud.planner.columns import Columns
 from sailor_cloud.planner.goals import Figure, Target
 from sailor_cloud.planner.master import Master
 from sailor_cloud.planner.settings import Setting, Settings
@@ -58,13 +58,13 @@ class Promises:
     def of(self, setting: Setting, least_s: float, best: float) -> Promise | None:
         """Return the best point of a setting over times of an iteration, or None if none is better than `best`."""
         columns = self.settings.columns_of(setting)
-        if not columns:
+        if columns is None:
             return None
         start = least_s + self.settings.sync_s(setting, 2)
         judge = self._soonest if self.soonest else self._cheapest
         return judge(setting, columns, start, best)
 
-    def _soonest(self, setting: Setting, columns: list[Column], start: float, best: float) -> Promise | None:
+    def _soonest(self, setting: Setting, columns: Columns, start: float, best: float) -> Promise | None:
         low, high = start, self._seconds_of(best) * (1 - 1e-6) if np.isfinite(best) else start
         found: Promise | None = None
         for _ in range(_MOST_STEPS):
@@ -86,7 +86,7 @@ class Promises:
                 high, found = middle, promise
         return found
 
-    def _cheapest(self, setting: Setting, columns: list[Column], start: float, best: float) -> Promise | None:
+    def _cheapest(self, setting: Setting, columns: Columns, start: float, best: float) -> Promise | None:
         found: Promise | None = None
         seconds, stale = start, 0
         for _ in range(_MOST_STEPS):
@@ -100,7 +100,7 @@ class Promises:
             seconds *= _TIME_STEP
         return found
 
-    def _at_known(self, setting: Setting, columns: list[Column], seconds: float) -> Promise | None:
+    def _at_known(self, setting: Setting, columns: Columns, seconds: float) -> Promise | None:
         """Return what a setting promises at an iteration time, or None if it can't keep the limits there.
 
         The number of pipelines follows from the mix; a smaller one is tried where their sums would take too long.

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from sailor_cloud.catalog.account_quotas import QuotaLimit
 from sailor_cloud.planner.candidates import collect
+from sailor_cloud.planner.draft import Draft, nodes_of
 from sailor_cloud.planner.goals import Target
-from sailor_cloud.planner.quotas import binding, name, unit
+from sailor_cloud.planner.quotas import binding, name, unit, used
+from sailor_cloud.planner.solving import Searched, first_that_holds
 from sailor_cloud.planner.space import Space, build
 
 # Searches for the least of a quota; each halves what is left between too little and enough.
 _MOST_SEARCHES = 8
-
-Reach = Callable[[Space, Target], float | None]
+# Plans that take little of a quota, of which one is looked for that keeps all limits under the replay.
+_MOST_CHECKED = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +33,7 @@ class QuotaChange:
         return f"quota {self.quota.left:g} < {self.needed:g} {unit(self.quota)}: {name(self.quota)}{raised}"
 
 
-def quota_changes(space: Space, target: Target, reach: Reach) -> tuple[QuotaChange, ...]:
+def quota_changes(space: Space, target: Target, searched: Searched) -> tuple[QuotaChange, ...]:
     """Return the quotas each of which alone would let a plan in if it were larger, the smallest change first."""
     known = known_quotas(space)
     if not known:
@@ -41,15 +42,25 @@ def quota_changes(space: Space, target: Target, reach: Reach) -> tuple[QuotaChan
     found = []
     for quota in binding(known, free.pools, free.rows):
         others = tuple(other for other in known if other is not quota)
-        if reach(under_quotas(space, others), target) is not None:
-            most = math.fsum(
-                max(quota.units(pool.offer) / pool.devices for pool in free.pools if pool.row == row) * limit.devices
-                for row, limit in enumerate(free.rows)
-                if any(pool.row == row for pool in free.pools)
-            )
+        loose = under_quotas(space, others)
+        answer, chosen = searched.best(loose, target)
+        if chosen is not None:
             step = math.gcd(*(int(quota.units(pool.offer)) for pool in free.pools)) or 1
-            found.append(_least(space, target, reach, quota, others, most=math.ceil(most), step=step))
+            most = _least_used(loose, target, quota, [chosen.draft, *answer.drafts, *answer.others])
+            found.append(_least(space, target, searched, quota, others, most=most, step=step))
     return tuple(sorted(found, key=lambda change: (change.needed / max(change.quota.left, 1.0), change.quota.quota)))
+
+
+def _least_used(space: Space, target: Target, quota: QuotaLimit, drafts: list[Draft]) -> float:
+    """Return the least that a draft which keeps the limits takes of a quota; the first draft does keep them."""
+    taken = [
+        (used(quota, space.candidates, nodes_of(tuple(part.slots for part in draft.pipelines))), number)
+        for number, draft in enumerate(drafts)
+    ]
+    for units, number in sorted(taken)[:_MOST_CHECKED]:
+        if units < taken[0][0] and first_that_holds(space, target, drafts[number : number + 1]) is not None:
+            return units
+    return taken[0][0]
 
 
 def known_quotas(space: Space) -> tuple[QuotaLimit, ...]:
@@ -70,21 +81,21 @@ def tight_quotas(space: Space) -> tuple[QuotaLimit, ...]:
 def _least(
     space: Space,
     target: Target,
-    reach: Reach,
+    searched: Searched,
     quota: QuotaLimit,
     others: tuple[QuotaLimit, ...],
     *,
-    most: int,
+    most: float,
     step: int,
 ) -> QuotaChange:
-    """Return the least of a quota that lets a plan in, between what is left and the most that could be used."""
+    """Return the least of a quota that lets a plan in, between what is left and what some plan takes."""
     low, high = math.floor(quota.left / step), math.ceil(most / step)
     for _ in range(_MOST_SEARCHES):
         if high - low <= 1:
             break
         middle = (low + high) // 2
         tried = replace(quota, limit=float(middle * step), used=0.0)
-        if reach(under_quotas(space, (*others, tried)), target) is None:
+        if searched.best(under_quotas(space, (*others, tried)), target)[1] is None:
             low = middle
         else:
             high = middle
@@ -97,4 +108,5 @@ def under_quotas(space: Space, quotas: tuple[QuotaLimit, ...]) -> Space:
     offers = {pool.offer.id: pool.offer for pool in candidates.pools}
     found = build(replace(space.scenario, offers=offers), candidates)[0]
     found.zero_stage = space.zero_stage
+    found.known.tables, found.known.stages = space.known.tables, space.known.stages
     return found

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from sailor_cloud.catalog import Catalog
 from sailor_cloud.clock import Clock
 from sailor_cloud.model.decoder import Decoder
-from sailor_cloud.model.document import FrontierPoint, Infeasibility, PlanDocument, Rejected
+from sailor_cloud.model.document import FrontierPoint, GapPart, Infeasibility, PlanDocument, Rejected
 from sailor_cloud.model.job import Job
 from sailor_cloud.network import Network
 from sailor_cloud.planner.answer import Answer
@@ -18,6 +18,7 @@ from sailor_cloud.planner.candidates import collect
 from sailor_cloud.planner.documents import Surroundings, infeasible_document, plan_document
 from sailor_cloud.planner.effort import NORMAL, Effort
 from sailor_cloud.planner.frontier import frontier
+from sailor_cloud.planner.gap import gap_parts
 from sailor_cloud.planner.goals import Target, target_of
 from sailor_cloud.planner.infeasible import by_quota, explain_infeasible
 from sailor_cloud.planner.quota_change import quota_changes
@@ -39,7 +40,8 @@ class Wishes:
 
     `restrictions` make the space smaller. `beside`: also the best plans of smaller spaces. `frontier`: also the plans
     from the fastest to the cheapest that no other one beats in both. `top`: also so many plans of other kinds. After
-    `time_limit_s` the best plan found until then is the answer, and never called optimal.
+    `time_limit_s` the best plan found until then is the answer, and never called optimal. `progress` is told which
+    share of the search is done, ever larger ones.
     """
 
     restrictions: tuple[Restriction, ...] = ()
@@ -47,6 +49,7 @@ class Wishes:
     frontier: bool = False
     top: int = 0
     time_limit_s: float | None = None
+    progress: Callable[[float], None] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,22 +110,24 @@ def search(
     searched = Searched(frozenset(asked.restrictions), effort)
     if not space.pools:
         nothing = Answer(drafts=(), bound=None, columns=0, nodes=0)
-        changes = quota_changes(space, target, searched.reachable)
+        changes = quota_changes(space, target, searched)
         why = by_quota(changes) if changes else _no_pools(problem)
         return infeasible_document(space.scenario, why, problem.rejected, nothing, 0.0)
     answer, chosen = searched.best(space, target)
     if chosen is None:
-        why = explain_infeasible(space, target, searched.reachable, exact=answer.exhausted)
+        why = explain_infeasible(space, target, searched, exact=answer.exhausted)
         return infeasible_document(space.scenario, why, problem.rejected, answer, clock.monotonic_s() - started)
-    around = _surroundings(problem, asked, effort, answer, chosen)
+    around = _surroundings(problem, asked, effort.between(searched.share, 1.0), answer, chosen)
     return plan_document(space, target, chosen, answer, around, clock.monotonic_s() - started)
 
 
 def _effort(asked: Wishes, clock: Clock, started: float) -> Effort:
-    limit = asked.time_limit_s
-    if limit is None:
-        return NORMAL
-    return replace(NORMAL, expired=lambda: clock.monotonic_s() - started >= limit)
+    effort, limit = NORMAL, asked.time_limit_s
+    if asked.progress is not None:
+        effort = replace(effort, tell=asked.progress)
+    if limit is not None:
+        effort = replace(effort, expired=lambda: clock.monotonic_s() - started >= limit)
+    return effort
 
 
 def _no_pools(problem: Problem) -> Infeasibility:
@@ -138,9 +143,9 @@ def _no_pools(problem: Problem) -> Infeasibility:
 
 def _surroundings(problem: Problem, asked: Wishes, effort: Effort, answer: Answer, chosen: Chosen) -> Surroundings:
     space, target = problem.space, problem.target
-    beside = Beside(space, target, chosen.draft, effort)
-    points: tuple[FrontierPoint, ...] = ()
     drafts = [chosen.draft, *answer.drafts, *answer.others]
+    beside = Beside(space, target, chosen.draft, effort.between(0.0, 0.6), drafts)
+    points: tuple[FrontierPoint, ...] = ()
     if asked.beside and not effort.expired():
         extras = [extra for extra in _BESIDE if not set(extra) <= set(asked.restrictions)]
         beside.restricted([(*asked.restrictions, *extra) for extra in extras])
@@ -153,5 +158,13 @@ def _surroundings(problem: Problem, asked: Wishes, effort: Effort, answer: Answe
         rejected=(*problem.rejected, *beside.rejected),
         alternatives=tuple(beside.found),
         frontier=points,
+        gap_parts=_gap_parts(space, target, answer, chosen, asked),
         cut_short=asked.time_limit_s is not None,
     )
+
+
+def _gap_parts(space: Space, target: Target, answer: Answer, chosen: Chosen, asked: Wishes) -> tuple[GapPart, ...]:
+    """Return what lies between the bound and the plan where the bound is the one that counts work."""
+    if answer.bound is None or answer.exhausted or asked.restrictions:
+        return ()
+    return gap_parts(space, target, chosen.draft, answer.bound)

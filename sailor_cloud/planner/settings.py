@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from sailor_cloud.network import Link
 from sailor_cloud.planner.chains import Chain, Lanes, cheapest_chains
-from sailor_cloud.planner.columns import Column, column
+from sailor_cloud.planner.columns import Column, Columns, columns_over
 from sailor_cloud.planner.fixed_cut import chains_over
 from sailor_cloud.planner.kinds import Kinds
-from sailor_cloud.planner.link_classes import link_classes, ring_usd_per_byte, slowest_link
+from sailor_cloud.planner.link_classes import distinct_zones, link_classes, ring_usd_per_byte, slowest_link
 from sailor_cloud.simulator import gradient_sync_s
 
 Floats = NDArray[np.float64]
@@ -49,6 +49,8 @@ class Settings:
     columns: dict[tuple[int, ...], dict[Chain, Column]] = field(default_factory=dict)
     _syncs: dict[tuple[tuple[int, ...], Link, int], float] = field(default_factory=dict)
     _links: dict[tuple[frozenset[int], int], Link] = field(default_factory=dict)
+    # By cut and kinds: of how many columns of the cut these are the ones of the kinds.
+    _among: dict[tuple[tuple[int, ...], frozenset[int]], tuple[int, Columns | None]] = field(default_factory=dict)
 
     @cached_property
     def sizes(self) -> list[int]:
@@ -81,13 +83,18 @@ class Settings:
             self._syncs[key] = float(np.max(each))
         return self._syncs[key]
 
-    def columns_of(self, setting: Setting) -> list[Column]:
-        """Return a cut's columns that use the setting's kinds only."""
+    def columns_of(self, setting: Setting) -> Columns | None:
+        """Return a cut's columns that use the setting's kinds only; None where there is none."""
         if setting.cut not in self.columns:
             self.columns[setting.cut] = {}
             for size in self.sizes:
                 self.add(setting.cut, size, self._first_lanes(size, setting.cut))
-        return [found for found in self.columns[setting.cut].values() if setting.members.issuperset(found.chain.kinds)]
+        known = self.columns[setting.cut]
+        key = (setting.cut, setting.members)
+        if key not in self._among or self._among[key][0] != len(known):
+            chosen = [found for found in known.values() if setting.members.issuperset(found.chain.kinds)]
+            self._among[key] = len(known), Columns.of(chosen) if chosen else None
+        return self._among[key][1]
 
     def add(self, cut: tuple[int, ...], size: int, lanes: Lanes) -> bool:
         """Enter the cheapest chains of some lanes over a cut; False if all of them are known."""
@@ -95,9 +102,9 @@ class Settings:
         assert times is not None
         known = self.columns[cut]
         before = len(known)
-        for chain in chains_over(self.kinds, times, cut, lanes) if len(lanes.bottleneck_s) else ():
-            if chain not in known:
-                known[chain] = column(self.kinds, chain)
+        found = chains_over(self.kinds, times, cut, lanes) if len(lanes.bottleneck_s) else []
+        fresh = [chain for chain in found if chain not in known]
+        known.update(zip(fresh, columns_over(self.kinds, cut, fresh), strict=True))
         return len(known) > before
 
     def _link(self, members: frozenset[int], stages: int) -> Link:
@@ -114,8 +121,33 @@ class Settings:
 
     def _cuts(self) -> list[tuple[int, ...]]:
         """Return the cuts that free chains prefer, the most frequent of each number of stages."""
-        seen: Counter[tuple[int, ...]] = Counter()
-        layers = self.kinds.space.layers
+        seen = Counter(cut for _, cut in self._free_chains())
+        stages: dict[int, list[tuple[int, ...]]] = {}
+        for cut, _ in sorted(seen.items(), key=lambda entry: (-entry[1], entry[0])):
+            stages.setdefault(len(cut) - 1, []).append(cut)
+        return [cut for count in sorted(stages) for cut in stages[count][: self.cuts]]
+
+    def _free_chains(self) -> list[tuple[frozenset[tuple[int, int]], tuple[int, ...]]]:
+        """Return the kinds, by `Kinds.alike`, and the cut of the chains that are cheapest where any cut is allowed.
+
+        Of zones that are alike one is looked at. A part of a space that was asked for them has those of its chains
+        that stand in the part.
+        """
+        space, names = self.kinds.space, self.kinds.alike
+        known: list[tuple[frozenset[tuple[int, int]], list[tuple[frozenset[tuple[int, int]], tuple[int, ...]]]]]
+        known = space.known.searches.setdefault(f"free chains {space.zero_stage}", [])
+        for whole, every in known:
+            found = [entry for entry in every if entry[0] <= set(names)]
+            if whole >= set(names) and found:
+                return found
+        there = {pool.offer.zone for pool in space.pools}
+        zones = there & set(distinct_zones(self.kinds))
+        if zones < there:
+            kept = [index for index, pool in enumerate(space.pools) if pool.offer.zone in zones]
+            part = Kinds.of(space.part(kept, zero_stage=space.zero_stage))
+            return Settings(part, cuts=self.cuts)._free_chains()
+        found = []
+        layers = space.layers
         allowed = np.ones((len(self.kinds), layers + 1, layers + 1), dtype=bool)
         for size in self.sizes:
             times = self.kinds.times(size)
@@ -123,11 +155,11 @@ class Settings:
             lanes = self._first_lanes(size, None)
             if len(lanes.bottleneck_s):
                 chains = cheapest_chains(self.kinds, times, allowed, lanes).chains
-                seen.update(chain.cut for chain in chains if chain is not None)
-        stages: dict[int, list[tuple[int, ...]]] = {}
-        for cut, _ in sorted(seen.items(), key=lambda entry: (-entry[1], entry[0])):
-            stages.setdefault(len(cut) - 1, []).append(cut)
-        return [cut for count in sorted(stages) for cut in stages[count][: self.cuts]]
+                for chain in chains:
+                    if chain is not None:
+                        found.append((frozenset(names[member] for member in chain.kinds), chain.cut))
+        known.append((frozenset(names), found))
+        return found
 
     def _first_lanes(self, size: int, cut: tuple[int, ...] | None) -> Lanes:
         """Return lanes without prices from a master: devices equal, and each row's at a discount."""

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from sailor_cloud.catalog import Catalog
-from sailor_cloud.model.document import Objective, PlanDocument
+from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Goal, Job
+from sailor_cloud.planner.documents import objective_unit
 from sailor_cloud.planner.goals import target_of
 from sailor_cloud.planner.quota_change import known_quotas, tight_quotas, under_quotas
 from sailor_cloud.planner.quotas import unit
+from sailor_cloud.planner.search import Problem
 from sailor_cloud.planner.solving import Searched
 from sailor_cloud.planner.space import Space
 
@@ -46,26 +48,30 @@ def gains(
     job: Job,
     document: PlanDocument,
     catalog: Catalog,
-    search: Callable[[Job], PlanDocument],
+    problem_of: Callable[[Job], Problem],
     space: Space | None = None,
+    progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> tuple[Gain, ...]:
     """Return what more of each thing would bring, in the order of the job file, the account's quotas last.
 
-    space: that of the job; with it, other limits on the same plans are searched without building it anew.
+    space: that of the job; with it, other limits on the same plans are searched without building it anew. `progress`
+    is told before each search how many are done, of how many.
     """
-    found = []
+    found: list[Gain] = []
     searched = Searched()
-    objective = document.objective
-    for change, changed in _changes(job, document, catalog):
-        if space is None or not space.pools or changed.resources != job.resources or _nodes(changed) != _nodes(job):
-            after = search(changed)
-            objective = objective or after.objective
-            value = None if after.objective is None else after.objective.value
+    unit_of_goal = objective_unit(job)
+    changes = list(_changes(job, document, catalog))
+    wider_spaces = [] if space is None else list(_wider(space))
+    for change, changed in changes:
+        progress(len(found), len(changes) + len(wider_spaces))
+        if space is None or changed.resources != job.resources or _nodes(changed) != _nodes(job):
+            value = _value(Searched(), problem_of(changed).space, changed)
         else:
             value = _value(searched, space, changed)
-        found.append(_gain(change, document, value, objective))
-    for change, wider in [] if space is None else _wider(space):
-        found.append(_gain(change, document, _value(searched, wider, job), objective))
+        found.append(_gain(change, document, value, unit_of_goal))
+    for change, wider in wider_spaces:
+        progress(len(found), len(changes) + len(wider_spaces))
+        found.append(_gain(change, document, _value(searched, wider, job), unit_of_goal))
     return tuple(found)
 
 
@@ -74,7 +80,9 @@ def _nodes(job: Job) -> int | None:
 
 
 def _value(searched: Searched, space: Space, job: Job) -> float | None:
-    """Return the goal's value of the best plan of a space under a job's limits."""
+    """Return the goal's value of the best plan of a space under a job's limits, or None where there is none."""
+    if not space.pools:
+        return None
     target = target_of(job)
     _, chosen = searched.best(space, target)
     if chosen is None:
@@ -154,9 +162,8 @@ def _next_zone(job: Job, catalog: Catalog) -> tuple[int, str] | None:
     return None
 
 
-def _gain(change: str, before: PlanDocument, new: float | None, objective: Objective | None) -> Gain:
+def _gain(change: str, before: PlanDocument, new: float | None, named: str) -> Gain:
     old = None if before.objective is None else before.objective.value
-    named = "" if objective is None else objective.unit
     if new is None:
         text = "still no plan"
     elif old is None:

@@ -38,13 +38,27 @@ class Chosen:
     evaluation: Evaluation
 
 
-def solve(space: Space, target: Target, restrictions: Collection[Restriction] = (), effort: Effort = NORMAL) -> Answer:
-    """Return the best drafts for a target over the parts of a space; a draft stands in the space that it names."""
+def solve(
+    space: Space,
+    target: Target,
+    restrictions: Collection[Restriction] = (),
+    effort: Effort = NORMAL,
+    *,
+    known: float = math.inf,
+) -> Answer:
+    """Return the best drafts for a target over the parts of a space; a draft stands in the space that it names.
+
+    `known`: the goal's figure of a plan that is known already; there may be no drafts where none is better.
+    """
     if _EVEN & set(restrictions):
         from sailor_cloud.planner.even import even_answer
 
         return even_answer(space, target, restrictions)
-    answers = [(part, _solve_part(part, target, effort)) for part in variants(space, restrictions)]
+    parts = variants(space, restrictions)
+    answers = [
+        (part, _solve_part(part, target, effort.between(number / len(parts), (number + 1) / len(parts)), known))
+        for number, part in enumerate(parts)
+    ]
     if len(answers) == 1 and answers[0][0] is space:
         return answers[0][1]
     drafts = [in_space(draft, part, space) for part, answer in answers for draft in answer.drafts]
@@ -59,11 +73,11 @@ def solve(space: Space, target: Target, restrictions: Collection[Restriction] = 
     )
 
 
-def _solve_part(space: Space, target: Target, effort: Effort) -> Answer:
+def _solve_part(space: Space, target: Target, effort: Effort, known: float) -> Answer:
     """Solve by going through all plans where they are few, else by mixing pipelines."""
     layouts = exhaustive.small_layouts(space)
     if layouts is None:
-        return mix(space, target, keep=KEPT_DRAFTS, effort=effort)
+        return mix(space, target, keep=KEPT_DRAFTS, effort=effort, known=known)
     found = exhaustive.exhaust(space, target, layouts, keep=KEPT_DRAFTS)
     best = found.drafts[0].figures[target.goal] if found.drafts else None
     return Answer(
@@ -84,12 +98,18 @@ class Searched:
     effort: Effort = NORMAL
     known: list[tuple[Space, Target, Answer]] = field(default_factory=list)
 
+    @property
+    def share(self) -> float:
+        """The share told to be done: how many searches there will be nobody knows, so each takes half of the rest."""
+        return 1.0 - 0.5 ** len(self.known)
+
     def answer(self, space: Space, target: Target) -> Answer:
         """Return the answer by the closed form."""
         for known_space, known_target, answer in self.known:
             if known_space is space and known_target == target:
                 return answer
-        self.known.append((space, target, solve(space, target, self.restrictions, self.effort)))
+        effort = self.effort.between(self.share, (self.share + 1.0) / 2.0)
+        self.known.append((space, target, solve(space, target, self.restrictions, effort)))
         return self.known[-1][2]
 
     def best(self, space: Space, target: Target) -> tuple[Answer, Chosen | None]:

@@ -38,20 +38,42 @@ class Seat:
 
 
 @dataclass(slots=True)
+class Known:
+    """What is known of the offers of one job, in all spaces over them; pools by their number in the first space.
+
+    Whatever depends on the ZeRO stage has it in its key. `searches`: what searches keep, each under a name of its own.
+    """
+
+    tables: dict[tuple[str, int, int, bool, int], StageTable] = field(default_factory=dict)
+    stages: dict[tuple[str, int, int, int, int, int], Floats] = field(default_factory=dict)
+    links: dict[tuple[int, int, bool, int, int], Link] = field(default_factory=dict)
+    boundaries: dict[tuple[int, int, int, int, bool, int, int], Floats] = field(default_factory=dict)
+    usd_per_byte: dict[tuple[str, str], float] = field(default_factory=dict)
+    egress_usd: dict[tuple[int, int, int, int], Floats] = field(default_factory=dict)
+    likeness: dict[int, int] = field(default_factory=dict)
+    kinds_of_pools: dict[tuple[object, ...], int] = field(default_factory=dict)
+    searches: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class Space:
-    """Everything that can be said about stages, cuts and nodes before a plan is put together."""
+    """Everything that can be said about stages, cuts and nodes before a plan is put together.
+
+    `numbers`: of its pools in the first space that `known` was made for.
+    """
 
     scenario: Scenario
     candidates: Candidates
     tp_degrees: tuple[tuple[int, ...], ...]
     rates: tuple[NodeRate, ...]
     zero_stage: int = 0
-    _tables: dict[tuple[str, int, int, bool], StageTable] = field(default_factory=dict)
-    _links: dict[tuple[int, int, bool, int, int], Link] = field(default_factory=dict)
-    _boundaries: dict[tuple[int, int, int, int, bool, int, int], Floats] = field(default_factory=dict)
-    _stages: dict[tuple[str, int, int, int, int], Floats] = field(default_factory=dict)
+    known: Known = field(default_factory=Known)
+    numbers: tuple[int, ...] = ()
     # What searches of this space keep for the next target; each under a name of its own.
     remembered: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.numbers = self.numbers or tuple(range(len(self.pools)))
 
     @property
     def layers(self) -> int:
@@ -66,24 +88,23 @@ class Space:
         return self.candidates.pools
 
     def part(self, kept: list[int], *, zero_stage: int) -> Space:
-        """Return the space over some of the pools; what is known of stages by accelerator is known there, too."""
-        alike = zero_stage == self.zero_stage
+        """Return the space over some of the pools; what is known of them is known there, too."""
         return Space(
             scenario=self.scenario,
             candidates=replace(self.candidates, pools=tuple(self.pools[index] for index in kept)),
             tp_degrees=tuple(self.tp_degrees[index] for index in kept),
             rates=tuple(self.rates[index] for index in kept),
             zero_stage=zero_stage,
-            _tables=self._tables if alike else {},
-            _stages=self._stages if alike else {},
+            known=self.known,
+            numbers=tuple(self.numbers[index] for index in kept),
         )
 
     def table(self, pool: int, tp: int, microbatch_size: int, *, recompute: bool) -> StageTable:
         """Return the stage table of a pool's accelerator."""
         accelerator = self.pools[pool].accelerator.name
-        key = (accelerator, tp, microbatch_size, recompute)
-        if key not in self._tables:
-            self._tables[key] = stage_table(
+        key = (accelerator, tp, microbatch_size, recompute, self.zero_stage)
+        if key not in self.known.tables:
+            self.known.tables[key] = stage_table(
                 self.scenario,
                 accelerator,
                 tp=tp,
@@ -91,7 +112,7 @@ class Space:
                 recompute=recompute,
                 zero_stage=self.zero_stage,
             )
-        return self._tables[key]
+        return self.known.tables[key]
 
     def stages_s(self, seat: Seat, microbatch_size: int, *, in_flight: int, replicas: int) -> Floats:
         """Return the compute seconds of every stage [first, end), shape [layers + 1, layers + 1].
@@ -99,8 +120,8 @@ class Space:
         Infinite where a stage fits in memory neither with its activations kept nor with them computed again. The same
         array stands for all numbers of microbatches in flight among which memory makes no difference.
         """
-        key = (self.pools[seat.pool].accelerator.name, seat.tp, microbatch_size, in_flight, replicas)
-        if key not in self._stages:
+        key = (self.pools[seat.pool].accelerator.name, seat.tp, microbatch_size, in_flight, replicas, self.zero_stage)
+        if key not in self.known.stages:
             first, end = np.triu_indices(self.layers + 1, 1)
             seconds = np.full(len(first), np.inf)
             for recompute in (True, False):
@@ -109,18 +130,31 @@ class Space:
                 seconds = np.where(used <= table.limit_bytes, table.compute_s(first, end), seconds)
             found = np.full((self.layers + 1, self.layers + 1), np.inf)
             found[first, end] = seconds
-            before = self._stages.get((*key[:3], in_flight - 1, replicas))
-            self._stages[key] = before if before is not None and np.array_equal(before, found) else found
-        return self._stages[key]
+            if in_flight > 1:
+                before = self.stages_s(seat, microbatch_size, in_flight=in_flight - 1, replicas=replicas)
+                found = before if np.array_equal(before, found) else found
+            self.known.stages[key] = found
+        return self.known.stages[key]
 
     def link(self, src: int, dst: int, *, same_node: bool, pairs: int, flows: int = 1) -> Link:
         """Return the connection between nodes of two pools, or inside one node; `flows` share the network card."""
-        key = (src, dst, same_node, pairs, flows)
-        if key not in self._links:
-            self._links[key] = self.scenario.link(
+        key = (self.numbers[src], self.numbers[dst], same_node, pairs, flows)
+        if key not in self.known.links:
+            self.known.links[key] = self.scenario.link(
                 self._place(src, "a"), self._place(dst, "a" if same_node else "b"), pairs=pairs, flows=flows
             )
-        return self._links[key]
+        return self.known.links[key]
+
+    def likeness(self, pool: int) -> int:
+        """Return a number that pools share which are the same but for their zone: sold and connected alike."""
+        number = self.numbers[pool]
+        if number not in self.known.likeness:
+            offer = self.pools[pool].offer
+            link = self.link(pool, pool, same_node=False, pairs=1)
+            what = (offer.provider, offer.region, offer.instance_type, offer.accelerator, offer.market)
+            key = (*what, self.rates[pool].expected, link)
+            self.known.likeness[number] = self.known.kinds_of_pools.setdefault(key, number)
+        return self.known.likeness[number]
 
     def boundary(self, src: Seat, dst: Seat, microbatch_size: int, *, flows: int = 1) -> Floats:
         """Return the seconds that one microbatch's tensors take over a cut, for every cut; shape [layers + 1].
@@ -128,11 +162,12 @@ class Space:
         `flows` such cuts share a network card.
         """
         same_node = src.pool == dst.pool and src.node == dst.node
-        key = (src.pool, src.tp, dst.pool, dst.tp, same_node, microbatch_size, flows)
-        if key not in self._boundaries:
+        ends = (self.numbers[src.pool], src.tp, self.numbers[dst.pool], dst.tp)
+        key = (*ends, same_node, microbatch_size, flows)
+        if key not in self.known.boundaries:
             pairs = boundary_pairs(src.tp, dst.tp)
             table = self.table(src.pool, src.tp, microbatch_size, recompute=False)
-            self._boundaries[key] = np.asarray(
+            self.known.boundaries[key] = np.asarray(
                 boundary_s(
                     self.link(src.pool, dst.pool, same_node=same_node, pairs=pairs, flows=flows),
                     self.link(dst.pool, src.pool, same_node=same_node, pairs=pairs, flows=flows),
@@ -142,19 +177,27 @@ class Space:
                     execution=self.scenario.execution,
                 )
             )
-        return self._boundaries[key]
+        return self.known.boundaries[key]
 
     def usd_per_byte(self, src: int, dst: int) -> float:
         """Return the price of moving a byte between the zones of two pools."""
         zones = self.pools[src].offer.zone, self.pools[dst].offer.zone
-        return 0.0 if zones[0] == zones[1] else egress_usd_per_byte(*zones, self.scenario)
+        if zones[0] == zones[1]:
+            return 0.0
+        if zones not in self.known.usd_per_byte:
+            self.known.usd_per_byte[zones] = egress_usd_per_byte(*zones, self.scenario)
+        return self.known.usd_per_byte[zones]
 
     def cut_usd_per_sample(self, src: Seat, dst: Seat) -> Floats:
         """Return the USD of egress of one sample's tensors over a cut, for every cut; shape [layers + 1]."""
-        tensor = self.table(src.pool, src.tp, 1, recompute=False).boundary_bytes
-        forward, backward = boundary_wire_bytes(tensor, src_tp=src.tp, dst_tp=dst.tp, execution=self.scenario.execution)
-        there, back = self.usd_per_byte(src.pool, dst.pool), self.usd_per_byte(dst.pool, src.pool)
-        return np.asarray(forward * there + backward * back)
+        key = (self.numbers[src.pool], src.tp, self.numbers[dst.pool], dst.tp)
+        if key not in self.known.egress_usd:
+            tensor = self.table(src.pool, src.tp, 1, recompute=False).boundary_bytes
+            execution = self.scenario.execution
+            forward, backward = boundary_wire_bytes(tensor, src_tp=src.tp, dst_tp=dst.tp, execution=execution)
+            there, back = self.usd_per_byte(src.pool, dst.pool), self.usd_per_byte(dst.pool, src.pool)
+            self.known.egress_usd[key] = np.asarray(forward * there + backward * back)
+        return self.known.egress_usd[key]
 
     def _place(self, pool: int, node: str) -> Place:
         offer = self.pools[pool].offer

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sailor_cloud.network import Link
 from sailor_cloud.planner.layouts import Layout, Slot
 from sailor_cloud.planner.space import Space
 from sailor_cloud.simulator import StageTable, gradient_sync_s, ring_flows
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-_Members = tuple[tuple[int, int, Slot], ...]
 _Flows = Mapping[tuple[int, int], int]
 
 
@@ -26,93 +23,130 @@ class _Sum:
     usd: float
 
 
+@dataclass(frozen=True, slots=True)
+class Hops:
+    """What a ring goes over: the different hops in its order.
+
+    kinds: the two pools, whether both ends are one node, and how many rings share the card. pairs: of devices, over
+    which each hop goes. usd_per_byte: of a byte that goes round once.
+    """
+
+    members: int
+    pairs: int
+    kinds: tuple[tuple[int, int, bool, int], ...]
+    usd_per_byte: float
+
+
+# Members by pipeline and stage, and what their ring goes over.
+_Ring = tuple[tuple[tuple[int, int], ...], Hops | None]
+
+
 @dataclass(slots=True)
 class SyncTable:
     """Gradient sums of one space; the rule is the simulator's: neighbouring layers with the same holders together."""
 
     space: Space
-    _sums: dict[tuple[object, ...], _Sum] = field(default_factory=dict)
+    _sums: dict[tuple[Hops, float], _Sum] = field(default_factory=dict)
+    _rings: dict[tuple[Layout, tuple[tuple[int, ...], ...]], tuple[_Ring, ...]] = field(default_factory=dict)
+    _nbytes: dict[tuple[int, int, int, int], float] = field(default_factory=dict)
+    _ranks: list[int] = field(init=False)
 
-    def of_cuts(self, layout: Layout, cuts: tuple[Ints, ...]) -> tuple[Floats, Floats]:
-        """Return seconds and USD of egress per iteration; cuts[p] has shape [plans, stages of pipeline p + 1]."""
-        count = len(cuts[0])
-        seconds, usd = np.zeros(count), np.zeros(count)
-        if len(layout) == 1 and (len(layout[0]) == 1 or not self._table(layout[0][0]).tied_parameters):
-            return seconds, usd
-        known: dict[tuple[tuple[int, ...], ...], tuple[float, float]] = {}
-        for row in range(count):
-            key = tuple(tuple(int(layer) for layer in part[row]) for part in cuts)
-            if key not in known:
-                known[key] = self.of_plan(layout, key)
-            seconds[row], usd[row] = known[key]
-        return seconds, usd
+    def __post_init__(self) -> None:
+        offers = [pool.offer for pool in self.space.pools]
+        region_of = self.space.scenario.catalog.region_of
+        places = [
+            (offer.provider.value, region_of(offer.zone), offer.zone, offer.accelerator.lower()) for offer in offers
+        ]
+        order = {place: rank for rank, place in enumerate(sorted(set(places)))}
+        self._ranks = [order[place] for place in places]
 
     def of_plan(self, layout: Layout, cuts: tuple[tuple[int, ...], ...]) -> tuple[float, float]:
         """Return the seconds until all sums are through, and the USD of egress, for one cut per pipeline.
 
         Sums run from the last layers to the first; each waits until all of its members are through with earlier ones.
         """
-        sums: list[tuple[_Members, float]] = []
-        for first, end in reversed(list(pairwise(sorted({layer for cut in cuts for layer in cut})))):
-            stages = tuple(_stage_of(cut, first) for cut in cuts)
-            members = tuple((p, stage, layout[p][stage]) for p, stage in enumerate(stages))
-            sums.append((members, self._bytes(layout[0][stages[0]], first, end)))
-        tied = self._tied_bytes(layout[0][0])
-        if tied:
-            ends = [
-                (p, stage, slots[stage])
-                for p, slots in enumerate(layout)
-                for stage in ((0,) if len(slots) == 1 else (0, len(slots) - 1))
-            ]
-            sums.append((tuple(ends), tied))
+        spans = list(pairwise(sorted({layer for cut in set(cuts) for layer in cut})))[::-1]
+        stages = {cut: [_stage_of(cut, first) for first, _ in spans] for cut in set(cuts)}
+        rings = self.rings(layout, tuple(zip(*(stages[cut] for cut in cuts), strict=True)))
         through: dict[tuple[int, int], float] = {}
-        rings = [[(member[:2], _node(member[2])) for member in members] for members, _ in sums]
-        usd = sum(
-            self._add(members, nbytes, flows, through)
-            for (members, nbytes), flows in zip(sums, ring_flows(rings), strict=True)
-        )
+        usd = 0.0
+        for number, (members, hops) in enumerate(rings):
+            if hops is None:
+                continue
+            if number < len(spans):
+                holder = layout[0][members[0][1]]
+                found = self._sum(hops, self._layers(holder, *spans[number]))
+            else:
+                found = self._sum(hops, self.tied_bytes(layout[0][0]))
+            end_s = max(through.get(member, 0.0) for member in members) + found.seconds
+            through.update(dict.fromkeys(members, end_s))
+            usd += found.usd
         return max(through.values(), default=0.0), usd
 
-    def _add(self, members: _Members, nbytes: float, flows: _Flows, through: dict[tuple[int, int], float]) -> float:
-        """Let the members of one sum wait for the last of them and be through with it; return its USD."""
-        if len(members) < 2:
-            return 0.0
-        slots = tuple(sorted((member[2] for member in members), key=self._ring_key))
-        key = (slots, nbytes, tuple(flows[_node(slot)] for slot in slots))
-        if key not in self._sums:
-            self._sums[key] = self._sum(slots, nbytes, flows)
-        found = self._sums[key]
-        end_s = max(through.get(member[:2], 0.0) for member in members) + found.seconds
-        for member in members:
-            through[member[:2]] = end_s
-        return found.usd
+    def rings(self, layout: Layout, holders: tuple[tuple[int, ...], ...]) -> tuple[_Ring, ...]:
+        """Return the sums of layers that the same stages hold, one of each pipeline, and last that of a tied weight.
 
-    def _sum(self, ring: tuple[Slot, ...], nbytes: float, flows: _Flows) -> _Sum:
-        bucket = self.space.scenario.execution.bucket_bytes
+        A sum's members are pipelines and stages; it goes over nothing where there is only one.
+        """
+        key = (layout, holders)
+        if key not in self._rings:
+            sums = [tuple(enumerate(stages)) for stages in holders]
+            if self.tied_bytes(layout[0][0]):
+                sums.append(tuple((p, s) for p, slots in enumerate(layout) for s in sorted({0, len(slots) - 1})))
+            rings = [[(member, node_of(layout[member[0]][member[1]])) for member in members] for members in sums]
+            self._rings[key] = tuple(
+                (members, self.hops([layout[p][s] for p, s in members], flows) if len(members) > 1 else None)
+                for members, flows in zip(sums, ring_flows(rings), strict=True)
+            )
+        return self._rings[key]
+
+    def _sum(self, hops: Hops, nbytes: float) -> _Sum:
+        key = (hops, nbytes)
+        if key not in self._sums:
+            bucket = self.space.scenario.execution.bucket_bytes
+            message = min(nbytes, bucket) / hops.members
+            slowest = max(self.links(hops), key=lambda link: link.transfer_s(message))
+            seconds = float(gradient_sync_s(nbytes, hops.members, slowest, bucket_bytes=bucket))
+            self._sums[key] = _Sum(seconds, 2.0 * (hops.members - 1) / hops.members * nbytes * hops.usd_per_byte)
+        return self._sums[key]
+
+    def _layers(self, slot: Slot, first: int, end: int) -> float:
+        key = (slot.pool, slot.tp, first, end)
+        if key not in self._nbytes:
+            self._nbytes[key] = float(self.nbytes(slot, first, end))
+        return self._nbytes[key]
+
+    def hops(self, members: Sequence[Slot], flows: _Flows) -> Hops:
+        """Return what the ring of some members goes over; `flows` share the cards of their nodes."""
+        ring = sorted(members, key=self._ring_key)
         pairs = min(slot.tp for slot in ring)
-        message = min(nbytes, bucket) / len(ring)
-        links: list[Link] = []
+        kinds: dict[tuple[int, int, bool, int], None] = {}
         usd = 0.0
         for src, dst in zip(ring, ring[1:] + ring[:1], strict=True):
             same = src.pool == dst.pool and src.instance == dst.instance
-            shared = max(flows[_node(src)], flows[_node(dst)])
-            links.append(self.space.link(src.pool, dst.pool, same_node=same, pairs=pairs, flows=shared))
-            usd += 2.0 * (len(ring) - 1) / len(ring) * nbytes * self.space.usd_per_byte(src.pool, dst.pool)
-        slowest = max(links, key=lambda link: link.transfer_s(message))
-        return _Sum(float(gradient_sync_s(nbytes, len(ring), slowest, bucket_bytes=bucket)), usd)
+            shared = max(flows[node_of(src)], flows[node_of(dst)])
+            kinds[src.pool, dst.pool, same, shared] = None
+            usd += self.space.usd_per_byte(src.pool, dst.pool)
+        return Hops(len(ring), pairs, tuple(kinds), usd)
 
-    def _ring_key(self, slot: Slot) -> tuple[object, ...]:
+    def links(self, hops: Hops) -> list[Link]:
+        """Return the links of hops, in their order."""
+        return [
+            self.space.link(src, dst, same_node=same, pairs=hops.pairs, flows=shared)
+            for src, dst, same, shared in hops.kinds
+        ]
+
+    def _ring_key(self, slot: Slot) -> tuple[int, int, int]:
         """Order a ring as the simulator does: by provider, region, zone and node."""
-        offer = self.space.pools[slot.pool].offer
-        region = self.space.scenario.catalog.region_of(offer.zone)
-        return (offer.provider, region, offer.zone, offer.accelerator.lower(), slot.pool, slot.instance)
+        return (self._ranks[slot.pool], slot.pool, slot.instance)
 
-    def _bytes(self, slot: Slot, first: int, end: int) -> float:
+    def nbytes(self, slot: Slot, first: Any, end: Any) -> Any:
+        """Return the gradient bytes of layers [first, end) but for those of a tied weight."""
         table = self._table(slot)
-        ends = (first == 0) + (end == table.layers)
-        return float(table.gradient_bytes(first, end)) - self._tied_bytes(slot) * ends
+        ends = np.equal(first, 0) + 1.0 * np.equal(end, table.layers)
+        return table.gradient_bytes(first, end) - self.tied_bytes(slot) * ends
 
-    def _tied_bytes(self, slot: Slot) -> float:
+    def tied_bytes(self, slot: Slot) -> float:
         """Return the gradient bytes of a tied weight, which is summed apart from the layers that hold it."""
         table = self._table(slot)
         return float(table.tied_parameters * table.tp * table.gradient_bytes_per_parameter)
@@ -121,7 +155,8 @@ class SyncTable:
         return self.space.table(slot.pool, slot.tp, 1, recompute=False)
 
 
-def _node(slot: Slot) -> tuple[int, int]:
+def node_of(slot: Slot) -> tuple[int, int]:
+    """Return what tells the node of a slot from others."""
     return (slot.pool, slot.instance)
 
 

@@ -100,12 +100,17 @@ def ring_s(nbytes: Any, holders: int, link: Link, *, bucket_bytes: float, passes
     `passes` * (holders - 1) steps move nbytes / holders each, in messages of at most `bucket_bytes` / holders. An
     all-reduce takes two passes, a reduce-scatter or an all-gather one.
     """
+    steps = passes * (holders - 1)
+    if isinstance(nbytes, float) and holders >= 2:
+        buckets = nbytes // bucket_bytes
+        left = nbytes - buckets * bucket_bytes
+        full_s = link.transfer_s(bucket_bytes / holders) if buckets > 0 else 0.0
+        return steps * (buckets * full_s + (link.transfer_s(max(left, 1.0) / holders) if left > 0 else 0.0))
     size = np.asarray(nbytes, dtype=np.float64)
     if holders < 2:
         return np.zeros_like(size)
     whole = np.floor(size / bucket_bytes)
     rest = size - whole * bucket_bytes
-    steps = passes * (holders - 1)
     full = np.where(whole > 0, link.transfer_s(np.full_like(size, bucket_bytes / holders)), 0.0)
     last = np.where(rest > 0, link.transfer_s(np.maximum(rest, 1.0) / holders), 0.0)
     return steps * (whole * full + last)

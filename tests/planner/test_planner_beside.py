@@ -78,7 +78,7 @@ def test_an_explanation_names_limits_grounds_and_gains():
     assert any(line.startswith("budget: ") for line in told)
     assert all(isinstance(row.ground, Ground) for row in ruled_out(problem_of(job, **known), document))
 
-    found = {gain.change: gain for gain in gains(job, document, prices, lambda changed: search(changed, **known))}
+    found = {gain.change: gain for gain in gains(job, document, prices, lambda changed: problem_of(changed, **known))}
     assert found["10 % more budget"].text == "nothing"
     more = found["1 more CPU-fast per zone"]
     assert more.after > more.before

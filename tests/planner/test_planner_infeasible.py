@@ -63,7 +63,7 @@ def test_the_named_change_is_enough_and_one_per_cent_less_is_not(number):
         searched = Searched()
         if searched.best(space, target)[1] is not None:
             continue
-        why = explain_infeasible(space, target, searched.reachable)
+        why = explain_infeasible(space, target, searched)
         told += 1
         changed = {why.constraint: why.needed}
         for name, value in re.findall(r"(?:with that,|and) (\w+) ([\d.e+-]+) ", why.message):
@@ -114,7 +114,7 @@ def test_a_quota_stands_beside_the_constraint_that_it_keeps_from_being_met():
 def test_a_search_that_is_not_exhaustive_does_not_claim_the_smallest_change():
     space = make_space(tiny_job(zones=("local-a",), constraints={"budget_usd": 1e-7}))
     target = target_of(space.scenario.job)
-    exact = explain_infeasible(space, target, Searched().reachable).message
-    found = explain_infeasible(space, target, Searched().reachable, exact=False).message
+    exact = explain_infeasible(space, target, Searched()).message
+    found = explain_infeasible(space, target, Searched(), exact=False).message
     assert "the smallest budget that would do is" in exact
     assert "the smallest budget found that would do is" in found

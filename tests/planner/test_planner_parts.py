@@ -14,7 +14,7 @@ from sailor_cloud.model.offer import Market
 from sailor_cloud.planner.assess import share_batch
 from sailor_cloud.planner.bounds import goal_bound, work_bound_s
 from sailor_cloud.planner.chains import Chain, Lanes, after_share, cheapest_chains
-from sailor_cloud.planner.columns import column
+from sailor_cloud.planner.columns import columns_over
 from sailor_cloud.planner.goals import Figure, Target
 from sailor_cloud.planner.kinds import Kinds
 from sailor_cloud.planner.layouts import enumerate_layouts
@@ -157,7 +157,7 @@ def test_a_column_carries_as_many_microbatches_as_end_in_time():
     space = make_space(example("gcp-a100-v100.yaml"))
     kinds = Kinds.of(space)
     chain = Chain(microbatch_size=4, kinds=(0, 0), cut=(0, 13, 26))
-    found = column(kinds, chain)
+    (found,) = columns_over(kinds, chain.cut, [chain])
     assert found.devices == (2, 0, 0, 0)
     assert found.microbatches(found.fill_s * 0.999) == 0
     assert found.microbatches(found.fill_s) == 1

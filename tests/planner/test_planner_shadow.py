@@ -6,8 +6,9 @@ import pytest
 
 from factories.planning import make_space, plan, quota, tiny_job
 from sailor_cloud.catalog import Catalog
-from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Job
+from sailor_cloud.planner.goals import target_of
+from sailor_cloud.planner.search import Problem
 from sailor_cloud.planner.shadow import Gain, gains
 
 
@@ -15,11 +16,11 @@ def told(job: Job, catalog: Catalog, quotas: tuple = ()) -> tuple[dict[str, Gain
     """The gains of a job by what changed, and the jobs that were searched from the beginning."""
     anew: list[Job] = []
 
-    def search(changed: Job) -> PlanDocument:
+    def problem_of(changed: Job) -> Problem:
         anew.append(changed)
-        return plan(changed, quotas=quotas)
+        return Problem(space=make_space(changed, quotas), target=target_of(changed), rejected=())
 
-    found = gains(job, plan(job, quotas=quotas), catalog, search, make_space(job, quotas))
+    found = gains(job, plan(job, quotas=quotas), catalog, problem_of, make_space(job, quotas))
     return {gain.change: gain for gain in found}, anew
 
 

@@ -19,7 +19,10 @@ class Cutter:
     """Cuts by time and memory; the times of stages are kept."""
 
     space: Space
-    _ends: dict[tuple[str, int, int, int, int], list[list[float]]] = field(default_factory=dict)
+    _ends: dict[tuple[str, int, int, int, int, int], list[list[float]]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._ends = self.space.known.searches.setdefault("ends of stages", {})
 
     def cut(
         self, seats: Sequence[Seat], size: int, microbatches: int, replicas: int
@@ -58,7 +61,7 @@ class Cutter:
 
     def _table(self, seat: Seat, size: int, held: int, sharers: int) -> list[list[float]]:
         """Return, for every first layer, the seconds of one, two, ... layers as far as they fit in memory."""
-        key = (self.space.pools[seat.pool].accelerator.name, seat.tp, size, held, sharers)
+        key = (self.space.pools[seat.pool].accelerator.name, seat.tp, size, held, sharers, self.space.zero_stage)
         if key not in self._ends:
             self._ends[key] = self._build(seat, size, held, sharers)
         return self._ends[key]

@@ -16,7 +16,7 @@ import numpy as np
 from sailor_cloud.planner.assess import Assessor, Shape
 from sailor_cloud.planner.blocks.cuts import Cutter
 from sailor_cloud.planner.blocks.guesses import Guess, Guesser
-from sailor_cloud.planner.blocks.options import Option
+from sailor_cloud.planner.blocks.option import Option
 from sailor_cloud.planner.blocks.placing import seats, slots
 from sailor_cloud.planner.draft import Draft
 from sailor_cloud.planner.effort import NORMAL, Effort
@@ -43,12 +43,13 @@ _MOST_JUDGED = 120
 
 @dataclass
 class Blocks:
-    """One search."""
+    """One search; `known` is the goal's figure of a plan that is known already."""
 
     space: Space
     target: Target
     effort: Effort = NORMAL
     even: bool = False
+    known: float = np.inf
     judged: int = 0
     rated: int = 0
     drafts: list[Draft] = field(default_factory=list)
@@ -60,10 +61,11 @@ class Blocks:
 
     def run(self) -> list[Draft]:
         """Return the drafts that keep all limits."""
-        best = np.inf
+        best = self.known
         for guess in self.guesses():
             if guess.value >= best * _SLACK or self.judged >= _MOST_JUDGED or (self.drafts and self.effort.expired()):
                 break
+            self.effort.tell(0.7 + 0.3 * self.judged / _MOST_JUDGED)
             for draft in self.of(guess):
                 self.drafts.append(draft)
                 if self.assessor.keeps(draft):
@@ -100,12 +102,11 @@ class Blocks:
     def guesses(self) -> list[Guess]:
         """Return the most promising blocks, best first: numbers of pipelines are looked at closely near the best."""
         near = self._counts()
-        found = {
-            (size, count): self.guesser.best(size, count, keep=_KEPT)
-            for keys in near.values()
-            for size, count in keys
-            if _rough(count)
-        }
+        rough = [key for keys in near.values() for key in keys if _rough(key[1])]
+        found: dict[tuple[int, int], list[Guess]] = {}
+        for number, key in enumerate(rough):
+            self.effort.tell(0.5 * number / len(rough))
+            found[key] = self.guesser.best(*key, keep=_KEPT)
         for _ in range(self.effort.closer):
             ranked = sorted((rated[0].value, key) for key, rated in found.items() if rated)
             for _, (size, replicas) in ranked[:_CENTRES]:

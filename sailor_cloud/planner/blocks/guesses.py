@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from sailor_cloud.planner.bill import Bill
 from sailor_cloud.planner.blocks.measures import Measures
-from sailor_cloud.planner.blocks.options import MAX_STAGES, Option, Options
+from sailor_cloud.planner.blocks.option import Option
+from sailor_cloud.planner.blocks.options import MAX_STAGES, Options
 from sailor_cloud.planner.blocks.units import units
 from sailor_cloud.planner.goals import Figure, Target
 from sailor_cloud.planner.space import Space

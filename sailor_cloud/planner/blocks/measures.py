@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -49,6 +50,13 @@ class Measures:
 
     def __getitem__(self, kept: Ints) -> Measures:
         return Measures(**{part.name: getattr(self, part.name)[kept] for part in fields(Measures)})
+
+
+def joined(parts: Sequence[Measures]) -> Measures:
+    """Return the measures of all parts, one after the other."""
+    return Measures(
+        **{part.name: np.concatenate([getattr(each, part.name) for each in parts]) for part in fields(Measures)}
+    )
 
 
 def unbeaten(measures: Measures) -> Ints:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sailor_cloud.network import Link
-from sailor_cloud.planner.blocks.measures import Measures, unbeaten
+from sailor_cloud.planner.blocks.measures import Measures, joined, unbeaten
+from sailor_cloud.planner.blocks.option import Offered, Option
 from sailor_cloud.planner.blocks.units import Unit
 from sailor_cloud.planner.space import Seat, Space
 from sailor_cloud.simulator import gradient_sync_s, preemptions_per_hour
@@ -24,93 +23,87 @@ MAX_STAGES = 24
 _HEAD = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
-    """Blocks of a unit: each has `per_node` neighbouring stages of `replicas` pipelines on every node."""
-
-    unit: Unit
-    tp: int
-    per_node: int
-    replicas: int
-    nodes_each: int
-    blocks: int
-    head_tp: int = 0
-
-    @property
-    def tps(self) -> tuple[tuple[int, ...], ...]:
-        """The tp degrees of every block's stages; with `head_tp` the last stage has that one, for the model's head."""
-        plain = ((self.tp,) * self.per_node,) * self.blocks
-        if not self.head_tp:
-            return plain
-        room = self.unit.devices // self.replicas - self.head_tp
-        return (*plain[:-1], (*plain[-1][: min(self.per_node - 1, room // self.tp)], self.head_tp))
-
-    @property
-    def stages(self) -> int:
-        return sum(len(block) for block in self.tps)
-
-    @property
-    def over_zones(self) -> bool:
-        """Whether the replicas of a block stand in several zones."""
-        return len(self.unit.pools) > 1
-
-
 @dataclass(frozen=True, slots=True)
-class Offered(Sequence[Option]):
-    """Options by the one that they are a part of, and their number of blocks."""
+class _Group:
+    """The unbeaten options of units that compete for the same rows, and their measures; `largest` has all of them.
+
+    Zones and rows are numbered as the space did that they were first asked in, and `far_s` is left out.
+    """
 
     largest: list[Option]
     numbers: Ints
     blocks: Ints
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    @overload
-    def __getitem__(self, index: int) -> Option: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Option]: ...
-
-    def __getitem__(self, index: int | slice) -> Option | list[Option]:
-        if isinstance(index, slice):
-            return [self[each] for each in range(len(self))[index]]
-        largest: Option = self.largest[self.numbers[index]]
-        return replace(largest, blocks=int(self.blocks[index]))
+    measures: Measures
 
 
 @dataclass
 class Options:
-    """The options of some units, by microbatch size and number of replicas; what was computed is kept."""
+    """The options of some units, by microbatch size and number of replicas; what was computed is kept for all parts."""
 
     space: Space
     units: list[Unit]
-    _stages: dict[tuple[str, int, int, int, int], tuple[float, float, float, float]] = field(default_factory=dict)
     _cuts: dict[tuple[int, int, int, int, int], float] = field(default_factory=dict)
-    _rings: dict[tuple[object, ...], float] = field(default_factory=dict)
-    _gradients: dict[int, tuple[float, float, float]] = field(default_factory=dict)
-    _every: dict[int, list[Option]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         zones = sorted({pool.offer.zone for pool in self.space.pools})
         self.bits = {zone: 1 << number for number, zone in enumerate(zones)}
         self.lost = [preemptions_per_hour(pool.offer, self.space.scenario.catalog) for pool in self.space.pools]
-        self.zones = {unit: self._zones(unit) for unit in self.units}
-        self.ring_usd = {unit: self._ring_usd(unit) for unit in self.units}
+        self.ring_usd = {unit.pools: self._ring_usd(unit) for unit in self.units}
         self.far = {unit.pools[0]: self._far(unit.pools[0]) for unit in self.units}
+        known = self.space.known.searches
+        self._stages: dict[tuple[object, ...], tuple[float, ...]] = known.setdefault("stages of options", {})
+        self._rings: dict[tuple[object, ...], float] = known.setdefault("rings of options", {})
+        self._gradients: dict[tuple[int, int], tuple[float, float, float]] = known.setdefault("bytes of options", {})
+        self._groups: dict[tuple[object, ...], _Group] = known.setdefault("groups of options", {})
+        masks: dict[int, list[Unit]] = {}
+        for unit in self.units:
+            masks.setdefault(unit.mask, []).append(unit)
+        self.competing = list(masks.values())
 
     def of(self, size: int, replicas: int) -> tuple[Offered, Measures] | None:
         """Return the options that no other one of the same rows equals or beats in every way; None if there is none."""
-        if replicas not in self._every:
-            self._every[replicas] = [option for unit in self.units for option in self._largest(unit, replicas)]
-        largest = self._every[replicas]
-        if not largest:
+        groups = [(units, self._group(units, size, replicas)) for units in self.competing]
+        groups = [(units, group) for units, group in groups if len(group.numbers)]
+        if not groups:
             return None
-        numbers = np.repeat(np.arange(len(largest)), [option.blocks for option in largest])
-        blocks = np.concatenate([np.arange(1, option.blocks + 1) for option in largest])
-        measures = self._measures(largest, numbers, blocks, size, replicas)
-        kept = unbeaten(measures)
-        return Offered(largest, numbers[kept], blocks[kept]), measures[kept]
+        largest: list[Option] = []
+        parts: list[Measures] = []
+        numbers, order = [], []
+        for units, group in groups:
+            # A part of the space has units of its own that stand for the same nodes.
+            unit_of = {unit.devices: unit for unit in units}
+            place = {unit.devices: self.units.index(unit) for unit in units}
+            here = [
+                option
+                if option.unit is unit_of[option.unit.devices]
+                else replace(option, unit=unit_of[option.unit.devices])
+                for option in group.largest
+            ]
+            far_s = np.array([self._far_s(option, size) for option in here])
+            zones = np.full(len(group.numbers), self._zones(units[0]))
+            rows = np.full(len(group.numbers), units[0].mask)
+            parts.append(replace(group.measures, rows=rows, zones=zones, far_s=far_s[group.numbers]))
+            numbers.append(group.numbers + len(largest))
+            order.append(np.array([place[option.unit.devices] for option in here])[group.numbers])
+            largest += here
+        sequence = np.argsort(np.concatenate(order), kind="stable")
+        blocks = np.concatenate([group.blocks for _, group in groups])
+        offered = Offered(largest, np.concatenate(numbers)[sequence], blocks[sequence])
+        return offered, joined(parts)[sequence]
+
+    def _group(self, units: list[Unit], size: int, replicas: int) -> _Group:
+        # Only rated here, so units of zones that are alike share what is known.
+        number_of = self.space.likeness if len(units[0].pools) == 1 else self.space.numbers.__getitem__
+        nodes = tuple((unit.devices, tuple(number_of(pool) for pool in unit.pools), unit.nodes) for unit in units)
+        key = (nodes, size, replicas, self.space.zero_stage)
+        if key not in self._groups:
+            largest = [option for unit in units for option in self._largest(unit, replicas)]
+            numbers = np.repeat(np.arange(len(largest)), np.array([each.blocks for each in largest], dtype=np.int64))
+            blocks = np.array([count for option in largest for count in range(1, option.blocks + 1)], dtype=np.int64)
+            measures = self._measures(largest, numbers, blocks, size, replicas)
+            kept = unbeaten(measures)
+            self._groups[key] = _Group(largest, numbers[kept], blocks[kept], measures[kept])
+        return self._groups[key]
 
     def _zones(self, unit: Unit) -> int:
         return sum(self.bits[self.space.pools[pool].offer.zone] for pool in unit.pools)
@@ -148,30 +141,32 @@ class Options:
         return [replace(plain, head_tp=tp) for tp in degrees if plain.tp < tp <= min(room, _HEAD * plain.tp)]
 
     def _measures(self, largest: list[Option], numbers: Ints, blocks: Ints, size: int, replicas: int) -> Measures:
-        """Return the measures of options with so many blocks each."""
-        rows = np.array([self._measured(option, size, replicas) for option in largest], dtype=np.float64)
-        first, more = rows[numbers].transpose(1, 2, 0)
-        values = first + more * (blocks - 1)
+        """Return the measures of options with so many blocks each, but for `rows`, `zones` and `far_s`."""
         names = [part.name for part in fields(Measures)]
-        found = dict(zip(names, values, strict=False))
-        longest = names.index("longest_s")
+        rows = np.array([self._measured(option, size, replicas) for option in largest], dtype=np.float64)
+        first, more = rows.reshape(len(largest), 2, len(names) - 3)[numbers].transpose(1, 2, 0)
+        values = first + more * (blocks - 1)
+        found = dict(zip((name for name in names if name not in ("rows", "zones", "far_s")), values, strict=True))
+        longest = list(found).index("longest_s")
         found["longest_s"] = np.where(blocks > 1, more[longest], first[longest])
-        masks, zones = np.array([(option.unit.mask, self.zones[option.unit]) for option in largest]).T
-        return Measures(**found, rows=masks[numbers], zones=zones[numbers])
+        none = np.zeros(len(numbers), dtype=np.int64)
+        return Measures(**found, rows=none, zones=none, far_s=np.zeros(len(numbers)))
 
     def _measured(self, option: Option, size: int, replicas: int) -> list[tuple[float, ...]]:
-        """Return the measures, but for the bits, of an option's last block, and what every further block adds to them.
+        """Return most measures of an option's last block, and what every further block adds to them.
 
         Of `longest_s` the second one is that of several blocks.
         """
-        pool, last = option.unit.pools[0], option.tps[-1]
+        pool, last = option.unit.pools[0], option.last
         stages = option.per_node * min(option.blocks, 2)
         whole_s, layer_s, block_s, room = self._stage(pool, option.tp, size, stages, min(replicas, 2))
-        ends = [self._stage(pool, tp, size, stages, min(replicas, 2)) for tp in last]
+        plain = len(last) - (option.head_tp > 0)
+        head: tuple[float, ...] = (whole_s, layer_s, block_s, room)
+        if option.head_tp:
+            head = self._stage(pool, option.head_tp, size, stages, min(replicas, 2))
         most = max(option.per_node if option.blocks > 1 else 0, len(last))
         inside = self._cut_s(pool, pool, option.tp, size, 0) if most > 1 else 0.0
         out = self._cut_s(pool, pool, option.tp, size, option.replicas)
-        far = max((self._cut_s(pool, other, option.tp, size, option.replicas) for other in self.far[pool]), default=0.0)
         nbytes, large, tied = self._bytes(option)
         # Short sums take longer per byte: those of a stage's share are asked for.
         share = 1.0 / max(2.0, option.per_node * min(option.blocks, 2.0))
@@ -179,45 +174,53 @@ class Options:
         # Meanwhile all other stages of a node are summing, too.
         tied_s = self._ring_s(option, tied, 2 * replicas, flows=max(1, most - 1), outside=True) if tied else 0.0
         usd, lost = self.space.rates[pool].expected, self.lost[pool]
+        one, alone = option.nodes_each, option.head_tp > 0
         pairs = [
             (len(last), option.per_node),
-            (sum(1.0 / end[0] for end in ends), option.per_node / whole_s),
-            (min(layer_s, *(end[1] for end in ends)), 0.0),
+            (plain / whole_s + alone / head[0], option.per_node / whole_s),
+            (min(layer_s, head[1]), 0.0),
             (block_s, 0.0),
-            (sum_s / min(whole_s, *(end[0] for end in ends)), 0.0),
+            (sum_s / (min(whole_s, head[0])), 0.0),
             (self._ring_s(option, large, replicas, flows=most), 0.0),
-            (self.ring_usd[option.unit] * nbytes * 2.0 * (replicas - 1) / replicas, 0.0),
+            (self.ring_usd[option.unit.pools] * nbytes * 2.0 * (replicas - 1) / replicas, 0.0),
             ((len(last) - 1) * inside, (option.per_node - 1) * inside + out),
             (inside, max(inside, out)),
             (out, 0.0),
-            (far, 0.0),
-            (sum(end[3] for end in ends), option.per_node * room),
+            (plain * room + alone * head[3], option.per_node * room),
             (tied_s, 0.0),
-            (option.nodes_each * usd, option.nodes_each * usd),
-            (option.nodes_each, option.nodes_each),
-            (option.nodes_each * lost, option.nodes_each * lost),
+            (one * usd, one * usd),
+            (one, one),
+            (one * lost, one * lost),
             (option.tp, 0.0),
             (option.tp, 0.0),
         ]
         return list(zip(*pairs, strict=True))
 
+    def _far_s(self, option: Option, size: int) -> float:
+        """Return the seconds of one microbatch's tensors over a cut to another zone, the slowest one."""
+        pool = option.unit.pools[0]
+        return max(
+            (self._cut_s(pool, other, option.tp, size, option.replicas) for other in self.far[pool]), default=0.0
+        )
+
     def _bytes(self, option: Option) -> tuple[float, float, float]:
         """Return the gradient bytes of all layers, of the largest one, and of a tied weight, which is summed apart."""
-        if option.tp not in self._gradients:
+        key = (option.tp, self.space.zero_stage)
+        if key not in self._gradients:
             table = self.space.table(option.unit.pools[0], option.tp, 1, recompute=False)
             tied = float(table.tied_parameters * table.tp * table.gradient_bytes_per_parameter)
             each = np.diff(table.gradient_prefix_bytes)
             each[[0, -1]] -= tied
-            self._gradients[option.tp] = float(each.sum()), float(each.max()), tied
-        return self._gradients[option.tp]
+            self._gradients[key] = float(each.sum()), float(each.max()), tied
+        return self._gradients[key]
 
-    def _stage(self, pool: int, tp: int, size: int, stages: int, sharers: int) -> tuple[float, float, float, float]:
+    def _stage(self, pool: int, tp: int, size: int, stages: int, sharers: int) -> tuple[float, ...]:
         """Return the compute seconds of the whole model, its longest layer and one in its middle, and how much fits.
 
         Activations are computed again where one of so many equal stages, the first, has no room to keep them; buffers
         are those of as many pipelines as `sharers`.
         """
-        key = (self.space.pools[pool].accelerator.name, tp, size, stages, sharers)
+        key = (self.space.pools[pool].accelerator.name, tp, size, stages, sharers, self.space.zero_stage)
         if key not in self._stages:
             seat, layers = Seat(pool, tp, 0), self.space.layers
             room = (
@@ -255,7 +258,7 @@ class Options:
             return 0.0
         pools = option.unit.pools
         inside = option.nodes_each == 1 and not outside
-        key = (pools, inside, option.tp, flows, nbytes, holders)
+        key = (tuple(self.space.numbers[pool] for pool in pools), inside, option.tp, flows, nbytes, holders)
         if key not in self._rings:
             bucket = self.space.scenario.execution.bucket_bytes
             message = min(nbytes, bucket) / holders

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sailor_cloud.planner.blocks.options import Option
+from sailor_cloud.planner.blocks.option import Option
 from sailor_cloud.planner.layouts import Slot
 from sailor_cloud.planner.space import Seat, Space
 
