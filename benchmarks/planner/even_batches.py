@@ -21,12 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from sailor_cases import CASES, Case
-from sailor_even import Placed, parts
+from sailor_even import Placed, SailorEven, answer
 from sailor_formulas import Artifact
+from sailor_links import Links
+from sailor_mixed import bound
 
 from sailor_cloud.interchange import import_artifact
 from sailor_cloud.model.offer import Precision
-from sailor_cloud.planner.even.engine import GAP, solve
+from sailor_cloud.planner.even.engine import GAP
 
 ROOT = Path(__file__).parents[2]
 MODEL, BATCH = "OPT-350", 1024
@@ -39,6 +41,7 @@ def main() -> None:
     parser.add_argument("--plans", type=Path, help="folder for the plans in the artifact's form")
     parser.add_argument("--nodes", type=int, default=200, help="searches of a microbatch size and number of replicas")
     parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--differing", type=float, help=argparse.SUPPRESS)
     parser.add_argument("-o", "--output", type=Path)
     chosen = parser.parse_args()
     if not (chosen.artifact / "simulator_profiles.json").is_file():
@@ -46,13 +49,15 @@ def main() -> None:
         return
     if chosen.one is not None:
         case = next(case for case in CASES if case.name == chosen.one)
-        sys.stdout.write(json.dumps(answer(case, chosen.artifact, chosen.nodes)))
+        sys.stdout.write(json.dumps(one(case, chosen)))
         return
     check_import(chosen.artifact)
     rows = []
     for case in CASES:
         if chosen.case in case.name:
             measured = in_a_process(case, chosen.artifact, chosen.nodes)
+            known = "inf" if measured["value"] is None else str(measured["value"])
+            measured["differing"] = in_a_process(case, chosen.artifact, chosen.nodes, known)
             rows.append(row(case, measured))
             sys.stderr.write(rows[-1] + "\n")
             if chosen.plans is not None and measured["plan"] is not None:
@@ -76,11 +81,10 @@ def check_import(artifact: Path) -> None:
     assert not named & set(imported.unpriced), named & set(imported.unpriced)
 
 
-def answer(case: Case, artifact: Path, nodes: int) -> dict[str, Any]:
+def solved(case: Case, artifact: Path, nodes: int) -> dict[str, Any]:
     """Solve one case."""
     started = time.perf_counter()
-    problems = parts(Artifact(artifact, MODEL, BATCH), case)
-    outcome = solve(problems, gap=GAP, most_nodes=nodes)
+    outcome, problems = answer(Artifact(artifact, MODEL, BATCH), case, gap=GAP, most_nodes=nodes)
     found = {
         "search_s": time.perf_counter() - started,
         "nodes": outcome.nodes,
@@ -108,9 +112,21 @@ def answer(case: Case, artifact: Path, nodes: int) -> dict[str, Any]:
     }
 
 
-def in_a_process(case: Case, artifact: Path, nodes: int) -> dict[str, Any]:
-    """Solve one case in a process of its own; adds its seconds, CPU seconds and peak MiB."""
+def one(case: Case, chosen: argparse.Namespace) -> dict[str, Any]:
+    """Solve a case, or bound plans of it whose replicas of a stage differ in GPU, tp or zone."""
+    if chosen.differing is None:
+        return solved(case, chosen.artifact, chosen.nodes)
+    even = SailorEven(Links(Artifact(chosen.artifact, MODEL, BATCH)), case)
+    return {"bound": bound(even, gap=GAP, most_nodes=chosen.nodes, known=chosen.differing)}
+
+
+def in_a_process(case: Case, artifact: Path, nodes: int, differing: str | None = None) -> dict[str, Any]:
+    """Solve one case in a process of its own; adds its seconds, CPU seconds and peak MiB.
+
+    differing: the value of a plan, to bound those whose replicas of a stage differ.
+    """
     command = [sys.executable, __file__, str(artifact), "--one", case.name, "--nodes", str(nodes)]
+    command += [] if differing is None else ["--differing", differing]
     started = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
     assert process.stdout is not None
@@ -132,23 +148,26 @@ def header() -> str:
     return (
         f"Machine: {platform.machine()}, {os.cpu_count()} cores, CPython {platform.python_version()}, "
         f"{datetime.now(UTC).date().isoformat()}, load average at the end {load:.1f}. Commit: {commit}.\n\n"
-        "| case | Sailor | blind search | found | USD/iteration | gap | wall s | CPU s | peak MiB | plan |\n"
-        "|---|---|---|---|---|---|---|---|---|---|"
+        "| case | Sailor | blind search | found | USD/iteration | gap | gap with differing replicas (CPU s) | wall s "
+        "| CPU s | peak MiB | plan |\n"
+        "|---|---|---|---|---|---|---|---|---|---|---|"
     )
 
 
 def row(case: Case, found: dict[str, Any]) -> str:
     known = [f"{value:.4f}" if value is not None else "–" for value in (case.sailor, case.blind)]
     cost = f"{found['wall_s']:.1f} | {found['cpu_s']:.1f} | {found['peak_mib']:.0f}"
+    wider, wider_s = found["differing"]["bound"], f"({found['differing']['cpu_s']:.1f})"
     if found["value"] is None:
         proof = "no plan, proven" if found["bound"] == float("inf") else f"none found, bound {found['bound']:.4f}"
-        return f"| {case.name} | {known[0]} | {known[1]} | {proof} | – | – | {cost} | – |"
+        more = "no plan, proven" if wider == float("inf") else f"undecided from {wider:.4f}"
+        return f"| {case.name} | {known[0]} | {known[1]} | {proof} | – | – | {more} {wider_s} | {cost} | – |"
     shown = found["usd"] if case.cheapest else 1.0 / found["iteration_s"]
     unit = " USD" if case.cheapest else ""
-    gap = 100.0 * (1.0 - found["bound"] / found["value"])
+    gap, wide = (100.0 * (1.0 - least / found["value"]) for least in (found["bound"], wider))
     return (
-        f"| {case.name} | {known[0]} | {known[1]} | {shown:.4f}{unit} | {found['usd']:.4f} | {gap:.2f} % | {cost} | "
-        f"{found['shape']} |"
+        f"| {case.name} | {known[0]} | {known[1]} | {shown:.4f}{unit} | {found['usd']:.4f} | {gap:.2f} % | "
+        f"{wide:.2f} % {wider_s} | {cost} | {found['shape']} |"
     )
 
 

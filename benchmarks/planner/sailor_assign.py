@@ -8,6 +8,7 @@ from itertools import islice, permutations, product
 import numpy as np
 from numpy.typing import NDArray
 from sailor_formulas import USD_PER_HOUR
+from sailor_order import best_walk, quick_ways
 from sailor_places import Placer, Rated, Runs, Zones, as_runs
 from scipy.optimize import Bounds, LinearConstraint, OptimizeResult, milp
 from scipy.sparse import csr_matrix
@@ -21,7 +22,9 @@ _MOST_ORDERS = 24
 # Runs whose best order is searched.
 _MOST_RUNS = 10
 _NODES = 3000
-_EXACT = 2e-4
+# Shares by which ways may be slower for the sake of quicker hops.
+_SLACKS = (1e-9, 0.02, 0.1)
+_EXACT = 1e-5
 # The solver's word for a programme without a solution.
 _IMPOSSIBLE = 2
 
@@ -109,7 +112,16 @@ class Assignment:
             return [], bound
         runs = tuple((int(count), way) for count, way in zip(counts, ways, strict=True) if count)
         orders = [*islice(permutations(runs), _MOST_ORDERS), self._ordered(runs), self._in_a_row(runs)]
-        return [self.placer.rate(order) for order in orders], bound
+        rated = [self.placer.rate(order) for order in orders]
+        if not wanted.cheapest and len(self.placer.zones) > 1:
+            best = min(rated, key=lambda each: each.seconds)
+            # Ways that are about as quick may follow each other over quicker hops.
+            most_s = self.placer.longest_sum_s(best.runs)
+            for slack in _SLACKS:
+                quick = quick_ways(self.placer, ways, runs, slack)
+                walk = best_walk(self.placer, self.replicas, quick, self.sum_s, most_s)
+                rated += [] if walk is None else [self.placer.rate(walk)]
+        return rated, bound
 
     def _in_a_row(self, runs: Runs) -> Runs:
         """Return the runs, each in one piece, in the order whose slowest hop is fastest."""

@@ -17,6 +17,8 @@ from sailor_places import Kind, Placer
 from sailor_traffic import Traffic, Where
 
 from sailor_cloud.planner.even.costs import Chain, Judged, StageCosts, Worth
+from sailor_cloud.planner.even.engine import solve
+from sailor_cloud.planner.even.outcome import Outcome
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -33,17 +35,30 @@ class Placed:
     score: Score
 
 
-def parts(artifact: Artifact, case: Case) -> list[SailorEven]:
-    """Return parts that together hold every plan of a case.
+def answer(artifact: Artifact, case: Case, *, gap: float, most_nodes: int) -> tuple[Outcome, list[SailorEven]]:
+    """Return the best plans of a case with a bound, and the parts that their numbers mean.
 
-    Where links between areas are slow, or their price counts, pipelines across areas are told apart from others.
+    Where all zones together leave a gap, pipelines that cross zones are told apart from others.
     """
-    links = Links(artifact)
+    links, known, bound = Links(artifact), np.inf, -np.inf
+    whole, outcome = [SailorEven(links, case)], None
+    if len({region(zone) for _, zone in case.devices}) == 1:
+        outcome = solve(whole, gap=gap, most_nodes=most_nodes)
+        bound, known = outcome.bound, min((found.value for found in outcome.found), default=np.inf)
+        if bound >= known * (1.0 - gap) * (1.0 - 1e-9) or len(whole[0].zones) < 2:
+            return outcome, whole
+    split = parts(links, case)
+    finer = solve(split, gap=gap, most_nodes=most_nodes, known=known)
+    if outcome is None or (finer.found[:1] and finer.found[0].value < known):
+        return replace(finer, bound=max(finer.bound, bound)), split
+    return replace(outcome, bound=max(finer.bound, bound), nodes=outcome.nodes + finer.nodes), whole
+
+
+def parts(links: Links, case: Case) -> list[SailorEven]:
+    """Return parts that together hold every plan of a case of several zones, by whether pipelines cross areas."""
     zones = sorted({zone for _, zone in case.devices})
-    regions = {region(zone) for zone in zones}
-    if len(zones) < 2 or (len(regions) == 1 and not case.cheapest and case.budget is None):
-        return [SailorEven(links, case)]
-    areas = [{zone for zone in zones if region(zone) == each} for each in sorted(regions)]
+    regions = sorted({region(zone) for zone in zones})
+    areas = [{zone for zone in zones if region(zone) == each} for each in regions]
     alone = [
         replace(case, devices={place: count for place, count in case.devices.items() if place[1] in area})
         for area in (areas if len(regions) > 1 else [{zone} for zone in zones])

@@ -34,9 +34,12 @@ class Links:
 
     def hop_s(self, nbytes: Floats, replicas: int, gpu: str, ends: tuple[str, str]) -> Floats:
         """Return the seconds of a sum if all hops were like this one."""
-        key = (nbytes.tobytes(), replicas, gpu, ends)
+        return self.ring_s(nbytes, replicas, *(Place(gpu, zone, 1) for zone in ends))
+
+    def ring_s(self, nbytes: Floats, replicas: int, src: Place, dst: Place) -> Floats:
+        """Return the seconds of a sum if all hops were like that from one place to the other."""
+        key = (nbytes.tobytes(), replicas, src, dst)
         if key not in self._hops:
-            src, dst = (Place(gpu, zone, 1) for zone in ends)
             self._hops[key] = np.asarray(self.artifact.ring_s(nbytes, replicas, src, dst))
         return self._hops[key]
 

@@ -65,8 +65,7 @@ class Placer:
             self.compute[stage] + max(self.pace_s(stage, zones) for zones in {zones for _, zones in runs})
             for stage in range(len(self.stages))
         ]
-        sums = max(self._sum_s(stage, runs, replicas) for stage in range(len(self.stages)))
-        seconds = float((microbatches - 1) * max(paces) + sum(paces) + self.update + sums)
+        seconds = float((microbatches - 1) * max(paces) + sum(paces) + self.update + self.longest_sum_s(runs))
         rent = sum(USD_PER_HOUR[kind.gpu] * kind.tp for kind in self.stages) * replicas / 3600.0 * seconds
         return Rated(seconds=seconds, usd=rent + self._egress_usd(runs, microbatches, replicas), runs=runs)
 
@@ -90,6 +89,10 @@ class Placer:
     def _transfer_s(self, layer: int, src: Place, kind: Kind, zone: str) -> float:
         nbytes = np.array([self.links.artifact.sent_bytes(layer, self.size)])
         return float(self.links.transfer_s(nbytes, src, Place(kind.gpu, zone, kind.tp))[0])
+
+    def longest_sum_s(self, runs: Runs) -> float:
+        replicas = sum(count for count, _ in runs)
+        return max(self._sum_s(stage, runs, replicas) for stage in range(len(self.stages)))
 
     def _sum_s(self, stage: int, runs: Runs, replicas: int) -> float:
         hops = {(zones[stage], zones[stage]) for count, zones in runs if count > 1}

@@ -26,12 +26,16 @@ class Where(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """areas: that of each zone. there: devices, shape [areas, gpus]."""
+    """areas: that of each zone. there: devices, shape [areas, gpus].
+
+    alike: whether all pipelines use the same devices, else they use those said or more.
+    """
 
     artifact: Artifact
     where: Where
     areas: dict[str, str]
     there: Ints
+    alike: bool = True
 
     def least_usd(self, size: int, replicas: int, use: Ints) -> Floats:
         """Return the least USD of an iteration by the devices of one pipeline; infinite where there is no such plan.
@@ -76,7 +80,10 @@ class Traffic:
         That stage takes a device of some GPU at least; what its area has no room for is in the split stages of the
         crossing pipelines alone.
         """
-        over, inside = np.maximum(use[:, None] * replicas - self.there, 0), self._inside(replicas, use)
+        inside = self._inside(replicas, use)
+        if not self.alike:
+            return np.asarray(np.clip(replicas - inside.max(axis=1), 1, replicas), dtype=np.float64)
+        over = np.maximum(use[:, None] * replicas - self.there, 0)
         least = np.full(inside.shape, np.inf)
         for gpu in range(use.shape[1]):
             split = np.maximum(use - (np.arange(use.shape[1]) == gpu), 0)

@@ -100,15 +100,17 @@ def test_a_stage_that_does_not_fit_is_a_problem(artifact):
 )
 def test_no_plan_beats_the_bound_and_the_answer_keeps_to_what_there_is(artifact, devices, limits):
     from sailor_cases import Case
-    from sailor_even import parts
+    from sailor_even import answer, parts
     from sailor_links import Links
     from sailor_places import Kind, Placer
 
-    from sailor_cloud.planner.even.engine import solve
+    from sailor_cloud.planner.even.engine import GAP, solve
 
     case = Case(name="small", devices=devices, sailor=None, **limits)
-    problems = parts(artifact, case)
-    outcome = solve(problems)
+    outcome, problems = answer(artifact, case, gap=GAP, most_nodes=1000)
+    apart = solve(parts(Links(artifact), case))
+    assert apart.found[0].value == pytest.approx(outcome.found[0].value, rel=2e-3)
+    assert apart.bound <= outcome.found[0].value * (1 + 1e-9)
     assert outcome.found
     score = outcome.found[0].placed.score
     assert score.problems == ()
@@ -132,6 +134,45 @@ def test_no_plan_beats_the_bound_and_the_answer_keeps_to_what_there_is(artifact,
                     checked += 1
                     assert (other.usd if case.cheapest else other.iteration_s) >= outcome.bound * (1 - 1e-9)
     assert checked > 20
+
+
+@pytest.mark.parametrize(
+    ("devices", "limits"),
+    [
+        ({("A100-40", ZONES[0]): 3, ("V100-16", ZONES[0]): 4}, {}),
+        ({("A100-40", ZONES[0]): 3, ("V100-16", ZONES[1]): 4}, {"budget": 0.1}),
+        ({("A100-40", ZONES[0]): 2, ("A100-40", ZONES[1]): 1, ("V100-16", ZONES[1]): 3}, {"least_rate": 0.05}),
+    ],
+)
+def test_no_plan_whose_replicas_differ_beats_the_wider_bound(artifact, devices, limits):
+    from sailor_cases import Case
+    from sailor_even import SailorEven
+    from sailor_formulas import Place
+    from sailor_links import Links
+    from sailor_mixed import bound
+    from sailor_places import as_plan
+
+    case = Case(name="small", devices=devices, sailor=None, **limits)
+    least = bound(SailorEven(Links(artifact), case), gap=1e-9, most_nodes=1000, known=math.inf)
+    draw, checked = random.Random(0), 0
+    for _ in range(3000):
+        stages, replicas, size = draw.randrange(1, 4), draw.randrange(1, 4), draw.choice((1, 2, 4))
+        left, rows = dict(devices), [[] for _ in range(stages)]
+        for row in (row for row in rows for _ in range(replicas)):
+            able = [(place, tp) for place, count in left.items() for tp in (1, 2) if count >= tp]
+            if able:
+                (gpu, zone), tp = draw.choice(able)
+                left[gpu, zone] -= tp
+                row.append(Place(gpu, zone, tp))
+        if any(len(row) < replicas for row in rows):
+            continue
+        cut = (0, *sorted(draw.sample(range(1, LAYERS), stages - 1)), LAYERS)
+        score = artifact.score(as_plan(size, cut, rows))
+        slow = case.least_rate is not None and score.iteration_s > 1 / case.least_rate
+        if not score.problems and not slow and score.usd <= (case.budget or math.inf):
+            checked += 1
+            assert (score.usd if case.cheapest else score.iteration_s) >= least * (1 - 1e-9)
+    assert checked > 100
 
 
 def all_used(placer, ways):

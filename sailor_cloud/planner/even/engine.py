@@ -193,11 +193,14 @@ class _Engine:
         devices = int(np.asarray(grid.most)[counted].sum())
         stages = min(costs.max_stages, devices // int(costs.use[:, counted].sum(axis=1).min()), costs.layers)
         lanes = self._lanes(node, alive, cuts, grid.count * costs.kinds * stages * costs.layers)
+        # Where the busiest stage takes more than the lane below allows, so much is left for the way.
+        floor = np.concatenate([[float(node.bottleneck_s[alive].min())], lanes[:-1]])
+        rest = float(cuts[alive].max()) - (node.microbatches - 1) * floor
         search = Search(
             costs=costs,
             sync_s=sync,
             grid=grid,
-            suffix=suffix(costs, sync, grid, lanes, stages, at_most=problem.timed),
+            suffix=suffix(costs, sync, grid, lanes, stages, at_most=problem.timed, most_s=rest),
             microbatches=node.microbatches,
             every=problem.settles,
         )

@@ -38,9 +38,14 @@ def least_neighbours(costs: StageCosts) -> tuple[Floats, Floats]:
     return before, after
 
 
-def suffix(costs: StageCosts, sync_s: Floats, grid: Grid, lanes_s: Floats, stages: int, *, at_most: bool) -> Suffix:
-    """Return the bounds on up to `stages` - 1 stages that follow a first one; lanes_s ascend."""
-    return _Program(costs, sync_s, grid, lanes_s, stages, at_most).run()
+def suffix(
+    costs: StageCosts, sync_s: Floats, grid: Grid, lanes_s: Floats, stages: int, *, at_most: bool, most_s: Floats
+) -> Suffix:
+    """Return the bounds on up to `stages` - 1 stages that follow a first one.
+
+    lanes_s ascend. most_s: [lane], ways that are longer are left out; they are of no use.
+    """
+    return _Program(costs, sync_s, grid, lanes_s, stages, at_most).run(most_s)
 
 
 class _Program:
@@ -59,9 +64,10 @@ class _Program:
         self.way[0, -1, :][(slice(None), *self.over)] = 0.0
         self.sync[0, -1] = 0.0
 
-    def run(self) -> Suffix:
+    def run(self, most_s: Floats) -> Suffix:
         for following in range(1, len(self.way)):
             begun = self._stages(following)
+            begun[begun > most_s] = np.inf
             if not np.isfinite(begun).any():
                 break
             self._hand_on(following, begun)
