@@ -44,9 +44,15 @@ def explain(
     from sailor_cloud.report.explanation_text import print_explanation
 
     job = read_job(job_file)
-    with waiting("searching with one limit loosened after the other"):
+    with waiting("searching for the best plan") as show:
         found = api.explain(
-            job, base=job_file.parent, clock=clock_for(as_of), profiles=profiles, network=network, pricing=pricing
+            job,
+            base=job_file.parent,
+            clock=clock_for(as_of),
+            profiles=profiles,
+            network=network,
+            pricing=pricing,
+            progress=lambda done, of: show(done, of, "searching with one limit loosened after the other"),
         )
     if as_json:
         click.echo(_json(found))

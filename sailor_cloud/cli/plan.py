@@ -87,7 +87,7 @@ def plan(
     chosen = "json" if as_json else form or ("json" if output else "table")
     check_output(output)
     job = read_job(job_file)
-    with waiting("searching for the best plan"):
+    with waiting("searching for the best plan") as show:
         document = api.plan(
             job,
             base=job_file.parent,
@@ -99,6 +99,7 @@ def plan(
             top=top,
             frontier=frontier or chosen == "html",
             time_limit_s=time_limit_s,
+            progress=lambda share: show(share, 1.0),
         )
     if chosen == "table" and output is None:
         print_plan(document, result_console(), details=details)

@@ -66,7 +66,7 @@ def replay(
         if verbose:
             click.echo(f"{at_s / 3600:7.2f} h  {text}", err=True)
 
-    with nullcontext() if verbose else waiting("running the controller on the trace"):
+    with nullcontext(_silent) if verbose else waiting("running the controller on the trace") as show:
         results = api.replay(
             read_job(job_file),
             trace,
@@ -74,6 +74,7 @@ def replay(
             base=job_file.parent,
             clock=clock_for(as_of),
             say=say,
+            progress=show,
         )
     if not results:
         click.echo("error: no plan is feasible with the devices that the trace has at its start", err=True)
@@ -83,3 +84,7 @@ def replay(
     else:
         print_report(replay_report(results), result_console())
     return 0
+
+
+def _silent(done: float, of: float, what: str = "") -> None:
+    """With --verbose the lines tell how far it is."""

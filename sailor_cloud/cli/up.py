@@ -130,8 +130,8 @@ def _document(job_file: Path, plan_file: Path | None, budget: float | None, dead
     if changes:
         job = with_constraints(job, changes)
     if plan_file is None:
-        with waiting("searching for the best plan"):
-            return api.plan(job, base=job_file.parent)
+        with waiting("searching for the best plan") as show:
+            return api.plan(job, base=job_file.parent, progress=lambda share: show(share, 1.0))
     document = read_document(plan_file)
     if document.job != job:
         raise RequestError(
