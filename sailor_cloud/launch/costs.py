@@ -32,7 +32,7 @@ def run_costs(folder: RunFolder, *, clock: Clock) -> RunCosts:
         done = sum(leg.monitor.steps_done for leg in recorded)
         left = max(0, steps - monitor.step)
         projected = spent + left * (pace * rate / SECONDS_PER_HOUR + total_usd(used) / done)
-    lines = (*ledger.lines(now), *(charge.line() for charge in used))
+    lines = (*ledger.lines(now), *used)
     return RunCosts(
         run_id=folder.run_id,
         lines=lines,

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 
 from sailor_cloud import network
-from sailor_cloud.launch.charges import AS_PLANNED, METERED, Charge, planned
+from sailor_cloud.launch.charges import AS_PLANNED, METERED, carried, planned
 from sailor_cloud.launch.record import Leg
 from sailor_cloud.model.document import CostKind, CostLine, PlanDocument
 from sailor_cloud.network import EgressPrice, Network
+from sailor_cloud.run.ledger import LedgerLine
 from sailor_cloud.units import GB
 
 # From one zone to another.
@@ -26,7 +27,7 @@ def usd_per_step(document: PlanDocument) -> float:
     return math.fsum(line.usd for line in _lines(document)) / steps if steps else 0.0
 
 
-def charges(legs: Iterable[Leg]) -> tuple[Charge, ...]:
+def charges(legs: Iterable[Leg]) -> tuple[LedgerLine, ...]:
     """Return the traffic of all generations, of iterations that were done twice as well."""
     return tuple(charge for leg in legs for charge in _of(leg))
 
@@ -47,7 +48,7 @@ def sent_bytes(leg: Leg) -> dict[Pair, float]:
     return found
 
 
-def _of(leg: Leg) -> Iterator[Charge]:
+def _of(leg: Leg) -> Iterator[LedgerLine]:
     steps, done, measured = leg.document.job.training.steps, leg.monitor.steps_done, sent_bytes(leg)
     if not steps:
         return
@@ -67,22 +68,12 @@ def _of(leg: Leg) -> Iterator[Charge]:
             yield from _unplanned(pair, nbytes, prefix)
 
 
-def _unplanned(pair: Pair, nbytes: float, prefix: str) -> Iterator[Charge]:
+def _unplanned(pair: Pair, nbytes: float, prefix: str) -> Iterator[LedgerLine]:
     """Charge for traffic that the plan does not reckon with, such as what ranks say to each other besides training."""
     src, dst = pair
     for price in prices_between(src, dst):
         part = f"{src} to {dst}, paid by {price.payer_zone}"
-        yield Charge(
-            key=f"{prefix}{part}",
-            kind=CostKind.EGRESS,
-            what=f"{prefix}{part}, {METERED}",
-            part=part,
-            quantity=nbytes / GB,
-            unit="GB",
-            usd_per_unit=price.usd_per_gb,
-            price_source=price.source,
-            price_as_of=price.as_of_from,
-        )
+        yield carried(CostKind.EGRESS, part, price, nbytes=nbytes, prefix=prefix)
 
 
 def prices_between(src: str, dst: str) -> tuple[EgressPrice, ...]:

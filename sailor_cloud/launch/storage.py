@@ -13,15 +13,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from sailor_cloud.launch.charges import AS_PLANNED, METERED, Charge, planned
+from sailor_cloud.launch.charges import AS_PLANNED, METERED, carried, planned
 from sailor_cloud.launch.egress import prices_between
 from sailor_cloud.launch.record import Leg
 from sailor_cloud.launch.shared import service_prices
 from sailor_cloud.model.document import CostKind, CostLine, PlanDocument
 from sailor_cloud.model.offer import Offer, Provider
+from sailor_cloud.run.ledger import LedgerLine
 from sailor_cloud.simulator.checkpoints import PART_BYTES
 from sailor_cloud.simulator.gateways import checkpoint_nat_lines
-from sailor_cloud.units import GB, GIB, HOURS_PER_MONTH, SECONDS_PER_HOUR
+from sailor_cloud.units import GIB, HOURS_PER_MONTH, SECONDS_PER_HOUR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +34,7 @@ class _Save:
     by_zone: dict[str, float] | None
 
 
-def charges(document: PlanDocument, legs: Sequence[Leg], *, until: datetime) -> tuple[Charge, ...]:
+def charges(document: PlanDocument, legs: Sequence[Leg], *, until: datetime) -> tuple[LedgerLine, ...]:
     """Return what checkpoints cost until some time, at the prices of the run's own plan.
 
     Nothing where the plan reckons with none: then they lie in a folder.
@@ -56,7 +57,7 @@ def _measured(
     saves: Sequence[_Save],
     offers: Mapping[str, Offer],
     until: datetime,
-) -> Iterator[Charge]:
+) -> Iterator[LedgerLine]:
     sent: Counter[str] = Counter()
     for save in saves:
         sent.update(save.by_zone or {})
@@ -75,22 +76,12 @@ def _measured(
             continue
         for price in prices_between(zone, home.zone):
             part = f"checkpoints from {zone} to {home.region}, paid by {price.payer_zone}"
-            yield Charge(
-                key=part,
-                kind=CostKind.CHECKPOINT,
-                what=f"{part}, {METERED}",
-                part=part,
-                quantity=nbytes / GB,
-                unit="GB",
-                usd_per_unit=price.usd_per_gb,
-                price_source=price.source,
-                price_as_of=price.as_of_from,
-            )
+            yield carried(CostKind.CHECKPOINT, part, price, nbytes=nbytes)
 
 
 def _through_nat(
     document: PlanDocument, sent: Mapping[str, float], offers: Mapping[str, Offer], home: Offer
-) -> Iterator[Charge]:
+) -> Iterator[LedgerLine]:
     sizes: Counter[tuple[Provider, str]] = Counter()
     for zone, nbytes in sent.items():
         sizes[offers[zone].provider, offers[zone].region] += int(nbytes)
@@ -111,7 +102,7 @@ def _kept_gib_months(saves: Sequence[_Save], keep: int, until: datetime) -> floa
     )
 
 
-def _as_planned(document: PlanDocument, lines: Sequence[CostLine], legs: Sequence[Leg]) -> Iterator[Charge]:
+def _as_planned(document: PlanDocument, lines: Sequence[CostLine], legs: Sequence[Leg]) -> Iterator[LedgerLine]:
     steps = document.job.training.steps
     if steps:
         share = sum(leg.monitor.steps_done for leg in legs) / steps

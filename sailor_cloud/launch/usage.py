@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
 from sailor_cloud.launch import egress, storage
-from sailor_cloud.launch.charges import AS_PLANNED, Charge, planned
+from sailor_cloud.launch.charges import AS_PLANNED, planned
 from sailor_cloud.launch.record import Leg
 from sailor_cloud.launch.shared import service_prices
 from sailor_cloud.model.document import PlanDocument
@@ -15,16 +15,17 @@ from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.provision.kept import BUCKETS
 from sailor_cloud.run.journal import Entry
+from sailor_cloud.run.ledger import LedgerLine
 from sailor_cloud.run.state import fold
 from sailor_cloud.simulator.gateways import setup_lines
 
 
-def charges(document: PlanDocument, legs: Sequence[Leg], *, until: datetime) -> tuple[Charge, ...]:
+def charges(document: PlanDocument, legs: Sequence[Leg], *, until: datetime) -> tuple[LedgerLine, ...]:
     """Return everything until some time. `document` is the plan that was confirmed; it has the prices of storage."""
     return (*egress.charges(legs), *storage.charges(document, legs, until=until), *_packages(document, legs))
 
 
-def _packages(document: PlanDocument, legs: Sequence[Leg]) -> Iterator[Charge]:
+def _packages(document: PlanDocument, legs: Sequence[Leg]) -> Iterator[LedgerLine]:
     """Yield what all nodes that ever trained have fetched through NAT to be set up; nobody measures that."""
     network = document.job.cloud.network
     if network is not NetworkAccess.PRIVATE:
