@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rich.table import Table
+from rich.text import Text
 
 from sailor_cloud.model.document import PlanDocument, StageMemory
 from sailor_cloud.report import text
@@ -11,6 +12,8 @@ from sailor_cloud.report.tables import plain_table
 from sailor_cloud.report.terminal.bars import bar, bar_width
 
 LARGEST_PARTS = 3
+# From this share on, memory is called tight by its colour.
+TIGHT = 0.9
 # Columns that their list needs.
 LARGEST_WIDTH = 48
 
@@ -21,15 +24,19 @@ def memory_table(document: PlanDocument, *, details: bool, ascii_only: bool, wid
     table = plain_table(*headings, numbers=("", "peak", "of limit"))
     columns = bar_width(width - LARGEST_WIDTH if details else width)
     for row in memory_rows(document):
-        cells = [
+        cells: list[str | Text] = [
             row.label,
-            bar(row.share, columns, ascii_only=ascii_only),
+            Text(bar(row.share, columns, ascii_only=ascii_only), style=_warmth(row.share)),
             text.size(row.memory.total_bytes),
             f"{text.share(row.share)} of {text.size(row.memory.limit_bytes)}",
         ]
         style = "red" if row.share > 1 else None
         table.add_row(*cells, *([_largest(row.memory)] if details else []), style=style)
     return table
+
+
+def _warmth(share: float) -> str:
+    return "red" if share > 1 else "yellow" if share > TIGHT else "green"
 
 
 def waits_table(document: PlanDocument, *, ascii_only: bool, width: int) -> Table:
