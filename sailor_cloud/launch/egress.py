@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import cache
 
 from sailor_cloud import network
+from sailor_cloud.errors import MissingPriceError
 from sailor_cloud.launch.charges import AS_PLANNED, METERED, carried, planned
 from sailor_cloud.launch.record import Leg
 from sailor_cloud.model.document import CostKind, CostLine, PlanDocument
@@ -65,13 +67,26 @@ def _of(leg: Leg) -> Iterator[LedgerLine]:
     expected = {_pair(line) for line in lines}
     for pair, nbytes in sorted(measured.items()):
         if pair not in expected:
-            yield from _unplanned(pair, nbytes, prefix)
+            yield from _unplanned(pair, nbytes, lines, prefix)
 
 
-def _unplanned(pair: Pair, nbytes: float, prefix: str) -> Iterator[LedgerLine]:
-    """Charge for traffic that the plan does not reckon with, such as what ranks say to each other besides training."""
+def _unplanned(pair: Pair, nbytes: float, lines: list[CostLine], prefix: str) -> Iterator[LedgerLine]:
+    """Charge for traffic that the plan does not reckon with, such as what ranks say to each other besides training.
+
+    A run goes on where its price is missing: the dearest of the plan's stands in for it. Raises MissingPriceError where
+    there is none either.
+    """
     src, dst = pair
-    for price in prices_between(src, dst):
+    try:
+        prices = prices_between(src, dst)
+    except MissingPriceError:
+        if not lines:
+            raise
+        dearest = max(lines, key=lambda line: line.usd_per_unit)
+        note = f"{METERED}, at the price of {dearest.what}"
+        yield planned(replace(dearest, what=f"{src} to {dst}"), quantity=nbytes / GB, note=note, prefix=prefix)
+        return
+    for price in prices:
         part = f"{src} to {dst}, paid by {price.payer_zone}"
         yield carried(CostKind.EGRESS, part, price, nbytes=nbytes, prefix=prefix)
 

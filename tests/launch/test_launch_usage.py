@@ -15,6 +15,7 @@ from factories.scenarios import TINY, chain, make_job, make_plan, make_scenario,
 from sailor_cloud import catalog, network
 from sailor_cloud.catalog import Service
 from sailor_cloud.clock import FixedClock
+from sailor_cloud.errors import MissingPriceError
 from sailor_cloud.launch import egress, shared, storage, usage
 from sailor_cloud.launch.bill_parts import part_of
 from sailor_cloud.launch.charges import charge_all, total_usd
@@ -98,6 +99,17 @@ def test_traffic_that_the_plan_does_not_foresee_is_charged_at_the_price_of_its_z
     (charge,) = egress.charges([found])
     (price,) = network.load().egress("local-a", "local-b")
     assert (charge.part, charge.quantity, charge.usd_per_unit) == (THERE, 7.0, price.usd_per_gb)
+
+
+def test_traffic_without_a_price_is_charged_at_the_dearest_of_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(src: str, dst: str) -> None:
+        raise MissingPriceError(f"no egress price from {src} to {dst}")
+
+    monkeypatch.setattr(egress, "prices_between", unknown)
+    line = cost_line(CostKind.EGRESS, THERE, quantity=4.0, usd_per_unit=0.02, unit="GB")
+    found = leg(sent(0, 10, n1=GB), sent(1, 10, n0=3 * GB), of=costing(document(steps=20), line))
+    told = {one.part: (one.usd, one.what.partition(", metered")[2]) for one in egress.charges([found])}
+    assert told == {THERE: (0.02, ""), "local-b to local-a": (0.06, f", at the price of {THERE}")}
 
 
 def test_each_generation_has_lines_of_its_own_and_all_count_for_the_plan_s_line(tmp_path: Path) -> None:
