@@ -18,6 +18,7 @@ import pytest
 
 from factories.running_agent import AGENT, RunningAgent, environment, is_gone, wait_until
 from sailor_runtime.agent.preemption import PreemptionWatch, Provider
+from sailor_runtime.agent.ranks import Rank
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -112,14 +113,18 @@ def test_a_signal_to_the_agent_asks_for_a_checkpoint(agents):
 
 
 class _Metadata(http.server.BaseHTTPRequestHandler):
-    """Answers as the metadata servers of GCP and AWS do; `taken` is the notice."""
+    """Answers as the metadata servers of GCP and AWS do; `taken` is the notice, `confused` makes no sense."""
 
     taken = False
+    confused = False
+    asked = 0
 
     def do_PUT(self) -> None:
+        type(self).asked += 1
         self._answer(200, "a-token" if self.path == "/latest/api/token" else "")
 
     def do_GET(self) -> None:
+        type(self).asked += 1
         if self.path == "/computeMetadata/v1/instance/preempted":
             known = self.headers["Metadata-Flavor"] == "Google"
             self._answer(200 if known else 403, "TRUE" if self.taken else "FALSE")
@@ -128,6 +133,9 @@ class _Metadata(http.server.BaseHTTPRequestHandler):
             self._answer(401 if not known else 200 if self.taken else 404, '{"action": "terminate"}')
 
     def _answer(self, code: int, text: str) -> None:
+        if self.confused:
+            self.wfile.write(b"no answer that HTTP knows\r\n\r\n")
+            return
         self.send_response(code)
         self.end_headers()
         self.wfile.write(text.encode())
@@ -151,8 +159,11 @@ def metadata() -> Iterator[tuple[type[_Metadata], str]]:
 def test_a_notice_of_the_metadata_server_is_found_and_its_absence_too(metadata, provider):
     handler, address = metadata
     watch = PreemptionWatch(provider, address=address, every_s=0.02)
-    time.sleep(0.2)
-    assert watch.notice is None
+    for confused in (False, True, False):
+        handler.confused = confused
+        asked = handler.asked
+        wait_until(lambda asked=asked: handler.asked > asked + 2, "questions")
+        assert watch.notice is None
     handler.taken = True
     wait_until(lambda: watch.notice is not None, "a notice")
 
@@ -210,6 +221,13 @@ def test_commands_that_do_not_fit_are_refused_with_the_reason(agents):
     assert len(agent.rank_pids()) == 2
 
 
+def test_half_a_line_of_a_rank_is_left_out(tmp_path):
+    path = tmp_path / "events"
+    path.write_text('{"event": "step"}\n{"event": "st{"event": "ended"}\n{"event": "progress"}\n{"ev')
+    rank = Rank(number=0, process=None, events=path, log=tmp_path / "log")
+    assert [event["event"] for event in rank.new_events()] == ["step", "progress"]
+
+
 def test_a_newer_generation_replaces_the_running_one(agents):
     agent = agents("serve")
     agent.start()
@@ -240,6 +258,7 @@ def test_the_agent_ends_itself_and_its_ranks_at_the_expiry(agents):
     ranks = agent.rank_pids()
     assert agent.process.wait(60) == 0
     assert agent.events("stopped")[-1]["reason"] == "expired"
+    assert len(agent.events("checkpoint")) == 2, "each rank was asked to save once"
     assert all(is_gone(pid) for pid in ranks)
 
 

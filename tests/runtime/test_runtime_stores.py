@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,10 +13,14 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 from factories.buckets import BUCKET, google_bucket, google_environment, s3_bucket, s3_environment
-from factories.run_specs import free_port
+from factories.run_specs import TINY, free_port
+from sailor_runtime.spec import ModelSpec
 from sailor_runtime.training import export
 from sailor_runtime.training.checkpoint_store import CheckpointStore
 from sailor_runtime.training.data import TokenSamples
+from sailor_runtime.training.first_weights import first_weights
+from sailor_runtime.training.parameters import range_parameters
+from sailor_runtime.training.refusal import RefusedError
 from sailor_runtime.training.store import Store, StoreError, local_copy
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
@@ -67,6 +72,19 @@ def test_a_checkpoint_comes_back_from_a_store_and_only_the_newest_are_kept(url):
     assert Store(url).names("step-2") == []
 
 
+def test_a_tensor_is_read_from_a_store_in_one_request(url, monkeypatch):
+    store = CheckpointStore(url, keep=1)
+    _save(store, 2)
+    asked: list[str] = []
+    for name in ("read", "part"):
+        original = getattr(Store, name)
+        monkeypatch.setattr(
+            Store, name, lambda self, file, *rest, original=original: asked.append(file) or original(self, file, *rest)
+        )
+    assert torch.equal(_load(store, "step-2"), _tensor(2))
+    assert asked == ["step-2/.metadata", "step-2/__0_0.distcp"]
+
+
 def test_a_torn_save_in_a_store_is_never_found_and_removed_by_the_next(url):
     store = CheckpointStore(url, keep=2)
     _save(store, 2)
@@ -97,6 +115,28 @@ def test_token_files_of_a_store_are_fetched_once_and_mapped(url, tmp_path, monke
     Store(url).remove("tokens.npy")
     assert local_copy(f"{url}/tokens.npy", tmp_path / "cache") == first
     assert np.array_equal(np.load(first, mmap_mode="r"), array)
+
+
+def test_a_model_goes_from_a_checkpoint_in_a_store_to_weights_in_a_store_and_back(url, tmp_path, monkeypatch):
+    model = ModelSpec(**{**TINY, "blocks": 1})
+    specs = range_parameters(model, range(model.layers))
+    generator = torch.Generator().manual_seed(1)
+    weights = {name: torch.randn(spec.shape, generator=generator) for name, spec in specs.items()}
+    store = CheckpointStore(url, keep=2)
+    store.begin(2)
+    state = {f"model.{name}": weight for name, weight in weights.items()}
+    dcp.save(state, storage_writer=store.writer(2), no_dist=True)
+    store.publish(2, {"model": dataclasses.asdict(model)}, store.written(2, 0))
+    export.export(f"{url}/step-2", tmp_path / "model")
+    for path in (tmp_path / "model").iterdir():
+        Store(url).upload(path, f"model/{path.name}")
+    monkeypatch.setenv("SAILOR_RUNTIME_CACHE", str(tmp_path / "cache"))
+    back = first_weights(dataclasses.replace(model, weights=f"{url}/model"), seed=0)
+    assert all(torch.equal(back(spec, torch.float32), weights[name]) for name, spec in specs.items())
+    data = Store(url).read("step-2/__0_0.distcp")
+    Store(url).write("step-2/__0_0.distcp", data[:-1] + b"?")
+    with pytest.raises(RefusedError, match=r"step-2/__0_0\.distcp is not what was written"):
+        export.export(f"{url}/step-2", tmp_path / "model")
 
 
 @pytest.mark.parametrize("protocol", ["s3", "gs"])

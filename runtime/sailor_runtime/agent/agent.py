@@ -27,8 +27,8 @@ class Settings:
 
     `hold_s` is how long it waits for a new generation after one has ended. On a node that its provider may take away,
     which is one with `preemption`, a SIGTERM is how the system says that it shuts down: ranks then have `shutdown_s`
-    for a last checkpoint. Google's machines are cut off 30 s after that ("Spot VMs" in its Compute Engine guide,
-    2026-11), so some are left for the journal.
+    for a last checkpoint, as they have before the TTL. Google's machines are cut off 30 s after that ("Spot VMs" in its
+    Compute Engine guide, 2026-11), so some are left for the journal.
     """
 
     home: Path
@@ -55,6 +55,7 @@ class Agent:
         self._leave_at: float | None = None
         self._save_wanted = False
         self._preemption_noted = False
+        self._expiry_noted = False
 
     def run(self) -> None:
         """Serve until terminated, expired, or left without a command for the holding time; SIGUSR1 asks for a save.
@@ -77,6 +78,7 @@ class Agent:
         while reason is None:
             self._take_commands()
             self._watch_preemption()
+            self._watch_expiry()
             if self._save_wanted and self._generation is not None:
                 self._save_wanted = False
                 self._generation.request_checkpoint()
@@ -166,7 +168,7 @@ class Agent:
         if self._generation is not None:
             self._stopped(self._generation.end("requested"))
         self._newest = spec.generation
-        self._expires_at = spec.expires_at
+        self._expires_at, self._expiry_noted = spec.expires_at, False
         self._generation = Generation(
             spec,
             path,
@@ -191,6 +193,14 @@ class Agent:
         self._journal.write("preempt_notice", generation=self._newest or None, notice=notice)
         self._journal.sync()
         if self._generation is not None:
+            self._generation.request_checkpoint()
+
+    def _watch_expiry(self) -> None:
+        """Have the ranks save once before the TTL; a controller would have ended the generation long before."""
+        if self._expiry_noted or self._generation is None or self._expires_at is None:
+            return
+        if time.time() >= self._expires_at - self._settings.shutdown_s:
+            self._expiry_noted = True
             self._generation.request_checkpoint()
 
 

@@ -39,12 +39,14 @@ class PreemptionWatch:
         threading.Thread(target=self._run, name="preemption", daemon=True).start()
 
     def _run(self) -> None:
+        import http.client
+
         waiting = threading.Event()
         while self.notice is None:
-            # No answer is no notice: the server may be slow or gone for a while.
+            # No answer is no notice, nor is nonsense: the server may be slow, gone or confused for a while.
             try:
                 self.notice = self._ask_gcp() if self._provider is Provider.GCP else self._ask_aws()
-            except OSError:
+            except (OSError, ValueError, http.client.HTTPException):
                 self._token = None
             waiting.wait(self._every_s)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -50,7 +51,12 @@ class Rank:
             return []
         self.offset += len(whole)
         self.last_sign = time.monotonic()
-        return [json.loads(line) for line in whole.splitlines()]
+        events = []
+        for line in whole.splitlines():
+            # A disk that was full for a moment leaves half a line, which must not end the agent.
+            with contextlib.suppress(ValueError):
+                events.append(json.loads(line))
+        return events
 
     def tail(self) -> str:
         """Return the end of the rank's log."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import tempfile
@@ -49,7 +50,7 @@ class CheckpointStore:
         return writer
 
     def reader(self, name: str) -> FileSystemReader:
-        reader = FileSystemReader("")
+        reader = _Reader("")
         reader.fs, reader.path = _Objects(self._store), name
         return reader
 
@@ -112,6 +113,30 @@ class CheckpointStore:
         self._store.write(".writable", b"")
 
 
+class _Object:
+    """An object to read from: whole, or a part of it in one request, which is repeated while the store is patient."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._store, self._name = store, name
+        self._whole: io.BytesIO | None = None
+
+    def part(self, offset: int, length: int) -> io.BytesIO:
+        return io.BytesIO(self._store.part(self._name, offset, offset + length))
+
+    def __getattr__(self, name: str) -> Any:
+        """Be the whole content for who reads on: torch its metadata, which is small."""
+        if self._whole is None:
+            self._whole = io.BytesIO(self._store.read(self._name))
+        return getattr(self._whole, name)
+
+
+class _Reader(FileSystemReader):
+    """Reads a tensor in one request; torch looks into its file twenty times, each of which would be a request."""
+
+    def _slice_file(self, file: Any, sinfo: Any) -> Any:
+        return file.part(sinfo.offset, sinfo.length)
+
+
 class _Objects(FileSystemBase):
     """What torch.distributed.checkpoint asks of a file system, on a store.
 
@@ -128,8 +153,7 @@ class _Objects(FileSystemBase):
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[Any]:
         name = str(path)
         if mode == "rb":
-            with self._store.open(name) as stream:
-                yield stream
+            yield _Object(self._store, name)
             return
         with tempfile.TemporaryFile() as file:
             # torch may close the file that it was given.

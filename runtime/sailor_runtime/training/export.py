@@ -25,21 +25,30 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def export(checkpoint: str | Path, folder: Path, *, dtype: torch.dtype = torch.float32) -> ModelSpec:
-    """Write the weights of a checkpoint in the form that transformers loads; return the model's sizes."""
+    """Write the weights of a checkpoint in the form that transformers loads; return the model's sizes.
+
+    Raises RefusedError where a file of the checkpoint is not what was written.
+    """
     directory, _, name = str(checkpoint).rstrip("/").rpartition("/")
     saved = open_folder(directory or ".")
     model = model_from_dict(saved.describe(name)["model"])
-    kept = saved.reader(name).read_metadata().state_dict_metadata
+    fault = saved.damage(name, 0, 1)
+    if fault is not None:
+        raise RefusedError(fault)
+    reader = saved.reader(name)
+    metadata = reader.read_metadata()
+    # torch would read it again with every tensor, which takes a while in a bucket.
+    reader.read_metadata = lambda *args, **options: metadata  # type: ignore[method-assign]
 
     def read(spec: ParameterSpec) -> Tensor:
         key = f"model.{spec.name}"
-        entry = kept[key]
+        entry = metadata.state_dict_metadata[key]
         assert isinstance(entry, TensorStorageMetadata)
         state: dict[str, Any] = {key: torch.empty(spec.shape, dtype=entry.properties.dtype)}
         with warnings.catch_warnings():
             # One process is what is wanted here.
             warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
-            dcp.load(state, storage_reader=saved.reader(name), no_dist=True)
+            dcp.load(state, storage_reader=reader, no_dist=True)
         return state[key]
 
     huggingface.save(model, read, folder, dtype=dtype)

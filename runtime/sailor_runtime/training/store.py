@@ -102,11 +102,6 @@ class Store:
         place = self._place(name)
         self._patiently(f"remove {place}", removed)
 
-    def open(self, name: str) -> Any:
-        """Return a file to read from, at any position."""
-        place = self._place(name)
-        return self._patiently(f"read {place}", lambda: self._files.open(place, "rb"))
-
     def _place(self, name: str) -> str:
         return f"{self.url}/{name}" if name else self.url
 
