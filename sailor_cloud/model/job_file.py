@@ -75,9 +75,29 @@ def _problem(origin: str, fault: ErrorDetails) -> Problem:
             return Problem(path=path, message=f"is {given!r}", hint=f"{guess}one of {expected}")
         case "string_pattern_mismatch":
             return Problem(path=path, message=f"is {given!r}", hint=_FORMS.get(fault["loc"][-1], ""))
+        case "tuple_type" | "list_type":
+            return Problem(path=path, message=f"must be a list, got {given!r}", hint=_as_list(given))
+        case "model_type" | "model_attributes_type" | "dict_type":
+            return Problem(
+                path=path, message=f"must be a mapping, got {given!r}", hint=_as_mapping(fault["loc"], given)
+            )
     shown = "" if isinstance(given, dict | list) else f", got {given!r}"
     message = fault["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     return Problem(path=path, message=message + shown)
+
+
+def _as_list(given: object) -> str:
+    return f"write [{given}]" if isinstance(given, str | int | float) else "write a line that begins with - for each"
+
+
+def _as_mapping(location: Sequence[int | str], given: object) -> str:
+    if location == ("model",) and isinstance(given, str):
+        return f"write {{preset: {given}}}"
+    if location[-1] == "accelerators":
+        return "from names to counts, such as {A100-40: 8}"
+    names = _fields_at(location)
+    # What is no part of the file with fields of its own has those of the part around it.
+    return "" if names == _fields_at(location[:-1]) else f"with {', '.join(names)}"
 
 
 def _dotted(location: Sequence[int | str]) -> str:

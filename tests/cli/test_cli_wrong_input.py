@@ -14,7 +14,7 @@ QUICKSTART = (ROOT / "examples" / "quickstart.yaml").read_text()
 # What to replace in the quickstart by what, or a whole text, and what is said about it.
 WRONG_JOBS = {
     "empty": ("", "is empty ('sailor-cloud init' writes a job file)"),
-    "no mapping": ("- 1", "must be a mapping"),
+    "a list": ("- 1", "must be a mapping"),
     "unclosed": ("name: [x", "is not YAML: while parsing a flow sequence: expected ',' or ']'"),
     "tab": ("name: x\n\tgoal: y", "is not YAML: while scanning for the next token"),
     "field": ("goal:", "gaol:", "gaol: is not a field here (did you mean 'goal'?)"),
@@ -45,6 +45,12 @@ WRONG_JOBS = {
         "provider: is 'gpc' (did you mean 'gcp'? one of",
     ),
     "zone": ("local-a,", "locl-a,", "'locl-a' is not a known zone of local (did you mean 'local-a'"),
+    "no list": (r"zones: \[.*\]", "zones: local-a", "zones: must be a list, got 'local-a' (write [local-a])"),
+    "no mapping": (
+        r"(?s)model:\n.*(?=data:)",
+        "model: gpt2\n",
+        "model: must be a mapping, got 'gpt2' (write {preset: gpt2})",
+    ),
     "precision": ("precision: fp32", "precision: float32", "training.precision: is 'float32' (one of "),
 }
 
