@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from sailor_cloud.planner.bill import Bill
 from sailor_cloud.planner.draft import Draft, nodes_of
+from sailor_cloud.planner.effort import NORMAL, Effort
 from sailor_cloud.planner.goals import TIE, Figure, Target
 from sailor_cloud.planner.layouts import Layout, enumerate_layouts
 from sailor_cloud.planner.space import Space
@@ -55,7 +56,9 @@ def small_layouts(space: Space) -> tuple[Layout, ...] | None:
     return tuple(layouts)
 
 
-def exhaust(space: Space, target: Target, layouts: tuple[Layout, ...], *, keep: int) -> Exhausted:
+def exhaust(
+    space: Space, target: Target, layouts: tuple[Layout, ...], *, keep: int, effort: Effort = NORMAL
+) -> Exhausted:
     """Return the `keep` best drafts among all plans on the layouts; other targets on the same ones take less time.
 
     Of each pipeline the fastest microbatch size counts, and where traffic between zones would cost too much per hour,
@@ -64,7 +67,8 @@ def exhaust(space: Space, target: Target, layouts: tuple[Layout, ...], *, keep: 
     best: list[Draft] = []
     others: list[Draft] = []
     plans = 0
-    for walk in walks(space, layouts):
+    for number, walk in enumerate(walks(space, layouts)):
+        effort.tell(number / len(layouts))
         drafts, ends = _best_of_walk(space, target, walk, keep, _worst(best, target, keep))
         best = sorted([*best, *drafts], key=Draft.order)[:keep]
         plans += walk.plans

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from sailor_cloud.model.document import FrontierPoint
 from sailor_cloud.planner.assess import Assessor, Shape
 from sailor_cloud.planner.draft import Draft, nodes_of
@@ -13,8 +15,11 @@ from sailor_cloud.planner.refine import refined
 from sailor_cloud.planner.shrinking import Shrinker
 from sailor_cloud.planner.space import Space
 
-# Plans judged to fill the range, and for each point of it at last; points kept of it.
+# Plans judged when nodes are taken away; sets of nodes on which the best plan is refined, those that are not further
+# than this behind another one; plans judged for each; points kept.
 MOST_JUDGED = 500
+_MOST_REFINED = 48
+_NEAR = 1.12
 REFINING_STEPS = 25
 MOST_POINTS = 40
 
@@ -22,22 +27,34 @@ MOST_POINTS = 40
 def frontier(assessor: Assessor, seeds: Sequence[Draft]) -> tuple[FrontierPoint, ...]:
     """Return the plans that no other known one beats in time and money, fastest first.
 
-    Known are the seeds, what a few steps make of them, and what is left of the unbeaten ones when nodes are taken away
-    or made smaller one by one. Figures are those of the closed form.
+    Known are the seeds, what is left of the unbeaten ones when nodes are taken away or made smaller one by one, and
+    what a few steps make of the best on each set of nodes. Figures are those of the closed form.
     """
-    known = {draft.order(): draft for draft in seeds}
-    for draft in unbeaten(seeds):
-        for better in refined(assessor, draft, lambda _: True, most=REFINING_STEPS):
-            known[better.order()] = better
-    for found in _shrunk(assessor, unbeaten(known.values())):
-        known[found.order()] = found
-    for draft in unbeaten(known.values()):
+    known = {draft.order(): draft for draft in _shrunk(assessor, unbeaten(seeds))}
+    known |= {draft.order(): draft for draft in seeds}
+    for draft in _promising(list(known.values())):
         for better in refined(assessor, draft, lambda _: True, most=REFINING_STEPS):
             known[better.order()] = better
     points = unbeaten(known.values())
     while len(points) > MOST_POINTS:
         points = _thinned(points)
     return tuple(_point(assessor.space, draft) for draft in points)
+
+
+def _promising(drafts: list[Draft]) -> list[Draft]:
+    """Return the fastest draft on each set of nodes, as far as none is much faster and cheaper; the best ones first."""
+    fastest: dict[tuple[tuple[int, int], ...], Draft] = {}
+    for draft in sorted(drafts, key=lambda draft: (draft.figures[Figure.ITERATION_S], draft.order())):
+        nodes = nodes_of(tuple(part.slots for part in draft.pipelines))
+        fastest.setdefault(tuple(sorted(nodes.items())), draft)
+    seconds, usd = np.array([(draft.figures[Figure.ITERATION_S], money(draft)) for draft in fastest.values()]).T
+    found = []
+    for number, draft in enumerate(fastest.values()):
+        # By how much another one is faster and cheaper at the same time.
+        behind = float(np.minimum(seconds[number] / seconds, usd[number] / usd).max())
+        if behind <= _NEAR:
+            found.append((behind, number, draft))
+    return [draft for _, _, draft in sorted(found, key=lambda entry: entry[:2])[:_MOST_REFINED]]
 
 
 def _shrunk(assessor: Assessor, drafts: list[Draft]) -> list[Draft]:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from sailor_cloud.catalog.account_quotas import QuotaLimit
+from sailor_cloud.planner.bounds import breaks_limits
 from sailor_cloud.planner.candidates import collect
 from sailor_cloud.planner.draft import Draft, nodes_of
 from sailor_cloud.planner.goals import Target
@@ -43,11 +44,15 @@ def quota_changes(space: Space, target: Target, searched: Searched) -> tuple[Quo
     for quota in binding(known, free.pools, free.rows):
         others = tuple(other for other in known if other is not quota)
         loose = under_quotas(space, others)
-        answer, chosen = searched.best(loose, target)
-        if chosen is not None:
+        if loose.pools and not breaks_limits(loose, target):
+            most = math.fsum(
+                max(quota.units(pool.offer) / pool.devices for pool in free.pools if pool.row == row) * limit.devices
+                for row, limit in enumerate(free.rows)
+                if any(pool.row == row for pool in free.pools)
+            )
             step = math.gcd(*(int(quota.units(pool.offer)) for pool in free.pools)) or 1
-            most = _least_used(loose, target, quota, [chosen.draft, *answer.drafts, *answer.others])
-            found.append(_least(space, target, searched, quota, others, most=most, step=step))
+            change = _least(space, target, searched, quota, others, most=math.ceil(most / step), step=step)
+            found += [change] if change is not None else []
     return tuple(sorted(found, key=lambda change: (change.needed / max(change.quota.left, 1.0), change.quota.quota)))
 
 
@@ -85,17 +90,36 @@ def _least(
     quota: QuotaLimit,
     others: tuple[QuotaLimit, ...],
     *,
-    most: float,
+    most: int,
     step: int,
-) -> QuotaChange:
-    """Return the least of a quota that lets a plan in, between what is left and what some plan takes."""
-    low, high = math.floor(quota.left / step), math.ceil(most / step)
+) -> QuotaChange | None:
+    """Return the least of a quota that lets a plan in, or None where all that could be used lets none in.
+
+    Little more than what is left is tried first, since few devices are searched fastest; `most` counts `step`s.
+    """
+
+    def used_of(steps: int) -> float | None:
+        tried = replace(quota, limit=float(steps * step), used=0.0)
+        part = under_quotas(space, (*others, tried))
+        answer, chosen = searched.best(part, target)
+        if chosen is None:
+            return None
+        return _least_used(part, target, quota, [chosen.draft, *answer.drafts, *answer.others])
+
+    low, ahead = math.floor(quota.left / step), 1
+    taken = None
+    while taken is None and low < most:
+        tried = min(low + ahead, most)
+        taken = used_of(tried)
+        low, ahead = (low, ahead) if taken is not None else (tried, 2 * ahead)
+    if taken is None:
+        return None
+    high = math.ceil(taken / step)
     for _ in range(_MOST_SEARCHES):
         if high - low <= 1:
             break
         middle = (low + high) // 2
-        tried = replace(quota, limit=float(middle * step), used=0.0)
-        if searched.best(under_quotas(space, (*others, tried)), target)[1] is None:
+        if used_of(middle) is None:
             low = middle
         else:
             high = middle

@@ -149,6 +149,7 @@ def _surroundings(problem: Problem, asked: Wishes, effort: Effort, answer: Answe
     if asked.beside and not effort.expired():
         extras = [extra for extra in _BESIDE if not set(extra) <= set(asked.restrictions)]
         beside.restricted([(*asked.restrictions, *extra) for extra in extras])
+    effort.tell(0.6)
     if asked.frontier and not effort.expired():
         further = [] if answer.exhausted or asked.restrictions else spread(space)
         points = frontier(Assessor(space, target), [*drafts, *beside.drafts, *further])

@@ -78,7 +78,7 @@ def _solve_part(space: Space, target: Target, effort: Effort, known: float) -> A
     layouts = exhaustive.small_layouts(space)
     if layouts is None:
         return mix(space, target, keep=KEPT_DRAFTS, effort=effort, known=known)
-    found = exhaustive.exhaust(space, target, layouts, keep=KEPT_DRAFTS)
+    found = exhaustive.exhaust(space, target, layouts, keep=KEPT_DRAFTS, effort=effort)
     best = found.drafts[0].figures[target.goal] if found.drafts else None
     return Answer(
         drafts=found.drafts,

@@ -52,6 +52,15 @@ def test_the_frontier_begins_with_the_fastest_plan_and_falls_in_price(document):
     assert usd == sorted(usd, reverse=True)
 
 
+def test_the_share_that_is_done_is_told_and_never_falls():
+    for job in (tiny_job(**SIZE), tiny_job(**SIZE, constraints={"budget_usd": 1e-6, "deadline": "1h"})):
+        shares: list[float] = []
+        searched(job, beside=True, frontier=True, progress=shares.append)
+        assert len(set(shares)) > 10
+        assert shares == sorted(shares)
+        assert 0.0 <= shares[0] <= shares[-1] <= 1.0
+
+
 def test_what_was_not_asked_for_is_not_searched():
     plain = searched(tiny_job(**SIZE))
     assert plain.alternatives == plain.frontier == ()

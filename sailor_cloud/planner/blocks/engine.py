@@ -7,6 +7,7 @@ will; the best are cut, put on nodes in several orders and judged exactly.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise, permutations
@@ -34,9 +35,12 @@ _CENTRES = 4
 _AROUND = 2
 # Guesses are right to about this: up to so much more than the best plan is looked at.
 _SLACK = 1.1
-# Speeds over the range from the fastest to the slowest, and how many of the cheapest plans are judged at each.
-_SPEEDS = 60
-_CHEAPEST = 4
+# For plans from the fastest to the cheapest: numbers of pipelines up to this are all looked at; guesses of each set of
+# nodes, orders of each, and plans of all that are judged.
+_FEW = 24
+_FASTEST = 2
+_SPREAD_ORDERS = 2
+_MOST_SPREAD = 400
 # Plans judged exactly.
 _MOST_JUDGED = 120
 
@@ -73,22 +77,22 @@ class Blocks:
         return [draft for draft in self.drafts if self.assessor.keeps(draft)]
 
     def spread(self) -> list[Draft]:
-        """Return plans from the fastest to the cheapest, whatever the limits; the space's target must have none."""
-        found = [guess for counts in self._counts().values() for guess in self._unbeaten(counts)]
-        found.sort(key=lambda guess: (guess.usd, guess.iteration_s))
-        seconds = np.array([guess.iteration_s for guess in found])
-        chosen: dict[int, None] = {}
-        # The cheapest ones at every speed.
-        for most_s in np.geomspace(seconds.min(), seconds.max(), _SPEEDS) if found else ():
-            fast = np.flatnonzero(seconds <= most_s * (1.0 + 1e-9))
-            chosen.update(dict.fromkeys(fast[:_CHEAPEST].tolist()))
-        for index in chosen:
-            self.drafts += list(self.of(found[index]))
-        return self.drafts
+        """Return plans from the fastest to the cheapest, whatever the limits; the space's target must have none.
 
-    def _unbeaten(self, keys: list[tuple[int, int]]) -> list[Guess]:
-        rough = [key for key in keys if _rough(key[1])]
-        return [guess for size, count in rough for guess in self.guesser.best(size, count, keep=_KEPT, unbeaten=True)]
+        Of every set of nodes the fastest guesses, as far as none is much faster and cheaper.
+        """
+        keys = [key for counts in self._counts().values() for key in counts if key[1] <= _FEW or _rough(key[1])]
+        found = [guess for size, count in keys for guess in self.guesser.best(size, count, keep=_KEPT, unbeaten=True)]
+        found.sort(key=lambda guess: (guess.iteration_s, guess.usd))
+        seconds, usd = np.array([(guess.iteration_s, guess.usd) for guess in found]).reshape(-1, 2).T
+        taken: Counter[tuple[tuple[int, int, int], ...]] = Counter()
+        for index, guess in enumerate(found):
+            nodes = guess.nodes
+            beaten = (seconds * _SLACK < seconds[index]) & (usd * _SLACK < usd[index])
+            if taken[nodes] < _FASTEST and not beaten.any() and self.judged < _MOST_SPREAD:
+                taken[nodes] += 1
+                self.drafts += list(self.of(guess, orders=_SPREAD_ORDERS))
+        return self.drafts
 
     def _counts(self) -> dict[int, list[tuple[int, int]]]:
         """Return the numbers of pipelines that may be looked at, by microbatch size and with it."""
@@ -117,10 +121,10 @@ class Blocks:
         self.rated = self.guesser.rated
         return sorted((guess for rated in found.values() for guess in rated), key=lambda guess: guess.value)
 
-    def of(self, guess: Guess) -> Iterator[Draft]:
+    def of(self, guess: Guess, *, orders: int = _ORDERS) -> Iterator[Draft]:
         """Yield the drafts of one guess, its blocks in different orders."""
         microbatches = -(-self.space.batch // guess.size // guess.replicas)
-        for order in self._orders(guess.options):
+        for order in self._orders(guess.options)[:orders]:
             found = self.cutter.cut(seats(order), guess.size, microbatches, guess.replicas)
             placed = None if found is None else slots(self.space, order, guess.replicas)
             if found is None or placed is None:

@@ -37,6 +37,13 @@ class Guess:
     replicas: int
     options: tuple[Option, ...]
 
+    @property
+    def nodes(self) -> tuple[tuple[int, int, int], ...]:
+        """How many nodes it takes: the first pool of each unit, how many pools that has, and the number of nodes."""
+        return tuple(
+            sorted((each.unit.pools[0], len(each.unit.pools), each.nodes_each * each.blocks) for each in self.options)
+        )
+
 
 # So many times as many sets as are kept are looked at closely, with whole layers; how much longer stages may take then.
 _CLOSER = 6
