@@ -12,8 +12,8 @@ from sailor_cloud.planner.even.engine import solve
 from sailor_cloud.planner.even.labels import Labels, undominated
 from sailor_cloud.planner.replica_counts import replica_counts
 
-CASES = 200
-BLOCK = 50
+CASES = 120
+BLOCK = 30
 
 
 @pytest.mark.parametrize("block", range(CASES // BLOCK))
