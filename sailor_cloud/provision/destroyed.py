@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sailor_cloud.model.offer import Provider
-from sailor_cloud.provision.sweep import LOCAL_REGION, LiveResource
+from sailor_cloud.provision.records import NODE
+from sailor_cloud.provision.sweep import LOCAL_REGION, CloudSweep, LiveResource
 from sailor_cloud.run.receipt import KeptResource, ReceiptResource
-from sailor_cloud.run.state import RunState
+from sailor_cloud.run.state import ResourceState, RunState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,3 +41,10 @@ def rows(state: RunState) -> tuple[ReceiptResource, ...]:
         for resource in state.resources
         if not resource.kept
     )
+
+
+def unknown_nodes(state: RunState, before: CloudSweep) -> tuple[ResourceState, ...]:
+    """Return nodes that were found although the journal, perhaps cut short by a crash, does not name them."""
+    known = {row.key for row in state.resources if row.resource == NODE}
+    names = sorted({found.node for found in before.found if found.node} - known)
+    return tuple(ResourceState(resource=NODE, key=name) for name in names)

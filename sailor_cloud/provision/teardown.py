@@ -13,7 +13,7 @@ from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision import processes
 from sailor_cloud.provision.apply_root import COMPUTE
 from sailor_cloud.provision.backoff import Backoff, Pause
-from sailor_cloud.provision.destroyed import Destroyed, rows
+from sailor_cloud.provision.destroyed import Destroyed, rows, unknown_nodes
 from sailor_cloud.provision.error_table import classify, gravest
 from sailor_cloud.provision.kept import BUCKETS, KeptBucket, kept_bucket, usd_per_month
 from sailor_cloud.provision.leftovers import Leftovers
@@ -29,7 +29,7 @@ from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Draft, Event, Journal
 from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.run.receipt import KeptResource
-from sailor_cloud.run.state import Phase, ResourceState, RunState, fold
+from sailor_cloud.run.state import Phase, RunState, fold
 
 __all__ = ["SWEEP", "Destroyed", "destroy"]
 
@@ -123,8 +123,7 @@ class _Teardown:
         if self.leftovers.places.any and any(row.created_at is None for row in state.live):
             # What was asked for by somebody who died may come to be a little later.
             self.pause(_SETTLE_S)
-        self._remove_leftovers()
-        return self._confirm(before)
+        return self._confirm(before, self._remove_leftovers() or self.leftovers.sweep())
 
     def _save_data(self) -> None:
         if self.keep is not None and self.before_data is not None:
@@ -225,29 +224,34 @@ class _Teardown:
         except TerraformCommandError as error:
             self.problems.append(str(error))
 
-    def _remove_leftovers(self) -> None:
-        """Delete what Terraform does not know of; clouds need a while to let go of what others stood in."""
+    def _remove_leftovers(self) -> CloudSweep | None:
+        """Delete what Terraform does not know of, or return the look that found nothing.
+
+        Clouds need a while to let go of what others stood in.
+        """
         failed = 0
         while True:
-            problems = self.leftovers.remove(self.leftovers.sweep().found)
+            swept = self.leftovers.sweep()
+            if not swept.found and not swept.problems:
+                return swept
+            problems = self.leftovers.remove(swept.found)
             if not problems:
-                return
+                return None
             failed += 1
             pause_s = self.backoff.pause_s(failed) if self.leftovers.places.any else None
             if pause_s is None:
                 self.problems += problems
-                return
+                return None
             self.pause(pause_s)
 
-    def _confirm(self, before: CloudSweep) -> Destroyed:
-        """Look once more, and write down as gone what can't be found any more."""
-        swept = self.leftovers.sweep()
+    def _confirm(self, before: CloudSweep, swept: CloudSweep) -> Destroyed:
+        """Write down as gone what can't be found any more."""
         self.problems += swept.problems
         state = self._state()
         now = self.clock.now()
         ran = {resource.node for resource in before.found if resource.type != FOLDER and resource.node}
         gone = []
-        for row in (*state.live, *_unknown(state, before)):
+        for row in (*state.live, *unknown_nodes(state, before)):
             if self.keep is not None and row.resource in BUCKETS:
                 gone.append(Draft(event=Event.KEPT, resource=row.resource, key=row.key, data={"name": self.keep.name}))
                 continue
@@ -290,10 +294,3 @@ COMPUTE_STACKS = (Provider.GCP.value, Provider.AWS.value)
 
 def _may_have_state(root: Root) -> bool:
     return root.state_file.is_file() or (root.path / BACKEND_FILE).is_file()
-
-
-def _unknown(state: RunState, before: CloudSweep) -> tuple[ResourceState, ...]:
-    """Return nodes that were found although the journal, perhaps cut short by a crash, does not name them."""
-    known = {row.key for row in state.resources if row.resource == NODE}
-    names = sorted({found.node for found in before.found if found.node} - known)
-    return tuple(ResourceState(resource=NODE, key=name) for name in names)
