@@ -69,7 +69,8 @@ class RunContext:
     _journal: Journal | None = None
     _ledger: Ledger | None = None
     _record: EventRecord | None = None
-    _ended_legs: tuple[Leg, ...] | None = None
+    _leg: Leg | None = None
+    _ended_legs: tuple[Leg, ...] = ()
     _spent: tuple[datetime, float] | None = None
 
     @property
@@ -97,25 +98,20 @@ class RunContext:
     def begin_leg(self, monitor: Monitor) -> None:
         """Follow a new generation; those before it have ended."""
         self.monitor = monitor
+        # The newest plan may soon be another one.
+        self._leg = Leg(generation=monitor.generation, document=self.document, monitor=monitor)
         self._ended_legs = tuple(leg for leg in legs(self.folder) if leg.generation < monitor.generation)
 
     @property
     def used_usd(self) -> float:
         """What traffic and checkpoints of all generations have cost until now; the ledger gets it at the end."""
-        found = self._ended_legs if self._ended_legs is not None else legs(self.folder)
-        if self.monitor is not None:
-            found = (*found, Leg(generation=self.monitor.generation, document=self.document, monitor=self.monitor))
+        found = legs(self.folder) if self._leg is None else (*self._ended_legs, self._leg)
         return total_usd(usage.charges(self.job_document, found, until=self.clock.now()))
 
     @property
     def used_usd_per_step(self) -> float:
         """What one iteration's traffic costs, as measured where it was."""
-        monitor = self.monitor
-        planned = egress.usd_per_step(self.document)
-        if monitor is None or not monitor.steps_done:
-            return planned
-        leg = Leg(generation=monitor.generation, document=self.document, monitor=monitor)
-        return max(planned, total_usd(egress.charges((leg,))) / monitor.steps_done)
+        return egress.usd_per_step(self.document) if self._leg is None else egress.measured_usd_per_step(self._leg)
 
     @property
     def pending_usd(self) -> float:

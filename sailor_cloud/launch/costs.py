@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from sailor_cloud.clock import Clock
-from sailor_cloud.launch import usage
+from sailor_cloud.launch import egress, usage
 from sailor_cloud.launch.charges import total_usd
 from sailor_cloud.launch.record import last_monitor, legs
 from sailor_cloud.model.document import CostKind
@@ -29,9 +29,9 @@ def run_costs(folder: RunFolder, *, clock: Clock) -> RunCosts:
     steps, pace = document.job.training.steps, monitor.measured_iteration_s
     projected = spent if gone else None
     if not gone and steps is not None and pace is not None:
-        done = sum(leg.monitor.steps_done for leg in recorded)
+        newest = next(leg for leg in reversed(recorded) if leg.monitor is monitor)
         left = max(0, steps - monitor.step)
-        projected = spent + left * (pace * rate / SECONDS_PER_HOUR + total_usd(used) / done)
+        projected = spent + left * (pace * rate / SECONDS_PER_HOUR + egress.measured_usd_per_step(newest))
     lines = (*ledger.lines(now), *used)
     return RunCosts(
         run_id=folder.run_id,

@@ -12,7 +12,7 @@ from functools import cache
 
 from sailor_cloud import network
 from sailor_cloud.errors import MissingPriceError
-from sailor_cloud.launch.charges import AS_PLANNED, METERED, carried, planned
+from sailor_cloud.launch.charges import AS_PLANNED, METERED, carried, planned, total_usd
 from sailor_cloud.launch.record import Leg
 from sailor_cloud.model.document import CostKind, CostLine, PlanDocument
 from sailor_cloud.network import EgressPrice, Network
@@ -27,6 +27,19 @@ def usd_per_step(document: PlanDocument) -> float:
     """Return the price of one iteration's traffic, as planned."""
     steps = document.job.training.steps
     return math.fsum(line.usd for line in _lines(document)) / steps if steps else 0.0
+
+
+def measured_usd_per_step(leg: Leg) -> float:
+    """Return the price of one iteration's traffic in a generation, at least what is planned.
+
+    Without what was sent before the first step, for checks and measurements that don't come again.
+    """
+    planned_usd, monitor = usd_per_step(leg.document), leg.monitor
+    if not monitor.steps_done:
+        return planned_usd
+    start = replace(leg, monitor=replace(monitor, traffic=monitor.traffic_before, iteration_seconds=[]))
+    usd = total_usd(charges([leg])) - total_usd(charges([start]))
+    return max(planned_usd, usd / monitor.steps_done)
 
 
 def charges(legs: Iterable[Leg]) -> tuple[LedgerLine, ...]:

@@ -59,8 +59,9 @@ class Monitor:
     preflight: dict[str, Any] | None = None
     calibration: dict[str, Any] | None = None
     checkpoints: list[dict[str, Any]] = field(default_factory=list)
-    # By rank.
+    # By rank: what it told last, and what first, before its first step.
     traffic: dict[int, Sent] = field(default_factory=dict)
+    traffic_before: dict[int, Sent] = field(default_factory=dict)
     hello: set[str] = field(default_factory=set)
     started: set[str] = field(default_factory=set)
     refused: dict[str, str] = field(default_factory=dict)
@@ -97,7 +98,9 @@ class Monitor:
             case "checkpoint":
                 self.checkpoints.append(event)
             case "traffic":
-                self.traffic[event["rank"]] = Sent(node=node, step=event["step"], by_node=event["sent"])
+                sent = Sent(node=node, step=event["step"], by_node=event["sent"])
+                self.traffic[event["rank"]] = sent
+                self.traffic_before.setdefault(event["rank"], sent)
             case "generation_started":
                 self.started.add(node)
             case "refused" if "rank" not in event:

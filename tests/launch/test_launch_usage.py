@@ -93,6 +93,15 @@ def test_what_was_sent_before_the_first_step_is_charged_too() -> None:
     assert [(one.part, one.quantity) for one in egress.charges([found])] == [(THERE, 1.0)]
 
 
+def test_an_iteration_costs_what_it_sends_and_not_what_was_sent_before_the_first() -> None:
+    # 30 GB of checks, then 0.5 GB there and 0.1 GB back per step; the plan foresees 0.2 and 0.1 GB.
+    before = (sent(0, 0, n1=30 * GB), sent(1, 0))
+    assert egress.measured_usd_per_step(leg(*before, done=0)) == pytest.approx(0.003)
+    assert egress.measured_usd_per_step(leg(*before, done=2)) == pytest.approx(0.003), "nobody has measured steps yet"
+    later = leg(*before, sent(0, 10, n1=35 * GB), sent(1, 10, n0=GB))
+    assert egress.measured_usd_per_step(later) == pytest.approx(0.006)
+
+
 def test_traffic_that_the_plan_does_not_foresee_is_charged_at_the_price_of_its_zones() -> None:
     bare = costing(document(steps=20))
     found = leg(sent(0, 10, n1=7 * GB), sent(1, 10), of=bare)
