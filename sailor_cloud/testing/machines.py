@@ -163,3 +163,21 @@ def machine_of(kind: str, state: Mapping[str, Any]) -> Wanted:
         public_key=str((state.get("metadata") or {}).get("ssh-keys", "")).partition(":")[2],
         expires_at=scheduling.get("termination_time") or datetime.max.replace(tzinfo=UTC).isoformat(),
     )
+
+
+def with_machine(kind: str, state: dict[str, Any], machine: Machine) -> dict[str, Any]:
+    """Return the state of an instance with the addresses at which its machine is reached."""
+    known = {**state, "host_public_key": machine.host_public_key}
+    if not machine.address:
+        return known
+    if kind == "aws_instance":
+        return {**known, "public_ip": state["public_ip"] and machine.address, "private_ip": machine.address}
+    faces = [
+        {
+            **face,
+            "network_ip": machine.address,
+            "access_config": [{**access, "nat_ip": machine.address} for access in face["access_config"]],
+        }
+        for face in state["network_interface"]
+    ]
+    return {**known, "network_interface": faces}

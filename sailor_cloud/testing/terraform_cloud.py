@@ -11,7 +11,7 @@ from typing import Any
 
 from sailor_cloud.testing.dependencies import PARENTS, missing_parent
 from sailor_cloud.testing.ec2_tables import PARTS
-from sailor_cloud.testing.machines import Machine, Machines, PaperMachines, machine_of
+from sailor_cloud.testing.machines import Machines, PaperMachines, machine_of, with_machine
 from sailor_cloud.testing.terraform_naming import (
     AWS_NAMES,
     GOOGLE_COLLECTIONS,
@@ -158,7 +158,7 @@ class FakeCloud:
                 raise CloudError(second)
         if kind in BILLED:
             machine = self._machines.start(machine_of(kind, state))
-            state = _with_machine(kind, state, machine)
+            state = with_machine(kind, state, machine)
         with self._mutex:
             missing = missing_parent(kind, wanted, self.resources)
             if missing is None:
@@ -249,24 +249,6 @@ def _taken(kind: str, name: str) -> str:
         return f"Error creating {kind}: googleapi: Error 409: The resource '{name}' already exists, alreadyExists"
     code = _TAKEN.get(kind, "EntityAlreadyExists")
     return f"creating {kind}: api error {code}: The {kind} '{name}' already exists."
-
-
-def _with_machine(kind: str, state: dict[str, Any], machine: Machine) -> dict[str, Any]:
-    """Return the state of an instance with the addresses at which its machine is reached."""
-    known = {**state, "host_public_key": machine.host_public_key}
-    if not machine.address:
-        return known
-    if kind == "aws_instance":
-        return {**known, "public_ip": state["public_ip"] and machine.address, "private_ip": machine.address}
-    faces = [
-        {
-            **face,
-            "network_ip": machine.address,
-            "access_config": [{**access, "nat_ip": machine.address} for access in face["access_config"]],
-        }
-        for face in state["network_interface"]
-    ]
-    return {**known, "network_interface": faces}
 
 
 def _google(kind: str, wanted: dict[str, Any], config: Mapping[str, Any], number: int) -> dict[str, Any]:
