@@ -80,7 +80,7 @@ def test_an_infeasible_document_has_nothing_to_simulate_or_export(plan_file: Pat
 
 
 def test_a_missing_plan_is_named() -> None:
-    assert "can't read plan document nowhere.json" in run("simulate", "nowhere.json", code=2).stderr
+    assert "can't read plan nowhere.json" in run("simulate", "nowhere.json", code=2).stderr
 
 
 def test_export_writes_the_artifacts_json(plan_file: Path) -> None:
