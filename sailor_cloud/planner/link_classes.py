@@ -26,7 +26,7 @@ def link_classes(kinds: Kinds) -> list[tuple[Link, frozenset[int]]]:
     areas += [
         frozenset(zone for zone in regions if regions[zone] == region) for region in sorted(set(regions.values()))
     ]
-    areas += [frozenset([zone]) for zone in distinct_zones(kinds)]
+    areas += [frozenset([zone]) for zone in _distinct_zones(kinds)]
     tps = [tp for tp in sorted({kind.tp for kind in kinds.members}) if tp <= _LEAST_TP]
     classes: dict[frozenset[int], Link] = {}
     for count in range(len(names), 0, -1):
@@ -41,7 +41,7 @@ def link_classes(kinds: Kinds) -> list[tuple[Link, frozenset[int]]]:
     return [(link, members) for members, link in classes.items()]
 
 
-def distinct_zones(kinds: Kinds) -> list[str]:
+def _distinct_zones(kinds: Kinds) -> list[str]:
     """Return the first of the zones of each region that offer the same for the same."""
     space = kinds.space
     seen: dict[object, str] = {}

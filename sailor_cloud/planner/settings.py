@@ -15,7 +15,7 @@ from sailor_cloud.planner.chains import Chain, Lanes, cheapest_chains
 from sailor_cloud.planner.columns import Column, Columns, columns_over
 from sailor_cloud.planner.fixed_cut import chains_over
 from sailor_cloud.planner.kinds import Kinds
-from sailor_cloud.planner.link_classes import distinct_zones, link_classes, ring_usd_per_byte, slowest_link
+from sailor_cloud.planner.link_classes import link_classes, ring_usd_per_byte, slowest_link
 from sailor_cloud.simulator import gradient_sync_s
 
 Floats = NDArray[np.float64]
@@ -130,8 +130,8 @@ class Settings:
     def _free_chains(self) -> list[tuple[frozenset[tuple[int, int]], tuple[int, ...]]]:
         """Return the kinds, by `Kinds.alike`, and the cut of the chains that are cheapest where any cut is allowed.
 
-        Of zones that are alike one is looked at. A part of a space that was asked for them has those of its chains
-        that stand in the part.
+        A part of a space that was asked for them has those of its chains that stand in the part, or in zones that are
+        like its own.
         """
         space, names = self.kinds.space, self.kinds.alike
         known: list[tuple[frozenset[tuple[int, int]], list[tuple[frozenset[tuple[int, int]], tuple[int, ...]]]]]
@@ -140,12 +140,6 @@ class Settings:
             found = [entry for entry in every if entry[0] <= set(names)]
             if whole >= set(names) and found:
                 return found
-        there = {pool.offer.zone for pool in space.pools}
-        zones = there & set(distinct_zones(self.kinds))
-        if zones < there:
-            kept = [index for index, pool in enumerate(space.pools) if pool.offer.zone in zones]
-            part = Kinds.of(space.part(kept, zero_stage=space.zero_stage))
-            return Settings(part, cuts=self.cuts)._free_chains()
         found = []
         layers = space.layers
         allowed = np.ones((len(self.kinds), layers + 1, layers + 1), dtype=bool)
