@@ -10,6 +10,7 @@ from sailor_cloud.launch.market import Choice
 from sailor_cloud.model.job import Goal, Job, Resource
 from sailor_cloud.model.offer import Market, Offer
 from sailor_cloud.model.plan import Node
+from sailor_cloud.units import SECONDS_PER_HOUR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +69,22 @@ def remaining_job(job: Job, devices: Devices, left: Left, *, only_survivors: boo
     if not entries:
         return None
     changes = {"budget_usd": left.usd if limits else None, "deadline": left.seconds if limits else None}
+    if limits:
+        changes["max_usd_per_hour"] = _highest_rate(job, left)
     constraints = job.constraints.model_copy(update=changes)
     training = job.training.model_copy(update={"steps": left.steps})
     goal = job.goal if limits else Goal.MINIMIZE_COST
     return job.model_copy(
         update={"resources": tuple(entries), "constraints": constraints, "training": training, "goal": goal}
     )
+
+
+def _highest_rate(job: Job, left: Left) -> float | None:
+    """Return the USD per hour that may be paid: what is left must last until the nodes end themselves."""
+    rates = [job.constraints.max_usd_per_hour]
+    if left.usd_alone is not None and left.life_s > 0:
+        rates.append(left.usd_alone / (left.life_s / SECONDS_PER_HOUR))
+    return min((rate for rate in rates if rate is not None), default=None)
 
 
 def _entries(

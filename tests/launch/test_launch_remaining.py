@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from factories.plans import node
 from factories.quick_search import job, offer
 from sailor_cloud.launch.market import Choice
@@ -78,3 +80,19 @@ def test_what_is_left_of_money_time_and_steps_binds_the_rest() -> None:
     left = remaining_job(one_zone(), devices, LEFT, only_survivors=False)
     assert left is not None
     assert (left.constraints.budget_usd, left.constraints.deadline, left.training.steps) == (7.0, 3600.0, 100)
+
+
+@pytest.mark.parametrize(("own", "expected"), [(None, 4.0), (3.0, 3.0), (5.0, 4.0)])
+def test_no_plan_is_asked_for_that_the_rest_of_the_money_would_not_outlast(own: float | None, expected: float) -> None:
+    devices = Devices(survivors=(), blocked=frozenset(), offers={SMALL.id: SMALL})
+    wanted = one_zone()
+    limits = wanted.constraints.model_copy(update={"max_usd_per_hour": own})
+    wanted = wanted.model_copy(update={"constraints": limits})
+    # The nodes end themselves after two hours, and eight dollars are left until then.
+    left = replace(LEFT, usd_alone=8.0, life_s=7200.0)
+    within, free = (
+        remaining_job(wanted, devices, left, only_survivors=False, limits=limited) for limited in (True, False)
+    )
+    assert within is not None
+    assert free is not None
+    assert (within.constraints.max_usd_per_hour, free.constraints.max_usd_per_hour) == (expected, own)
