@@ -13,6 +13,26 @@ def narrowed(space: Space) -> tuple[Space, ...]:
     return tuple(share for part in _few_rows(space) for share in apportioned(part))
 
 
+def _zones(space: Space) -> tuple[Space, ...]:
+    """Return the space over each zone alone, one of those that are alike; none where there is one zone only.
+
+    In one zone links are fast, so its best plans are often the best of all; among those of all zones together they
+    would be crowded out.
+    """
+    different: dict[object, str] = {}
+    zones = sorted({pool.offer.zone for pool in space.pools})
+    for zone in zones if len(zones) > 1 else ():
+        region = space.scenario.catalog.region_of(zone)
+        there = sorted(
+            (space.likeness(number), pool.max_nodes, space.candidates.rows[pool.row].devices)
+            for number, pool in enumerate(space.pools)
+            if pool.offer.zone == zone
+        )
+        different.setdefault((region, tuple(there)), zone)
+    names = {pool.accelerator.name for pool in space.pools}
+    return tuple(part_of(space, names, (zone,)) for zone in different.values())
+
+
 def _few_rows(space: Space) -> tuple[Space, ...]:
     """Return the space, or where it has many rows parts with few of them: the fastest and the cheapest zones.
 
@@ -20,7 +40,7 @@ def _few_rows(space: Space) -> tuple[Space, ...]:
     """
     rows = sorted({pool.row for pool in space.pools})
     if len(rows) <= MOST_ROWS:
-        return (space,)
+        return (*_zones(space), space)
     work = {name: float(seconds.sum()) for name, seconds in device_seconds(space).items()}
     limits = space.candidates.rows
     speed: dict[str, dict[str, float]] = {}
