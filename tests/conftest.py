@@ -34,14 +34,14 @@ def _interruptible() -> None:
 
 
 @pytest.fixture
-def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
-    """Compare text with the file of that name in the golden folder beside the test."""
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], str]:
+    """Return what a file in the golden folder beside the test holds; --update-golden writes the text there before."""
 
-    def compare(name: str, shown: str) -> None:
+    def expected(name: str, shown: str) -> str:
         path = Path(request.path).parent / "golden" / name
         if request.config.getoption("--update-golden"):
             path.parent.mkdir(exist_ok=True)
             path.write_text(shown, encoding="utf-8")
-        assert shown == path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
 
-    return compare
+    return expected

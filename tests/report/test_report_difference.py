@@ -73,10 +73,11 @@ def test_a_head_without_a_plan_is_called_so() -> None:
     assert headline(difference(infeasible(), infeasible())) == "infeasible as before"
 
 
-def test_markdown_and_text_look_as_reviewed(golden: Callable[[str, str], None]) -> None:
+def test_markdown_and_text_look_as_reviewed(golden: Callable[[str, str], str]) -> None:
     found = difference(document(), changed(document(), usd=0.001, seconds=5))
-    golden("diff.md", difference_as_markdown(found))
-    golden("diff.txt", difference_as_text(found, width=80))
+    markdown, told = difference_as_markdown(found), difference_as_text(found, width=80)
+    assert markdown == golden("diff.md", markdown)
+    assert told == golden("diff.txt", told)
 
 
 def test_json_carries_headline_and_deltas() -> None:

@@ -13,8 +13,9 @@ from sailor_cloud.report.plan_text import plan_as_text
 
 
 @pytest.mark.parametrize(("width", "details"), [(60, False), (80, False), (120, False), (120, True)])
-def test_the_report_looks_as_reviewed(width: int, details: bool, golden: Callable[[str, str], None]) -> None:
-    golden(f"plan-{width}{'-details' if details else ''}.txt", plan_as_text(document(), width=width, details=details))
+def test_the_report_looks_as_reviewed(width: int, details: bool, golden: Callable[[str, str], str]) -> None:
+    shown = plan_as_text(document(), width=width, details=details)
+    assert shown == golden(f"plan-{width}{'-details' if details else ''}.txt", shown)
 
 
 def test_every_stage_is_shown_with_layers_device_zone_price_quota_and_age() -> None:
