@@ -101,11 +101,6 @@ def ring_s(nbytes: Any, holders: int, link: Link, *, bucket_bytes: float, passes
     all-reduce takes two passes, a reduce-scatter or an all-gather one.
     """
     steps = passes * (holders - 1)
-    if isinstance(nbytes, float) and holders >= 2:
-        buckets = nbytes // bucket_bytes
-        left = nbytes - buckets * bucket_bytes
-        full_s = link.transfer_s(bucket_bytes / holders) if buckets > 0 else 0.0
-        return steps * (buckets * full_s + (link.transfer_s(max(left, 1.0) / holders) if left > 0 else 0.0))
     size = np.asarray(nbytes, dtype=np.float64)
     if holders < 2:
         return np.zeros_like(size)
