@@ -25,16 +25,17 @@ def dashboard(run: str, port: int, as_json: bool) -> None:
     """
     from sailor_cloud.clock import SystemClock
     from sailor_cloud.errors import RequestError
+    from sailor_cloud.launch.prices import UsePrices
     from sailor_cloud.launch.snapshot import snapshot
     from sailor_cloud.report.dashboard import Dashboard
     from sailor_cloud.run.folder import RunFolder
 
-    folder, clock = RunFolder.open(run), SystemClock()
+    folder, clock, prices = RunFolder.open(run), SystemClock(), UsePrices()
     if as_json:
         click.echo(json.dumps(snapshot(folder, clock=clock), indent=2))
         return
     try:
-        server = Dashboard(lambda: snapshot(folder, clock=clock), port=port)
+        server = Dashboard(lambda: snapshot(folder, clock=clock, prices=prices), port=port)
     except OSError as error:
         raise RequestError(f"can't listen on port {port}: {error.strerror}") from error
     with server, suppress(KeyboardInterrupt):

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from sailor_cloud.model.document import CostKind, CostLine
+from sailor_cloud.model.parts import part_of
 from sailor_cloud.network import EgressPrice
 from sailor_cloud.run.ledger import Ledger, LedgerLine
 from sailor_cloud.units import GB
@@ -29,7 +30,7 @@ def planned(line: CostLine, *, quantity: float, note: str, prefix: str = "") -> 
         price_source=line.price_source,
         price_as_of=line.price_as_of,
         open=True,
-        part=line.what,
+        part=part_of(line),
     )
 
 

@@ -15,6 +15,7 @@ from sailor_cloud.launch.market import Choice, blocked, refusals
 from sailor_cloud.launch.monitor import Monitor
 from sailor_cloud.launch.notify import Notifier
 from sailor_cloud.launch.options import LaunchOptions
+from sailor_cloud.launch.prices import UsePrices
 from sailor_cloud.launch.record import EventRecord, Leg, legs
 from sailor_cloud.launch.remaining import Left
 from sailor_cloud.launch.replan import Policy, Search
@@ -52,6 +53,7 @@ class RunContext:
     expires_at: datetime
     # Reads new prices of some providers and regions; None where prices can't change.
     refresh: Callable[[tuple[Provider, ...], tuple[str, ...]], None] | None = None
+    prices: UsePrices = field(default_factory=UsePrices)
     stop: StopSignal = field(default_factory=StopSignal)
     applied_nodes: dict[str, ReachableNode] = field(default_factory=dict)
     links: dict[str, Link] = field(default_factory=dict)
@@ -106,12 +108,14 @@ class RunContext:
     def used_usd(self) -> float:
         """What traffic and checkpoints of all generations have cost until now; the ledger gets it at the end."""
         found = legs(self.folder) if self._leg is None else (*self._ended_legs, self._leg)
-        return total_usd(usage.charges(self.job_document, found, until=self.clock.now()))
+        return total_usd(usage.charges(self.job_document, found, self.prices, until=self.clock.now()))
 
     @property
     def used_usd_per_step(self) -> float:
         """What one iteration's traffic costs, as measured where it was."""
-        return egress.usd_per_step(self.document) if self._leg is None else egress.measured_usd_per_step(self._leg)
+        if self._leg is None:
+            return egress.usd_per_step(self.document)
+        return egress.measured_usd_per_step(self._leg, self.prices)
 
     @property
     def pending_usd(self) -> float:

@@ -113,12 +113,23 @@ class Controller:
             await link.close()
         context.show("tearing down")
         fetch = Fetch(
-            folder=context.folder, document=context.job_document, clock=context.clock, say=context.observer.note
+            folder=context.folder,
+            document=context.job_document,
+            clock=context.clock,
+            prices=context.prices,
+            say=context.observer.note,
         )
         destroyed = await context.fleet.destroy(context.on_resource, fetch if ending is Ending.COMPLETED else None)
         if ending is Ending.COMPLETED and context.stop.ending is Ending.INTERRUPTED:
             ending = Ending.INTERRUPTED
-        receipt = close_books(context.folder, context.job_document, destroyed, clock=context.clock, ending=ending)
+        receipt = close_books(
+            context.folder,
+            context.job_document,
+            destroyed,
+            clock=context.clock,
+            prices=context.prices,
+            ending=ending,
+        )
         outcome = Outcome(ending=ending, receipt=receipt, message=message)
         notice = Notice.FINISHED if ending is Ending.COMPLETED else Notice.FAILED
         text = f"{ending.value}; {receipt.spent_usd:.2f} USD spent" + (f": {message}" if message else "")

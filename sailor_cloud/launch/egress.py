@@ -8,14 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import cache
 
-from sailor_cloud import network
 from sailor_cloud.errors import MissingPriceError
 from sailor_cloud.launch.charges import AS_PLANNED, METERED, carried, planned, total_usd
+from sailor_cloud.launch.prices import UsePrices
 from sailor_cloud.launch.record import Leg
 from sailor_cloud.model.document import CostKind, CostLine, PlanDocument
-from sailor_cloud.network import EgressPrice, Network
+from sailor_cloud.model.parts import part_of, traffic_part
 from sailor_cloud.run.ledger import LedgerLine
 from sailor_cloud.units import GB
 
@@ -29,7 +28,7 @@ def usd_per_step(document: PlanDocument) -> float:
     return math.fsum(line.usd for line in _lines(document)) / steps if steps else 0.0
 
 
-def measured_usd_per_step(leg: Leg) -> float:
+def measured_usd_per_step(leg: Leg, prices: UsePrices) -> float:
     """Return the price of one iteration's traffic in a generation, at least what is planned.
 
     Without what was sent before the first step, for checks and measurements that don't come again.
@@ -38,13 +37,13 @@ def measured_usd_per_step(leg: Leg) -> float:
     if not monitor.steps_done:
         return planned_usd
     start = replace(leg, monitor=replace(monitor, traffic=monitor.traffic_before, iteration_seconds=[]))
-    usd = total_usd(charges([leg])) - total_usd(charges([start]))
+    usd = total_usd(charges([leg], prices)) - total_usd(charges([start], prices))
     return max(planned_usd, usd / monitor.steps_done)
 
 
-def charges(legs: Iterable[Leg]) -> tuple[LedgerLine, ...]:
+def charges(legs: Iterable[Leg], prices: UsePrices) -> tuple[LedgerLine, ...]:
     """Return the traffic of all generations, of iterations that were done twice as well."""
-    return tuple(charge for leg in legs for charge in _of(leg))
+    return tuple(charge for leg in legs for charge in _of(leg, prices))
 
 
 def sent_bytes(leg: Leg) -> dict[Pair, float]:
@@ -63,7 +62,7 @@ def sent_bytes(leg: Leg) -> dict[Pair, float]:
     return found
 
 
-def _of(leg: Leg) -> Iterator[LedgerLine]:
+def _of(leg: Leg, prices: UsePrices) -> Iterator[LedgerLine]:
     steps, done, measured = leg.document.job.training.steps, leg.monitor.steps_done, sent_bytes(leg)
     if not steps:
         return
@@ -73,17 +72,20 @@ def _of(leg: Leg) -> Iterator[LedgerLine]:
         note = f"{METERED} for {metered} of {done} steps"
     prefix = f"generation {leg.generation}: " if leg.generation > 1 else ""
     lines = _lines(leg.document)
+    by_part = {part: nbytes for pair, nbytes in measured.items() for part in _parts(pair)}
     for line in lines:
-        quantity = measured.get(_pair(line), 0.0) / GB + line.quantity * rest
+        quantity = by_part.get(part_of(line), 0.0) / GB + line.quantity * rest
         if quantity:
             yield planned(line, quantity=quantity, prefix=prefix, note=note)
-    expected = {_pair(line) for line in lines}
+    expected = {part_of(line) for line in lines}
     for pair, nbytes in sorted(measured.items()):
-        if pair not in expected:
-            yield from _unplanned(pair, nbytes, lines, prefix)
+        if expected.isdisjoint(_parts(pair)):
+            yield from _unplanned(pair, nbytes, lines, prices, prefix)
 
 
-def _unplanned(pair: Pair, nbytes: float, lines: list[CostLine], prefix: str) -> Iterator[LedgerLine]:
+def _unplanned(
+    pair: Pair, nbytes: float, lines: list[CostLine], prices: UsePrices, prefix: str
+) -> Iterator[LedgerLine]:
     """Charge for traffic that the plan does not reckon with, such as what ranks say to each other besides training.
 
     A run goes on where its price is missing: the dearest of the plan's stands in for it. Raises MissingPriceError where
@@ -91,22 +93,18 @@ def _unplanned(pair: Pair, nbytes: float, lines: list[CostLine], prefix: str) ->
     """
     src, dst = pair
     try:
-        prices = prices_between(src, dst)
+        found = prices.between(src, dst)
     except MissingPriceError:
         if not lines:
             raise
         dearest = max(lines, key=lambda line: line.usd_per_unit)
         note = f"{METERED}, at the price of {dearest.what}"
-        yield planned(replace(dearest, what=f"{src} to {dst}"), quantity=nbytes / GB, note=note, prefix=prefix)
+        line = replace(dearest, what=f"{src} to {dst}", part=f"{src} to {dst}")
+        yield planned(line, quantity=nbytes / GB, note=note, prefix=prefix)
         return
-    for price in prices:
-        part = f"{src} to {dst}, paid by {price.payer_zone}"
+    for price in found:
+        part = traffic_part(src, dst, price.payer_zone)
         yield carried(CostKind.EGRESS, part, price, nbytes=nbytes, prefix=prefix)
-
-
-def prices_between(src: str, dst: str) -> tuple[EgressPrice, ...]:
-    """Return what each side pays for traffic from one zone to another. Raises MissingPriceError."""
-    return _network().egress(src, dst)
 
 
 def _lines(document: PlanDocument) -> list[CostLine]:
@@ -115,18 +113,12 @@ def _lines(document: PlanDocument) -> list[CostLine]:
     return [line for line in document.cost.lines if line.kind is CostKind.EGRESS]
 
 
-def _pair(line: CostLine) -> Pair:
-    """Return the zones of a line of the plan's bill; see simulator.bill."""
-    src, _, rest = line.what.partition(" to ")
-    return src, rest.partition(",")[0]
+def _parts(pair: Pair) -> tuple[str, str]:
+    """Return the names that a plan's bill may have for the traffic of a pair, whichever side pays."""
+    src, dst = pair
+    return traffic_part(src, dst, src), traffic_part(src, dst, dst)
 
 
 def _ranks(document: PlanDocument) -> int:
     assert document.plan is not None
     return sum(stage.tp for pipeline in document.plan.pipelines for stage in pipeline.stages)
-
-
-@cache
-def _network() -> Network:
-    # Prices of traffic change once in years; those of this process's start will do.
-    return network.load()

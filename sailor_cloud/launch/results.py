@@ -16,6 +16,7 @@ from sailor_cloud.clock import Clock
 from sailor_cloud.errors import DataError
 from sailor_cloud.launch import usage
 from sailor_cloud.launch.charges import total_usd
+from sailor_cloud.launch.prices import UsePrices
 from sailor_cloud.launch.record import legs
 from sailor_cloud.model.document import CostKind, PlanDocument
 from sailor_cloud.model.offer import Offer, Provider
@@ -51,6 +52,7 @@ class Fetch:
     folder: RunFolder
     document: PlanDocument
     clock: Clock
+    prices: UsePrices
     say: Callable[[str], None]
 
     def __call__(self) -> None:
@@ -95,19 +97,16 @@ class Fetch:
 
     def _pay(self, size: int, home: Offer) -> None:
         """Charge for what leaves the cloud. Raises KeptError where disk or budget have no room for it."""
-        # It brings numpy along, which a teardown without anything to fetch does not need.
-        from sailor_cloud import network
-
         free = shutil.disk_usage(self.folder.path).free
         if size * _SPARE > free:
             raise KeptError(f"they have {size / GB:.2f} GB, and {free / GB:.2f} GB are free in {self.folder.path}")
         try:
-            price = network.load().egress(home.zone, _HERE)[0]
+            price = self.prices.between(home.zone, _HERE)[0]
         except DataError as error:
             raise KeptError(str(error)) from error
         usd, budget = price.usd_per_gb * size / GB, self.document.constraints.budget_usd
         ledger, now = Ledger.of(self.folder, self.clock), self.clock.now()
-        used = usage.charges(self.document, legs(self.folder), until=now)
+        used = usage.charges(self.document, legs(self.folder), self.prices, until=now)
         spent = ledger.spent_usd(now) + total_usd(used)
         if budget is not None and spent + usd > budget:
             raise KeptError(f"copying {size / GB:.2f} GB costs {usd:.2f} USD, and {budget - spent:.2f} USD are left")

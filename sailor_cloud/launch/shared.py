@@ -6,18 +6,17 @@ Their times are those of the journal, so that whoever writes the books, and howe
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache
 
-from sailor_cloud import catalog
-from sailor_cloud.catalog import Service, Services
+from sailor_cloud.catalog import Service
+from sailor_cloud.launch.prices import UsePrices
 from sailor_cloud.model.offer import Provider
-from sailor_cloud.provision.records import service_kind, service_part
 from sailor_cloud.run.journal import Entry
 from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.run.state import ResourceState, fold
+from sailor_cloud.simulator import service_kind, service_part
 
 
-def keep_books(ledger: Ledger, entries: Iterable[Entry]) -> None:
+def keep_books(ledger: Ledger, entries: Iterable[Entry], prices: UsePrices) -> None:
     """Charge for every gateway since it was made, or asked for where nobody wrote down more, until it was gone."""
     for row in fold(entries).resources:
         since = row.created_at or (row.intended_at if row.live else None)
@@ -25,7 +24,7 @@ def keep_books(ledger: Ledger, entries: Iterable[Entry]) -> None:
             assert since is not None
             key = f"{row.resource}/{row.key}/{service}"
             place = Provider(row.data["provider"]), row.data["region"]
-            price = service_prices().price(*place, service)
+            price = prices.services.price(*place, service)
             ledger.open_item(
                 key,
                 kind=service_kind(service),
@@ -38,12 +37,6 @@ def keep_books(ledger: Ledger, entries: Iterable[Entry]) -> None:
             )
             if row.gone_at is not None:
                 ledger.close_item(key, at=row.gone_at)
-
-
-@cache
-def service_prices() -> Services:
-    """Return the prices of gateways, addresses and buckets of this process's start; they change once in years."""
-    return catalog.load_services()
 
 
 def _services(row: ResourceState) -> tuple[Service, ...]:

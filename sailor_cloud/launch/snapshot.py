@@ -6,6 +6,7 @@ from typing import Any
 
 from sailor_cloud.clock import Clock
 from sailor_cloud.launch.costs import run_costs
+from sailor_cloud.launch.prices import UsePrices
 from sailor_cloud.launch.record import Leg, last_monitor, legs, read_events
 from sailor_cloud.provision.records import NODE
 from sailor_cloud.run.folder import RunFolder
@@ -31,11 +32,12 @@ _TIMELINE = {
 }
 
 
-def snapshot(folder: RunFolder, *, clock: Clock) -> dict[str, Any]:
-    """Return plain JSON values."""
+def snapshot(folder: RunFolder, *, clock: Clock, prices: UsePrices | None = None) -> dict[str, Any]:
+    """Return plain JSON values. `prices` are read anew unless given."""
     entries = read(folder.journal_file)
     state, document, recorded = fold(entries), folder.read_document(), legs(folder)
-    monitor, costs, now = last_monitor(recorded, document), run_costs(folder, clock=clock), clock.now()
+    costs = run_costs(folder, clock=clock, prices=prices)
+    monitor, now = last_monitor(recorded, document), clock.now()
     prediction = recorded[-1].document.prediction if recorded else document.prediction
     return {
         "run": folder.run_id,

@@ -43,7 +43,7 @@ class SpendingWatch:
         context = self.context
         now = context.clock.now()
         if context.job_document.job.cloud.network is NetworkAccess.PRIVATE:
-            shared.keep_books(context.ledger, read(context.folder.journal_file))
+            shared.keep_books(context.ledger, read(context.folder.journal_file), context.prices)
         beyond_ledger_usd = context.used_usd + context.pending_usd + self._last_steps_usd()
         ending = self.guard.verdict(context.ledger, now=now, beyond_ledger_usd=beyond_ledger_usd)
         if ending is None and now >= context.expires_at - timedelta(seconds=self.guard.reserve_s):

@@ -7,6 +7,7 @@ from typing import Any
 from sailor_cloud.clock import Clock
 from sailor_cloud.launch import usage
 from sailor_cloud.launch.charges import total_usd
+from sailor_cloud.launch.prices import UsePrices
 from sailor_cloud.launch.record import last_monitor, legs
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import read
@@ -15,8 +16,8 @@ from sailor_cloud.run.state import Phase, fold
 from sailor_cloud.run.status import RunStatus
 
 
-def run_status(folder: RunFolder, *, clock: Clock) -> RunStatus:
-    """Return the status of one run; asks no node and no cloud."""
+def run_status(folder: RunFolder, *, clock: Clock, prices: UsePrices | None = None) -> RunStatus:
+    """Return the status of one run; asks no node and no cloud. `prices` are read anew unless given."""
     now = clock.now()
     state = fold(read(folder.journal_file))
     document = folder.read_document() if folder.plan_file.is_file() else None
@@ -25,7 +26,7 @@ def run_status(folder: RunFolder, *, clock: Clock) -> RunStatus:
     prediction = recorded[-1].document.prediction if recorded else None
     spent = Ledger.of(folder, clock).spent_usd(now)
     if state.phase is not Phase.GONE and document is not None:
-        spent += total_usd(usage.charges(document, recorded, until=now))
+        spent += total_usd(usage.charges(document, recorded, prices or UsePrices(), until=now))
     return RunStatus(
         run_id=folder.run_id,
         job=document.job.name if document else "",

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from sailor_cloud.launch.charges import AS_PLANNED, METERED, carried, planned
-from sailor_cloud.launch.egress import prices_between
+from sailor_cloud.launch.prices import UsePrices
 from sailor_cloud.launch.record import Leg
-from sailor_cloud.launch.shared import service_prices
 from sailor_cloud.model.document import CostKind, CostLine, PlanDocument
 from sailor_cloud.model.offer import Offer, Provider
+from sailor_cloud.model.parts import checkpoint_traffic_part
 from sailor_cloud.run.ledger import LedgerLine
 from sailor_cloud.simulator.checkpoints import PART_BYTES
 from sailor_cloud.simulator.gateways import checkpoint_nat_lines
@@ -34,7 +34,9 @@ class _Save:
     by_zone: dict[str, float] | None
 
 
-def charges(document: PlanDocument, legs: Sequence[Leg], *, until: datetime) -> tuple[LedgerLine, ...]:
+def charges(
+    document: PlanDocument, legs: Sequence[Leg], prices: UsePrices, *, until: datetime
+) -> tuple[LedgerLine, ...]:
     """Return what checkpoints cost until some time, at the prices of the run's own plan.
 
     Nothing where the plan reckons with none: then they lie in a folder.
@@ -48,7 +50,7 @@ def charges(document: PlanDocument, legs: Sequence[Leg], *, until: datetime) -> 
     if any(save.by_zone is None for save in saves):
         return tuple(_as_planned(document, lines, legs))
     offers = {offer.zone: offer for leg in legs for offer in leg.document.inputs.offers}
-    return tuple(_measured(document, lines, saves, offers, until))
+    return tuple(_measured(document, lines, saves, offers, prices, until))
 
 
 def _measured(
@@ -56,6 +58,7 @@ def _measured(
     lines: Sequence[CostLine],
     saves: Sequence[_Save],
     offers: Mapping[str, Offer],
+    prices: UsePrices,
     until: datetime,
 ) -> Iterator[LedgerLine]:
     sent: Counter[str] = Counter()
@@ -69,24 +72,24 @@ def _measured(
         elif line.unit == "1000 requests":
             yield planned(line, quantity=requests, note=METERED)
     home = _home(document)
-    yield from _through_nat(document, sent, offers, home)
+    yield from _through_nat(document, sent, offers, home, prices)
     for zone, nbytes in sorted(sent.items()):
         # Traffic to a bucket of the same region is free, and no cloud bills what local nodes send.
         if offers[zone].region == home.region or offers[zone].provider is Provider.LOCAL:
             continue
-        for price in prices_between(zone, home.zone):
-            part = f"checkpoints from {zone} to {home.region}, paid by {price.payer_zone}"
+        for price in prices.between(zone, home.zone):
+            part = checkpoint_traffic_part(zone, home.region, price.payer_zone)
             yield carried(CostKind.CHECKPOINT, part, price, nbytes=nbytes)
 
 
 def _through_nat(
-    document: PlanDocument, sent: Mapping[str, float], offers: Mapping[str, Offer], home: Offer
+    document: PlanDocument, sent: Mapping[str, float], offers: Mapping[str, Offer], home: Offer, prices: UsePrices
 ) -> Iterator[LedgerLine]:
     sizes: Counter[tuple[Provider, str]] = Counter()
     for zone, nbytes in sent.items():
         sizes[offers[zone].provider, offers[zone].region] += int(nbytes)
     place = home.provider, home.region
-    for line in checkpoint_nat_lines(sizes, place, service_prices(), document.job.cloud.network):
+    for line in checkpoint_nat_lines(sizes, place, prices.services, document.job.cloud.network):
         yield planned(line, quantity=line.quantity, note=METERED)
 
 

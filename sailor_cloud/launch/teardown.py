@@ -10,6 +10,7 @@ from sailor_cloud.launch import shared, usage
 from sailor_cloud.launch.bill_parts import bill_parts
 from sailor_cloud.launch.charges import charge_all
 from sailor_cloud.launch.options import Ending
+from sailor_cloud.launch.prices import UsePrices
 from sailor_cloud.launch.record import Leg, journaled_calibration_s, last_monitor, legs
 from sailor_cloud.launch.results import Fetch
 from sailor_cloud.model.document import PlanDocument
@@ -36,19 +37,22 @@ def tear_down(
 
     The results of a run that had trained to its end are fetched from its own bucket before.
     """
-    fetch = Fetch(folder=folder, document=document, clock=clock, say=say) if ending is Ending.COMPLETED else None
-    destroyed = destroy(folder, clock=clock, on_progress=on_progress, before_data=fetch)
-    return close_books(folder, document, destroyed, clock=clock, ending=ending)
+    prices = UsePrices()
+    fetch = Fetch(folder=folder, document=document, clock=clock, prices=prices, say=say)
+    before_data = fetch if ending is Ending.COMPLETED else None
+    destroyed = destroy(folder, clock=clock, on_progress=on_progress, before_data=before_data)
+    return close_books(folder, document, destroyed, clock=clock, prices=prices, ending=ending)
 
 
 def close_books(
-    folder: RunFolder, document: PlanDocument, destroyed: Destroyed, *, clock: Clock, ending: Ending
+    folder: RunFolder, document: PlanDocument, destroyed: Destroyed, *, clock: Clock, prices: UsePrices, ending: Ending
 ) -> Receipt:
     """Charge what the run has used, and write and return the receipt of a run whose resources were removed."""
     recorded = legs(folder)
     ledger, entries, now = Ledger.of(folder, clock), read(folder.journal_file), clock.now()
-    shared.keep_books(ledger, entries)
-    charge_all(ledger, usage.charges(document, recorded, until=usage.bucket_end(entries, now)), at=now)
+    shared.keep_books(ledger, entries, prices)
+    used = usage.charges(document, recorded, prices, until=usage.bucket_end(entries, now))
+    charge_all(ledger, used, at=now)
     receipt = Receipt(
         run_id=folder.run_id,
         job=document.job.name,

@@ -8,8 +8,8 @@ from datetime import datetime
 
 from sailor_cloud.launch import egress, storage
 from sailor_cloud.launch.charges import AS_PLANNED, planned
+from sailor_cloud.launch.prices import UsePrices
 from sailor_cloud.launch.record import Leg
-from sailor_cloud.launch.shared import service_prices
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.model.offer import Offer
@@ -20,12 +20,18 @@ from sailor_cloud.run.state import fold
 from sailor_cloud.simulator.gateways import setup_lines
 
 
-def charges(document: PlanDocument, legs: Sequence[Leg], *, until: datetime) -> tuple[LedgerLine, ...]:
+def charges(
+    document: PlanDocument, legs: Sequence[Leg], prices: UsePrices, *, until: datetime
+) -> tuple[LedgerLine, ...]:
     """Return everything until some time. `document` is the plan that was confirmed; it has the prices of storage."""
-    return (*egress.charges(legs), *storage.charges(document, legs, until=until), *_packages(document, legs))
+    return (
+        *egress.charges(legs, prices),
+        *storage.charges(document, legs, prices, until=until),
+        *_packages(document, legs, prices),
+    )
 
 
-def _packages(document: PlanDocument, legs: Sequence[Leg]) -> Iterator[LedgerLine]:
+def _packages(document: PlanDocument, legs: Sequence[Leg], prices: UsePrices) -> Iterator[LedgerLine]:
     """Yield what all nodes that ever trained have fetched through NAT to be set up; nobody measures that."""
     network = document.job.cloud.network
     if network is not NetworkAccess.PRIVATE:
@@ -34,7 +40,7 @@ def _packages(document: PlanDocument, legs: Sequence[Leg]) -> Iterator[LedgerLin
     for leg in legs:
         offers = {offer.id: offer for offer in leg.document.inputs.offers}
         nodes |= {node.id: offers[node.offer] for node in leg.document.plan.nodes} if leg.document.plan else {}
-    for line in setup_lines(Counter(nodes.values()), service_prices(), network, starts=(1.0, 1.0)):
+    for line in setup_lines(Counter(nodes.values()), prices.services, network, starts=(1.0, 1.0)):
         yield planned(line, quantity=line.quantity, note=AS_PLANNED)
 
 

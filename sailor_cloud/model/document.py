@@ -117,7 +117,11 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostLine:
-    """One thing that is paid for; `usd` is the expected and `worst_usd` the worst case."""
+    """One thing that is paid for; `usd` is the expected and `worst_usd` the worst case.
+
+    `what` is for people. `part` is the name under which a run's ledger charges for it; lines may share one, since nodes
+    are charged from start-up to teardown in one. It is empty in documents from before there were such names.
+    """
 
     kind: CostKind
     what: str
@@ -129,6 +133,7 @@ class CostLine:
     price_source: str
     price_as_of: date
     stale: bool
+    part: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

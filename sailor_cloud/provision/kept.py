@@ -53,5 +53,5 @@ def usd_per_month(document: PlanDocument) -> float:
     if document.cost is None or document.prediction is None or document.prediction.duration_s is None:
         return 0.0
     hours = document.prediction.duration_s / SECONDS_PER_HOUR
-    stored = (line for line in document.cost.lines if line.kind is CostKind.CHECKPOINT and "kept in" in line.what)
+    stored = (line for line in document.cost.lines if line.kind is CostKind.CHECKPOINT and line.unit == "GiB-month")
     return sum(line.usd for line in stored) * HOURS_PER_MONTH / hours if hours > 0 else 0.0

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 from sailor_cloud.model.document import CostKind
 from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.model.offer import Offer, Provider
+from sailor_cloud.model.parts import node_part
 from sailor_cloud.provision.render import PlacedNode, Root
 from sailor_cloud.run.journal import Draft, Event, Journal
 from sailor_cloud.run.ledger import Ledger
 
 if TYPE_CHECKING:
-    from sailor_cloud.catalog import Catalog, Service
+    from sailor_cloud.catalog import Catalog
 
 NODE = "node"
 
@@ -59,7 +60,7 @@ def open_node(ledger: Ledger, node: str, intent: Mapping[str, Any], *, since: da
         ledger_key(node),
         kind=CostKind.COMPUTE,
         what=f"{node}: {kind} in {zone}, {market}",
-        part=f"{kind} {market} in {zone}",
+        part=node_part(kind, market, zone),
         usd_per_hour=intent["usd_per_hour"],
         since=since,
         price_source=intent["price_source"],
@@ -83,7 +84,7 @@ def _services(offer: Offer, network: NetworkAccess) -> list[dict[str, Any]]:
     if offer.provider is Provider.LOCAL:
         return []
     # The simulator brings numpy along, which no command needs that only looks or removes.
-    from sailor_cloud.simulator import services_with
+    from sailor_cloud.simulator import service_kind, service_part, services_with
 
     return [
         {
@@ -96,20 +97,6 @@ def _services(offer: Offer, network: NetworkAccess) -> list[dict[str, Any]]:
         }
         for price, usd_per_hour in services_with(offer, _prices(), network)
     ]
-
-
-def service_kind(service: Service) -> CostKind:
-    from sailor_cloud.catalog import Service
-
-    return CostKind.DISK if service is Service.DISK_BALANCED else CostKind.ADDRESS
-
-
-def service_part(service: Service) -> str:
-    """Return what a plan's bill calls a service, without the number of them; see simulator.bill."""
-    from sailor_cloud.catalog import Service
-    from sailor_cloud.simulator.money import BOOT_DISK_GIB
-
-    return f"{service}" + (f" of {BOOT_DISK_GIB:.0f} GiB" if service is Service.DISK_BALANCED else "")
 
 
 @cache

@@ -9,6 +9,7 @@ from sailor_cloud.catalog import Service, ServicePrice
 from sailor_cloud.catalog.trust import is_stale
 from sailor_cloud.model.document import Cost, CostKind, CostLine
 from sailor_cloud.model.offer import Offer, Provider
+from sailor_cloud.model.parts import node_part, traffic_part
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.simulator import money
 from sailor_cloud.simulator.checkpoints import CHECKPOINT_BYTES_PER_PARAMETER, checkpoint_lines
@@ -110,6 +111,7 @@ def _instance_lines(layout: Layout, paid: Hours) -> list[CostLine]:
     lines = []
     for offer, count in _offers(layout.plan, layout):
         worst = money.worst_instance_usd_per_hour(offer, layout.scenario)
+        part = node_part(offer.instance_type, offer.market, offer.zone)
         reserve = "lost to preemption" + _interval_note(layout)
         for kind, what, spent, worst_spent in (
             (CostKind.COMPUTE, "training", paid.training, paid.training),
@@ -123,7 +125,7 @@ def _instance_lines(layout: Layout, paid: Hours) -> list[CostLine]:
             lines.append(
                 CostLine(
                     kind=kind,
-                    what=f"{count} x {offer.instance_type} {offer.market} in {offer.zone}, {what}",
+                    what=f"{count} x {part}, {what}",
                     quantity=count * spent,
                     unit="hour",
                     usd_per_unit=offer.usd_per_hour,
@@ -132,6 +134,7 @@ def _instance_lines(layout: Layout, paid: Hours) -> list[CostLine]:
                     price_source=offer.source,
                     price_as_of=offer.as_of_from,
                     stale=is_stale(offer, layout.scenario.as_of.date()),
+                    part=part,
                 )
             )
     return sorted(lines, key=lambda line: list(CostKind).index(line.kind))
@@ -158,16 +161,17 @@ def _service_lines(layout: Layout, paid: Hours) -> list[CostLine]:
     entries = list(priced.values())
     entries += [(price, per_hour, 1) for price, per_hour in _gateways(layout)]
     for price, per_hour, count in entries:
-        disk = price.service is Service.DISK_BALANCED
+        part = money.service_part(price.service)
         lines.append(
             cost_line(
-                CostKind.DISK if disk else CostKind.ADDRESS,
-                f"{count} x {price.service}" + (f" of {money.BOOT_DISK_GIB:.0f} GiB" if disk else ""),
+                money.service_kind(price.service),
+                f"{count} x {part}",
                 price,
                 expected=count * span,
                 worst=count * worst_span,
                 unit="hour",
                 usd_per_unit=per_hour,
+                part=part,
             )
         )
     services, network = layout.scenario.catalog.services, layout.scenario.job.cloud.network
@@ -193,8 +197,8 @@ def _egress_lines(layout: Layout, traffic: Traffic, iterations: float) -> list[C
     for (src, dst), nbytes in traffic.items():
         moved = nbytes * iterations / GB
         for price in layout.scenario.network.egress(src, dst):
-            what = f"{src} to {dst}, paid by {price.payer_zone}"
-            lines.append(cost_line(CostKind.EGRESS, what, price, expected=moved, worst=moved))
+            part = traffic_part(src, dst, price.payer_zone)
+            lines.append(cost_line(CostKind.EGRESS, part, price, expected=moved, worst=moved))
     return lines
 
 

@@ -7,6 +7,7 @@ from collections import defaultdict
 from sailor_cloud.catalog import Service
 from sailor_cloud.model.document import CostKind, CostLine
 from sailor_cloud.model.offer import Offer, Provider
+from sailor_cloud.model.parts import checkpoint_traffic_part
 from sailor_cloud.simulator.cost_lines import cost_line
 from sailor_cloud.simulator.gateways import checkpoint_nat_lines
 from sailor_cloud.simulator.layout import Layout
@@ -51,8 +52,8 @@ def checkpoint_lines(layout: Layout, *, training_hours: float, kept_hours: tuple
             continue
         moved = saves * nbytes / GB
         for price in layout.scenario.network.egress(src, zone):
-            what = f"checkpoints from {src} to {region}, paid by {price.payer_zone}"
-            lines.append(cost_line(kind, what, price, expected=moved, worst=moved))
+            part = checkpoint_traffic_part(src, region, price.payer_zone)
+            lines.append(cost_line(kind, part, price, expected=moved, worst=moved))
     by_region: dict[tuple[Provider, str], float] = defaultdict(float)
     for src, nbytes in sizes.items():
         by_region[catalog.zone(src).provider, catalog.region_of(src)] += saves * nbytes

@@ -16,8 +16,12 @@ def cost_line(
     worst: float,
     unit: str | None = None,
     usd_per_unit: float | None = None,
+    part: str = "",
 ) -> CostLine:
-    """Return a line for an expected and a worst quantity, at the price's own unit unless another is given."""
+    """Return a line for an expected and a worst quantity, at the price's own unit unless another is given.
+
+    part: its name in the ledger, where that is not the text itself.
+    """
     if isinstance(price, EgressPrice):
         own_unit, usd = "GB", price.usd_per_gb
     else:
@@ -35,4 +39,5 @@ def cost_line(
         price_as_of=price.as_of_from,
         # Prices of services and traffic show their age and never expire.
         stale=False,
+        part=part or what,
     )

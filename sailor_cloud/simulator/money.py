@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from sailor_cloud.catalog import Catalog, Service, ServicePrice
 from sailor_cloud.catalog.trust import is_stale
+from sailor_cloud.model.document import CostKind
 from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.model.offer import Market, Offer, Provider
 from sailor_cloud.simulator.scenario import Scenario
@@ -105,6 +106,16 @@ def services_with(offer: Offer, catalog: Catalog, network: NetworkAccess) -> tup
         address = services.price(offer.provider, offer.region, Service.PUBLIC_ADDRESS)
         found.append((address, address.usd_per_unit))
     return tuple(found)
+
+
+def service_kind(service: Service) -> CostKind:
+    """Return the group of a bill's lines to which a service belongs that is paid for by the hour."""
+    return CostKind.DISK if service is Service.DISK_BALANCED else CostKind.ADDRESS
+
+
+def service_part(service: Service) -> str:
+    """Return the name under which a plan's bill and a ledger have a service that is paid for by the hour."""
+    return f"{service} of {BOOT_DISK_GIB:.0f} GiB" if service is Service.DISK_BALANCED else str(service)
 
 
 def node_usd_per_hour(offer: Offer, scenario: Scenario) -> NodeRate:

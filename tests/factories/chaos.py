@@ -15,6 +15,7 @@ from factories.quick_search import PRICE, QuickSearch, job
 from sailor_cloud.errors import ProvisionError, TerraformError
 from sailor_cloud.launch.controller import Controller
 from sailor_cloud.launch.options import Ending
+from sailor_cloud.launch.prices import UsePrices
 from sailor_cloud.launch.record import generations, read_plan
 from sailor_cloud.launch.replan import Policy
 from sailor_cloud.launch.simulation.fleet import SimulatedFleet
@@ -124,7 +125,9 @@ class Storm:
                 destroyed = await fleet.destroy(lambda progress: None)
                 outcome = fold(read(self.folder.journal_file)).outcome
                 ending = Ending(outcome) if outcome in set(Ending) else Ending.TORN_DOWN
-                return close_books(self.folder, self.document, destroyed, clock=self.clock, ending=ending)
+                return close_books(
+                    self.folder, self.document, destroyed, clock=self.clock, prices=UsePrices(), ending=ending
+                )
             task = asyncio.ensure_future(self._controller().run())
             done, _ = await asyncio.wait({task}, timeout=self._dice.expovariate(1 / (4 * 3600)))
             if done:

@@ -131,6 +131,7 @@ def cost_line(kind: CostKind, what: str, *, quantity: float, usd_per_unit: float
         price_source="example",
         price_as_of=PRICED,
         stale=False,
+        part=what,
     )
 
 

@@ -22,6 +22,7 @@ from sailor_cloud.model.document import (
 from sailor_cloud.model.job import Goal, Job
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.model.offer import Confidence, Market, Offer, Provider
+from sailor_cloud.model.parts import traffic_part
 
 JOB = """
 name: chaos
@@ -142,9 +143,10 @@ def _document(wanted: Job, kinds: list[tuple[str, str]], offers: Mapping[tuple[s
     assert steps is not None
     egress = 1e-5 * steps * (len({zone for zone, _ in kinds}) - 1)
     hours = (540 + iteration_s * steps) / 3600
+    name = traffic_part("us-central1-a", "us-central1-b", "us-central1-a")
     line = CostLine(
         kind=CostKind.EGRESS,
-        what="us-central1-a to us-central1-b",
+        what=name,
         quantity=egress / 0.01,
         unit="GB",
         usd_per_unit=0.01,
@@ -153,6 +155,7 @@ def _document(wanted: Job, kinds: list[tuple[str, str]], offers: Mapping[tuple[s
         price_source="test",
         price_as_of=date(2026, 11, 1),
         stale=False,
+        part=name,
     )
     names = [f"n{index}" for index in range(len(kinds))]
     return replace(

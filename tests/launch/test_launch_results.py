@@ -12,6 +12,7 @@ import pytest
 
 from factories.cloud_plans import AWS_OFFERS, GCP_OFFERS, cloud_document
 from factories.quick_runs import CLOCK
+from sailor_cloud.launch.prices import UsePrices
 from sailor_cloud.launch.results import Fetch
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Provider
@@ -40,7 +41,13 @@ class Finished:
         return resource_name(self.folder.run_id, "data")
 
     def fetch(self, document: PlanDocument | None = None) -> None:
-        Fetch(folder=self.folder, document=document or self.document, clock=CLOCK, say=self.notes.append)()
+        Fetch(
+            folder=self.folder,
+            document=document or self.document,
+            clock=CLOCK,
+            prices=UsePrices(),
+            say=self.notes.append,
+        )()
 
     @property
     def kept(self) -> bool:

@@ -15,14 +15,17 @@ from factories.scenarios import TINY, chain, make_job, make_plan, make_scenario,
 from sailor_cloud import catalog, network
 from sailor_cloud.catalog import Service
 from sailor_cloud.clock import FixedClock
-from sailor_cloud.errors import MissingPriceError
 from sailor_cloud.launch import egress, shared, storage, usage
-from sailor_cloud.launch.bill_parts import part_of
 from sailor_cloud.launch.charges import charge_all, total_usd
+from sailor_cloud.launch.prices import UsePrices
 from sailor_cloud.launch.record import Leg, new_monitor
 from sailor_cloud.model.document import CostKind, PlanDocument
 from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.model.offer import Market, Provider
+from sailor_cloud.model.parts import part_of, traffic_part
+from sailor_cloud.network import Network
+from sailor_cloud.network.egress import EgressTable
+from sailor_cloud.network.zones import ZoneInfo
 from sailor_cloud.provision.records import NODE, intend_node, open_node
 from sailor_cloud.provision.render import placed_nodes
 from sailor_cloud.run.folder import RunFolder
@@ -32,7 +35,8 @@ from sailor_cloud.simulator import evaluate
 from sailor_cloud.simulator.checkpoints import PART_BYTES
 from sailor_cloud.units import GB, GIB, HOURS_PER_MONTH
 
-THERE, BACK = "local-a to local-b, paid by local-a", "local-b to local-a, paid by local-b"
+THERE, BACK = traffic_part("local-a", "local-b", "local-a"), traffic_part("local-b", "local-a", "local-b")
+PRICES = UsePrices()
 
 
 def planned() -> PlanDocument:
@@ -63,14 +67,14 @@ def sent(rank: int, step: int, **by_node: int) -> dict[str, Any]:
 def quantities(found: Leg) -> dict[str, tuple[float, str]]:
     return {
         charge.part: (charge.quantity, charge.what.removeprefix(f"{charge.part}, "))
-        for charge in egress.charges([found])
+        for charge in egress.charges([found], PRICES)
     }
 
 
 def test_bytes_that_were_measured_are_charged_in_place_of_those_planned() -> None:
     found = leg(sent(0, 10, n1=7 * GB), sent(1, 10, n0=3 * GB))
     assert quantities(found) == {THERE: (7.0, "metered"), BACK: (3.0, "metered")}
-    assert total_usd(egress.charges([found])) == pytest.approx(0.10)
+    assert total_usd(egress.charges([found], PRICES)) == pytest.approx(0.10)
 
 
 def test_steps_since_the_newest_measure_are_charged_as_planned() -> None:
@@ -90,40 +94,44 @@ def test_without_a_measure_of_every_rank_the_plan_s_figures_are_charged_and_told
 
 def test_what_was_sent_before_the_first_step_is_charged_too() -> None:
     found = leg(sent(0, 0, n1=GB), sent(1, 0), done=0)
-    assert [(one.part, one.quantity) for one in egress.charges([found])] == [(THERE, 1.0)]
+    assert [(one.part, one.quantity) for one in egress.charges([found], PRICES)] == [(THERE, 1.0)]
 
 
 def test_an_iteration_costs_what_it_sends_and_not_what_was_sent_before_the_first() -> None:
     # 30 GB of checks, then 0.5 GB there and 0.1 GB back per step; the plan foresees 0.2 and 0.1 GB.
     before = (sent(0, 0, n1=30 * GB), sent(1, 0))
-    assert egress.measured_usd_per_step(leg(*before, done=0)) == pytest.approx(0.003)
-    assert egress.measured_usd_per_step(leg(*before, done=2)) == pytest.approx(0.003), "nobody has measured steps yet"
+    assert egress.measured_usd_per_step(leg(*before, done=0), PRICES) == pytest.approx(0.003)
+    assert egress.measured_usd_per_step(leg(*before, done=2), PRICES) == pytest.approx(0.003), (
+        "nobody has measured steps yet"
+    )
     later = leg(*before, sent(0, 10, n1=35 * GB), sent(1, 10, n0=GB))
-    assert egress.measured_usd_per_step(later) == pytest.approx(0.006)
+    assert egress.measured_usd_per_step(later, PRICES) == pytest.approx(0.006)
 
 
 def test_traffic_that_the_plan_does_not_foresee_is_charged_at_the_price_of_its_zones() -> None:
     bare = costing(document(steps=20))
     found = leg(sent(0, 10, n1=7 * GB), sent(1, 10), of=bare)
-    (charge,) = egress.charges([found])
+    (charge,) = egress.charges([found], PRICES)
     (price,) = network.load().egress("local-a", "local-b")
     assert (charge.part, charge.quantity, charge.usd_per_unit) == (THERE, 7.0, price.usd_per_gb)
 
 
-def test_traffic_without_a_price_is_charged_at_the_dearest_of_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unknown(src: str, dst: str) -> None:
-        raise MissingPriceError(f"no egress price from {src} to {dst}")
-
-    monkeypatch.setattr(egress, "prices_between", unknown)
+def test_traffic_without_a_price_is_charged_at_the_dearest_of_the_plan() -> None:
+    zones = [
+        ZoneInfo(name=name, provider=Provider.LOCAL, region="local", egress_group="", latitude=None, longitude=None)
+        for name in ("local-a", "local-b")
+    ]
+    bare = Network(zones=zones, curves=(), instances=(), region_pairs={}, egress=EgressTable(()))
+    prices = UsePrices(load_network=lambda: bare)
     line = cost_line(CostKind.EGRESS, THERE, quantity=4.0, usd_per_unit=0.02, unit="GB")
     found = leg(sent(0, 10, n1=GB), sent(1, 10, n0=3 * GB), of=costing(document(steps=20), line))
-    told = {one.part: (one.usd, one.what.partition(", metered")[2]) for one in egress.charges([found])}
+    told = {one.part: (one.usd, one.what.partition(", metered")[2]) for one in egress.charges([found], prices)}
     assert told == {THERE: (0.02, ""), "local-b to local-a": (0.06, f", at the price of {THERE}")}
 
 
 def test_each_generation_has_lines_of_its_own_and_all_count_for_the_plan_s_line(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.jsonl", FixedClock(NOW))
-    charges = egress.charges([leg(), leg(generation=2)])
+    charges = egress.charges([leg(), leg(generation=2)], PRICES)
     for _ in range(2):
         charge_all(ledger, charges, at=NOW)
     there = [line for line in ledger.lines() if line.part == THERE]
@@ -158,7 +166,9 @@ def test_checkpoints_are_charged_by_what_was_written_and_how_long_it_was_kept() 
     found = leg(
         *(saved(step, hours, (1, 2 * GIB), (2, GIB)) for step, hours in ((4, 1.0), (8, 2.0), (10, 4.0))), of=stored()
     )
-    charges = {one.part: one for one in storage.charges(found.document, [found], until=NOW + timedelta(hours=10))}
+    charges = {
+        one.part: one for one in storage.charges(found.document, [found], PRICES, until=NOW + timedelta(hours=10))
+    }
     hours = 3.0 + 8.0 + 6.0
     assert charges["2 checkpoints kept in gcp us-central1"].quantity == pytest.approx(3 * hours / HOURS_PER_MONTH)
     requests = 3 * (size / PART_BYTES + 3) / 1000.0
@@ -173,7 +183,7 @@ def test_checkpoints_are_charged_by_what_was_written_and_how_long_it_was_kept() 
 
 def test_checkpoints_whose_size_nobody_told_are_charged_as_planned() -> None:
     found = leg(saved(4, 1.0), saved(8, 2.0, (1, GIB), (1, GIB)), of=stored())
-    charges = storage.charges(found.document, [found], until=NOW)
+    charges = storage.charges(found.document, [found], PRICES, until=NOW)
     assert [(one.quantity, one.what.rpartition(", ")[2]) for one in charges] == [
         (pytest.approx(0.5), "by the plan's figures"),
         (pytest.approx(1.5), "by the plan's figures"),
@@ -182,7 +192,7 @@ def test_checkpoints_whose_size_nobody_told_are_charged_as_planned() -> None:
 
 def test_checkpoints_in_a_folder_cost_nothing() -> None:
     found = leg({**saved(4, 1.0, (1, GIB), (1, GIB)), "path": "/somewhere/step-4"}, of=stored())
-    assert storage.charges(found.document, [found], until=NOW) == ()
+    assert storage.charges(found.document, [found], PRICES, until=NOW) == ()
 
 
 @pytest.mark.parametrize(
@@ -204,13 +214,13 @@ def test_gateways_are_charged_by_the_hour_from_their_making_to_their_end(
     about = {"resource": kind.partition(".")[0], "key": f"{provider.value}-{region}/{kind}"}
     journal.append(Event.CREATE_INTENDED, provider=provider.value, region=region, stack=provider.value, **about)
     journal.append(Event.CREATED, **about)
-    shared.keep_books(ledger, journal.entries())
+    shared.keep_books(ledger, journal.entries(), PRICES)
     price = catalog.load_services().price
     rate = sum(price(provider, region, service).usd_per_unit for service in services)
     assert ledger.usd_per_hour() == pytest.approx(rate)
     Journal(tmp_path / "journal.jsonl", FixedClock(NOW + timedelta(hours=2))).append(Event.GONE, **about)
     for _ in range(2):
-        shared.keep_books(ledger, journal.entries())
+        shared.keep_books(ledger, journal.entries(), PRICES)
     assert ledger.usd_per_hour() == 0.0
     assert ledger.spent_usd(NOW + timedelta(hours=9)) == pytest.approx(2 * rate)
 
@@ -230,7 +240,7 @@ def test_what_a_plan_foresees_by_the_hour_has_the_same_name_in_the_ledger(
         open_node(ledger, placed.node.id, row.data, since=NOW)
     if network_access is NetworkAccess.PRIVATE:
         _make_gateways(journal, provider, plan)
-    shared.keep_books(ledger, journal.entries())
+    shared.keep_books(ledger, journal.entries(), PRICES)
     expected = {part_of(line): line.usd_per_unit for line in plan.cost.lines if line.unit == "hour"}
     paid = {line.part: line.usd_per_unit for line in ledger.lines()}
     assert paid == pytest.approx(expected)
@@ -247,7 +257,7 @@ def test_what_a_plan_foresees_by_use_has_the_same_name_and_price_in_the_ledger(
     ranks = sum(stage.tp for pipeline in plan.plan.pipelines for stage in pipeline.stages)
     found = leg(saved(10, 1.0, *[(1, GIB)] * ranks), of=plan)
     expected = {part_of(line): line.usd_per_unit for line in plan.cost.lines if line.unit != "hour"}
-    charges = usage.charges(plan, [found], until=NOW + timedelta(hours=2))
+    charges = usage.charges(plan, [found], PRICES, until=NOW + timedelta(hours=2))
     assert {one.part: one.usd_per_unit for one in charges} == pytest.approx(expected)
     assert any(one.part.startswith("packages through NAT") for one in charges) is (
         network_access is NetworkAccess.PRIVATE

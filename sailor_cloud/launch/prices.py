@@ -1,0 +1,31 @@
+"""The prices of what a run pays for beside its nodes: traffic, gateways, addresses and buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from sailor_cloud import catalog, network
+from sailor_cloud.catalog import Services
+from sailor_cloud.network import EgressPrice, Network
+
+
+@dataclass(frozen=True, kw_only=True)
+class UsePrices:
+    """Prices of one command or controller: read at the first use, and kept, since they change once in years."""
+
+    load_network: Callable[[], Network] = network.load
+    load_services: Callable[[], Services] = catalog.load_services
+
+    def between(self, src_zone: str, dst_zone: str) -> tuple[EgressPrice, ...]:
+        """Return what each side pays for traffic from one zone to another. Raises MissingPriceError."""
+        return self._network.egress(src_zone, dst_zone)
+
+    @cached_property
+    def services(self) -> Services:
+        return self.load_services()
+
+    @cached_property
+    def _network(self) -> Network:
+        return self.load_network()

@@ -1,0 +1,28 @@
+"""What the things that a run pays for are called: a plan's bill and a ledger meet by these names, which nobody parses.
+
+The names of services are in simulator.money.
+"""
+
+from __future__ import annotations
+
+from sailor_cloud.model.document import CostLine
+
+
+def node_part(instance_type: str, market: str, zone: str) -> str:
+    """Return the name of what nodes of one offer cost, from start-up to teardown."""
+    return f"{instance_type} {market} in {zone}"
+
+
+def traffic_part(src_zone: str, dst_zone: str, payer_zone: str) -> str:
+    """Return the name of what one side pays for traffic from zone to zone."""
+    return f"{src_zone} to {dst_zone}, paid by {payer_zone}"
+
+
+def checkpoint_traffic_part(src_zone: str, region: str, payer_zone: str) -> str:
+    """Return the name of what one side pays for checkpoints on their way from a zone to the bucket's region."""
+    return f"checkpoints from {src_zone} to {region}, paid by {payer_zone}"
+
+
+def part_of(line: CostLine) -> str:
+    """Return the name of what a line of a bill is for: in documents that are older than these names, its text."""
+    return line.part or line.what
