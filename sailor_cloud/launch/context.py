@@ -24,12 +24,12 @@ from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Offer, Provider
 from sailor_cloud.provision.nodes import ReachableNode
-from sailor_cloud.provision.progress import Progress
+from sailor_cloud.provision.progress import Progress, Step
 from sailor_cloud.provision.render_data import bucket_of
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Journal, read
 from sailor_cloud.run.ledger import Ledger
-from sailor_cloud.run.progress import Observer, RunProgress
+from sailor_cloud.run.progress import Observer, ResourceNews, RunProgress
 
 _SCHEMES = {Provider.GCP: "gs", Provider.AWS: "s3"}
 
@@ -187,7 +187,8 @@ class RunContext:
 
     def on_resource(self, progress: Progress) -> None:
         price = "" if progress.usd_per_hour is None else f", {progress.usd_per_hour:.4f} USD/h"
-        self.observer.resource(f"{progress.key}: {progress.action} {progress.step}{price}")
+        state = f"{progress.action} {progress.step}{price}"
+        self.observer.resource(ResourceNews(key=progress.key, state=state, done=progress.step is Step.DONE))
 
     def progress(self) -> RunProgress:
         """Return the moment that displays show."""

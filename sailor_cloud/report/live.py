@@ -13,7 +13,7 @@ from rich.text import Text
 
 from sailor_cloud.clock import Clock
 from sailor_cloud.report import text
-from sailor_cloud.run.progress import RunProgress
+from sailor_cloud.run.progress import ResourceNews, RunProgress
 
 PLAIN_STEP_INTERVAL_S = 5.0
 RESOURCES_SHOWN = 4
@@ -26,18 +26,17 @@ class LivePanel:
         self._console = console
         self._clock = clock
         self._latest: RunProgress | None = None
-        self._resources: dict[str, str] = {}
+        self._resources: dict[str, ResourceNews] = {}
         self._live = Live(console=console, refresh_per_second=8, get_renderable=self._render, transient=True)
         self._live.start()
 
     def note(self, text_line: str) -> None:
         self._console.print(Text(text_line))
 
-    def resource(self, text_line: str) -> None:
-        key, _, state = text_line.partition(": ")
+    def resource(self, news: ResourceNews) -> None:
         # The newest comes last, and each resource once.
-        self._resources.pop(key, None)
-        self._resources[key] = state
+        self._resources.pop(news.key, None)
+        self._resources[news.key] = news
 
     def progress(self, progress: RunProgress) -> None:
         if self._latest is not None and progress.activity != self._latest.activity:
@@ -63,13 +62,13 @@ class LivePanel:
         if of:
             grid.add_row(f"{100 * done / of:3.0f} %", ProgressBar(total=of, completed=done, width=40))
         parts: list[RenderableType] = [Text(self._latest.activity, style="bold cyan"), grid]
-        newest = list(self._resources.items())[-RESOURCES_SHOWN:]
-        parts.extend(Text(f"{key}: {state}", style="dim") for key, state in newest)
+        newest = list(self._resources.values())[-RESOURCES_SHOWN:]
+        parts.extend(Text(str(news), style="dim") for news in newest)
         return Group(*parts)
 
     def _share(self, latest: RunProgress) -> tuple[int, int | None]:
         """Return how much is done, of how much: resources while some come or go, otherwise steps."""
-        ready = sum(" done" in state for state in self._resources.values())
+        ready = sum(news.done for news in self._resources.values())
         if ready < len(self._resources):
             return ready, len(self._resources)
         return latest.step, latest.steps
@@ -87,8 +86,8 @@ class PlainLines:
     def note(self, text_line: str) -> None:
         self._write(text_line)
 
-    def resource(self, text_line: str) -> None:
-        self._write(text_line)
+    def resource(self, news: ResourceNews) -> None:
+        self._write(str(news))
 
     def progress(self, progress: RunProgress) -> None:
         if progress.activity != self._activity:

@@ -39,13 +39,25 @@ class RunProgress:
         return replace(self, activity=activity)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceNews:
+    """How far one resource is on its way; `state` is for people, `done` once it is there, or gone."""
+
+    key: str
+    state: str
+    done: bool
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.state}"
+
+
 class Observer(Protocol):
     """Is told what a run does; a live display, plain lines, or a test's list."""
 
     def note(self, text: str) -> None:
         """One thing that happened and is worth a line."""
 
-    def resource(self, text: str) -> None:
+    def resource(self, news: ResourceNews) -> None:
         """Progress on one resource being created or removed."""
 
     def progress(self, progress: RunProgress) -> None:

@@ -13,7 +13,7 @@ from sailor_cloud.clock import FixedClock
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.provision.progress import Progress, Step
 from sailor_cloud.report.live import LivePanel
-from sailor_cloud.run.progress import RunProgress
+from sailor_cloud.run.progress import ResourceNews, RunProgress
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 SMALL_JOB = """
@@ -75,20 +75,23 @@ def running(*, step: int, activity: str) -> RunProgress:
     )
 
 
-def last_screen(step: int, activity: str, resources: tuple[str, ...]) -> str:
+def last_screen(step: int, activity: str, resources: tuple[ResourceNews, ...]) -> str:
     """Return what a live panel shows before it goes, after some news of resources."""
     console, drawn = screen(terminal=True)
     panel = LivePanel(console, FixedClock(NOW))
     panel.progress(running(step=step, activity=activity))
-    for line in resources:
-        panel.resource(line)
+    for news in resources:
+        panel.resource(news)
     panel.close()
     return drawn.getvalue()
 
 
 def test_a_run_shows_which_share_of_its_nodes_are_there_and_then_of_its_steps() -> None:
-    planned = tuple(f"n{number}: create planned, 1.0000 USD/h" for number in range(4))
-    creating = last_screen(0, "creating nodes", (*planned, "n2: create done"))
+    planned = tuple(
+        ResourceNews(key=f"n{number}", state="create planned, 1.0000 USD/h", done=False) for number in range(4)
+    )
+    there = ResourceNews(key="n2", state="create done", done=True)
+    creating = last_screen(0, "creating nodes", (*planned, there))
     assert " 25 %" in creating
     assert "n2: create done" in creating
     assert "n2: create planned" not in creating.rpartition("creating nodes")[2]

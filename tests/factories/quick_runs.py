@@ -26,7 +26,7 @@ from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Job
 from sailor_cloud.provision import processes
 from sailor_cloud.run.folder import RunFolder
-from sailor_cloud.run.progress import RunProgress
+from sailor_cloud.run.progress import ResourceNews, RunProgress
 from sailor_cloud.workload import decoder
 
 CLOCK = SystemClock()
@@ -45,7 +45,7 @@ class Notes:
     def note(self, text: str) -> None:
         self.lines.append(text)
 
-    def resource(self, text: str) -> None: ...
+    def resource(self, news: ResourceNews) -> None: ...
 
     def progress(self, progress: RunProgress) -> None: ...
 

@@ -27,7 +27,7 @@ from sailor_cloud.model.job import Job
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal
-from sailor_cloud.run.progress import RunProgress
+from sailor_cloud.run.progress import ResourceNews, RunProgress
 from sailor_cloud.run.replayed import Replayed
 
 # Looks of the controller are this far apart in simulated time, so a day takes seconds. What it sees it sees later than
@@ -55,7 +55,7 @@ class SilentObserver:
     def note(self, text: str) -> None:
         self.say(text)
 
-    def resource(self, text: str) -> None:
+    def resource(self, news: ResourceNews) -> None:
         pass
 
     def progress(self, progress: RunProgress) -> None:
