@@ -177,13 +177,33 @@ class FrontierPoint:
     zones: tuple[str, ...]
 
 
+class Ground(StrEnum):
+    """What ruled something out."""
+
+    PRECISION = "precision"
+    PRICE = "price missing"
+    PROFILE = "profile missing"
+    QUOTA = "quota"
+    MEMORY = "memory"
+    BANDWIDTH = "bandwidth"
+    TORCH = "torch"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejected:
-    """Something that was ruled out before or during the search; `restrictions` name a smaller space without a plan."""
+    """Something that was ruled out before or during the search; `restrictions` name a smaller space without a plan.
+
+    Of what is out in a zone and a market only, `subject` is it without them, so that zones can be told together; all
+    three are empty elsewhere and in documents from before there were any.
+    """
 
     what: str
     why: str
     restrictions: tuple[str, ...] = ()
+    ground: Ground | None = None
+    subject: str = ""
+    zone: str = ""
+    market: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sailor_cloud.catalog import Catalog
 from sailor_cloud.catalog.account_quotas import QuotaLimit
-from sailor_cloud.model.document import Rejected
+from sailor_cloud.model.document import Ground, Rejected
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.offer import Accelerator, Market, Offer, Precision, Provider
 from sailor_cloud.planner.quotas import binding, most_nodes, too_small, within
@@ -68,7 +68,8 @@ def collect(job: Job, catalog: Catalog, *, quotas: tuple[QuotaLimit, ...] | None
             accelerator = catalog.accelerator(name)
             reason = unusable(accelerator, resource.provider, job.training.precision)
             if reason is not None:
-                rejected.append(Rejected(what=name, why=reason))
+                ground, why = reason
+                rejected.append(Rejected(what=name, why=why, ground=ground))
                 continue
             limit = resource.accelerators[name]
             for zone in sorted(set(resource.zones)):
@@ -101,28 +102,34 @@ def collect(job: Job, catalog: Catalog, *, quotas: tuple[QuotaLimit, ...] | None
 def _too_large(offer: Offer, limit: int, quotas: tuple[QuotaLimit, ...]) -> Rejected | None:
     """Return why not even one node of an offer may be bought, or None if it may."""
     if offer.accelerator_count > limit:
-        why = f"carries {offer.accelerator_count} devices, the job allows {limit} in {offer.zone}"
-        return Rejected(what=offer.id, why=why)
+        why = f"carries {offer.accelerator_count} devices, the job allows {limit} per zone"
+        return rejected_offer(offer, why, Ground.QUOTA)
     for quota in quotas:
         text = too_small(quota, offer)
         if text is not None:
             what = f"{offer.instance_type} ({offer.accelerator}, {offer.market.value}) in {offer.region}"
-            return Rejected(what=what, why=text)
+            return Rejected(what=what, why=text, ground=Ground.QUOTA)
     return None
 
 
-def unusable(accelerator: Accelerator, provider: Provider, precision: Precision) -> str | None:
+def rejected_offer(offer: Offer, why: str, ground: Ground) -> Rejected:
+    subject = f"{offer.instance_type} ({offer.accelerator_count} {offer.accelerator})"
+    return Rejected(what=offer.id, why=why, ground=ground, subject=subject, zone=offer.zone, market=offer.market.value)
+
+
+def unusable(accelerator: Accelerator, provider: Provider, precision: Precision) -> tuple[Ground, str] | None:
     """Return why an accelerator can't run a job at a precision with the pinned torch, or None if it can."""
     if accelerator.peak_tflops(precision) is None:
         known = [p.value for p in Precision if accelerator.peak_tflops(p) is not None]
-        return f"has no {precision.value}; it runs {', '.join(known)}"
+        return Ground.PRECISION, f"has no {precision.value}; it runs {', '.join(known)}"
     if provider is Provider.LOCAL:
         return None
     capability = accelerator.compute_capability
     if capability is None:
-        return f"is no CUDA device (vendor {accelerator.vendor}); the training runtime needs one"
+        return Ground.TORCH, f"is no CUDA device (vendor {accelerator.vendor}); the training runtime needs one"
     if capability < MIN_COMPUTE_CAPABILITY:
-        return f"has compute capability {capability}; torch is built for {MIN_COMPUTE_CAPABILITY} and newer"
+        why = f"has compute capability {capability}; torch is built for {MIN_COMPUTE_CAPABILITY} and newer"
+        return Ground.TORCH, why
     return None
 
 
@@ -132,7 +139,14 @@ def _missing_markets(
     """Return a row for every market of a zone in which no price of an accelerator is known."""
     known = {offer.market for offer in found}
     return [
-        Rejected(what=f"{accelerator} in {zone}, {market.value}", why="no price is known")
+        Rejected(
+            what=f"{accelerator} in {zone}, {market.value}",
+            why="no price is known",
+            ground=Ground.PRICE,
+            subject=accelerator,
+            zone=zone,
+            market=market.value,
+        )
         for market in markets
         if market not in known
     ]

@@ -4,32 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from enum import StrEnum
 
-from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.document import Ground, PlanDocument
 from sailor_cloud.planner.search import Problem
 from sailor_cloud.planner.shadow import Gain
 from sailor_cloud.planner.space import Seat, Space
 from sailor_cloud.units import GIB, MIB
 
 
-class Ground(StrEnum):
-    """What ruled something out."""
-
-    PRECISION = "precision"
-    PRICE = "price missing"
-    PROFILE = "profile missing"
-    QUOTA = "quota"
-    MEMORY = "memory"
-    BANDWIDTH = "bandwidth"
-    TORCH = "torch"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuledOut:
+    """See model.document.Rejected."""
+
     what: str
     why: str
     ground: Ground
+    subject: str = ""
+    zone: str = ""
+    market: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +60,11 @@ def reasons(document: PlanDocument) -> tuple[str, ...]:
 
 def ruled_out(problem: Problem, document: PlanDocument) -> tuple[RuledOut, ...]:
     """Return what was ruled out before the search, what memory rules out, and the zones that the plan leaves aside."""
-    rejected = (row for row in document.rejected if not row.restrictions)
-    found = [RuledOut(what=row.what, why=row.why, ground=_ground(row.why)) for row in rejected]
+    found = [
+        RuledOut(what=row.what, why=row.why, ground=row.ground, subject=row.subject, zone=row.zone, market=row.market)
+        for row in document.rejected
+        if row.ground is not None
+    ]
     return (*found, *_by_memory(problem.space), *_by_bandwidth(problem.space, document))
 
 
@@ -110,21 +105,6 @@ def _dearer(document: PlanDocument, total_usd: float | None) -> str:
 
 def _usd(amount: float) -> str:
     return f"{amount:.2f}" if amount >= 10 else f"{amount:.4f}"
-
-
-def _ground(why: str) -> Ground:
-    marks = (
-        ("no price", Ground.PRICE),
-        ("price", Ground.PRICE),
-        ("carries", Ground.QUOTA),
-        ("quota", Ground.QUOTA),
-        ("limits", Ground.QUOTA),
-        ("capability", Ground.TORCH),
-        ("CUDA", Ground.TORCH),
-        ("it runs", Ground.PRECISION),
-        ("profile", Ground.PROFILE),
-    )
-    return next((ground for mark, ground in marks if mark in why), Ground.QUOTA)
 
 
 def _by_memory(space: Space) -> list[RuledOut]:

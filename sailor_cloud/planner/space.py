@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sailor_cloud.errors import DataError
-from sailor_cloud.model.document import Rejected
+from sailor_cloud.model.document import Ground, Rejected
 from sailor_cloud.network import Link, Place
-from sailor_cloud.planner.candidates import Candidates, Pool
+from sailor_cloud.planner.candidates import Candidates, Pool, rejected_offer
 from sailor_cloud.simulator import (
     NodeRate,
     Scenario,
@@ -218,14 +218,14 @@ def build(scenario: Scenario, candidates: Candidates) -> tuple[Space, tuple[Reje
         try:
             rate = node_usd_per_hour(pool.offer, scenario)
         except DataError as error:
-            rejected.append(Rejected(what=pool.offer.id, why=str(error)))
+            rejected.append(rejected_offer(pool.offer, str(error), Ground.PRICE))
             continue
         tps = tuple(tp for tp in range(1, pool.devices + 1) if tp_problem(scenario.decoder, tp) is None)
         try:
             stage_table(scenario, name, tp=tps[0], microbatch_size=1)
         except DataError as error:
             missing.add(name)
-            rejected.append(Rejected(what=name, why=str(error)))
+            rejected.append(Rejected(what=name, why=str(error), ground=Ground.PROFILE))
             continue
         kept.append(pool)
         rates.append(rate)

@@ -37,10 +37,10 @@ def print_explanation(found: Explanation, console: Console) -> None:
     print_report(Group(*parts), console)
 
 
-def _by_ground(rows: Iterable[RuledOut]) -> dict[str, list[tuple[str, str]]]:
-    found: dict[str, list[tuple[str, str]]] = {}
+def _by_ground(rows: Iterable[RuledOut]) -> dict[str, list[RuledOut]]:
+    found: dict[str, list[RuledOut]] = {}
     for row in rows:
-        found.setdefault(row.ground.value, []).append((row.what, row.why))
+        found.setdefault(row.ground.value, []).append(row)
     return found
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from factories.planning import AS_OF, data, plan, tiny_job
 from sailor_cloud.clock import FixedClock
-from sailor_cloud.model.document import PlanDocument, Status
+from sailor_cloud.model.document import Ground, PlanDocument, Status
 from sailor_cloud.planner import Wishes, search
 from sailor_cloud.planner.effort import NORMAL
-from sailor_cloud.planner.explaining import Ground, reasons, ruled_out
+from sailor_cloud.planner.explaining import reasons, ruled_out
 from sailor_cloud.planner.search import problem_of
 from sailor_cloud.planner.shadow import gains
 from sailor_cloud.planner.variants import Restriction
@@ -85,7 +85,10 @@ def test_an_explanation_names_limits_grounds_and_gains():
     told = reasons(document)
     assert any("gradient sums" in line for line in told)
     assert any(line.startswith("budget: ") for line in told)
-    assert all(isinstance(row.ground, Ground) for row in ruled_out(problem_of(job, **known), document))
+    assert ruled_out(problem_of(job, **known), document) == ()
+    single = tiny_job(**SIZE, constraints={"max_nodes": 1})
+    (aside,) = ruled_out(problem_of(single, **known), search(single, **known))
+    assert (aside.what, aside.ground) == ("local-b", Ground.BANDWIDTH)
 
     found = {gain.change: gain for gain in gains(job, document, prices, lambda changed: problem_of(changed, **known))}
     assert found["10 % more budget"].text == "nothing"

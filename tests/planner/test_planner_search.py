@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from factories.planning import example, make_space, plan, tiny_job
-from sailor_cloud.model.document import PlanDocument, Status
+from sailor_cloud.model.document import Ground, PlanDocument, Status
 from sailor_cloud.planner.lifetime import DEADLINE_GRACE_S, SHARE_OF_BUDGET
 
 
@@ -102,12 +102,14 @@ def test_an_accelerator_without_the_precision_is_rejected_with_the_reason():
     job = example("gcp-a100-v100.yaml", training__precision="bf16", resources__0__accelerators={"V100-16": 4})
     document = plan(job)
     assert document.infeasibility.constraint == "resources"
-    assert [(row.what, row.why) for row in document.rejected] == [("V100-16", "has no bf16; it runs fp32, fp16")]
+    (row,) = document.rejected
+    assert (row.what, row.why, row.ground) == ("V100-16", "has no bf16; it runs fp32, fp16", Ground.PRECISION)
 
 
 def test_an_instance_larger_than_the_limit_is_rejected():
     job = example("gcp-a100-v100.yaml", resources__0__accelerators={"A100-40": 2})
     space = make_space(job)
     assert {pool.devices for pool in space.pools} == {1, 2}
-    reasons = {row.why for row in space.candidates.rejected}
-    assert "carries 8 devices, the job allows 2 in us-central1-a" in reasons
+    told = {(row.subject, row.zone, row.market, row.why, row.ground) for row in space.candidates.rejected}
+    why = "carries 8 devices, the job allows 2 per zone"
+    assert ("a2-highgpu-8g (8 A100-40)", "us-central1-a", "spot", why, Ground.QUOTA) in told

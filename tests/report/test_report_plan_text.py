@@ -123,17 +123,17 @@ def test_a_smaller_space_without_a_plan_stands_beside_the_alternatives_with_the_
 
 
 def test_what_is_ruled_out_alike_in_several_zones_and_markets_is_one_line() -> None:
-    types = [("a2-megagpu-16g/16xA100-40", zone, market) for zone in ("z-a", "z-b") for market in ("on-demand", "spot")]
-    rows = [
-        Rejected(what=f"gcp/{zone}/{kind}/{market}", why=f"carries 16 devices, the job allows 8 in {zone}")
-        for kind, zone, market in types
-    ]
-    rows += [Rejected(what=f"V100-16 in {zone}, spot", why="no price is known") for zone in ("z-a", "z-c")]
-    rows += [Rejected(what="T4-16 in z-a, spot", why="no price is known"), Rejected(what="T4-16", why="no bf16")]
+    def out(subject: str, zone: str, market: str, why: str) -> Rejected:
+        return Rejected(what=f"{subject}, {zone}, {market}", why=why, subject=subject, zone=zone, market=market)
+
+    large, excess = "a2-megagpu-16g (16 A100-40)", "carries 16 devices, the job allows 8 per zone"
+    rows = [out(large, zone, market, excess) for zone in ("z-a", "z-b") for market in ("on-demand", "spot")]
+    rows += [out("V100-16", zone, "spot", "no price is known") for zone in ("z-a", "z-c")]
+    rows += [out("T4-16", "z-a", "spot", "no price is known"), Rejected(what="T4-16", why="no bf16")]
     shown = plan_as_text(replace(document(), rejected=tuple(rows)), width=160)
     lines = [" ".join(line.split()) for line in shown.partition("ruled out")[2].splitlines()]
     assert lines[1:5] == [
-        "a2-megagpu-16g (16 A100-40) on-demand, spot in z-a, z-b carries 16 devices, the job allows 8 in each",
+        "a2-megagpu-16g (16 A100-40) on-demand, spot in z-a, z-b carries 16 devices, the job allows 8 per zone",
         "V100-16 spot in z-a, z-c no price is known",
         "T4-16 spot in z-a no price is known",
         "T4-16 no bf16",
