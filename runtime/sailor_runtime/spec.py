@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 SPEC_VERSION = 1
+# An agent waits so long for a new generation after one has ended, then its node ends; the controller reckons with it.
+HOLD_S = 1800.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,9 +19,10 @@ from sailor_cloud.model.offer import Offer
 from sailor_cloud.model.plan import Node
 from sailor_cloud.simulator import startup_s, teardown_s
 from sailor_cloud.units import SECONDS_PER_HOUR
+from sailor_runtime.spec import HOLD_S
 
-# Agents without work power their nodes off after half an hour; see sailor_runtime.agent.
-LONGEST_WAIT_S = 1500.0
+# Agents without work power their nodes off after HOLD_S; what is waited for must be there, and started, before.
+LONGEST_WAIT_S = HOLD_S - 300.0
 
 # Bytes/s from one zone to another.
 Rates = Mapping[tuple[str, str], float]

@@ -56,12 +56,12 @@ def past_runs(runs_root: Path, *, job: str | None = None) -> tuple[PastRun, ...]
     path = _file(runs_root)
     if not path.is_file():
         return ()
-    names = ", ".join(field.name for field in fields(PastRun))
+    names = [field.name for field in fields(PastRun)]
     with closing(_open(path)) as database:
         rows = database.execute(
-            f"SELECT {names} FROM runs WHERE ? IS NULL OR job = ? ORDER BY started_at, run_id", (job, job)
+            f"SELECT {', '.join(names)} FROM runs WHERE ? IS NULL OR job = ? ORDER BY started_at, run_id", (job, job)
         ).fetchall()
-    return tuple(_past_run(dict(zip(names.split(", "), row, strict=True))) for row in rows)
+    return tuple(_past_run(dict(zip(names, row, strict=True))) for row in rows)
 
 
 def _file(runs_root: Path) -> Path:
