@@ -24,8 +24,8 @@ def doctor(as_json: bool) -> int:
     from sailor_cloud.report.console import result_console
     from sailor_cloud.report.tables import plain_table, print_report
 
-    with waiting("looking at this machine"):
-        checks = examine()
+    with waiting("looking at this machine") as show:
+        checks = examine(show)
     if as_json:
         click.echo(json.dumps([asdict(check) for check in checks], indent=2))
     else:

@@ -45,8 +45,9 @@ def import_data(form: str, folder: Path, output: Path, precision: str, as_of: da
 
     if output.exists() and any(output.iterdir()):
         raise RequestError(f"{output} is not empty; name a new folder with -o")
-    with waiting("fitting profiles to the layer times"):
-        done = import_artifact(folder, output, precision=Precision(precision), as_of=clock_for(as_of).now().date())
+    with waiting("reading the artifact") as show:
+        day = clock_for(as_of).now().date()
+        done = import_artifact(folder, output, precision=Precision(precision), as_of=day, progress=show)
     if as_json:
         click.echo(json.dumps({**asdict(done), "folder": str(done.folder)}, indent=2))
         return

@@ -55,8 +55,12 @@ def quota(
         click.echo("plans keep to no quota of the account", err=True)
         return
     wanted, own_project = _wanted(job_file, provider, regions)
-    with waiting("asking the providers for quotas"):
-        found = read_quotas(wanted, project=project or own_project)
+    with waiting("asking the providers for quotas") as show:
+        found = read_quotas(
+            wanted,
+            project=project or own_project,
+            progress=lambda done, of, what: show(done, of, f"asking for {what}"),
+        )
     if any(row.limit is not None for row in found.rows):
         kept = account_quotas.keep(found.rows, project=project or own_project or "", read_on=SystemClock().now().date())
         click.echo(f"kept in {kept}; plans keep to these limits", err=True)

@@ -41,8 +41,8 @@ def reap(older_than: str | None, projects: tuple[str, ...], regions: tuple[str, 
     clock = SystemClock()
     places = Places(gcp_projects=projects, aws_regions=regions)
     age = _age(older_than)
-    with waiting("looking for what runs have left"):
-        found = find_leftovers(RunFolder.list(), clock=clock, places=places, older_than=age)
+    with waiting("looking for what runs have left") as show:
+        found = find_leftovers(RunFolder.list(), clock=clock, places=places, older_than=age, progress=show)
     if not as_json:
         _show(found)
     if not found.reapable:

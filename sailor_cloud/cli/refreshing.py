@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def refresh_progress(console: Console) -> Iterator[Report]:
     """Show a bar for each list on a terminal, and a line for each that is read in a pipe.
 
-    AWS is read region by region, so its bar has a percentage. Lists of Google Cloud come page by page and do not say
-    how long they are: what has come is counted.
+    AWS is read region by region, Google Cloud list by list; the lists of the latter come page by page and do not say
+    how long they are, so what has come of each is counted below.
     """
     if not console.is_terminal:
         seen: set[str] = set()

@@ -58,12 +58,19 @@ def simulate(
     from sailor_cloud.simulator.timeline import trace_events
 
     document = read_document(plan_file)
-    with waiting("simulating the plan"):
+    with waiting("simulating the plan") as show:
+        show(0, 4, "reading prices")
+        prices = catalogs.load(pricing=pricing)
+        show(1, 4, "reading bandwidths")
+        links = networks.load(profiles=network, pricing=pricing)
+        show(2, 4, "reading compute profiles")
+        speeds = workload.profiles.load(profiles=profiles)
+        show(3, 4, "simulating the plan")
         simulation = simulate_document(
             document,
-            catalog=catalogs.load(pricing=pricing),
-            network=networks.load(profiles=network, pricing=pricing),
-            profiles=workload.profiles.load(profiles=profiles),
+            catalog=prices,
+            network=links,
+            profiles=speeds,
             decoder=workload.decoder(document.job.model, base=plan_file.parent),
             as_of=clock_for(as_of).now() if as_of else document.as_of,
             reprice=pricing is not None,

@@ -39,12 +39,17 @@ class _Progress:
     def show(self, done: float, of: float, what: str = "") -> None:
         self.state = _State(done, of, what or self.state.what)
 
+    def finish(self) -> None:
+        """Be done with all of it, also where the last report came before the end."""
+        if (of := self.state.of) is not None:
+            self.state = _State(of, of, self.state.what)
+
 
 @contextmanager
 def waiting(activity: str, *, patience_s: float = PATIENCE_S) -> Iterator[Show]:
     """Show an animated line with the seconds spent, and once told how far it is a bar with a percentage.
 
-    Nothing is shown in a pipe, nor for what ends soon.
+    Nothing is shown in a pipe, nor for what ends soon. A bar whose work is done goes full before it goes.
     """
     told = _Progress(activity)
     if not sys.stderr.isatty():
@@ -55,6 +60,7 @@ def waiting(activity: str, *, patience_s: float = PATIENCE_S) -> Iterator[Show]:
     shown.start()
     try:
         yield told.show
+        told.finish()
     finally:
         done.set()
         shown.join()
@@ -83,8 +89,8 @@ def _show(told: _Progress, patience_s: float, done: threading.Event) -> None:
 
     with progress_bar(progress_console()) as progress:
         task = progress.add_task(told.state.what, total=None)
-        while True:
+        ended = False
+        while not ended:
+            ended = done.wait(REDRAWN_EVERY_S)
             state = told.state
-            progress.update(task, completed=state.done, total=state.of, description=state.what)
-            if done.wait(REDRAWN_EVERY_S):
-                return
+            progress.update(task, completed=state.done, total=state.of, description=state.what, refresh=ended)

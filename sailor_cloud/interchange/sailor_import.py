@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -13,7 +14,7 @@ from sailor_cloud.errors import DataError, RequestError
 from sailor_cloud.interchange.sailor_jobs import write_jobs
 from sailor_cloud.interchange.sailor_names import our_accelerator
 from sailor_cloud.interchange.sailor_network import write_curves, write_egress, write_offers
-from sailor_cloud.interchange.sailor_profiles import read_profiles, with_tf32, write_profiles
+from sailor_cloud.interchange.sailor_profiles import ArtifactProfiles, read_profiles, with_tf32, write_profiles
 from sailor_cloud.model.offer import Precision
 
 PROFILES, NETWORK, PRICING, JOBS = "compute_profiles", "bandwidth_profiles", "pricing", "jobs"
@@ -35,16 +36,40 @@ class Imported:
     unpriced: tuple[str, ...]
 
 
-def import_artifact(source: Path, out: Path, *, precision: Precision, as_of: date) -> Imported:
+# Told how many files are done, of how many, and what is being made.
+Progress = Callable[[int, int, str], None]
+# What is made beside the profiles: curves, prices, jobs.
+_OTHERS = 3
+
+
+def import_artifact(
+    source: Path,
+    out: Path,
+    *,
+    precision: Precision,
+    as_of: date,
+    progress: Progress = lambda done, of, what: None,
+) -> Imported:
     """Read an artifact's folder and write compute profiles, bandwidth curves, prices and jobs under `out`.
 
-    `precision` is what the layer times stand for: the artifact's files don't say. Raises RequestError for a folder that
-    is not an artifact's and DataError for files that can't be read.
+    `precision` is what the layer times stand for: the artifact's files don't say. `progress` counts the profiles of
+    each accelerator and the three other folders. Raises RequestError for a folder that is not an artifact's and
+    DataError for files that can't be read.
     """
     if not (source / "simulator_profiles.json").is_file():
         raise RequestError(f"{source} holds no simulator_profiles.json; give the folder with the artifact's data files")
     day, origin = as_of.isoformat(), f"Sailor artifact, {source.name}"
-    accelerators, tf32 = _write_profiles(source, out / PROFILES, precision=precision, as_of=day, origin=origin)
+    profiles = read_profiles(_read(source / "simulator_profiles.json"), _read(source / "llm_info.json"))
+    of = len(profiles.layers) + _OTHERS
+    accelerators, tf32 = _write_profiles(
+        profiles,
+        out / PROFILES,
+        precision=precision,
+        as_of=day,
+        origin=origin,
+        progress=lambda done, accelerator: progress(done, of, f"fitting a profile of {accelerator}"),
+    )
+    progress(of - 3, of, "writing bandwidth curves")
     curves = write_curves(
         out / NETWORK / "curves.csv",
         _read(source / "multizone_bandwidths_het.json"),
@@ -52,8 +77,10 @@ def import_artifact(source: Path, out: Path, *, precision: Precision, as_of: dat
         as_of=day,
         source=origin,
     )
+    progress(of - 2, of, "writing prices")
     unpriced = _write_prices(source, out / PRICING, as_of=day, origin=origin)
     trainings = [_read(path) for path in sorted((source / "configs").glob("training_config_*.json"))]
+    progress(of - 1, of, "writing jobs")
     jobs = write_jobs(
         out / JOBS,
         sorted((source / "configs").glob("gpu_trace_*.csv")),
@@ -64,13 +91,20 @@ def import_artifact(source: Path, out: Path, *, precision: Precision, as_of: dat
 
 
 def _write_profiles(
-    source: Path, folder: Path, *, precision: Precision, as_of: str, origin: str
+    profiles: ArtifactProfiles,
+    folder: Path,
+    *,
+    precision: Precision,
+    as_of: str,
+    origin: str,
+    progress: Callable[[int, str], None],
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Write the compute profiles; return the accelerators, and those with models that ran in TF32."""
-    profiles = read_profiles(_read(source / "simulator_profiles.json"), _read(source / "llm_info.json"))
     known = catalog.load()
     parts = {name: known.accelerator(name) for name in profiles.layers if name in known.accelerator_names()}
-    written = write_profiles(folder, profiles, parts, precision=precision, as_of=as_of, source=origin)
+    written = write_profiles(
+        folder, profiles, parts, precision=precision, as_of=as_of, source=origin, progress=progress
+    )
     fast = [name for name, part in parts.items() if with_tf32(profiles.layers[name], part)]
     return written, tuple(fast) if precision is Precision.FP32 else ()
 

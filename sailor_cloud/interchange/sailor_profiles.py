@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,16 +91,18 @@ def write_profiles(
     precision: Precision,
     as_of: str,
     source: str,
+    progress: Callable[[int, str], None] = lambda done, accelerator: None,
 ) -> tuple[str, ...]:
     """Write fitted profiles and tables of measured layers; return the accelerators written.
 
     The fit serves microbatch sizes and degrees that were not measured; models without a preset are in the table only.
     Models that ran in TF32 are kept apart: they make a TF32 profile, and at FP32, which is what the artifact calls
-    them, one that holds for these models alone.
+    them, one that holds for these models alone. `progress` is told before each accelerator how many are done.
     """
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for accelerator, layers in profiles.layers.items():
+    for done, (accelerator, layers) in enumerate(profiles.layers.items()):
+        progress(done, accelerator)
         part = accelerators.get(accelerator)
         fast = with_tf32(layers, part) if precision is Precision.FP32 and part is not None else ()
         declared = tuple(row for row in layers if row.model not in fast)

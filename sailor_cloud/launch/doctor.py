@@ -9,6 +9,7 @@ import platform
 import shutil
 import socket
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sailor_cloud import resources
@@ -30,17 +31,25 @@ class Check:
     advice: str = ""
 
 
-def examine() -> tuple[Check, ...]:
-    """Return all checks; none of them changes anything or uses the network."""
-    return (
-        _python(),
-        _terraform(),
-        _package("torch", "training on this machine"),
-        _package("deepspeed", "training on this machine"),
-        _loopback(),
-        _home(),
-        _disk(),
+def examine(progress: Callable[[int, int], None] = lambda done, of: None) -> tuple[Check, ...]:
+    """Return all checks; none of them changes anything or uses the network.
+
+    `progress` is told before each how many are done, of how many.
+    """
+    looks: tuple[Callable[[], Check], ...] = (
+        _python,
+        _terraform,
+        lambda: _package("torch", "training on this machine"),
+        lambda: _package("deepspeed", "training on this machine"),
+        _loopback,
+        _home,
+        _disk,
     )
+    checks = []
+    for done, look in enumerate(looks):
+        progress(done, len(looks))
+        checks.append(look())
+    return tuple(checks)
 
 
 def _python() -> Check:

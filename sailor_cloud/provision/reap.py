@@ -7,7 +7,7 @@ Nothing without the tag of a run is ever looked at.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -47,23 +47,32 @@ class Found:
 
 
 def find_leftovers(
-    folders: Iterable[RunFolder], *, clock: Clock, places: Places | None = None, older_than: timedelta | None = None
+    folders: Iterable[RunFolder],
+    *,
+    clock: Clock,
+    places: Places | None = None,
+    older_than: timedelta | None = None,
+    progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Found:
     """Look for everything that carries a run's tag, in the places that the runs of `folders` touched and in `places`.
 
     Without `older_than`, what runs of other machines have is theirs until it has expired; with it, until the run is
     that old, and what a dead controller of this machine has left counts only once nothing was written for so long.
+    `progress` is told how many looks are done, of how many: one into the places, one for each run of this machine.
     """
     known = {folder.run_id: folder for folder in folders}
     where = places or Places()
     for folder in known.values():
         where |= touched(read(folder.journal_file))
+    looks = 1 + len(known)
+    progress(0, looks)
     swept = sweep_places(where)
     problems = list(swept.problems)
     by_run: dict[str, list[LiveResource]] = defaultdict(list)
     for resource in swept.found:
         by_run[resource.run_id].append(resource)
-    for folder in known.values():
+    for done, folder in enumerate(known.values(), start=1):
+        progress(done, looks)
         here = Leftovers(folder=folder, places=Places()).sweep().found
         rights = _rights(folder)
         problems += rights.problems

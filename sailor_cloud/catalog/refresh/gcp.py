@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
@@ -22,6 +23,8 @@ from sailor_cloud.model.offer import Market, Provider
 
 COMPUTE_ENGINE = "services/6F81-5844-456A"
 SOURCE = "cloud-billing-catalog"
+# Machine types, accelerator types and prices.
+_LISTS = 3
 _LOCAL_SSD_GIB = 375.0
 
 
@@ -83,9 +86,9 @@ def _zone_types(
     # A listing that breaks off counts as nothing: a zone may be spread over pages, and what is not listed is withdrawn.
     machine_pages: list[tuple[str, Any]] = []
     card_pages: list[tuple[str, Any]] = []
-    with gcp_errors("machine types of Compute Engine", fetched.missing):
+    with gcp_errors("machine types of Compute Engine", fetched.missing), _one_list(0, progress):
         machine_pages = list(_pages(account.machine_types(), fetched, progress, "machine types"))
-    with gcp_errors("accelerator types of Compute Engine", fetched.missing):
+    with gcp_errors("accelerator types of Compute Engine", fetched.missing), _one_list(1, progress):
         card_pages = list(_pages(account.accelerator_types(), fetched, progress, "accelerator types"))
     machines: dict[str, list[Machine]] = {}
     for name, scoped in machine_pages:
@@ -103,6 +106,16 @@ def _zone_types(
         for region in sorted(regions - {zone.region for zone in zones}):
             fetched.missing.append(f"gcp {region}: Compute Engine lists no zone of it")
     return zones
+
+
+@contextmanager
+def _one_list(index: int, progress: Progress) -> Iterator[None]:
+    """Tell how many of the lists are read; none of them says how long it is."""
+    progress("gcp lists", index, _LISTS)
+    try:
+        yield
+    finally:
+        progress("gcp lists", index + 1, _LISTS)
 
 
 def _pages(listing: Iterable[Any], fetched: Fetched, progress: Progress, what: str) -> Iterator[tuple[str, Any]]:
@@ -132,7 +145,7 @@ def _machines(types: Iterable[Any]) -> Iterator[Machine]:
 
 def _skus(account: GcpAccount, fetched: Fetched, progress: Progress) -> list[Any]:
     skus: list[Any] = []
-    with gcp_errors("prices of the Cloud Billing Catalog", fetched.missing):
+    with gcp_errors("prices of the Cloud Billing Catalog", fetched.missing), _one_list(2, progress):
         for sku in account.skus(COMPUTE_ENGINE):
             skus.append(sku)
             if len(skus) % 500 == 0:
