@@ -18,7 +18,7 @@ from sailor_cloud.cli.options import (
     read_job,
     write_output,
 )
-from sailor_cloud.cli.waiting import waiting
+from sailor_cloud.cli.waiting import Show, waiting
 
 if TYPE_CHECKING:
     from sailor_cloud.model.document import PlanDocument
@@ -104,13 +104,13 @@ def plan(
     if chosen == "table" and output is None:
         print_plan(document, result_console(), details=details)
     else:
-        with waiting("writing the report"):
-            written = _written(document, chosen, base=job_file.parent, details=details)
+        with waiting("writing the report") as show:
+            written = _written(document, chosen, base=job_file.parent, details=details, show=show)
         write_output(output, written)
     return INFEASIBLE if document.status is Status.INFEASIBLE else 0
 
 
-def _written(document: PlanDocument, form: str, *, base: Path, details: bool) -> str:
+def _written(document: PlanDocument, form: str, *, base: Path, details: bool, show: Show) -> str:
     match form:
         case "json":
             return document.to_json()
@@ -124,7 +124,9 @@ def _written(document: PlanDocument, form: str, *, base: Path, details: bool) ->
 
             if document.plan is None:
                 return plan_as_html(document, timeline=())
+            show(0, 2, "simulating an iteration for the report")
             timeline = api.simulate(document, base=base, timeline=True).timeline
+            show(1, 2, "drawing the report")
             return plan_as_html(document, timeline=timeline, regions=catalog.load().regions())
     from sailor_cloud.report.plan_text import plan_as_text
 
