@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
@@ -13,6 +11,7 @@ from pathlib import Path
 from sailor_cloud import resources
 from sailor_cloud.catalog.quotas import Counted, QuotaRule, QuotaStatus
 from sailor_cloud.catalog.tables import optional, records
+from sailor_cloud.durable import replaced
 from sailor_cloud.errors import DataError
 from sailor_cloud.model.offer import Market, Offer, Provider
 
@@ -132,22 +131,13 @@ def _key(row: HeldQuota) -> tuple[str, str, str, str]:
 
 
 def _replace(path: Path, rows: Iterable[HeldQuota]) -> None:
-    """Write a file that is seen whole or not at all."""
-    handle, name = tempfile.mkstemp(prefix=f".{FILE_NAME}-", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(_COLUMNS)
-            for row in rows:
-                used = "" if row.used is None else f"{row.used:g}"
-                limit, day = f"{row.limit:g}", row.read_on.isoformat()
-                writer.writerow((row.provider.value, row.project, row.region, row.quota, limit, used, day))
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with replaced(path) as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(_COLUMNS)
+        for row in rows:
+            used = "" if row.used is None else f"{row.used:g}"
+            limit, day = f"{row.limit:g}", row.read_on.isoformat()
+            writer.writerow((row.provider.value, row.project, row.region, row.quota, limit, used, day))
 
 
 def _held(provider: str, project: str, region: str, quota: str, limit: str, used: str, read_on: str) -> HeldQuota:

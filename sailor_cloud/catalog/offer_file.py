@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from sailor_cloud.catalog.tables import OFFER_COLUMNS, parse_date, price, records
+from sailor_cloud.durable import written
 from sailor_cloud.model.offer import Confidence, Market, Offer, Provider
 
 
@@ -23,12 +23,10 @@ def read_offers(path: Path) -> Iterator[Offer]:
 
 def write_offers(path: Path, offers: Iterable[Offer]) -> None:
     """Write offers to a new file, through to the disk; reading it gives them back exactly."""
-    with path.open("w", encoding="utf-8", newline="") as file:
+    with written(path) as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(OFFER_COLUMNS)
         writer.writerows(_row(offer) for offer in offers)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _row(offer: Offer) -> tuple[str, ...]:

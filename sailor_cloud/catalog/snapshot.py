@@ -20,6 +20,7 @@ from pathlib import Path
 from sailor_cloud import resources
 from sailor_cloud.catalog.offer_file import read_offers, write_offers
 from sailor_cloud.catalog.regions import Zone
+from sailor_cloud.durable import written
 from sailor_cloud.errors import DataError
 from sailor_cloud.model.offer import Offer
 
@@ -126,20 +127,16 @@ def _unfinished_folder(place: Path) -> Iterator[Path]:
 
 
 def _write_zones(path: Path, zones: Iterable[Zone]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
+    with written(path) as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(("provider", "region", "zone"))
         writer.writerows(sorted((zone.provider.value, zone.region, zone.name) for zone in zones))
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _write_json(path: Path, content: dict[str, list[str]]) -> None:
-    with path.open("w", encoding="utf-8") as file:
+    with written(path) as file:
         json.dump(content, file, indent=1)
         file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _sync_folder(path: Path) -> None:

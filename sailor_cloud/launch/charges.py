@@ -10,6 +10,7 @@ from sailor_cloud.model.document import CostKind, CostLine
 from sailor_cloud.model.parts import part_of
 from sailor_cloud.network import EgressPrice
 from sailor_cloud.run.ledger import Ledger, LedgerLine
+from sailor_cloud.simulator.cost_lines import cost_line
 from sailor_cloud.units import GB
 
 # How a line says where its quantity comes from.
@@ -36,19 +37,9 @@ def planned(line: CostLine, *, quantity: float, note: str, prefix: str = "") -> 
 
 def carried(kind: CostKind, part: str, price: EgressPrice, *, nbytes: float, prefix: str = "") -> LedgerLine:
     """Return the line for bytes that were measured on their way from one zone to another."""
-    return LedgerLine(
-        kind=kind,
-        key=f"{prefix}{part}",
-        what=f"{prefix}{part}, {METERED}",
-        quantity=nbytes / GB,
-        unit="GB",
-        usd_per_unit=price.usd_per_gb,
-        usd=nbytes / GB * price.usd_per_gb,
-        price_source=price.source,
-        price_as_of=price.as_of_from,
-        open=True,
-        part=part,
-    )
+    quantity = nbytes / GB
+    line = cost_line(kind, part, price, expected=quantity, worst=quantity)
+    return planned(line, quantity=quantity, note=METERED, prefix=prefix)
 
 
 def total_usd(charges: Iterable[LedgerLine]) -> float:

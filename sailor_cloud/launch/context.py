@@ -22,7 +22,7 @@ from sailor_cloud.launch.replan import Policy, Search
 from sailor_cloud.launch.stopping import StopSignal
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import PlanDocument
-from sailor_cloud.model.offer import Offer, Provider
+from sailor_cloud.model.offer import BUCKET_SCHEMES, Offer, Provider
 from sailor_cloud.provision.nodes import ReachableNode
 from sailor_cloud.provision.progress import Progress, Step
 from sailor_cloud.provision.render_data import bucket_of
@@ -30,8 +30,6 @@ from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Journal, read
 from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.run.progress import Observer, ResourceNews, RunProgress
-
-_SCHEMES = {Provider.GCP: "gs", Provider.AWS: "s3"}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -158,7 +156,7 @@ class RunContext:
             return None
         bucket = bucket_of(job, self.folder.run_id, home)
         assert bucket is not None, "a job that names no place gets a bucket"
-        return f"{_SCHEMES[home]}://{bucket.name}"
+        return f"{BUCKET_SCHEMES[home]}://{bucket.name}"
 
     def left(self) -> Left:
         """Return what remains of iterations, money and time."""

@@ -19,7 +19,7 @@ from sailor_cloud.launch.charges import total_usd
 from sailor_cloud.launch.prices import UsePrices
 from sailor_cloud.launch.record import legs
 from sailor_cloud.model.document import CostKind, PlanDocument
-from sailor_cloud.model.offer import Offer, Provider
+from sailor_cloud.model.offer import BUCKET_SCHEMES, Offer, Provider
 from sailor_cloud.provision.kept import kept_bucket
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal, read
@@ -32,7 +32,6 @@ logger = logging.getLogger(__name__)
 _PATIENCE_S = 60.0
 # What the copy may leave free on the disk, as a share of its size.
 _SPARE = 1.05
-_SCHEMES = {Provider.GCP: "gs", Provider.AWS: "s3"}
 # Any place outside of the clouds: what goes there goes over the internet.
 _HERE = "local-a"
 
@@ -60,7 +59,7 @@ class Fetch:
         if bucket is None:
             return
         home = _home(self.document)
-        url = f"{_SCHEMES[home.provider]}://{bucket.name}"
+        url = f"{BUCKET_SCHEMES[home.provider]}://{bucket.name}"
         try:
             step = self._copied(f"{url}/checkpoints", home)
         except (KeptError, OSError) as error:

@@ -13,6 +13,11 @@ class Provider(StrEnum):
     LOCAL = "local"
 
 
+# How the URLs of a cloud's buckets begin.
+BUCKET_SCHEMES = {Provider.GCP: "gs", Provider.AWS: "s3"}
+BUCKET_PROVIDERS = {scheme: provider for provider, scheme in BUCKET_SCHEMES.items()}
+
+
 class Market(StrEnum):
     ON_DEMAND = "on-demand"
     SPOT = "spot"

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from sailor_cloud.durable import write_atomically
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.adopt_aws import AwsAdoptable
 from sailor_cloud.provision.adopt_gcp import GLOBAL, GcpAdoptable
@@ -21,7 +22,6 @@ from sailor_cloud.provision.sweep import LiveResource
 from sailor_cloud.provision.sweep_gcp_members import MEMBER
 from sailor_cloud.provision.terraform_driver import TerraformDriver
 from sailor_cloud.provision.work import Work
-from sailor_cloud.run.folder import write_atomically
 
 _FILE = "adopt.tf"
 _OF_LINKS = ("aws_vpc_peering_connection",)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from sailor_cloud.durable import write_atomically
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision import processes
@@ -17,7 +18,7 @@ from sailor_cloud.provision.records import NODE
 from sailor_cloud.provision.render import PlacedNode, placed_nodes
 from sailor_cloud.provision.sweep import sweep_local
 from sailor_cloud.provision.tunnel import Tunnel, is_private, tunnel_to
-from sailor_cloud.run.folder import RunFolder, write_atomically
+from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import read
 from sailor_cloud.run.state import ResourceState, fold
 
@@ -45,6 +46,39 @@ class ReachableNode:
     workdir: str
     created_at: datetime
     tunnel: Tunnel | None = None
+
+    @classmethod
+    def of(
+        cls,
+        placed: PlacedNode,
+        *,
+        address: str,
+        port: int,
+        user: str,
+        host_public_key: str,
+        private_address: str,
+        workdir: str,
+        created_at: datetime,
+        tunnel: Tunnel | None = None,
+    ) -> ReachableNode:
+        """Return a node of a plan with the way to it."""
+        return cls(
+            id=placed.node.id,
+            provider=placed.offer.provider,
+            region=placed.offer.region,
+            zone=placed.offer.zone,
+            instance_type=placed.offer.instance_type,
+            accelerator=placed.offer.accelerator,
+            devices=placed.node.devices,
+            address=address,
+            port=port,
+            user=user,
+            host_public_key=host_public_key,
+            private_address=private_address,
+            workdir=workdir,
+            created_at=created_at,
+            tunnel=tunnel,
+        )
 
 
 def reachable_nodes(folder: RunFolder, document: PlanDocument) -> tuple[ReachableNode, ...]:
@@ -106,14 +140,8 @@ def _cloud_node(
 ) -> ReachableNode:
     way = way_in(instance.machine)
     created_at = (row.created_at or row.intended_at) if row is not None else None
-    return ReachableNode(
-        id=placed.node.id,
-        provider=placed.offer.provider,
-        region=placed.offer.region,
-        zone=placed.offer.zone,
-        instance_type=placed.offer.instance_type,
-        accelerator=placed.offer.accelerator,
-        devices=placed.node.devices,
+    return ReachableNode.of(
+        placed,
         address=instance.address,
         port=way.port,
         user=way.user,
@@ -133,14 +161,8 @@ def _local_node(folder: RunFolder, placed: PlacedNode) -> ReachableNode | None:
     supervisor = processes.read(info.pid)
     if supervisor is None or (supervisor.run_id, supervisor.node) != (folder.run_id, placed.node.id):
         return None
-    return ReachableNode(
-        id=placed.node.id,
-        provider=placed.offer.provider,
-        region=placed.offer.region,
-        zone=placed.offer.zone,
-        instance_type=placed.offer.instance_type,
-        accelerator=placed.offer.accelerator,
-        devices=placed.node.devices,
+    return ReachableNode.of(
+        placed,
         address=info.address,
         port=info.port,
         user=info.user,

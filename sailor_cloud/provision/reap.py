@@ -19,11 +19,9 @@ from sailor_cloud.provision.leftovers import Leftovers
 from sailor_cloud.provision.places import Places, remove_from, sweep_places, sweep_rights, touched
 from sailor_cloud.provision.sweep import EXPIRES_FORM, HOLDS_OBJECTS, WHOLE_ACCOUNT, CloudSweep, LiveResource
 from sailor_cloud.provision.sweep_aws_account import HOME
-from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.run.folder import RunFolder, begun_at
 from sailor_cloud.run.journal import read
 from sailor_cloud.run.state import Phase, fold
-
-_STAMP = "%Y%m%d-%H%M%S"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,10 +157,10 @@ def _of_here(folder: RunFolder, now: datetime, older_than: timedelta | None) -> 
 def _of_elsewhere(
     run_id: str, resources: tuple[LiveResource, ...], now: datetime, older_than: timedelta | None
 ) -> tuple[str, bool]:
-    begun = _begun(run_id)
+    begun = begun_at(run_id)
     if older_than is not None and begun is not None and now - begun >= older_than:
         return f"of another machine, begun {begun:%Y-%m-%d %H:%M} UTC", False
-    expiries = [_time(resource.expires, EXPIRES_FORM) for resource in resources]
+    expiries = [_expiry(resource.expires) for resource in resources]
     last = max((expiry for expiry in expiries if expiry is not None), default=None)
     if last is not None and last < now:
         return f"of another machine, expired {last:%Y-%m-%d %H:%M} UTC", False
@@ -170,14 +168,9 @@ def _of_elsewhere(
     return f"may be a live run of another machine, {until}", True
 
 
-def _begun(run_id: str) -> datetime | None:
-    """Return the time in a run's id, such as opt-350m-20261121-051313-a1b2."""
-    return _time("-".join(run_id.split("-")[-3:-1]), _STAMP)
-
-
-def _time(text: str, form: str) -> datetime | None:
+def _expiry(text: str) -> datetime | None:
     try:
-        return datetime.strptime(text, form).replace(tzinfo=UTC)
+        return datetime.strptime(text, EXPIRES_FORM).replace(tzinfo=UTC)
     except ValueError:
         return None
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sailor_cloud import resources
+from sailor_cloud.durable import write_atomically
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import NetworkAccess
@@ -19,7 +20,7 @@ from sailor_cloud.model.offer import Offer, Provider
 from sailor_cloud.model.plan import Node
 from sailor_cloud.provision.local.spec import MOST_NODES
 from sailor_cloud.provision.processes import RUN_TAG
-from sailor_cloud.run.folder import RunFolder, private_dir, write_atomically
+from sailor_cloud.run.folder import RunFolder, private_dir
 
 VARIABLES_FILE = "terraform.tfvars.json"
 BACKEND_FILE = "backend.tf.json"

@@ -7,10 +7,8 @@ from typing import Any
 
 from sailor_cloud.errors import Problem
 from sailor_cloud.model.job import Cloud, Job, NetworkAccess, StateBackend
-from sailor_cloud.model.offer import Provider
+from sailor_cloud.model.offer import BUCKET_PROVIDERS, Provider
 from sailor_cloud.run.folder import resource_name
-
-_SCHEMES = {"gs": Provider.GCP, "s3": Provider.AWS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,13 +28,13 @@ def bucket_of(job: Job, run_id: str, home: Provider) -> Bucket | None:
     scheme, found, rest = target.partition("://")
     if not found:
         return None
-    return Bucket(provider=_SCHEMES[scheme], name=rest.partition("/")[0], own=False)
+    return Bucket(provider=BUCKET_PROVIDERS[scheme], name=rest.partition("/")[0], own=False)
 
 
 def named_bucket(job: Job, provider: Provider) -> str | None:
     """Return the bucket of a cloud that the user named for checkpoints, or None."""
     scheme, _, rest = (job.checkpoint.to or "").partition("://")
-    return rest.partition("/")[0] if _SCHEMES.get(scheme) is provider else None
+    return rest.partition("/")[0] if BUCKET_PROVIDERS.get(scheme) is provider else None
 
 
 def bucket_problems(job: Job, providers: set[Provider]) -> list[Problem]:
@@ -49,7 +47,7 @@ def bucket_problems(job: Job, providers: set[Provider]) -> list[Problem]:
         return [
             Problem(path="checkpoint.to", message=f"is {target!r}", hint="gs://BUCKET/…, s3://BUCKET/… or a folder")
         ]
-    if _SCHEMES[scheme] in providers:
+    if BUCKET_PROVIDERS[scheme] in providers:
         return []
     clouds = " and ".join(sorted(provider.value for provider in providers))
     hint = "a bucket of that cloud, or nothing, which makes one for the run"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ OWNER_LABEL = "sailor-cloud-owner"
 EXPIRES_LABEL = "sailor-cloud-expires"
 EXPIRES_FORM = "%Y-%m-%dt%H-%M-%Sz"
 NODE_LABEL = "sailor-cloud-node"
+_PAIR = re.compile(r"([\w-]+)=(\S*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +37,12 @@ class LiveResource:
 
     provider: str
     region: str
-    zone: str
     type: str
     name: str
     run_id: str
-    node: str
-    detail: str
+    zone: str = ""
+    node: str = ""
+    detail: str = ""
     project: str = ""
     title: str = ""
     owner: str = ""
@@ -68,11 +70,15 @@ def sweep_local(run_id: str, *, nodes_dir: Path | None = None) -> tuple[LiveReso
     return (*running, *folders)
 
 
+def labels_in(description: str) -> dict[str, str]:
+    """Return the labels of what can have none, which a run writes into its description as NAME=VALUE."""
+    return dict(_PAIR.findall(description))
+
+
 def _found(run_id: str, kind: str, name: str, node: str, detail: str) -> LiveResource:
     return LiveResource(
         provider=Provider.LOCAL.value,
         region=LOCAL_REGION,
-        zone="",
         type=kind,
         name=name,
         run_id=run_id,

@@ -214,11 +214,9 @@ def _listed(client: Any, kind: _Kind, names: Iterable[str]) -> Iterator[LiveReso
             yield LiveResource(
                 provider=Provider.AWS.value,
                 region=kind.region(client, name),
-                zone="",
                 type=kind.type,
                 name=name,
                 run_id=tags[RUN_LABEL],
-                node="",
                 detail=kind.detail(client, name),
                 title=name,
                 owner=tags.get(OWNER_LABEL, ""),

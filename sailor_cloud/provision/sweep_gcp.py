@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,11 +10,18 @@ from typing import Any
 
 from sailor_cloud.errors import CredentialsError, ProvisionError
 from sailor_cloud.model.offer import Provider
-from sailor_cloud.provision.sweep import EXPIRES_LABEL, NODE_LABEL, OWNER_LABEL, RUN_LABEL, CloudSweep, LiveResource
+from sailor_cloud.provision.sweep import (
+    EXPIRES_LABEL,
+    NODE_LABEL,
+    OWNER_LABEL,
+    RUN_LABEL,
+    CloudSweep,
+    LiveResource,
+    labels_in,
+)
 
 _DELETION_LIMIT_S = 900.0
 _ENDPOINT = "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE"
-_PAIR = re.compile(r"([\w-]+)=(\S*)")
 
 # Gives a client of google-cloud-compute by the name of its class.
 ClientOf = Callable[[str], Any]
@@ -117,7 +123,7 @@ def _address(kind: _Kind, resource: LiveResource) -> dict[str, str]:
 
 def _listed(client: Any, kind: _Kind, project: str, run_id: str | None, problems: list[str]) -> Iterator[LiveResource]:
     for place, item in _items(client, kind, project, problems):
-        labels = dict(item.labels) if kind.place == "zone" else dict(_PAIR.findall(item.description))
+        labels = dict(item.labels) if kind.place == "zone" else labels_in(item.description)
         owner = labels.get(RUN_LABEL, "")
         if not owner or (run_id is not None and owner != run_id):
             continue

@@ -7,7 +7,6 @@ bucket's run, the description that of an account; the name must begin with the r
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
@@ -23,6 +22,7 @@ from sailor_cloud.provision.sweep import (
     WHOLE_ACCOUNT,
     CloudSweep,
     LiveResource,
+    labels_in,
 )
 from sailor_cloud.run.folder import FIRST_OF_NAMES, resource_prefix
 
@@ -31,7 +31,6 @@ BUCKET, ACCOUNT = "google_storage_bucket", "google_service_account"
 GCP_DATA_KINDS = (ACCOUNT, BUCKET)
 STORAGE = ("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", "https://storage.googleapis.com")
 _IAM = ("CLOUDSDK_API_ENDPOINT_OVERRIDES_IAM", "https://iam.googleapis.com")
-_PAIR = re.compile(r"([\w-]+)=(\S*)")
 _TIMEOUT_S = 60.0
 
 Json = dict[str, Any]
@@ -117,7 +116,7 @@ def _buckets(project: str, prefix: str) -> Iterator[LiveResource]:
 
 def _accounts(project: str, prefix: str) -> Iterator[LiveResource]:
     for item in google_api(*_IAM).pages(f"/v1/projects/{quote(project)}/serviceAccounts", "accounts", pageSize="100"):
-        labels = dict(_PAIR.findall(item.get("description", "")))
+        labels = labels_in(item.get("description", ""))
         if RUN_LABEL in labels and item["email"].startswith(prefix):
             yield _live(ACCOUNT, project, item["email"], labels, region=WHOLE_ACCOUNT)
 
@@ -128,11 +127,9 @@ def _live(
     return LiveResource(
         provider=Provider.GCP.value,
         region=region,
-        zone="",
         type=kind,
         name=name,
         run_id=labels[RUN_LABEL],
-        node="",
         detail=detail,
         project=project,
         title=name,

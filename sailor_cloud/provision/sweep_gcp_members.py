@@ -63,11 +63,9 @@ def _members(storage: GoogleApi, project: str, bucket: str, run_id: str) -> Iter
         yield LiveResource(
             provider=Provider.GCP.value,
             region=WHOLE_ACCOUNT,
-            zone="",
             type=MEMBER,
             name=member,
             run_id=run_id,
-            node="",
             detail=bucket,
             project=project,
             title=member,

@@ -10,7 +10,6 @@ import json
 import os
 import secrets
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from sailor_cloud import resources
 from sailor_cloud.clock import Clock
+from sailor_cloud.durable import write_atomically
 from sailor_cloud.errors import Problem, RequestError, SailorError
 from sailor_cloud.model.document import PlanDocument
 
@@ -42,6 +42,14 @@ class LockHolder:
 def new_run_id(job_name: str, *, clock: Clock, suffix: str | None = None) -> str:
     """Return an id such as `opt-350m-20261121-051313-a1b2`: job, UTC time and a random suffix."""
     return f"{job_name}-{clock.now().astimezone(UTC):{_STAMP}}-{suffix or secrets.token_hex(2)}"
+
+
+def begun_at(run_id: str) -> datetime | None:
+    """Return the time in a run's id, None where it has none."""
+    try:
+        return datetime.strptime(_stamp(run_id), _STAMP).replace(tzinfo=UTC)
+    except ValueError:
+        return None
 
 
 def resource_prefix(run_id: str) -> str:
@@ -210,26 +218,16 @@ def private_dir(path: Path) -> Path:
     return path
 
 
-def write_atomically(target: Path, text: str) -> None:
-    """Replace a file at once with mode 0600; it is on disk when this returns."""
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
 def _runs_root(root: Path | None) -> Path:
     return root if root is not None else resources.home() / "runs"
 
 
 def _age_key(run_id: str) -> tuple[str, str]:
-    return "-".join(run_id.split("-")[-3:-1]), run_id
+    return _stamp(run_id), run_id
+
+
+def _stamp(run_id: str) -> str:
+    return "-".join(run_id.split("-")[-3:-1])
 
 
 def _private_opener(path: str, flags: int) -> int:

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from sailor_cloud.catalog import Service
 from sailor_cloud.model.document import CostKind, CostLine
-from sailor_cloud.model.offer import Offer, Provider
+from sailor_cloud.model.offer import BUCKET_PROVIDERS, Offer, Provider
 from sailor_cloud.model.parts import checkpoint_traffic_part
 from sailor_cloud.simulator.cost_lines import cost_line
 from sailor_cloud.simulator.gateways import checkpoint_nat_lines
@@ -17,7 +17,6 @@ from sailor_cloud.units import GB, GIB, HOURS_PER_MONTH, SECONDS_PER_HOUR
 CHECKPOINT_BYTES_PER_PARAMETER = 12
 # Large objects are written in parts, each a request; obstore's default size, assumption.
 PART_BYTES = 5.0 * 2**20
-_SCHEMES = {"gs": Provider.GCP, "s3": Provider.AWS}
 
 
 def checkpoint_lines(layout: Layout, *, training_hours: float, kept_hours: tuple[float, float]) -> list[CostLine]:
@@ -69,9 +68,9 @@ def _store(layout: Layout) -> tuple[Provider, str, str] | None:
         home: Offer = offers[0]
         return None if home.provider is Provider.LOCAL else (home.provider, home.region, home.zone)
     scheme, separator, _ = place.partition("://")
-    if not separator or scheme not in _SCHEMES:
+    if not separator or scheme not in BUCKET_PROVIDERS:
         return None
-    provider = _SCHEMES[scheme]
+    provider = BUCKET_PROVIDERS[scheme]
     near = next((offer for offer in offers if offer.provider is provider), None)
     if near is not None:
         return (provider, near.region, near.zone)

@@ -17,6 +17,7 @@ import pytest
 
 from factories.quick_runs import CLOCK, QuickRun, journal, planned, quick_run, trained
 from factories.runs import assert_nothing_is_left
+from sailor_cloud.durable import write_atomically
 from sailor_cloud.launch.notify import TOKEN_VARIABLE, URL_VARIABLE
 from sailor_cloud.launch.options import Ending
 from sailor_cloud.launch.reading import Selection, show_logs
@@ -24,7 +25,7 @@ from sailor_cloud.launch.snapshot import snapshot
 from sailor_cloud.provision import processes
 from sailor_cloud.provision.local.spec import VmInfo
 from sailor_cloud.report.dashboard import Dashboard
-from sailor_cloud.run.folder import RunFolder, write_atomically
+from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.history import past_runs
 
 pytestmark = pytest.mark.slow

@@ -13,8 +13,9 @@ import pytest
 
 from factories.documents import document
 from sailor_cloud.clock import FixedClock
+from sailor_cloud.durable import write_atomically
 from sailor_cloud.errors import RequestError
-from sailor_cloud.run.folder import RunFolder, RunLockedError, new_run_id, resource_name, write_atomically
+from sailor_cloud.run.folder import RunFolder, RunLockedError, new_run_id, resource_name
 
 CLOCK = FixedClock(datetime(2026, 11, 21, 5, 13, 13, tzinfo=UTC))
 

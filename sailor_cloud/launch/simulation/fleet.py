@@ -197,14 +197,8 @@ class SimulatedFleet:
 
 
 def _reachable(one: PlacedNode, world: World) -> ReachableNode:
-    return ReachableNode(
-        id=one.node.id,
-        provider=one.offer.provider,
-        region=one.offer.region,
-        zone=one.offer.zone,
-        instance_type=one.offer.instance_type,
-        accelerator=one.offer.accelerator,
-        devices=one.node.devices,
+    return ReachableNode.of(
+        one,
         address="192.0.2.1",
         port=22,
         user="sailor",

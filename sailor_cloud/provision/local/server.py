@@ -15,9 +15,9 @@ from typing import Any
 
 import asyncssh
 
+from sailor_cloud.durable import write_atomically
 from sailor_cloud.provision.local import vm
 from sailor_cloud.provision.local.spec import ADDRESS_ATTEMPTS, PORT, SPEC_VARIABLE, USER, VmInfo, VmSpec
-from sailor_cloud.run.folder import write_atomically
 
 _PR_SET_PDEATHSIG = 1
 # The supervisor ends the node at its expiry; should there be none any more, the server does so a little later.
