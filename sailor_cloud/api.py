@@ -37,12 +37,14 @@ def plan(
     frontier: bool = False,
     time_limit_s: float | None = None,
     progress: Callable[[float], None] | None = None,
+    processes: int = 1,
 ) -> PlanDocument:
     """Search for the best plan of a job; reads data that is on disk only.
 
     `restrictions` make the space smaller; `top` asks for so many alternatives of other kinds, `frontier` for the
     plans that are best from the fastest to the cheapest. After `time_limit_s` the best plan found so far is the answer.
-    `progress` is told which share of the search is done.
+    `progress` is told which share of the search is done. With more than one of `processes` halves of the search run
+    side by side where the system can copy a process (Linux); the answer is the same.
 
     `base` is the folder against which paths in the job are resolved. `profiles`, `network` and `pricing` are folders
     whose files go before the shipped ones. Raises RequestError for a job that names things
@@ -70,6 +72,7 @@ def plan(
             top=top,
             time_limit_s=time_limit_s,
             progress=progress,
+            processes=processes,
         ),
     )
 

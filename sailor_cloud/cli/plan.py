@@ -16,6 +16,7 @@ from sailor_cloud.cli.options import (
     job_argument,
     json_option,
     read_job,
+    usable_cores,
     write_output,
 )
 from sailor_cloud.cli.waiting import Show, waiting
@@ -100,6 +101,7 @@ def plan(
             frontier=frontier or chosen == "html",
             time_limit_s=time_limit_s,
             progress=lambda share: show(share, 1.0),
+            processes=usable_cores(),
         )
     if chosen == "table" and output is None:
         print_plan(document, result_console(), details=details)

@@ -16,6 +16,7 @@ from sailor_cloud.cli.options import (
     json_option,
     read_document,
     read_job,
+    usable_cores,
     with_constraints,
 )
 from sailor_cloud.cli.plan import INFEASIBLE
@@ -101,7 +102,7 @@ def up(
         show_dry_run(document, ssh_from=source, with_terraform=terraform_plan, as_json=as_json)
         return 0
     _refuse(document, allow_stale=allow_stale)
-    note = crowding_note(document, cores=os.cpu_count() or 1)
+    note = crowding_note(document, cores=usable_cores())
     if note is not None:
         click.echo(f"note: {note}", err=True)
     if not yes and not _confirmed(document):
@@ -131,7 +132,9 @@ def _document(job_file: Path, plan_file: Path | None, budget: float | None, dead
         job = with_constraints(job, changes)
     if plan_file is None:
         with waiting("searching for the best plan") as show:
-            return api.plan(job, base=job_file.parent, progress=lambda share: show(share, 1.0))
+            return api.plan(
+                job, base=job_file.parent, progress=lambda share: show(share, 1.0), processes=usable_cores()
+            )
     document = read_document(plan_file)
     if document.job != job:
         raise RequestError(

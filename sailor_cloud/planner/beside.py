@@ -12,6 +12,7 @@ from sailor_cloud.model.document import Alternative, Rejected
 from sailor_cloud.planner.draft import Draft, in_space, nodes_of, to_plan
 from sailor_cloud.planner.effort import Effort
 from sailor_cloud.planner.goals import Target
+from sailor_cloud.planner.halves import at_once, both
 from sailor_cloud.planner.shortage import shortage
 from sailor_cloud.planner.solving import KEPT_DRAFTS, first_that_holds, solve
 from sailor_cloud.planner.space import Space
@@ -20,6 +21,16 @@ from sailor_cloud.simulator import Evaluation, evaluate
 
 # Limits on money and time that a plan beside the chosen one may break; it then says by how much.
 _TOLD = ("budget_usd", "deadline", "max_usd_per_hour", "min_throughput", "max_usd_per_iteration")
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """The best plan of a smaller space, by the name of that."""
+
+    label: str
+    draft: Draft
+    evaluation: Evaluation
+    restrictions: tuple[Restriction, ...]
 
 
 @dataclass(slots=True)
@@ -46,11 +57,20 @@ class Beside:
             if many and not self._keeps(chosen, self.space):
                 told = " ".join(f"--restrict {restriction.value}" for restriction in chosen)
                 why = f"not searched among so many zones; {told} does"
-                self._reject(" and ".join(_name(restriction) for restriction in chosen), why, chosen)
-        wanted = [(part, chosen) for chosen in restrictions for part in (() if many else self._parts(chosen))]
-        for number, (part, chosen) in enumerate(wanted):
-            if not self._keeps(chosen, part):
-                self._best_of(part, chosen, self.effort.between(number / len(wanted), (number + 1) / len(wanted)))
+                self._enter(_rejected(" and ".join(_name(restriction) for restriction in chosen), why, chosen))
+        every = [(part, chosen) for chosen in restrictions for part in (() if many else self._parts(chosen))]
+        wanted = [(part, chosen) for part, chosen in every if not self._keeps(chosen, part)]
+        middle = len(wanted) // 2
+        processes = self.effort.processes if middle else 1
+        border = 0.5 if middle and not at_once(processes) else 0.0
+        effort = replace(self.effort, processes=1) if at_once(processes) else self.effort
+        halves = both(
+            lambda: [self._best_of(*entry, effort.between(0.0, border)) for entry in wanted[:middle]],
+            lambda: [self._best_of(*entry, effort.between(border, 1.0)) for entry in wanted[middle:]],
+            processes=processes,
+        )
+        for outcome in (*halves[0], *halves[1]):
+            self._enter(outcome)
 
     def _parts(self, restrictions: tuple[Restriction, ...]) -> list[Space]:
         names = sorted({pool.accelerator.name for pool in self.space.pools})
@@ -59,7 +79,7 @@ class Beside:
         zones = {pool.offer.zone for pool in self.space.pools}
         return [part_of(self.space, {name}, zones) for name in names]
 
-    def _best_of(self, part: Space, restrictions: tuple[Restriction, ...], effort: Effort) -> None:
+    def _best_of(self, part: Space, restrictions: tuple[Restriction, ...], effort: Effort) -> _Named | Rejected:
         loose = replace(self.target, limits=tuple(limit for limit in self.target.limits if limit.name not in _TOLD))
         targets = [self.target] if loose == self.target else [self.target, loose]
         for number, target in enumerate(targets):
@@ -70,10 +90,10 @@ class Beside:
             found = [replace(in_space(draft, part, self.space), zero_stage=draft.zero_stage) for draft in answer.drafts]
             held = first_that_holds(self.space, target, sorted([*found, *seeds], key=Draft.order)[:KEPT_DRAFTS])
             if held is not None:
-                self._add(self._labelled(held.draft, restrictions), held.draft, held.evaluation, restrictions)
-                return
+                label = self._labelled(held.draft, restrictions)
+                return _Named(label, held.draft, held.evaluation, restrictions)
         one_zone = Restriction.ONE_ZONE in restrictions
-        self._reject(_label(part, restrictions), shortage(part, one_zone=one_zone), restrictions)
+        return _rejected(_label(part, restrictions), shortage(part, one_zone=one_zone), restrictions)
 
     def _seeds(self, part: Space, restrictions: tuple[Restriction, ...]) -> list[Draft]:
         """Return the known drafts that stand in a part of a smaller space, each once."""
@@ -86,10 +106,6 @@ class Beside:
             if names.issuperset(accelerators) and (Restriction.ONE_ZONE not in restrictions or len(zones) == 1):
                 found[draft.order()] = draft
         return list(found.values())
-
-    def _reject(self, label: str, why: str, restrictions: tuple[Restriction, ...]) -> None:
-        names = tuple(restriction.value for restriction in restrictions)
-        self.rejected.append(Rejected(what=label, why=why, restrictions=names))
 
     def kinds(self, drafts: Iterable[Draft], *, most: int) -> None:
         """Add the best drafts of other kinds: other accelerators, zones, numbers of stages or microbatch sizes."""
@@ -104,7 +120,7 @@ class Beside:
             if not evaluation.fits:
                 continue
             known.add(kind(self.space, draft))
-            self._add(described(self.space, draft), draft, evaluation, ())
+            self._enter(_Named(described(self.space, draft), draft, evaluation, ()))
             added += 1
 
     def _keeps(self, restrictions: tuple[Restriction, ...], part: Space) -> bool:
@@ -132,20 +148,28 @@ class Beside:
                     parts.append(_name(other))
         return ", ".join(parts)
 
-    def _add(self, label: str, draft: Draft, evaluation: Evaluation, restrictions: tuple[Restriction, ...]) -> None:
-        prediction, cost = evaluation.prediction, evaluation.cost
-        self.drafts.append(draft)
+    def _enter(self, outcome: _Named | Rejected) -> None:
+        if isinstance(outcome, Rejected):
+            self.rejected.append(outcome)
+            return
+        prediction, cost = outcome.evaluation.prediction, outcome.evaluation.cost
+        self.drafts.append(outcome.draft)
         self.found.append(
             Alternative(
-                label=label,
-                plan=to_plan(self.space, draft),
+                label=outcome.label,
+                plan=to_plan(self.space, outcome.draft),
                 iteration_s=prediction.iteration_s_replay,
                 throughput_iterations_per_s=prediction.throughput_iterations_per_s,
                 usd_per_hour=cost.usd_per_hour,
                 total_usd=cost.total_usd,
-                restrictions=tuple(restriction.value for restriction in restrictions),
+                restrictions=tuple(restriction.value for restriction in outcome.restrictions),
             )
         )
+
+
+def _rejected(label: str, why: str, restrictions: tuple[Restriction, ...]) -> Rejected:
+    names = tuple(restriction.value for restriction in restrictions)
+    return Rejected(what=label, why=why, restrictions=names)
 
 
 def _reaches(draft: Draft, target: Target) -> bool:

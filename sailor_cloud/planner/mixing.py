@@ -9,6 +9,9 @@ and judged exactly.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,6 +25,7 @@ from sailor_cloud.planner.columns import Column, Columns
 from sailor_cloud.planner.draft import Draft, in_space, significant
 from sailor_cloud.planner.effort import NORMAL, Effort
 from sailor_cloud.planner.goals import Target
+from sailor_cloud.planner.halves import at_once, both
 from sailor_cloud.planner.kinds import Kinds
 from sailor_cloud.planner.link_classes import TYPICAL_PIPELINES
 from sailor_cloud.planner.narrowing import narrowed
@@ -30,6 +34,7 @@ from sailor_cloud.planner.promises import Promise, Promises
 from sailor_cloud.planner.refine import refined
 from sailor_cloud.planner.settings import BOTTLENECKS, Setting, Settings
 from sailor_cloud.planner.space import Space
+from sailor_cloud.planner.twins import elsewhere
 
 Floats = NDArray[np.float64]
 
@@ -45,28 +50,68 @@ _SLACK = 1.1
 
 def mix(space: Space, target: Target, *, keep: int, effort: Effort = NORMAL, known: float = np.inf) -> Answer:
     """Return the best drafts found and a bound on any plan's goal; `known` is that of a plan that is known already."""
-    drafts: list[Draft] = []
-    columns = nodes = 0
     parts = () if breaks_limits(space, target) else narrowed(space)
-    for number, part in enumerate(parts):
-        share = effort.between(number / len(parts), (number + 1) / len(parts))
-        together = Blocks(part, target, share.between(0.0, 0.5), known=known)
-        blocks = together.run()
-        search = Mixing(part, target, share.between(0.5, 1.0))
-        known = min([known, *(draft.figures[target.goal] for draft in blocks)])
-        found = search.improved([*blocks, *search.drafts(search.ranked(known), known)])
-        known = min([known, *(draft.figures[target.goal] for draft in found)])
-        drafts += found if part is space else [in_space(draft, part, space) for draft in found]
-        columns += together.rated + sum(len(known) for known in search.settings.columns.values())
-        nodes += together.judged + search.solved
+    middle = _middle(parts)
+    processes = effort.processes if middle else 1
+    border = 0.0 if at_once(processes) else middle / max(1, len(parts))
+    first, second = both(
+        lambda: _Search(space, target, effort.between(0.0, border), known).run(parts[:middle]),
+        lambda: _Search(space, target, effort.between(border, 1.0), known).run(parts[middle:]),
+        processes=processes,
+    )
+    drafts = (*first.drafts, *second.drafts)
     best = sorted({draft.order(): draft for draft in drafts}.items())[:keep]
     return Answer(
         drafts=tuple(draft for _, draft in best),
-        others=tuple(drafts),
+        others=drafts,
         bound=goal_bound(space, target),
-        columns=columns,
-        nodes=nodes,
+        columns=first.columns + second.columns,
+        nodes=first.nodes + second.nodes,
     )
+
+
+def _middle(parts: Sequence[Space]) -> int:
+    """Return how many of the parts the first half of a search takes, so that both halves have about as many pools."""
+    pools = [len(part.pools) for part in parts]
+    return min(range(len(parts) + 1), key=lambda number: max(sum(pools[:number]), sum(pools[number:])))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """What some parts of a space brought: drafts in the space, how many columns were rated, plans judged or solved."""
+
+    drafts: tuple[Draft, ...]
+    columns: int
+    nodes: int
+
+
+@dataclass(slots=True)
+class _Search:
+    """A search of some parts of a space, one after the other; `known` is the goal's figure of the best plan so far."""
+
+    space: Space
+    target: Target
+    effort: Effort
+    known: float
+
+    def run(self, parts: Sequence[Space]) -> _Found:
+        drafts: list[Draft] = []
+        columns = nodes = 0
+        for number, part in enumerate(parts):
+            share = self.effort.between(number / len(parts), (number + 1) / len(parts))
+            together = Blocks(part, self.target, share.between(0.0, 0.5), known=self.known)
+            blocks = together.run()
+            search = Mixing(part, self.target, share.between(0.5, 1.0))
+            known = min([self.known, *(draft.figures[self.target.goal] for draft in blocks)])
+            found = search.improved([*blocks, *search.drafts(search.ranked(known), known)])
+            if part is not self.space:
+                found = [in_space(draft, part, self.space) for draft in found]
+                found += elsewhere(Assessor(self.space, self.target), found)
+            self.known = min([known, *(draft.figures[self.target.goal] for draft in found)])
+            drafts += found
+            columns += together.rated + sum(len(known) for known in search.settings.columns.values())
+            nodes += together.judged + search.solved
+        return _Found(drafts=tuple(drafts), columns=columns, nodes=nodes)
 
 
 class Mixing:

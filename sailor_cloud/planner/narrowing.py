@@ -5,6 +5,7 @@ from __future__ import annotations
 from sailor_cloud.planner.apportioning import apportioned
 from sailor_cloud.planner.bounds import device_seconds
 from sailor_cloud.planner.space import Space
+from sailor_cloud.planner.twins import families
 from sailor_cloud.planner.variants import MOST_ROWS, part_of
 
 
@@ -14,23 +15,15 @@ def narrowed(space: Space) -> tuple[Space, ...]:
 
 
 def _zones(space: Space) -> tuple[Space, ...]:
-    """Return the space over each zone alone, one of those that are alike; none where there is one zone only.
+    """Return the space over each zone alone, one of those that are nearly alike; none where there is one zone only.
 
     In one zone links are fast, so its best plans are often the best of all; among those of all zones together they
     would be crowded out.
     """
-    different: dict[object, str] = {}
-    zones = sorted({pool.offer.zone for pool in space.pools})
-    for zone in zones if len(zones) > 1 else ():
-        region = space.scenario.catalog.region_of(zone)
-        there = sorted(
-            (space.likeness(number), pool.max_nodes, space.candidates.rows[pool.row].devices)
-            for number, pool in enumerate(space.pools)
-            if pool.offer.zone == zone
-        )
-        different.setdefault((region, tuple(there)), zone)
+    if len({pool.offer.zone for pool in space.pools}) == 1:
+        return ()
     names = {pool.accelerator.name for pool in space.pools}
-    return tuple(part_of(space, names, (zone,)) for zone in different.values())
+    return tuple(part_of(space, names, family[:1]) for family in families(space))
 
 
 def _few_rows(space: Space) -> tuple[Space, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+
+# A solver of linear programmes per thread: making one takes as long as solving a small programme.
+_LINEAR = threading.local()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +26,8 @@ class Solution:
 
 def linear(cost: Floats, rows: Floats, limits: Floats) -> Solution | None:
     """Minimise cost @ x over x >= 0 with rows @ x <= limits; None where there is no such x."""
-    highs = _passed(cost, rows, np.full(len(limits), -np.inf), limits)
+    highs = _linear_solver()
+    _pass(highs, cost, rows, np.full(len(limits), -np.inf), limits)
     highs.run()
     if not _is_optimal(highs):
         return None
@@ -42,7 +47,8 @@ def integer(cost: Floats, rows: Floats, least: Floats, most: Floats, *, nodes: i
     """
     import highspy
 
-    highs = _passed(cost, rows, least, most)
+    highs = _solver()
+    _pass(highs, cost, rows, least, most)
     kinds = np.full(len(cost), 1, dtype=np.uint8)
     highs.changeColsIntegrality(len(cost), np.arange(len(cost), dtype=np.int32), kinds)
     highs.setOptionValue("mip_max_nodes", nodes)
@@ -55,14 +61,29 @@ def integer(cost: Floats, rows: Floats, least: Floats, most: Floats, *, nodes: i
     return amounts
 
 
-def _passed(cost: Floats, rows: Floats, least: Floats, most: Floats) -> Any:
-    """Return a solver with the programme in it, columns compressed."""
+def _linear_solver() -> Any:
+    """Return this thread's solver of linear programmes; they are too small for presolve to pay."""
+    if not hasattr(_LINEAR, "highs"):
+        _LINEAR.highs = _solver()
+        _LINEAR.highs.setOptionValue("presolve", "off")
+    return _LINEAR.highs
+
+
+def _solver() -> Any:
+    """Return a solver that prints nothing and solves the same programme the same way each time."""
     import highspy
 
     solver: Any = highspy.Highs
     highs = solver()
     for name, value in (("output_flag", False), ("threads", 1), ("random_seed", 0)):
         highs.setOptionValue(name, value)
+    return highs
+
+
+def _pass(highs: Any, cost: Floats, rows: Floats, least: Floats, most: Floats) -> None:
+    """Give a programme to a solver, columns compressed; what it knew of another one is gone."""
+    import highspy
+
     programme = highspy.HighsLp()
     programme.num_row_, programme.num_col_ = rows.shape
     programme.col_cost_ = cost
@@ -77,7 +98,6 @@ def _passed(cost: Floats, rows: Floats, least: Floats, most: Floats) -> Any:
     programme.a_matrix_.index_ = np.nonzero(filled)[1].astype(np.int32)
     programme.a_matrix_.value_ = columns[filled]
     highs.passModel(programme)
-    return highs
 
 
 def _is_optimal(highs: Any) -> bool:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 
 from sailor_cloud.planner.assess import Assessor, Shape
 from sailor_cloud.planner.draft import Draft, nodes_of
-from sailor_cloud.planner.layouts import Slot
 from sailor_cloud.planner.space import Space
+from sailor_cloud.planner.twins import moved, renamed, shapes_of
 
 # Plans judged for one draft at most.
 MOST_STEPS = 90
@@ -29,7 +29,7 @@ def refined(assessor: Assessor, draft: Draft, keeps: Callable[[Draft], bool], *,
     current = draft
     while True:
         better: Draft | None = None
-        for shapes in _neighbours(assessor.space, _shapes(current)):
+        for shapes in _neighbours(assessor.space, shapes_of(current)):
             if shapes in seen or not _bought(assessor.space, shapes):
                 continue
             seen.add(shapes)
@@ -46,18 +46,12 @@ def refined(assessor: Assessor, draft: Draft, keeps: Callable[[Draft], bool], *,
         current = better
 
 
-def _shapes(draft: Draft) -> tuple[Shape, ...]:
-    return tuple(
-        Shape(slots=part.slots, cut=part.cut, microbatch_size=part.microbatch_size) for part in draft.pipelines
-    )
-
-
 def _neighbours(space: Space, shapes: tuple[Shape, ...]) -> Iterator[tuple[Shape, ...]]:
     """Yield plans one step away: a layer moved between two stages of equal cuts, another size for equal pipelines."""
     for cut in sorted({shape.cut for shape in shapes}):
         slowest = max((shape for shape in shapes if shape.cut == cut), key=lambda shape: max(_compute_s(space, shape)))
-        for moved in _moved(cut, _compute_s(space, slowest), _gradient_bytes(space, slowest)):
-            yield tuple(replace(shape, cut=moved) if shape.cut == cut else shape for shape in shapes)
+        for other in _recut(cut, _compute_s(space, slowest), _gradient_bytes(space, slowest)):
+            yield tuple(replace(shape, cut=other) if shape.cut == cut else shape for shape in shapes)
     yield from _elsewhere(space, shapes)
     groups = sorted({(_tps(shape), shape.cut, shape.microbatch_size) for shape in shapes})
     for group in groups:
@@ -81,31 +75,12 @@ def _elsewhere(space: Space, shapes: tuple[Shape, ...]) -> Iterator[tuple[Shape,
     for pool in used:
         for other, place in enumerate(places):
             if place == places[pool] and space.rates[other].expected < space.rates[pool].expected:
-                yield _renamed(shapes, {pool: other})
+                yield renamed(shapes, {pool: other})
     zones = sorted({pool.offer.zone for pool in space.pools})
-    alike = {
-        (pool.offer.zone, pool.offer.instance_type, pool.offer.market, pool.accelerator.name): index
-        for index, pool in enumerate(space.pools)
-    }
-    for left in sorted({space.pools[pool].offer.zone for pool in used}):
-        for zone in zones:
-            names = {}
-            for pool in used:
-                offer = space.pools[pool].offer
-                if offer.zone == left:
-                    names[pool] = alike.get((zone, offer.instance_type, offer.market, offer.accelerator), -1)
-            if zone != left and -1 not in names.values() and not set(names.values()) & set(used):
-                yield _renamed(shapes, names)
-
-
-def _renamed(shapes: tuple[Shape, ...], names: dict[int, int]) -> tuple[Shape, ...]:
-    return tuple(
-        replace(
-            shape,
-            slots=tuple(Slot(names.get(slot.pool, slot.pool), slot.instance, slot.tp) for slot in shape.slots),
-        )
-        for shape in shapes
-    )
+    for home, zone in product(sorted({space.pools[pool].offer.zone for pool in used}), zones):
+        there = None if home == zone else moved(space, shapes, home, zone)
+        if there is not None:
+            yield there
 
 
 def _bought(space: Space, shapes: tuple[Shape, ...]) -> bool:
@@ -132,7 +107,7 @@ def _gradient_bytes(space: Space, shape: Shape) -> list[float]:
     return [float(table.gradient_bytes(first, end)) for first, end in pairwise(shape.cut)]
 
 
-def _moved(cut: tuple[int, ...], compute_s: list[float], gradient_bytes: list[float]) -> Iterator[tuple[int, ...]]:
+def _recut(cut: tuple[int, ...], compute_s: list[float], gradient_bytes: list[float]) -> Iterator[tuple[int, ...]]:
     """Yield the cuts in which a slow or large stage has a layer less and another one more, fast ones first."""
     stages = len(cut) - 1
     by_time = sorted(range(stages), key=lambda stage: (-compute_s[stage], stage))

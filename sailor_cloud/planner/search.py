@@ -41,7 +41,8 @@ class Wishes:
     `restrictions` make the space smaller. `beside`: also the best plans of smaller spaces. `frontier`: also the plans
     from the fastest to the cheapest that no other one beats in both. `top`: also so many plans of other kinds. After
     `time_limit_s` the best plan found until then is the answer, and never called optimal. `progress` is told which
-    share of the search is done, ever larger ones.
+    share of the search is done, ever larger ones. With more than one of `processes` halves of the search run side by
+    side; the answer is the same.
     """
 
     restrictions: tuple[Restriction, ...] = ()
@@ -50,6 +51,7 @@ class Wishes:
     top: int = 0
     time_limit_s: float | None = None
     progress: Callable[[float], None] | None = None
+    processes: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +124,7 @@ def search(
 
 
 def _effort(asked: Wishes, clock: Clock, started: float) -> Effort:
-    effort, limit = NORMAL, asked.time_limit_s
+    effort, limit = replace(NORMAL, processes=asked.processes), asked.time_limit_s
     if asked.progress is not None:
         effort = replace(effort, tell=asked.progress)
     if limit is not None:

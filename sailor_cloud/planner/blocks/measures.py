@@ -83,7 +83,9 @@ def unbeaten(measures: Measures) -> Ints:
     for rows in np.unique(measures.rows):
         there = np.flatnonzero(measures.rows == rows)
         part = rounded[:, there]
-        beats = (part[:, :, None] <= part[:, None, :]).all(axis=0)
+        beats = np.ones((len(there), len(there)), dtype=bool)
+        for measure in part:
+            beats &= measure[:, None] <= measure[None]
         equal = beats & beats.T
         number = np.arange(len(there))
         beaten = (beats & ~equal).any(axis=0) | (equal & (number[:, None] < number[None])).any(axis=0)
