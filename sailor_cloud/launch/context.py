@@ -148,10 +148,7 @@ class RunContext:
     @property
     def own_bucket(self) -> str | None:
         """The URL of the bucket that the run made for itself, or None where it needs none."""
-        plan, job = self.job_document.plan, self.job_document.job
-        assert plan is not None
-        offers = {offer.id: offer for offer in self.job_document.inputs.offers}
-        home = offers[plan.nodes[0].offer].provider
+        job, home = self.job_document.job, self.job_document.home.provider
         if job.checkpoint.to is not None or home is Provider.LOCAL:
             return None
         bucket = bucket_of(job, self.folder.run_id, home)

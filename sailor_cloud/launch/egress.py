@@ -51,7 +51,7 @@ def sent_bytes(leg: Leg) -> dict[Pair, float]:
     plan = leg.document.plan
     if plan is None or len(leg.monitor.traffic) < _ranks(leg.document):
         return {}
-    offers = {offer.id: offer for offer in leg.document.inputs.offers}
+    offers = leg.document.inputs.offers_by_id()
     zones = {node.id: offers[node.offer].zone for node in plan.nodes}
     found: dict[Pair, float] = {}
     for sent in leg.monitor.traffic.values():

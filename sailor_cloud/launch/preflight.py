@@ -42,7 +42,7 @@ def measured_links(document: PlanDocument, found: AgentEvent) -> tuple[MeasuredL
     """Return the links between zones that the ranks have measured and the plan reckons with, slowest share first."""
     plan = document.plan
     assert plan is not None
-    offers = {offer.id: offer for offer in document.inputs.offers}
+    offers = document.inputs.offers_by_id()
     zones = {node.id: offers[node.offer].zone for node in plan.nodes}
     planned = {(link.src_zone, link.dst_zone): link.bandwidth_bytes_per_s for link in document.inputs.links}
     links = [

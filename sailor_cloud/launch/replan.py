@@ -186,7 +186,7 @@ def _replaced(situation: Situation) -> PlanDocument:
     document, plan, offers = situation.document, situation.document.plan, situation.offers
     assert plan is not None
     new = _lost(situation)
-    paid = {offer.id: offer for offer in document.inputs.offers}
+    paid = document.inputs.offers_by_id()
     dearer = math.fsum(offers[node.offer].usd_per_hour - paid[node.offer].usd_per_hour for node in new)
     rest = _for_rest(document, situation)
     if rest.cost is not None:
@@ -223,7 +223,7 @@ def _searched(situation: Situation, search: Search, *, only_survivors: bool) -> 
             return None
         document = search(job)
         if document.plan is not None:
-            offers = {**situation.offers, **{offer.id: offer for offer in document.inputs.offers}}
+            offers = {**situation.offers, **document.inputs.offers_by_id()}
             plan = fresh_names(document.plan, situation.survivors, situation.taken, offers)
             return replace(document, plan=plan)
         if situation.left.usd is None and situation.left.seconds is None:
@@ -238,7 +238,7 @@ def _option(
     assert document.plan is not None
     assert document.prediction is not None
     assert document.cost is not None
-    offers = {offer.id: offer for offer in document.inputs.offers}
+    offers = document.inputs.offers_by_id()
     alive = {node.id for node in situation.survivors}
     providers = {offers[node.offer].provider for node in document.plan.nodes}
     new = {offers[node.offer].provider for node in document.plan.nodes if node.id not in alive}

@@ -58,7 +58,7 @@ class Fetch:
         bucket = kept_bucket(self.folder.run_id, read(self.folder.journal_file))
         if bucket is None:
             return
-        home = _home(self.document)
+        home = self.document.home
         url = f"{BUCKET_SCHEMES[home.provider]}://{bucket.name}"
         try:
             step = self._copied(f"{url}/checkpoints", home)
@@ -122,13 +122,6 @@ class Fetch:
             price_as_of=price.as_of_to,
             at=now,
         )
-
-
-def _home(document: PlanDocument) -> Offer:
-    """Return the offer of the first node, whose cloud and region the bucket is in."""
-    assert document.plan is not None
-    offers = {offer.id: offer for offer in document.inputs.offers}
-    return offers[document.plan.nodes[0].offer]
 
 
 def _environment(home: Offer) -> dict[str, str]:

@@ -76,20 +76,18 @@ class CatalogSearch:
     def moving(self, document: PlanDocument, current: PlanDocument) -> tuple[float, float]:
         """Return what `planner.moving` says, the checkpoints being where the first node of the running plan is."""
         assert document.plan is not None
-        assert current.plan is not None
         links, profiles = self._rest or (network.load(), workload.profiles.load())
         scenario = Scenario(
             job=document.job,
             decoder=self.decoder,
-            offers={offer.id: offer for offer in document.inputs.offers},
+            offers=document.inputs.offers_by_id(),
             catalog=self._newest_catalog(),
             network=links,
             profiles=profiles,
             as_of=self.clock.now(),
         )
-        first = {offer.id: offer for offer in current.inputs.offers}[current.plan.nodes[0].offer]
-        on_the_spot = first.provider is Provider.LOCAL
-        move = moving(document.plan, scenario, store_zone=None if on_the_spot else first.zone)
+        on_the_spot = current.home.provider is Provider.LOCAL
+        move = moving(document.plan, scenario, store_zone=None if on_the_spot else current.home.zone)
         return move.seconds, move.usd
 
     def _newest_catalog(self) -> Catalog:

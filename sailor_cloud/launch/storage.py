@@ -71,7 +71,8 @@ def _measured(
             yield planned(line, quantity=kept, note=METERED)
         elif line.unit == "1000 requests":
             yield planned(line, quantity=requests, note=METERED)
-    home = _home(document)
+    # A user's bucket is taken to be there too; see simulator.checkpoints.
+    home = document.home
     yield from _through_nat(document, sent, offers, home, prices)
     for zone, nbytes in sorted(sent.items()):
         # Traffic to a bucket of the same region is free, and no cloud bills what local nodes send.
@@ -131,20 +132,10 @@ def _saves(leg: Leg) -> Iterator[_Save]:
 
 def _zones_of_ranks(document: PlanDocument) -> list[str]:
     assert document.plan is not None
-    offers = {offer.id: offer for offer in document.inputs.offers}
+    offers = document.inputs.offers_by_id()
     zones = {node.id: offers[node.offer].zone for node in document.plan.nodes}
     stages = [stage for pipeline in document.plan.pipelines for stage in pipeline.stages]
     return [zones[stage.node] for stage in stages for _ in range(stage.tp)]
-
-
-def _home(document: PlanDocument) -> Offer:
-    """Return an offer in the bucket's region: the first node's, where a user's bucket is taken to be too.
-
-    See simulator.checkpoints.
-    """
-    assert document.plan is not None
-    offers = {offer.id: offer for offer in document.inputs.offers}
-    return offers[document.plan.nodes[0].offer]
 
 
 def _lines(document: PlanDocument) -> list[CostLine]:

@@ -38,7 +38,7 @@ def _packages(document: PlanDocument, legs: Sequence[Leg], prices: UsePrices) ->
         return
     nodes: dict[str, Offer] = {}
     for leg in legs:
-        offers = {offer.id: offer for offer in leg.document.inputs.offers}
+        offers = leg.document.inputs.offers_by_id()
         nodes |= {node.id: offers[node.offer] for node in leg.document.plan.nodes} if leg.document.plan else {}
     for line in setup_lines(Counter(nodes.values()), prices.services, network, starts=(1.0, 1.0)):
         yield planned(line, quantity=line.quantity, note=AS_PLANNED)

@@ -62,6 +62,9 @@ class Inputs:
     links: tuple[LinkUse, ...]
     compute_profiles: tuple[ProfileRef, ...]
 
+    def offers_by_id(self) -> dict[str, Offer]:
+        return {offer.id: offer for offer in self.offers}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
@@ -255,6 +258,12 @@ class PlanDocument:
     rejected: tuple[Rejected, ...]
     frontier: tuple[FrontierPoint, ...] = ()
     gap_parts: tuple[GapPart, ...] = ()
+
+    @property
+    def home(self) -> Offer:
+        """The offer of the first node, in whose cloud and region the run's own bucket is."""
+        assert self.plan is not None
+        return self.inputs.offers_by_id()[self.plan.nodes[0].offer]
 
     def to_json(self) -> str:
         """Return the document as indented JSON; the same document gives the same text."""

@@ -79,7 +79,7 @@ def placed_nodes(document: PlanDocument) -> tuple[PlacedNode, ...]:
     """Return the plan's nodes with their offers. Raises RequestError when there is no plan or an offer is missing."""
     if document.plan is None:
         raise RequestError("the plan document holds no plan: it is infeasible")
-    offers = {offer.id: offer for offer in document.inputs.offers}
+    offers = document.inputs.offers_by_id()
     missing = sorted({node.offer for node in document.plan.nodes} - offers.keys())
     if missing:
         raise RequestError(f"the plan document lacks the offers of its nodes: {', '.join(missing)}")

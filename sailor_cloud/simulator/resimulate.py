@@ -43,7 +43,7 @@ def simulate_document(
     """
     if document.plan is None:
         raise RequestError(f"the document is {document.status} and holds no plan; simulate needs one")
-    offers = {offer.id: offer for offer in document.inputs.offers}
+    offers = document.inputs.offers_by_id()
     if reprice:
         offers = {offer_id: _current(offer, catalog) for offer_id, offer in offers.items()}
     scenario = Scenario(
