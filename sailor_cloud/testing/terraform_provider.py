@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from concurrent import futures
 from contextlib import contextmanager
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -81,21 +82,16 @@ class _Provider:
     """The calls of the plugin protocol, under their own names."""
 
     def __init__(self, name: str, cloud: FakeCloud) -> None:
-        file = resources.files("sailor_cloud.testing") / "schemas" / f"{name}.json"
-        schemas = json.loads(file.read_text())
+        schemas = _schema_file(name)
         self._provider_block: Block = schemas["provider"]
         self._blocks: dict[str, Block] = schemas["resources"]
         self._data_blocks: dict[str, Block] = schemas["data_sources"]
+        self._schemas = _schemas(name)
         self._cloud = cloud
         self._config: dict[str, Any] = {}
 
     def GetProviderSchema(self, request: Any, context: Any) -> Any:  # noqa: N802
-        return MESSAGES["Schemas"](
-            provider=_schema(self._provider_block),
-            resource_schemas={name: _schema(block) for name, block in self._blocks.items()},
-            data_source_schemas={name: _schema(block) for name, block in self._data_blocks.items()},
-            server_capabilities=MESSAGES["Capabilities"](plan_destroy=False, get_provider_schema_optional=False),
-        )
+        return self._schemas
 
     def ValidateProviderConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
         return MESSAGES["Diagnostics"]()
@@ -175,6 +171,25 @@ class _Provider:
 
     def _value(self, kind: str, state: Any) -> Any:
         return MESSAGES["DynamicValue"](msgpack=encode(state, self._blocks[kind]))
+
+
+@lru_cache
+def _schema_file(name: str) -> dict[str, Any]:
+    file = resources.files("sailor_cloud.testing") / "schemas" / f"{name}.json"
+    known: dict[str, Any] = json.loads(file.read_text())
+    return known
+
+
+@lru_cache
+def _schemas(name: str) -> Any:
+    known = _schema_file(name)
+    return MESSAGES["Schemas"](
+        provider=_schema(known["provider"]),
+        resource_schemas={kind: _schema(block) for kind, block in known["resources"].items()},
+        data_source_schemas={kind: _schema(block) for kind, block in known["data_sources"].items()},
+        # As with both real providers, Terraform asks once in each of its processes.
+        server_capabilities=MESSAGES["Capabilities"](plan_destroy=False, get_provider_schema_optional=True),
+    )
 
 
 def _schema(block: Block) -> Any:

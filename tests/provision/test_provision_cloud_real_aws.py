@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,13 +55,27 @@ def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Moto]:
                 "AWS_EC2_METADATA_DISABLED": "true",
                 "AWS_MAX_ATTEMPTS": "2",
                 "TF_CLI_CONFIG_FILE": str(config),
+                # The real provider's schemas are large, so its memory has to be collected.
+                "GOGC": "100",
+                "GOMEMLIMIT": "off",
             }
             with in_environment(variables):
                 ec2 = boto3.client("ec2", region_name=REGION)
                 image = ec2.register_image(Name="test", RootDeviceName="/dev/sda1", Architecture="x86_64")
+                _take_default_subnet(ec2)
                 yield Moto(gaps=gaps, image=image["ImageId"])
         finally:
             server.stop()
+
+
+def _take_default_subnet(ec2: Any) -> None:
+    """Have moto make the first subnet that is asked for by its zone's id.
+
+    It takes that one for the zone's default, which hands out public addresses; the provider would turn that off and
+    wait ten seconds for it.
+    """
+    (default,) = ec2.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"]
+    ec2.create_subnet(VpcId=default["VpcId"], CidrBlock="172.31.96.0/20", AvailabilityZoneId="use1-az1")
 
 
 @pytest.fixture
