@@ -55,7 +55,8 @@ def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Moto]:
                 "AWS_EC2_METADATA_DISABLED": "true",
                 "AWS_MAX_ATTEMPTS": "2",
                 "TF_CLI_CONFIG_FILE": str(config),
-                # The real provider's schemas are large, so its memory has to be collected.
+                # The real provider's schemas are large: its memory has to be collected, and computing takes long.
+                "GOMAXPROCS": str(os.cpu_count() or 1),
                 "GOGC": "100",
                 "GOMEMLIMIT": "off",
             }
