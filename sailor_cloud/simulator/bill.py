@@ -112,12 +112,12 @@ def _instance_lines(layout: Layout, paid: Hours) -> list[CostLine]:
     for offer, count in _offers(layout.plan, layout):
         worst = money.worst_instance_usd_per_hour(offer, layout.scenario)
         part = node_part(offer.instance_type, offer.market, offer.zone)
-        reserve = "lost to preemption" + _interval_note(layout)
-        for kind, what, spent, worst_spent in (
-            (CostKind.COMPUTE, "training", paid.training, paid.training),
-            (CostKind.CHECKPOINT, "standing still for checkpoints", paid.saving, paid.saving),
-            (CostKind.STARTUP, "start-up", paid.startup, paid.startup),
-            (CostKind.TEARDOWN, "teardown", paid.teardown, paid.teardown),
+        reserve = ", lost to preemption" + _interval_note(layout)
+        for kind, meanwhile, spent, worst_spent in (
+            (CostKind.COMPUTE, "", paid.training, paid.training),
+            (CostKind.CHECKPOINT, ", standing still for checkpoints", paid.saving, paid.saving),
+            (CostKind.STARTUP, ", start-up", paid.startup, paid.startup),
+            (CostKind.TEARDOWN, ", teardown", paid.teardown, paid.teardown),
             (CostKind.RECOVERY, reserve, paid.lost, paid.worst_lost),
         ):
             if worst_spent <= 0.0:
@@ -125,7 +125,7 @@ def _instance_lines(layout: Layout, paid: Hours) -> list[CostLine]:
             lines.append(
                 CostLine(
                     kind=kind,
-                    what=f"{count} x {part}, {what}",
+                    what=f"{count} x {part}{meanwhile}",
                     quantity=count * spent,
                     unit="hour",
                     usd_per_unit=offer.usd_per_hour,

@@ -46,7 +46,7 @@ def _add_lines(table: Table, document: PlanDocument, branch: CostBranch, *, deta
     for place, line in enumerate(branch.lines):
         mark = end if place == len(branch.lines) - 1 else middle
         table.add_row(
-            _hanging(mark, line.what.removesuffix(", training")),
+            _hanging(mark, line.what),
             text.usd_beside(line.usd, whole),
             text.usd_beside(line.worst_usd, whole),
             _marked(_origin(document, line, details=details)),
