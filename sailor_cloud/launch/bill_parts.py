@@ -16,8 +16,8 @@ _ONCE = (CostKind.STARTUP, CostKind.TEARDOWN)
 def bill_parts(cost: Cost | None, lines: tuple[LedgerLine, ...], share: float) -> tuple[Comparison, ...]:
     """Return what each line of the bill was to cost for the share of the steps that was done, and what it did.
 
-    In the plan's order; what the plan does not foresee comes last, or has no estimate where the plan is older than the
-    names of parts, so that nobody can tell. Start-up and teardown are whole whatever was done.
+    In the plan's order; what the plan does not foresee comes last. Start-up and teardown are whole whatever was done.
+    Where the plan is older than the names of parts nobody can tell what belongs together: the other side is None then.
     """
     estimates: dict[str, float] = {}
     for planned in cost.lines if cost else ():
@@ -26,9 +26,11 @@ def bill_parts(cost: Cost | None, lines: tuple[LedgerLine, ...], share: float) -
     actuals: dict[str, float] = defaultdict(float)
     for line in lines:
         actuals[line.part or line.what] += line.usd
-    unforeseen = 0.0 if cost and all(line.part for line in cost.lines) else None
+    other_side = 0.0 if cost and all(line.part for line in cost.lines) else None
     return tuple(
-        Comparison(what=part, unit="USD", estimate=estimates.get(part, unforeseen), actual=actuals[part])
+        Comparison(
+            what=part, unit="USD", estimate=estimates.get(part, other_side), actual=actuals.get(part, other_side)
+        )
         for part in dict.fromkeys([*estimates, *actuals])
-        if estimates.get(part) or actuals[part]
+        if estimates.get(part) or actuals.get(part)
     )

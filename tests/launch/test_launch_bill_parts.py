@@ -87,7 +87,7 @@ def test_a_plan_from_before_parts_had_names_keeps_its_lines_and_says_nothing_of_
     old = PlanDocument.from_json(json.dumps(told))
     found = bill_parts(old.cost, (paid(CostKind.COMPUTE, "nodes", 9.0), paid(CostKind.EGRESS, "a to b", 3.0)), 0.5)
     assert [(row.what, row.estimate, row.actual) for row in found] == [
-        ("2 x nodes, training", 1.0, 0.0),
+        ("2 x nodes, training", 1.0, None),
         ("a to b", 2.0, 3.0),
         ("nodes", None, 9.0),
     ]
