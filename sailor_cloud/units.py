@@ -1,4 +1,4 @@
-"""Units of size and time: GiB is 2**30 bytes, GB is 10**9 bytes, durations are seconds."""
+"""Sizes, times and money: GiB is 2**30 bytes, GB is 10**9 bytes, durations are seconds; and how people read them."""
 
 from __future__ import annotations
 
@@ -24,3 +24,25 @@ def parse_duration_s(text: str) -> float:
     if not parts or _DURATION.sub("", compact).strip():
         raise ValueError(f"{text!r} is not a duration; write for example 90s, 10m, 24h or 1h30m")
     return float(sum(float(number) * _SECONDS[unit] for number, unit in parts))
+
+
+def duration_text(duration_s: float) -> str:
+    """Return a time span: `0.412 s`, `41.2 s`, `12 min 5 s`, `7 h 40 min`, `3 d 4 h`."""
+    if duration_s < 1:
+        return f"{duration_s:.3f} s"
+    if duration_s < 99.95:
+        return f"{duration_s:.1f} s" if duration_s >= 10 else f"{duration_s:.2f} s"
+    whole = round(duration_s)
+    for size, name, small, small_name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            major, rest = divmod(whole, size)
+            minor = rest // small
+            return f"{major} {name} {minor} {small_name}" if minor else f"{major} {name}"
+    return f"{whole} s"
+
+
+def usd_text(amount: float) -> str:
+    """Return dollars with as many digits as the size deserves: `812.40`, `0.0312`."""
+    if amount == 0 or abs(amount) >= 10:
+        return f"{amount:,.2f}"
+    return f"{amount:.4f}" if abs(amount) < 1 else f"{amount:.3f}"

@@ -9,7 +9,7 @@ from sailor_cloud.model.document import Ground, PlanDocument
 from sailor_cloud.planner.search import Problem
 from sailor_cloud.planner.shadow import Gain
 from sailor_cloud.planner.space import Seat, Space
-from sailor_cloud.units import GIB, MIB
+from sailor_cloud.units import GIB, MIB, duration_text, usd_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,11 +87,12 @@ def _used_up(document: PlanDocument) -> list[str]:
     limits = document.constraints
     if limits.budget_usd is not None and document.cost.total_usd is not None:
         share = document.cost.total_usd / limits.budget_usd
-        spent = f"{_usd(document.cost.total_usd)} of {_usd(limits.budget_usd)} USD"
+        spent = f"{usd_text(document.cost.total_usd)} of {usd_text(limits.budget_usd)} USD"
         lines.append(f"budget: {spent} ({100 * share:.0f} %)")
     if limits.deadline is not None and document.prediction.duration_s is not None:
         share = document.prediction.duration_s / limits.deadline
-        lines.append(f"deadline: {document.prediction.duration_s:.0f} of {limits.deadline:.0f} s ({100 * share:.0f} %)")
+        needed = f"{duration_text(document.prediction.duration_s)} of {duration_text(limits.deadline)}"
+        lines.append(f"deadline: {needed} ({100 * share:.0f} %)")
     return lines
 
 
@@ -100,11 +101,7 @@ def _dearer(document: PlanDocument, total_usd: float | None) -> str:
     if total_usd is None or document.cost.total_usd is None:
         return ""
     more = total_usd - document.cost.total_usd
-    return f", {_usd(abs(more))} USD {'dearer' if more >= 0 else 'cheaper'}"
-
-
-def _usd(amount: float) -> str:
-    return f"{amount:.2f}" if amount >= 10 else f"{amount:.4f}"
+    return f", {usd_text(abs(more))} USD {'dearer' if more >= 0 else 'cheaper'}"
 
 
 def _by_memory(space: Space) -> list[RuledOut]:

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sailor_cloud.units import GIB, MIB
+from sailor_cloud.units import GIB, MIB, duration_text, usd_text
 
 
 def usd(amount: float | None) -> str:
-    """Return dollars with as many digits as the size deserves: `812.40`, `0.0312`."""
-    if amount is None:
-        return "unknown"
-    if amount == 0 or abs(amount) >= 10:
-        return f"{amount:,.2f}"
-    return f"{amount:.4f}" if abs(amount) < 1 else f"{amount:.3f}"
+    return "unknown" if amount is None else usd_text(amount)
 
 
 def usd_beside(amount: float, whole: float) -> str:
@@ -33,20 +28,7 @@ def signed_usd(amount: float) -> str:
 
 
 def seconds(duration_s: float | None) -> str:
-    """Return a time span: `0.412 s`, `41.2 s`, `12 min 5 s`, `7 h 40 min`, `3 d 4 h`."""
-    if duration_s is None:
-        return "unknown"
-    if duration_s < 1:
-        return f"{duration_s:.3f} s"
-    if duration_s < 99.95:
-        return f"{duration_s:.1f} s" if duration_s >= 10 else f"{duration_s:.2f} s"
-    whole = round(duration_s)
-    for size, name, small, small_name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= size:
-            major, rest = divmod(whole, size)
-            minor = rest // small
-            return f"{major} {name} {minor} {small_name}" if minor else f"{major} {name}"
-    return f"{whole} s"
+    return "unknown" if duration_s is None else duration_text(duration_s)
 
 
 def amount(quantity: float) -> str:
