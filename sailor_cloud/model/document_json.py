@@ -29,7 +29,8 @@ def load_json(text: str | bytes, *, origin: str) -> PlanDocument:
     try:
         raw = json.loads(text)
     except ValueError as error:
-        raise RequestError([Problem(path=origin, message=f"is not JSON: {error}")]) from error
+        hint = "a plan document is what 'sailor-cloud plan JOB -o plan.json' writes"
+        raise RequestError([Problem(path=origin, message=f"is not JSON: {error}", hint=hint)]) from error
     version = raw.get("schema_version") if isinstance(raw, dict) else None
     if version != SCHEMA_VERSION:
         raise RequestError(

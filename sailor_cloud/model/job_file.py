@@ -81,8 +81,9 @@ def _problem(origin: str, fault: ErrorDetails) -> Problem:
             return Problem(
                 path=path, message=f"must be a mapping, got {given!r}", hint=_as_mapping(fault["loc"], given)
             )
-    shown = "" if isinstance(given, dict | list) else f", got {given!r}"
     message = fault["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    told = isinstance(given, dict | list) or (isinstance(given, str) and repr(given) in message)
+    shown = "" if told else f", got {given!r}"
     return Problem(path=path, message=message + shown)
 
 
