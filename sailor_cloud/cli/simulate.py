@@ -117,6 +117,20 @@ def _print(document: PlanDocument, evaluation: Evaluation) -> None:
     print_plan(document, result_console(), details=True)
     seconds = evaluation.prediction.iteration_s_replay
     click.echo(f"\nwhat each stage does in an iteration of {text.seconds(seconds)}")
+    for first, last, lines in _alike(evaluation, seconds):
+        name = f"pipeline {first}" if first == last else f"pipelines {first}-{last}"
+        for stage, told in enumerate(lines):
+            click.echo(f"  {name} stage {stage}: {told}")
+    if not evaluation.fits:
+        short = [stage for stage in evaluation.prediction.memory if stage.total_bytes > stage.limit_bytes]
+        click.echo(f"\ndoes not fit: {len(short)} of {len(evaluation.prediction.memory)} stages need too much memory")
+
+
+def _alike(evaluation: Evaluation, seconds: float) -> list[tuple[int, int, tuple[str, ...]]]:
+    """Return what the stages of each pipeline do, once for neighbours that do the same: first, last, lines."""
+    from sailor_cloud.report import text
+
+    stages: dict[int, list[str]] = {}
     for stage in evaluation.stage_waits:
         waits = stage.waits
         shares = (
@@ -126,7 +140,11 @@ def _print(document: PlanDocument, evaluation: Evaluation) -> None:
             ("sync", waits.sync_s),
         )
         told = ", ".join(f"{name} {text.share(part / seconds)}" for name, part in shares)
-        click.echo(f"  pipeline {stage.pipeline} stage {stage.stage}: {told}")
-    if not evaluation.fits:
-        short = [stage for stage in evaluation.prediction.memory if stage.total_bytes > stage.limit_bytes]
-        click.echo(f"\ndoes not fit: {len(short)} of {len(evaluation.prediction.memory)} stages need too much memory")
+        stages.setdefault(stage.pipeline, []).append(told)
+    found: list[tuple[int, int, tuple[str, ...]]] = []
+    for pipeline, lines in stages.items():
+        if found and found[-1][2] == tuple(lines):
+            found[-1] = (found[-1][0], pipeline, tuple(lines))
+        else:
+            found.append((pipeline, pipeline, tuple(lines)))
+    return found

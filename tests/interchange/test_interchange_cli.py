@@ -48,7 +48,7 @@ def test_simulate_agrees_with_the_plan_it_is_given(plan_file: Path) -> None:
 def test_simulate_says_what_each_stage_waits_for_and_how_sure_it_is(plan_file: Path) -> None:
     text = run("simulate", plan_file).stdout
     assert "±" in text
-    assert "pipeline 0 stage 0: compute" in text
+    assert text.count("pipelines 0-1 stage 0: compute") == text.count("pipelines 0-1 stage 1: compute") == 1
     assert "\x1b" not in text
 
 
