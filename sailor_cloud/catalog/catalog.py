@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 import dataclasses
 import difflib
-import itertools
 from collections.abc import Collection, Iterable
 from datetime import date
 from typing import TYPE_CHECKING
 
 from sailor_cloud.catalog.interruptions import InterruptionTable
+from sailor_cloud.catalog.offer_book import OfferBook
 from sailor_cloud.catalog.regions import Region, Zone
 from sailor_cloud.catalog.services import Services
 from sailor_cloud.catalog.tables import Source
@@ -29,7 +29,7 @@ class Catalog:
     def __init__(
         self,
         *,
-        offers: Iterable[Offer],
+        offers: OfferBook,
         accelerators: Iterable[Accelerator],
         zones: Iterable[Zone],
         regions: Iterable[Region],
@@ -41,11 +41,7 @@ class Catalog:
         self.services = services
         self.interruptions = interruptions
         self._quotas = tuple(quotas)
-        self._offers = _in_order(offers)
-        self._by_id = {offer.id: offer for offer in self._offers}
-        self._by_zone: dict[str, list[Offer]] = {}
-        for offer in self._offers:
-            self._by_zone.setdefault(offer.zone, []).append(offer)
+        self._offers = offers
         self._accelerators = {accelerator.name: accelerator for accelerator in accelerators}
         self._zones = {zone.name: zone for zone in zones}
         self._regions = {(region.provider, region.name): region for region in regions}
@@ -75,7 +71,7 @@ class Catalog:
         wanted = [(name, allowed) for name, allowed in conditions if allowed is not None]
         return tuple(
             offer
-            for offer in self._in_zones(zones)
+            for offer in self._offers.every(zones)
             if all(getattr(offer, name) in allowed for name, allowed in wanted)
             and (max_usd_per_hour is None or offer.usd_per_hour <= max_usd_per_hour)
             and (priced_since is None or offer.as_of_from >= priced_since)
@@ -85,19 +81,14 @@ class Catalog:
         """Return the offers as a pandas frame, one row each, with the columns of the price files and the id."""
         import pandas
 
-        return pandas.DataFrame([dataclasses.asdict(offer) for offer in self._offers])
+        return pandas.DataFrame([dataclasses.asdict(offer) for offer in self._offers.every()])
 
     def offer(self, offer_id: str) -> Offer:
         """Return an offer by its id. Raises DataError."""
-        if offer_id in self._by_id:
-            return self._by_id[offer_id]
-        raise DataError(f"no offer {offer_id!r} in the catalog; run 'sailor-cloud prices list' for what there is")
-
-    def _in_zones(self, zones: Iterable[str] | None) -> Iterable[Offer]:
-        if zones is None:
-            return self._offers
-        found = [offer for zone in set(zones) for offer in self._by_zone.get(zone, ())]
-        return sorted(found, key=lambda offer: offer.id)
+        found = self._offers.find(offer_id)
+        if found is None:
+            raise DataError(f"no offer {offer_id!r} in the catalog; run 'sailor-cloud prices list' for what there is")
+        return found
 
     def quotas(self, *, project: str | None = None) -> tuple[QuotaLimit, ...]:
         """Return the known limits of the account; of those of Google Cloud the ones that were read for a project."""
@@ -121,7 +112,8 @@ class Catalog:
         return tuple(sorted(self._accelerators))
 
     def instance_types(self, provider: Provider | None = None) -> tuple[str, ...]:
-        return tuple(sorted({offer.instance_type for offer in self._offers if provider in (None, offer.provider)}))
+        offers = self._offers.every()
+        return tuple(sorted({offer.instance_type for offer in offers if provider in (None, offer.provider)}))
 
     def zones(self, provider: Provider | None = None) -> tuple[str, ...]:
         return tuple(sorted(zone.name for zone in self._zones.values() if provider in (None, zone.provider)))
@@ -151,14 +143,6 @@ class Catalog:
     def source(self, source_id: str) -> Source:
         """Return what a `source` of an offer or price stands for; a figure that was just read names its API itself."""
         return self._sources.get(source_id) or Source(id=source_id, citation=source_id, licence="figures only")
-
-
-def _in_order(offers: Iterable[Offer]) -> tuple[Offer, ...]:
-    ordered = sorted(offers, key=lambda offer: offer.id)
-    for before, after in itertools.pairwise(ordered):
-        if before.id == after.id:
-            raise DataError(f"two prices for {after.id}: {before.usd_per_hour} and {after.usd_per_hour} USD/h")
-    return tuple(ordered)
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:

@@ -32,14 +32,17 @@ def _problems(path: str, resource: Resource, catalog: Catalog) -> Iterator[Probl
         else:
             hint = _zone_ids(zone, catalog) if provider is Provider.AWS else ""
             yield _unknown(f"{path}.zones[{index}]", zone, f"zone of {provider}", zones, hint)
-    offered = {offer.accelerator for offer in catalog.offers(provider=provider)}
+    here = catalog.offers(provider=provider, zones=resource.zones)
+    unknown = set(resource.accelerators) - {offer.accelerator for offer in here}
+    offered = {offer.accelerator for offer in catalog.offers(provider=provider)} if unknown else set()
     for accelerator in resource.accelerators:
-        if accelerator not in offered:
+        if accelerator in unknown - offered:
             what = f"accelerator offered by {provider}"
             yield _unknown(f"{path}.accelerators.{accelerator}", accelerator, what, offered)
-    types = catalog.instance_types(provider)
+    absent = set(resource.instance_types or ()) - {offer.instance_type for offer in here}
+    types = catalog.instance_types(provider) if absent else ()
     for index, instance_type in enumerate(resource.instance_types or ()):
-        if instance_type not in types:
+        if instance_type in absent and instance_type not in types:
             what = f"instance type of {provider} with an accelerator"
             yield _unknown(f"{path}.instance_types[{index}]", instance_type, what, types)
 

@@ -6,7 +6,7 @@ import csv
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from sailor_cloud.catalog.tables import OFFER_COLUMNS, parse_date, price, records
+from sailor_cloud.catalog.tables import OFFER_COLUMNS, parse_date, price, read_columns, records
 from sailor_cloud.durable import written
 from sailor_cloud.model.offer import Confidence, Market, Offer, Provider
 
@@ -18,7 +18,12 @@ def offer_id(provider: str, zone: str, instance_type: str, accelerator: str, cou
 
 def read_offers(path: Path) -> Iterator[Offer]:
     """Yield the offers of one file. Raises DataError with file and line."""
-    return records(path, OFFER_COLUMNS, _offer)
+    return records(path, OFFER_COLUMNS, offer_of)
+
+
+def read_rows(path: Path) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Yield the lines of one file with their number, as text that `offer_of` takes. Raises as `read_columns` does."""
+    return enumerate(zip(*read_columns(path, OFFER_COLUMNS), strict=True), start=2)
 
 
 def write_offers(path: Path, offers: Iterable[Offer]) -> None:
@@ -48,7 +53,7 @@ def _row(offer: Offer) -> tuple[str, ...]:
     )
 
 
-def _offer(
+def offer_of(
     provider: str,
     region: str,
     zone: str,
@@ -64,6 +69,7 @@ def _offer(
     source: str,
     confidence: str,
 ) -> Offer:
+    """Return the offer of a line. Raises ValueError or KeyError."""
     return Offer(
         id=offer_id(provider, zone, instance_type, accelerator, count, market),
         provider=Provider(provider),

@@ -12,7 +12,7 @@ from sailor_cloud.catalog import snapshot as snapshots
 from sailor_cloud.catalog.account_quotas import QuotaLimit
 from sailor_cloud.catalog.catalog import Catalog
 from sailor_cloud.catalog.interruptions import BANDS, Interruptions, InterruptionTable
-from sailor_cloud.catalog.offer_file import read_offers
+from sailor_cloud.catalog.offer_book import OfferBook
 from sailor_cloud.catalog.quotas import load_rules
 from sailor_cloud.catalog.regions import Region, Zone
 from sailor_cloud.catalog.services import Service, ServicePrice, Services
@@ -72,14 +72,17 @@ def load(root: Path | None = None, *, pricing: Path | None = None) -> Catalog:
     """Return the catalog of the shipped data with this user's refreshed prices over it.
 
     `root` names another data folder and `pricing` another pricing folder; both leave refreshed prices out, and files
-    that `pricing` lacks come from the one under the root. Raises DataError.
+    that `pricing` lacks come from the one under the root. Raises DataError; offers of a folder that is named are looked
+    through here, shipped ones where they are asked for.
     """
     shipped = (root or resources.data_root()) / "pricing"
     folders = [shipped] if pricing is None else [_existing(pricing), shipped]
-    offers = tuple(offer for path in _offer_files(folders) for offer in read_offers(path))
+    offers = OfferBook.read(_offer_files(folders))
+    if root is not None or pricing is not None:
+        offers.every()
     refreshed = snapshots.latest() if root is None and pricing is None else None
     if refreshed is not None:
-        offers = snapshots.overlay(offers, refreshed)
+        offers = offers.over(refreshed.offers, withdrawn=refreshed.withdrawn)
         folders = [refreshed.folder, *folders]
     return Catalog(
         offers=offers,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
@@ -51,18 +51,16 @@ class EgressPrice:
     confidence: Confidence
 
 
-class EgressTable:
-    """Egress prices, looked up from the narrowest scope that has one."""
+def egress_key(provider: str, src_scope: str, src: str, dst_scope: str, dst: str) -> tuple[str, ...]:
+    """Return the key under which the prices of a way out are found; to the internet all destinations are one."""
+    return (provider, src_scope, src, dst_scope, "" if dst_scope == "internet" else dst)
 
-    def __init__(self, rows: Iterable[EgressRow]) -> None:
-        self._rows: dict[tuple[Provider, str, str, str], list[EgressRow]] = {}
-        self._internet: dict[tuple[Provider, str], list[EgressRow]] = {}
-        for row in rows:
-            if row.dst_scope == "internet":
-                self._internet.setdefault((row.provider, row.src), []).append(row)
-            else:
-                key = (row.provider, f"{row.src_scope}>{row.dst_scope}", row.src, row.dst)
-                self._rows.setdefault(key, []).append(row)
+
+class EgressTable:
+    """Egress prices by `egress_key`, looked up from the narrowest scope that has one."""
+
+    def __init__(self, rows: Mapping[tuple[str, ...], Sequence[EgressRow]]) -> None:
+        self._rows = rows
 
     def prices(self, src: ZoneInfo, dst: ZoneInfo) -> tuple[EgressPrice, ...]:
         """Return one price per payer, sender first. Raises MissingPriceError."""
@@ -91,13 +89,16 @@ class EgressTable:
             for payer, row in sorted(dearest.items(), key=lambda item: item[0] is Payer.RECEIVER)
         )
 
-    def _find(self, src: ZoneInfo, dst: ZoneInfo, scope: Scope) -> list[EgressRow]:
-        provider = src.provider
+    def _find(self, src: ZoneInfo, dst: ZoneInfo, scope: Scope) -> Sequence[EgressRow]:
+        region = (src.provider, "region", src.region)
         if scope in (Scope.SAME_ZONE, Scope.OTHER_ZONE):
-            return self._rows.get((provider, f"{scope}>{scope}", "*", "*"), [])
-        if scope is Scope.OTHER_REGION:
-            return self._rows.get((provider, "region>region", src.region, dst.region)) or self._rows.get(
-                (provider, "egress-group>egress-group", src.egress_group, dst.egress_group), []
-            )
-        exact = self._rows.get((provider, f"region>{dst.provider}-region", src.region, dst.region))
-        return exact or self._internet.get((provider, src.region), [])
+            keys = [egress_key(src.provider, scope, "*", scope, "*")]
+        elif scope is Scope.OTHER_REGION:
+            group = (src.provider, "egress-group", src.egress_group)
+            keys = [
+                egress_key(*region, "region", dst.region),
+                egress_key(*group, "egress-group", dst.egress_group),
+            ]
+        else:
+            keys = [egress_key(*region, f"{dst.provider}-region", dst.region), egress_key(*region, "internet", "")]
+        return next((self._rows[key] for key in keys if key in self._rows), [])

@@ -14,7 +14,8 @@ from sailor_cloud.network.link import Link
 from sailor_cloud.network.records import Curve, CurveScope, InstanceNetwork, RegionPair
 from sailor_cloud.network.zones import Scope, ZoneInfo, distance_km, scope_of
 
-RegionKey = tuple[Provider, str, Provider, str]
+# Source and destination, of each its provider and region.
+RegionKey = tuple[str, ...]
 
 # The one pair of regions between which GPUs were measured; estimates of other pairs scale from it.
 _REFERENCE = ("us-central1-a", "us-west1-b")

@@ -12,7 +12,8 @@ from typing import TypeVar
 from sailor_cloud import resources
 from sailor_cloud.errors import DataError
 from sailor_cloud.model.offer import Confidence, Provider
-from sailor_cloud.network.egress import EgressRow, EgressTable, Payer
+from sailor_cloud.network.egress import EgressRow, EgressTable, Payer, egress_key
+from sailor_cloud.network.grouped import Grouped, Key, Row, parsed
 from sailor_cloud.network.network import Network
 from sailor_cloud.network.records import Curve, CurveScope, InstanceNetwork, RegionPair
 from sailor_cloud.network.zones import ZoneInfo
@@ -33,33 +34,48 @@ def load(root: Path | None = None, *, profiles: Path | None = None, pricing: Pat
     first = pricing or refreshed
     prices = [home / "pricing"] if first is None else [first, home / "pricing"]
     regions = {(row["provider"], row["region"]): row for row in _read(prices, "regions.csv", dict)}
-    pairs: dict[tuple[Provider, str, Provider, str], list[RegionPair]] = {}
-    for key, pair in _read(bandwidth, "region_pairs.csv", _region_pair):
-        pairs.setdefault(key, []).append(pair)
+    pairs = _grouped(bandwidth, "region_pairs.csv", _region_pair_key, _region_pair)
+    egress = _grouped(prices, "egress.csv", _egress_key, _egress_row)
+    if profiles is not None or pricing is not None:
+        # Files that a user names are looked through here, the shipped ones where they are asked.
+        for groups in (pairs, egress):
+            for key in groups:
+                groups[key]
     return Network(
         zones=_read(prices, "zones.csv", lambda row: _zone(row, regions[row["provider"], row["region"]])),
         curves=_read(bandwidth, "curves.csv", _curve),
         instances=_read(bandwidth, "instances.csv", _instance),
         region_pairs=pairs,
-        egress=EgressTable(_read(prices, "egress.csv", _egress_row)),
+        egress=EgressTable(egress),
     )
 
 
-def _read(folders: Sequence[Path], name: str, build: Callable[[dict[str, str]], T]) -> list[T]:
-    path = next((folder / name for folder in folders if (folder / name).is_file()), folders[-1] / name)
-    return list(_rows(path, build))
+def _read(folders: Sequence[Path], name: str, build: Callable[[Row], T]) -> list[T]:
+    path = _path(folders, name)
+    return [parsed(path, line, row, build) for line, row in _rows(path)]
 
 
-def _rows(path: Path, build: Callable[[dict[str, str]], T]) -> Iterator[T]:
+def _grouped(folders: Sequence[Path], name: str, key_of: Callable[[Row], Key], build: Callable[[Row], T]) -> Grouped[T]:
+    path = _path(folders, name)
+    found = Grouped(path, build)
+    for line, row in _rows(path):
+        found.add(parsed(path, line, row, key_of), line, row)
+    return found
+
+
+def _path(folders: Sequence[Path], name: str) -> Path:
+    return next((folder / name for folder in folders if (folder / name).is_file()), folders[-1] / name)
+
+
+def _rows(path: Path) -> Iterator[tuple[int, Row]]:
+    """Yield the lines of a CSV file with their number, values by column. Raises DataError."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            for line, row in enumerate(csv.DictReader(file, strict=True), start=2):
-                try:
-                    yield build(row)
-                except KeyError as error:
-                    raise DataError(f"{path} line {line}: no column or no such name: {error}") from error
-                except (ValueError, TypeError) as error:
-                    raise DataError(f"{path} line {line}: {error}") from error
+            rows = csv.reader(file, strict=True)
+            header = next(rows, [])
+            for line, values in enumerate(rows, start=2):
+                if values:
+                    yield line, dict(zip(header, values, strict=False))
     except FileNotFoundError as error:
         raise DataError(f"{path} is missing; give a folder with the data files or reinstall sailor-cloud") from error
     except (OSError, csv.Error, UnicodeDecodeError) as error:
@@ -75,7 +91,7 @@ def _optional(text: str) -> float | None:
     return float(text) if text else None
 
 
-def _zone(row: dict[str, str], region: dict[str, str]) -> ZoneInfo:
+def _zone(row: Row, region: Row) -> ZoneInfo:
     return ZoneInfo(
         name=row["zone"],
         provider=Provider(row["provider"]),
@@ -86,7 +102,7 @@ def _zone(row: dict[str, str], region: dict[str, str]) -> ZoneInfo:
     )
 
 
-def _curve(row: dict[str, str]) -> Curve:
+def _curve(row: Row) -> Curve:
     return Curve(
         scope=CurveScope(row["scope"]),
         src_zone=row["src_zone"],
@@ -107,7 +123,7 @@ def _curve(row: dict[str, str]) -> Curve:
     )
 
 
-def _instance(row: dict[str, str]) -> InstanceNetwork:
+def _instance(row: Row) -> InstanceNetwork:
     device_link = _optional(row["device_link_gb_per_s"])
     return InstanceNetwork(
         provider=Provider(row["provider"]),
@@ -121,10 +137,13 @@ def _instance(row: dict[str, str]) -> InstanceNetwork:
     )
 
 
-def _region_pair(row: dict[str, str]) -> tuple[tuple[Provider, str, Provider, str], RegionPair]:
-    key = (Provider(row["src_provider"]), row["src_region"], Provider(row["dst_provider"]), row["dst_region"])
+def _region_pair_key(row: Row) -> Key:
+    return (row["src_provider"], row["src_region"], row["dst_provider"], row["dst_region"])
+
+
+def _region_pair(row: Row) -> RegionPair:
     rtt_ms = _optional(row["rtt_ms"])
-    return key, RegionPair(
+    return RegionPair(
         bytes_per_s=float(row["gbit_per_s"]) * GBIT_BYTES,
         rtt_s=None if rtt_ms is None else rtt_ms / 1e3,
         external={"external": True, "internal": False}[row["address"]],
@@ -133,7 +152,11 @@ def _region_pair(row: dict[str, str]) -> tuple[tuple[Provider, str, Provider, st
     )
 
 
-def _egress_row(row: dict[str, str]) -> EgressRow:
+def _egress_key(row: Row) -> Key:
+    return egress_key(row["provider"], row["src_scope"], row["src"], row["dst_scope"], row["dst"])
+
+
+def _egress_row(row: Row) -> EgressRow:
     return EgressRow(
         provider=Provider(row["provider"]),
         src_scope=row["src_scope"],

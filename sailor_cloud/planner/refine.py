@@ -50,8 +50,8 @@ def _neighbours(space: Space, shapes: tuple[Shape, ...]) -> Iterator[tuple[Shape
     """Yield plans one step away: a layer moved between two stages of equal cuts, another size for equal pipelines."""
     for cut in sorted({shape.cut for shape in shapes}):
         slowest = max((shape for shape in shapes if shape.cut == cut), key=lambda shape: max(_compute_s(space, shape)))
-        for other in _recut(cut, _compute_s(space, slowest), _gradient_bytes(space, slowest)):
-            yield tuple(replace(shape, cut=other) if shape.cut == cut else shape for shape in shapes)
+        for recut in _recut(cut, _compute_s(space, slowest), _gradient_bytes(space, slowest)):
+            yield tuple(replace(shape, cut=recut) if shape.cut == cut else shape for shape in shapes)
     yield from _elsewhere(space, shapes)
     groups = sorted({(_tps(shape), shape.cut, shape.microbatch_size) for shape in shapes})
     for group in groups:

@@ -121,7 +121,7 @@ def test_traffic_without_a_price_is_charged_at_the_dearest_of_the_plan() -> None
         ZoneInfo(name=name, provider=Provider.LOCAL, region="local", egress_group="", latitude=None, longitude=None)
         for name in ("local-a", "local-b")
     ]
-    bare = Network(zones=zones, curves=(), instances=(), region_pairs={}, egress=EgressTable(()))
+    bare = Network(zones=zones, curves=(), instances=(), region_pairs={}, egress=EgressTable({}))
     prices = UsePrices(load_network=lambda: bare)
     line = cost_line(CostKind.EGRESS, THERE, quantity=4.0, usd_per_unit=0.02, unit="GB")
     found = leg(sent(0, 10, n1=GB), sent(1, 10, n0=3 * GB), of=costing(document(steps=20), line))

@@ -1,0 +1,53 @@
+"""Rows of a data file by a key; those of a key become objects only when somebody asks for them: most are never used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from sailor_cloud.errors import DataError
+
+T = TypeVar("T")
+
+Row = dict[str, str]
+Key = tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Grouped(Mapping[Key, list[T]], Generic[T]):
+    """What the lines of a file say, by their keys. Asking raises DataError, with the line, where one doesn't parse."""
+
+    path: Path
+    build: Callable[[Row], T]
+    _lines: dict[Key, list[tuple[int, Row]]] = field(default_factory=dict)
+    _built: dict[Key, list[T]] = field(default_factory=dict)
+
+    def add(self, key: Key, line: int, row: Row) -> None:
+        """Enter a line of the file."""
+        self._lines.setdefault(key, []).append((line, row))
+
+    def __getitem__(self, key: Key) -> list[T]:
+        if key not in self._built:
+            self._built[key] = [self._parsed(line, row) for line, row in self._lines[key]]
+        return self._built[key]
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._lines)
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def _parsed(self, line: int, row: Row) -> T:
+        return parsed(self.path, line, row, self.build)
+
+
+def parsed(path: Path, line: int, row: Row, build: Callable[[Row], T]) -> T:
+    """Return what a row says. Raises DataError with file and line where it doesn't parse."""
+    try:
+        return build(row)
+    except KeyError as error:
+        raise DataError(f"{path} line {line}: no column or no such name: {error}") from error
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{path} line {line}: {error}") from error
