@@ -72,7 +72,11 @@ def list_(
     as_json: bool,
     **filters: Any,
 ) -> None:
-    """List offers, cheapest per GPU-hour first. Prices past their date are marked STALE."""
+    """List offers, cheapest per GPU-hour first. Prices past their date are marked STALE.
+
+    \b
+    sailor-cloud prices list --accelerator V100-16 --market spot
+    """
     from sailor_cloud.catalog import load
     from sailor_cloud.catalog.listing import SortKey, listing
     from sailor_cloud.cli import price_tables
@@ -104,6 +108,9 @@ def refresh(providers: tuple[str, ...], regions: tuple[str, ...], project: str |
 
     The prices stand over the shipped ones from then on. Whatever fails, older prices stay as they are; exits with 1
     where something asked for could not be read.
+
+    \b
+    sailor-cloud prices refresh --provider gcp --region us-central1
     """
     from sailor_cloud.catalog.refresh import refresh as run_refresh
     from sailor_cloud.cli import price_tables
@@ -134,7 +141,11 @@ def refresh(providers: tuple[str, ...], regions: tuple[str, ...], project: str |
 @click.option("--limit", type=click.IntRange(min=0), default=40, show_default=True, help="Rows of the table; 0: all.")
 @json_option
 def diff(start: datetime | None, end: datetime | None, least: float, limit: int, as_json: bool, **filters: Any) -> None:
-    """Show which prices moved and by how much, largest move first, and which offers came or went."""
+    """Show which prices moved and by how much, largest move first, and which offers came or went.
+
+    \b
+    sailor-cloud prices diff --accelerator A100-40
+    """
     from sailor_cloud.catalog import changes, load
     from sailor_cloud.cli import price_tables
     from sailor_cloud.clock import SystemClock
@@ -169,7 +180,11 @@ def history(
     limit: int,
     as_json: bool,
 ) -> None:
-    """Show the prices of instance type TYPE by day: the shipped history, the shipped offers, and every refresh."""
+    """Show the prices of instance type TYPE by day: the shipped history, the shipped offers, and every refresh.
+
+    \b
+    sailor-cloud prices history a2-highgpu-1g --region us-central1
+    """
     from sailor_cloud.catalog import changes, load
     from sailor_cloud.catalog.catalog import did_you_mean
     from sailor_cloud.cli import price_tables

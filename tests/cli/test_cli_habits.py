@@ -29,9 +29,10 @@ with waiting("searching", patience_s=float(sys.argv[1])) as show:
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_help_shows_an_example(name: str) -> None:
-    shown = called(name, "--help", environment={"COLUMNS": "120"}).stdout
-    lines = [line.strip() for line in shown.splitlines() if not line.startswith("Usage:")]
-    assert [line for line in lines if line.startswith(f"sailor-cloud {name}")], shown
+    for words in [(name,), *((name, part) for part in GROUPS.get(name, ()))]:
+        shown = called(*words, "--help", environment={"COLUMNS": "120"}).stdout
+        lines = [line.strip() for line in shown.splitlines() if not line.startswith("Usage:")]
+        assert [line for line in lines if line.startswith(f"sailor-cloud {' '.join(words)}")], shown
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
