@@ -33,6 +33,8 @@ def frontier_chart(document: PlanDocument) -> Markup:
     parts += [_small_point(document, point, across(point.iteration_s * factor), up(_usd(point))) for point in nearby]
     spots = [(across(x), up(y)) for x, y in zip(xs, ys, strict=True)]
     taken: list[tuple[float, float, float]] = [(x, y - 6, x) for x, y in spots]
+    if (budget := _budget_y(document, up)) is not None:
+        taken.append((LEFT, budget + 4, WIDTH - RIGHT))
     # The chosen plan comes first to a free place for its label, and last on the drawing, so that no other covers it.
     marked = sorted(zip(found, spots, strict=True), key=lambda pair: not pair[0].chosen)
     parts += [_label(choice, *spot, taken) for choice, spot in marked]
@@ -78,8 +80,7 @@ def _limits(document: PlanDocument, across: Scale, up: Scale, factor: float) -> 
     """Draw budget and deadline where they fall inside the chart."""
     parts = []
     given, steps = document.constraints, document.job.training.steps
-    if steps and given.budget_usd is not None and up.low < given.budget_usd < up.high:
-        y = up(given.budget_usd)
+    if (y := _budget_y(document, up)) is not None:
         parts.append(line(LEFT, y, WIDTH - RIGHT, y, class_="limit"))
         parts.append(label(WIDTH - RIGHT - 4, y - 5, "budget", anchor="end", class_="bad"))
     if steps and given.deadline is not None and across.low < given.deadline / steps * factor < across.high:
@@ -87,6 +88,14 @@ def _limits(document: PlanDocument, across: Scale, up: Scale, factor: float) -> 
         parts.append(line(x, TOP, x, HEIGHT - BOTTOM, class_="limit"))
         parts.append(label(x - 5, TOP + 10, "deadline", anchor="end", class_="bad"))
     return parts
+
+
+def _budget_y(document: PlanDocument, up: Scale) -> float | None:
+    """Return where the budget's line is; None where it falls outside of the chart, or amounts are those of an iteration."""
+    budget = document.constraints.budget_usd
+    if not document.job.training.steps or budget is None or not up.low < budget < up.high:
+        return None
+    return up(budget)
 
 
 def _nearby(document: PlanDocument, found: Sequence[Choice]) -> list[FrontierPoint]:
