@@ -86,6 +86,7 @@ def explain(
     network: Path | None = None,
     pricing: Path | None = None,
     progress: Callable[[int, int], None] = lambda done, of: None,
+    processes: int = 1,
 ) -> Explanation:
     """Say why the best plan of a job is what it is; arguments and errors as of `plan`.
 
@@ -109,7 +110,7 @@ def explain(
         "clock": clock or SystemClock(),
         "decoder": workload.decoder(job.model, base=base),
     }
-    document = planner.search(job, wishes=planner.Wishes(beside=True), **known)
+    document = planner.search(job, wishes=planner.Wishes(beside=True, processes=processes), **known)
     problem = problem_of(job, **known)
     return Explanation(
         job=job.name,
@@ -117,7 +118,9 @@ def explain(
         verdict=document.status.value,
         reasons=reasons(document),
         ruled_out=ruled_out(problem, document),
-        gains=gains(job, document, prices, lambda changed: problem_of(changed, **known), problem.space, progress),
+        gains=gains(
+            job, document, prices, lambda changed: problem_of(changed, **known), problem.space, progress, processes
+        ),
     )
 
 

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sailor_cloud.cli.options import as_of_option, clock_for, data_options, job_argument, json_option, read_job
+from sailor_cloud.cli.options import (
+    as_of_option,
+    clock_for,
+    data_options,
+    job_argument,
+    json_option,
+    read_job,
+    usable_cores,
+)
 from sailor_cloud.cli.waiting import waiting
 
 if TYPE_CHECKING:
@@ -53,6 +61,7 @@ def explain(
             network=network,
             pricing=pricing,
             progress=lambda done, of: show(done, of, "searching with one limit loosened after the other"),
+            processes=usable_cores(),
         )
     if as_json:
         click.echo(_json(found))

@@ -9,6 +9,7 @@ from sailor_cloud.catalog import Catalog
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Goal, Job
 from sailor_cloud.planner.documents import objective_unit
+from sailor_cloud.planner.effort import NORMAL
 from sailor_cloud.planner.goals import target_of
 from sailor_cloud.planner.quota_change import known_quotas, tight_quotas, under_quotas
 from sailor_cloud.planner.quotas import unit
@@ -51,21 +52,23 @@ def gains(
     problem_of: Callable[[Job], Problem],
     space: Space | None = None,
     progress: Callable[[int, int], None] = lambda done, of: None,
+    processes: int = 1,
 ) -> tuple[Gain, ...]:
     """Return what more of each thing would bring, in the order of the job file, the account's quotas last.
 
     space: that of the job; with it, other limits on the same plans are searched without building it anew. `progress`
-    is told before each search how many are done, of how many.
+    is told before each search how many are done, of how many. `processes`: as of `Effort`.
     """
+    effort = replace(NORMAL, processes=processes)
     found: list[Gain] = []
-    searched = Searched()
+    searched = Searched(effort=effort)
     unit_of_goal = objective_unit(job)
     changes = list(_changes(job, document, catalog))
     wider_spaces = [] if space is None else list(_wider(space))
     for change, changed in changes:
         progress(len(found), len(changes) + len(wider_spaces))
         if space is None or changed.resources != job.resources or _nodes(changed) != _nodes(job):
-            value = _value(Searched(), problem_of(changed).space, changed)
+            value = _value(Searched(effort=effort), problem_of(changed).space, changed)
         else:
             value = _value(searched, space, changed)
         found.append(_gain(change, document, value, unit_of_goal))
