@@ -22,7 +22,7 @@ def receipt_report(receipt: Receipt) -> RenderableType:
     """Return the resources with their times, the money, and every estimate beside what came of it."""
     parts: list[RenderableType] = [
         Text(f"Receipt of {receipt.run_id} ({receipt.outcome})", style="bold"),
-        Padding(_resources(receipt), (1, 0)),
+        Padding(_resources(receipt), (1, 0)) if receipt.resources or receipt.kept else Text(""),
         _spending(receipt),
         Padding(_comparisons(receipt), (1, 0)),
         _verdict(receipt),

@@ -90,4 +90,5 @@ def test_what_is_kept_is_listed_with_its_price_and_how_to_delete_it() -> None:
 def test_a_run_that_made_nothing_does_not_speak_of_resources_that_are_gone() -> None:
     text = shown(replace(RECEIPT, resources=(), outcome="failed"))
     assert "nothing was made, so there was nothing to remove" in text
+    assert "confirmed by" not in text
     assert "are gone" not in text

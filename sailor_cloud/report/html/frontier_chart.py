@@ -91,7 +91,7 @@ def _limits(document: PlanDocument, across: Scale, up: Scale, factor: float) -> 
 
 
 def _budget_y(document: PlanDocument, up: Scale) -> float | None:
-    """Return where the budget's line is; None where it falls outside of the chart, or amounts are those of an iteration."""
+    """Return where the line of the budget is; None where it falls outside, or amounts are those of an iteration."""
     budget = document.constraints.budget_usd
     if not document.job.training.steps or budget is None or not up.low < budget < up.high:
         return None
