@@ -18,8 +18,8 @@ def usd_beside(amount: float, whole: float) -> str:
 
 
 def signed_usd_beside(amount: float, whole: float) -> str:
-    """Return a difference in dollars with as many decimals as the amount deserves that it is a part of."""
-    return f"{'-' if amount < 0 else '+'}{usd_beside(abs(amount), whole)}"
+    """Return a difference in dollars with as many decimals as the larger of it and of the amount beside it deserves."""
+    return f"{'-' if amount < 0 else '+'}{usd_beside(abs(amount), max(abs(amount), abs(whole)))}"
 
 
 def signed_usd(amount: float) -> str:

@@ -56,3 +56,4 @@ def test_quantities_carry_the_unit_of_their_price() -> None:
 def test_a_difference_has_the_decimals_of_the_amount_beside_it() -> None:
     assert text.signed_usd_beside(-7.694, 78.89) == "-7.69"
     assert text.signed_usd_beside(0.0004, 0.0128) == "+0.0004"
+    assert text.signed_usd_beside(-109.183, 2.560) == "-109.18"
