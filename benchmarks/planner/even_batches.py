@@ -3,8 +3,7 @@
 Usage: python benchmarks/planner/even_batches.py ARTIFACT [--case TEXT] [--wider] [--nodes N] [--plans DIR] [-o FILE].
 ARTIFACT is the folder with the data files of Sailor's artifact; without it the benchmark is skipped. Plans are found by
 the product's exact search (sailor_cloud.planner.even) over costs made of the artifact's formulas, and scored by those
-formulas. With --wider, plans whose replicas of a stage differ in GPU, tp or zone are bounded, too; with two GPUs that
-takes up to 2 GB and minutes.
+formulas. With --wider, plans whose replicas of a stage differ in GPU, tp or zone are searched and bounded, too.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from sailor_cases import CASES, Case
 from sailor_even import Placed, SailorEven, answer
 from sailor_formulas import Artifact
 from sailor_links import Links
-from sailor_mixed import bound
+from sailor_mixed import differing
 
 from sailor_cloud.interchange import import_artifact
 from sailor_cloud.model.offer import Precision
@@ -116,11 +115,22 @@ def solved(case: Case, artifact: Path, nodes: int) -> dict[str, Any]:
 
 
 def one(case: Case, chosen: argparse.Namespace) -> dict[str, Any]:
-    """Solve a case, or bound plans of it whose replicas of a stage differ in GPU, tp or zone."""
+    """Solve a case, or search and bound plans of it whose replicas of a stage differ in GPU, tp or zone."""
     if chosen.differing is None:
         return solved(case, chosen.artifact, chosen.nodes)
     even = SailorEven(Links(Artifact(chosen.artifact, MODEL, BATCH)), case)
-    return {"bound": bound(even, gap=GAP, most_nodes=chosen.nodes, known=chosen.differing)}
+    found = differing(even, gap=GAP, known=chosen.differing, cuts=[])
+    better = None if not found.found else found.found[0]
+    plan = None if better is None else better.placed
+    assert plan is None or isinstance(plan, Placed)
+    over = [] if plan is None else [p for p, n in plan.score.devices.items() if n > case.devices.get(p, 0)]
+    assert not over, over
+    return {
+        "bound": found.bound,
+        "searches": found.searches,
+        "value": None if better is None else better.value,
+        "shape": None if better is None else str(better.mix),
+    }
 
 
 def in_a_process(case: Case, artifact: Path, nodes: int, differing: str | None = None) -> dict[str, Any]:
@@ -173,12 +183,15 @@ def row(case: Case, found: dict[str, Any]) -> str:
 
 
 def wider(found: dict[str, Any]) -> str:
-    """Return the gap to plans whose replicas of a stage differ, and the CPU seconds that bounding them took."""
+    """Return the gap of plans whose replicas of a stage differ, a better one of them, and the CPU seconds."""
     if "differing" not in found:
         return "–"
-    least, spent = found["differing"]["bound"], f"({found['differing']['cpu_s']:.1f})"
-    if found["value"] is not None:
-        return f"{100.0 * (1.0 - least / found['value']):.2f} % {spent}"
+    wide = found["differing"]
+    least, spent = wide["bound"], f"({wide['cpu_s']:.1f})"
+    value = wide["value"] if wide["value"] is not None else found["value"]
+    if value is not None:
+        better = "" if wide["value"] is None else f", found {value:.4f} ({wide['shape']})"
+        return f"{100.0 * (1.0 - least / value):.2f} %{better} {spent}"
     return f"no plan, proven {spent}" if least == float("inf") else f"undecided from {least:.4f} {spent}"
 
 

@@ -103,23 +103,31 @@ class RandomEven:
 
     def seconds(self, size: int, replicas: int, chain: Chain) -> float:
         """Return the seconds of an iteration, infinite where a stage doesn't fit; nothing of the engine is used."""
-        stages = len(chain.kinds)
-        busy, sums, update = [], [], 0.0
-        for stage, (kind, (first, end)) in enumerate(zip(chain.kinds, pairwise(chain.cut), strict=True)):
-            if self.weight[first:end].sum() * (1 + 0.5 * (stages - stage) * size) > self.limit[kind]:
-                return np.inf
-            spent = self.work[first:end].sum() * size / self.speed[kind]
-            if stage + 1 < stages:
-                after = self.cut[kind, chain.kinds[stage + 1], end] * size
-                spent += after * (self.first_after[stages - 1] if stage == 0 else 1.0)
-            if stage:
-                before = 0.5 * self.cut[chain.kinds[stage - 1], kind, first] * size
-                spent += before * (self.last_before if stage + 1 == stages else 1.0)
-            busy.append(spent)
-            sums.append(self.weight[first:end].sum() / self.tp[kind] * (1.0 - 1.0 / replicas))
-            update = max(update, self.update[kind])
+        found = self.paces(size, chain.kinds, chain.cut)
+        if found is None:
+            return np.inf
+        busy, update = found
+        spans_of = zip(chain.kinds, pairwise(chain.cut), strict=True)
+        sums = [self.weight[a:b].sum() / self.tp[kind] * (1.0 - 1.0 / replicas) for kind, (a, b) in spans_of]
         microbatches = -(-self.batch // (size * replicas))
         return float((microbatches - 1) * max(busy) + sum(busy) + update + max(sums))
+
+    def paces(self, size: int, kinds: tuple[int, ...], cut: tuple[int, ...]) -> tuple[list[float], float] | None:
+        """Return how long each stage is busy, and the longest update; None where a stage doesn't fit."""
+        stages, busy, update = len(kinds), [], 0.0
+        for stage, (kind, (first, end)) in enumerate(zip(kinds, pairwise(cut), strict=True)):
+            if self.weight[first:end].sum() * (1 + 0.5 * (stages - stage) * size) > self.limit[kind]:
+                return None
+            spent = self.work[first:end].sum() * size / self.speed[kind]
+            if stage + 1 < stages:
+                after = self.cut[kind, kinds[stage + 1], end] * size
+                spent += after * (self.first_after[stages - 1] if stage == 0 else 1.0)
+            if stage:
+                before = 0.5 * self.cut[kinds[stage - 1], kind, first] * size
+                spent += before * (self.last_before if stage + 1 == stages else 1.0)
+            busy.append(spent)
+            update = max(update, self.update[kind])
+        return busy, float(update)
 
     def value(self, size: int, replicas: int, chain: Chain) -> float | None:
         if self.marked and sum(self.mark[kind] for kind in chain.kinds) != 1:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from sailor_cloud.planner.answer import Answer
 from sailor_cloud.planner.draft import Draft, in_space
-from sailor_cloud.planner.even.space import solve_even
+from sailor_cloud.planner.even.solving import solve_even
 from sailor_cloud.planner.goals import Target
 from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.variants import Restriction, variants
@@ -21,7 +21,7 @@ def even_answer(space: Space, target: Target, restrictions: Collection[Restricti
     """Return the best drafts whose pipelines share stage count, layer cut and microbatch size, and a bound on them.
 
     Microbatch counts differ by at most one. `restrictions` make the space smaller still: with EVEN_LAYERS stages hold
-    equal numbers of layers, up to one. Replicas of a stage share accelerator and tp and may stand in different zones.
+    equal numbers of layers, up to one. Replicas of a stage may differ in accelerator, tp and zone.
     """
     even_layers = Restriction.EVEN_LAYERS in restrictions
     answers = [

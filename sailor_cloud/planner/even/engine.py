@@ -35,7 +35,7 @@ _WIDE = 6000
 
 
 @dataclass(frozen=True, slots=True)
-class _Node:
+class Node:
     part: int
     size: int
     replicas: int
@@ -61,11 +61,11 @@ def solve(
     by one. known: the value of a plan that is known already; only better ones are looked for. patience: nodes without
     anything better after which the search of a part ends, once plans turned out worse than their costs.
     """
-    return _Engine(parts, Judging(parts, keep, gap, known)).run(most_nodes, patience)
+    return Engine(parts, Judging(parts, keep, gap, known)).run(most_nodes, patience)
 
 
 @dataclass(slots=True)
-class _Engine:
+class Engine:
     parts: Sequence[Problem]
     judging: Judging
     nodes: int = 0
@@ -99,7 +99,7 @@ class _Engine:
             if value >= self.winning or self.nodes == most_nodes or hopeless:
                 break
             before, again = self.best, (size, replicas) in begun
-            passed = self._search(nodes[size, replicas], _WIDE if again else _NARROW)
+            passed = self.search(nodes[size, replicas], _WIDE if again else _NARROW)
             if passed < self.winning and not again:
                 heapq.heappush(heap, (passed, size, replicas))
             else:
@@ -109,7 +109,7 @@ class _Engine:
         self.judging.settle()
         return min(left, value)
 
-    def _nodes(self, part: int) -> dict[tuple[int, int], _Node]:
+    def _nodes(self, part: int) -> dict[tuple[int, int], Node]:
         """Return what is to be searched of a part, by microbatch size and number of replicas."""
         nodes, problem = {}, self.parts[part]
         for size in problem.sizes():
@@ -118,12 +118,12 @@ class _Engine:
                 continue
             relaxed = relax(costs)
             for replicas, microbatches in replica_counts(problem.batch // size):
-                node = self._node(part, (size, replicas, microbatches), costs, relaxed)
+                node = self.node(part, (size, replicas, microbatches), costs, relaxed)
                 if node is not None:
                     nodes[size, replicas] = node
         return nodes
 
-    def _node(self, part: int, counts: tuple[int, int, int], costs: StageCosts, relaxed: Relaxed) -> _Node | None:
+    def node(self, part: int, counts: tuple[int, int, int], costs: StageCosts, relaxed: Relaxed) -> Node | None:
         """Return a node with bounds for every vector of devices that may win, or None if there is none."""
         problem, (size, replicas, microbatches) = self.parts[part], counts
         most = np.minimum(problem.most(replicas), costs.use.max(axis=0) * costs.layers)
@@ -142,11 +142,9 @@ class _Engine:
         if not possible.any():
             return None
         worth = Worth(slope=worth.slope[possible], offset=worth.offset[possible], longest_s=worth.longest_s[possible])
-        return _Node(
-            part, size, replicas, microbatches, vectors[possible], bottleneck[possible], least[possible], worth
-        )
+        return Node(part, size, replicas, microbatches, vectors[possible], bottleneck[possible], least[possible], worth)
 
-    def _alive(self, node: _Node, cuts: Floats) -> NDArray[np.bool_]:
+    def _alive(self, node: Node, cuts: Floats) -> NDArray[np.bool_]:
         """Return which vectors may win; where time alone counts, only those that no larger one stands for.
 
         A larger vector stands for a smaller one if it keeps the limits for as long as the smaller one can win.
@@ -166,7 +164,7 @@ class _Engine:
             covered[smaller] |= shaped[larger] >= shaped[smaller]
         return alive & ~covered.ravel()[numbers]
 
-    def _cuts_s(self, node: _Node) -> Floats:
+    def _cuts_s(self, node: Node) -> Floats:
         """Return the seconds from which on a pipeline of each vector can't win any more."""
         worth = node.worth
         longest = worth.longest_s * (1.0 + 1e-12)
@@ -177,7 +175,7 @@ class _Engine:
             winning = np.where(worth.slope > 0, room / worth.slope, np.where(room > 0, np.inf, -1.0))
         return np.minimum(longest, winning)
 
-    def _search(self, node: _Node, most: int) -> float:
+    def search(self, node: Node, most: int) -> float:
         """Look for plans of a node; return a bound on those that were passed over, as _descend does."""
         self.nodes += 1
         cuts = self._cuts_s(node)
@@ -207,7 +205,7 @@ class _Engine:
         roots = grid.numbers(node.vectors[alive])
         return self._descend(node, search, alive, roots, most)
 
-    def _lanes(self, node: _Node, alive: NDArray[np.bool_], cuts: Floats, cells: int) -> Floats:
+    def _lanes(self, node: Node, alive: NDArray[np.bool_], cuts: Floats, cells: int) -> Floats:
         """Return limits between the least bottleneck and the largest that can still win."""
         if node.microbatches == 1:
             return np.array([np.inf])
@@ -228,7 +226,7 @@ class _Engine:
             return np.array([high])
         return np.geomspace(low, high, count + 1)[1:]
 
-    def _descend(self, node: _Node, search: Search, alive: NDArray[np.bool_], roots: Ints, most: int) -> float:
+    def _descend(self, node: Node, search: Search, alive: NDArray[np.bool_], roots: Ints, most: int) -> float:
         """Extend beginnings stage by stage, of each length the `most` promising; return a bound on those dropped."""
         dropped = math.inf
         cuts = self._by_number(node, search.grid, alive, roots)
@@ -251,17 +249,17 @@ class _Engine:
             labels, bounds = search.extended(labels, cuts, first=len(levels) == 1)
         return dropped
 
-    def _by_number(self, node: _Node, grid: Grid, alive: NDArray[np.bool_], roots: Ints) -> Floats:
+    def _by_number(self, node: Node, grid: Grid, alive: NDArray[np.bool_], roots: Ints) -> Floats:
         """Return the cuts by the vectors' numbers in the grid."""
         cuts = np.zeros(grid.count)
         cuts[roots] = self._cuts_s(node)[alive]
         return cuts
 
-    def _values(self, node: _Node, alive: NDArray[np.bool_], roots: Ints, at: Ints, seconds: Floats) -> Floats:
+    def _values(self, node: Node, alive: NDArray[np.bool_], roots: Ints, at: Ints, seconds: Floats) -> Floats:
         position = np.searchsorted(roots, at)
         return np.asarray(node.worth.slope[alive][position] * seconds + node.worth.offset[alive][position])
 
-    def _judge(self, node: _Node, search: Search, levels: list[Labels], done: Ints, bounds: Floats) -> None:
+    def _judge(self, node: Node, search: Search, levels: list[Labels], done: Ints, bounds: Floats) -> None:
         """Put complete pipelines in place, the most promising first, while they can win by their bounds."""
         place = {int(number): index for index, number in enumerate(search.grid.numbers(node.vectors))}
         rows = [place[int(levels[-1].root[index])] for index in done]
@@ -281,5 +279,5 @@ class _Engine:
         self.judging.judge(candidates, _JUDGED)
 
 
-def _value(node: _Node) -> float:
+def _value(node: Node) -> float:
     return float((node.worth.slope * node.least_s + node.worth.offset).min())

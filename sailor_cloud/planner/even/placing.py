@@ -11,6 +11,7 @@ from sailor_cloud.planner import chains
 from sailor_cloud.planner.assess import Assessor, Shape
 from sailor_cloud.planner.draft import Draft
 from sailor_cloud.planner.even.costs import Chain
+from sailor_cloud.planner.even.mixes import Mix
 from sailor_cloud.planner.even.tables import Group, Tables
 from sailor_cloud.planner.goals import Figure, Target
 from sailor_cloud.planner.packing import pack
@@ -33,10 +34,20 @@ class Placing:
     def best(self, size: int, replicas: int, chain: Chain) -> Draft | None:
         """Return the best draft of a chain's replicas over zones and markets, or None where none keeps the limits."""
         groups = [self.tables.groups[k] for k in chain.kinds]
+        return self._best(size, chain.cut, [groups] * replicas)
+
+    def best_mix(self, mix: Mix) -> Draft | None:
+        """Return the best draft of pipelines over one cut, or None where none keeps the limits."""
+        rows = [[self.tables.groups[k] for k in kinds] for count, kinds in mix.pipelines for _ in range(count)]
+        return self._best(mix.size, mix.cut, rows)
+
+    def _best(self, size: int, cut: tuple[int, ...], rows: list[list[Group]]) -> Draft | None:
+        """Return the best draft over zones and markets. rows: the groups of each pipeline's stages."""
+        every = [group for groups in rows for group in groups]
         found: list[tuple[tuple[object, ...], Draft]] = []
-        for seats in self._placements(groups, replicas):
-            for markets in self._markets(groups):
-                draft = self._draft(size, chain.cut, seats, markets)
+        for seats in self._placements(rows):
+            for markets in self._markets(every):
+                draft = self._draft(size, cut, seats, markets)
                 if draft is not None and self.assessor.keeps(draft):
                     found.append((draft.order(), draft))
                     if self.target.goal is Figure.ITERATION_S:
@@ -55,9 +66,9 @@ class Placing:
             return None
         return self.assessor.draft([Shape(slots=row, cut=cut, microbatch_size=size) for row in slots], even=True)
 
-    def _placements(self, groups: list[Group], replicas: int) -> Iterator[list[tuple[int, ...]]]:
+    def _placements(self, rows: list[list[Group]]) -> Iterator[list[tuple[int, ...]]]:
         """Yield the kinds of every pipeline's stages: whole pipelines in zones taken in some order, then the rest."""
-        zones = sorted({self._zone(k) for group in groups for k in group.members})
+        zones = sorted({self._zone(k) for groups in rows for group in groups for k in group.members})
         seen = set()
         tried = 0
         for count in range(1, len(zones) + 1):
@@ -65,26 +76,29 @@ class Placing:
                 if tried == _MOST_ORDERS:
                     return
                 tried += 1
-                filled = self._fill(groups, replicas, order)
+                filled = self._fill(rows, order)
                 if filled is not None and tuple(sorted(filled)) not in seen:
                     seen.add(tuple(sorted(filled)))
                     yield filled
 
-    def _fill(self, groups: list[Group], replicas: int, zones: tuple[str, ...]) -> list[tuple[int, ...]] | None:
-        rows = self.tables.space.candidates.rows
-        free = {
-            self.tables.kinds.members[k].row: rows[self.tables.kinds.members[k].row].devices
-            for group in groups
-            for k in group.members
-        }
+    def _fill(self, rows: list[list[Group]], zones: tuple[str, ...]) -> list[tuple[int, ...]] | None:
+        offered = self.tables.space.candidates.rows
+        members = {self.tables.kinds.members[k].row for groups in rows for group in groups for k in group.members}
+        free = {row: offered[row].devices for row in members}
         filled: list[tuple[int, ...]] = []
+        waiting = rows
         for zone in zones:
-            while len(filled) < replicas:
-                taken = self._take(groups, (zone,), free)
+            left: list[list[Group]] = []
+            for number, groups in enumerate(waiting):
+                # Where one pipeline finds no room, an equal one behind it finds none either.
+                full = number > 0 and bool(left) and left[-1] == groups == waiting[number - 1]
+                taken = None if full else self._take(groups, (zone,), free)
                 if taken is None:
-                    break
-                filled.append(taken)
-        while len(filled) < replicas:
+                    left.append(groups)
+                else:
+                    filled.append(taken)
+            waiting = left
+        for groups in waiting:
             taken = self._take(groups, zones, free)
             if taken is None:
                 return None

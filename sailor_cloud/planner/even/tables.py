@@ -49,6 +49,7 @@ class Tables:
     _cuts: dict[int, Floats] = field(default_factory=dict)
     _stages: dict[tuple[int, int, int], tuple[Floats, Floats] | None] = field(default_factory=dict)
     _sums: dict[int, Floats] = field(default_factory=dict)
+    _least_sums: dict[int, Floats] = field(default_factory=dict)
     _every: list[Link] | None = None
 
     def __post_init__(self) -> None:
@@ -109,8 +110,20 @@ class Tables:
     def sync_s(self, replicas: int) -> Floats:
         """Return the least seconds of a stage's gradient sums, shape [group, first, end]."""
         if replicas not in self._sums:
-            self._sums[replicas] = np.stack([self._sum_s(group, replicas) for group in self.groups])
+            self._sums[replicas] = np.stack(
+                [self._sum_s(group, replicas, self._links(group, replicas)) for group in self.groups]
+            )
         return self._sums[replicas]
+
+    def least_sync_s(self, replicas: int) -> Floats:
+        """Return the least seconds of a stage's gradient sums where its replicas differ, shape [group, first, end].
+
+        One of them is of the group, the others may be of any.
+        """
+        if replicas not in self._least_sums:
+            sums = [self._sum_s(group, replicas, self._any_neighbour(group, replicas)) for group in self.groups]
+            self._least_sums[replicas] = np.stack(sums)
+        return self._least_sums[replicas]
 
     def _members(self, name: str, tp: int | None, area: str | None) -> tuple[int, ...]:
         rows = self.space.candidates.rows
@@ -177,7 +190,7 @@ class Tables:
         together = src.row == dst.row and src.tp + dst.tp <= self.space.pools[src.pool].devices
         return self.space.boundary(Seat(src.pool, src.tp, 0), Seat(dst.pool, dst.tp, 0 if together else 1), size)
 
-    def _sum_s(self, group: Group, replicas: int) -> Floats:
+    def _sum_s(self, group: Group, replicas: int, links: list[Link]) -> Floats:
         layers = self.space.layers
         first, end = np.indices((layers + 1, layers + 1))
         end = np.maximum(first, end)
@@ -186,7 +199,7 @@ class Tables:
         tied = float(table.tied_parameters * table.tp * table.gradient_bytes_per_parameter)
         ends = (first == 0).astype(np.float64) + (end == layers)
         nbytes = np.maximum(table.gradient_bytes(first, end) - tied * ends, 0.0)
-        seconds = self._ring_s(nbytes, replicas, self._links(group, replicas))
+        seconds = self._ring_s(nbytes, replicas, links)
         if not tied:
             return seconds
         # The first and the last stage sum a tied weight when they are through with their own layers.
@@ -221,6 +234,21 @@ class Tables:
                     continue
                 found.append(space.link(a.pool, b.pool, same_node=False, pairs=group.tp))
         # None for fewer than two replicas, and where there are too few devices for them.
+        return list(dict.fromkeys(found))
+
+    def _any_neighbour(self, group: Group, replicas: int) -> list[Link]:
+        """Return links of which a ring has at least one that is no faster than the fastest, beside one of a group."""
+        space = self.space
+        kinds = [self.kinds.members[k] for k in group.members]
+        if replicas < 2:
+            return []
+        # The others may have one device each.
+        inside = [kind for kind in kinds if group.tp + replicas - 1 <= space.pools[kind.pool].devices]
+        found = [space.link(kind.pool, kind.pool, same_node=True, pairs=group.tp) for kind in inside]
+        for a in kinds:
+            for b in {kind.pool: kind for kind in self.kinds.members}.values():
+                found.append(space.link(a.pool, b.pool, same_node=False, pairs=group.tp))
+                found.append(space.link(b.pool, a.pool, same_node=False, pairs=group.tp))
         return list(dict.fromkeys(found))
 
     def _any_links(self) -> list[Link]:

@@ -75,8 +75,30 @@ class Prices:
         """Return the worth of vectors of devices per replica, shape [vectors, pools]."""
         devices = use * replicas
         nodes = np.ceil(devices * self.node_share - 1e-9).sum(axis=1)
-        lines = [self._lines(choice, devices, nodes) for choice in self.choices]
-        longest = np.max([self._longest_s(each, len(use)) for each in lines], axis=0)
+        return self._worth([self._lines(choice, devices, nodes) for choice in self.choices], nodes)
+
+    def worth_priced(self, replicas: int, use: Ints, prices: Ints) -> Worth:
+        """Return the least worth of any devices of a replica that are worth so much at whole prices.
+
+        use: [vectors]; prices: by accelerator, the pools that count all of its devices.
+        """
+        least = _Choice(
+            usd_per_hour=np.min(
+                [self._per_price(choice.usd_per_hour, prices) for choice in self.choices], keepdims=True
+            ),
+            preemptions_per_hour=np.min(
+                [self._per_price(choice.preemptions_per_hour, prices) for choice in self.choices], keepdims=True
+            ),
+        )
+        devices = use[:, None] * replicas
+        nodes = np.ceil(devices[:, 0] * self._per_price(self.node_share, prices) - 1e-9)
+        return self._worth([self._lines(least, devices, nodes)], nodes)
+
+    def _per_price(self, values: Floats, prices: Ints) -> float:
+        return float((values[self.counted] / prices).min())
+
+    def _worth(self, lines: list[dict[Figure, _Line]], nodes: Floats) -> Worth:
+        longest = np.max([self._longest_s(each, len(nodes)) for each in lines], axis=0)
         if self.max_nodes is not None:
             longest = np.where(nodes <= self.max_nodes, longest, -1.0)
         goals = [each[self.target.goal] for each in lines]
@@ -122,7 +144,7 @@ class Prices:
         return longest
 
     def _lines(self, choice: _Choice, devices: Ints, nodes: Floats) -> dict[Figure, _Line]:
-        """Return each figure as a line over the seconds of an iteration."""
+        """Return each figure as a line over the seconds of an iteration; devices: [vectors, pools of the choice]."""
         one, nothing = np.ones(len(devices)), np.zeros(len(devices))
         usd_per_hour = devices @ choice.usd_per_hour
         lost = lost_fraction(

@@ -1,0 +1,88 @@
+"""Searches the even batches of a job: zones one by one, all zones together, and replicas of several kinds."""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+from sailor_cloud.planner.answer import Answer
+from sailor_cloud.planner.blocks import Blocks
+from sailor_cloud.planner.draft import Draft, in_space
+from sailor_cloud.planner.even.differing_space import solve_differing
+from sailor_cloud.planner.even.engine import solve
+from sailor_cloud.planner.even.outcome import Outcome
+from sailor_cloud.planner.even.space import EvenSpace, every_table
+from sailor_cloud.planner.goals import Target
+from sailor_cloud.planner.kinds import Kinds
+from sailor_cloud.planner.space import Space
+from sailor_cloud.planner.variants import part_of
+
+# Microbatch sizes and numbers of replicas without anything better after which a search ends where real nodes are slower
+# than the costs say.
+_PATIENCE = 5
+# Sorts of zones that are searched by themselves.
+_MOST_ZONES = 3
+
+
+def solve_even(space: Space, target: Target, *, keep: int = 16, even_layers: bool = False) -> Answer:
+    """Return the best drafts of the even batches of a space, best first, and a value that none of them undercuts.
+
+    Zones are searched one by one first: the whole space then only has to be better than the best of them. At last come
+    plans whose replicas of a stage are of several kinds; what bounds those bounds all.
+    """
+    # Plans whose stages stand together on nodes are found fast; others then only have to be better.
+    drafts = [] if even_layers else Blocks(space, target, even=True).run()
+    kinds, parts = Kinds.of(space), _single_zones(space)
+    searched = [(part, Kinds.of(part)) for part in parts] + [(space, kinds)]
+    columns = nodes = 0
+    for part, members in searched:
+        outcome = _solve(part, members, target, keep, even_layers, _least(drafts, target))
+        drafts += [draft if part is space else in_space(draft, part, space) for draft in _drafts(outcome)]
+        columns, nodes = columns + outcome.pipelines, nodes + outcome.nodes
+    differing, bound, searches = solve_differing(space, kinds, target, drafts, even_layers=even_layers)
+    ordered = {draft.order(): draft for draft in (*drafts, *differing)}
+    return Answer(
+        drafts=tuple(ordered[order] for order in sorted(ordered)[:keep]),
+        bound=bound if math.isfinite(bound) else None,
+        columns=columns,
+        nodes=nodes + searches,
+    )
+
+
+def _least(drafts: list[Draft], target: Target) -> float:
+    return min((draft.figures[target.goal] for draft in drafts), default=math.inf)
+
+
+def _single_zones(space: Space) -> list[Space]:
+    """Return the parts of a space with several zones, one for each sort of zone, the largest first."""
+    rows = space.candidates.rows
+    sorts: dict[tuple[tuple[int, str, str, float], ...], str] = {}
+    for zone in sorted({pool.offer.zone for pool in space.pools}):
+        offers = sorted(
+            (rows[pool.row].devices, pool.offer.instance_type, pool.offer.market.value, pool.offer.usd_per_hour)
+            for pool in space.pools
+            if pool.offer.zone == zone
+        )
+        sorts.setdefault(tuple(offers), zone)
+    if len({pool.offer.zone for pool in space.pools}) < 2:
+        return []
+    names = {pool.accelerator.name for pool in space.pools}
+    ordered = sorted(sorts.items(), key=lambda entry: (-sum(devices for devices, *_ in entry[0]), entry[1]))
+    return [part_of(space, names, {zone}) for _, zone in ordered[:_MOST_ZONES]]
+
+
+def _solve(space: Space, kinds: Kinds, target: Target, keep: int, even_layers: bool, known: float) -> Outcome:
+    outcomes = []
+    for tables in every_table(space, kinds, even_layers=even_layers):
+        outcomes.append(solve([EvenSpace(tables, target)], keep=keep, known=known, patience=_PATIENCE))
+        known = min([known, *(found.value for found in outcomes[-1].found)])
+    return Outcome(
+        found=tuple(found for outcome in outcomes for found in outcome.found),
+        bound=min(outcome.bound for outcome in outcomes),
+        nodes=sum(outcome.nodes for outcome in outcomes),
+        pipelines=sum(outcome.pipelines for outcome in outcomes),
+    )
+
+
+def _drafts(outcome: Outcome) -> list[Draft]:
+    return [cast(Draft, found.placed) for found in outcome.found]
