@@ -6,7 +6,7 @@ import contextlib
 import multiprocessing
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import TypeVar
 
@@ -17,6 +17,11 @@ _Second = TypeVar("_Second")
 def at_once(processes: int) -> bool:
     """Return whether the halves run side by side: with more than one process, where the system can copy one."""
     return processes > 1 and sys.platform == "linux"
+
+
+def border(loads: Sequence[int]) -> int:
+    """Return how many of some loads, in their order, the first half takes so that the larger half is smallest."""
+    return min(range(len(loads) + 1), key=lambda number: max(sum(loads[:number]), sum(loads[number:])))
 
 
 def both(first: Callable[[], _First], second: Callable[[], _Second], *, processes: int) -> tuple[_First, _Second]:

@@ -25,7 +25,7 @@ from sailor_cloud.planner.columns import Column, Columns
 from sailor_cloud.planner.draft import Draft, in_space, significant
 from sailor_cloud.planner.effort import NORMAL, Effort
 from sailor_cloud.planner.goals import Target
-from sailor_cloud.planner.halves import at_once, both
+from sailor_cloud.planner.halves import at_once, border, both
 from sailor_cloud.planner.kinds import Kinds
 from sailor_cloud.planner.link_classes import TYPICAL_PIPELINES
 from sailor_cloud.planner.narrowing import narrowed
@@ -51,12 +51,12 @@ _SLACK = 1.1
 def mix(space: Space, target: Target, *, keep: int, effort: Effort = NORMAL, known: float = np.inf) -> Answer:
     """Return the best drafts found and a bound on any plan's goal; `known` is that of a plan that is known already."""
     parts = () if breaks_limits(space, target) else narrowed(space)
-    middle = _middle(parts)
+    middle = border([len(part.pools) for part in parts])
     processes = effort.processes if middle else 1
-    border = 0.0 if at_once(processes) else middle / max(1, len(parts))
+    share = 0.0 if at_once(processes) else middle / max(1, len(parts))
     first, second = both(
-        lambda: _Search(space, target, effort.between(0.0, border), known).run(parts[:middle]),
-        lambda: _Search(space, target, effort.between(border, 1.0), known).run(parts[middle:]),
+        lambda: _Search(space, target, effort.between(0.0, share), known).run(parts[:middle]),
+        lambda: _Search(space, target, effort.between(share, 1.0), known).run(parts[middle:]),
         processes=processes,
     )
     drafts = (*first.drafts, *second.drafts)
@@ -68,12 +68,6 @@ def mix(space: Space, target: Target, *, keep: int, effort: Effort = NORMAL, kno
         columns=first.columns + second.columns,
         nodes=first.nodes + second.nodes,
     )
-
-
-def _middle(parts: Sequence[Space]) -> int:
-    """Return how many of the parts the first half of a search takes, so that both halves have about as many pools."""
-    pools = [len(part.pools) for part in parts]
-    return min(range(len(parts) + 1), key=lambda number: max(sum(pools[:number]), sum(pools[number:])))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

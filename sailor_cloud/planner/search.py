@@ -153,7 +153,7 @@ def _surroundings(problem: Problem, asked: Wishes, effort: Effort, answer: Answe
         beside.restricted([(*asked.restrictions, *extra) for extra in extras])
     effort.tell(0.6)
     if asked.frontier and not effort.expired():
-        further = [] if answer.exhausted or asked.restrictions else spread(space)
+        further = [] if answer.exhausted or asked.restrictions else spread(space, processes=asked.processes)
         points = frontier(Assessor(space, target), [*drafts, *beside.drafts, *further])
     if asked.top:
         beside.kinds(drafts, most=asked.top)
