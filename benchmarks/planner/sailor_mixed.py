@@ -18,6 +18,7 @@ from sailor_places import Kind, as_plan
 from sailor_traffic import Traffic, Where
 
 from sailor_cloud.planner.even.costs import Chain, Judged, StageCosts, Worth
+from sailor_cloud.planner.even.differing import whole_prices
 from sailor_cloud.planner.even.mixed import Mixed, mixed
 from sailor_cloud.planner.even.mixes import Mix
 from sailor_cloud.planner.replica_counts import replica_counts
@@ -50,6 +51,12 @@ class SailorMixed:
     def devices(self) -> Ints:
         there = self.even.case.devices.items()
         return np.array([sum(count for (gpu, _), count in there if gpu == each) for each in self.even.gpus])
+
+    @property
+    def rents(self) -> Ints | None:
+        if self.even.case.budget is None and not self.even.case.cheapest:
+            return None
+        return whole_prices(np.array([USD_PER_HOUR[gpu] for gpu in self.even.gpus]))
 
     def most(self, replicas: int) -> Ints:
         return self.devices // replicas

@@ -10,6 +10,7 @@ import numpy as np
 
 from factories.even_problem import RandomEven
 from sailor_cloud.planner.even.costs import Judged, Worth
+from sailor_cloud.planner.even.differing import whole_prices
 from sailor_cloud.planner.even.mixes import Mix
 
 
@@ -43,6 +44,10 @@ class RandomDiffering(RandomEven):
 
     def sync_s(self, size: int, replicas: int) -> np.ndarray:
         return super().sync_s(size, replicas) * self.summed
+
+    @property
+    def rents(self) -> np.ndarray | None:
+        return None if self.rising else whole_prices(self.price)
 
     def counts(self, size: int) -> list[tuple[int, int]]:
         shares, fewest = self.batch // size, {}

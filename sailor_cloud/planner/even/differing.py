@@ -143,19 +143,24 @@ class _Ruling:
 
     def rule(self, start: _Start, tries: int) -> Open | None:
         """Return what prices leave of a number of replicas, None if nothing."""
-        least, prices = (start.least_s if self.problem.timed else 0.0), start.prices
-        chains: dict[Chain, Ints] = {}
-        for _ in range(tries):
+        least, chains = (start.least_s if self.problem.timed else 0.0), dict[Chain, Ints]()
+        rents = self.problem.rents
+        first = [start.prices] if rents is None else [start.prices, rents] if self.problem.timed else [rents]
+        prices = first[0]
+        for turn in range(tries):
+            prices = first[turn] if turn < len(first) else prices
             low, found = self._searched(start, prices, (_QUICK, _NARROW))
             least = max(least, low)
             if least >= self.winning:
                 return None
             chains |= found
             fresh = self._prices(start, chains)
-            if fresh is None or not found:
+            if turn + 1 >= len(first) and (fresh is None or not found):
                 break
-            prices = fresh
-        low, found = self._searched(start, prices, (self.wide,))
+            prices = prices if fresh is None else fresh
+        # Money is counted best by rents.
+        last = prices if self.problem.timed or rents is None else rents
+        low, found = self._searched(start, last, (self.wide,))
         least = max(least, low)
         if least >= self.winning:
             return None
@@ -237,6 +242,12 @@ def _coarse(node: Node) -> Node:
             slope=least(node.worth.slope), offset=least(node.worth.offset), longest_s=-least(-node.worth.longest_s)
         ),
     )
+
+
+def whole_prices(values: Floats) -> Ints:
+    """Return whole prices in about the same proportions."""
+    every = price_vectors(len(values))
+    return np.asarray(every[_nearest(every, values)])
 
 
 def _bottleneck_s(relaxed: Relaxed, row: int, mean: Floats, counted: Ints) -> float:

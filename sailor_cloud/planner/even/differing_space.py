@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from sailor_cloud.planner.draft import Draft
 from sailor_cloud.planner.even.costs import Chain, Judged, StageCosts, Worth
+from sailor_cloud.planner.even.differing import whole_prices
 from sailor_cloud.planner.even.mixed import mixed
 from sailor_cloud.planner.even.mixes import Mix
 from sailor_cloud.planner.even.space import EvenSpace, every_table
@@ -24,9 +25,9 @@ Ints = NDArray[np.int64]
 
 # Searches for a bound, prices tried at one number of replicas, beginnings of pipelines kept, and numbers of replicas
 # whose mixes are tried.
-_SEARCHES, _TRIES, _WIDE, _NUMBERS = 30, 1, 100, 4
+_SEARCHES, _TRIES, _WIDE, _NUMBERS = 16, 1, 100, 2
 # Plans whose cuts are tried with replicas of several kinds.
-_CUTS = 6
+_CUTS = 3
 
 
 def solve_differing(
@@ -87,6 +88,10 @@ class DifferingSpace:
     @property
     def devices(self) -> Ints:
         return np.asarray(self.even.tables.devices[self.even.prices.counted])
+
+    @property
+    def rents(self) -> Ints | None:
+        return None if self.rising else whole_prices(self.even.prices.least_rents)
 
     def most(self, replicas: int) -> Ints:
         return self.devices // replicas

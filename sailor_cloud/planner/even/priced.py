@@ -25,6 +25,10 @@ class Differing(Problem, Protocol):
     def devices(self) -> Ints:
         """All devices of each pool that counts some, shape [counted pools]."""
 
+    @property
+    def rents(self) -> Ints | None:
+        """Whole prices in about the proportions of what devices cost, None where money plays no part."""
+
     def counts(self, size: int) -> list[tuple[int, int]]:
         """Return numbers of replicas, each with the fewest microbatches that one of them has.
 

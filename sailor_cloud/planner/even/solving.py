@@ -19,7 +19,7 @@ from sailor_cloud.planner.variants import part_of
 
 # Microbatch sizes and numbers of replicas without anything better after which a search ends where real nodes are slower
 # than the costs say.
-_PATIENCE = 5
+_PATIENCE = 3
 # Sorts of zones that are searched by themselves.
 _MOST_ZONES = 3
 

@@ -71,6 +71,11 @@ class Prices:
         allowed = {Figure.ITERATION_S} if self._preempted else _OF_TIME
         return self.timed and limited <= allowed and self.max_nodes is None
 
+    @property
+    def least_rents(self) -> Floats:
+        """USD per hour of a device of each accelerator, in the cheapest market."""
+        return np.asarray(np.min([choice.usd_per_hour for choice in self.choices], axis=0)[self.counted])
+
     def worth(self, replicas: int, use: Ints) -> Worth:
         """Return the worth of vectors of devices per replica, shape [vectors, pools]."""
         devices = use * replicas
