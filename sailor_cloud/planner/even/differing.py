@@ -35,7 +35,7 @@ _FEW_POOLS = 3
 TRIES = 12
 _KEPT = 50
 # Vectors of devices that are told apart where time is minimised.
-_VECTORS = 6
+_VECTORS = 40
 _QUICK, _NARROW, WIDE = 10, 100, 3000
 
 
