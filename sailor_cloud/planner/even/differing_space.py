@@ -112,10 +112,11 @@ class DifferingSpace:
         return most, self.batch // size - replicas * (most - 1)
 
     def costs(self, size: int, replicas: int | None) -> StageCosts | None:
-        tables = self.even.tables
-        # Least memory: fewest microbatches in flight, most sharers of optimizer state.
-        sharers = self.batch if tables.space.zero_stage else 1
-        held = tables.costs(size, sharers if replicas is None else replicas, -(-self.batch // (size * (replicas or 1))))
+        # Least memory of what counts stand for: fewest microbatches in flight, most sharers of optimizer state.
+        tables, shares = self.even.tables, self.batch // size
+        fewest = shares if replicas is None else shares // replicas
+        sharers = self.batch if replicas is None else shares // fewest
+        held = tables.costs(size, sharers if tables.space.zero_stage else replicas or 1, fewest)
         if held is None:
             return None
         use, compute = held.use[:, self.even.prices.counted], held.compute_s
