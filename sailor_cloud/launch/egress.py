@@ -66,21 +66,45 @@ def _of(leg: Leg, prices: UsePrices) -> Iterator[LedgerLine]:
     steps, done, measured = leg.document.job.training.steps, leg.monitor.steps_done, sent_bytes(leg)
     if not steps:
         return
-    metered = leg.monitor.steps_metered(_ranks(leg.document))
-    rest, note = (done - metered) / steps, METERED if metered or not done else AS_PLANNED
-    if 0 < metered < done:
-        note = f"{METERED} for {metered} of {done} steps"
     prefix = f"generation {leg.generation}: " if leg.generation > 1 else ""
     lines = _lines(leg.document)
     by_part = {part: nbytes for pair, nbytes in measured.items() for part in _parts(pair)}
+    metered = _metered(leg)
     for line in lines:
+        told = metered.get(part_of(line), [0])
+        # What a rank hasn't told of yet is as planned, each sending its share.
+        rest = (done - sum(told) / len(told)) / steps
         quantity = by_part.get(part_of(line), 0.0) / GB + line.quantity * rest
         if quantity:
-            yield planned(line, quantity=quantity, prefix=prefix, note=note)
+            yield planned(line, quantity=quantity, prefix=prefix, note=_note(min(told), done))
     expected = {part_of(line) for line in lines}
     for pair, nbytes in sorted(measured.items()):
         if expected.isdisjoint(_parts(pair)):
             yield from _unplanned(pair, nbytes, lines, prices, prefix)
+
+
+def _metered(leg: Leg) -> dict[str, list[int]]:
+    """Return of how many iterations each sender has told, by the names of what is paid for what they send.
+
+    Nothing until every rank has told its own.
+    """
+    plan = leg.document.plan
+    if plan is None or len(leg.monitor.traffic) < _ranks(leg.document):
+        return {}
+    offers = leg.document.inputs.offers_by_id()
+    zones = {node.id: offers[node.offer].zone for node in plan.nodes}
+    told: dict[str, list[int]] = {}
+    for sent in leg.monitor.traffic.values():
+        if sent.node in zones:
+            told.setdefault(zones[sent.node], []).append(leg.monitor.steps_metered(sent))
+    pairs = [(src, dst) for src in told for dst in set(zones.values()) - {src}]
+    return {part: told[src] for src, dst in pairs for part in _parts((src, dst))}
+
+
+def _note(metered: int, done: int) -> str:
+    if 0 < metered < done:
+        return f"{METERED} for {metered} of {done} steps"
+    return METERED if metered or not done else AS_PLANNED
 
 
 def _unplanned(

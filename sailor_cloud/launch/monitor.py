@@ -129,12 +129,10 @@ class Monitor:
         """Iterations of this generation, those done again after a checkpoint included."""
         return len(self.iteration_seconds)
 
-    def steps_metered(self, ranks: int) -> int:
-        """Return of how many iterations of this generation all `ranks` have counted the traffic."""
-        if len(self.traffic) < ranks:
-            return 0
+    def steps_metered(self, sent: Sent) -> int:
+        """Return of how many iterations of this generation a rank's count tells the traffic."""
         first = self.step - self.steps_done
-        return max(0, min(self.steps_done, min(sent.step for sent in self.traffic.values()) - first))
+        return max(0, min(self.steps_done, sent.step - first))
 
     @property
     def checkpoint_step(self) -> int | None:

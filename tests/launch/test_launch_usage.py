@@ -77,11 +77,17 @@ def test_bytes_that_were_measured_are_charged_in_place_of_those_planned() -> Non
     assert total_usd(egress.charges([found], PRICES)) == pytest.approx(0.10)
 
 
-def test_steps_since_the_newest_measure_are_charged_as_planned() -> None:
-    # Of ten steps all ranks have told of eight; a step is planned with 0.2 GB there and 0.1 GB back.
+def test_steps_since_a_rank_s_newest_measure_are_charged_as_planned() -> None:
+    # Of ten steps one rank has told of eight; a step is planned with 0.2 GB there and 0.1 GB back.
     found = leg(sent(0, 10, n1=7 * GB), sent(1, 8, n0=3 * GB))
-    note = "metered for 8 of 10 steps"
-    assert quantities(found) == {THERE: (pytest.approx(7.4), note), BACK: (pytest.approx(3.2), note)}
+    assert quantities(found) == {THERE: (7.0, "metered"), BACK: (pytest.approx(3.2), "metered for 8 of 10 steps")}
+
+
+def test_money_spent_does_not_fall_when_a_rank_that_was_behind_tells_the_rest() -> None:
+    # A step sends what is planned: 0.2 GB there, 0.1 GB back.
+    counts = [(2, 2), (8, 2), (8, 8), (10, 8), (10, 10)]
+    legs = [leg(sent(0, a, n1=a * GB // 5), sent(1, b, n0=b * GB // 10)) for a, b in counts]
+    assert [total_usd(egress.charges([found], PRICES)) for found in legs] == pytest.approx([0.03] * len(counts))
 
 
 @pytest.mark.parametrize("events", [(), (sent(0, 10, n1=7 * GB),)], ids=["nobody", "not all ranks"])
