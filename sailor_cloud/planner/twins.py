@@ -33,6 +33,14 @@ def families(space: Space) -> list[tuple[str, ...]]:
     return [tuple(family) for family in found]
 
 
+def first_twins(space: Space) -> list[int]:
+    """Return for every pool the one that is its like in the first zone of its family, as `Space.numbers` do."""
+    first = {zone: family[0] for family in families(space) for zone in family}
+    alike = {_kind(space, number): number for number in range(len(space.pools))}
+    kinds = [_kind(space, number) for number in range(len(space.pools))]
+    return [space.numbers[alike[(first[str(zone)], *rest)]] for zone, *rest in kinds]
+
+
 def elsewhere(assessor: Assessor, drafts: Iterable[Draft]) -> list[Draft]:
     """Return the best drafts that stand in one zone as they are in the zones nearly alike, where they keep the limits.
 

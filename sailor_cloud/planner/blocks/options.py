@@ -12,6 +12,7 @@ from sailor_cloud.planner.blocks.measures import Measures, joined, unbeaten
 from sailor_cloud.planner.blocks.option import Offered, Option
 from sailor_cloud.planner.blocks.units import Unit
 from sailor_cloud.planner.space import Seat, Space
+from sailor_cloud.planner.twins import first_twins
 from sailor_cloud.simulator import gradient_sync_s, preemptions_per_hour
 
 Floats = NDArray[np.float64]
@@ -50,6 +51,7 @@ class Options:
         self.lost = [preemptions_per_hour(pool.offer, self.space.scenario.catalog) for pool in self.space.pools]
         self.ring_usd = {unit.pools: self._ring_usd(unit) for unit in self.units}
         self.far = {unit.pools[0]: self._far(unit.pools[0]) for unit in self.units}
+        self.twins = first_twins(self.space)
         known = self.space.known.searches
         self._stages: dict[tuple[object, ...], tuple[float, ...]] = known.setdefault("stages of options", {})
         self._rings: dict[tuple[object, ...], float] = known.setdefault("rings of options", {})
@@ -92,8 +94,8 @@ class Options:
         return offered, joined(parts)[sequence]
 
     def _group(self, units: list[Unit], size: int, replicas: int) -> _Group:
-        # Only rated here, so units of zones that are alike share what is known.
-        number_of = self.space.likeness if len(units[0].pools) == 1 else self.space.numbers.__getitem__
+        # Only rated here, so units of zones that are nearly alike share what is known.
+        number_of = self.twins.__getitem__ if len(units[0].pools) == 1 else self.space.numbers.__getitem__
         nodes = tuple((unit.devices, tuple(number_of(pool) for pool in unit.pools), unit.nodes) for unit in units)
         key = (nodes, size, replicas, self.space.zero_stage)
         if key not in self._groups:
