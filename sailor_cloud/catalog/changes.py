@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sailor_cloud import resources
 from sailor_cloud.catalog import snapshot as snapshots
+from sailor_cloud.catalog.offer_book import OfferBook
 from sailor_cloud.catalog.offer_file import read_offers
 from sailor_cloud.catalog.tables import optional, parse_date, records
 from sailor_cloud.model.offer import Confidence, Market, Offer, Provider
@@ -58,7 +59,9 @@ def offers_known_on(day: date | None) -> tuple[Offer, ...]:
         return shipped
     taken = [snapshots.read(folder) for folder in snapshots.folders()]
     known = [snapshot for snapshot in taken if snapshot.taken_at.date() <= day]
-    return snapshots.overlay(shipped, known[-1]) if known else shipped
+    if not known:
+        return shipped
+    return OfferBook.of(shipped).over(known[-1].offers, withdrawn=known[-1].withdrawn).every()
 
 
 def diff(before: Iterable[Offer], after: Iterable[Offer], *, least: float = 0.0) -> tuple[PriceChange, ...]:

@@ -108,13 +108,6 @@ def alone() -> Iterator[None]:
         yield
 
 
-def overlay(shipped: Iterable[Offer], snapshot: Snapshot) -> tuple[Offer, ...]:
-    """Return the shipped offers with every refreshed one in place of its shipped price, less what was withdrawn."""
-    offers = {offer.id: offer for offer in shipped}
-    offers.update((offer.id, offer) for offer in snapshot.offers)
-    return tuple(offer for offer in offers.values() if offer.id not in snapshot.withdrawn)
-
-
 @contextmanager
 def _unfinished_folder(place: Path) -> Iterator[Path]:
     for leftover in place.glob(f"{_UNFINISHED}*"):
