@@ -92,10 +92,22 @@ class CloudRun:
 
     def nodes(self) -> list[str]:
         """Return the run's nodes that the cloud bills for."""
-        states = self.cloud.of_type(INSTANCE[self.provider]).values()
-        labels = [state.get("labels") or state.get("tags") or {} for state in states]
-        mine = [found for found in labels if found.get("sailor-cloud-run") == self.run.run_id]
-        return sorted(found["sailor-cloud-node"] for found in mine)
+        return sorted(node for _, node in self._billed())
+
+    def cloud_name(self, node: str) -> str:
+        """Return what the cloud calls the run's node that the plan calls `node`."""
+        (name,) = (name for name, found in self._billed() if found == node)
+        return name
+
+    def _billed(self) -> list[tuple[str, str]]:
+        found = {name: self.labels(name) for name in self.cloud.of_type(INSTANCE[self.provider])}
+        mine = {name: labels for name, labels in found.items() if labels.get("sailor-cloud-run") == self.run.run_id}
+        return [(name, labels["sailor-cloud-node"]) for name, labels in mine.items()]
+
+    def labels(self, name: str) -> dict[str, str]:
+        """Return the labels, or tags, of the instance that the cloud calls `name`."""
+        state = self.cloud.resources[INSTANCE[self.provider], name]
+        return state.get("labels") or state.get("tags") or {}
 
     def assert_gone(self, destroyed: Destroyed) -> None:
         """Nothing of the run is left in the cloud, its books are closed, and what is not its own was not touched."""

@@ -215,8 +215,7 @@ def test_refused_credentials_stop_at_once_and_say_what_to_do(run: CloudRun) -> N
 
 def test_a_node_that_was_taken_away_behind_our_back_is_bought_again(run: CloudRun) -> None:
     obtained(run.apply())
-    victim = next(name for name, state in run.cloud.of_type(INSTANCE[run.provider]).items() if "n1" in str(state))
-    run.cloud.delete(INSTANCE[run.provider], victim, why="preempted")
+    run.cloud.delete(INSTANCE[run.provider], run.cloud_name("n1"), why="preempted")
     assert [node.id for node in reachable_nodes(run.run.folder, run.document)] == ["n0"]
     assert running_names(run.run.folder) == {"n0"}
     assert [node.id for node in obtained(run.apply()).nodes] == ["n0", "n1"]
@@ -241,7 +240,7 @@ def test_nodes_that_the_next_plan_lacks_are_deleted_and_the_others_stay(tmp_path
 
 def test_nodes_that_run_are_never_replaced(run: CloudRun) -> None:
     obtained(run.apply())
-    state = next(state for state in run.cloud.of_type(INSTANCE[run.provider]).values() if "n0" in str(state))
+    state = run.cloud.resources[INSTANCE[run.provider], run.cloud_name("n0")]
     first = GCP_OFFERS[0] if run.provider is Provider.GCP else AWS_OFFERS[0]
     second = GCP_OFFERS[1] if run.provider is Provider.GCP else AWS_OFFERS[1]
     cheaper = replace(first, usd_per_hour=0.7)
@@ -253,7 +252,7 @@ def test_fewer_nodes_than_planned_is_an_error_that_names_them(run: CloudRun) -> 
     """Terraform reports success, but one of the nodes is gone the moment after."""
 
     def take(kind: str, name: str) -> None:
-        if kind == INSTANCE[run.provider] and "-n1" in str(run.cloud.resources[kind, name]):
+        if kind == INSTANCE[run.provider] and run.labels(name).get("sailor-cloud-node") == "n1":
             del run.cloud.resources[kind, name]
 
     run.cloud.on_create = take
