@@ -15,13 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sailor_cloud.model.offer import Market
 from sailor_cloud.planner.answer import Answer
-from sailor_cloud.planner.assess import Assessor, Shape
+from sailor_cloud.planner.assess import Assessor
 from sailor_cloud.planner.blocks import Blocks
 from sailor_cloud.planner.bounds import breaks_limits, goal_bound
 from sailor_cloud.planner.chains import Lanes
-from sailor_cloud.planner.columns import Column, Columns
 from sailor_cloud.planner.draft import Draft, in_space, significant
 from sailor_cloud.planner.effort import NORMAL, Effort
 from sailor_cloud.planner.goals import Target
@@ -29,20 +27,15 @@ from sailor_cloud.planner.halves import at_once, border, both
 from sailor_cloud.planner.kinds import Kinds
 from sailor_cloud.planner.link_classes import TYPICAL_PIPELINES
 from sailor_cloud.planner.narrowing import narrowed
-from sailor_cloud.planner.packing import pack
 from sailor_cloud.planner.promises import Promise, Promises
 from sailor_cloud.planner.refine import refined
 from sailor_cloud.planner.settings import BOTTLENECKS, Setting, Settings
 from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.twins import elsewhere
+from sailor_cloud.planner.whole_mixes import WholeMixes
 
 Floats = NDArray[np.float64]
 
-# Whole mixes looked at in each setting, and by how much time may grow for them.
-_WHOLE_MIXES = 2
-_STRETCH = (1.0, 1.005, 1.01, 1.02, 1.04, 1.08, 1.15, 1.25, 1.4, 1.6, 1.9, 2.3, 2.8, 3.4)
-# Money hardly depends on the time in fractions of pipelines, but does in whole ones: all of these are solved.
-_SPREAD = tuple(2.0 ** (power / 2) for power in range(-9, 7))
 _PRICING_ROUNDS = 2
 # A setting is worth solving while its linear programme promises no more than this times the best promise.
 _SLACK = 1.1
@@ -104,7 +97,7 @@ class _Search:
             self.known = min([known, *(draft.figures[self.target.goal] for draft in found)])
             drafts += found
             columns += together.rated + sum(len(known) for known in search.settings.columns.values())
-            nodes += together.judged + search.solved
+            nodes += together.judged + search.wholes.solved
         return _Found(drafts=tuple(drafts), columns=columns, nodes=nodes)
 
 
@@ -121,10 +114,7 @@ class Mixing:
         self.kinds = self.settings.kinds
         self.promises = Promises(space, target, self.settings)
         self.assessor = Assessor(space, target)
-        self.solved = 0
-        self._node_devices: dict[int, int] = {}
-        for pool in space.pools:
-            self._node_devices[pool.row] = max(pool.devices, self._node_devices.get(pool.row, 0))
+        self.wholes = WholeMixes(space, self.settings, self.promises, self.assessor)
 
     def ranked(self, known: float = np.inf) -> list[Promise]:
         """Return what settings promise, best first; settings that can't come near the best one are passed over.
@@ -176,19 +166,9 @@ class Mixing:
                     break
                 promise = self.promises.of(promise.setting, promise.iteration_s * 0.5, promise.value) or promise
             for fitting in (True, False):
-                found = self._near(promise, fitting=fitting)
+                found = self.wholes.near(promise, fitting=fitting, best=best)
                 drafts += found
                 best = min([best, *(draft.figures[self.target.goal] for draft in found)])
-        return drafts
-
-    def _near(self, promise: Promise, *, fitting: bool) -> list[Draft]:
-        """Return the drafts of whole mixes near a promise, the first ones where time is the goal."""
-        drafts: list[Draft] = []
-        for stretch in _STRETCH if self.promises.soonest else _SPREAD:
-            found = self.whole(promise, promise.iteration_s * stretch, fitting=fitting)
-            drafts += found
-            if self.promises.soonest and len(drafts) == _WHOLE_MIXES:
-                break
         return drafts
 
     def improved(self, drafts: list[Draft]) -> list[Draft]:
@@ -223,44 +203,3 @@ class Mixing:
             lanes = Lanes(bottleneck_s=bottleneck, fill_price=size / bottleneck, device_price=prices)
             fresh |= self.settings.add(setting.cut, size, lanes)
         return fresh
-
-    def whole(self, promise: Promise, seconds: float, *, fitting: bool = False) -> list[Draft]:
-        """Return the draft of the cheapest whole mix at a time, if it keeps the limits.
-
-        `fitting`: of pipelines only that fill nodes without a rest, so that none is torn apart by the next one.
-        """
-        setting = promise.setting
-        schedule = seconds - self.settings.sync_s(setting, promise.pipelines)
-        columns = self.settings.columns_of(setting)
-        if fitting and columns is not None:
-            fitted = [column for column in columns.every if self._fits(column)]
-            columns = Columns.of(fitted) if fitted else None
-        chosen = None if columns is None else self.promises.master.whole(columns, schedule, promise.pipelines)
-        self.solved += 1
-        if chosen is None:
-            return []
-        slots = pack(self.kinds, [part.chain for part in chosen], self._markets())
-        if slots is None:
-            return []
-        shapes = [
-            Shape(slots=places, cut=part.chain.cut, microbatch_size=part.chain.microbatch_size)
-            for places, part in zip(slots, chosen, strict=True)
-        ]
-        draft = self.assessor.draft(shapes)
-        return [draft] if draft is not None and self.assessor.keeps(draft) else []
-
-    def _fits(self, column: Column) -> bool:
-        """Return whether the devices that a pipeline takes of each row divide its largest node, or are whole nodes."""
-        for row, devices in enumerate(column.devices):
-            largest = self._node_devices.get(row, 1)
-            if devices and largest % devices and devices % largest:
-                return False
-        return True
-
-    def _markets(self) -> dict[int, Market]:
-        """Return where each row buys: in its cheapest market."""
-        cheapest: dict[int, tuple[float, Market]] = {}
-        for pool, rate in zip(self.space.pools, self.space.rates, strict=True):
-            entry = (rate.expected / pool.devices, pool.offer.market)
-            cheapest[pool.row] = min(cheapest.get(pool.row, entry), entry)
-        return {row: market for row, (_, market) in cheapest.items()}

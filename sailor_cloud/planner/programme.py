@@ -53,6 +53,8 @@ def integer(cost: Floats, rows: Floats, least: Floats, most: Floats, *, nodes: i
     highs.changeColsIntegrality(len(cost), np.arange(len(cost), dtype=np.int32), kinds)
     highs.setOptionValue("mip_max_nodes", nodes)
     highs.setOptionValue("mip_rel_gap", gap)
+    # It takes longer than the rest of so small a programme.
+    highs.setOptionValue("mip_heuristic_run_feasibility_jump", False)
     highs.run()
     primal = highs.getInfo().primal_solution_status
     if primal != highspy.SolutionStatus.kSolutionStatusFeasible:

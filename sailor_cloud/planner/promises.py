@@ -65,7 +65,7 @@ class Promises:
         return judge(setting, columns, start, best)
 
     def _soonest(self, setting: Setting, columns: Columns, start: float, best: float) -> Promise | None:
-        low, high = start, self._seconds_of(best) * (1 - 1e-6) if np.isfinite(best) else start
+        low, high = start, self.seconds_of(best) * (1 - 1e-6) if np.isfinite(best) else start
         found: Promise | None = None
         for _ in range(_MOST_STEPS):
             promise = self._at_known(setting, columns, high)
@@ -137,7 +137,7 @@ class Promises:
         """Return whether a mix keeps all limits."""
         return bool(self.target.feasible(self.figures(seconds, usd_per_hour, sync_usd)).all())
 
-    def _seconds_of(self, value: float) -> float:
+    def seconds_of(self, value: float) -> float:
         """Return the iteration time at which the goal, a time, has a value."""
         if self.target.goal is Figure.ITERATION_S:
             return value
