@@ -101,6 +101,8 @@ def ring_s(nbytes: Any, holders: int, link: Link, *, bucket_bytes: float, passes
     all-reduce takes two passes, a reduce-scatter or an all-gather one.
     """
     steps = passes * (holders - 1)
+    if isinstance(nbytes, (int, float)):
+        return steps * _messages_s(float(nbytes), holders, link, bucket_bytes)
     size = np.asarray(nbytes, dtype=np.float64)
     if holders < 2:
         return np.zeros_like(size)
@@ -109,6 +111,17 @@ def ring_s(nbytes: Any, holders: int, link: Link, *, bucket_bytes: float, passes
     full = np.where(whole > 0, link.transfer_s(np.full_like(size, bucket_bytes / holders)), 0.0)
     last = np.where(rest > 0, link.transfer_s(np.maximum(rest, 1.0) / holders), 0.0)
     return steps * (whole * full + last)
+
+
+def _messages_s(nbytes: float, holders: int, link: Link, bucket_bytes: float) -> float:
+    """Return the seconds of one step of a ring, for one number of bytes; the planner asks for thousands of them."""
+    if holders < 2:
+        return 0.0
+    whole = nbytes // bucket_bytes
+    rest = nbytes - whole * bucket_bytes
+    full = link.transfer_s(bucket_bytes / holders) if whole else 0.0
+    last = link.transfer_s(max(rest, 1.0) / holders) if rest > 0 else 0.0
+    return whole * full + last
 
 
 def gradient_sync_s(gradient_bytes: Any, holders: int, slowest: Link, *, bucket_bytes: float) -> Any:

@@ -4,7 +4,7 @@ could be shared out at will, and the best are kept."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,11 +47,7 @@ class Guess:
 
 # So many times as many sets as are kept are looked at closely, with whole layers; how much longer stages may take then.
 _CLOSER = 6
-_LONGER = (1.0, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5, 1.6, 1.75, 2.0, 2.5)
-
-# How the measures of a set follow from those of its options; `sum_usd` is weighed by speed first.
-_ADDED = ("stages", "speed", "cut_s", "room", "usd_per_hour", "nodes", "lost_per_hour", "sum_usd")
-_LARGEST = ("sum_s", "longest_s", "out_s", "far_s", "tied_s", "tp_most")
+_LONGER = np.array([1.0, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5, 1.6, 1.75, 2.0, 2.5])
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +93,14 @@ class Guesser:
             return []
         options, measures = found
         guesses: list[Guess] = []
-        weighed = replace(measures, sum_usd=measures.sum_usd * measures.speed)
+        # Egress is added up over sets weighed by speed, which decides how many layers an option has.
+        weighed = measures.having(sum_usd=measures.sum_usd * measures.speed)
         sets = _Sets(np.arange(len(weighed))[:, None], weighed, np.zeros(len(weighed)))
         for extended in _EXTENDED:
             rating = self._rated(sets, size, replicas)
             self.rated += len(sets.members)
             near = sets[_unbeaten(rating) if unbeaten else _first(rating.value, _CLOSER * keep)]
-            closer = self._rated(near, size, replicas, whole_layers=weighed)
+            closer = self._rated(near, size, replicas, options=weighed)
             kept = _unbeaten(closer) if unbeaten else _first(closer.value, keep)
             guesses += [self._guess(near, closer, index, options, size, replicas) for index in kept]
             # What breaks a limit may keep it with more devices.
@@ -125,16 +122,16 @@ class Guesser:
             options=tuple(options[member] for member in sets.members[index]),
         )
 
-    def _rated(self, sets: _Sets, size: int, replicas: int, *, whole_layers: Measures | None = None) -> _Rating:
+    def _rated(self, sets: _Sets, size: int, replicas: int, *, options: Measures | None = None) -> _Rating:
         """Rate sets: layers shared out by speed, some stage holds the longest one.
 
-        `whole_layers`, the measures of all options: stages hold whole layers.
+        `options`, the measures of all: stages hold whole layers.
         """
         all_of, between = sets.measures, sets.members.shape[1] - 1
         fits = (all_of.room >= 1.0) & (all_of.stages <= self.space.layers)
         each = np.maximum(1.0 / all_of.speed, all_of.layer_s)
-        if whole_layers is not None:
-            each = self._in_layers(each, whole_layers[sets.members])
+        if options is not None:
+            each = self._in_layers(each, sets.members, options)
         # Every device of the larger tp takes the whole tensor, from as many as the smaller one has.
         joint = np.where(sets.crossed > 0, all_of.far_s, all_of.out_s) * (between > 0)
         joint = joint * all_of.tp_most / all_of.tp_least
@@ -149,24 +146,24 @@ class Guesser:
         value = np.where(fits & (all_of.nodes <= self.max_nodes), self.target.value(figures), np.inf)
         return _Rating(value, np.where(fits, seconds, np.inf), figures[Figure.USD_PER_ITERATION])
 
-    def _in_layers(self, seconds: Floats, options: Measures) -> Floats:
+    def _in_layers(self, seconds: Floats, members: Ints, options: Measures) -> Floats:
         """Return about the least seconds, from those given on, in which all stages get through whole layers each.
 
-        options: [sets, units]. The stage that is best at the longest layer, the head, holds it and what else it can.
+        members: [sets, units] of the options. The stage that is best at the longest layer, the head, holds it and what
+        else it can.
         """
         if not len(seconds):
             return seconds
         wanted = self.space.layers - 2
-        best = np.argmin(options.layer_s, axis=1)[:, None]
-        head_s = np.take_along_axis(options.layer_s, best, axis=1)[:, 0]
-        beside_s = np.take_along_axis(options.block_s, best, axis=1)[:, 0]
-        found = np.full(len(seconds), np.inf)
-        for longer in _LONGER:
-            each = np.maximum(seconds * longer, head_s)
-            held = (options.stages * np.floor(each[:, None] / options.block_s + 1e-6)).sum(axis=1)
-            held += np.floor((each - head_s) / beside_s + 1e-6) - np.floor(each / beside_s + 1e-6)
-            found = np.where((held >= wanted) & np.isinf(found), each, found)
-        return np.where(np.isinf(found), seconds * _LONGER[-1], found)
+        stages, layer_s, block_s = options.stages[members], options.layer_s[members], options.block_s[members]
+        best = np.arange(len(members)), np.argmin(layer_s, axis=1)
+        head_s, beside_s = layer_s[best], block_s[best]
+        each = np.maximum(seconds * _LONGER[:, None], head_s)
+        held = (stages * np.floor(each[..., None] / block_s + 1e-6)).sum(axis=2)
+        held += np.floor((each - head_s) / beside_s + 1e-6) - np.floor(each / beside_s + 1e-6)
+        enough = held >= wanted
+        first = each[np.argmax(enough, axis=0), best[0]]
+        return np.asarray(np.where(enough.any(axis=0), first, seconds * _LONGER[-1]))
 
     def _bill(self, measures: Measures) -> Bill:
         """Return the bill of sets of options, the least that their nodes can cost."""
@@ -195,20 +192,9 @@ def _extended(sets: _Sets, options: Measures) -> _Sets:
     once = np.unique(numbers, return_index=True)[1]
     row, option = row[once], option[once]
     one, other = before[row], options[option]
-    joined = {name: getattr(one, name) + getattr(other, name) for name in _ADDED}
-    joined |= {name: np.maximum(getattr(one, name), getattr(other, name)) for name in _LARGEST}
-    measures = Measures(
-        **joined,
-        layer_s=np.minimum(one.layer_s, other.layer_s),
-        block_s=one.block_s,
-        tp_least=np.minimum(one.tp_least, other.tp_least),
-        large_s=np.minimum(one.large_s, other.large_s),
-        rows=one.rows | other.rows,
-        zones=one.zones | other.zones,
-    )
     apart = (one.zones & other.zones) == 0
     partly = ~apart & (one.zones != other.zones)
-    return _Sets(members[once], measures, sets.crossed[row] + apart + 0.5 * partly)
+    return _Sets(members[once], one.and_(other), sets.crossed[row] + apart + 0.5 * partly)
 
 
 def _crossing_usd(space: Space) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +11,29 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+# How the measures of a set follow from those of its options; the name that is left is that of the first one.
+ADDED = ("stages", "speed", "cut_s", "room", "usd_per_hour", "nodes", "lost_per_hour", "sum_usd")
+LARGEST = ("sum_s", "longest_s", "out_s", "far_s", "tied_s", "tp_most")
+SMALLEST = ("layer_s", "large_s", "tp_least")
+NAMES = (*ADDED, *LARGEST, *SMALLEST, "block_s")
+_ADDED = slice(0, len(ADDED))
+_LARGEST = slice(_ADDED.stop, _ADDED.stop + len(LARGEST))
+_SMALLEST = slice(_LARGEST.stop, _LARGEST.stop + len(SMALLEST))
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+class _Row:
+    """One row of a table of measures, by its name."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.number = NAMES.index(name)
+
+    def __get__(self, measures: Measures, owner: type) -> Floats:
+        return np.asarray(measures.values[self.number])
+
+
+@dataclass(frozen=True, slots=True)
 class Measures:
-    """What options bring and cost, one entry each; all times are of one microbatch.
+    """What options bring and cost: values [names, options], rows and zones [options]; times are of one microbatch.
 
     speed: whole models per second, by all stages together. layer_s: the longest layer by the fastest stage; block_s:
     one in the middle of the model by any stage. sum_s: the gradient sum of the share of the model for which a stage
@@ -24,38 +43,58 @@ class Measures:
     memory for. tp_least, tp_most: the smallest and the largest tp. rows, zones: what is used of them, as bits.
     """
 
-    stages: Floats
-    speed: Floats
-    layer_s: Floats
-    block_s: Floats
-    sum_s: Floats
-    large_s: Floats
-    sum_usd: Floats
-    cut_s: Floats
-    longest_s: Floats
-    out_s: Floats
-    far_s: Floats
-    room: Floats
-    tied_s: Floats
-    usd_per_hour: Floats
-    nodes: Floats
-    lost_per_hour: Floats
-    tp_least: Floats
-    tp_most: Floats
+    values: Floats
     rows: Ints
     zones: Ints
 
+    stages = _Row()
+    speed = _Row()
+    layer_s = _Row()
+    block_s = _Row()
+    sum_s = _Row()
+    large_s = _Row()
+    sum_usd = _Row()
+    cut_s = _Row()
+    longest_s = _Row()
+    out_s = _Row()
+    far_s = _Row()
+    room = _Row()
+    tied_s = _Row()
+    usd_per_hour = _Row()
+    nodes = _Row()
+    lost_per_hour = _Row()
+    tp_least = _Row()
+    tp_most = _Row()
+
     def __len__(self) -> int:
-        return len(self.stages)
+        return len(self.rows)
 
     def __getitem__(self, kept: Ints) -> Measures:
-        return Measures(**{part.name: getattr(self, part.name)[kept] for part in fields(Measures)})
+        return Measures(np.take(self.values, kept, axis=1), self.rows[kept], self.zones[kept])
+
+    def having(self, **changed: Floats) -> Measures:
+        """Return the measures with other ones of some names."""
+        values = self.values.copy()
+        for name, value in changed.items():
+            values[NAMES.index(name)] = value
+        return Measures(values, self.rows, self.zones)
+
+    def and_(self, others: Measures) -> Measures:
+        """Return the measures of sets of two, entry by entry."""
+        one, other = self.values, others.values
+        values = one.copy()
+        values[_ADDED] += other[_ADDED]
+        np.maximum(one[_LARGEST], other[_LARGEST], out=values[_LARGEST])
+        np.minimum(one[_SMALLEST], other[_SMALLEST], out=values[_SMALLEST])
+        return Measures(values, self.rows | others.rows, self.zones | others.zones)
 
 
 def joined(parts: Sequence[Measures]) -> Measures:
     """Return the measures of all parts, one after the other."""
     return Measures(
-        **{part.name: np.concatenate([getattr(each, part.name) for each in parts]) for part in fields(Measures)}
+        np.concatenate([part.values for part in parts], axis=1),
+        np.concatenate([part.rows for part in parts]),
+        np.concatenate([part.zones for part in parts]),
     )
 
 

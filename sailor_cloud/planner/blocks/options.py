@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sailor_cloud.network import Link
-from sailor_cloud.planner.blocks.measures import Measures, joined, unbeaten
+from sailor_cloud.planner.blocks.measures import NAMES, Measures, joined, unbeaten
 from sailor_cloud.planner.blocks.option import Offered, Option
 from sailor_cloud.planner.blocks.units import Unit
 from sailor_cloud.planner.space import Seat, Space
@@ -84,7 +84,8 @@ class Options:
             far_s = np.array([self._far_s(option, size) for option in here])
             zones = np.full(len(group.numbers), self._zones(units[0]))
             rows = np.full(len(group.numbers), units[0].mask)
-            parts.append(replace(group.measures, rows=rows, zones=zones, far_s=far_s[group.numbers]))
+            measures = group.measures.having(far_s=far_s[group.numbers])
+            parts.append(Measures(measures.values, rows, zones))
             numbers.append(group.numbers + len(largest))
             order.append(np.array([place[option.unit.devices] for option in here])[group.numbers])
             largest += here
@@ -144,15 +145,13 @@ class Options:
 
     def _measures(self, largest: list[Option], numbers: Ints, blocks: Ints, size: int, replicas: int) -> Measures:
         """Return the measures of options with so many blocks each, but for `rows`, `zones` and `far_s`."""
-        names = [part.name for part in fields(Measures)]
         rows = np.array([self._measured(option, size, replicas) for option in largest], dtype=np.float64)
-        first, more = rows.reshape(len(largest), 2, len(names) - 3)[numbers].transpose(1, 2, 0)
+        first, more = rows.reshape(len(largest), 2, len(NAMES))[numbers].transpose(1, 2, 0)
         values = first + more * (blocks - 1)
-        found = dict(zip((name for name in names if name not in ("rows", "zones", "far_s")), values, strict=True))
-        longest = list(found).index("longest_s")
-        found["longest_s"] = np.where(blocks > 1, more[longest], first[longest])
+        longest = NAMES.index("longest_s")
+        values[longest] = np.where(blocks > 1, more[longest], first[longest])
         none = np.zeros(len(numbers), dtype=np.int64)
-        return Measures(**found, rows=none, zones=none, far_s=np.zeros(len(numbers)))
+        return Measures(values, none, none)
 
     def _measured(self, option: Option, size: int, replicas: int) -> list[tuple[float, ...]]:
         """Return most measures of an option's last block, and what every further block adds to them.
@@ -177,26 +176,27 @@ class Options:
         tied_s = self._ring_s(option, tied, 2 * replicas, flows=max(1, most - 1), outside=True) if tied else 0.0
         usd, lost = self.space.rates[pool].expected, self.lost[pool]
         one, alone = option.nodes_each, option.head_tp > 0
-        pairs = [
-            (len(last), option.per_node),
-            (plain / whole_s + alone / head[0], option.per_node / whole_s),
-            (min(layer_s, head[1]), 0.0),
-            (block_s, 0.0),
-            (sum_s / (min(whole_s, head[0])), 0.0),
-            (self._ring_s(option, large, replicas, flows=most), 0.0),
-            (self.ring_usd[option.unit.pools] * nbytes * 2.0 * (replicas - 1) / replicas, 0.0),
-            ((len(last) - 1) * inside, (option.per_node - 1) * inside + out),
-            (inside, max(inside, out)),
-            (out, 0.0),
-            (plain * room + alone * head[3], option.per_node * room),
-            (tied_s, 0.0),
-            (one * usd, one * usd),
-            (one, one),
-            (one * lost, one * lost),
-            (option.tp, 0.0),
-            (option.tp, 0.0),
-        ]
-        return list(zip(*pairs, strict=True))
+        pairs = {
+            "stages": (len(last), option.per_node),
+            "speed": (plain / whole_s + alone / head[0], option.per_node / whole_s),
+            "cut_s": ((len(last) - 1) * inside, (option.per_node - 1) * inside + out),
+            "room": (plain * room + alone * head[3], option.per_node * room),
+            "usd_per_hour": (one * usd, one * usd),
+            "nodes": (one, one),
+            "lost_per_hour": (one * lost, one * lost),
+            "sum_usd": (self.ring_usd[option.unit.pools] * nbytes * 2.0 * (replicas - 1) / replicas, 0.0),
+            "sum_s": (sum_s / (min(whole_s, head[0])), 0.0),
+            "longest_s": (inside, max(inside, out)),
+            "out_s": (out, 0.0),
+            "far_s": (0.0, 0.0),
+            "tied_s": (tied_s, 0.0),
+            "tp_most": (option.tp, 0.0),
+            "layer_s": (min(layer_s, head[1]), 0.0),
+            "large_s": (self._ring_s(option, large, replicas, flows=most), 0.0),
+            "tp_least": (option.tp, 0.0),
+            "block_s": (block_s, 0.0),
+        }
+        return list(zip(*(pairs[name] for name in NAMES), strict=True))
 
     def _far_s(self, option: Option, size: int) -> float:
         """Return the seconds of one microbatch's tensors over a cut to another zone, the slowest one."""

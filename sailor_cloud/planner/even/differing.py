@@ -129,15 +129,14 @@ class _Ruling:
             if costs is None:
                 continue
             relaxed = relax(costs)
-            counted = np.flatnonzero(costs.counted)
             for replicas, microbatches in self.problem.counts(size):
-                mean = self.problem.devices / replicas
-                each = np.array([_bottleneck_s(relaxed, row, mean, counted) for row in range(len(relaxed.prices))])
-                bottleneck = float(each.max())
-                least = (microbatches - 1) * bottleneck + max(bottleneck, relaxed.way_s) + relaxed.update_s
-                if math.isinf(bottleneck) or (self.problem.timed and least >= self.winning):
+                mean = np.zeros(len(costs.counted))
+                mean[costs.counted] = self.problem.devices / replicas
+                each = relaxed.priced_s(mean, microbatches)
+                every_price = np.concatenate([relaxed.prices_s[1:], relaxed.worths])
+                least, price = float(each.max()), every_price[int(each[1:].argmax())][costs.counted]
+                if math.isinf(least) or (self.problem.timed and least >= self.winning):
                     continue
-                price = relaxed.prices[int(each.argmax())][counted]
                 found.append(_Start(size, replicas, microbatches, least, every[_nearest(every, price)]))
         return sorted(found, key=lambda start: (start.least_s, start.size, start.replicas))
 
@@ -236,7 +235,7 @@ def _coarse(node: Node) -> Node:
     return replace(
         node,
         vectors=node.vectors[order][[part[-1] for part in np.array_split(np.arange(len(order)), _VECTORS)]],
-        bottleneck_s=least(node.bottleneck_s),
+        sync_s=least(node.sync_s),
         least_s=least(node.least_s),
         worth=Worth(
             slope=least(node.worth.slope), offset=least(node.worth.offset), longest_s=-least(-node.worth.longest_s)
@@ -248,14 +247,6 @@ def whole_prices(values: Floats) -> Ints:
     """Return whole prices in about the same proportions."""
     every = price_vectors(len(values))
     return np.asarray(every[_nearest(every, values)])
-
-
-def _bottleneck_s(relaxed: Relaxed, row: int, mean: Floats, counted: Ints) -> float:
-    """Return what the busiest stage takes at least of a pipeline whose devices are worth the mean at one price."""
-    worth = float(mean @ relaxed.prices[row][counted]) * (1.0 + 1e-9)
-    first = int(np.searchsorted(-relaxed.least[:, row], -worth, side="left"))
-    below = (0.0, *relaxed.limits_s[:-1], np.inf)
-    return float(below[first])
 
 
 def _nearest(every: Ints, price: Floats) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,8 @@ Ints = NDArray[np.int64]
 
 # A plan within this of the bound counts as the best: just under OPTIMAL_GAP, so that rounding makes no difference.
 GAP = 9.99e-4
-# Limits on the bottleneck that are looked at side by side, fewer where there are many vectors of devices.
+# Limits on the bottleneck that are looked at side by side.
 _LANES = 3
-_CELLS = 3_000_000
 # Pipelines of one length, microbatch size and number of replicas that are put in place.
 _JUDGED = 4
 # Beginnings kept per stage while a good plan is looked for, and at most.
@@ -36,14 +35,37 @@ _WIDE = 6000
 
 @dataclass(frozen=True, slots=True)
 class Node:
+    """A number of replicas at one microbatch size, with what each vector of devices takes at least.
+
+    sync_s: what the longest sum takes at least, 0 while `summed` is false.
+    """
+
     part: int
     size: int
     replicas: int
     microbatches: int
     vectors: Ints
-    bottleneck_s: Floats
+    relaxed: Relaxed
+    sync_s: Floats
     least_s: Floats
     worth: Worth
+    summed: bool = False
+
+    @property
+    def value(self) -> float:
+        return float((self.worth.slope * self.least_s + self.worth.offset).min())
+
+    def chosen(self, some: NDArray[np.bool_], sync_s: Floats | None = None) -> Node:
+        """Return the node with some of its vectors."""
+        worth = self.worth
+        return replace(
+            self,
+            vectors=self.vectors[some],
+            sync_s=(self.sync_s if sync_s is None else sync_s)[some],
+            least_s=(self.least_s if sync_s is None else self.least_s + sync_s)[some],
+            worth=Worth(slope=worth.slope[some], offset=worth.offset[some], longest_s=worth.longest_s[some]),
+            summed=self.summed or sync_s is not None,
+        )
 
 
 def solve(
@@ -88,7 +110,7 @@ class Engine:
     def _run_part(self, part: int, most_nodes: int, patience: int) -> float:
         """Search a part, best first; return a bound on what was not searched."""
         nodes, stale = self._nodes(part), 0
-        heap = [(_value(node), *key) for key, node in nodes.items()]
+        heap = [(node.value, *key) for key, node in nodes.items()]
         heapq.heapify(heap)
         begun: set[tuple[int, int]] = set()
         left, value = math.inf, math.inf
@@ -98,6 +120,13 @@ class Engine:
             hopeless = self.judging.loose < self.winning and stale >= patience
             if value >= self.winning or self.nodes == most_nodes or hopeless:
                 break
+            if not nodes[size, replicas].summed:
+                summed = self._summed(nodes[size, replicas])
+                if summed is not None:
+                    nodes[size, replicas] = summed
+                    heapq.heappush(heap, (max(value, summed.value), size, replicas))
+                value = math.inf
+                continue
             before, again = self.best, (size, replicas) in begun
             passed = self.search(nodes[size, replicas], _WIDE if again else _NARROW)
             if passed < self.winning and not again:
@@ -130,19 +159,22 @@ class Engine:
         if not most[costs.counted].any():
             return None
         vectors = most[None] if problem.rising else Grid(tuple(int(count) for count in most)).vectors()
-        bottleneck = relaxed.bottleneck_s(vectors)
-        vectors, bottleneck = vectors[np.isfinite(bottleneck)], bottleneck[np.isfinite(bottleneck)]
-        if not len(vectors):
-            return None
-        sync = problem.sync_s(size, replicas)
-        least = (microbatches - 1) * bottleneck + np.maximum(bottleneck, relaxed.way_s) + relaxed.update_s
-        least += least_sync_s(costs, sync, vectors)
+        least = relaxed.least_s(vectors, microbatches)
         worth = problem.worth(size, replicas, vectors)
-        possible = least <= worth.longest_s
+        possible = np.isfinite(least) & (least <= worth.longest_s)
         if not possible.any():
             return None
-        worth = Worth(slope=worth.slope[possible], offset=worth.offset[possible], longest_s=worth.longest_s[possible])
-        return Node(part, size, replicas, microbatches, vectors[possible], bottleneck[possible], least[possible], worth)
+        nothing = np.zeros(len(vectors))
+        return Node(part, size, replicas, microbatches, vectors, relaxed, nothing, least, worth).chosen(possible)
+
+    def _summed(self, node: Node) -> Node | None:
+        """Return the node with the least seconds of its sums, None if no vector is left."""
+        problem = self.parts[node.part]
+        costs = problem.costs(node.size, None)
+        assert costs is not None
+        sync = least_sync_s(costs, problem.sync_s(node.size, node.replicas), node.vectors)
+        possible = node.least_s + sync <= node.worth.longest_s
+        return node.chosen(possible, sync) if possible.any() else None
 
     def _alive(self, node: Node, cuts: Floats) -> NDArray[np.bool_]:
         """Return which vectors may win; where time alone counts, only those that no larger one stands for.
@@ -177,11 +209,15 @@ class Engine:
 
     def search(self, node: Node, most: int) -> float:
         """Look for plans of a node; return a bound on those that were passed over, as _descend does."""
-        self.nodes += 1
+        summed = node if node.summed else self._summed(node)
+        if summed is None:
+            return math.inf
+        node = summed
         cuts = self._cuts_s(node)
         alive = self._alive(node, cuts)
         if not alive.any():
             return math.inf
+        self.nodes += 1
         problem = self.parts[node.part]
         costs = problem.costs(node.size, node.replicas)
         assert costs is not None
@@ -190,10 +226,11 @@ class Engine:
         counted = costs.counted
         devices = int(np.asarray(grid.most)[counted].sum())
         stages = min(costs.max_stages, devices // int(costs.use[:, counted].sum(axis=1).min()), costs.layers)
-        lanes = self._lanes(node, alive, cuts, grid.count * costs.kinds * stages * costs.layers)
+        lanes, least = self._lanes(node, alive, cuts)
         # Where the busiest stage takes more than the lane below allows, so much is left for the way.
-        floor = np.concatenate([[float(node.bottleneck_s[alive].min())], lanes[:-1]])
-        rest = float(cuts[alive].max()) - (node.microbatches - 1) * floor
+        floor = np.concatenate([[least], lanes[:-1]])
+        room = cuts[alive] - node.sync_s[alive] - node.relaxed.update_s
+        rest = float(room.max()) * (1.0 + 1e-9) - (node.microbatches - 1) * floor
         search = Search(
             costs=costs,
             sync_s=sync,
@@ -205,26 +242,16 @@ class Engine:
         roots = grid.numbers(node.vectors[alive])
         return self._descend(node, search, alive, roots, most)
 
-    def _lanes(self, node: Node, alive: NDArray[np.bool_], cuts: Floats, cells: int) -> Floats:
-        """Return limits between the least bottleneck and the largest that can still win."""
+    def _lanes(self, node: Node, alive: NDArray[np.bool_], cuts: Floats) -> tuple[Floats, float]:
+        """Return limits on the busiest stage up to the highest that can still win, and the least it takes."""
         if node.microbatches == 1:
-            return np.array([np.inf])
-        low = float(node.bottleneck_s[alive].min())
-        # The way takes at least as long as the busiest stage.
-        rest = node.least_s[alive] - (node.microbatches - 1) * node.bottleneck_s[alive]
-        highest = (cuts[alive] - rest) / (node.microbatches - 1)
-        costs = self.parts[node.part].costs(node.size, node.replicas)
-        assert costs is not None
-        compute, before, after = (
-            float(part[np.isfinite(part)].max()) for part in (costs.compute_s, costs.before_s, costs.after_s)
-        )
-        largest = compute + 2.0 * before * max(1.0, costs.last_before) + 2.0 * after
-        high = min(float(highest.max()), largest)
-        count = int(np.clip(_CELLS // max(1, cells), 6, _LANES))
-        low = max(low, high * 1e-3)
-        if high <= low:
-            return np.array([high])
-        return np.geomspace(low, high, count + 1)[1:]
+            return np.array([np.inf]), 0.0
+        relaxed = node.relaxed
+        fixed = node.sync_s[alive] + relaxed.update_s
+        least = relaxed.rest_s(node.vectors[alive]) + (node.microbatches - 1) * relaxed.below_s + fixed[:, None]
+        able = np.flatnonzero((least <= cuts[alive][:, None] * (1.0 + 1e-9)).any(axis=0))
+        low, high = float(relaxed.below_s[able[0]]), float(relaxed.limits_s[able[-1]])
+        return np.geomspace(low, high, _LANES + 1)[1:], low
 
     def _descend(self, node: Node, search: Search, alive: NDArray[np.bool_], roots: Ints, most: int) -> float:
         """Extend beginnings stage by stage, of each length the `most` promising; return a bound on those dropped."""
@@ -277,7 +304,3 @@ class Engine:
             if values[turn] < self.winning
         ]
         self.judging.judge(candidates, _JUDGED)
-
-
-def _value(node: Node) -> float:
-    return float((node.worth.slope * node.least_s + node.worth.offset).min())

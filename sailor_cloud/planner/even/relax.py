@@ -1,4 +1,8 @@
-"""Bounds by microbatch size alone: the fewest devices of a pipeline whose stages are busy no longer than a limit."""
+"""Bounds by microbatch size alone that join both ends of a pipeline's time: its busiest stage and its way.
+
+At prices of devices in seconds, the least of a pipeline's way and the price of its devices, none of its stages busy
+for longer than a limit: what the devices of a vector are worth taken off, that is what its way takes at least.
+"""
 
 from __future__ import annotations
 
@@ -14,64 +18,103 @@ from sailor_cloud.planner.even.suffix import least_neighbours
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-_LIMITS = 96
-# Prices of a pool's devices in terms of the first pool's; fewer where there are more pools.
-_PRICES = {1: 1, 2: 13, 3: 7, 4: 4}
-_FEWEST_PRICES = 3
-_SPREAD = 16.0
+_LIMITS = 80
 _SUMS = 48
+# Prices of a device of the first pool, as shares of the least way of one microbatch, and those of other pools' devices
+# in terms of it; fewer where there are more pools.
+_SHARES = tuple(2.0**power for power in range(-8, 4))
+_FEWER_SHARES = (1 / 64, 1 / 16, 1 / 4, 1.0)
+_RATIOS = {2: tuple(2.0**power for power in range(-4, 5)), 3: (1 / 16, 1 / 4, 1.0, 4.0, 16.0)}
+# Cells, vectors times limits times prices, that are worked on at once.
+_AT_ONCE = 2_000_000
+_EXACT = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relaxed:
-    """limits_s: [limits], ascending; prices: [prices, pools]; least: [limits, prices], the least price of the devices
-    of a pipeline none of whose stages is busy for longer. way_s: the least way of one microbatch. update_s: the least
-    of the longest update."""
+    """limits_s: [limits], ascending. prices_s: [prices, pools], seconds per device, 0 for the exact pools.
+
+    way_s: [limits, prices], the least of the way and the price of its devices. worths: [worths, pools], prices of
+    devices where the way is free; least: [limits, worths], the least price of the devices then. update_s: the least of
+    the longest update.
+    """
 
     limits_s: Floats
-    prices: Floats
+    prices_s: Floats
+    way_s: Floats
+    worths: Floats
     least: Floats
-    way_s: float
     update_s: float
 
-    def bottleneck_s(self, vectors: Ints) -> Floats:
-        """Return what the busiest stage of a pipeline with no more devices takes at least; infinite where none fits."""
-        first = np.zeros(len(vectors), dtype=np.int64)
-        for column, price in zip(self.least.T, self.prices, strict=True):
-            # `column` falls with the limit: the first limit at which the devices are worth enough.
-            worth = vectors @ price * (1.0 + 1e-9)
-            first = np.maximum(first, np.searchsorted(-column, -worth, side="left"))
-        below = np.concatenate([[0.0], self.limits_s[:-1], [np.inf]])
-        return np.asarray(below[first])
+    @property
+    def below_s(self) -> Floats:
+        """The limits below, shape [limits]: a pipeline counts at the lowest limit that its stages keep."""
+        return np.concatenate([self.limits_s[:1] * (1.0 - 1e-8), self.limits_s[:-1]])
+
+    def rest_s(self, vectors: Ints) -> Floats:
+        """Return the least way by devices and limit, shape [vectors, limits], infinite where none keeps the limit."""
+        found = np.empty((len(vectors), len(self.limits_s)))
+        step = max(1, _AT_ONCE // self.way_s.size)
+        for start in range(0, len(vectors), step):
+            some = vectors[start : start + step]
+            found[start : start + step] = (self.way_s - (some @ self.prices_s.T * (1.0 + _EXACT))[:, None]).max(axis=2)
+            scarce = (self.least > (some @ self.worths.T * (1.0 + _EXACT))[:, None]).any(axis=2)
+            found[start : start + step][scarce] = np.inf
+        return np.maximum(found, self.below_s)
+
+    def priced_s(self, mean: Floats, microbatches: int) -> Floats:
+        """Return what plans take at least whose pipelines use so many devices in the mean, by each of the prices.
+
+        At prices some pipeline's devices are worth no more than the mean. mean: [pools].
+        """
+        below = self.below_s[:, None]
+        scarce = np.where(self.least > self.worths @ mean * (1.0 + _EXACT), np.inf, 0.0)
+        way = np.hstack([self.way_s - self.prices_s @ mean * (1.0 + _EXACT), scarce])
+        return np.asarray((np.maximum(way, below) + (microbatches - 1) * below).min(axis=0) + self.update_s)
+
+    def least_s(self, vectors: Ints, microbatches: int) -> Floats:
+        """Return the least seconds of an iteration by devices, gradient sums left out."""
+        return np.asarray((self.rest_s(vectors) + (microbatches - 1) * self.below_s).min(axis=1) + self.update_s)
 
 
 def relax(costs: StageCosts) -> Relaxed:
-    """Return the bounds of a microbatch size; links are the cheapest, memory is that of a last stage."""
-    layers = costs.layers
+    """Return the bounds of a microbatch size; memory is that of a last stage, links those of the kinds at a cut."""
     before, after = least_neighbours(costs)
+    layers = costs.layers
     compute = costs.compute_s.min(axis=0)
     busy = compute + before[:, :, None] + after[:, None, :]
-    finite = busy[np.isfinite(busy)]
-    limits = np.geomspace(finite[finite > 0].min(), finite.max() * 1.0001, _LIMITS)
-    prices = np.zeros((len(some := _prices(int(costs.counted.sum()))), len(costs.counted)))
-    prices[:, costs.counted] = some
-    priced = costs.use @ prices.T
-    least = np.full((layers + 1, _LIMITS, len(prices)), np.inf)
-    least[layers] = 0.0
-    way = np.full(layers + 1, np.inf)
-    way[layers] = 0.0
+    busy[:, 1:, -1] += (costs.last_before - 1.0) * before[:, 1:]
+    limits = _limits(busy)
+    prices, worths = _prices(costs, compute)
+    priced = costs.use @ np.concatenate([prices, worths]).T
+    # Whether the way counts.
+    paid = np.arange(len(prices) + len(worths)) < len(prices)
+    # [cut, kind before it, limit, price]
+    rest = np.full((layers + 1, costs.kinds, _LIMITS, len(paid)), np.inf)
+    begun = np.full((2, costs.kinds, _LIMITS, len(paid)), np.inf)
     for first in range(layers - 1, -1, -1):
-        ends = np.arange(first + 1, layers + 1)
-        way[first] = (compute[:, first, ends] + way[ends]).min()
         for k in range(costs.kinds):
-            fits = busy[k, first, ends, None] <= limits
-            some = fits[:, -1]
-            if not some.any():
-                continue
-            rest = np.where(fits[some][:, :, None], least[ends[some]], np.inf).min(axis=0)
-            np.minimum(least[first], rest + priced[k], out=least[first])
+            fits = busy[k, first, :, None] <= limits
+            able = np.flatnonzero(fits[:, -1])
+            last = able[-1:] == layers
+            spent = compute[k, first, able, None, None] * paid + np.where(fits[able], 0.0, np.inf)[:, :, None]
+            # What ends the pipeline, and what other stages follow.
+            begun[:, k] = np.inf
+            if last.any():
+                begun[0, k] = spent[-1] + priced[k]
+            if len(able) > last.sum():
+                begun[1, k] = (spent + rest[able, k])[: len(able) - last.sum()].min(axis=0) + priced[k]
+        if first == 0:
+            break
+        for k in range(costs.kinds):
+            for turn, behind in enumerate((costs.last_before, 1.0)):
+                cuts = costs.after_way_s[:, k, first] + behind * costs.before_way_s[:, k, first]
+                np.minimum(rest[first], (cuts[:, None] * paid)[:, None] + begun[turn, k], out=rest[first])
+    # Some stage holds the first layer, and some stage the last.
+    update = max(float(costs.update_s[:, 0, 1:].min()), float(costs.update_s[:, :-1, -1].min()))
+    whole = begun.min(axis=(0, 1))
     return Relaxed(
-        limits_s=limits, prices=prices, least=least[0], way_s=float(way[0]), update_s=_least_update(costs.update_s)
+        limits_s=limits, prices_s=prices, way_s=whole[:, paid], worths=worths, least=whole[:, ~paid], update_s=update
     )
 
 
@@ -100,19 +143,39 @@ def least_sync_s(costs: StageCosts, sync_s: Floats, vectors: Ints) -> Floats:
     return np.asarray(above[at])
 
 
-def _least_update(update_s: Floats) -> float:
-    """Some stage holds the first layer, and some stage the last."""
-    return float(max(update_s[:, 0, 1:].min(), update_s[:, :-1, -1].min()))
+def _limits(busy: Floats) -> Floats:
+    """Return limits from the least that some pipeline keeps."""
+    layers, least = busy.shape[1] - 1, busy.min(axis=0)
+    lowest = np.full(layers + 1, np.inf)
+    lowest[layers] = 0.0
+    for first in range(layers - 1, -1, -1):
+        lowest[first] = np.maximum(least[first, first + 1 :], lowest[first + 1 :]).min()
+    highest = float(busy[np.isfinite(busy)].max()) * 1.0001
+    # No pipeline keeps to less than `lowest`, so nothing is lost below it.
+    return np.geomspace(min(float(lowest[0]), highest) * (1.0 + 1e-9), highest * (1.0 + 1e-6), _LIMITS)
 
 
-def _prices(pools: int) -> Floats:
-    count = _PRICES.get(pools, _FEWEST_PRICES)
-    if pools > len(_PRICES) + 1:
-        # One pool dearer or cheaper than the others at a time.
-        rows = [np.ones(pools)]
-        for pool in range(pools):
-            for factor in (1.0 / _SPREAD, _SPREAD):
-                rows.append(np.where(np.arange(pools) == pool, factor, 1.0))
-        return np.array(rows)
-    steps = np.geomspace(1.0 / _SPREAD, _SPREAD, count) if count > 1 else np.ones(1)
-    return np.array([[1.0, *rest] for rest in product(steps, repeat=pools - 1)])
+def _prices(costs: StageCosts, compute: Floats) -> tuple[Floats, Floats]:
+    """Return prices in seconds per device, and prices in any unit, shape [prices, pools] each."""
+    counted = np.flatnonzero(costs.counted)
+    pools, scale = len(counted), _least_way_s(compute.min(axis=0))
+    if pools == 1 or pools in _RATIOS:
+        ratios = _RATIOS.get(pools, ())
+        every = np.array([(1.0, *others) for others in product(ratios, repeat=pools - 1)])
+    else:
+        every = np.concatenate([np.ones((1, pools)), np.eye(pools)])
+    shares = _SHARES if pools == 1 else _FEWER_SHARES
+    paid = np.concatenate([np.zeros((1, pools)), *(share * scale * every for share in shares)])
+    prices, worths = np.zeros((len(paid), len(costs.counted))), np.zeros((len(every), len(costs.counted)))
+    prices[:, counted], worths[:, counted] = paid, every
+    return prices, worths
+
+
+def _least_way_s(compute: Floats) -> float:
+    """Return the least seconds of one microbatch on any devices, links left out."""
+    layers = len(compute) - 1
+    least = np.full(layers + 1, np.inf)
+    least[layers] = 0.0
+    for first in range(layers - 1, -1, -1):
+        least[first] = (compute[first, first + 1 :] + least[first + 1 :]).min()
+    return float(least[0])
