@@ -26,30 +26,39 @@ def device_seconds(space: Space) -> dict[str, Floats]:
     The least over tp degrees and microbatch sizes, infinite where a layer doesn't fit. A sample gets faster with the
     size, so powers of two up to the first that no longer fits cover all sizes that do.
     """
-    found: dict[str, Floats] = {}
-    single = np.arange(space.layers)
-    replicas = space.batch if space.zero_stage else 1
     degrees: dict[str, dict[int, int]] = {}
     for index, pool in enumerate(space.pools):
         for tp in space.tp_degrees[index]:
             degrees.setdefault(pool.accelerator.name, {}).setdefault(tp, index)
+    known: dict[tuple[object, ...], Floats] = space.known.searches.setdefault("device seconds", {})
+    found: dict[str, Floats] = {}
     for name, pools in degrees.items():
-        least = np.full(space.layers, np.inf)
-        for tp, pool_index in pools.items():
-            size, fits = 1, np.ones(space.layers, dtype=bool)
-            while fits.any():
-                table = space.table(pool_index, tp, size, recompute=False)
-                each = np.where(fits, table.compute_s(single, single + 1), np.inf) * tp / size
-                least = np.minimum(least, each)
-                if size >= space.batch:
-                    break
-                again = space.table(pool_index, tp, size, recompute=True)
-                used = again.memory_bytes(single, single + 1, in_flight=1, replicas=replicas)
-                kept = table.memory_bytes(single, single + 1, in_flight=1, replicas=replicas)
-                fits &= np.minimum(used, kept) <= table.limit_bytes
-                size *= 2
-        found[name] = least
+        key = (name, tuple(pools), space.zero_stage)
+        if key not in known:
+            known[key] = _least_seconds(space, pools)
+        found[name] = known[key]
     return found
+
+
+def _least_seconds(space: Space, pools: Mapping[int, int]) -> Floats:
+    """Return the least device-seconds of a sample of each layer on one accelerator; a pool for each tp degree."""
+    single = np.arange(space.layers)
+    replicas = space.batch if space.zero_stage else 1
+    least = np.full(space.layers, np.inf)
+    for tp, pool in pools.items():
+        size, fits = 1, np.ones(space.layers, dtype=bool)
+        while fits.any():
+            table = space.table(pool, tp, size, recompute=False)
+            each = np.where(fits, table.compute_s(single, single + 1), np.inf) * tp / size
+            least = np.minimum(least, each)
+            if size >= space.batch:
+                break
+            again = space.table(pool, tp, size, recompute=True)
+            used = again.memory_bytes(single, single + 1, in_flight=1, replicas=replicas)
+            kept = table.memory_bytes(single, single + 1, in_flight=1, replicas=replicas)
+            fits &= np.minimum(used, kept) <= table.limit_bytes
+            size *= 2
+    return least
 
 
 def work_bound_s(space: Space, devices: Mapping[str, float] | None = None) -> float:

@@ -109,14 +109,14 @@ class _Program:
         if stages:
             cost = cost + self.rest[stages - 1, ends]
         best = cost.argmin(axis=0)
-        self.value[stages, first] = np.take_along_axis(cost, best[None], axis=0)[0] + self.price
+        self.value[stages, first] = cost.min(axis=0) + self.price
         self.end[stages, first] = ends[best]
 
     def _hand_on(self, stages: int, layer: int) -> None:
         """Enter what a stage of each kind that ends before `layer` has to add: the best next kind and the cut."""
         total = self.value[stages, layer] + self.times.boundary_s[:, :, layer, None] * self.lanes.fill_price
         best = total.argmin(axis=1)
-        self.rest[stages, layer] = np.take_along_axis(total, best[:, None], axis=1)[:, 0]
+        self.rest[stages, layer] = total.min(axis=1)
         self.next[stages, layer] = best
 
     def result(self) -> Chains:

@@ -36,7 +36,7 @@ def chains_over(kinds: Kinds, times: StageTimes, cut: tuple[int, ...], lanes: La
             total = value[None] + times.boundary_s[:, :, end, None] * lanes.fill_price
             best = total.argmin(axis=1)
             following.append(best)
-            value = np.take_along_axis(total, best[:, None], axis=1)[:, 0]
+            value = total.min(axis=1)
         spent = np.where(np.isfinite(compute), compute, 0.0)[:, None] * lanes.fill_price + price
         value = np.where(busy[:, None] <= lanes.bottleneck_s, value + spent, np.inf)
     start = value.argmin(axis=0)

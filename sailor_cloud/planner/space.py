@@ -27,6 +27,9 @@ from sailor_cloud.simulator import (
 
 Floats = NDArray[np.float64]
 
+# Numbers of microbatches in flight whose stages are computed together; most pipelines have no more stages.
+_TOGETHER = 8
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Seat:
@@ -122,19 +125,28 @@ class Space:
         """
         key = (self.pools[seat.pool].accelerator.name, seat.tp, microbatch_size, in_flight, replicas, self.zero_stage)
         if key not in self.known.stages:
-            first, end = np.triu_indices(self.layers + 1, 1)
-            seconds = np.full(len(first), np.inf)
-            for recompute in (True, False):
-                table = self.table(seat.pool, seat.tp, microbatch_size, recompute=recompute)
-                used = table.memory_bytes(first, end, in_flight=in_flight, replicas=replicas)
-                seconds = np.where(used <= table.limit_bytes, table.compute_s(first, end), seconds)
-            found = np.full((self.layers + 1, self.layers + 1), np.inf)
-            found[first, end] = seconds
-            if in_flight > 1:
-                before = self.stages_s(seat, microbatch_size, in_flight=in_flight - 1, replicas=replicas)
-                found = before if np.array_equal(before, found) else found
-            self.known.stages[key] = found
+            begin = (in_flight - 1) // _TOGETHER * _TOGETHER + 1
+            before = None
+            if begin > 1:
+                before = self.stages_s(seat, microbatch_size, in_flight=begin - 1, replicas=replicas)
+            numbers = range(begin, begin + _TOGETHER)
+            for held, found in zip(numbers, self._stages_s(seat, microbatch_size, numbers, replicas), strict=True):
+                before = before if before is not None and np.array_equal(before, found) else found
+                self.known.stages[(*key[:3], held, *key[4:])] = before
         return self.known.stages[key]
+
+    def _stages_s(self, seat: Seat, microbatch_size: int, in_flight: range, replicas: int) -> Floats:
+        """Return `stages_s` for some numbers of microbatches in flight; shape [in_flight, layers + 1, layers + 1]."""
+        first, end = np.triu_indices(self.layers + 1, 1)
+        held = np.array(in_flight)[:, None]
+        seconds = np.full((len(in_flight), len(first)), np.inf)
+        for recompute in (True, False):
+            table = self.table(seat.pool, seat.tp, microbatch_size, recompute=recompute)
+            used = table.memory_bytes(first, end, in_flight=held, replicas=replicas)
+            seconds = np.where(used <= table.limit_bytes, table.compute_s(first, end), seconds)
+        found = np.full((len(in_flight), self.layers + 1, self.layers + 1), np.inf)
+        found[:, first, end] = seconds
+        return found
 
     def link(self, src: int, dst: int, *, same_node: bool, pairs: int, flows: int = 1) -> Link:
         """Return the connection between nodes of two pools, or inside one node; `flows` share the network card."""

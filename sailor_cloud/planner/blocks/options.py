@@ -26,7 +26,7 @@ _HEAD = 4
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """The unbeaten options of units that compete for the same rows, and their measures; `largest` has all of them.
+    """The unbeaten options of units that compete for the same rows, and their measures; all are parts of `largest`.
 
     Zones and rows are numbered as the space did that they were first asked in, and `far_s` is left out.
     """
@@ -44,6 +44,7 @@ class Options:
     space: Space
     units: list[Unit]
     _cuts: dict[tuple[int, int, int, int, int], float] = field(default_factory=dict)
+    _fars: dict[tuple[int, int, int, int], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         zones = sorted({pool.offer.zone for pool in self.space.pools})
@@ -105,7 +106,8 @@ class Options:
             blocks = np.array([count for option in largest for count in range(1, option.blocks + 1)], dtype=np.int64)
             measures = self._measures(largest, numbers, blocks, size, replicas)
             kept = unbeaten(measures)
-            self._groups[key] = _Group(largest, numbers[kept], blocks[kept], measures[kept])
+            used, numbers = np.unique(numbers[kept], return_inverse=True)
+            self._groups[key] = _Group([largest[index] for index in used], numbers, blocks[kept], measures[kept])
         return self._groups[key]
 
     def _zones(self, unit: Unit) -> int:
@@ -201,9 +203,11 @@ class Options:
     def _far_s(self, option: Option, size: int) -> float:
         """Return the seconds of one microbatch's tensors over a cut to another zone, the slowest one."""
         pool = option.unit.pools[0]
-        return max(
-            (self._cut_s(pool, other, option.tp, size, option.replicas) for other in self.far[pool]), default=0.0
-        )
+        key = (pool, option.tp, size, option.replicas)
+        if key not in self._fars:
+            each = (self._cut_s(pool, other, option.tp, size, option.replicas) for other in self.far[pool])
+            self._fars[key] = max(each, default=0.0)
+        return self._fars[key]
 
     def _bytes(self, option: Option) -> tuple[float, float, float]:
         """Return the gradient bytes of all layers, of the largest one, and of a tied weight, which is summed apart."""
