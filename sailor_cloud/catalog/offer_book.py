@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sailor_cloud.catalog.offer_file import offer_id, offer_of, read_rows
+from sailor_cloud.catalog.offer_file import offer_id, offer_of, offer_rows
 from sailor_cloud.errors import DataError
 from sailor_cloud.model.offer import Offer
 
@@ -44,7 +44,7 @@ class OfferBook:
         rows: dict[str, _Row] = {}
         zones = []
         for path in paths:
-            for line, values in read_rows(path):
+            for line, values in offer_rows(path):
                 provider, _, zone, instance_type, accelerator, count, _, _, market, price = values[:10]
                 name = offer_id(provider, zone, instance_type, accelerator, count, market)
                 if name in rows:

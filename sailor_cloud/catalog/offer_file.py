@@ -6,7 +6,7 @@ import csv
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from sailor_cloud.catalog.tables import OFFER_COLUMNS, parse_date, price, read_columns, records
+from sailor_cloud.catalog.tables import OFFER_COLUMNS, parse_date, price, read_rows, records
 from sailor_cloud.durable import written
 from sailor_cloud.model.offer import Confidence, Market, Offer, Provider
 
@@ -21,9 +21,9 @@ def read_offers(path: Path) -> Iterator[Offer]:
     return records(path, OFFER_COLUMNS, offer_of)
 
 
-def read_rows(path: Path) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Yield the lines of one file with their number, as text that `offer_of` takes. Raises as `read_columns` does."""
-    return enumerate(zip(*read_columns(path, OFFER_COLUMNS), strict=True), start=2)
+def offer_rows(path: Path) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Yield the lines of one file with their number, as text that `offer_of` takes. Raises as `read_rows` does."""
+    return enumerate(read_rows(path, OFFER_COLUMNS), start=2)
 
 
 def write_offers(path: Path, offers: Iterable[Offer]) -> None:

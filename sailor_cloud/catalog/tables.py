@@ -1,4 +1,4 @@
-"""Reads the CSV files of a pricing folder as columns of text, and text into values."""
+"""Reads the CSV files of a pricing folder as rows of text, and text into values."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 from typing import TypeVar
 
@@ -41,8 +42,8 @@ class Source:
     licence: str
 
 
-def read_columns(path: Path, columns: Sequence[str]) -> list[list[str]]:
-    """Return columns of a CSV file as text. Raises DataError if it is missing, no CSV, or lacks a column."""
+def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Return some columns of a CSV file, row by row. Raises DataError if it is missing, no CSV, or lacks one."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             rows = csv.reader(file, strict=True)
@@ -58,15 +59,15 @@ def read_columns(path: Path, columns: Sequence[str]) -> list[list[str]]:
     for number, row in enumerate(lines, start=2):
         if len(row) != len(header):
             raise DataError(f"{path} can't be read as CSV: line {number} has {len(row)} fields, not {len(header)}")
-    return [[row[header.index(column)] for row in lines] for column in columns]
+    return map(itemgetter(*(header.index(column) for column in columns)), lines)
 
 
 def records(path: Path, columns: Sequence[str], build: Callable[..., T]) -> Iterator[T]:
     """Yield `build(*values)` for every row of a CSV file; a value that does not parse raises DataError with its line.
 
-    Raises DataError as `read_columns` does.
+    Raises DataError as `read_rows` does.
     """
-    for line, values in enumerate(zip(*read_columns(path, columns), strict=True), start=2):
+    for line, values in enumerate(read_rows(path, columns), start=2):
         try:
             yield build(*values)
         except (ValueError, KeyError) as error:

@@ -82,8 +82,6 @@ def plan(
     from sailor_cloud import api
     from sailor_cloud.model.document import Status
     from sailor_cloud.planner.variants import Restriction
-    from sailor_cloud.report.console import result_console
-    from sailor_cloud.report.plan_text import print_plan
 
     chosen = "json" if as_json else form or ("json" if output else "table")
     check_output(output)
@@ -104,6 +102,9 @@ def plan(
             processes=usable_cores(),
         )
     if chosen == "table" and output is None:
+        from sailor_cloud.report.console import result_console
+        from sailor_cloud.report.plan_text import print_plan
+
         print_plan(document, result_console(), details=details)
     else:
         with waiting("writing the report") as show:
