@@ -144,10 +144,11 @@ class Assignment:
         """Return the pipelines in an order in which the slowest hop of their sums is fast; equal ones may be apart."""
         ways = sorted({way for _, way in runs})
         hops = np.array([[self.placer.slowest_hop_s(a, b, self.replicas) for b in ways] for a in ways])
-        left = np.array([sum(count for count, each in runs if each == way) for way in ways])
-        for limit in np.unique(hops):
+        left = [sum(count for count, each in runs if each == way) for way in ways]
+        for limit in np.unique(hops[hops >= _joined_s(hops)]):
+            allowed = (hops <= limit).tolist()
             for first in range(len(ways)):
-                order = _chained(hops <= limit, left, first)
+                order = _chained(allowed, left, first)
                 if order is not None:
                     return as_runs([ways[at] for at in order])
         return runs
@@ -280,15 +281,27 @@ class _Programme:
         self._add(dict.fromkeys(zones, 1.0) | {split: 1.0 - len(zones)}, high=1.0)
 
 
-def _chained(allowed: NDArray[np.bool_], counts: NDArray[np.int64], first: int) -> list[int] | None:
+def _joined_s(hops: Floats) -> float:
+    """Return the least limit on hops, in either direction, at which all ways hang together; no order is faster."""
+    either, left = np.minimum(hops, hops.T), np.arange(1, len(hops))
+    nearest, slowest = either[0], 0.0
+    while len(left):
+        at = int(nearest[left].argmin())
+        slowest = max(slowest, float(nearest[left[at]]))
+        nearest, left = np.minimum(nearest, either[left[at]]), np.delete(left, at)
+    return slowest
+
+
+def _chained(allowed: list[list[bool]], counts: list[int], first: int) -> list[int] | None:
     """Return numbers, each as often as counted, whose neighbours are all allowed; None if there is no easy order."""
-    left, order = counts.copy(), [first]
+    left, order = list(counts), [first]
     left[first] -= 1
-    while left.any():
-        able = np.flatnonzero(allowed[order[-1]] & (left > 0))
-        if not len(able):
+    for _ in range(sum(left)):
+        after = allowed[order[-1]]
+        able = [at for at, count in enumerate(left) if count and after[at]]
+        if not able:
             return None
         # What can't follow itself is used up first, else the most frequent.
-        order.append(int(min(able, key=lambda at: (bool(allowed[at, at]), -int(left[at]), int(at)))))
+        order.append(min(able, key=lambda at: (allowed[at][at], -left[at], at)))
         left[order[-1]] -= 1
     return order

@@ -69,6 +69,7 @@ class Artifact:
     _curves: dict[str, Any] = field(init=False)
     _egress: dict[str, dict[str, float]] = field(init=False)
     _memory: dict[str, float] = field(init=False)
+    _layers: dict[tuple[int, str], Floats] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.times = _read(self.folder / "simulator_profiles.json")[self.model]
@@ -97,7 +98,10 @@ class Artifact:
         return np.array([table[str(layer)] for layer in range(self.layers)])
 
     def layer_sizes(self, tp: int, what: str) -> Floats:
-        return np.array([self.sizes[str(tp)][str(layer)][what] for layer in range(self.layers)], dtype=np.float64)
+        if (tp, what) not in self._layers:
+            each = [self.sizes[str(tp)][str(layer)][what] for layer in range(self.layers)]
+            self._layers[tp, what] = np.array(each, dtype=np.float64)
+        return self._layers[tp, what]
 
     def sent_bytes(self, layer: int, size: int) -> float:
         """Return the bytes that go over a cut at a layer: what the layer puts out."""

@@ -24,7 +24,6 @@ class Links:
     artifact: Artifact
     _transfers: dict[tuple[object, ...], Floats] = field(default_factory=dict)
     _hops: dict[tuple[object, ...], Floats] = field(default_factory=dict)
-    _ways: dict[tuple[object, ...], Floats] = field(default_factory=dict)
 
     def transfer_s(self, nbytes: Floats, src: Place, dst: Place) -> Floats:
         key = (nbytes.tobytes(), src, dst)
@@ -50,6 +49,7 @@ class Links:
         """
         if replicas < 2:
             return np.zeros_like(nbytes)
+        hops = {(a, b): self.hop_s(nbytes, replicas, gpu, (a, b)) for a in room for b in room}
         best, fewest = np.full(nbytes.shape, np.inf), min(len(set(areas.values())), 2)
         for count in range(1, min(len(room), replicas) + 1):
             for zones in combinations(sorted(room), count):
@@ -57,26 +57,19 @@ class Links:
                 if free < replicas or len({areas[zone] for zone in zones}) < fewest:
                     continue
                 # A zone that the others have no room without holds at least two replicas side by side.
-                inside = [self.hop_s(nbytes, replicas, gpu, (z, z)) for z in zones if replicas - (free - room[z]) >= 2]
-                best = np.minimum(best, np.max([*inside, self._way_s(nbytes, replicas, gpu, zones)], axis=0))
+                inside = [hops[zone, zone] for zone in zones if replicas - (free - room[zone]) >= 2]
+                best = np.minimum(best, np.max([*inside, _slowest_s(hops, zones)], axis=0))
         return best
 
-    def _way_s(self, nbytes: Floats, replicas: int, gpu: str, zones: tuple[str, ...]) -> Floats:
-        """Return a bound on the slowest hop of any order of the zones, exact for up to three."""
-        key = (nbytes.tobytes(), replicas, gpu, zones)
-        if key not in self._ways:
-            self._ways[key] = self._slowest_s(nbytes, replicas, gpu, zones)
-        return self._ways[key]
 
-    def _slowest_s(self, nbytes: Floats, replicas: int, gpu: str, zones: tuple[str, ...]) -> Floats:
-        if len(zones) > _IN_ORDER:
-            # Every zone has a hop to or from another one.
-            ends = [[(a, b) for a, b in permutations(zones, 2) if zone in (a, b)] for zone in zones]
-            each = [np.min([self.hop_s(nbytes, replicas, gpu, hop) for hop in hops], axis=0) for hops in ends]
-            return np.asarray(np.max(each, axis=0))
-        orders: Iterable[tuple[str, ...]] = permutations(zones) if len(zones) > 1 else [zones * 2]
-        each = [np.max([self.hop_s(nbytes, replicas, gpu, hop) for hop in pairwise(order)], axis=0) for order in orders]
-        return np.asarray(np.min(each, axis=0))
+def _slowest_s(hops: dict[tuple[str, str], Floats], zones: tuple[str, ...]) -> Floats:
+    """Return a bound on the slowest hop of any order of the zones, exact for up to three."""
+    if len(zones) > _IN_ORDER:
+        # Every zone has a hop to or from another one.
+        ends = [[hops[hop] for hop in permutations(zones, 2) if zone in hop] for zone in zones]
+        return np.asarray(np.max([np.min(each, axis=0) for each in ends], axis=0))
+    orders: Iterable[tuple[str, ...]] = permutations(zones) if len(zones) > 1 else [zones * 2]
+    return np.asarray(np.min([np.max([hops[hop] for hop in pairwise(order)], axis=0) for order in orders], axis=0))
 
 
 def region(zone: str) -> str:

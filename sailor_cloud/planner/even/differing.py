@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sailor_cloud.planner.even.costs import Chain, Worth
-from sailor_cloud.planner.even.engine import GAP, Engine, Node
+from sailor_cloud.planner.even.engine import GAP, Engine
 from sailor_cloud.planner.even.judging import Judging
+from sailor_cloud.planner.even.node import Node
 from sailor_cloud.planner.even.priced import Differing, Priced
 from sailor_cloud.planner.even.relax import Relaxed, relax
 

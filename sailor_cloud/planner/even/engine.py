@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from sailor_cloud.planner.even.costs import Problem, StageCosts, Worth
+from sailor_cloud.planner.even.costs import Problem, StageCosts
 from sailor_cloud.planner.even.grid import Grid
 from sailor_cloud.planner.even.judging import Candidate, Judging
 from sailor_cloud.planner.even.labels import Labels, Search, chain_of
+from sailor_cloud.planner.even.node import Node
 from sailor_cloud.planner.even.outcome import Outcome
-from sailor_cloud.planner.even.relax import Relaxed, least_sync_s, relax
+from sailor_cloud.planner.even.relax import Relaxed, least_sync_s, longest_busy_s, relax
 from sailor_cloud.planner.even.suffix import suffix
 from sailor_cloud.planner.replica_counts import replica_counts
 
@@ -31,41 +32,6 @@ _JUDGED = 4
 # Beginnings kept per stage while a good plan is looked for, and at most.
 _NARROW = 100
 _WIDE = 6000
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A number of replicas at one microbatch size, with what each vector of devices takes at least.
-
-    sync_s: what the longest sum takes at least, 0 while `summed` is false.
-    """
-
-    part: int
-    size: int
-    replicas: int
-    microbatches: int
-    vectors: Ints
-    relaxed: Relaxed
-    sync_s: Floats
-    least_s: Floats
-    worth: Worth
-    summed: bool = False
-
-    @property
-    def value(self) -> float:
-        return float((self.worth.slope * self.least_s + self.worth.offset).min())
-
-    def chosen(self, some: NDArray[np.bool_], sync_s: Floats | None = None) -> Node:
-        """Return the node with some of its vectors."""
-        worth = self.worth
-        return replace(
-            self,
-            vectors=self.vectors[some],
-            sync_s=(self.sync_s if sync_s is None else sync_s)[some],
-            least_s=(self.least_s if sync_s is None else self.least_s + sync_s)[some],
-            worth=Worth(slope=worth.slope[some], offset=worth.offset[some], longest_s=worth.longest_s[some]),
-            summed=self.summed or sync_s is not None,
-        )
 
 
 def solve(
@@ -120,11 +86,11 @@ class Engine:
             hopeless = self.judging.loose < self.winning and stale >= patience
             if value >= self.winning or self.nodes == most_nodes or hopeless:
                 break
-            if not nodes[size, replicas].summed:
-                summed = self._summed(nodes[size, replicas])
-                if summed is not None:
-                    nodes[size, replicas] = summed
-                    heapq.heappush(heap, (max(value, summed.value), size, replicas))
+            if not nodes[size, replicas].refined:
+                refined = self._refined(nodes[size, replicas])
+                if refined is not None:
+                    nodes[size, replicas] = refined
+                    heapq.heappush(heap, (max(value, refined.value), size, replicas))
                 value = math.inf
                 continue
             before, again = self.best, (size, replicas) in begun
@@ -159,22 +125,28 @@ class Engine:
         if not most[costs.counted].any():
             return None
         vectors = most[None] if problem.rising else Grid(tuple(int(count) for count in most)).vectors()
-        least = relaxed.least_s(vectors, microbatches)
-        worth = problem.worth(size, replicas, vectors)
-        possible = np.isfinite(least) & (least <= worth.longest_s)
-        if not possible.any():
-            return None
-        nothing = np.zeros(len(vectors))
-        return Node(part, size, replicas, microbatches, vectors, relaxed, nothing, least, worth).chosen(possible)
+        nothing, worth = np.zeros(len(vectors)), problem.worth(size, replicas, vectors)
+        node = Node(part, size, replicas, microbatches, vectors, relaxed, nothing, nothing, worth)
+        node = replace(node, least_s=relaxed.coarse().least_s(vectors, microbatches))
+        possible = node.least_s < self._cuts_s(node)
+        return node.chosen(possible) if possible.any() else None
 
-    def _summed(self, node: Node) -> Node | None:
-        """Return the node with the least seconds of its sums, None if no vector is left."""
-        problem = self.parts[node.part]
-        costs = problem.costs(node.size, None)
-        assert costs is not None
-        sync = least_sync_s(costs, problem.sync_s(node.size, node.replicas), node.vectors)
-        possible = node.least_s + sync <= node.worth.longest_s
-        return node.chosen(possible, sync) if possible.any() else None
+    def _refined(self, node: Node) -> Node | None:
+        """Return the node with better bounds, and with sums; None if no vector is left."""
+        problem, possible = self.parts[node.part], node.least_s < self._cuts_s(node)
+        for turn in range(2):
+            if not possible.any():
+                return None
+            node = node.chosen(possible)
+            if turn == 0:
+                node = replace(node, least_s=node.relaxed.least_s(node.vectors, node.microbatches))
+            else:
+                costs = problem.costs(node.size, None)
+                assert costs is not None
+                sync = least_sync_s(costs, problem.sync_s(node.size, node.replicas), node.vectors)
+                node = replace(node, sync_s=sync, least_s=node.least_s + sync, refined=True)
+            possible = node.least_s < self._cuts_s(node)
+        return node.chosen(possible) if possible.any() else None
 
     def _alive(self, node: Node, cuts: Floats) -> NDArray[np.bool_]:
         """Return which vectors may win; where time alone counts, only those that no larger one stands for.
@@ -209,10 +181,10 @@ class Engine:
 
     def search(self, node: Node, most: int) -> float:
         """Look for plans of a node; return a bound on those that were passed over, as _descend does."""
-        summed = node if node.summed else self._summed(node)
-        if summed is None:
+        refined = node if node.refined else self._refined(node)
+        if refined is None:
             return math.inf
-        node = summed
+        node = refined
         cuts = self._cuts_s(node)
         alive = self._alive(node, cuts)
         if not alive.any():
@@ -251,6 +223,11 @@ class Engine:
         least = relaxed.rest_s(node.vectors[alive]) + (node.microbatches - 1) * relaxed.below_s + fixed[:, None]
         able = np.flatnonzero((least <= cuts[alive][:, None] * (1.0 + 1e-9)).any(axis=0))
         low, high = float(relaxed.below_s[able[0]]), float(relaxed.limits_s[able[-1]])
+        if able[-1] + 1 == len(relaxed.limits_s):
+            # Neighbours may keep a stage busy for longer than the limits, which are made with the least of them.
+            costs = self.parts[node.part].costs(node.size, node.replicas)
+            assert costs is not None
+            high = max(high, longest_busy_s(costs))
         return np.geomspace(low, high, _LANES + 1)[1:], low
 
     def _descend(self, node: Node, search: Search, alive: NDArray[np.bool_], roots: Ints, most: int) -> float:

@@ -6,7 +6,7 @@ for longer than a limit: what the devices of a vector are worth taken off, that 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 import numpy as np
@@ -19,6 +19,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _LIMITS = 80
+_COARSE = 8
 _SUMS = 48
 # Prices of a device of the first pool, as shares of the least way of one microbatch, and those of other pools' devices
 # in terms of it; fewer where there are more pools.
@@ -32,24 +33,22 @@ _EXACT = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relaxed:
-    """limits_s: [limits], ascending. prices_s: [prices, pools], seconds per device, 0 for the exact pools.
+    """What pipelines of a microbatch size take at least.
 
-    way_s: [limits, prices], the least of the way and the price of its devices. worths: [worths, pools], prices of
-    devices where the way is free; least: [limits, worths], the least price of the devices then. update_s: the least of
-    the longest update.
+    limits_s: [limits], ascending; below_s: the limits below them: a pipeline counts at the lowest that it keeps.
+    prices_s: [prices, pools], seconds per device, 0 for the exact pools; the first is 0. way_s: [limits, prices], the
+    least of the way and the price of its devices. worths: [worths, pools], prices of devices where the way is free;
+    least: [limits, worths], the least price of the devices then. update_s: the least of the longest update.
     """
 
     limits_s: Floats
+    below_s: Floats
     prices_s: Floats
     way_s: Floats
     worths: Floats
     least: Floats
     update_s: float
-
-    @property
-    def below_s(self) -> Floats:
-        """The limits below, shape [limits]: a pipeline counts at the lowest limit that its stages keep."""
-        return np.concatenate([self.limits_s[:1] * (1.0 - 1e-8), self.limits_s[:-1]])
+    _coarse: list[Relaxed] = field(default_factory=list)
 
     def rest_s(self, vectors: Ints) -> Floats:
         """Return the least way by devices and limit, shape [vectors, limits], infinite where none keeps the limit."""
@@ -71,6 +70,17 @@ class Relaxed:
         scarce = np.where(self.least > self.worths @ mean * (1.0 + _EXACT), np.inf, 0.0)
         way = np.hstack([self.way_s - self.prices_s @ mean * (1.0 + _EXACT), scarce])
         return np.asarray((np.maximum(way, below) + (microbatches - 1) * below).min(axis=0) + self.update_s)
+
+    def coarse(self) -> Relaxed:
+        """Return the same with few limits."""
+        if not self._coarse:
+            kept = np.arange(_COARSE - 1, len(self.limits_s), _COARSE)
+            below = self.below_s[kept - _COARSE + 1]
+            way, least = self.way_s[kept], self.least[kept]
+            self._coarse.append(
+                replace(self, limits_s=self.limits_s[kept], below_s=below, way_s=way, least=least, _coarse=[])
+            )
+        return self._coarse[0]
 
     def least_s(self, vectors: Ints, microbatches: int) -> Floats:
         """Return the least seconds of an iteration by devices, gradient sums left out."""
@@ -109,12 +119,20 @@ def relax(costs: StageCosts) -> Relaxed:
         for k in range(costs.kinds):
             for turn, behind in enumerate((costs.last_before, 1.0)):
                 cuts = costs.after_way_s[:, k, first] + behind * costs.before_way_s[:, k, first]
-                np.minimum(rest[first], (cuts[:, None] * paid)[:, None] + begun[turn, k], out=rest[first])
+                # Where the way is free, a cut only has to be possible.
+                spent = np.where(paid | np.isinf(cuts)[:, None], cuts[:, None], 0.0)
+                np.minimum(rest[first], spent[:, None] + begun[turn, k], out=rest[first])
     # Some stage holds the first layer, and some stage the last.
     update = max(float(costs.update_s[:, 0, 1:].min()), float(costs.update_s[:, :-1, -1].min()))
     whole = begun.min(axis=(0, 1))
     return Relaxed(
-        limits_s=limits, prices_s=prices, way_s=whole[:, paid], worths=worths, least=whole[:, ~paid], update_s=update
+        limits_s=limits,
+        below_s=np.concatenate([limits[:1] * (1.0 - 1e-8), limits[:-1]]),
+        prices_s=prices,
+        way_s=whole[:, paid],
+        worths=worths,
+        least=whole[:, ~paid],
+        update_s=update,
     )
 
 
@@ -141,6 +159,14 @@ def least_sync_s(costs: StageCosts, sync_s: Floats, vectors: Ints) -> Floats:
         [[every[0]], every[np.minimum(np.searchsorted(every, limits, side="right"), len(every) - 1)]]
     )
     return np.asarray(above[at])
+
+
+def longest_busy_s(costs: StageCosts) -> float:
+    """Return what no stage is busy for longer than."""
+    compute, before, after = (
+        float(part[np.isfinite(part)].max(initial=0.0)) for part in (costs.compute_s, costs.before_s, costs.after_s)
+    )
+    return compute + before * max(1.0, costs.last_before) + after * max(1.0, float(costs.first_after.max()))
 
 
 def _limits(busy: Floats) -> Floats:
@@ -178,4 +204,5 @@ def _least_way_s(compute: Floats) -> float:
     least[layers] = 0.0
     for first in range(layers - 1, -1, -1):
         least[first] = (compute[first, first + 1 :] + least[first + 1 :]).min()
-    return float(least[0])
+    # Without any pipeline all prices are alike.
+    return float(least[0]) if np.isfinite(least[0]) else 1.0

@@ -81,43 +81,41 @@ class _Program:
     def _stages(self, following: int) -> Floats:
         """Return the least way from a cut on by the kind of the stage behind it: [kind, cut, *vector, lane]."""
         costs, layers, grid = self.costs, self.costs.layers, self.grid
-        inner = np.full((layers + 1, costs.kinds, *grid.shape, len(self.lanes)), np.inf)
-        sums = np.full((layers + 1, costs.kinds, *grid.shape), np.inf)
-        pad = (slice(None), slice(None), *((None,) * len(grid.most)))
         factor = costs.last_before if following == 1 else 1.0
-        for length in range(1, layers):
-            firsts = np.array([layers - length]) if following == 1 else np.arange(1, layers - length)
-            ends = firsts + length
-            compute = costs.compute_s[following - 1][:, firsts, ends].T
-            fits = (compute + factor * self.before[:, firsts].T + self.after[:, ends].T)[..., None] <= self.lanes
-            able = np.flatnonzero(fits[..., -1].any(axis=0))
-            if not len(able):
-                continue
-            cost = np.where(fits[:, able], compute[:, able, None], np.inf)[pad]
-            rows = slice(int(firsts[0]), int(firsts[-1]) + 1)
-            after = slice(int(ends[0]), int(ends[-1]) + 1)
-            whole = slice(None) if len(able) == costs.kinds else able
-            inner[rows, whole] = np.minimum(inner[rows, whole], self.way[following - 1][after, whole] + cost)
-            longest = np.where(fits[:, able, -1], self.sync_s[:, firsts, ends].T[:, able], np.inf)[pad]
-            longest = np.maximum(self.sync[following - 1, after, None], longest)
-            sums[rows, whole] = np.minimum(sums[rows, whole], longest)
+        compute = costs.compute_s[following - 1]
+        busy = compute + factor * self.before[:, :, None] + self.after[:, None, :]
+        # [first, end, kind, lane]
+        fits = np.moveaxis(busy, 0, 2)[..., None] <= self.lanes
+        spent = np.where(fits, np.moveaxis(compute, 0, 2)[..., None], np.inf)
+        sums = np.where(fits[..., -1], np.moveaxis(self.sync_s, 0, 2), np.inf)
+        able = fits[..., -1].any(axis=2)
+        pad = (slice(None), slice(None), *((None,) * len(grid.most)))
+        inner = np.full((layers + 1, costs.kinds, *grid.shape, len(self.lanes)), np.inf)
+        longest = np.full((layers + 1, costs.kinds, *grid.shape), np.inf)
+        for first in range(1, layers):
+            ends = np.array([layers]) if following == 1 else np.arange(first + 1, layers)
+            ends = ends[able[first, ends]]
+            if len(ends):
+                # Nearly always all ends up to some layer.
+                there = slice(int(ends[0]), int(ends[-1]) + 1)
+                np.min(self.way[following - 1, there] + spent[first, there][pad], axis=0, out=inner[first])
+                behind = np.maximum(self.sync[following - 1, there, None], sums[first, there][pad])
+                np.min(behind, axis=0, out=longest[first])
         begun = np.full((costs.kinds, layers + 1, *grid.shape, len(self.lanes)), np.inf)
         for k in range(costs.kinds):
             use = grid.shifted(costs.use[k], 1)
             if use is not None:
                 source, target = use
                 begun[k][target] = inner[:, k][source]
-                np.minimum(self.sync[following][target], sums[:, k][source], out=self.sync[following][target])
+                np.minimum(self.sync[following][target], longest[:, k][source], out=self.sync[following][target])
         return begun
 
     def _hand_on(self, following: int, begun: Floats) -> None:
         """Add the cut before the first of the following stages, for each kind that may stand before it."""
-        costs = self.costs
+        costs, target = self.costs, self.way[following]
         factor = costs.last_before if following == 1 else 1.0
-        pad = (None,) * (len(self.grid.most) + 1)
-        used = [k for k in range(costs.kinds) if np.isfinite(begun[k]).any()]
-        for before in range(costs.kinds):
-            target = self.way[following, :, before]
-            for k in used:
-                cut = costs.after_way_s[before, k] + factor * costs.before_way_s[before, k]
-                np.minimum(target, begun[k] + cut[(slice(None), *pad)], out=target)
+        pad = (slice(None), slice(None), *((None,) * (len(self.grid.most) + 1)))
+        for k in range(costs.kinds):
+            if np.isfinite(begun[k]).any():
+                cut = costs.after_way_s[:, k] + factor * costs.before_way_s[:, k]
+                np.minimum(target, begun[k][:, None] + cut.T[pad], out=target)
