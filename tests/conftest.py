@@ -1,4 +1,4 @@
-"""What all tests share: golden files, which `pytest --update-golden` rewrites, and a Ctrl-C that arrives."""
+"""What all tests share: golden files, which `pytest --update-golden` rewrites, steady cases, a Ctrl-C that arrives."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# The same cases in every run, and none that fails because the machine is busy.
+settings.register_profile("steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("steady")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -49,7 +49,7 @@ def offer(usd_per_hour: float) -> Offer:
 
 
 @given(rows=st.lists(offers(), max_size=5))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=60)
 def test_offers_round_trip_through_their_file(rows: list[Offer], tmp_path: Path) -> None:
     path = tmp_path / "offers.csv"
     write_offers(path, rows)
@@ -90,7 +90,7 @@ class CrashError(Exception):
 
 
 @given(fatal_step=st.integers(0, 40))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=41)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=41)
 def test_a_refresh_that_dies_at_any_step_leaves_the_old_snapshot(
     fatal_step: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -139,7 +139,7 @@ def test_a_refresh_that_dies_at_any_step_leaves_the_old_snapshot(
 
 
 @given(cut=st.integers(0, 500))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_a_disk_that_fills_up_at_any_byte_leaves_the_old_snapshot(
     cut: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -232,7 +232,7 @@ def test_a_second_refresh_waits_for_the_first() -> None:
     with snapshot.alone():
         thread = threading.Thread(target=second)
         thread.start()
-        entered.wait(5)
+        assert entered.wait(60)
         order.append("first")
-    thread.join(5)
+    thread.join(60)
     assert order == ["first", "second"]

@@ -91,5 +91,5 @@ def converse(folder: Path, replies: list[str]) -> str:
         elif process.poll() is not None:
             break
     os.close(controller)
-    assert process.wait(timeout=10) == 0, shown
+    assert process.wait(timeout=60) == 0, shown
     return shown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -152,7 +153,7 @@ def killed_run(home: Path, condition: Callable[[RunFolder], bool], *arguments: s
     command = [sys.executable, str(Path(__file__).with_name("quick_main.py")), *arguments]
     environment = {**os.environ, "SAILOR_CLOUD_HOME": str(home)}
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    until = time.monotonic() + PATIENCE_S
+    until = time.monotonic() + 2 * PATIENCE_S
     try:
         while time.monotonic() < until and process.poll() is None:
             found = RunFolder.list(root=home / "runs")
@@ -162,7 +163,8 @@ def killed_run(home: Path, condition: Callable[[RunFolder], bool], *arguments: s
     finally:
         process.kill()
         _, said = process.communicate()
-    raise AssertionError(f"the controller ended or was too slow: {said}")
+    ending = "was too slow" if process.returncode == -signal.SIGKILL else f"ended with {process.returncode}"
+    raise AssertionError(f"the controller {ending}: {said}")
 
 
 def planned(*, steps: int, budget_usd: float = 1.0, every_s: float = 600.0, usd_per_hour: float = 0.2) -> PlanDocument:

@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -101,10 +100,8 @@ def test_down_ends_a_run_whose_controller_was_killed(moment: Callable[[RunFolder
 
 
 def test_nodes_end_themselves_at_the_ttl_and_down_charges_no_more_than_until_then(run: QuickRun) -> None:
-    begun = datetime.now(UTC)
     run.folder = folder = killed_run(run.home, trained(5), "--ttl", "15")
-    wait_until(lambda: not processes_of(folder.run_id), "the end of all nodes", limit_s=40.0)
-    assert datetime.now(UTC) - begun < timedelta(seconds=25)
+    wait_until(lambda: not processes_of(folder.run_id), "the end of all nodes, which else live for 10 minutes")
     receipt = take_down(folder, clock=CLOCK)
     assert receipt.clean
     assert all(line.quantity <= 60 / 3600 + 1e-9 for line in receipt.lines if line.unit == "h")

@@ -63,7 +63,7 @@ def test_a_zombie_counts_as_ended() -> None:
 def test_what_ignores_the_polite_signal_is_killed_after_the_grace() -> None:
     with tagged(STUBBORN, node="n0") as process:
         assert processes.end(lambda: processes.of_node(RUN, "n0"), grace_s=0.3) == ()
-        assert process.wait(timeout=10) == -signal.SIGKILL
+        assert process.wait(timeout=60) == -signal.SIGKILL
 
 
 def test_what_can_not_be_ended_is_returned() -> None:
@@ -86,10 +86,10 @@ def test_a_signal_never_reaches_a_later_process_with_the_same_id() -> None:
 def test_what_does_not_finish_alone_is_interrupted_once_and_then_killed() -> None:
     with tagged(POLITE) as polite:
         assert processes.let_finish(lambda: processes.terraform_of(RUN), patience_s=0.1, grace_s=20.0) == ()
-        assert polite.wait(timeout=10) == 0
+        assert polite.wait(timeout=60) == 0
     with tagged(STUBBORN.replace("SIGTERM", "SIGINT")) as stubborn:
         assert processes.let_finish(lambda: processes.terraform_of(RUN), patience_s=0.1, grace_s=0.3) == ()
-        assert stubborn.wait(timeout=10) == -signal.SIGKILL
+        assert stubborn.wait(timeout=60) == -signal.SIGKILL
 
 
 def test_descendants_are_found_below_a_process_that_has_no_tag() -> None:
