@@ -40,7 +40,7 @@ def plan_report(
     if details:
         parts.append(_block(waits_table(document, ascii_only=ascii_only, width=width)))
     if document.alternatives or without_plan(document):
-        parts.append(_block(alternatives_table(document)))
+        parts.append(_block(alternatives_table(document, width=width)))
     if ruled_out(document):
         parts.append(_block(rejected_table(document, details=details)))
     if details:

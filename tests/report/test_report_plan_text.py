@@ -18,6 +18,12 @@ def test_the_report_looks_as_reviewed(width: int, details: bool, golden: Callabl
     assert shown == golden(f"plan-{width}{'-details' if details else ''}.txt", shown)
 
 
+def test_a_narrow_terminal_breaks_no_name_of_an_alternative() -> None:
+    other = replace(gcp_document().alternatives[0], label="all n1-standard-64", usd_per_hour=0.3274, total_usd=0.0084)
+    shown = plan_as_text(replace(gcp_document(), alternatives=(other,)), width=60)
+    assert [name for name in ("instead", "n1-standard-64", "V100-16", "0.0084") if name not in shown] == []
+
+
 def test_every_stage_is_shown_with_layers_device_zone_price_quota_and_age() -> None:
     lines = [" ".join(line.split()) for line in plan_as_text(document()).splitlines()]
     assert "0: 4 x 2 0 0-3 1 CPU-fast local-a 1 x local-cpu-fast on-demand 0.2000 1/1 19 d" in lines

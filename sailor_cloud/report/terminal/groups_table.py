@@ -31,7 +31,7 @@ def groups_table(document: PlanDocument, *, width: int) -> Table:
             "pipelines": line.pipelines,
             "stage": line.stage if width >= NARROW or not line.layers else f"{line.stage}: {line.layers}",
             "layers": line.layers,
-            "devices": line.devices,
+            "devices": line.devices if width >= NARROW else line.devices.replace(", ", ",\n"),
             "zone": line.zone,
             "nodes": line.nodes,
             "market": line.market,

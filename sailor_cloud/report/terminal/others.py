@@ -9,19 +9,22 @@ from sailor_cloud.report import text
 from sailor_cloud.report.choices import choices, usd_unit, without_plan
 from sailor_cloud.report.ruled_out import ruled_out
 from sailor_cloud.report.tables import plain_table
+from sailor_cloud.report.terminal.groups_table import NARROW
 
 REJECTED_SHOWN = 5
 
 
-def alternatives_table(document: PlanDocument) -> Table:
-    numbers = ("iteration", "slower", "USD/h", usd_unit(document), "dearer")
-    table = plain_table("instead", *numbers, "", numbers=numbers)
+def alternatives_table(document: PlanDocument, *, width: int) -> Table:
+    """Return the other plans; on a narrow terminal how much slower they are stands without their iteration's time."""
+    iteration = ("iteration",) if width >= NARROW else ()
+    numbers = (*iteration, "slower", "USD/h", usd_unit(document), "dearer")
+    table = plain_table("instead", *numbers, "", numbers=numbers, gap=2 if width >= NARROW else 1)
     for other in choices(document):
         if other.chosen:
             continue
         table.add_row(
             other.label,
-            text.seconds(other.iteration_s),
+            *(text.seconds(other.iteration_s) for _ in iteration),
             text.change(other.slower),
             text.usd(other.usd_per_hour),
             text.usd(other.usd),
