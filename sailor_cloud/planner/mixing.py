@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,13 +26,13 @@ from sailor_cloud.planner.draft import Draft, in_space, significant
 from sailor_cloud.planner.effort import NORMAL, Effort
 from sailor_cloud.planner.goals import Target
 from sailor_cloud.planner.halves import at_once, border, both
-from sailor_cloud.planner.kinds import Kinds
 from sailor_cloud.planner.link_classes import TYPICAL_PIPELINES
 from sailor_cloud.planner.narrowing import narrowed
 from sailor_cloud.planner.promises import Promise, Promises
 from sailor_cloud.planner.refine import refined
-from sailor_cloud.planner.settings import BOTTLENECKS, Setting, Settings
+from sailor_cloud.planner.settings import BOTTLENECKS, FreeChain, Setting, Settings
 from sailor_cloud.planner.space import Space
+from sailor_cloud.planner.tasks import Task, do
 from sailor_cloud.planner.twins import elsewhere
 from sailor_cloud.planner.whole_mixes import WholeMixes
 
@@ -39,17 +41,21 @@ Floats = NDArray[np.float64]
 _PRICING_ROUNDS = 2
 # A setting is worth solving while its linear programme promises no more than this times the best promise.
 _SLACK = 1.1
+# Which share of a search is what can be found out task by task.
+_BEGUN = 0.4
 
 
 def mix(space: Space, target: Target, *, keep: int, effort: Effort = NORMAL, known: float = np.inf) -> Answer:
     """Return the best drafts found and a bound on any plan's goal; `known` is that of a plan that is known already."""
     parts = () if breaks_limits(space, target) else narrowed(space)
+    begun = _begun(parts, target, effort, known)
     middle = border([len(part.pools) for part in parts])
     processes = effort.processes if middle else 1
+    rest = effort.between(_BEGUN, 1.0)
     share = 0.0 if at_once(processes) else middle / max(1, len(parts))
     first, second = both(
-        lambda: _Search(space, target, effort.between(0.0, share), known).run(parts[:middle]),
-        lambda: _Search(space, target, effort.between(share, 1.0), known).run(parts[middle:]),
+        lambda: _Search(space, target, rest.between(0.0, share), known).run(begun[:middle]),
+        lambda: _Search(space, target, rest.between(share, 1.0), known).run(begun[middle:]),
         processes=processes,
     )
     drafts = (*first.drafts, *second.drafts)
@@ -61,6 +67,31 @@ def mix(space: Space, target: Target, *, keep: int, effort: Effort = NORMAL, kno
         columns=first.columns + second.columns,
         nodes=first.nodes + second.nodes,
     )
+
+
+def _begun(parts: Sequence[Space], target: Target, effort: Effort, known: float) -> list[Blocks]:
+    """Return the search of blocks of every part, all of it rated; the free chains of the parts are known then, too."""
+    searches = [Blocks(part, target, effort, known=known) for part in parts]
+    settings = [Settings.of(part, cuts=effort.cuts) for part in parts]
+    unknown = {number: each for number, each in enumerate(settings) if not each.known_chains()}
+    chains: dict[int, list[FreeChain]] = {number: [] for number in unknown}
+    # What takes longest goes first.
+    tasks: list[Task[Any]] = [
+        Task(partial(each.free_chains, size), chains[number].extend)
+        for number, each in unknown.items()
+        for size in each.sizes
+    ]
+    share = _BEGUN / (effort.closer + 1)
+    for number in range(effort.closer + 1):
+        for each in searches:
+            keys = each.near() if number else each.rough()
+            tasks += [Task(partial(each.rate, key), partial(each.found.__setitem__, key)) for key in keys]
+        part = effort.between(share * number, share * (number + 1))
+        do(tasks, processes=effort.processes, tell=part.tell)
+        tasks = []
+    for number, one in unknown.items():
+        one.enter(chains[number])
+    return searches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,14 +112,14 @@ class _Search:
     effort: Effort
     known: float
 
-    def run(self, parts: Sequence[Space]) -> _Found:
+    def run(self, begun: Sequence[Blocks]) -> _Found:
         drafts: list[Draft] = []
         columns = nodes = 0
-        for number, part in enumerate(parts):
-            share = self.effort.between(number / len(parts), (number + 1) / len(parts))
-            together = Blocks(part, self.target, share.between(0.0, 0.5), known=self.known)
-            blocks = together.run()
-            search = Mixing(part, self.target, share.between(0.5, 1.0))
+        for number, one in enumerate(begun):
+            part, share = one.space, self.effort.between(number / len(begun), (number + 1) / len(begun))
+            one.effort, one.known = share.between(0.0, 0.3), self.known
+            blocks = one.run()
+            search = Mixing(part, self.target, share.between(0.3, 1.0))
             known = min([self.known, *(draft.figures[self.target.goal] for draft in blocks)])
             found = search.improved([*blocks, *search.drafts(search.ranked(known), known)])
             if part is not self.space:
@@ -96,8 +127,8 @@ class _Search:
                 found += elsewhere(Assessor(self.space, self.target), found)
             self.known = min([known, *(draft.figures[self.target.goal] for draft in found)])
             drafts += found
-            columns += together.rated + sum(len(known) for known in search.settings.columns.values())
-            nodes += together.judged + search.wholes.solved
+            columns += one.rated + sum(len(known) for known in search.settings.columns.values())
+            nodes += one.judged + search.wholes.solved
         return _Found(drafts=tuple(drafts), columns=columns, nodes=nodes)
 
 
@@ -106,11 +137,7 @@ class Mixing:
 
     def __init__(self, space: Space, target: Target, effort: Effort) -> None:
         self.space, self.target, self.effort = space, target, effort
-        self.kinds = Kinds.of(space)
-        # Pipelines do not depend on the target.
-        self.settings: Settings = space.remembered.setdefault(
-            f"settings {effort.cuts}", Settings(self.kinds, cuts=effort.cuts)
-        )
+        self.settings = Settings.of(space, cuts=effort.cuts)
         self.kinds = self.settings.kinds
         self.promises = Promises(space, target, self.settings)
         self.assessor = Assessor(space, target)

@@ -16,6 +16,7 @@ from sailor_cloud.planner.columns import Column, Columns, columns_over
 from sailor_cloud.planner.fixed_cut import chains_over
 from sailor_cloud.planner.kinds import Kinds
 from sailor_cloud.planner.link_classes import link_classes, ring_usd_per_byte, slowest_link
+from sailor_cloud.planner.space import Space
 from sailor_cloud.simulator import gradient_sync_s
 
 Floats = NDArray[np.float64]
@@ -26,6 +27,10 @@ BOTTLENECKS = 16
 _DISCOUNT = 0.2
 # With more rows than this, free chains are priced for a few rows at a time only.
 _ROWS_PRICED = 8
+
+
+# The kinds of a chain, by `Kinds.alike`, and its cut.
+FreeChain = tuple[frozenset[tuple[int, int]], tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +56,14 @@ class Settings:
     _links: dict[tuple[frozenset[int], int], Link] = field(default_factory=dict)
     # By cut and kinds: of how many columns of the cut these are the ones of the kinds.
     _among: dict[tuple[tuple[int, ...], frozenset[int]], tuple[int, Columns | None]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, space: Space, *, cuts: int) -> Settings:
+        """Return the settings of a space, the same ones for every target: pipelines don't depend on it."""
+        known: Settings | None = space.remembered.get(f"settings {cuts}")
+        if known is None:
+            known = space.remembered[f"settings {cuts}"] = cls(Kinds.of(space), cuts=cuts)
+        return known
 
     @cached_property
     def sizes(self) -> list[int]:
@@ -127,33 +140,46 @@ class Settings:
             stages.setdefault(len(cut) - 1, []).append(cut)
         return [cut for count in sorted(stages) for cut in stages[count][: self.cuts]]
 
-    def _free_chains(self) -> list[tuple[frozenset[tuple[int, int]], tuple[int, ...]]]:
-        """Return the kinds, by `Kinds.alike`, and the cut of the chains that are cheapest where any cut is allowed.
+    def _free_chains(self) -> list[FreeChain]:
+        """Return the chains that are cheapest where any cut is allowed.
 
         A part of a space that was asked for them has those of its chains that stand in the part, or in zones that are
         like its own.
         """
-        space, names = self.kinds.space, self.kinds.alike
-        known: list[tuple[frozenset[tuple[int, int]], list[tuple[frozenset[tuple[int, int]], tuple[int, ...]]]]]
-        known = space.known.searches.setdefault(f"free chains {space.zero_stage}", [])
-        for whole, every in known:
-            found = [entry for entry in every if entry[0] <= set(names)]
-            if whole >= set(names) and found:
+        return self.known_chains() or self.enter([chain for size in self.sizes for chain in self.free_chains(size)])
+
+    def known_chains(self) -> list[FreeChain]:
+        """Return the free chains that are known of this space or of one that it is a part of."""
+        names = set(self.kinds.alike)
+        for whole, every in self._known_chains():
+            found = [entry for entry in every if entry[0] <= names]
+            if whole >= names and found:
                 return found
-        found = []
-        layers = space.layers
+        return []
+
+    def enter(self, chains: list[FreeChain]) -> list[FreeChain]:
+        """Keep the free chains of all sizes, and return them."""
+        self._known_chains().append((frozenset(self.kinds.alike), chains))
+        return chains
+
+    def free_chains(self, size: int) -> list[FreeChain]:
+        """Return the free chains of one microbatch size."""
+        times, names, layers = self.kinds.times(size), self.kinds.alike, self.kinds.space.layers
+        assert times is not None
+        lanes = self._first_lanes(size, None)
+        if not len(lanes.bottleneck_s):
+            return []
         allowed = np.ones((len(self.kinds), layers + 1, layers + 1), dtype=bool)
-        for size in self.sizes:
-            times = self.kinds.times(size)
-            assert times is not None
-            lanes = self._first_lanes(size, None)
-            if len(lanes.bottleneck_s):
-                chains = cheapest_chains(self.kinds, times, allowed, lanes).chains
-                for chain in chains:
-                    if chain is not None:
-                        found.append((frozenset(names[member] for member in chain.kinds), chain.cut))
-        known.append((frozenset(names), found))
-        return found
+        chains = cheapest_chains(self.kinds, times, allowed, lanes).chains
+        return [
+            (frozenset(names[member] for member in chain.kinds), chain.cut) for chain in chains if chain is not None
+        ]
+
+    def _known_chains(self) -> list[tuple[frozenset[tuple[int, int]], list[FreeChain]]]:
+        space = self.kinds.space
+        known: list[tuple[frozenset[tuple[int, int]], list[FreeChain]]]
+        known = space.known.searches.setdefault(f"free chains {space.zero_stage}", [])
+        return known
 
     def _first_lanes(self, size: int, cut: tuple[int, ...] | None) -> Lanes:
         """Return lanes without prices from a master: devices equal, and each row's at a discount."""

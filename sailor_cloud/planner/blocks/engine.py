@@ -45,9 +45,21 @@ _MOST_SPREAD = 400
 _MOST_JUDGED = 120
 
 
+# A microbatch size and a number of pipelines.
+Key = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Rated:
+    """The best guesses of a key, and how many sets of blocks were rated for them."""
+
+    guesses: tuple[Guess, ...]
+    sets: int
+
+
 @dataclass
 class Blocks:
-    """One search; `known` is the goal's figure of a plan that is known already."""
+    """One search; `known` is the goal's figure of a plan that is known already, `found` what has been rated before."""
 
     space: Space
     target: Target
@@ -55,7 +67,7 @@ class Blocks:
     even: bool = False
     known: float = np.inf
     judged: int = 0
-    rated: int = 0
+    found: dict[Key, Rated] = field(default_factory=dict)
     drafts: list[Draft] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -94,7 +106,22 @@ class Blocks:
                 self.drafts += list(self.of(guess, orders=_SPREAD_ORDERS))
         return self.drafts
 
-    def _counts(self) -> dict[int, list[tuple[int, int]]]:
+    @property
+    def rated(self) -> int:
+        """How many sets of blocks were rated."""
+        return sum(rated.sets for rated in self.found.values())
+
+    def rough(self) -> list[Key]:
+        """Return what is rated in any case."""
+        return [key for keys in self._counts().values() for key in keys if _rough(key[1])]
+
+    def rate(self, key: Key) -> Rated:
+        """Return the best guesses of a key; nothing that is found depends on which one was rated before."""
+        before = self.guesser.rated
+        guesses = self.guesser.best(*key, keep=_KEPT)
+        return Rated(tuple(guesses), self.guesser.rated - before)
+
+    def _counts(self) -> dict[int, list[Key]]:
         """Return the numbers of pipelines that may be looked at, by microbatch size and with it."""
         devices = sum(row.devices for row in self.space.candidates.rows)
         return {
@@ -103,23 +130,24 @@ class Blocks:
             if self.space.batch % size == 0
         }
 
+    def near(self) -> list[Key]:
+        """Return what is not rated yet near the best of what is."""
+        counts = self._counts()
+        ranked = sorted((rated.guesses[0].value, key) for key, rated in self.found.items() if rated.guesses)
+        keys: dict[Key, None] = {}
+        for _, (size, replicas) in ranked[:_CENTRES]:
+            at = counts[size].index((size, replicas))
+            keys |= dict.fromkeys(counts[size][max(0, at - _AROUND) : at + _AROUND + 1])
+        return [key for key in keys if key not in self.found]
+
     def guesses(self) -> list[Guess]:
-        """Return the most promising blocks, best first: numbers of pipelines are looked at closely near the best."""
-        near = self._counts()
-        rough = [key for keys in near.values() for key in keys if _rough(key[1])]
-        found: dict[tuple[int, int], list[Guess]] = {}
-        for number, key in enumerate(rough):
-            self.effort.tell(0.5 * number / len(rough))
-            found[key] = self.guesser.best(*key, keep=_KEPT)
-        for _ in range(self.effort.closer):
-            ranked = sorted((rated[0].value, key) for key, rated in found.items() if rated)
-            for _, (size, replicas) in ranked[:_CENTRES]:
-                at = near[size].index((size, replicas))
-                for key in near[size][max(0, at - _AROUND) : at + _AROUND + 1]:
-                    if key not in found:
-                        found[key] = self.guesser.best(*key, keep=_KEPT)
-        self.rated = self.guesser.rated
-        return sorted((guess for rated in found.values() for guess in rated), key=lambda guess: guess.value)
+        """Return the most promising blocks, best first; what has not been rated before is rated here."""
+        for number in range(self.effort.closer + 1 if not self.found else 0):
+            self.effort.tell(0.5 * number / (self.effort.closer + 1))
+            for key in self.near() if number else self.rough():
+                self.found[key] = self.rate(key)
+        every = (guess for rated in self.found.values() for guess in rated.guesses)
+        return sorted(every, key=lambda guess: guess.value)
 
     def of(self, guess: Guess, *, orders: int = _ORDERS) -> Iterator[Draft]:
         """Yield the drafts of one guess, its blocks in different orders."""
