@@ -88,17 +88,40 @@ class Promises:
 
     def _cheapest(self, setting: Setting, columns: Columns, start: float, best: float) -> Promise | None:
         found: Promise | None = None
+        if self._least_usd(setting, columns) >= best:
+            return None
         seconds, stale = start, 0
         for _ in range(_MOST_STEPS):
-            promise = self._at_known(setting, columns, seconds)
+            # What a shorter time was enough for, this one is, too.
+            beaten = found is not None and self._least_at(setting, columns, seconds) >= found.value
+            promise = None if beaten else self._at_known(setting, columns, seconds)
             if promise is not None and promise.value < min(best, np.inf if found is None else found.value):
                 found, stale = promise, 0
-            elif promise is not None:
+            elif promise is not None or beaten:
                 stale += 1
             if stale == _STALE or self._hopeless(seconds):
                 break
             seconds *= _TIME_STEP
         return found
+
+    def _least_usd(self, setting: Setting, columns: Columns) -> float:
+        """Return what the goal, if it is money spent, can't undercut: the cheapest pipeline alone, never waiting."""
+        if self.target.goal not in (Figure.USD_PER_ITERATION, Figure.TOTAL_USD):
+            return -math.inf
+        device_s = columns.bottleneck_s / columns.sizes
+        each = self.master.device_rates @ columns.devices * device_s / SECONDS_PER_HOUR + columns.usd_per_sample
+        usd = float(each.min()) * self.space.batch + setting.sync_usd
+        steps = 1 if self.target.goal is Figure.USD_PER_ITERATION else self.space.scenario.job.training.steps or 1
+        return usd * steps * (1.0 - 1e-9)
+
+    def _least_at(self, setting: Setting, columns: Columns, seconds: float) -> float:
+        """Return what the goal can't undercut at an iteration time: only the pipelines that cost least are used."""
+        value = columns.samples(seconds - self.settings.sync_s(setting, 2), self.space.batch)
+        rates = self.master.device_rates @ columns.devices
+        each = np.divide(rates, value, out=np.full(len(value), np.inf), where=value > 0)
+        each += columns.usd_per_sample * SECONDS_PER_HOUR / seconds
+        usd_per_hour = float(each.min()) * self.space.batch * (1.0 - 1e-9)
+        return float(self.target.value(self.figures(seconds, usd_per_hour, setting.sync_usd)))
 
     def _at_known(self, setting: Setting, columns: Columns, seconds: float) -> Promise | None:
         """Return what a setting promises at an iteration time, or None if it can't keep the limits there.

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from sailor_cloud.planner.space import Space
-from sailor_cloud.simulator import StageTable
 from sailor_cloud.units import GIB, MIB
 
 NO_PLAN = "no plan was found within the zones' limits"
@@ -62,35 +61,34 @@ def _pools(space: Space, name: str) -> list[int]:
 def _need(space: Space, name: str) -> _Need | None:
     """Return the fewest devices of an accelerator that hold the model, or None where no number does."""
     found = []
+    stages: dict[int, int | None] = {}
     for index in _pools(space, name):
         devices = space.pools[index].devices
         for tp in space.tp_degrees[index]:
-            stages = _fewest_stages(space, index, tp)
-            if stages is not None:
-                nodes = -(-stages // (devices // tp))
+            if tp not in stages:
+                stages[tp] = _fewest_stages(space, index, tp)
+            fewest = stages[tp]
+            if fewest is not None:
+                nodes = -(-fewest // (devices // tp))
                 found.append((nodes * devices, nodes))
     return _Need(devices=min(found)[0], nodes=min(nodes for _, nodes in found)) if found else None
 
 
 def _fewest_stages(space: Space, pool: int, tp: int) -> int | None:
+    """Return the fewest stages that hold all layers, each as many as it can, from the last stage on."""
     tables = [space.table(pool, tp, 1, recompute=recompute) for recompute in (False, True)]
-    return next((count for count in range(1, space.layers + 1) if _fits(tables, count, space.batch)), None)
-
-
-def _fits(tables: list[StageTable], stages: int, microbatches: int) -> bool:
-    """Return whether a pipeline of so many stages holds all layers, each stage as many as it can, from the last on."""
-    end = tables[0].layers
-    for behind in range(1, stages + 1):
-        if end == 0:
-            return True
+    end = space.layers
+    for behind in range(1, space.layers + 1):
         firsts = np.arange(end)
-        held = min(behind, microbatches)
+        held = min(behind, space.batch)
         used = np.minimum(*(table.memory_bytes(firsts, end, in_flight=held) for table in tables))
         fitting = firsts[used <= tables[0].limit_bytes]
         if len(fitting) == 0:
-            return False
+            return None
         end = int(fitting[0])
-    return end == 0
+        if end == 0:
+            return behind
+    return None
 
 
 def _largest_layer(space: Space, name: str) -> str:

@@ -12,7 +12,8 @@ import pytest
 
 from sailor_cloud.planner.tasks import Task, do
 
-PROCESSES = [1, pytest.param(2, marks=pytest.mark.skipif(sys.platform != "linux", reason="only Linux copies a process"))]
+ONLY_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only Linux copies a process")
+PROCESSES = [1, pytest.param(2, marks=ONLY_LINUX)]
 
 
 def nobody(share: float) -> None:
@@ -38,7 +39,7 @@ def test_what_is_kept_is_kept_in_this_process(processes: int) -> None:
     assert kept == [os.getpid()] * 8
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux copies a process")
+@ONLY_LINUX
 def test_what_a_killed_process_took_along_is_done_here() -> None:
     here = os.getpid()
     waiting, begun = os.pipe()
