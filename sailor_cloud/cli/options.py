@@ -79,6 +79,9 @@ def read_job(path: Path) -> Job:
 
     try:
         text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        hint = f"'sailor-cloud init -o {path}' writes one"
+        raise RequestError(f"can't read job file {path}: {error.strerror}; {hint}") from error
     except OSError as error:
         raise RequestError(f"can't read job file {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

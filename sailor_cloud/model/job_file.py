@@ -35,6 +35,9 @@ def parse_job(text: str, *, origin: str = "job") -> Job:
     if not isinstance(raw, dict):
         message = f"must be a mapping with name, model, training and resources; it is {type(raw).__name__}"
         raise RequestError([Problem(path=origin, message=message)])
+    if {"schema_version", "plan"} <= raw.keys():
+        hint = "'sailor-cloud up JOB --plan FILE' carries it out, 'sailor-cloud simulate FILE' looks at it"
+        raise RequestError([Problem(path=origin, message="is a plan, not a job file", hint=hint)])
     try:
         return Job.model_validate(raw)
     except ValidationError as error:

@@ -111,7 +111,11 @@ def _delta(figure: Figure) -> str:
         return "-"
     if figure.delta == 0:
         return "0"
-    return text.signed_seconds(figure.delta) if figure.unit == "s" else text.signed_usd(figure.delta)
+    if figure.unit == "s":
+        return text.signed_seconds(figure.delta)
+    beside = text.signed_usd_beside(figure.delta, max(abs(figure.base or 0.0), abs(figure.head or 0.0)))
+    # A difference smaller than the decimals of the amounts is told with its own.
+    return beside if beside.strip("+-0.") else text.signed_usd(figure.delta)
 
 
 def _edit(edit: Edit) -> tuple[str, str, str]:

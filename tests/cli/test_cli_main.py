@@ -98,7 +98,8 @@ def test_ctrl_c_while_planning_ends_with_a_word_and_130() -> None:
 def test_a_missing_job_file_is_an_input_error_without_a_traceback() -> None:
     answer = called("plan", "nowhere.yaml")
     assert answer.returncode == 2
-    assert answer.stderr == "error: can't read job file nowhere.yaml: No such file or directory\n"
+    missing = "error: can't read job file nowhere.yaml: No such file or directory"
+    assert answer.stderr == f"{missing}; 'sailor-cloud init -o nowhere.yaml' writes one\n"
 
 
 def test_faults_of_a_job_file_are_listed_together(tmp_path: Path) -> None:

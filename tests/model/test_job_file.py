@@ -88,6 +88,14 @@ def test_a_model_needs_one_source(model: str, message: str) -> None:
     assert message in problems_of(GOOD.replace("{preset: sailor-opt-350}", model))["job.yaml: model"]
 
 
-@pytest.mark.parametrize(("text", "message"), [("a: [", "is not YAML"), ("- 1", "must be a mapping"), ("", "is empty")])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [", "is not YAML"),
+        ("- 1", "must be a mapping"),
+        ("", "is empty"),
+        ('{"schema_version": 1, "plan": null}', "is a plan, not a job file"),
+    ],
+)
 def test_a_file_that_is_no_job_says_so(text: str, message: str) -> None:
     assert message in problems_of(text)["job.yaml"]

@@ -39,6 +39,8 @@ def test_the_headline_says_dollars_share_and_time() -> None:
     head = changed(base, usd=38.20, seconds=4 * 3600)
     assert headline(difference(base, head)) == "+38.20 USD (+12 %), +4 h"
     assert headline(difference(head, base)) == "-38.20 USD (-11 %), -4 h"
+    for usd, shown in ((5.9449, "+5.94 USD (+1.9 %)"), (0.0031, "+0.0031 USD (+0.0 %)")):
+        assert headline(difference(base, changed(base, usd=usd, seconds=3600))) == f"{shown}, +1 h"
 
 
 def test_equal_documents_differ_in_nothing() -> None:
