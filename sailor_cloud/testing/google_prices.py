@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -55,7 +56,7 @@ def sku(
     units = int(usd_per_unit)
     price = {"currencyCode": "USD", "units": str(units), "nanos": round((usd_per_unit - units) * 1e9)}
     return {
-        "name": f"services/6F81-5844-456A/skus/{abs(hash((description, spot, tuple(regions)))):X}",
+        "name": f"services/6F81-5844-456A/skus/{zlib.crc32(repr((description, spot, *regions)).encode()):08X}",
         "description": description,
         "category": {
             "serviceDisplayName": "Compute Engine",
