@@ -2,29 +2,38 @@
 
 One pipeline of such a plan at a time bounds it (sailor_cloud.planner.even.differing): stages take as long as the
 slowest replica, so no pipeline alone takes longer. Its neighbours are its own; in its rings the next replica may be of
-any GPU and in any zone, so that the fastest links count there, with the bytes of its own tp.
+any GPU and in any zone, so that the fastest links count there, with the bytes of its own tp. Plans of several areas are
+told apart: those of one area alone; those whose pipelines each stand inside one area, so that every ring crosses areas;
+and those in which some pipeline crosses areas, over the fastest link there is at one of its cuts.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
-from sailor_even import Placed, SailorEven
+from sailor_even import Placed, SailorEven, parts
 from sailor_formulas import USD_PER_HOUR, Place
 from sailor_places import Kind, as_plan
 from sailor_traffic import Traffic, Where
 
 from sailor_cloud.planner.even.costs import Chain, Judged, StageCosts, Worth
-from sailor_cloud.planner.even.differing import whole_prices
+from sailor_cloud.planner.even.differing import rule_out
 from sailor_cloud.planner.even.mixed import Mixed, mixed
 from sailor_cloud.planner.even.mixes import Mix
+from sailor_cloud.planner.even.prices import least_rent, whole_prices
 from sailor_cloud.planner.replica_counts import replica_counts
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+# Searches for pipelines whose cuts are tried with replicas that differ, where a bound leaves a gap.
+_MIXED = 60
+# By how much more than the most that is allowed a plan is taken to be known.
+_SLOWER = 1.01
 
 
 @dataclass(slots=True)
@@ -34,6 +43,11 @@ class SailorMixed:
     even: SailorEven
     settles: bool = False
     _sync: dict[tuple[int, int], Floats] = field(default_factory=dict)
+    _costs: dict[int, StageCosts | None] = field(default_factory=dict)
+
+    @property
+    def where(self) -> Where:
+        return self.even.where
 
     @property
     def batch(self) -> int:
@@ -59,7 +73,8 @@ class SailorMixed:
         return whole_prices(np.array([USD_PER_HOUR[gpu] for gpu in self.even.gpus]))
 
     def most(self, replicas: int) -> Ints:
-        return self.devices // replicas
+        devices = self.devices // replicas
+        return np.append(devices, 1) if self.where is Where.ACROSS else devices
 
     def sizes(self) -> list[int]:
         return self.even.sizes()
@@ -72,7 +87,10 @@ class SailorMixed:
         return -(-self.batch // (size * replicas)), replicas
 
     def costs(self, size: int, replicas: int | None) -> StageCosts | None:
-        return self.even.costs(size, None)
+        if size not in self._costs:
+            costs = self.even.costs(size, None)
+            self._costs[size] = costs if costs is None or self.where is Where.ANY else self._linked(costs)
+        return self._costs[size]
 
     def sync_s(self, size: int, replicas: int) -> Floats:
         if (size, replicas) not in self._sync:
@@ -85,7 +103,11 @@ class SailorMixed:
                 each = [np.zeros(len(distinct))]
                 if replicas > 1:
                     each = [links.ring_s(distinct / kind.tp, replicas, *hop) for hop in self._hops(kind)]
-                rows.append(np.min(each, axis=0)[where].reshape(spans.shape))
+                least = np.min(each, axis=0)
+                if replicas > 1 and self.where is Where.INSIDE:
+                    each = [links.ring_s(distinct / kind.tp, replicas, *hop) for hop in self._far_hops()]
+                    least = np.maximum(least, np.min(each, axis=0))
+                rows.append(least[where].reshape(spans.shape))
             self._sync[size, replicas] = np.stack(rows)
         return self._sync[size, replicas]
 
@@ -95,16 +117,21 @@ class SailorMixed:
     def worth_priced(self, size: int, replicas: int, use: Ints, prices: Ints) -> Worth:
         """Every pipeline's devices are worth at least that much, so that zones have room for no more of them."""
         even, case = self.even, self.even.case
-        usd_per_worth = min(USD_PER_HOUR[gpu] / price for gpu, price in zip(even.gpus, prices, strict=True)) / 3600.0
-        rate = use[:, 0] * usd_per_worth * replicas
-        priced = list(zip(even.gpus, prices, strict=True))
-        there = [[sum(case.devices.get((gpu, zone), 0) * price for gpu, price in priced)] for zone in even.zones]
-        areas = {zone: zone for zone in even.zones}
-        traffic = Traffic(artifact=even.artifact, where=Where.ANY, areas=areas, there=np.array(there), alike=False)
+        rents = np.array([USD_PER_HOUR[gpu] for gpu in even.gpus])
+        rate = np.maximum(least_rent(use[:, 0] * replicas, prices, rents, self.devices), 0.0) / 3600.0
+        areas = sorted(set(even.areas.values()))
+        there = np.zeros((len(areas), 1), dtype=np.int64)
+        for (gpu, zone), count in case.devices.items():
+            there[areas.index(even.areas[zone])] += count * prices[even.gpus.index(gpu)]
+        traffic = Traffic(artifact=even.artifact, where=self.where, areas=even.areas, there=there, alike=False)
         egress = traffic.least_usd(size, replicas, use[:, :1])
-        longest = np.full(len(use), np.inf)
+        possible = np.isfinite(egress)
+        if self.where is Where.ACROSS:
+            possible &= use[:, -1] == 1
+        egress = np.where(possible, egress, 0.0)
+        longest = np.where(possible, np.inf, -1.0)
         if case.budget is not None:
-            longest = (case.budget - egress) / np.maximum(rate, 1e-9)
+            longest = np.minimum(longest, (case.budget - egress) / np.maximum(rate, 1e-9))
         if case.least_rate is None:
             return Worth(slope=np.ones(len(use)), offset=np.zeros(len(use)), longest_s=longest)
         return Worth(slope=rate, offset=egress, longest_s=np.minimum(longest, 1.0 / case.least_rate))
@@ -160,7 +187,65 @@ class SailorMixed:
         mine = [place for place in places if place.gpu == kind.gpu]
         return [hop for own in mine for other in places for hop in ((own, other), (other, own))]
 
+    def _far_hops(self) -> list[tuple[Place, Place]]:
+        """Return the hops from one area to another."""
+        places, areas = [Place(gpu, zone, 1) for gpu, zone in sorted(self.even.case.devices)], self.even.areas
+        return [(a, b) for a in places for b in places if areas[a.zone] != areas[b.zone]]
+
+    def _linked(self, costs: StageCosts) -> StageCosts:
+        """Return the costs with links for pipelines inside areas, or of which some cross areas at one cut."""
+        kinds, layers = self.even.kinds(costs.size), self.even.artifact.layers
+        sent = np.array([self.even.artifact.sent_bytes(layer, costs.size) for layer in range(layers)])
+        distinct, where = np.unique(sent, return_inverse=True)
+        after, before = np.zeros((2, len(kinds), len(kinds), layers + 1))
+        # Where some pipeline crosses, the fastest links of any kinds count.
+        any_kinds = [] if self.where is Where.INSIDE else list(product(kinds, repeat=2))
+        known: dict[tuple[Kind | None, Kind | None, bool], Floats] = {}
+        for i, src in enumerate(kinds):
+            for j, dst in enumerate(kinds):
+                for found, ends, of in ((after, (src, dst), where[:-1]), (before, (dst, src), where[1:])):
+                    key = (None, None, src.far) if any_kinds else (*ends, False)
+                    if key not in known:
+                        known[key] = self._transfer_s(distinct, any_kinds or [ends], far=src.far)
+                    found[i, j, 1:layers] = known[key][of]
+        return replace(costs, after_s=after, before_s=before, after_way_s=after, before_way_s=before)
+
+    def _transfer_s(self, nbytes: Floats, ends: list[tuple[Kind, Kind]], *, far: bool) -> Floats:
+        """Return what a transfer takes at least.
+
+        A stage takes as long as the replica whose transfers are slowest together. That which crosses may be of other
+        kinds than the pipeline looked at, so that the fastest link of any kinds counts on both its sides.
+        """
+        inside, areas = self.where is Where.INSIDE, self.even.areas
+        places = {
+            (Place(src.gpu, a, src.tp), Place(dst.gpu, b, dst.tp))
+            for src, dst in ends
+            for a, b in product(self.even.zones, repeat=2)
+            if self.even.case.devices.get((src.gpu, a), 0) >= src.tp
+            and self.even.case.devices.get((dst.gpu, b), 0) >= dst.tp
+            and (areas[a] != areas[b] if far else not inside or areas[a] == areas[b])
+        }
+        if not places:
+            return np.full(nbytes.shape, np.inf)
+        return np.asarray(np.min([self.even.links.transfer_s(nbytes, *each) for each in sorted(places)], axis=0))
+
 
 def differing(even: SailorEven, *, gap: float, known: float, cuts: list[tuple[int, tuple[int, ...]]]) -> Mixed:
     """Return better plans than a known one whose replicas differ, and a value that none undercuts."""
-    return mixed(SailorMixed(even), known=known, cuts=cuts, gap=gap)
+    case = even.case
+    if case.least_rate is not None and not np.isfinite(known):
+        # Where no plan is fast enough whatever it costs, there is none.
+        fast = SailorEven(even.links, replace(case, least_rate=None, budget=None))
+        fastest = rule_out(SailorMixed(fast), known=_SLOWER / case.least_rate, gap=gap)
+        if fastest.bound > 1.0 / case.least_rate:
+            return Mixed(found=(), bound=np.inf, searches=fastest.searches)
+    # Bounds on money gain little from areas and take long.
+    if len(set(even.areas.values())) < 2 or case.cheapest or case.budget is not None:
+        return mixed(SailorMixed(even), known=known, cuts=cuts, gap=gap)
+    searched = [rule_out(SailorMixed(part), known=known, gap=gap) for part in parts(even.links, case)]
+    bound, searches = min(ruled.bound for ruled in searched), sum(ruled.searches for ruled in searched)
+    if bound >= known * (1.0 - gap) * (1.0 - 1e-9):
+        return Mixed(found=(), bound=bound, searches=searches)
+    tried = mixed(SailorMixed(even), known=known, cuts=cuts, gap=gap, most_searches=_MIXED)
+    best = min([known, *(placed.value for placed in tried.found)])
+    return Mixed(found=tried.found, bound=min(bound, best * (1.0 - gap)), searches=searches + tried.searches)

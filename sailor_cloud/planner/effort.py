@@ -21,20 +21,21 @@ class Effort:
     `cuts`: of each number of stages. `closer`: how often numbers of pipelines near the best ones are looked at.
     `expired` ends a search early; what it has found by then is its answer. `tell` is told which share of the search is
     done, by counts of what there is to look at; shares never fall. With more than one of `processes` halves of a search
-    run side by side; what is found is the same.
+    run side by side; what is found is the same. Where nothing is `bounded`, a search may leave out what only proves.
     """
 
     settings: int = 8
     refined: int = 6
     cuts: int = 3
     closer: int = 2
+    bounded: bool = True
     processes: int = 1
     expired: Callable[[], bool] = _never
     tell: Callable[[float], None] = _nobody
 
     def lighter(self) -> Effort:
         """Return a fraction of the effort, for plans that only stand beside the chosen one."""
-        return replace(self, settings=2, refined=1, cuts=1, closer=1)
+        return replace(self, settings=2, refined=1, cuts=1, closer=1, bounded=False)
 
     def between(self, begin: float, end: float) -> Effort:
         """Return the effort of a part of the search, from one share of the whole to another."""

@@ -53,7 +53,7 @@ def solve(
     if _EVEN & set(restrictions):
         from sailor_cloud.planner.even import even_answer
 
-        return even_answer(space, target, restrictions)
+        return even_answer(space, target, restrictions, bounded=effort.bounded)
     parts = variants(space, restrictions)
     answers = [
         (part, _solve_part(part, target, effort.between(number / len(parts), (number + 1) / len(parts)), known))

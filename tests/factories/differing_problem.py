@@ -10,8 +10,8 @@ import numpy as np
 
 from factories.even_problem import RandomEven
 from sailor_cloud.planner.even.costs import Judged, Worth
-from sailor_cloud.planner.even.differing import whole_prices
 from sailor_cloud.planner.even.mixes import Mix
+from sailor_cloud.planner.even.prices import whole_prices
 
 
 @dataclass

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from factories.differing_problem import RandomDiffering
-from sailor_cloud.planner.even.differing import price_vectors, rule_out
+from sailor_cloud.planner.even.differing import rule_out
 from sailor_cloud.planner.even.engine import GAP
 from sailor_cloud.planner.even.mixed import mixed
 from sailor_cloud.planner.even.mixes import Mix, fastest_mix
+from sailor_cloud.planner.even.prices import price_vectors
 
 BLOCK = 10
 

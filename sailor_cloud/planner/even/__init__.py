@@ -17,15 +17,19 @@ __all__ = ["even_answer", "solve_even"]
 _KEPT = 16
 
 
-def even_answer(space: Space, target: Target, restrictions: Collection[Restriction] = ()) -> Answer:
+def even_answer(
+    space: Space, target: Target, restrictions: Collection[Restriction] = (), *, bounded: bool = True
+) -> Answer:
     """Return the best drafts whose pipelines share stage count, layer cut and microbatch size, and a bound on them.
 
     Microbatch counts differ by at most one. `restrictions` make the space smaller still: with EVEN_LAYERS stages hold
-    equal numbers of layers, up to one. Replicas of a stage may differ in accelerator, tp and zone.
+    equal numbers of layers, up to one. Replicas of a stage may differ in accelerator, tp and zone. Where nothing has to
+    be `bounded`, only plans are returned.
     """
     even_layers = Restriction.EVEN_LAYERS in restrictions
     answers = [
-        (part, solve_even(part, target, keep=_KEPT, even_layers=even_layers)) for part in variants(space, restrictions)
+        (part, solve_even(part, target, keep=_KEPT, even_layers=even_layers, bounded=bounded))
+        for part in variants(space, restrictions)
     ]
     drafts = [
         draft if part is space else in_space(draft, part, space) for part, answer in answers for draft in answer.drafts

@@ -9,10 +9,7 @@ of several sorts that together keep within the devices are each fast enough, and
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
-from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,22 +19,20 @@ from sailor_cloud.planner.even.engine import GAP, Engine
 from sailor_cloud.planner.even.judging import Judging
 from sailor_cloud.planner.even.node import Node
 from sailor_cloud.planner.even.priced import Differing, Priced
+from sailor_cloud.planner.even.prices import nearest, price_vectors
 from sailor_cloud.planner.even.relax import Relaxed, relax
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# Prices of a device, in whole numbers: all of these for two pools, some for more.
-_HIGHEST = 12
-_PAIR = 2
-_STEPS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
-_FEW_POOLS = 3
 # Prices tried at one number of replicas, and pipelines kept of each search.
 TRIES = 12
 _KEPT = 50
 # Vectors of devices that are told apart where time is minimised.
 _VECTORS = 40
 _QUICK, _NARROW, WIDE = 10, 100, 3000
+# Prices that ruled out something lately, and numbers of prices that are compared where money counts.
+_RULING, _PAIRS = 4, 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,13 +73,11 @@ def rule_out(
     per stage at last.
     """
     ruling = _Ruling(problem, known, gap, most_searches, wide)
-    # Where no plan is known, nothing can be ruled out but what doesn't fit.
-    tries = tries if math.isfinite(known) else 1
     rest: list[Open] = []
     bound = math.inf
     for start in ruling.starts():
         # Starts come in the order of their least seconds: from here on none lowers the bound.
-        found = start.opened() if problem.timed and start.least_s >= bound else ruling.rule(start, tries)
+        found = start.opened() if problem.timed and start.least_s >= bound else ruling.rule(start, tries, bound)
         if found is not None:
             rest.append(found)
             bound = min(bound, found.least)
@@ -107,6 +100,14 @@ class _Start:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """A pipeline that is fast enough at some prices: its devices by pool, and seconds of an iteration."""
+
+    use: Ints
+    seconds: float
+
+
 @dataclass(slots=True)
 class _Ruling:
     problem: Differing
@@ -115,6 +116,7 @@ class _Ruling:
     most_searches: int
     wide: int
     searches: int = 0
+    _ruling: list[Ints] = field(default_factory=list)
     _engines: dict[tuple[int, ...], tuple[Engine, dict[int, Relaxed]]] = field(default_factory=dict)
 
     @property
@@ -136,71 +138,103 @@ class _Ruling:
                 each = relaxed.priced_s(mean, microbatches)
                 every_price = np.concatenate([relaxed.prices_s[1:], relaxed.worths])
                 least, price = float(each.max()), every_price[int(each[1:].argmax())][costs.counted]
-                if math.isinf(least) or (self.problem.timed and least >= self.winning):
+                if least > self._longest_s(size, replicas, len(costs.counted) - len(self.problem.devices)):
                     continue
-                found.append(_Start(size, replicas, microbatches, least, every[_nearest(every, price)]))
+                found.append(_Start(size, replicas, microbatches, least, every[nearest(every, price)]))
         return sorted(found, key=lambda start: (start.least_s, start.size, start.replicas))
 
-    def rule(self, start: _Start, tries: int) -> Open | None:
-        """Return what prices leave of a number of replicas, None if nothing."""
-        least, chains = (start.least_s if self.problem.timed else 0.0), dict[Chain, Ints]()
-        rents = self.problem.rents
+    def _longest_s(self, size: int, replicas: int, exact: int) -> float:
+        """Return the most seconds of any use: those that the limits leave to devices without any worth."""
+        nothing = np.concatenate([[0], np.ones(exact, dtype=np.int64)])[None]
+        prices = np.ones(len(self.problem.devices), dtype=np.int64)
+        longest = float(self.problem.worth_priced(size, replicas, nothing, prices).longest_s[0])
+        return min(longest, self.winning, 1e300) if self.problem.timed else min(longest, 1e300)
+
+    def rule(self, start: _Start, tries: int, floor: float) -> Open | None:
+        """Return what prices leave of a number of replicas, None if nothing.
+
+        What is not below `floor` is not looked at more closely, since something else is.
+        """
+        least, chains = (start.least_s if self.problem.timed else 0.0), dict[Chain, Passed]()
+        rents, best = self.problem.rents, -math.inf
+        # What ruled out others often rules out this one.
+        if any(self._searched(start, prices, ())[0] == math.inf for prices in self._ruling):
+            return None
         first = [start.prices] if rents is None else [start.prices, rents] if self.problem.timed else [rents]
-        prices = first[0]
-        for turn in range(tries):
+        prices = last = first[0]
+        for turn in range(tries if rents is None else min(tries, len(first))):
             prices = first[turn] if turn < len(first) else prices
             low, found = self._searched(start, prices, (_QUICK, _NARROW))
             least = max(least, low)
             if least >= self.winning:
+                self._ruling = [prices, *(each for each in self._ruling if (each != prices).any())][:_RULING]
                 return None
+            best, last = (low, prices) if low > best else (best, last)
             chains |= found
+            if least >= floor:
+                break
             fresh = self._prices(start, chains)
             if turn + 1 >= len(first) and (fresh is None or not found):
                 break
             prices = prices if fresh is None else fresh
-        # Money is counted best by rents.
-        last = prices if self.problem.timed or rents is None else rents
-        low, found = self._searched(start, last, (self.wide,))
-        least = max(least, low)
-        if least >= self.winning:
-            return None
+        if least < floor:
+            low, found = self._searched(start, last, (self.wide,))
+            least, chains = max(least, low), chains | found
+            if least >= self.winning:
+                return None
         return Open(
             size=start.size,
             replicas=start.replicas,
             microbatches=start.microbatches,
             least=least,
-            chains=tuple(chains | found),
+            chains=tuple(chains),
         )
 
-    def _searched(self, start: _Start, prices: Ints, widths: tuple[int, ...]) -> tuple[float, dict[Chain, Ints]]:
-        """Return a bound at some prices, and the devices of each pipeline found that is fast enough.
+    def _searched(self, start: _Start, prices: Ints, widths: tuple[int, ...]) -> tuple[float, dict[Chain, Passed]]:
+        """Return a bound at some prices, and each pipeline found that is fast enough.
 
-        widths: beginnings kept per stage, ever more until something is found or ruled out.
+        widths: beginnings kept per stage, ever more until something is found or ruled out; none to look at bounds only.
         """
         engine, relaxed = self._engine(prices)
         costs = engine.parts[0].costs(start.size, None)
-        whole = self.problem.costs(start.size, start.replicas)
         assert costs is not None
-        assert whole is not None
         if start.size not in relaxed:
             relaxed[start.size] = relax(costs)
+        # Every search begins anew: what is known is that of a whole plan.
+        engine.judging = Judging(engine.parts, _KEPT, self.gap, self.known)
         counts = (start.size, start.replicas, start.microbatches)
+        node = engine.node(0, counts, costs, relaxed[start.size])
+        node = None if node is None else engine.refined(_coarse(node) if self.problem.timed else node)
+        if node is None:
+            return math.inf, {}
         low = -math.inf
         for most in widths:
             if self.searches >= self.most_searches:
                 break
             self.searches += 1
-            # Every search begins anew: what is known is that of a whole plan.
             engine.judging = Judging(engine.parts, _KEPT, self.gap, self.known)
-            node = engine.node(0, counts, costs, relaxed[start.size])
-            if node is None:
-                return math.inf, {}
-            passed = engine.search(_coarse(node) if self.problem.timed else node, most)
+            passed = engine.search(node, most)
             low = min([passed, engine.judging.loose, *(found.value for found in engine.judging.found)])
             if engine.judging.found or low >= self.winning:
                 break
-        use = whole.use[:, whole.counted]
-        return low, {found.chain: use[list(found.chain.kinds)].sum(axis=0) for found in engine.judging.found}
+        return low, self._passed(start, prices, engine)
+
+    def _passed(self, start: _Start, prices: Ints, engine: Engine) -> dict[Chain, Passed]:
+        whole = self.problem.costs(start.size, start.replicas)
+        assert whole is not None
+        passed = {}
+        for found in engine.judging.found:
+            use = whole.use[list(found.chain.kinds)].sum(axis=0)
+            worth = self._worth(start, use[None], prices)
+            slope = float(worth.slope[0])
+            seconds = (found.value - float(worth.offset[0])) / slope if slope > 0 else 0.0
+            passed[found.chain] = Passed(use, seconds)
+        return passed
+
+    def _worth(self, start: _Start, use: Ints, prices: Ints) -> Worth:
+        counted = len(prices)
+        priced = np.hstack([(use[:, :counted] @ prices)[:, None], use[:, counted:]])
+        return self.problem.worth_priced(start.size, start.replicas, priced, prices)
 
     def _engine(self, prices: Ints) -> tuple[Engine, dict[int, Relaxed]]:
         key = tuple(int(price) for price in prices)
@@ -209,15 +243,23 @@ class _Ruling:
             self._engines[key] = (Engine(parts, Judging(parts, _KEPT, self.gap, self.known)), {})
         return self._engines[key]
 
-    def _prices(self, start: _Start, chains: dict[Chain, Ints]) -> Ints | None:
-        """Return the prices at which all pipelines found are worth most beyond the mean; None if there are none."""
+    def _prices(self, start: _Start, chains: dict[Chain, Passed]) -> Ints | None:
+        """Return the prices that come nearest to ruling out all pipelines found, None if they rule out not even one."""
         every = price_vectors(len(self.problem.devices))
         if not chains or len(every) == 1:
             return None
+        use = np.array([passed.use for passed in chains.values()])
         mean = (every @ self.problem.devices) // start.replicas
-        over = (np.array(list(chains.values())) @ every.T / np.maximum(mean, 0.5)).min(axis=0)
-        best = int(over.argmax())
-        return every[best] if over[best] > 1.0 + 1e-9 else None
+        over = use[:, : every.shape[1]] @ every.T / np.maximum(mean, 0.5)
+        if self.problem.rents is not None and len(every) <= _PAIRS:
+            seconds = np.array([passed.seconds for passed in chains.values()])
+            for column, prices in enumerate(every):
+                worth = self._worth(start, use, prices)
+                late = np.where(worth.longest_s > 0, seconds / np.maximum(worth.longest_s, 1e-12), np.inf)
+                value = (worth.slope * seconds + worth.offset) / self.winning if math.isfinite(self.known) else 0.0
+                over[:, column] = np.maximum(np.maximum(over[:, column], late), value)
+        best = int(over.min(axis=0).argmax())
+        return every[best] if over[:, best].min() > 1.0 + 1e-9 else None
 
 
 def _coarse(node: Node) -> Node:
@@ -242,39 +284,3 @@ def _coarse(node: Node) -> Node:
             slope=least(node.worth.slope), offset=least(node.worth.offset), longest_s=-least(-node.worth.longest_s)
         ),
     )
-
-
-def whole_prices(values: Floats) -> Ints:
-    """Return whole prices in about the same proportions."""
-    every = price_vectors(len(values))
-    return np.asarray(every[_nearest(every, values)])
-
-
-def _nearest(every: Ints, price: Floats) -> int:
-    """Return the whole prices in about the same proportions."""
-    logs = np.log(every / every.sum(axis=1, keepdims=True))
-    wanted = np.log(price / price.sum())
-    return int(((logs - wanted) ** 2).sum(axis=1).argmin())
-
-
-@cache
-def price_vectors(pools: int) -> Ints:
-    """Return whole prices without a common divisor, shape [vectors, pools]."""
-    return np.array(sorted(_vectors(pools)), dtype=np.int64)
-
-
-def _vectors(pools: int) -> Iterator[tuple[int, ...]]:
-    if pools == 1:
-        yield (1,)
-        return
-    steps: Sequence[int] = range(1, _HIGHEST + 1) if pools == _PAIR else _STEPS
-    if pools > _FEW_POOLS:
-        # One pool dearer or cheaper than the others.
-        yield (1,) * pools
-        for pool, price in product(range(pools), _STEPS[1:]):
-            yield tuple(price if pool == each else 1 for each in range(pools))
-            yield tuple(1 if pool == each else price for each in range(pools))
-        return
-    for vector in product(steps, repeat=pools):
-        if math.gcd(*vector) == 1:
-            yield vector

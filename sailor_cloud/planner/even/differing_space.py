@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from sailor_cloud.planner.draft import Draft
 from sailor_cloud.planner.even.costs import Chain, Judged, StageCosts, Worth
-from sailor_cloud.planner.even.differing import whole_prices
 from sailor_cloud.planner.even.mixed import mixed
 from sailor_cloud.planner.even.mixes import Mix
+from sailor_cloud.planner.even.prices import whole_prices
 from sailor_cloud.planner.even.space import EvenSpace, every_table
 from sailor_cloud.planner.goals import Target
 from sailor_cloud.planner.kinds import Kinds
@@ -31,11 +31,12 @@ _CUTS = 3
 
 
 def solve_differing(
-    space: Space, kinds: Kinds, target: Target, drafts: list[Draft], *, even_layers: bool
+    space: Space, kinds: Kinds, target: Target, drafts: list[Draft], *, even_layers: bool, bounded: bool
 ) -> tuple[list[Draft], float, int]:
     """Return better drafts than those known, a bound on all even plans, and how many searches it took.
 
-    Replicas of a stage may differ in accelerator, tp and zone.
+    Replicas of a stage may differ in accelerator, tp and zone. Where nothing has to be `bounded`, only cuts of plans
+    that are known are tried.
     """
     known = min((draft.figures[target.goal] for draft in drafts), default=math.inf)
     first = sorted(drafts, key=Draft.order)
@@ -48,7 +49,7 @@ def solve_differing(
             problem,
             known=known,
             cuts=list(cuts)[:_CUTS],
-            most_searches=_SEARCHES,
+            most_searches=_SEARCHES if bounded else 0,
             tries=_TRIES,
             wide=_WIDE,
             numbers=_NUMBERS,

@@ -46,8 +46,8 @@ def solve(
     """Return the best plans and a bound; proven to `gap` where the judges of the parts agree with their costs.
 
     parts: spaces of one batch and goal that together hold every plan; a plan may be in several. They are searched one
-    by one. known: the value of a plan that is known already; only better ones are looked for. patience: nodes without
-    anything better after which the search of a part ends, once plans turned out worse than their costs.
+    by one. known: the value of a plan that is known already; only better ones are looked for. patience: nodes with
+    plans but none better after which the search of a part ends, once plans turned out worse than their costs.
     """
     return Engine(parts, Judging(parts, keep, gap, known)).run(most_nodes, patience)
 
@@ -87,20 +87,21 @@ class Engine:
             if value >= self.winning or self.nodes == most_nodes or hopeless:
                 break
             if not nodes[size, replicas].refined:
-                refined = self._refined(nodes[size, replicas])
+                refined = self.refined(nodes[size, replicas])
                 if refined is not None:
                     nodes[size, replicas] = refined
                     heapq.heappush(heap, (max(value, refined.value), size, replicas))
                 value = math.inf
                 continue
-            before, again = self.best, (size, replicas) in begun
+            before, placed, again = self.best, self.judging.placed, (size, replicas) in begun
             passed = self.search(nodes[size, replicas], _WIDE if again else _NARROW)
             if passed < self.winning and not again:
                 heapq.heappush(heap, (passed, size, replicas))
             else:
                 left = min(left, passed)
             begun.add((size, replicas))
-            stale, value = 0 if self.best < before else stale + 1, math.inf
+            stale = 0 if self.best < before else stale + (self.judging.placed > placed)
+            value = math.inf
         self.judging.settle()
         return min(left, value)
 
@@ -131,7 +132,7 @@ class Engine:
         possible = node.least_s < self._cuts_s(node)
         return node.chosen(possible) if possible.any() else None
 
-    def _refined(self, node: Node) -> Node | None:
+    def refined(self, node: Node) -> Node | None:
         """Return the node with better bounds, and with sums; None if no vector is left."""
         problem, possible = self.parts[node.part], node.least_s < self._cuts_s(node)
         for turn in range(2):
@@ -181,7 +182,7 @@ class Engine:
 
     def search(self, node: Node, most: int) -> float:
         """Look for plans of a node; return a bound on those that were passed over, as _descend does."""
-        refined = node if node.refined else self._refined(node)
+        refined = node if node.refined else self.refined(node)
         if refined is None:
             return math.inf
         node = refined

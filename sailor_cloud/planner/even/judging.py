@@ -30,7 +30,10 @@ class Candidate:
 
 @dataclass(slots=True)
 class Judging:
-    """known: the value of a plan that is known already. loose: a bound on pipelines that are left undecided."""
+    """known: the value of a plan that is known already. loose: a bound on pipelines that are left undecided.
+
+    placed: how many were put in place.
+    """
 
     parts: Sequence[Problem]
     keep: int
@@ -38,6 +41,7 @@ class Judging:
     known: float
     found: list[Found] = field(default_factory=list)
     loose: float = math.inf
+    placed: int = 0
     _seen: set[tuple[int, int, int, Chain]] = field(default_factory=set)
     _waiting: list[Candidate] = field(default_factory=list)
 
@@ -89,6 +93,7 @@ class Judging:
         judged = self.parts[candidate.part].judge(
             candidate.size, candidate.replicas, candidate.chain, candidate.seconds, self.winning, closely=closely
         )
+        self.placed += 1
         if judged.placed is not None:
             self._keep(candidate, judged.value, judged.placed)
         decided = judged.placed is not None and judged.value <= candidate.value * _SAME

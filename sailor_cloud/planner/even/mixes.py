@@ -139,8 +139,12 @@ def _whole(
 
 def _leanest(every: _Sequences, able: Ints) -> Ints:
     """Return the sequences that use fewer devices of some pool than each of the others, the fastest of equals."""
+    if not len(able):
+        return able
     ordered = able[np.lexsort((every.way_s[able], every.busiest_s[able]))]
-    _, first = np.unique(every.use[ordered], axis=0, return_index=True)
+    use = every.use[ordered]
+    # One number for each vector of devices.
+    _, first = np.unique(use @ np.cumprod(np.concatenate([[1], use.max(axis=0)[:-1] + 1])), return_index=True)
     kept = ordered[np.sort(first)]
     use = every.use[kept]
     less = (use[:, None] <= use[None]).all(axis=2) & ~np.eye(len(use), dtype=np.bool_)

@@ -18,14 +18,14 @@ from sailor_cloud.planner.even.suffix import least_neighbours
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-_LIMITS = 80
+_LIMITS = 56
 _COARSE = 8
 _SUMS = 48
 # Prices of a device of the first pool, as shares of the least way of one microbatch, and those of other pools' devices
 # in terms of it; fewer where there are more pools.
 _SHARES = tuple(2.0**power for power in range(-8, 4))
 _FEWER_SHARES = (1 / 64, 1 / 16, 1 / 4, 1.0)
-_RATIOS = {2: tuple(2.0**power for power in range(-4, 5)), 3: (1 / 16, 1 / 4, 1.0, 4.0, 16.0)}
+_RATIOS = {2: tuple(2.0**power for power in range(-3, 4)), 3: (1 / 16, 1 / 4, 1.0, 4.0, 16.0)}
 # Cells, vectors times limits times prices, that are worked on at once.
 _AT_ONCE = 2_000_000
 _EXACT = 1e-9
@@ -93,35 +93,41 @@ def relax(costs: StageCosts) -> Relaxed:
     layers = costs.layers
     compute = costs.compute_s.min(axis=0)
     busy = compute + before[:, :, None] + after[:, None, :]
+    compute = np.where(np.isfinite(compute), compute, 0.0)
     busy[:, 1:, -1] += (costs.last_before - 1.0) * before[:, 1:]
     limits = _limits(busy)
-    prices, worths = _prices(costs, compute)
+    prices, worths = _prices(costs, np.where(np.isfinite(busy), compute, np.inf))
     priced = costs.use @ np.concatenate([prices, worths]).T
     # Whether the way counts.
     paid = np.arange(len(prices) + len(worths)) < len(prices)
     # [cut, kind before it, limit, price]
     rest = np.full((layers + 1, costs.kinds, _LIMITS, len(paid)), np.inf)
-    begun = np.full((2, costs.kinds, _LIMITS, len(paid)), np.inf)
+    # By what the cut behind counts: what ends the pipeline, and what other stages follow.
+    begun = np.empty((2, costs.kinds, _LIMITS, len(paid)))
+    room = np.empty((_LIMITS, len(paid)))
+    lowest = np.searchsorted(limits, busy)
     for first in range(layers - 1, -1, -1):
+        begun[:] = np.inf
         for k in range(costs.kinds):
-            fits = busy[k, first, :, None] <= limits
-            able = np.flatnonzero(fits[:, -1])
-            last = able[-1:] == layers
-            spent = compute[k, first, able, None, None] * paid + np.where(fits[able], 0.0, np.inf)[:, :, None]
-            # What ends the pipeline, and what other stages follow.
-            begun[:, k] = np.inf
-            if last.any():
-                begun[0, k] = spent[-1] + priced[k]
-            if len(able) > last.sum():
-                begun[1, k] = (spent + rest[able, k])[: len(able) - last.sum()].min(axis=0) + priced[k]
+            spent = compute[k, first, :, None] * paid
+            least = lowest[k, first].tolist()
+            for end in np.flatnonzero(np.isfinite(busy[k, first, :layers])).tolist():
+                fits = least[end]
+                np.add(rest[end, k, fits:], spent[end], out=room[fits:])
+                np.minimum(begun[1, k, fits:], room[fits:], out=begun[1, k, fits:])
+            begun[1, k] += priced[k]
+            if np.isfinite(busy[k, first, layers]):
+                begun[0, k, least[layers] :] = spent[layers] + priced[k]
         if first == 0:
             break
-        for k in range(costs.kinds):
-            for turn, behind in enumerate((costs.last_before, 1.0)):
-                cuts = costs.after_way_s[:, k, first] + behind * costs.before_way_s[:, k, first]
-                # Where the way is free, a cut only has to be possible.
-                spent = np.where(paid | np.isinf(cuts)[:, None], cuts[:, None], 0.0)
-                np.minimum(rest[first], spent[:, None] + begun[turn, k], out=rest[first])
+        both = enumerate((costs.last_before, 1.0)) if costs.last_before != 1.0 else [(0, 1.0)]
+        if costs.last_before == 1.0:
+            np.minimum(begun[0], begun[1], out=begun[0])
+        for (turn, behind), k in product(list(both), range(costs.kinds)):
+            cuts = costs.after_way_s[:, k, first] + behind * costs.before_way_s[:, k, first]
+            # Where the way is free, a cut only has to be possible.
+            spent = np.where(paid | np.isinf(cuts)[:, None], cuts[:, None], 0.0)
+            np.minimum(rest[first], spent[:, None] + begun[turn, k], out=rest[first])
     # Some stage holds the first layer, and some stage the last.
     update = max(float(costs.update_s[:, 0, 1:].min()), float(costs.update_s[:, :-1, -1].min()))
     whole = begun.min(axis=(0, 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import cast
 
 from sailor_cloud.planner.answer import Answer
@@ -18,13 +19,15 @@ from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.variants import part_of
 
 # Microbatch sizes and numbers of replicas without anything better after which a search ends where real nodes are slower
-# than the costs say.
-_PATIENCE = 3
+# than the costs say: of a single zone, and of all zones together.
+_ZONE_PATIENCE, _PATIENCE = 6, 3
 # Sorts of zones that are searched by themselves.
 _MOST_ZONES = 3
 
 
-def solve_even(space: Space, target: Target, *, keep: int = 16, even_layers: bool = False) -> Answer:
+def solve_even(
+    space: Space, target: Target, *, keep: int = 16, even_layers: bool = False, bounded: bool = True
+) -> Answer:
     """Return the best drafts of the even batches of a space, best first, and a value that none of them undercuts.
 
     Zones are searched one by one first: the whole space then only has to be better than the best of them. At last come
@@ -36,10 +39,11 @@ def solve_even(space: Space, target: Target, *, keep: int = 16, even_layers: boo
     searched = [(part, Kinds.of(part)) for part in parts] + [(space, kinds)]
     columns = nodes = 0
     for part, members in searched:
-        outcome = _solve(part, members, target, keep, even_layers, _least(drafts, target))
+        patience = _PATIENCE if part is space and parts else _ZONE_PATIENCE
+        outcome = _solve(part, members, target, even_layers, _Known(keep, _least(drafts, target), patience))
         drafts += [draft if part is space else in_space(draft, part, space) for draft in _drafts(outcome)]
         columns, nodes = columns + outcome.pipelines, nodes + outcome.nodes
-    differing, bound, searches = solve_differing(space, kinds, target, drafts, even_layers=even_layers)
+    differing, bound, searches = solve_differing(space, kinds, target, drafts, even_layers=even_layers, bounded=bounded)
     ordered = {draft.order(): draft for draft in (*drafts, *differing)}
     return Answer(
         drafts=tuple(ordered[order] for order in sorted(ordered)[:keep]),
@@ -71,11 +75,21 @@ def _single_zones(space: Space) -> list[Space]:
     return [part_of(space, names, {zone}) for _, zone in ordered[:_MOST_ZONES]]
 
 
-def _solve(space: Space, kinds: Kinds, target: Target, keep: int, even_layers: bool, known: float) -> Outcome:
-    outcomes = []
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """Plans kept of a search, the value of the best one known, and its patience."""
+
+    keep: int
+    least: float
+    patience: int
+
+
+def _solve(space: Space, kinds: Kinds, target: Target, even_layers: bool, known: _Known) -> Outcome:
+    outcomes: list[Outcome] = []
     for tables in every_table(space, kinds, even_layers=even_layers):
-        outcomes.append(solve([EvenSpace(tables, target)], keep=keep, known=known, patience=_PATIENCE))
-        known = min([known, *(found.value for found in outcomes[-1].found)])
+        least = min([known.least, *(found.value for outcome in outcomes for found in outcome.found)])
+        parts = [EvenSpace(tables, target)]
+        outcomes.append(solve(parts, keep=known.keep, known=least, patience=known.patience))
     return Outcome(
         found=tuple(found for outcome in outcomes for found in outcome.found),
         bound=min(outcome.bound for outcome in outcomes),

@@ -146,17 +146,16 @@ class Tables:
         empty, end = end <= first, np.maximum(first, end)
         if self.lengths is not None:
             empty |= ~np.isin(end - first, sorted(self.lengths))
-        flights = np.minimum(np.arange(1, MAX_STAGES + 1), held)
         compute = np.full((MAX_STAGES, len(self.groups), layers + 1, layers + 1), np.inf)
         update = np.zeros((len(self.groups), layers + 1, layers + 1))
         for g, group in enumerate(self.groups):
             kind = self.kinds.members[group.members[0]]
-            for recompute in (True, False):
-                table = self.space.table(kind.pool, kind.tp, size, recompute=recompute)
-                spent = np.where(empty, np.inf, table.compute_s(first, end))
-                for index, flight in enumerate(flights):
-                    used = table.memory_bytes(first, end, in_flight=flight, replicas=sharers)
-                    compute[index, g] = np.where(used <= table.limit_bytes, spent, compute[index, g])
+            seat = Seat(kind.pool, kind.tp, 0)
+            for index in range(MAX_STAGES):
+                flight = min(index + 1, held)
+                spent = self.space.stages_s(seat, size, in_flight=flight, replicas=sharers)
+                compute[index, g] = np.where(empty, np.inf, spent)
+            table = self.space.table(kind.pool, kind.tp, size, recompute=False)
             update[g] = table.update_s(first, end, shards=sharers)
         return (compute, update) if np.isfinite(compute).any() else None
 
