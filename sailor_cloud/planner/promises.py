@@ -88,23 +88,27 @@ class Promises:
 
     def _cheapest(self, setting: Setting, columns: Columns, start: float, best: float) -> Promise | None:
         found: Promise | None = None
-        if self._least_usd(setting, columns) >= best:
+        if self.bound(setting, columns) >= best:
             return None
-        seconds, stale = start, 0
+        seconds, stale, least = start, 0, math.inf
         for _ in range(_MOST_STEPS):
-            # What a shorter time was enough for, this one is, too.
-            beaten = found is not None and self._least_at(setting, columns, seconds) >= found.value
-            promise = None if beaten else self._at_known(setting, columns, seconds)
-            if promise is not None and promise.value < min(best, np.inf if found is None else found.value):
-                found, stale = promise, 0
-            elif promise is not None or beaten:
+            value = self.bound_at(setting, columns, seconds)
+            if value < min(best, least):
+                promise = self._at_known(setting, columns, seconds)
+                value = math.inf if promise is None else promise.value
+                if promise is not None and value < min(best, least):
+                    found = promise
+            # Infinite where the time is too short for the devices that there are.
+            if value < least:
+                least, stale = value, 0
+            elif math.isfinite(value):
                 stale += 1
             if stale == _STALE or self._hopeless(seconds):
                 break
             seconds *= _TIME_STEP
         return found
 
-    def _least_usd(self, setting: Setting, columns: Columns) -> float:
+    def bound(self, setting: Setting, columns: Columns) -> float:
         """Return what the goal, if it is money spent, can't undercut: the cheapest pipeline alone, never waiting."""
         if self.target.goal not in (Figure.USD_PER_ITERATION, Figure.TOTAL_USD):
             return -math.inf
@@ -114,7 +118,7 @@ class Promises:
         steps = 1 if self.target.goal is Figure.USD_PER_ITERATION else self.space.scenario.job.training.steps or 1
         return usd * steps * (1.0 - 1e-9)
 
-    def _least_at(self, setting: Setting, columns: Columns, seconds: float) -> float:
+    def bound_at(self, setting: Setting, columns: Columns, seconds: float) -> float:
         """Return what the goal can't undercut at an iteration time: only the pipelines that cost least are used."""
         value = columns.samples(seconds - self.settings.sync_s(setting, 2), self.space.batch)
         rates = self.master.device_rates @ columns.devices

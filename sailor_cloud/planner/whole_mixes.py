@@ -50,10 +50,7 @@ class WholeMixes:
         `fitting`: of pipelines only that fill nodes without a rest, so that none is torn apart by the next one.
         `best` is the goal's value of a plan that is known already.
         """
-        columns = self.settings.columns_of(promise.setting)
-        if fitting and columns is not None:
-            fitted = [column for column in columns.every if self._fits(column)]
-            columns = Columns.of(fitted) if fitted else None
+        columns = self._columns(promise, fitting=fitting)
         if columns is None:
             return []
         if not self.promises.soonest:
@@ -61,6 +58,18 @@ class WholeMixes:
             return [draft for mix in mixes for draft in self._drafts(mix)]
         most = self.promises.seconds_of(best) * _REACH
         return self._soonest(columns, promise, [each for each in _STRETCH if promise.iteration_s * each <= most])
+
+    def at(self, promise: Promise, seconds: float, *, fitting: bool) -> list[Draft]:
+        """Return the draft of the cheapest whole mix at an iteration time, if there is one that keeps the limits."""
+        columns = self._columns(promise, fitting=fitting)
+        return [] if columns is None else self._drafts(self._mix(columns, promise, seconds))
+
+    def _columns(self, promise: Promise, *, fitting: bool) -> Columns | None:
+        columns = self.settings.columns_of(promise.setting)
+        if not fitting or columns is None:
+            return columns
+        fitted = [column for column in columns.every if self._fits(column)]
+        return Columns.of(fitted) if fitted else None
 
     def _soonest(self, columns: Columns, promise: Promise, stretches: Sequence[float]) -> list[Draft]:
         """Return the first drafts, as time grows. Where a time is enough for whole pipelines, more time is, too."""

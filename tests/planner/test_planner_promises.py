@@ -1,0 +1,78 @@
+"""What settings promise: bounds that leave settings out without solving them, and whole mixes near a promise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from factories.planning import example, make_space
+from sailor_cloud.planner.columns import Columns
+from sailor_cloud.planner.effort import NORMAL
+from sailor_cloud.planner.goals import target_of
+from sailor_cloud.planner.mixing import Mixing
+from sailor_cloud.planner.settings import Setting
+
+
+def mixing(goal: str) -> Mixing:
+    resources = {"resources__0__accelerators": {"A100-40": 8, "V100-16": 16}, "resources__0__zones": ["us-central1-a"]}
+    job = example("gcp-a100-v100.yaml", goal=goal, constraints={}, **resources)
+    return Mixing(make_space(job), target_of(job), NORMAL)
+
+
+def settings_of(search: Mixing) -> Iterator[tuple[Setting, Columns]]:
+    for setting in search.settings.every():
+        columns = search.settings.columns_of(setting)
+        if columns is not None:
+            yield setting, columns
+
+
+@pytest.fixture(scope="module")
+def cheapest() -> Mixing:
+    return mixing("minimize-cost")
+
+
+def test_no_mix_of_a_setting_costs_less_than_its_bounds(cheapest: Mixing) -> None:
+    promises, solved, close = cheapest.promises, 0, 0
+    for setting, columns in settings_of(cheapest):
+        for seconds in np.geomspace(2.0, 500.0, 8):
+            schedule = float(seconds) - cheapest.settings.sync_s(setting, 2)
+            mix = promises.master.relaxed(columns, schedule, 1000)
+            if mix is None:
+                continue
+            solved += 1
+            usd = float(promises.target.value(promises.figures(float(seconds), mix.usd_per_hour, setting.sync_usd)))
+            at, ever = promises.bound_at(setting, columns, float(seconds)), promises.bound(setting, columns)
+            assert ever <= usd
+            assert at <= usd
+            close += at > 0.9 * usd
+    assert solved > 100
+    assert close > solved / 2, "a bound that is far off leaves nothing out"
+
+
+def test_a_setting_that_cannot_beat_a_known_plan_is_left_out_and_one_that_can_is_not(cheapest: Mixing) -> None:
+    compared = 0
+    for setting, columns in settings_of(cheapest):
+        promise = cheapest.promises.of(setting, 0.0, math.inf)
+        if promise is not None:
+            compared += 1
+            assert cheapest.promises.of(setting, 0.0, promise.value * 1.000001) == promise
+            assert cheapest.promises.of(setting, 0.0, cheapest.promises.bound(setting, columns)) is None
+    assert compared > 10
+
+
+def test_whole_mixes_near_a_promise_are_those_of_the_first_times_that_suffice() -> None:
+    search = mixing("maximize-throughput")
+    promises = search.ranked()[:3]
+    assert promises
+    for promise in promises:
+        for fitting in (True, False):
+            every = [
+                draft
+                for stretch in (1.0, 1.005, 1.01, 1.02, 1.04, 1.08, 1.15, 1.25, 1.4, 1.6, 1.9, 2.3, 2.8, 3.4)
+                for draft in search.wholes.at(promise, promise.iteration_s * stretch, fitting=fitting)
+            ]
+            found = search.wholes.near(promise, fitting=fitting)
+            assert [draft.order() for draft in found] == [draft.order() for draft in every[:2]]
