@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sailor_even import Placed, SailorEven, parts
 from sailor_formulas import USD_PER_HOUR, Place
+from sailor_links import region
 from sailor_places import Kind, as_plan
 from sailor_traffic import Traffic, Where
 
@@ -31,7 +32,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 # Searches for pipelines whose cuts are tried with replicas that differ, where a bound leaves a gap.
-_MIXED = 60
+_MIXED, _BOTH = 60, 1000
 # By how much more than the most that is allowed a plan is taken to be known.
 _SLOWER = 1.01
 
@@ -239,13 +240,16 @@ def differing(even: SailorEven, *, gap: float, known: float, cuts: list[tuple[in
         fastest = rule_out(SailorMixed(fast), known=_SLOWER / case.least_rate, gap=gap)
         if fastest.bound > 1.0 / case.least_rate:
             return Mixed(found=(), bound=np.inf, searches=fastest.searches)
-    # Bounds on money gain little from areas and take long.
-    if len(set(even.areas.values())) < 2 or case.cheapest or case.budget is not None:
+    if len({region(zone) for zone in even.zones}) < 2 or case.cheapest or case.budget is not None:
+        # Between zones of one region links are about as fast as inside one; what pipelines cost tells areas less apart.
         return mixed(SailorMixed(even), known=known, cuts=cuts, gap=gap)
     searched = [rule_out(SailorMixed(part), known=known, gap=gap) for part in parts(even.links, case)]
     bound, searches = min(ruled.bound for ruled in searched), sum(ruled.searches for ruled in searched)
     if bound >= known * (1.0 - gap) * (1.0 - 1e-9):
         return Mixed(found=(), bound=bound, searches=searches)
-    tried = mixed(SailorMixed(even), known=known, cuts=cuts, gap=gap, most_searches=_MIXED)
+    # With several GPUs links of any kinds say less than those of a pipeline's own, anywhere.
+    most = _MIXED if len(even.gpus) == 1 else _BOTH
+    tried = mixed(SailorMixed(even), known=known, cuts=cuts, gap=gap, most_searches=most)
     best = min([known, *(placed.value for placed in tried.found)])
-    return Mixed(found=tried.found, bound=min(bound, best * (1.0 - gap)), searches=searches + tried.searches)
+    bound = min(max(bound, tried.bound), best * (1.0 - gap))
+    return Mixed(found=tried.found, bound=bound, searches=searches + tried.searches)

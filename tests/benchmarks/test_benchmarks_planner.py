@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import random
 import subprocess
@@ -16,6 +17,7 @@ from factories.sailor_artifact import BLOCKS, HIDDEN, LAYERS, TOKENS, block_seco
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "planner"
 ZONES = ("us-central1-a", "us-central1-b")
+FAR = "us-west1-b"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -142,6 +144,8 @@ def test_no_plan_beats_the_bound_and_the_answer_keeps_to_what_there_is(artifact,
         ({("A100-40", ZONES[0]): 3, ("V100-16", ZONES[0]): 4}, {}),
         ({("A100-40", ZONES[0]): 3, ("V100-16", ZONES[1]): 4}, {"budget": 0.1}),
         ({("A100-40", ZONES[0]): 2, ("A100-40", ZONES[1]): 1, ("V100-16", ZONES[1]): 3}, {"least_rate": 0.05}),
+        ({("A100-40", ZONES[0]): 2, ("A100-40", FAR): 3}, {}),
+        ({("A100-40", ZONES[0]): 2, ("V100-16", FAR): 3}, {}),
     ],
 )
 def test_no_plan_whose_replicas_differ_beats_the_wider_bound(artifact, devices, limits):
@@ -152,6 +156,7 @@ def test_no_plan_whose_replicas_differ_beats_the_wider_bound(artifact, devices, 
     from sailor_mixed import differing
     from sailor_places import as_plan
 
+    artifact = with_slow_links_between_regions(artifact)
     case = Case(name="small", devices=devices, sailor=None, **limits)
     draw, values = random.Random(0), []
     for _ in range(3000):
@@ -178,6 +183,20 @@ def test_no_plan_whose_replicas_differ_beats_the_wider_bound(artifact, devices, 
             assert found.value < known
             assert answer.bound <= found.value
             assert all(count <= devices[place] for place, count in found.placed.score.devices.items())
+
+
+def with_slow_links_between_regions(artifact):
+    slow = copy.deepcopy(artifact)
+    for src, dst in product((*ZONES, FAR), repeat=2):
+        if (src == FAR) != (dst == FAR):
+            for pairs in slow._curves[src].values():
+                for ends in pairs.values():
+                    curves = {
+                        gpu: {count: [[0.1 * part for part in curve], most] for count, (curve, most) in each.items()}
+                        for gpu, each in ends[dst].items()
+                    }
+                    ends[dst] = curves
+    return slow
 
 
 def all_used(placer, ways):
