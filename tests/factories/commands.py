@@ -27,5 +27,5 @@ def sailor(
         input=answers,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=280,
     )

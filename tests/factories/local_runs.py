@@ -71,7 +71,7 @@ def vm_command(action: str, spec: VmSpec) -> subprocess.CompletedProcess[str]:
     """Run `start` or `stop` as Terraform does."""
     command = [sys.executable, "-m", "sailor_cloud.provision.local.vm", action]
     environment = {**os.environ, SPEC_VARIABLE: spec.to_json()}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
 
 
 def started(folder: RunFolder, node: str = "n0", *, index: int = 0, expires_at: datetime | None = None) -> VmInfo:
