@@ -162,7 +162,7 @@ class _Ruling:
             return None
         first = [start.prices] if rents is None else [start.prices, rents] if self.problem.timed else [rents]
         prices = last = first[0]
-        for turn in range(tries if rents is None else min(tries, len(first))):
+        for turn in range(tries if self.problem.timed else min(tries, len(first))):
             prices = first[turn] if turn < len(first) else prices
             low, found = self._searched(start, prices, (_QUICK, _NARROW))
             least = max(least, low)
@@ -204,9 +204,10 @@ class _Ruling:
         engine.judging = Judging(engine.parts, _KEPT, self.gap, self.known)
         counts = (start.size, start.replicas, start.microbatches)
         node = engine.node(0, counts, costs, relaxed[start.size])
-        node = None if node is None else engine.refined(_coarse(node) if self.problem.timed else node)
+        node = None if node is None else engine.refined(node)
         if node is None:
             return math.inf, {}
+        node = _coarse(node) if self.problem.timed else node
         low = -math.inf
         for most in widths:
             if self.searches >= self.most_searches:
