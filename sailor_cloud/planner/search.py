@@ -16,6 +16,7 @@ from sailor_cloud.planner.assess import Assessor
 from sailor_cloud.planner.beside import Beside
 from sailor_cloud.planner.candidates import collect
 from sailor_cloud.planner.documents import Surroundings, infeasible_document, plan_document
+from sailor_cloud.planner.draft import Draft
 from sailor_cloud.planner.effort import NORMAL, Effort
 from sailor_cloud.planner.frontier import frontier
 from sailor_cloud.planner.gap import gap_parts
@@ -108,6 +109,7 @@ def search(
     problem = problem_of(job, catalog=catalog, network=network, profiles=profiles, clock=clock, decoder=decoder)
     asked = wishes if wishes is not None else Wishes(restrictions=tuple(restrictions))
     effort = _effort(asked, clock, started)
+    effort.tell(0.0)
     space, target = problem.space, problem.target
     searched = Searched(frozenset(asked.restrictions), effort)
     if not space.pools:
@@ -146,14 +148,17 @@ def _no_pools(problem: Problem) -> Infeasibility:
 def _surroundings(problem: Problem, asked: Wishes, effort: Effort, answer: Answer, chosen: Chosen) -> Surroundings:
     space, target = problem.space, problem.target
     drafts = [chosen.draft, *answer.drafts, *answer.others]
-    beside = Beside(space, target, chosen.draft, effort.between(0.0, 0.6), drafts)
+    border = 0.3 if asked.frontier else 1.0
+    beside = Beside(space, target, chosen.draft, effort.between(0.0, border), drafts)
     points: tuple[FrontierPoint, ...] = ()
     if asked.beside and not effort.expired():
         extras = [extra for extra in _BESIDE if not set(extra) <= set(asked.restrictions)]
         beside.restricted([(*asked.restrictions, *extra) for extra in extras])
-    effort.tell(0.6)
+    effort.tell(border)
     if asked.frontier and not effort.expired():
-        further = [] if answer.exhausted or asked.restrictions else spread(space, processes=asked.processes)
+        further: list[Draft] = []
+        if not answer.exhausted and not asked.restrictions:
+            further = spread(space, processes=asked.processes, tell=effort.between(border, 0.7).tell)
         points = frontier(Assessor(space, target), [*drafts, *beside.drafts, *further])
     if asked.top:
         beside.kinds(drafts, most=asked.top)

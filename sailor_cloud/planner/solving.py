@@ -26,6 +26,8 @@ KEPT_DRAFTS = 16
 # Searches with limits tightened by the replay's excess, and how much more than the excess they are tightened.
 REPEATS = 3
 TIGHTER = 1.0005
+# Which part of what is left to be told of a search is left for what may follow it.
+_REST = 0.2
 
 _EVEN = frozenset({Restriction.EVEN_BATCHES, Restriction.EVEN_LAYERS})
 
@@ -100,15 +102,15 @@ class Searched:
 
     @property
     def share(self) -> float:
-        """The share told to be done: how many searches there will be nobody knows, so each takes half of the rest."""
-        return 1.0 - 0.5 ** len(self.known)
+        """The share told to be done. Most jobs take one search; how many more there will be nobody knows."""
+        return 1.0 - _REST ** len(self.known)
 
     def answer(self, space: Space, target: Target) -> Answer:
         """Return the answer by the closed form."""
         for known_space, known_target, answer in self.known:
             if known_space is space and known_target == target:
                 return answer
-        effort = self.effort.between(self.share, (self.share + 1.0) / 2.0)
+        effort = self.effort.between(self.share, 1.0 - _REST ** (len(self.known) + 1))
         self.known.append((space, target, solve(space, target, self.restrictions, effort)))
         return self.known[-1][2]
 

@@ -93,8 +93,10 @@ class Blocks:
 
         Of every set of nodes the fastest guesses, as far as none is much faster and cheaper.
         """
-        keys = [key for counts in self._counts().values() for key in counts if key[1] <= _FEW or _rough(key[1])]
-        found = [guess for size, count in keys for guess in self.guesser.best(size, count, keep=_KEPT, unbeaten=True)]
+        for key in self.many():
+            if key not in self.found:
+                self.found[key] = self.rate(key, unbeaten=True)
+        found = [guess for rated in self.found.values() for guess in rated.guesses]
         found.sort(key=lambda guess: (guess.iteration_s, guess.usd))
         seconds, usd = np.array([(guess.iteration_s, guess.usd) for guess in found]).reshape(-1, 2).T
         taken: Counter[tuple[tuple[int, int, int], ...]] = Counter()
@@ -115,10 +117,14 @@ class Blocks:
         """Return what is rated in any case."""
         return [key for keys in self._counts().values() for key in keys if _rough(key[1])]
 
-    def rate(self, key: Key) -> Rated:
-        """Return the best guesses of a key; nothing that is found depends on which one was rated before."""
+    def many(self) -> list[Key]:
+        """Return what is rated for plans from the fastest to the cheapest."""
+        return [key for keys in self._counts().values() for key in keys if key[1] <= _FEW or _rough(key[1])]
+
+    def rate(self, key: Key, *, unbeaten: bool = False) -> Rated:
+        """Return the best guesses of a key, or those that none beats; neither depends on what was rated before."""
         before = self.guesser.rated
-        guesses = self.guesser.best(*key, keep=_KEPT)
+        guesses = self.guesser.best(*key, keep=_KEPT, unbeaten=unbeaten)
         return Rated(tuple(guesses), self.guesser.rated - before)
 
     def _counts(self) -> dict[int, list[Key]]:
