@@ -10,7 +10,7 @@ and judged exactly.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -51,7 +51,7 @@ def mix(space: Space, target: Target, *, keep: int, effort: Effort = NORMAL, kno
     begun = _begun(parts, target, effort, known)
     middle = border([len(part.pools) for part in parts])
     processes = effort.processes if middle else 1
-    rest = effort.between(_BEGUN, 1.0)
+    rest = replace(effort.between(_BEGUN, 1.0), processes=1 if at_once(processes) else effort.processes)
     share = 0.0 if at_once(processes) else middle / max(1, len(parts))
     first, second = both(
         lambda: _Search(space, target, rest.between(0.0, share), known).run(begun[:middle]),
@@ -204,12 +204,14 @@ class Mixing:
         for draft in sorted(drafts, key=Draft.order):
             first.setdefault((draft.pipelines[0].cut, len(draft.pipelines)), draft)
         grown = list(drafts)
-        for number, draft in enumerate(list(first.values())[: self.effort.refined]):
-            self.effort.tell(0.9 + 0.1 * number / self.effort.refined)
-            if self.effort.expired():
-                break
-            grown += refined(self.assessor, draft, self.assessor.keeps)
+        tasks = [
+            Task(partial(self._refined, draft), grown.extend) for draft in list(first.values())[: self.effort.refined]
+        ]
+        do(tasks, processes=self.effort.processes, tell=self.effort.between(0.9, 1.0).tell)
         return grown
+
+    def _refined(self, draft: Draft) -> list[Draft]:
+        return [] if self.effort.expired() else refined(self.assessor, draft, self.assessor.keeps)
 
     def _price_in(self, promise: Promise) -> bool:
         """Generate columns at the prices of the master at a promise; False if there are no new ones."""
