@@ -127,7 +127,7 @@ def _start_and_end_quickly() -> None:
     # Otherwise pydantic reads the metadata of every package that is installed, to find plugins for job files.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     gc.set_threshold(*CYCLES_LOOKED_FOR_EVERY)
-    # Registered first, so that it comes last: what still exists then goes with the process.
+    # What still exists at the end goes with the process.
     atexit.register(gc.freeze)
 
 

@@ -31,16 +31,17 @@ class _State:
 
 
 class _Progress:
-    """The highest report of each activity. One reference is replaced as a whole, so that no lock is needed."""
+    """The highest report of each activity: what has been done stays done, whoever tells of it late."""
 
     def __init__(self, activity: str) -> None:
         self.state = _State(0.0, None, activity)
+        self._lock = threading.Lock()
 
     def show(self, done: float, of: float, what: str = "") -> None:
-        # Halves of a search tell side by side, each how far it is, and what is done stays done.
-        state, about = self.state, what or self.state.what
-        same = (state.of, state.what) == (of, about)
-        self.state = _State(max(done, state.done) if same else done, of, about)
+        with self._lock:
+            state, about = self.state, what or self.state.what
+            same = (state.of, state.what) == (of, about)
+            self.state = _State(max(done, state.done) if same else done, of, about)
 
     def finish(self) -> None:
         """Be done with all of it, also where the last report came before the end."""

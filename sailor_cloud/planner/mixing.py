@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from sailor_cloud.planner.answer import Answer
 from sailor_cloud.planner.assess import Assessor
-from sailor_cloud.planner.blocks import Blocks
+from sailor_cloud.planner.blocks import Blocks, Key, Rated
 from sailor_cloud.planner.bounds import breaks_limits, goal_bound
 from sailor_cloud.planner.chains import Lanes
 from sailor_cloud.planner.draft import Draft, in_space, significant
@@ -43,6 +43,8 @@ _PRICING_ROUNDS = 2
 _SLACK = 1.1
 # Which share of a search is what can be found out task by task.
 _BEGUN = 0.4
+# What is rated of each part even when a time limit is over: so many microbatch sizes and numbers of pipelines.
+_RATED = 8
 
 
 def mix(space: Space, target: Target, *, keep: int, effort: Effort = NORMAL, known: float = np.inf) -> Answer:
@@ -85,13 +87,21 @@ def _begun(parts: Sequence[Space], target: Target, effort: Effort, known: float)
     for number in range(effort.closer + 1):
         for each in searches:
             keys = each.near() if number else each.rough()
-            tasks += [Task(partial(each.rate, key), partial(each.found.__setitem__, key)) for key in keys]
+            for at, key in enumerate(keys):
+                in_any_case = number == 0 and at < _RATED
+                find = partial(each.rate, key) if in_any_case else partial(_rated, each, key, effort)
+                tasks.append(Task(find, partial(each.found.__setitem__, key)))
         part = effort.between(share * number, share * (number + 1))
         do(tasks, processes=effort.processes, tell=part.tell)
         tasks = []
     for number, one in unknown.items():
         one.enter(chains[number])
     return searches
+
+
+def _rated(search: Blocks, key: Key, effort: Effort) -> Rated:
+    """Rate a key; nothing is rated once a time limit is over."""
+    return Rated((), 0) if effort.expired() else search.rate(key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,12 +126,16 @@ class _Search:
         drafts: list[Draft] = []
         columns = nodes = 0
         for number, one in enumerate(begun):
+            if drafts and self.effort.expired():
+                break
             part, share = one.space, self.effort.between(number / len(begun), (number + 1) / len(begun))
             one.effort, one.known = share.between(0.0, 0.3), self.known
             blocks = one.run()
             search = Mixing(part, self.target, share.between(0.3, 1.0))
             known = min([self.known, *(draft.figures[self.target.goal] for draft in blocks)])
-            found = search.improved([*blocks, *search.drafts(search.ranked(known), known)])
+            found = blocks
+            if not blocks or not self.effort.expired():
+                found = search.improved([*blocks, *search.drafts(search.ranked(known), known)])
             if part is not self.space:
                 found = [in_space(draft, part, self.space) for draft in found]
                 found += elsewhere(Assessor(self.space, self.target), found)

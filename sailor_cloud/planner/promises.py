@@ -90,18 +90,22 @@ class Promises:
         found: Promise | None = None
         if self.bound(setting, columns) >= best:
             return None
-        seconds, stale, least = start, 0, math.inf
+        seconds, stale, least, least_bound = start, 0, math.inf, math.inf
         for _ in range(_MOST_STEPS):
-            value = self.bound_at(setting, columns, seconds)
-            if value < min(best, least):
+            value = bound = self.bound_at(setting, columns, seconds)
+            if bound < min(best, least):
                 promise = self._at_known(setting, columns, seconds)
                 value = math.inf if promise is None else promise.value
                 if promise is not None and value < min(best, least):
                     found = promise
+                falls, least = value < least, min(least, value)
+            else:
+                falls = bound < least_bound
+            least_bound = min(least_bound, bound)
             # Infinite where the time is too short for the devices that there are.
-            if value < least:
-                least, stale = value, 0
-            elif math.isfinite(value):
+            if falls or math.isinf(value):
+                stale = 0
+            else:
                 stale += 1
             if stale == _STALE or self._hopeless(seconds):
                 break
@@ -109,7 +113,10 @@ class Promises:
         return found
 
     def bound(self, setting: Setting, columns: Columns) -> float:
-        """Return what the goal, if it is money spent, can't undercut: the cheapest pipeline alone, never waiting."""
+        """Return what no mix of these columns is promised for less than, where the goal is money spent.
+
+        It is what the cheapest pipeline alone costs if it never waits.
+        """
         if self.target.goal not in (Figure.USD_PER_ITERATION, Figure.TOTAL_USD):
             return -math.inf
         device_s = columns.bottleneck_s / columns.sizes
@@ -119,7 +126,7 @@ class Promises:
         return usd * steps * (1.0 - 1e-9)
 
     def bound_at(self, setting: Setting, columns: Columns, seconds: float) -> float:
-        """Return what the goal can't undercut at an iteration time: only the pipelines that cost least are used."""
+        """Return what no mix of these columns is promised for less than at an iteration time: the cheapest alone."""
         value = columns.samples(seconds - self.settings.sync_s(setting, 2), self.space.batch)
         rates = self.master.device_rates @ columns.devices
         each = np.divide(rates, value, out=np.full(len(value), np.inf), where=value > 0)

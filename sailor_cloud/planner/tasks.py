@@ -13,10 +13,10 @@ from sailor_cloud.planner.halves import at_once, both
 
 _Found = TypeVar("_Found")
 
-# How a task's number stands in the pipe that the processes take them from, and how many are in there at once: fewer
-# than a pipe holds.
+# How a task's number stands in the pipe that the processes take them from, and how many are in there at once: a page
+# full, which is what any pipe holds.
 _NUMBER = struct.Struct("i")
-_MOST = 4096
+_MOST = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,9 @@ def _every(finds: Sequence[Callable[[], Any]], processes: int, tell: Callable[[f
         return list(_done(finds, iter(range(len(finds))), tell).values())
     numbers, entry = os.pipe()
     try:
-        os.write(entry, b"".join(_NUMBER.pack(number) for number in range(len(finds))))
         # Without a writer the pipe ends after the last number, for both readers.
-        os.close(entry)
+        with os.fdopen(entry, "wb") as queue:
+            queue.write(b"".join(_NUMBER.pack(number) for number in range(len(finds))))
         beside, here = both(
             lambda: _done(finds, _taken(numbers), lambda share: None),
             lambda: _done(finds, _taken(numbers), tell),

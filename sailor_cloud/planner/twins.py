@@ -34,11 +34,11 @@ def families(space: Space) -> list[tuple[str, ...]]:
 
 
 def first_twins(space: Space) -> list[int]:
-    """Return for every pool the one that is its like in the first zone of its family, as `Space.numbers` do."""
+    """Return for every pool the one that is its like in the first zone of its family."""
     first = {zone: family[0] for family in families(space) for zone in family}
     alike = {_kind(space, number): number for number in range(len(space.pools))}
     kinds = [_kind(space, number) for number in range(len(space.pools))]
-    return [space.numbers[alike[(first[str(zone)], *rest)]] for zone, *rest in kinds]
+    return [alike[(first[str(zone)], *rest)] for zone, *rest in kinds]
 
 
 def elsewhere(assessor: Assessor, drafts: Iterable[Draft]) -> list[Draft]:

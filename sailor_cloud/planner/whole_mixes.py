@@ -17,8 +17,8 @@ from sailor_cloud.planner.settings import Settings
 from sailor_cloud.planner.space import Space
 
 # Whole mixes looked at in each setting, and by how much time may grow for them.
-_WHOLE_MIXES = 2
-_STRETCH = (1.0, 1.005, 1.01, 1.02, 1.04, 1.08, 1.15, 1.25, 1.4, 1.6, 1.9, 2.3, 2.8, 3.4)
+WHOLE_MIXES = 2
+STRETCH = (1.0, 1.005, 1.01, 1.02, 1.04, 1.08, 1.15, 1.25, 1.4, 1.6, 1.9, 2.3, 2.8, 3.4)
 # Money hardly depends on the time in fractions of pipelines, but does in whole ones: all of these are solved.
 _SPREAD = tuple(2.0 ** (power / 2) for power in range(-9, 7))
 # What is asked to take so many times as long as the best plan known does not get better than that.
@@ -35,8 +35,8 @@ class WholeMixes:
     settings: Settings
     promises: Promises
     assessor: Assessor
-    solved: int = 0
-    _node_devices: dict[int, int] = field(default_factory=dict)
+    solved: int = field(init=False, default=0)
+    _node_devices: dict[int, int] = field(init=False, default_factory=dict)
     _markets: dict[int, Market] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -50,14 +50,14 @@ class WholeMixes:
         `fitting`: of pipelines only that fill nodes without a rest, so that none is torn apart by the next one.
         `best` is the goal's value of a plan that is known already.
         """
+        if not self.promises.soonest:
+            times = [promise.iteration_s * stretch for stretch in _SPREAD]
+            return [draft for seconds in times for draft in self.at(promise, seconds, fitting=fitting)]
         columns = self._columns(promise, fitting=fitting)
         if columns is None:
             return []
-        if not self.promises.soonest:
-            mixes = [self._mix(columns, promise, promise.iteration_s * stretch) for stretch in _SPREAD]
-            return [draft for mix in mixes for draft in self._drafts(mix)]
         most = self.promises.seconds_of(best) * _REACH
-        return self._soonest(columns, promise, [each for each in _STRETCH if promise.iteration_s * each <= most])
+        return self._soonest(columns, promise, [each for each in STRETCH if promise.iteration_s * each <= most])
 
     def at(self, promise: Promise, seconds: float, *, fitting: bool) -> list[Draft]:
         """Return the draft of the cheapest whole mix at an iteration time, if there is one that keeps the limits."""
@@ -72,7 +72,10 @@ class WholeMixes:
         return Columns.of(fitted) if fitted else None
 
     def _soonest(self, columns: Columns, promise: Promise, stretches: Sequence[float]) -> list[Draft]:
-        """Return the first drafts, as time grows. Where a time is enough for whole pipelines, more time is, too."""
+        """Return the first drafts, as time grows.
+
+        Where a time is enough for whole pipelines more time nearly always is, too; where not, the first may be missed.
+        """
         mixes: dict[int, _Mix | None] = {}
 
         def mix(at: int) -> _Mix | None:
@@ -89,7 +92,7 @@ class WholeMixes:
         found: list[Draft] = []
         for at in range(low, len(stretches)):
             found += self._drafts(mix(at))
-            if len(found) == _WHOLE_MIXES:
+            if len(found) == WHOLE_MIXES:
                 break
         return found
 

@@ -45,6 +45,29 @@ def test_an_error_of_either_half_reaches_the_caller_and_leaves_no_process():
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.parametrize("zones", [("euc1-az1", "euc1-az2"), ("euc1-az2", "euc1-az1")], ids=["in order", "reversed"])
+def test_zones_that_stand_for_one_another_are_rated_alike_in_every_process(zones: tuple[str, str]) -> None:
+    """Their prices differ, and the job may name the one that stands for the other last."""
+    entries = [
+        {"provider": "aws", "zones": [zone], "markets": ["spot"], "accelerators": {"A100-80": 16}} for zone in zones
+    ]
+    job = example("gcp-a100-v100.yaml", resources=entries, goal="minimize-cost", constraints={}, cloud={})
+    prices, links, times = data()
+    alone, beside = (
+        search(
+            job,
+            catalog=prices,
+            network=links,
+            profiles=times,
+            clock=FixedClock(AS_OF),
+            wishes=Wishes(processes=count),
+        )
+        for count in (1, 2)
+    )
+    assert alone.plan is not None
+    assert alone.to_json() == beside.to_json()
+
+
 def test_a_plan_and_all_beside_it_is_the_same_with_one_process_and_with_two():
     job = example("gcp-a100-v100.yaml", resources__0__accelerators={"A100-40": 4, "V100-16": 8})
     prices, links, times = data()

@@ -14,6 +14,7 @@ from sailor_cloud.planner.effort import NORMAL
 from sailor_cloud.planner.goals import target_of
 from sailor_cloud.planner.mixing import Mixing
 from sailor_cloud.planner.settings import Setting
+from sailor_cloud.planner.whole_mixes import STRETCH, WHOLE_MIXES
 
 
 def mixing(goal: str) -> Mixing:
@@ -66,13 +67,19 @@ def test_a_setting_that_cannot_beat_a_known_plan_is_left_out_and_one_that_can_is
 def test_whole_mixes_near_a_promise_are_those_of_the_first_times_that_suffice() -> None:
     search = mixing("maximize-throughput")
     promises = search.ranked()[:3]
-    assert promises
+    best = []
     for promise in promises:
         for fitting in (True, False):
             every = [
                 draft
-                for stretch in (1.0, 1.005, 1.01, 1.02, 1.04, 1.08, 1.15, 1.25, 1.4, 1.6, 1.9, 2.3, 2.8, 3.4)
+                for stretch in STRETCH
                 for draft in search.wholes.at(promise, promise.iteration_s * stretch, fitting=fitting)
             ]
             found = search.wholes.near(promise, fitting=fitting)
-            assert [draft.order() for draft in found] == [draft.order() for draft in every[:2]]
+            assert [draft.order() for draft in found] == [draft.order() for draft in every[:WHOLE_MIXES]]
+            if found:
+                best.append(found[0])
+                known = search.wholes.near(promise, fitting=fitting, best=found[0].figures[search.target.goal])
+                assert known[0].order() == found[0].order(), "what is no worse than the best plan is in reach"
+                assert not search.wholes.near(promise, fitting=fitting, best=promise.value / 2)
+    assert best

@@ -50,7 +50,6 @@ class Options:
         zones = sorted({pool.offer.zone for pool in self.space.pools})
         self.bits = {zone: 1 << number for number, zone in enumerate(zones)}
         self.lost = [preemptions_per_hour(pool.offer, self.space.scenario.catalog) for pool in self.space.pools]
-        self.ring_usd = {unit.pools: self._ring_usd(unit) for unit in self.units}
         self.far = {unit.pools[0]: self._far(unit.pools[0]) for unit in self.units}
         self.twins = first_twins(self.space)
         known = self.space.known.searches
@@ -96,9 +95,11 @@ class Options:
         return offered, joined(parts)[sequence]
 
     def _group(self, units: list[Unit], size: int, replicas: int) -> _Group:
-        # Only rated here, so units of zones that are nearly alike share what is known.
-        number_of = self.twins.__getitem__ if len(units[0].pools) == 1 else self.space.numbers.__getitem__
-        nodes = tuple((unit.devices, tuple(number_of(pool) for pool in unit.pools), unit.nodes) for unit in units)
+        # Only rated here, so of zones that are nearly alike the first one stands for the others.
+        if len(units[0].pools) == 1:
+            units = [replace(unit, pools=(self.twins[unit.pools[0]],)) for unit in units]
+        numbers_of = self.space.numbers
+        nodes = tuple((unit.devices, tuple(numbers_of[pool] for pool in unit.pools), unit.nodes) for unit in units)
         key = (nodes, size, replicas, self.space.zero_stage)
         if key not in self._groups:
             largest = [option for unit in units for option in self._largest(unit, replicas)]
@@ -186,7 +187,7 @@ class Options:
             "usd_per_hour": (one * usd, one * usd),
             "nodes": (one, one),
             "lost_per_hour": (one * lost, one * lost),
-            "sum_usd": (self.ring_usd[option.unit.pools] * nbytes * 2.0 * (replicas - 1) / replicas, 0.0),
+            "sum_usd": (self._ring_usd(option.unit.pools) * nbytes * 2.0 * (replicas - 1) / replicas, 0.0),
             "sum_s": (sum_s / (min(whole_s, head[0])), 0.0),
             "longest_s": (inside, max(inside, out)),
             "out_s": (out, 0.0),
@@ -281,7 +282,6 @@ class Options:
             for a, b in zip(pools, pools[1:] + pools[:1], strict=True)
         ]
 
-    def _ring_usd(self, unit: Unit) -> float:
-        """Return the price of one byte over a ring through the zones of a unit."""
-        pools = unit.pools
+    def _ring_usd(self, pools: tuple[int, ...]) -> float:
+        """Return the price of one byte over a ring through the zones of some pools."""
         return sum(self.space.usd_per_byte(a, b) for a, b in zip(pools, pools[1:] + pools[:1], strict=True))
