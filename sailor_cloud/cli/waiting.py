@@ -31,17 +31,13 @@ class _State:
 
 
 class _Progress:
-    """The highest report of each activity: what has been done stays done, whoever tells of it late."""
+    """The latest report. One reference is replaced as a whole, so that no lock is needed."""
 
     def __init__(self, activity: str) -> None:
         self.state = _State(0.0, None, activity)
-        self._lock = threading.Lock()
 
     def show(self, done: float, of: float, what: str = "") -> None:
-        with self._lock:
-            state, about = self.state, what or self.state.what
-            same = (state.of, state.what) == (of, about)
-            self.state = _State(max(done, state.done) if same else done, of, about)
+        self.state = _State(done, of, what or self.state.what)
 
     def finish(self) -> None:
         """Be done with all of it, also where the last report came before the end."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -12,10 +13,10 @@ from sailor_cloud.model.document import Alternative, Rejected
 from sailor_cloud.planner.draft import Draft, in_space, nodes_of, to_plan
 from sailor_cloud.planner.effort import Effort
 from sailor_cloud.planner.goals import Target
-from sailor_cloud.planner.halves import at_once, both
 from sailor_cloud.planner.shortage import shortage
 from sailor_cloud.planner.solving import KEPT_DRAFTS, first_that_holds, solve
 from sailor_cloud.planner.space import Space
+from sailor_cloud.planner.tasks import Task, do
 from sailor_cloud.planner.variants import MOST_ROWS, Restriction, part_of
 from sailor_cloud.simulator import Evaluation, evaluate
 
@@ -60,17 +61,16 @@ class Beside:
                 self._enter(_rejected(" and ".join(_name(restriction) for restriction in chosen), why, chosen))
         every = [(part, chosen) for chosen in restrictions for part in (() if many else self._parts(chosen))]
         wanted = [(part, chosen) for part, chosen in every if not self._keeps(chosen, part)]
-        middle = len(wanted) // 2
-        processes = self.effort.processes if middle else 1
-        border = 0.5 if middle and not at_once(processes) else 0.0
-        effort = replace(self.effort, processes=1) if at_once(processes) else self.effort
-        halves = both(
-            lambda: [self._best_of(*entry, effort.between(0.0, border)) for entry in wanted[:middle]],
-            lambda: [self._best_of(*entry, effort.between(border, 1.0)) for entry in wanted[middle:]],
-            processes=processes,
-        )
-        for outcome in (*halves[0], *halves[1]):
-            self._enter(outcome)
+        # Searches that run side by side have one process each.
+        effort = replace(self.effort, processes=1) if len(wanted) > 1 else self.effort
+        tasks = [
+            Task(
+                partial(self._best_of, *entry, effort.between(number / len(wanted), (number + 1) / len(wanted))),
+                self._enter,
+            )
+            for number, entry in enumerate(wanted)
+        ]
+        do(tasks, processes=self.effort.processes, tell=self.effort.tell)
 
     def _parts(self, restrictions: tuple[Restriction, ...]) -> list[Space]:
         names = sorted({pool.accelerator.name for pool in self.space.pools})

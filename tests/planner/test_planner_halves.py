@@ -11,10 +11,17 @@ import pytest
 
 from factories.planning import AS_OF, data, example
 from sailor_cloud.clock import FixedClock
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job import Job
 from sailor_cloud.planner import Wishes, search
 from sailor_cloud.planner.halves import both
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux copies a process")
+
+
+def planned(job: Job, wishes: Wishes) -> PlanDocument:
+    prices, links, times = data()
+    return search(job, catalog=prices, network=links, profiles=times, clock=FixedClock(AS_OF), wishes=wishes)
 
 
 def test_the_first_half_runs_in_a_process_of_its_own():
@@ -52,36 +59,14 @@ def test_zones_that_stand_for_one_another_are_rated_alike_in_every_process(zones
         {"provider": "aws", "zones": [zone], "markets": ["spot"], "accelerators": {"A100-80": 16}} for zone in zones
     ]
     job = example("gcp-a100-v100.yaml", resources=entries, goal="minimize-cost", constraints={}, cloud={})
-    prices, links, times = data()
-    alone, beside = (
-        search(
-            job,
-            catalog=prices,
-            network=links,
-            profiles=times,
-            clock=FixedClock(AS_OF),
-            wishes=Wishes(processes=count),
-        )
-        for count in (1, 2)
-    )
+    alone, beside = (planned(job, Wishes(processes=count)) for count in (1, 2))
     assert alone.plan is not None
     assert alone.to_json() == beside.to_json()
 
 
 def test_a_plan_and_all_beside_it_is_the_same_with_one_process_and_with_two():
     job = example("gcp-a100-v100.yaml", resources__0__accelerators={"A100-40": 4, "V100-16": 8})
-    prices, links, times = data()
-    alone, beside = (
-        search(
-            job,
-            catalog=prices,
-            network=links,
-            profiles=times,
-            clock=FixedClock(AS_OF),
-            wishes=Wishes(beside=True, frontier=True, processes=count),
-        )
-        for count in (1, 2)
-    )
+    alone, beside = (planned(job, Wishes(beside=True, frontier=True, processes=count)) for count in (1, 2))
     assert alone.plan is not None
     assert alone.alternatives
     assert alone.to_json() == beside.to_json()
