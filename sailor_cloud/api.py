@@ -43,8 +43,8 @@ def plan(
 
     `restrictions` make the space smaller; `top` asks for so many alternatives of other kinds, `frontier` for the
     plans that are best from the fastest to the cheapest. After `time_limit_s` the best plan found so far is the answer.
-    `progress` is told which share of the search is done. With more than one of `processes` halves of the search run
-    side by side where the system can copy a process (Linux); the answer is the same.
+    `progress` is told which share of the search is done. With more than one of `processes` two make the
+    search where the system can copy one (Linux); the answer is the same.
 
     `base` is the folder against which paths in the job are resolved. `profiles`, `network` and `pricing` are folders
     whose files go before the shipped ones. Raises RequestError for a job that names things

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import numpy as np
 
@@ -16,7 +15,6 @@ from sailor_cloud.planner.goals import Target
 from sailor_cloud.planner.shortage import shortage
 from sailor_cloud.planner.solving import KEPT_DRAFTS, first_that_holds, solve
 from sailor_cloud.planner.space import Space
-from sailor_cloud.planner.tasks import Task, do
 from sailor_cloud.planner.variants import MOST_ROWS, Restriction, part_of
 from sailor_cloud.simulator import Evaluation, evaluate
 
@@ -61,16 +59,8 @@ class Beside:
                 self._enter(_rejected(" and ".join(_name(restriction) for restriction in chosen), why, chosen))
         every = [(part, chosen) for chosen in restrictions for part in (() if many else self._parts(chosen))]
         wanted = [(part, chosen) for part, chosen in every if not self._keeps(chosen, part)]
-        # Searches that run side by side have one process each.
-        effort = replace(self.effort, processes=1) if len(wanted) > 1 else self.effort
-        tasks = [
-            Task(
-                partial(self._best_of, *entry, effort.between(number / len(wanted), (number + 1) / len(wanted))),
-                self._enter,
-            )
-            for number, entry in enumerate(wanted)
-        ]
-        do(tasks, processes=self.effort.processes, tell=self.effort.tell)
+        for number, entry in enumerate(wanted):
+            self._enter(self._best_of(*entry, self.effort.between(number / len(wanted), (number + 1) / len(wanted))))
 
     def _parts(self, restrictions: tuple[Restriction, ...]) -> list[Space]:
         names = sorted({pool.accelerator.name for pool in self.space.pools})

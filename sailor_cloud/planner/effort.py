@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+
+from sailor_cloud.planner.team import Team
 
 
 def _never() -> bool:
@@ -20,8 +22,8 @@ class Effort:
 
     `cuts`: of each number of stages. `closer`: how often numbers of pipelines near the best ones are looked at.
     `expired` ends a search early; what it has found by then is its answer. `tell` is told which share of the search is
-    done, by counts of what there is to look at; shares never fall. With more than one of `processes` halves of a search
-    run side by side; what is found is the same. Where nothing is `bounded`, a search may leave out what only proves.
+    done, by counts of what there is to look at; shares never fall. `team`: the processes that make the search. Where
+    nothing is `bounded`, a search may leave out what only proves.
     """
 
     settings: int = 8
@@ -29,7 +31,7 @@ class Effort:
     cuts: int = 3
     closer: int = 2
     bounded: bool = True
-    processes: int = 1
+    team: Team = field(default_factory=Team)
     expired: Callable[[], bool] = _never
     tell: Callable[[float], None] = _nobody
 
@@ -40,6 +42,10 @@ class Effort:
     def between(self, begin: float, end: float) -> Effort:
         """Return the effort of a part of the search, from one share of the whole to another."""
         return replace(self, tell=lambda share: self.tell(begin + (end - begin) * share))
+
+    def quiet(self) -> Effort:
+        """Return the same effort of which nobody is told."""
+        return replace(self, tell=_nobody)
 
 
 NORMAL = Effort()

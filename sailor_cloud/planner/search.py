@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from functools import partial
 
 from sailor_cloud.catalog import Catalog
 from sailor_cloud.clock import Clock
@@ -26,6 +27,7 @@ from sailor_cloud.planner.quota_change import quota_changes
 from sailor_cloud.planner.solving import Chosen, Searched
 from sailor_cloud.planner.space import Space, build
 from sailor_cloud.planner.spread import spread
+from sailor_cloud.planner.team import Team, together
 from sailor_cloud.planner.variants import Restriction
 from sailor_cloud.simulator import Scenario
 from sailor_cloud.workload import ComputeProfiles
@@ -42,8 +44,8 @@ class Wishes:
     `restrictions` make the space smaller. `beside`: also the best plans of smaller spaces. `frontier`: also the plans
     from the fastest to the cheapest that no other one beats in both. `top`: also so many plans of other kinds. After
     `time_limit_s` the best plan found until then is the answer, and never called optimal. `progress` is told which
-    share of the search is done, ever larger ones. With more than one of `processes` halves of the search run side by
-    side; the answer is the same.
+    share of the search is done, ever larger ones. With more than one of `processes` two make the search; the answer is
+    the same.
     """
 
     restrictions: tuple[Restriction, ...] = ()
@@ -108,7 +110,11 @@ def search(
     started = clock.monotonic_s()
     problem = problem_of(job, catalog=catalog, network=network, profiles=profiles, clock=clock, decoder=decoder)
     asked = wishes if wishes is not None else Wishes(restrictions=tuple(restrictions))
-    effort = _effort(asked, clock, started)
+    return together(partial(_search, problem, asked, clock, started), processes=asked.processes)
+
+
+def _search(problem: Problem, asked: Wishes, clock: Clock, started: float, team: Team) -> PlanDocument:
+    effort = _effort(asked, clock, started, team)
     effort.tell(0.0)
     space, target = problem.space, problem.target
     searched = Searched(frozenset(asked.restrictions), effort)
@@ -125,12 +131,12 @@ def search(
     return plan_document(space, target, chosen, answer, around, clock.monotonic_s() - started)
 
 
-def _effort(asked: Wishes, clock: Clock, started: float) -> Effort:
-    effort, limit = replace(NORMAL, processes=asked.processes), asked.time_limit_s
-    if asked.progress is not None:
+def _effort(asked: Wishes, clock: Clock, started: float, team: Team) -> Effort:
+    effort, limit = replace(NORMAL, team=team), asked.time_limit_s
+    if asked.progress is not None and team.leads:
         effort = replace(effort, tell=asked.progress)
     if limit is not None:
-        effort = replace(effort, expired=lambda: clock.monotonic_s() - started >= limit)
+        effort = replace(effort, expired=lambda: team.agreed(lambda: clock.monotonic_s() - started >= limit))
     return effort
 
 
@@ -158,7 +164,7 @@ def _surroundings(problem: Problem, asked: Wishes, effort: Effort, answer: Answe
     if asked.frontier and not effort.expired():
         further: list[Draft] = []
         if not answer.exhausted and not asked.restrictions:
-            further = spread(space, processes=asked.processes, tell=effort.between(border, 0.7).tell)
+            further = spread(space, team=effort.team, tell=effort.between(border, 0.7).tell)
         points = frontier(Assessor(space, target), [*drafts, *beside.drafts, *further])
     if asked.top:
         beside.kinds(drafts, most=asked.top)

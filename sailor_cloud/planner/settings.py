@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise, product
 
@@ -108,6 +108,11 @@ class Settings:
             chosen = [found for found in known.values() if setting.members.issuperset(found.chain.kinds)]
             self._among[key] = len(known), Columns.of(chosen) if chosen else None
         return self._among[key][1]
+
+    def apart(self, setting: Setting) -> Settings:
+        """Return the settings with the columns of one setting's cut that all searches know, free to find more."""
+        self.columns_of(setting)
+        return replace(self, columns={setting.cut: dict(self.columns[setting.cut])}, _among={})
 
     def add(self, cut: tuple[int, ...], size: int, lanes: Lanes) -> bool:
         """Enter the cheapest chains of some lanes over a cut; False if all of them are known."""

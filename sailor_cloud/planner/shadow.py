@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from sailor_cloud.catalog import Catalog
 from sailor_cloud.model.document import PlanDocument
@@ -16,6 +17,7 @@ from sailor_cloud.planner.quotas import unit
 from sailor_cloud.planner.search import Problem
 from sailor_cloud.planner.solving import Searched
 from sailor_cloud.planner.space import Space
+from sailor_cloud.planner.team import Team, together
 
 # Gains below this share are called nothing: the search itself may miss as much.
 WORTH_TELLING = 1e-3
@@ -57,25 +59,43 @@ def gains(
     """Return what more of each thing would bring, in the order of the job file, the account's quotas last.
 
     space: that of the job; with it, other limits on the same plans are searched without building it anew. `progress`
-    is told before each search how many are done, of how many. `processes`: as of `Effort`.
+    is told before each search how many are done, of how many. With more than one of `processes` two make the searches.
     """
-    effort = replace(NORMAL, processes=processes)
+    search = partial(_gains, job, document, catalog, problem_of, space, progress)
+    return together(search, processes=processes)
+
+
+def _gains(
+    job: Job,
+    document: PlanDocument,
+    catalog: Catalog,
+    problem_of: Callable[[Job], Problem],
+    space: Space | None,
+    progress: Callable[[int, int], None],
+    team: Team,
+) -> tuple[Gain, ...]:
+    effort = replace(NORMAL, team=team)
+    tell = progress if team.leads else _nobody
     found: list[Gain] = []
     searched = Searched(effort=effort)
     unit_of_goal = objective_unit(job)
     changes = list(_changes(job, document, catalog))
     wider_spaces = [] if space is None else list(_wider(space))
     for change, changed in changes:
-        progress(len(found), len(changes) + len(wider_spaces))
+        tell(len(found), len(changes) + len(wider_spaces))
         if space is None or changed.resources != job.resources or _nodes(changed) != _nodes(job):
             value = _value(Searched(effort=effort), problem_of(changed).space, changed)
         else:
             value = _value(searched, space, changed)
         found.append(_gain(change, document, value, unit_of_goal))
     for change, wider in wider_spaces:
-        progress(len(found), len(changes) + len(wider_spaces))
+        tell(len(found), len(changes) + len(wider_spaces))
         found.append(_gain(change, document, _value(searched, wider, job), unit_of_goal))
     return tuple(found)
+
+
+def _nobody(done: int, of: int) -> None:
+    """Take what the leader of a team tells already."""
 
 
 def _nodes(job: Job) -> int | None:

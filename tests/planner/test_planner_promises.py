@@ -12,18 +12,18 @@ from factories.planning import example, make_space
 from sailor_cloud.planner.columns import Columns
 from sailor_cloud.planner.effort import NORMAL
 from sailor_cloud.planner.goals import target_of
-from sailor_cloud.planner.mixing import Mixing
+from sailor_cloud.planner.part import Part
 from sailor_cloud.planner.settings import Setting
-from sailor_cloud.planner.whole_mixes import STRETCH, WHOLE_MIXES
+from sailor_cloud.planner.whole_mixes import STRETCH, WHOLE_MIXES, WholeMixes
 
 
-def mixing(goal: str) -> Mixing:
+def part(goal: str) -> Part:
     resources = {"resources__0__accelerators": {"A100-40": 8, "V100-16": 16}, "resources__0__zones": ["us-central1-a"]}
     job = example("gcp-a100-v100.yaml", goal=goal, constraints={}, **resources)
-    return Mixing(make_space(job), target_of(job), NORMAL)
+    return Part(make_space(job), target_of(job), NORMAL)
 
 
-def settings_of(search: Mixing) -> Iterator[tuple[Setting, Columns]]:
+def settings_of(search: Part) -> Iterator[tuple[Setting, Columns]]:
     for setting in search.settings.every():
         columns = search.settings.columns_of(setting)
         if columns is not None:
@@ -31,11 +31,11 @@ def settings_of(search: Mixing) -> Iterator[tuple[Setting, Columns]]:
 
 
 @pytest.fixture(scope="module")
-def cheapest() -> Mixing:
-    return mixing("minimize-cost")
+def cheapest() -> Part:
+    return part("minimize-cost")
 
 
-def test_no_mix_of_a_setting_costs_less_than_its_bounds(cheapest: Mixing) -> None:
+def test_no_mix_of_a_setting_costs_less_than_its_bounds(cheapest: Part) -> None:
     promises, solved, close = cheapest.promises, 0, 0
     for setting, columns in settings_of(cheapest):
         for seconds in np.geomspace(2.0, 500.0, 8):
@@ -53,7 +53,7 @@ def test_no_mix_of_a_setting_costs_less_than_its_bounds(cheapest: Mixing) -> Non
     assert close > solved / 2, "a bound that is far off leaves nothing out"
 
 
-def test_a_setting_that_cannot_beat_a_known_plan_is_left_out_and_one_that_can_is_not(cheapest: Mixing) -> None:
+def test_a_setting_that_cannot_beat_a_known_plan_is_left_out_and_one_that_can_is_not(cheapest: Part) -> None:
     compared = 0
     for setting, columns in settings_of(cheapest):
         promise = cheapest.promises.of(setting, 0.0, math.inf)
@@ -65,21 +65,25 @@ def test_a_setting_that_cannot_beat_a_known_plan_is_left_out_and_one_that_can_is
 
 
 def test_whole_mixes_near_a_promise_are_those_of_the_first_times_that_suffice() -> None:
-    search = mixing("maximize-throughput")
-    promises = search.ranked()[:3]
+    search = part("maximize-throughput")
+    every_promise = [
+        promise for likely in search.likely() for promise in search.promised(likely, math.inf, math.inf).promises
+    ]
+    promises = sorted(every_promise, key=lambda promise: promise.value)[:3]
+    wholes = WholeMixes(search.space, search.settings, search.promises, search.assessor)
     best = []
     for promise in promises:
         for fitting in (True, False):
             every = [
                 draft
                 for stretch in STRETCH
-                for draft in search.wholes.at(promise, promise.iteration_s * stretch, fitting=fitting)
+                for draft in wholes.at(promise, promise.iteration_s * stretch, fitting=fitting)
             ]
-            found = search.wholes.near(promise, fitting=fitting)
+            found = wholes.near(promise, fitting=fitting)
             assert [draft.order() for draft in found] == [draft.order() for draft in every[:WHOLE_MIXES]]
             if found:
                 best.append(found[0])
-                known = search.wholes.near(promise, fitting=fitting, best=found[0].figures[search.target.goal])
+                known = wholes.near(promise, fitting=fitting, best=found[0].figures[search.target.goal])
                 assert known[0].order() == found[0].order(), "what is no worse than the best plan is in reach"
-                assert not search.wholes.near(promise, fitting=fitting, best=promise.value / 2)
+                assert not wholes.near(promise, fitting=fitting, best=promise.value / 2)
     assert best

@@ -1,0 +1,144 @@
+"""Two processes that make the same search: of what can be shared out each of them does a part, and tells the other.
+
+Both go through the same steps, so that either knows all that was found, and what it looked up once stays at hand. What
+is found doesn't depend on whether there is a second one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import struct
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, TypeVar
+
+_Answer = TypeVar("_Answer")
+
+# How a call's number stands in the pipe that both take the next one from, and what stands behind the last one, once for
+# each. So many calls at once are a page full, which is what any pipe holds.
+_NUMBER = struct.Struct("i")
+_NO_MORE = -1
+MOST_AT_ONCE = 1000
+
+
+@dataclass(slots=True)
+class Team:
+    """One process of a search, alone or with a second one; `leads`: its answer is the one that counts.
+
+    At each step that both take the follower speaks first and waits for the leader, so that they never wait for each
+    other. A leader whose follower is gone, or is at another step, goes on alone.
+    """
+
+    leads: bool = True
+    _link: Connection | None = None
+    # Ends of the pipe of numbers: the one to read from, and of the leader the one to write to.
+    _numbers: int = -1
+    _entry: int = -1
+    _steps: int = 0
+    _inside: bool = False
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is nobody to share with; a call that was shared out shares out nothing."""
+        return self._link is None or self._inside
+
+    def shared(self, calls: Sequence[Callable[[], Any]], tell: Callable[[float], None]) -> list[Any]:
+        """Return what each call returns, some of them made by the other process; `MOST_AT_ONCE` of them at most.
+
+        `tell` is told which share of them is being made.
+        """
+        if len(calls) < 2 or self.alone or not self._exchanged(f"{len(calls)} calls", True):
+            return [self._one(call, number / len(calls), tell) for number, call in enumerate(calls)]
+        if self.leads:
+            os.write(self._entry, b"".join(map(_NUMBER.pack, [*range(len(calls)), _NO_MORE, _NO_MORE])))
+        self._inside = True
+        try:
+            found = {number: self._one(calls[number], number / len(calls), tell) for number in self._taken()}
+        finally:
+            self._inside = False
+        found |= self._exchanged("what they return", found) or {}
+        # Those that went down with the other process are made here.
+        return [found[number] if number in found else call() for number, call in enumerate(calls)]
+
+    def agreed(self, over: Callable[[], bool]) -> bool:
+        """Return whether something is over that each process would see end at another moment: the leader's word."""
+        here = over()
+        there = None if self.alone else self._exchanged("whether it is over", here)
+        return here if self.leads or there is None else bool(there)
+
+    def _one(self, call: Callable[[], Any], share: float, tell: Callable[[float], None]) -> Any:
+        tell(share)
+        return call()
+
+    def _taken(self) -> Iterator[int]:
+        """Yield the numbers of the calls that this process makes."""
+        while entry := os.read(self._numbers, _NUMBER.size):
+            (number,) = _NUMBER.unpack(entry)
+            if number == _NO_MORE:
+                return
+            yield number
+
+    def _exchanged(self, what: str, mine: object) -> Any:
+        """Return what the other process has to say at this step; None once it is gone or at another step."""
+        assert self._link is not None
+        self._steps += 1
+        step = (self._steps, what)
+        if not self.leads:
+            self._link.send((step, mine))
+            return self._link.recv()
+        with contextlib.suppress(EOFError, OSError):
+            there, theirs = self._link.recv()
+            if there == step:
+                self._link.send(mine)
+                return theirs
+        self._link.close()
+        self._link = None
+        return None
+
+
+def together(search: Callable[[Team], _Answer], *, processes: int) -> _Answer:
+    """Return what a search finds; with more than one process, where the system can copy one, two make it.
+
+    The second one is a copy of this one, so what it changes is lost. Errors are those of the search here.
+    """
+    if processes < 2 or sys.platform != "linux":
+        return search(Team())
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+    numbers, entry = os.pipe()
+    leader = Team(True, here, numbers, entry)
+    beside = context.Process(target=_follow, args=(search, leader, there), daemon=True)
+    try:
+        with warnings.catch_warnings():
+            # The copy has this thread alone; it computes and sends, and waits for no lock that another one may hold.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            try:
+                beside.start()
+            except OSError:
+                return search(Team())
+        there.close()
+        try:
+            return search(leader)
+        finally:
+            beside.kill()
+            beside.join()
+    finally:
+        here.close()
+        there.close()
+        os.close(numbers)
+        os.close(entry)
+
+
+def _follow(search: Callable[[Team], object], leader: Team, link: Connection) -> None:
+    """Make the same search until it ends, fails, or the leader is gone; the leader sees the same errors itself."""
+    assert leader._link is not None
+    # Without these ends here a dead leader is seen.
+    leader._link.close()
+    os.close(leader._entry)
+    with contextlib.suppress(BaseException):
+        search(Team(False, link, leader._numbers))
