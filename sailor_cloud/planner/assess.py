@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
 import numpy as np
@@ -41,6 +42,13 @@ class _Pace:
     compute_s: tuple[float, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    compute_s: float
+    update_s: float
+    recompute: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
     """What an iteration of a draft is made of: `schedule_s` + `sums_s` + `update_s`.
@@ -65,11 +73,15 @@ class Assessor:
     target: Target
     sync: SyncTable = field(init=False)
     _paces: dict[tuple[object, ...], _Pace | None] = field(init=False)
+    _stages: dict[tuple[object, ...], _Stage | None] = field(init=False)
+    _cuts: dict[tuple[object, ...], tuple[float, float]] = field(init=False)
 
     def __post_init__(self) -> None:
         remembered = self.space.remembered
         self.sync = remembered.setdefault("sums", SyncTable(self.space))
         self._paces = remembered.setdefault("paces", {})
+        self._stages = remembered.setdefault("paces of stages", {})
+        self._cuts = remembered.setdefault("paces of cuts", {})
 
     def draft(self, shapes: Sequence[Shape], *, even: bool = False) -> Draft | None:
         """Return the draft of pipelines; None if one doesn't fit, the batch can't be made up or a quota is broken.
@@ -157,28 +169,48 @@ class Assessor:
 
     def _build(self, seats: tuple[Seat, ...], flows: tuple[int, ...], shape: Shape, replicas: int) -> _Pace | None:
         """Time a pipeline that holds as many microbatches as its stages ever do at once."""
-        space, size, stages = self.space, shape.microbatch_size, len(seats)
-        sharers = replicas if space.zero_stage else min(replicas, 2)
-        compute, update, again = [], [], []
-        for s, (seat, (first, end)) in enumerate(zip(seats, pairwise(shape.cut), strict=True)):
-            held = in_flight(stages, s, stages)
-            seconds = float(space.stages_s(seat, size, in_flight=int(held), replicas=sharers)[first, end])
-            if not np.isfinite(seconds):
+        size, count = shape.microbatch_size, len(seats)
+        stages = []
+        for s, (seat, span) in enumerate(zip(seats, pairwise(shape.cut), strict=True)):
+            stage = self._stage(seat, span, size, int(in_flight(count, s, count)), replicas)
+            if stage is None:
                 return None
-            table = space.table(seat.pool, seat.tp, size, recompute=False)
-            compute.append(seconds)
-            again.append(seconds > float(table.compute_s(first, end)))
-            update.append(float(table.update_s(first, end, shards=replicas)))
+            stages.append(stage)
         cuts = [
-            float(space.boundary(src, dst, size, flows=shared)[shape.cut[s + 1]])
+            self._cut(src, dst, shape.cut[s + 1], size, shared)
             for s, ((src, dst), shared) in enumerate(zip(pairwise(seats), flows, strict=True))
         ]
-        busy = busy_s(np.array(compute), np.array(cuts), execution=space.scenario.execution)
-        usd = sum(
-            float(space.cut_usd_per_sample(src, dst)[shape.cut[s + 1]]) for s, (src, dst) in enumerate(pairwise(seats))
+        compute, between = np.array([each.compute_s for each in stages]), np.array([seconds for seconds, _ in cuts])
+        return _Pace(
+            bottleneck_s=float(busy_s(compute, between, execution=self.space.scenario.execution).max()),
+            fill_s=float(fill_s(compute, between)),
+            update_s=max(each.update_s for each in stages),
+            usd_per_sample=sum(usd for _, usd in cuts),
+            recompute=tuple(each.recompute for each in stages),
+            compute_s=tuple(each.compute_s for each in stages),
         )
-        fill = float(fill_s(np.array(compute), np.array(cuts)))
-        return _Pace(float(busy.max()), fill, max(update), usd, tuple(again), tuple(compute))
+
+    def _stage(self, seat: Seat, span: tuple[int, int], size: int, held: int, replicas: int) -> _Stage | None:
+        """Return what a stage takes that holds so many microbatches at once; None where it doesn't fit."""
+        space = self.space
+        sharers = replicas if space.zero_stage else min(replicas, 2)
+        key = (seat.pool, seat.tp, span, size, held, sharers)
+        if key not in self._stages:
+            seconds = float(space.stages_s(seat, size, in_flight=held, replicas=sharers)[span])
+            table = space.table(seat.pool, seat.tp, size, recompute=False)
+            self._stages[key] = None
+            if np.isfinite(seconds):
+                again = seconds > float(table.compute_s(*span))
+                self._stages[key] = _Stage(seconds, float(table.update_s(*span, shards=replicas)), again)
+        return self._stages[key]
+
+    def _cut(self, src: Seat, dst: Seat, layer: int, size: int, flows: int) -> tuple[float, float]:
+        """Return the seconds of one microbatch's tensors over a cut, and the USD of one sample's."""
+        key = (src.pool, src.tp, dst.pool, dst.tp, src.node == dst.node, layer, size, flows)
+        if key not in self._cuts:
+            seconds = float(self.space.boundary(src, dst, size, flows=flows)[layer])
+            self._cuts[key] = seconds, float(self.space.cut_usd_per_sample(src, dst)[layer])
+        return self._cuts[key]
 
 
 def share_evenly(batch: int, sizes: Sequence[int], paces: Sequence[tuple[float, float]]) -> tuple[int, ...] | None:
@@ -202,25 +234,35 @@ def share_batch(batch: int, sizes: Sequence[int], paces: Sequence[tuple[float, f
     """
     if sum(sizes) > batch:
         return None
-    low, high = max(fill for _, fill in paces), max(fill + batch * bottleneck for bottleneck, fill in paces)
-    alike = Counter(zip(sizes, paces, strict=True))
-    distinct = [pace for _, pace in alike]
-    weights = [size * count for (size, _), count in alike.items()]
-    for _ in range(80):
-        middle = 0.5 * (low + high)
-        if not low < middle < high:
-            break
-        if _carried(_counts(middle, distinct), weights) >= batch:
-            high = middle
-        else:
-            low = middle
+    seconds = _least_s(batch, sizes, paces)
     for _ in range(_MORE_ENDS):
-        counts = _counts(high, paces)
+        counts = _counts(seconds, paces)
         trimmed = _trim(counts, sizes, paces, _carried(counts, sizes) - batch)
         if trimmed is not None:
             return trimmed
-        high = min(fill + count * bottleneck for count, (bottleneck, fill) in zip(counts, paces, strict=True))
+        seconds = _next_end_s(counts, paces)
     return None
+
+
+def _least_s(batch: int, sizes: Sequence[int], paces: Sequence[tuple[float, float]]) -> float:
+    """Return the least time in which all pipelines together carry the batch, each at least one microbatch."""
+    alike = Counter(zip(sizes, paces, strict=True))
+    distinct = [pace for _, pace in alike]
+    weights = [size * count for (size, _), count in alike.items()]
+    # In fractions of microbatches no time is longer; from there on each end of a microbatch is looked at.
+    rate = sum(weight / bottleneck for weight, (bottleneck, _) in zip(weights, distinct, strict=True))
+    begun = sum(
+        weight * (1.0 - fill / bottleneck) for weight, (bottleneck, fill) in zip(weights, distinct, strict=True)
+    )
+    seconds = max(max(fill for _, fill in distinct), (batch - begun) / rate * (1.0 - 1e-12))
+    while _carried(counts := _counts(seconds, distinct), weights) < batch:
+        seconds = _next_end_s(counts, distinct)
+    return seconds
+
+
+def _next_end_s(counts: Sequence[int], paces: Sequence[tuple[float, float]]) -> float:
+    """Return when the next microbatch of any pipeline ends."""
+    return min(fill + count * bottleneck for count, (bottleneck, fill) in zip(counts, paces, strict=True))
 
 
 def _counts(seconds: float, paces: Sequence[tuple[float, float]]) -> list[int]:
@@ -236,15 +278,24 @@ def _trim(
 ) -> tuple[int, ...] | None:
     """Return the counts with `surplus` samples less, or None where no choice gives exactly that."""
     left = list(counts)
+    last = [
+        (-size, -_last_s(pace, count), p)
+        for p, (size, pace, count) in enumerate(zip(sizes, paces, counts, strict=True))
+    ]
+    heapify(last)
     while surplus > 0:
-        candidates = [
-            (sizes[p], paces[p][1] + (left[p] - 1) * paces[p][0], -p)
-            for p in range(len(left))
-            if left[p] > 1 and sizes[p] <= surplus
-        ]
-        if not candidates:
+        if not last:
             return None
-        size, _, p = max(candidates)
-        left[-p] -= 1
-        surplus -= size
+        size, _, p = heappop(last)
+        # What is too large now stays so; each keeps one microbatch.
+        if -size <= surplus and left[p] > 1:
+            left[p] -= 1
+            surplus += size
+            heappush(last, (size, -_last_s(paces[p], left[p]), p))
     return tuple(left)
+
+
+def _last_s(pace: tuple[float, float], count: int) -> float:
+    """Return when the last one of so many microbatches ends."""
+    bottleneck, fill = pace
+    return fill + (count - 1) * bottleneck

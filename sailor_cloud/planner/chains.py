@@ -28,6 +28,10 @@ class Lanes:
     fill_price: Floats
     device_price: Floats
 
+    @property
+    def count(self) -> int:
+        return len(self.bottleneck_s)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:

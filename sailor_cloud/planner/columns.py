@@ -72,19 +72,23 @@ class Columns:
 
 
 def columns_over(kinds: Kinds, cut: tuple[int, ...], chains: Sequence[Chain]) -> list[Column]:
-    """Return the columns of chains of one microbatch size over one cut."""
+    """Return the columns of chains over one cut."""
     if not chains:
         return []
-    times = kinds.times(chains[0].microbatch_size)
-    assert times is not None
+    sizes = sorted({chain.microbatch_size for chain in chains})
+    times = [each for each in map(kinds.times, sizes) if each is not None]
+    at = np.array([sizes.index(chain.microbatch_size) for chain in chains])
     stages = len(cut) - 1
     members = np.array([chain.kinds for chain in chains])
-    spans = list(pairwise(cut))
-    compute = np.stack([times.compute_s[stages - 1 - s, members[:, s], a, b] for s, (a, b) in enumerate(spans)], axis=1)
-    update = np.stack([times.update_s[members[:, s], a, b] for s, (a, b) in enumerate(spans)], axis=1).max(axis=1)
+    compute, update = np.empty((2, len(chains), stages))
     cuts = np.zeros((len(chains), stages - 1))
-    for s in range(stages - 1):
-        cuts[:, s] = times.boundary_s[members[:, s], members[:, s + 1], cut[s + 1]]
+    for s, (a, b) in enumerate(pairwise(cut)):
+        here = members[:, s]
+        compute[:, s] = np.stack([each.compute_s[stages - 1 - s, :, a, b] for each in times])[at, here]
+        update[:, s] = np.stack([each.update_s[:, a, b] for each in times])[at, here]
+        if s < stages - 1:
+            cuts[:, s] = np.stack([each.boundary_s[:, :, b] for each in times])[at, here, members[:, s + 1]]
+    longest_update = update.max(axis=1)
     busy = busy_s(compute, cuts, execution=kinds.space.scenario.execution).max(axis=1)
     fill = fill_s(compute, cuts)
     devices = np.zeros((len(chains), len(kinds.space.candidates.rows)), dtype=np.int64)
@@ -96,7 +100,7 @@ def columns_over(kinds: Kinds, cut: tuple[int, ...], chains: Sequence[Chain]) ->
             chain=chain,
             bottleneck_s=float(busy[number]),
             fill_s=float(fill[number]),
-            update_s=float(update[number]),
+            update_s=float(longest_update[number]),
             devices=tuple(devices[number].tolist()),
             usd_per_sample=_usd_per_sample(kinds, chain),
         )

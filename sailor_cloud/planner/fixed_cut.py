@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -14,36 +15,49 @@ from sailor_cloud.simulator.scenario import Transfers
 Floats = NDArray[np.float64]
 
 
-def chains_over(kinds: Kinds, times: StageTimes, cut: tuple[int, ...], lanes: Lanes) -> list[Chain]:
-    """Return the cheapest chain of every lane that has one, each chain once.
+def chains_over(
+    kinds: Kinds, times: Sequence[StageTimes], cut: tuple[int, ...], lanes: Sequence[Lanes]
+) -> list[list[Chain]]:
+    """Return the cheapest chain of every lane that has one, each chain once, for each of some microbatch sizes.
 
-    As in `cheapest_chains`, a stage is busy for its compute, the least cut before it and its share of the least cut
-    after it.
+    `times` and `lanes`, as many of these for each, are those of the sizes. As in `cheapest_chains`, a stage is busy for
+    its compute, the least cut before it and its share of the least cut after it.
     """
+    if not times:
+        return []
     spans = list(pairwise(cut))
     execution = kinds.space.scenario.execution
     share, waits = after_share(execution), execution.transfers is not Transfers.OVERLAPPED
     tps = np.array([kind.tp for kind in kinds.members], dtype=np.float64)
-    price = lanes.device_price[[kind.row for kind in kinds.members]] * tps[:, None]
+    rows = [kind.row for kind in kinds.members]
+    # [sizes, kinds, lanes], and without kinds.
+    price = np.stack([each.device_price[rows] for each in lanes]) * tps[:, None]
+    fill_price = np.stack([each.fill_price for each in lanes])[:, None]
+    bottleneck_s = np.stack([each.bottleneck_s for each in lanes])[:, None]
     value: Floats = np.zeros_like(price)
     following: list[NDArray[np.int64]] = []
     for s in range(len(spans) - 1, -1, -1):
         first, end = spans[s]
-        compute = times.compute_s[len(spans) - 1 - s, :, first, end]
-        before = times.before_s[:, first] if waits else 0.0
-        busy = compute + before + share * times.after_s[:, end]
+        compute = np.stack([each.compute_s[len(spans) - 1 - s, :, first, end] for each in times])
+        before = np.stack([each.before_s[:, first] for each in times]) if waits else 0.0
+        busy = compute + before + share * np.stack([each.after_s[:, end] for each in times])
         if s < len(spans) - 1:
-            total = value[None] + times.boundary_s[:, :, end, None] * lanes.fill_price
-            best = total.argmin(axis=1)
+            boundary = np.stack([each.boundary_s[:, :, end] for each in times])
+            total = value[:, None] + boundary[..., None] * fill_price[:, None]
+            best = total.argmin(axis=2)
             following.append(best)
-            value = total.min(axis=1)
-        spent = np.where(np.isfinite(compute), compute, 0.0)[:, None] * lanes.fill_price + price
-        value = np.where(busy[:, None] <= lanes.bottleneck_s, value + spent, np.inf)
-    start = value.argmin(axis=0)
-    found: dict[Chain, None] = {}
-    for lane in np.flatnonzero(np.isfinite(value.min(axis=0))):
-        members = [int(start[lane])]
-        for best in reversed(following):
-            members.append(int(best[members[-1], lane]))
-        found[Chain(microbatch_size=times.microbatch_size, kinds=tuple(members), cut=cut)] = None
-    return list(found)
+            value = np.take_along_axis(total, best[:, :, None], axis=2)[:, :, 0]
+        spent = np.where(np.isfinite(compute), compute, 0.0)[..., None] * fill_price + price
+        value = np.where(busy[..., None] <= bottleneck_s, value + spent, np.inf)
+    members = np.empty((len(spans), *value[:, 0].shape), dtype=np.int64)
+    members[0] = value.argmin(axis=1)
+    for s, best in enumerate(reversed(following)):
+        members[s + 1] = np.take_along_axis(best, members[s][:, None], axis=1)[:, 0]
+    possible = np.isfinite(value.min(axis=1))
+    return [
+        [
+            Chain(microbatch_size=each.microbatch_size, kinds=chosen, cut=cut)
+            for chosen in dict.fromkeys(map(tuple, members[:, number, possible[number]].T.tolist()))
+        ]
+        for number, each in enumerate(times)
+    ]

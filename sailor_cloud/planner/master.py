@@ -108,7 +108,7 @@ class Master:
         kept = np.sort(np.lexsort((np.arange(len(columns)), np.where(value > 0, reduced, np.inf)))[:INTEGER_COLUMNS])
         kept = kept[value[kept] > 0]
         sizes = columns.sizes[kept]
-        distinct = np.unique(sizes)
+        distinct = np.array(sorted(set(sizes.tolist())))
         spare = (sizes[None] == distinct[:, None]) * (value[kept] / sizes - 1)
         slack = -np.eye(len(distinct))
         blocks = np.vstack(

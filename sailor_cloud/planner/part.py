@@ -157,13 +157,13 @@ class Part:
         # Kinds that the setting does without are priced out.
         rows = {settings.kinds.members[k].row for k in setting.members}
         price = np.where(np.isin(np.arange(len(price)), sorted(rows)), price, 1e9)
-        fresh = False
-        for size in settings.sizes:
-            bottleneck = np.geomspace(seconds / self.space.batch, seconds, 2 * BOTTLENECKS)
-            prices = np.repeat(price[:, None], len(bottleneck), axis=1)
-            lanes = Lanes(bottleneck_s=bottleneck, fill_price=size / bottleneck, device_price=prices)
-            fresh |= settings.add(setting.cut, size, lanes)
-        return fresh
+        bottleneck = np.geomspace(seconds / self.space.batch, seconds, 2 * BOTTLENECKS)
+        prices = np.repeat(price[:, None], len(bottleneck), axis=1)
+        lanes = {
+            size: Lanes(bottleneck_s=bottleneck, fill_price=size / bottleneck, device_price=prices)
+            for size in settings.sizes
+        }
+        return settings.add(setting.cut, lanes)
 
 
 def _first_two(entry: tuple[float, int, Setting]) -> tuple[float, int]:

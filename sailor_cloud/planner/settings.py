@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise, product
@@ -100,8 +101,7 @@ class Settings:
         """Return a cut's columns that use the setting's kinds only; None where there is none."""
         if setting.cut not in self.columns:
             self.columns[setting.cut] = {}
-            for size in self.sizes:
-                self.add(setting.cut, size, self._first_lanes(size, setting.cut))
+            self.add(setting.cut, {size: self._first_lanes(size, setting.cut) for size in self.sizes})
         known = self.columns[setting.cut]
         key = (setting.cut, setting.members)
         if key not in self._among or self._among[key][0] != len(known):
@@ -114,16 +114,17 @@ class Settings:
         self.columns_of(setting)
         return replace(self, columns={setting.cut: dict(self.columns[setting.cut])}, _among={})
 
-    def add(self, cut: tuple[int, ...], size: int, lanes: Lanes) -> bool:
-        """Enter the cheapest chains of some lanes over a cut; False if all of them are known."""
-        times = self.kinds.times(size)
-        assert times is not None
+    def add(self, cut: tuple[int, ...], lanes: Mapping[int, Lanes]) -> bool:
+        """Enter the cheapest chains over a cut of some lanes by microbatch size; False if all of them are known.
+
+        Sizes that have lanes have as many each.
+        """
         known = self.columns[cut]
-        before = len(known)
-        found = chains_over(self.kinds, times, cut, lanes) if len(lanes.bottleneck_s) else []
-        fresh = [chain for chain in found if chain not in known]
+        asked = [(times, lanes[size]) for size in lanes if (times := self.kinds.times(size)) and lanes[size].count]
+        found = chains_over(self.kinds, [times for times, _ in asked], cut, [each for _, each in asked])
+        fresh = [chain for chains in found for chain in chains if chain not in known]
         known.update(zip(fresh, columns_over(self.kinds, cut, fresh), strict=True))
-        return len(known) > before
+        return bool(fresh)
 
     def _link(self, members: frozenset[int], stages: int) -> Link:
         """Return the slowest link of a ring, its card shared with the other stages that stand on the node."""
@@ -172,7 +173,7 @@ class Settings:
         times, names, layers = self.kinds.times(size), self.kinds.alike, self.kinds.space.layers
         assert times is not None
         lanes = self._first_lanes(size, None)
-        if not len(lanes.bottleneck_s):
+        if not lanes.count:
             return []
         allowed = np.ones((len(self.kinds), layers + 1, layers + 1), dtype=bool)
         chains = cheapest_chains(self.kinds, times, allowed, lanes).chains

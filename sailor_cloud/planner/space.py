@@ -51,6 +51,7 @@ class Known:
     stages: dict[tuple[str, int, int, int, int, int], Floats] = field(default_factory=dict)
     links: dict[tuple[int, int, bool, int, int], Link] = field(default_factory=dict)
     boundaries: dict[tuple[int, int, int, int, bool, int, int], Floats] = field(default_factory=dict)
+    over_links: dict[tuple[Link, Link, str, int, int, int], Floats] = field(default_factory=dict)
     usd_per_byte: dict[tuple[str, str], float] = field(default_factory=dict)
     egress_usd: dict[tuple[int, int, int, int], Floats] = field(default_factory=dict)
     likeness: dict[int, int] = field(default_factory=dict)
@@ -178,18 +179,20 @@ class Space:
         key = (*ends, same_node, microbatch_size, flows)
         if key not in self.known.boundaries:
             pairs = boundary_pairs(src.tp, dst.tp)
-            table = self.table(src.pool, src.tp, microbatch_size, recompute=False)
-            self.known.boundaries[key] = np.asarray(
-                boundary_s(
-                    self.link(src.pool, dst.pool, same_node=same_node, pairs=pairs, flows=flows),
-                    self.link(dst.pool, src.pool, same_node=same_node, pairs=pairs, flows=flows),
-                    table.boundary_bytes,
-                    src_tp=src.tp,
-                    dst_tp=dst.tp,
-                    execution=self.scenario.execution,
-                )
-            )
+            there = self.link(src.pool, dst.pool, same_node=same_node, pairs=pairs, flows=flows)
+            back = self.link(dst.pool, src.pool, same_node=same_node, pairs=pairs, flows=flows)
+            self.known.boundaries[key] = self._over(there, back, src, dst, microbatch_size)
         return self.known.boundaries[key]
+
+    def _over(self, there: Link, back: Link, src: Seat, dst: Seat, microbatch_size: int) -> Floats:
+        """Return `boundary` over two links, once for all zones that are connected alike."""
+        key = (there, back, self.pools[src.pool].accelerator.name, src.tp, dst.tp, microbatch_size)
+        if key not in self.known.over_links:
+            tensor = self.table(src.pool, src.tp, microbatch_size, recompute=False).boundary_bytes
+            execution = self.scenario.execution
+            seconds = boundary_s(there, back, tensor, src_tp=src.tp, dst_tp=dst.tp, execution=execution)
+            self.known.over_links[key] = np.asarray(seconds)
+        return self.known.over_links[key]
 
     def usd_per_byte(self, src: int, dst: int) -> float:
         """Return the price of moving a byte between the zones of two pools."""

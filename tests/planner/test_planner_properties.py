@@ -57,15 +57,18 @@ def test_chains_over_a_fixed_cut_are_those_of_the_general_programme():
     for _ in range(100):
         stages = dice.randint(1, layers)
         cut = (0, *sorted(dice.sample(range(1, layers), stages - 1)), layers)
-        times = kinds.times(dice.choice((1, 2)))
-        bottleneck = np.array([dice.uniform(0.5, 3.0) * times.compute_s[0, :, 0, 1].max() for _ in range(6)])
-        price = np.array([[dice.uniform(0.1, 1.0) for _ in range(6)] for _ in range(rows)])
-        lanes = Lanes(bottleneck_s=bottleneck, fill_price=0.3 / bottleneck, device_price=price)
         allowed = np.zeros((len(kinds), layers + 1, layers + 1), dtype=bool)
         for first, end in pairwise(cut):
             allowed[:, first, end] = True
-        wanted = {chain for chain in cheapest_chains(kinds, times, allowed, lanes).chains if chain is not None}
-        assert set(chains_over(kinds, times, cut, lanes)) == wanted
+        asked = []
+        for times in (kinds.times(1), kinds.times(2)):
+            bottleneck = np.array([dice.uniform(0.5, 3.0) * times.compute_s[0, :, 0, 1].max() for _ in range(6)])
+            price = np.array([[dice.uniform(0.1, 1.0) for _ in range(6)] for _ in range(rows)])
+            asked.append((times, Lanes(bottleneck_s=bottleneck, fill_price=0.3 / bottleneck, device_price=price)))
+        found = chains_over(kinds, [times for times, _ in asked], cut, [lanes for _, lanes in asked])
+        for (times, lanes), chains in zip(asked, found, strict=True):
+            wanted = {chain for chain in cheapest_chains(kinds, times, allowed, lanes).chains if chain is not None}
+            assert set(chains) == wanted
 
 
 def test_programmes_agree_with_going_through_all_whole_solutions():

@@ -119,7 +119,7 @@ def unbeaten(measures: Measures) -> Ints:
     )
     rounded = np.round(table, 12)
     kept = []
-    for rows in np.unique(measures.rows):
+    for rows in sorted(set(measures.rows.tolist())):
         there = np.flatnonzero(measures.rows == rows)
         part = rounded[:, there]
         beats = np.ones((len(there), len(there)), dtype=bool)
