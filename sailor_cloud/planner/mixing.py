@@ -24,7 +24,7 @@ from sailor_cloud.planner.goals import Target
 from sailor_cloud.planner.narrowing import narrowed
 from sailor_cloud.planner.part import Found, Part, Promised
 from sailor_cloud.planner.promises import Promise
-from sailor_cloud.planner.settings import FreeChain
+from sailor_cloud.planner.settings import FreeChain, Settings
 from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.tasks import Task, do
 from sailor_cloud.planner.twins import elsewhere
@@ -88,25 +88,28 @@ class _Search:
     def _rate(self) -> None:
         """Rate the blocks of every part, and find the free chains of those whose chains aren't known."""
         effort = self.effort.between(0.0, _RATED)
-        unknown = [(part.settings, list[FreeChain]()) for part in self.parts if not part.settings.known_chains()]
-        # What takes longest goes first.
-        tasks: list[Task[Any]] = [
-            Task(partial(settings.free_chains, size), chains.extend)
-            for settings, chains in unknown
-            for size in settings.sizes
-        ]
+        # Of parts with the same kinds of places the largest stands for the others. It comes first: what is known of its
+        # kinds is known of those of others.
+        alike = {part.settings.alike: part.settings for part in self.parts}
+        unknown = [settings for settings in reversed(alike.values()) if not settings.known_chains()]
+        chains: list[list[list[FreeChain]]] = []
+        # What takes longest goes first. What parts have in common is looked up by one process.
+        sizes = sorted({size for settings in unknown for size in settings.sizes})
+        tasks: list[Task[Any]] = [Task(partial(_free_chains, unknown, size), chains.append) for size in sizes]
+        searches = [part.blocks for part in self.parts]
         rounds = effort.closer + 1
         for number in range(rounds):
-            for search in [part.blocks for part in self.parts]:
-                keys = search.near() if number else search.rough()
-                for at, key in enumerate(keys):
-                    anyway = number == 0 and at < _ANYWAY
-                    find = partial(search.rate, key) if anyway else partial(_rated, search, key, effort)
-                    tasks.append(Task(find, partial(search.found.__setitem__, key)))
+            wanted: dict[Key, list[Blocks]] = {}
+            for search in searches:
+                for key in search.near() if number else search.rough():
+                    wanted.setdefault(key, []).append(search)
+            for at, (key, those) in enumerate(wanted.items()):
+                expired = _never if number == 0 and at < _ANYWAY else effort.expired
+                tasks.append(Task(partial(_rated, those, key, expired), partial(_keep_rated, those, key)))
             do(tasks, team=effort.team, tell=effort.between(number / rounds, (number + 1) / rounds).tell)
             tasks = []
-        for settings, chains in unknown:
-            settings.enter(chains)
+        for settings, by_size in reversed(list(zip(unknown, zip(*chains, strict=True), strict=True))):
+            settings.enter([chain for found in by_size for chain in found])
 
     def _promises(self) -> list[tuple[Promise, Part]]:
         """Return what settings promise, best first, as many of each part as are solved at most."""
@@ -173,9 +176,23 @@ class _Search:
         self.nodes += found.nodes
 
 
-def _rated(search: Blocks, key: Key, effort: Effort) -> Rated:
-    """Rate a key; nothing is rated once a time limit is over."""
-    return Rated((), 0) if effort.expired() else search.rate(key)
+def _free_chains(settings: Sequence[Settings], size: int) -> list[list[FreeChain]]:
+    """Return the free chains of one microbatch size in each of some parts."""
+    return [each.free_chains(size) if size in each.sizes else [] for each in settings]
+
+
+def _rated(searches: Sequence[Blocks], key: Key, expired: Callable[[], bool]) -> list[Rated]:
+    """Rate a key in each of some searches; nothing is rated once a time limit is over."""
+    return [Rated((), 0) if expired() else search.rate(key) for search in searches]
+
+
+def _keep_rated(searches: Sequence[Blocks], key: Key, found: Sequence[Rated]) -> None:
+    for search, rated in zip(searches, found, strict=True):
+        search.found[key] = rated
+
+
+def _never() -> bool:
+    return False
 
 
 def _refined(part: Part, draft: Draft, effort: Effort) -> Found:

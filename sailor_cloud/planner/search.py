@@ -133,11 +133,16 @@ def _search(problem: Problem, asked: Wishes, clock: Clock, started: float, team:
 
 def _effort(asked: Wishes, clock: Clock, started: float, team: Team) -> Effort:
     effort, limit = replace(NORMAL, team=team), asked.time_limit_s
-    if asked.progress is not None and team.leads:
-        effort = replace(effort, tell=asked.progress)
+    if asked.progress is not None:
+        effort = replace(effort, tell=partial(_tell, team, asked.progress))
     if limit is not None:
         effort = replace(effort, expired=lambda: team.agreed(lambda: clock.monotonic_s() - started >= limit))
     return effort
+
+
+def _tell(team: Team, progress: Callable[[float], None], share: float) -> None:
+    if team.leads:
+        progress(share)
 
 
 def _no_pools(problem: Problem) -> Infeasibility:

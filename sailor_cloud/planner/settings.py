@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise, product
@@ -16,7 +16,7 @@ from sailor_cloud.planner.chains import Chain, Lanes, cheapest_chains
 from sailor_cloud.planner.columns import Column, Columns, columns_over
 from sailor_cloud.planner.fixed_cut import chains_over
 from sailor_cloud.planner.kinds import Kinds
-from sailor_cloud.planner.link_classes import link_classes, ring_usd_per_byte, slowest_link
+from sailor_cloud.planner.link_classes import TYPICAL_PIPELINES, link_classes, ring_usd_per_byte, slowest_link
 from sailor_cloud.planner.space import Space
 from sailor_cloud.simulator import gradient_sync_s
 
@@ -67,25 +67,31 @@ class Settings:
         return known
 
     @cached_property
+    def alike(self) -> frozenset[tuple[int, int]]:
+        """The kinds, with one name for those that are the same in another zone."""
+        return frozenset(self.kinds.alike)
+
+    @cached_property
     def sizes(self) -> list[int]:
         return self.kinds.sizes()
 
     def every(self) -> list[Setting]:
         """Return every cut that free chains prefer with every set of kinds that may sum their gradients together."""
-        classes = [members for _, members in link_classes(self.kinds)]
+        classes = [(members, ring_usd_per_byte(self.kinds, members)) for _, members in link_classes(self.kinds)]
         found = []
         for cut in self._cuts():
             table = self._bytes(cut)
-            for members in classes:
+            for members, usd_per_byte in classes:
                 found.append(
                     Setting(
                         cut=cut,
                         members=members,
                         link=self._link(members, len(cut) - 1),
                         bytes_each=table,
-                        sync_usd=float(table.sum()) * ring_usd_per_byte(self.kinds, members),
+                        sync_usd=float(table.sum()) * usd_per_byte,
                     )
                 )
+        self._time_sums(found)
         return found
 
     def sync_s(self, setting: Setting, pipelines: int) -> float:
@@ -96,6 +102,18 @@ class Settings:
             each = gradient_sync_s(setting.bytes_each, pipelines, setting.link, bucket_bytes=bucket)
             self._syncs[key] = float(np.max(each))
         return self._syncs[key]
+
+    def _time_sums(self, settings: Sequence[Setting]) -> None:
+        """Enter what `sync_s` is asked for first, of all cuts with the same link at once."""
+        bucket = self.kinds.space.scenario.execution.bucket_bytes
+        by_link: dict[Link, dict[tuple[int, ...], Floats]] = {}
+        for setting in settings:
+            by_link.setdefault(setting.link, {})[setting.cut] = setting.bytes_each
+        for (link, cuts), pipelines in product(by_link.items(), (2, TYPICAL_PIPELINES)):
+            each = gradient_sync_s(np.concatenate(list(cuts.values())), pipelines, link, bucket_bytes=bucket)
+            begins = np.cumsum([0, *(len(part) for part in cuts.values())])[:-1]
+            for cut, seconds in zip(cuts, np.maximum.reduceat(each, begins).tolist(), strict=True):
+                self._syncs[cut, link, pipelines] = seconds
 
     def columns_of(self, setting: Setting) -> Columns | None:
         """Return a cut's columns that use the setting's kinds only; None where there is none."""
@@ -156,16 +174,15 @@ class Settings:
 
     def known_chains(self) -> list[FreeChain]:
         """Return the free chains that are known of this space or of one that it is a part of."""
-        names = set(self.kinds.alike)
         for whole, every in self._known_chains():
-            found = [entry for entry in every if entry[0] <= names]
-            if whole >= names and found:
+            found = [entry for entry in every if entry[0] <= self.alike]
+            if whole >= self.alike and found:
                 return found
         return []
 
     def enter(self, chains: list[FreeChain]) -> list[FreeChain]:
         """Keep the free chains of all sizes, and return them."""
-        self._known_chains().append((frozenset(self.kinds.alike), chains))
+        self._known_chains().append((self.alike, chains))
         return chains
 
     def free_chains(self, size: int) -> list[FreeChain]:
@@ -203,9 +220,6 @@ class Settings:
         used = sorted({kind.row for kind in self.kinds.members})
         prices = [np.ones(rows)]
         prices += [np.where(np.arange(rows) == row, _DISCOUNT, 1.0) for row in used[:_ROWS_PRICED]]
-        lanes = [(t, 0.3 / t, price) for t, price in product(bottleneck, prices)]
-        return Lanes(
-            bottleneck_s=np.array([lane[0] for lane in lanes]),
-            fill_price=np.array([lane[1] for lane in lanes]),
-            device_price=np.array([lane[2] for lane in lanes]).T,
-        )
+        every = np.repeat(bottleneck, len(prices))
+        device_price = np.tile(np.array(prices).T, len(bottleneck))
+        return Lanes(bottleneck_s=every, fill_price=0.3 / every, device_price=device_price)

@@ -75,27 +75,24 @@ def _gains(
     team: Team,
 ) -> tuple[Gain, ...]:
     effort = replace(NORMAL, team=team)
-    tell = progress if team.leads else _nobody
     found: list[Gain] = []
     searched = Searched(effort=effort)
     unit_of_goal = objective_unit(job)
     changes = list(_changes(job, document, catalog))
     wider_spaces = [] if space is None else list(_wider(space))
     for change, changed in changes:
-        tell(len(found), len(changes) + len(wider_spaces))
+        if team.leads:
+            progress(len(found), len(changes) + len(wider_spaces))
         if space is None or changed.resources != job.resources or _nodes(changed) != _nodes(job):
             value = _value(Searched(effort=effort), problem_of(changed).space, changed)
         else:
             value = _value(searched, space, changed)
         found.append(_gain(change, document, value, unit_of_goal))
     for change, wider in wider_spaces:
-        tell(len(found), len(changes) + len(wider_spaces))
+        if team.leads:
+            progress(len(found), len(changes) + len(wider_spaces))
         found.append(_gain(change, document, _value(searched, wider, job), unit_of_goal))
     return tuple(found)
-
-
-def _nobody(done: int, of: int) -> None:
-    """Take what the leader of a team tells already."""
 
 
 def _nodes(job: Job) -> int | None:

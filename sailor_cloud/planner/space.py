@@ -51,7 +51,7 @@ class Known:
     stages: dict[tuple[str, int, int, int, int, int], Floats] = field(default_factory=dict)
     links: dict[tuple[int, int, bool, int, int], Link] = field(default_factory=dict)
     boundaries: dict[tuple[int, int, int, int, bool, int, int], Floats] = field(default_factory=dict)
-    over_links: dict[tuple[Link, Link, str, int, int, int], Floats] = field(default_factory=dict)
+    over_links: dict[tuple[Link, Link, int, int], dict[int, Floats]] = field(default_factory=dict)
     usd_per_byte: dict[tuple[str, str], float] = field(default_factory=dict)
     egress_usd: dict[tuple[int, int, int, int], Floats] = field(default_factory=dict)
     likeness: dict[int, int] = field(default_factory=dict)
@@ -185,14 +185,18 @@ class Space:
         return self.known.boundaries[key]
 
     def _over(self, there: Link, back: Link, src: Seat, dst: Seat, microbatch_size: int) -> Floats:
-        """Return `boundary` over two links, once for all zones that are connected alike."""
-        key = (there, back, self.pools[src.pool].accelerator.name, src.tp, dst.tp, microbatch_size)
-        if key not in self.known.over_links:
-            tensor = self.table(src.pool, src.tp, microbatch_size, recompute=False).boundary_bytes
+        """Return `boundary` over two links, once for all zones that are connected alike and for all powers of two."""
+        key = (there, back, src.tp, dst.tp)
+        known = self.known.over_links.setdefault(key, {})
+        if microbatch_size not in known:
+            powers = [2**power for power in range(self.batch.bit_length())]
+            sizes = powers if microbatch_size in powers else [microbatch_size]
+            # A sample's tensors are the same on all accelerators.
+            tensor = self.table(src.pool, src.tp, 1, recompute=False).boundary_bytes * np.array(sizes)[:, None]
             execution = self.scenario.execution
             seconds = boundary_s(there, back, tensor, src_tp=src.tp, dst_tp=dst.tp, execution=execution)
-            self.known.over_links[key] = np.asarray(seconds)
-        return self.known.over_links[key]
+            known |= zip(sizes, seconds, strict=True)
+        return known[microbatch_size]
 
     def usd_per_byte(self, src: int, dst: int) -> float:
         """Return the price of moving a byte between the zones of two pools."""

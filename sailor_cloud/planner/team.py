@@ -7,15 +7,17 @@ is found doesn't depend on whether there is a second one.
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
+import signal
 import struct
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 _Answer = TypeVar("_Answer")
 
@@ -30,29 +32,30 @@ MOST_AT_ONCE = 1000
 class Team:
     """One process of a search, alone or with a second one; `leads`: its answer is the one that counts.
 
-    At each step that both take the follower speaks first and waits for the leader, so that they never wait for each
-    other. A leader whose follower is gone, or is at another step, goes on alone.
+    The second one, where one is `wanted`, begins as a copy at the first step that can be shared out. At each step that
+    both take the follower speaks first and waits for the leader, so that they never wait for each other. A leader whose
+    follower is gone, or is at another step, goes on alone.
     """
 
+    wanted: bool = False
     leads: bool = True
     _link: Connection | None = None
     # Ends of the pipe of numbers: the one to read from, and of the leader the one to write to.
     _numbers: int = -1
     _entry: int = -1
+    _follower: int = 0
     _steps: int = 0
+    # Within a call that was shared out nothing else is.
     _inside: bool = False
-
-    @property
-    def alone(self) -> bool:
-        """Whether there is nobody to share with; a call that was shared out shares out nothing."""
-        return self._link is None or self._inside
 
     def shared(self, calls: Sequence[Callable[[], Any]], tell: Callable[[float], None]) -> list[Any]:
         """Return what each call returns, some of them made by the other process; `MOST_AT_ONCE` of them at most.
 
         `tell` is told which share of them is being made.
         """
-        if len(calls) < 2 or self.alone or not self._exchanged(f"{len(calls)} calls", True):
+        if len(calls) > 1 and self.wanted and not self._inside:
+            self._begin()
+        if len(calls) < 2 or self._link is None or self._inside or not self._exchanged(f"{len(calls)} calls", True):
             return [self._one(call, number / len(calls), tell) for number, call in enumerate(calls)]
         if self.leads:
             os.write(self._entry, b"".join(map(_NUMBER.pack, [*range(len(calls)), _NO_MORE, _NO_MORE])))
@@ -68,8 +71,50 @@ class Team:
     def agreed(self, over: Callable[[], bool]) -> bool:
         """Return whether something is over that each process would see end at another moment: the leader's word."""
         here = over()
-        there = None if self.alone else self._exchanged("whether it is over", here)
+        there = None if self._link is None or self._inside else self._exchanged("whether it is over", here)
         return here if self.leads or there is None else bool(there)
+
+    def end(self) -> None:
+        """End the second process: this one, if it follows."""
+        if not self.leads:
+            os._exit(0)
+        if self._follower:
+            os.kill(self._follower, signal.SIGKILL)
+            os.waitpid(self._follower, 0)
+            os.close(self._numbers)
+            os.close(self._entry)
+            self._follower = 0
+        self._leave()
+
+    def _begin(self) -> None:
+        """Copy this process; where that can't be done it goes on alone."""
+        from multiprocessing import Pipe
+
+        self.wanted = False
+        here, there = Pipe()
+        self._numbers, self._entry = os.pipe()
+        try:
+            with warnings.catch_warnings():
+                # The copy has this thread alone; it computes, sends, and waits for no lock that another one may hold.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                self._follower = os.fork()
+        except OSError:
+            here.close()
+            there.close()
+            os.close(self._numbers)
+            os.close(self._entry)
+            return
+        self.leads = self._follower != 0
+        self._link, other = (here, there) if self.leads else (there, here)
+        other.close()
+        if not self.leads:
+            # With no such end here a dead leader is seen.
+            os.close(self._entry)
+
+    def _leave(self) -> None:
+        if self._link is not None:
+            self._link.close()
+        self._link = None
 
     def _one(self, call: Callable[[], Any], share: float, tell: Callable[[float], None]) -> Any:
         tell(share)
@@ -96,8 +141,7 @@ class Team:
             if there == step:
                 self._link.send(mine)
                 return theirs
-        self._link.close()
-        self._link = None
+        self._leave()
         return None
 
 
@@ -106,39 +150,8 @@ def together(search: Callable[[Team], _Answer], *, processes: int) -> _Answer:
 
     The second one is a copy of this one, so what it changes is lost. Errors are those of the search here.
     """
-    if processes < 2 or sys.platform != "linux":
-        return search(Team())
-    context = multiprocessing.get_context("fork")
-    here, there = context.Pipe()
-    numbers, entry = os.pipe()
-    leader = Team(True, here, numbers, entry)
-    beside = context.Process(target=_follow, args=(search, leader, there), daemon=True)
+    team = Team(wanted=processes > 1 and sys.platform == "linux")
     try:
-        with warnings.catch_warnings():
-            # The copy has this thread alone; it computes and sends, and waits for no lock that another one may hold.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            try:
-                beside.start()
-            except OSError:
-                return search(Team())
-        there.close()
-        try:
-            return search(leader)
-        finally:
-            beside.kill()
-            beside.join()
+        return search(team)
     finally:
-        here.close()
-        there.close()
-        os.close(numbers)
-        os.close(entry)
-
-
-def _follow(search: Callable[[Team], object], leader: Team, link: Connection) -> None:
-    """Make the same search until it ends, fails, or the leader is gone; the leader sees the same errors itself."""
-    assert leader._link is not None
-    # Without these ends here a dead leader is seen.
-    leader._link.close()
-    os.close(leader._entry)
-    with contextlib.suppress(BaseException):
-        search(Team(False, link, leader._numbers))
+        team.end()

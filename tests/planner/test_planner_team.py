@@ -108,17 +108,22 @@ def test_an_error_reaches_the_caller_and_leaves_no_process(processes: int) -> No
     def fails() -> int:
         raise ValueError("no data")
 
+    pids: set[int] = set()
+
     def in_a_call(team: Team) -> list[int]:
+        pids.update(team.shared([os.getpid] * 100, nobody))
         return team.shared([int, fails, int], nobody)
 
     def between(team: Team) -> int:
-        team.shared([int, int], nobody)
+        pids.update(team.shared([os.getpid] * 100, nobody))
         return fails()
 
     for failing in (in_a_call, between):
         with pytest.raises(ValueError, match="no data"):
             together(failing, processes=processes)
-    assert not multiprocessing.active_children()
+    for pid in pids - {os.getpid()}:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
 
 
 def test_a_second_process_at_another_step_is_left_behind() -> None:
@@ -149,6 +154,7 @@ def test_a_killed_leader_takes_the_second_process_with_it() -> None:
         def dies(team: Team) -> list[int]:
             team.shared([int] * 9, nobody)
             if team.leads:
+                # The other one waits for this one at the next step, or will.
                 os.kill(os.getpid(), signal.SIGKILL)
             return team.shared([int] * 9, nobody)
 
@@ -182,3 +188,23 @@ def test_a_plan_and_all_beside_it_is_the_same_with_one_process_and_with_two():
     assert alone.plan is not None
     assert alone.alternatives
     assert alone.to_json() == beside.to_json()
+
+
+def test_nothing_is_copied_where_nothing_can_be_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden() -> int:
+        raise AssertionError("a second process")
+
+    monkeypatch.setattr(os, "fork", forbidden)
+    assert together(lambda team: team.shared([int], nobody), processes=2) == [0]
+    with pytest.raises(AssertionError, match="a second process"):
+        together(lambda team: team.shared([int, int], nobody), processes=2)
+
+
+def test_where_no_process_can_be_copied_one_makes_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_many() -> int:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", too_many)
+    before = len(os.listdir("/proc/self/fd"))
+    assert together(lambda team: team.shared([os.getpid] * 3, nobody), processes=2) == [os.getpid()] * 3
+    assert len(os.listdir("/proc/self/fd")) == before
