@@ -91,6 +91,10 @@ class Network:
         """Return how far two zones are apart. Raises DataError for an unknown zone."""
         return scope_of(self._zone(src_zone), self._zone(dst_zone))
 
+    def instance(self, place: Place) -> InstanceNetwork | None:
+        """Return what is known of the network of a place's instance type."""
+        return self._instance_of(place)
+
     def zones(self) -> tuple[str, ...]:
         return tuple(sorted(self._zones))
 

@@ -1,23 +1,31 @@
 """Lower bounds on what any plan's goal can be, from a relaxation of the same closed form.
 
-All devices of an accelerator count together, wherever they stand, at the lowest price that one of them has. They are at
-work all the time, layers are shared out at will, and gradient sums, pipeline fill and tensors in between take no time.
+All devices of an accelerator count together, wherever they stand, at the lowest price that one of them has. First they
+are at work all the time, and layers are shared out at will. Where time is the goal, that says what devices are worth,
+and the soonest pipeline that is worth its devices brings whole layers, filling and gradient sums into the bound.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sailor_cloud.planner.goals import TIE, Figure, Target
 from sailor_cloud.planner.programme import linear
+from sailor_cloud.planner.quotas import quota_arrays
+from sailor_cloud.planner.soonest import soonest_s
 from sailor_cloud.planner.space import Space
 from sailor_cloud.simulator import startup_s, teardown_s
 from sailor_cloud.units import SECONDS_PER_HOUR
 
 Floats = NDArray[np.float64]
+
+# How often a bound is asked for again with the money that it leaves, and by how much it must have grown for that.
+_PASSES = 8
+_CLOSER = 1.001
 
 
 def device_seconds(space: Space) -> dict[str, Floats]:
@@ -61,42 +69,127 @@ def _least_seconds(space: Space, pools: Mapping[int, int]) -> Floats:
     return least
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """What plans may take at most of something; `each` device of an accelerator takes so much of it."""
+
+    each: Mapping[str, float]
+    limit: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Seconds that work alone takes, and how many samples a device of each accelerator is then worth."""
+
+    seconds: float
+    prices: Mapping[str, float]
+
+
 def work_bound_s(space: Space, devices: Mapping[str, float] | None = None) -> float:
     """Return seconds that no iteration undercuts: all devices at work all the time, layers shared out at will.
 
     `devices` of each accelerator; by default all that are offered.
     """
-    work = device_seconds(space)
     devices = _devices(space) if devices is None else devices
-    names = sorted(name for name in devices if np.isfinite(work[name]).any())
+    return _work(space, [Resource(each={name: 1.0}, limit=count) for name, count in sorted(devices.items())]).seconds
+
+
+def _work(space: Space, resources: Sequence[Resource]) -> Work:
+    """Return the least seconds of work within resources; the first of them name the accelerators."""
+    work = device_seconds(space)
+    names = sorted({name for resource in resources for name in resource.each if np.isfinite(work[name]).any()})
     if not names:
-        return float("inf")
+        return Work(seconds=float("inf"), prices={})
     layers, batch = space.layers, float(space.batch)
     # Samples of a layer on an accelerator, then the time; a layer that doesn't fit is never there.
     count = len(names) * layers
-    busy = np.zeros((len(names), count + 1))
-    there = np.ones(count)
-    for row, name in enumerate(names):
-        part = slice(row * layers, (row + 1) * layers)
-        there[part] = np.isfinite(work[name])
-        busy[row, part] = np.where(np.isfinite(work[name]), work[name], 0.0)
-        busy[row, -1] = -devices[name]
+    busy = np.zeros((len(resources), count + 1))
+    there = np.concatenate([np.isfinite(work[name]) for name in names]).astype(float)
+    seconds = np.concatenate([np.where(np.isfinite(work[name]), work[name], 0.0) for name in names])
+    for row, resource in enumerate(resources):
+        busy[row, :-1] = np.repeat([resource.each.get(name, 0.0) for name in names], layers) * seconds
+        busy[row, -1] = -resource.limit
     done = np.hstack([np.tile(np.eye(layers), len(names)) * there, np.zeros((layers, 1))])
     cost = np.zeros(count + 1)
     cost[-1] = 1.0
-    solved = linear(cost, np.vstack([busy, -done]), np.concatenate([np.zeros(len(names)), np.full(layers, -batch)]))
-    return float("inf") if solved is None else solved.cost
+    limits = np.concatenate([np.zeros(len(resources)), np.full(layers, -batch)])
+    solved = linear(cost, np.vstack([busy, -done]), limits)
+    if solved is None:
+        return Work(seconds=float("inf"), prices={})
+    worth = solved.prices[: len(resources)]
+    worth = worth * batch / sum(price * resource.limit for price, resource in zip(worth, resources, strict=True))
+    prices = {
+        name: sum(price * resource.each.get(name, 0.0) for price, resource in zip(worth, resources, strict=True))
+        for name in names
+    }
+    return Work(seconds=solved.cost, prices=prices)
 
 
-def goal_bound(space: Space, target: Target) -> float:
-    """Return a value that no plan's goal undercuts."""
+def iteration_bound_s(space: Space, target: Target) -> float:
+    """Return seconds that no iteration of a plan within the limits of a target undercuts.
+
+    Money that is limited for an iteration or a run buys the fewer devices the longer an iteration takes at least, so
+    the bound is asked for again with what it was found to be.
+    """
+    resources = _resources(space)
+    found = _work(space, resources)
+    for _ in range(_PASSES):
+        usd_per_hour = _most_usd_per_hour(space, target, found.seconds)
+        if not np.isfinite(usd_per_hour) or not np.isfinite(found.seconds):
+            break
+        again = _work(space, [*resources, Resource(each=_device_rates(space), limit=usd_per_hour)])
+        closer = again.seconds > found.seconds * _CLOSER
+        found = Work(seconds=max(found.seconds, again.seconds), prices=again.prices)
+        if not closer:
+            break
+    if not np.isfinite(found.seconds):
+        return found.seconds
+    return soonest_s(space, found.prices, found.seconds)
+
+
+def _resources(space: Space) -> list[Resource]:
+    """Return what the devices of all zones, the number of nodes and the account's quotas allow."""
+    found = [Resource(each={name: 1.0}, limit=count) for name, count in sorted(_devices(space).items())]
+    most = space.scenario.job.constraints.max_nodes
+    if most is not None:
+        share: dict[str, float] = {}
+        for pool in space.pools:
+            share[pool.accelerator.name] = min(share.get(pool.accelerator.name, np.inf), 1.0 / pool.devices)
+        found.append(Resource(each=share, limit=float(most)))
+    quotas = quota_arrays(space.candidates)
+    used = {(pool.row, pool.accelerator.name) for pool in space.pools}
+    for units, left in zip(quotas.row_units, quotas.left, strict=True):
+        least: dict[str, float] = {}
+        for row, name in sorted(used):
+            least[name] = min(least.get(name, np.inf), float(units[row]))
+        found.append(Resource(each=least, limit=float(left) + 1e-6))
+    return found
+
+
+def _most_usd_per_hour(space: Space, target: Target, seconds: float) -> float:
+    """Return what the nodes of a plan within the limits may cost per hour if an iteration takes so many seconds."""
+    steps, most = space.scenario.job.training.steps, np.inf
+    for limit in target.limits:
+        at_most = limit.at_most * (1.0 + TIE)
+        if limit.figure is Figure.USD_PER_HOUR:
+            most = min(most, at_most)
+        elif limit.figure is Figure.USD_PER_ITERATION:
+            most = min(most, at_most * SECONDS_PER_HOUR / seconds)
+        elif limit.figure is Figure.TOTAL_USD and steps is not None:
+            most = min(most, at_most * SECONDS_PER_HOUR / (steps * seconds + least_fixed_s(space)))
+    return most
+
+
+def goal_bound(space: Space, target: Target, *, close: bool = True) -> float:
+    """Return a value that no plan's goal undercuts; where it need not be `close`, that of work alone."""
     steps = space.scenario.job.training.steps
     fixed_s = least_fixed_s(space)
     match target.goal:
         case Figure.ITERATION_S:
-            return work_bound_s(space)
+            return iteration_bound_s(space, target) if close else work_bound_s(space)
         case Figure.DURATION_S:
-            return work_bound_s(space) if steps is None else steps * work_bound_s(space) + fixed_s
+            seconds = iteration_bound_s(space, target) if close else work_bound_s(space)
+            return seconds if steps is None else steps * seconds + fixed_s
         case Figure.USD_PER_HOUR:
             return min(rate.expected for rate in space.rates)
         case Figure.NODES:
@@ -120,7 +213,8 @@ def least_fixed_s(space: Space) -> float:
 def breaks_limits(space: Space, target: Target) -> bool:
     """Return whether some limit is below what its figure can be at least, so that there is no plan."""
     return any(
-        goal_bound(space, Target(goal=limit.figure, limits=())) > limit.at_most * (1.0 + TIE) for limit in target.limits
+        goal_bound(space, Target(goal=limit.figure, limits=()), close=False) > limit.at_most * (1.0 + TIE)
+        for limit in target.limits
     )
 
 

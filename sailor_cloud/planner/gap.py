@@ -1,12 +1,13 @@
 """Where the distance between a plan and its bound comes from.
 
-The bound counts nothing but work: every device offered, never idle. What a plan takes beyond it is told part by part,
-so that a wide gap can be read: devices left out, waiting, filling of pipelines, gradient sums, traffic.
+The bound has the least that work, filling of pipelines and gradient sums take together. What a plan takes beyond it is
+told part by part, so that a wide gap can be read: devices left out, waiting, filling of pipelines, gradient sums,
+traffic. Of each part only what the bound has not counted is told.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from sailor_cloud.model.document import GapPart
 from sailor_cloud.planner.assess import Assessor, Times
@@ -16,6 +17,15 @@ from sailor_cloud.planner.goals import Figure, Target
 from sailor_cloud.planner.space import Space
 from sailor_cloud.units import SECONDS_PER_HOUR
 
+_TIME = "work, filling and gradient sums at the least"
+# From which parts is taken what a bound on time counts beyond work.
+_COUNTED = (
+    "gradient sums",
+    "filling and emptying pipelines",
+    "optimizer step",
+    "waiting for slower stages and transfers",
+    "devices left out",
+)
 # Parts below this share of the value are noise of sums in another order.
 _SMALLEST = 1e-9
 
@@ -49,9 +59,8 @@ def _seconds(space: Space, target: Target, draft: Draft, times: Times, bound: fl
     steps = (space.scenario.job.training.steps or 1) if whole else 1
     iteration_s = draft.figures[Figure.ITERATION_S]
     fixed_s = least_fixed_s(space) if whole else 0.0
-    everywhere_s, here_s = (bound - fixed_s) / steps, work_bound_s(space, _devices(space, draft))
-    return {
-        "all offered devices at work all the time": bound,
+    everywhere_s, here_s = work_bound_s(space), work_bound_s(space, _devices(space, draft))
+    beyond = {
         "devices left out": steps * (here_s - everywhere_s),
         "waiting for slower stages and transfers": steps * (times.steady_s - here_s),
         "filling and emptying pipelines": steps * (times.schedule_s - times.steady_s),
@@ -59,6 +68,18 @@ def _seconds(space: Space, target: Target, draft: Draft, times: Times, bound: fl
         "optimizer step": steps * times.update_s,
         "start, teardown and lost work": draft.figures[target.goal] - steps * iteration_s - fixed_s if whole else 0.0,
     }
+    return {_TIME: bound, **_without(beyond, bound - fixed_s - steps * everywhere_s, _COUNTED)}
+
+
+def _without(parts: Mapping[str, float], counted: float, order: Sequence[str]) -> dict[str, float]:
+    """Return parts without what is counted already, which is taken from them in an order; none falls below 0."""
+    left = dict(parts)
+    for what in order:
+        taken = min(max(0.0, counted), max(0.0, left[what]))
+        left[what] -= taken
+        counted -= taken
+    left[order[-1]] -= counted
+    return left
 
 
 def _usd(space: Space, target: Target, draft: Draft, times: Times, bound: float) -> dict[str, float]:

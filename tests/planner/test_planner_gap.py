@@ -38,5 +38,5 @@ def test_a_wide_gap_is_explained_in_the_report():
     document = plan(example("gcp-a100-v100.yaml"))
     gap = next(fact for fact in outcome_facts(document) if fact.name == "gap")
     assert sum(part.amount for part in document.gap_parts) == pytest.approx(document.prediction.iteration_s)
-    assert "are the bound, all offered devices at work" in gap.value
+    assert "are the bound, work, filling and gradient sums at the least" in gap.value
     assert "gradient sums" in gap.value

@@ -1,0 +1,226 @@
+"""The bound on time: no plan beats it at any of its prices, and it counts more than work."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from factories.planning import example, make_space, tiny_job
+from sailor_cloud.model.job import Job
+from sailor_cloud.planner import box_bounds
+from sailor_cloud.planner.assess import Assessor, Shape
+from sailor_cloud.planner.bound_boxes import PIPELINES, Boxes
+from sailor_cloud.planner.bounds import goal_bound, iteration_bound_s, work_bound_s
+from sailor_cloud.planner.box_bounds import CHOICES, BoxBounds, Worth
+from sailor_cloud.planner.draft import Draft, nodes_of
+from sailor_cloud.planner.exhaustive import exhaust, small_layouts
+from sailor_cloud.planner.fastest_links import FastestLinks
+from sailor_cloud.planner.goals import Figure, Limit, Target
+from sailor_cloud.planner.layouts import Slot, card_flows
+from sailor_cloud.planner.space import Seat, Space
+from sailor_cloud.planner.stage_floors import StageFloors
+
+SOONEST = Target(goal=Figure.ITERATION_S, limits=())
+# Jobs, and plans that are drawn for each.
+JOBS, PLANS = 8, 90
+
+
+def random_job(dice: random.Random) -> Job:
+    """A model of any width on nodes of one to sixteen devices in one zone, two, or two regions."""
+    return example(
+        "gcp-a100-v100.yaml",
+        constraints={},
+        training__global_batch_size=dice.choice((4, 8, 24, 96)),
+        training__sequence_length=64,
+        model={
+            "model_type": "gpt2",
+            "vocab_size": dice.choice((64, 5000, 50000)),
+            "hidden_size": dice.choice((64, 512, 2048, 4096)),
+            "num_hidden_layers": dice.randint(1, 9),
+            "num_attention_heads": 8,
+            "max_position_embeddings": 64,
+            "tie_word_embeddings": dice.random() < 0.5,
+        },
+        resources__0__zones=dice.choice((["us-central1-a"], ["us-central1-a", "us-west1-b"])),
+        resources__0__accelerators=dice.choice(({"A100-40": 16}, {"A100-40": 16, "V100-16": 8}, {"V100-16": 16})),
+        resources__0__markets=["spot"],
+    )
+
+
+def random_shapes(space: Space, dice: random.Random) -> list[Shape]:
+    """Pipelines, equal or not, whose stages stand anywhere on up to four nodes, those of one layer often together."""
+    pools = [dice.randrange(len(space.pools)) for _ in range(dice.randint(1, 4))]
+    free = {(pool, pools[:at].count(pool)): space.pools[pool].devices for at, pool in enumerate(pools)}
+    alike, shapes, made = dice.random() < 0.6, [], None
+    for _ in range(dice.choice((1, 2, 2, 3, 4, 5, 8))):
+        if made is None or not alike:
+            stages = dice.randint(1, min(space.layers, 4))
+            places = [dice.choice(sorted(free)) for _ in range(stages)]
+            tps = [dice.choice(space.tp_degrees[pool]) if dice.random() < 0.3 else 1 for pool, _ in places]
+            cut = (0, *sorted(dice.sample(range(1, space.layers), stages - 1)), space.layers)
+            made = (places, tps, cut, dice.choice((1, 1, 2, 3, 4, 6, 8)))
+        places, tps, cut, size = made
+        left = dict(free)
+        for place, tp in zip(places, tps, strict=True):
+            left[place] -= tp
+        if min(left.values()) < 0:
+            break
+        free = left
+        slots = tuple(Slot(*place, tp) for place, tp in zip(places, tps, strict=True))
+        shapes.append(Shape(slots=slots, cut=cut, microbatch_size=size))
+    return renumbered(shapes)
+
+
+def renumbered(shapes: list[Shape]) -> list[Shape]:
+    """The same with nodes of a pool numbered in the order of their use."""
+    names: dict[tuple[int, int], int] = {}
+    for shape in shapes:
+        for slot in shape.slots:
+            known = [pool for pool, _ in names]
+            names.setdefault((slot.pool, slot.instance), known.count(slot.pool))
+    return [
+        Shape(
+            slots=tuple(Slot(slot.pool, names[slot.pool, slot.instance], slot.tp) for slot in shape.slots),
+            cut=shape.cut,
+            microbatch_size=shape.microbatch_size,
+        )
+        for shape in shapes
+    ]
+
+
+def own_boxes(assessor: Assessor, bound: BoxBounds, draft: Draft) -> Boxes:
+    """A box for each pipeline of a plan that has nothing but the pipeline in it."""
+    sums_s, count = assessor.times(draft).sums_s, len(draft.pipelines)
+    many = max(number for number, least in enumerate(PIPELINES) if least <= count)
+    rows = []
+    layout = tuple(pipeline.slots for pipeline in draft.pipelines)
+    for pipeline, flows in zip(draft.pipelines, card_flows(layout), strict=True):
+        size = pipeline.microbatch_size
+        pace = assessor._pace(Shape(slots=pipeline.slots, cut=pipeline.cut, microbatch_size=size), flows, count)
+        sample_s = pace.bottleneck_s / size
+        number = next(at for at, largest in enumerate(bound.floors.sizes) if largest >= size)
+        sums = (0.0, np.inf) if count == 1 else (sums_s, sums_s)
+        rows.append((sample_s, sample_s, *sums, number, number, many, many))
+    columns = [np.array(column) for column in zip(*rows, strict=True)]
+    return Boxes(**{each.name: column for each, column in zip(fields(Boxes), columns, strict=True)})
+
+
+def worth_of(space: Space, bound: BoxBounds, draft: Draft, dice: random.Random) -> Worth:
+    """Random prices at which the nodes of a plan are worth the batch."""
+    devices: dict[str, int] = {}
+    for pool, count in nodes_of(tuple(pipeline.slots for pipeline in draft.pipelines)).items():
+        name = space.pools[pool].accelerator.name
+        devices[name] = devices.get(name, 0) + count * space.pools[pool].devices
+    price = {name: dice.choice((0.1, 1.0, 3.0)) for name in devices}
+    whole = sum(price[name] * count for name, count in devices.items())
+    return Worth(
+        each=np.array([space.batch * price.get(name, 1e9) / whole for name in bound.floors.accelerators]),
+        home_devices=max(pool.devices for pool in space.pools),
+    )
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_some_pipeline_of_any_plan_is_no_sooner_than_its_box_at_every_choice_of_prices(seed):
+    dice = random.Random(seed)
+    closest = np.zeros(len(CHOICES))
+    plans = 0
+    for _ in range(JOBS):
+        space = make_space(random_job(dice))
+        assessor, bound = Assessor(space, SOONEST), BoxBounds(space)
+        for _ in range(PLANS):
+            shapes = random_shapes(space, dice)
+            draft = assessor.draft(shapes) if shapes else None
+            if draft is None:
+                continue
+            boxes, worth = own_boxes(assessor, bound, draft), worth_of(space, bound, draft, dice)
+            seconds = np.stack(
+                [
+                    box_bounds._Asked(bound, boxes, worth).bounds(np.tile(choice[:, None], len(boxes)))
+                    for choice in CHOICES
+                ]
+            ).min(axis=1)
+            assert (seconds <= draft.figures[Figure.ITERATION_S] * (1 + 1e-9)).all()
+            closest = np.maximum(closest, seconds / draft.figures[Figure.ITERATION_S])
+            plans += 1
+    assert plans > JOBS * PLANS / 4
+    assert closest.min() > 0.9
+
+
+def test_the_bound_of_small_problems_counts_more_than_work_and_is_not_beaten():
+    beyond = []
+    for accelerators, blocks, batch in (
+        ({"CPU-fast": 2}, 2, 4),
+        ({"CPU-fast": 1, "CPU-slow": 1}, 3, 4),
+        ({"CPU-slow": 3}, 1, 6),
+    ):
+        space = make_space(tiny_job(blocks=blocks, batch=batch, hidden=64, accelerators=accelerators))
+        best = exhaust(space, SOONEST, small_layouts(space), keep=1).drafts[0].figures[Figure.ITERATION_S]
+        bound = goal_bound(space, SOONEST)
+        assert work_bound_s(space) <= bound <= best * (1 + 1e-9)
+        beyond.append(bound / work_bound_s(space))
+    assert max(beyond) > 1.1
+
+
+def test_money_that_buys_fewer_devices_raises_the_bound():
+    space = make_space(example("gcp-a100-v100.yaml", constraints={}))
+    free = iteration_bound_s(space, SOONEST)
+    assert free > 1.3 * work_bound_s(space)
+    found = [free]
+    for name, figure, at_most in (
+        ("max_usd_per_hour", Figure.USD_PER_HOUR, 30.0),
+        ("budget_usd", Figure.TOTAL_USD, 45.0),
+        ("budget_usd", Figure.TOTAL_USD, 38.0),
+        ("max_usd_per_iteration", Figure.USD_PER_ITERATION, 0.019),
+    ):
+        limit = Limit(name=name, figure=figure, at_most=at_most)
+        found.append(iteration_bound_s(space, Target(goal=Figure.ITERATION_S, limits=(limit,))))
+    assert found[1] > 1.2 * free
+    assert found[3] > found[2] > free
+    assert found[4] > free
+
+
+def test_a_number_of_nodes_raises_the_bound():
+    one = make_space(example("gcp-a100-v100.yaml", constraints={"max_nodes": 1}))
+    assert iteration_bound_s(one, SOONEST) > 2.0 * iteration_bound_s(make_space(example("gcp-a100-v100.yaml")), SOONEST)
+
+
+def test_no_link_is_quicker_than_the_fastest():
+    space = make_space(example("gcp-a100-v100.yaml", resources__0__zones=["us-central1-a", "us-west1-b"]))
+    links = FastestLinks.of(space)
+    dice = random.Random(0)
+    for _ in range(300):
+        src, dst = (dice.randrange(len(space.pools)) for _ in range(2))
+        pairs = dice.choice([tp for tp in space.tp_degrees[src] if tp <= space.pools[dst].devices])
+        flows, nbytes = dice.choice((1, 2, 5)), 10.0 ** dice.uniform(3, 7.8)
+        name = space.pools[src].accelerator.name
+        seconds = space.link(src, dst, same_node=False, pairs=pairs, flows=flows).transfer_s(nbytes)
+        assert nbytes / seconds <= links.cards[name] / flows * (1 + 1e-9)
+        assert nbytes / seconds <= links.ways[name, pairs].message_rate(nbytes) * (1 + 1e-9)
+        assert nbytes / pairs / (seconds - links.late_s) <= links.tensor_rate(nbytes / pairs, split=False) * (1 + 1e-9)
+
+
+def test_stages_take_no_less_than_their_floor():
+    space = make_space(example("gcp-a100-v100.yaml"))
+    floors = StageFloors.of(space)
+    blocks = floors.blocks
+    seats = {(pool.accelerator.name, 1): index for index, pool in enumerate(space.pools)}
+    checked = 0
+    for kind, (name, tp) in enumerate(zip(floors.accelerators, floors.tp, strict=True)):
+        if tp != 1:
+            continue
+        for size in (1, 5, 9, 14):
+            at = next(number for number, largest in enumerate(floors.sizes) if largest >= size)
+            for held in (1, 2):
+                seat = Seat(seats[name, 1], 1, 0)
+                seconds = space.stages_s(seat, size, in_flight=held, replicas=1) / size
+                ends = [(seconds[1, 1 + count], 0, count) for count in range(1, blocks + 1)]
+                ends += [(seconds[0, 1 + count], 1, count) for count in range(blocks + 1)]
+                ends += [(seconds[blocks + 1 - count, blocks + 2], 2, count) for count in range(blocks + 1)]
+                for each, sort, count in ends:
+                    if held == 1 or sort < 2:
+                        assert floors.seconds[held - 1, at, kind, sort, count] <= each * (1 + 1e-9)
+                        checked += np.isfinite(each)
+    assert checked > 500
