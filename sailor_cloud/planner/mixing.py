@@ -7,10 +7,10 @@ depend on how many processes share them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,12 +22,14 @@ from sailor_cloud.planner.draft import Draft, in_space, significant
 from sailor_cloud.planner.effort import NORMAL, Effort
 from sailor_cloud.planner.goals import Target
 from sailor_cloud.planner.narrowing import narrowed
-from sailor_cloud.planner.part import Found, Part, Promised
+from sailor_cloud.planner.part import RIPE, Found, Part, Promised
 from sailor_cloud.planner.promises import Promise
 from sailor_cloud.planner.settings import FreeChain, Settings
 from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.tasks import Task, do
 from sailor_cloud.planner.twins import elsewhere
+
+_What = TypeVar("_What")
 
 # Which share of a search is over after its ratings, blocks, promises and whole mixes.
 _RATED, _JUDGED, _PROMISED, _MIXED = 0.4, 0.5, 0.7, 0.9
@@ -88,10 +90,10 @@ class _Search:
     def _rate(self) -> None:
         """Rate the blocks of every part, and find the free chains of those whose chains aren't known."""
         effort = self.effort.between(0.0, _RATED)
-        # Of parts with the same kinds of places the largest stands for the others. It comes first: what is known of its
-        # kinds is known of those of others.
-        alike = {part.settings.alike: part.settings for part in self.parts}
-        unknown = [settings for settings in reversed(alike.values()) if not settings.known_chains()]
+        # Of parts with the same kinds of places the first one stands for the others. What is known of the kinds of the
+        # last one, all zones together, is known of those of others.
+        alike = {part.settings.alike: part.settings for part in reversed(self.parts)}
+        unknown = [settings for settings in alike.values() if not settings.known_chains()]
         chains: list[list[list[FreeChain]]] = []
         # What takes longest goes first. What parts have in common is looked up by one process.
         sizes = sorted({size for settings in unknown for size in settings.sizes})
@@ -111,15 +113,15 @@ class _Search:
         for settings, by_size in reversed(list(zip(unknown, zip(*chains, strict=True), strict=True))):
             settings.enter([chain for found in by_size for chain in found])
 
-    def _promises(self) -> list[tuple[Promise, Part]]:
+    def _promises(self) -> list[tuple[Part, Promise]]:
         """Return what settings promise, best first, as many of each part as are solved at most."""
         effort = self.effort.between(_JUDGED, _PROMISED)
-        cuts = [(likely, part) for part in self.parts for likely in part.likely()]
+        cuts = [(likely, part) for part in self.parts for likely in part.likely(self.parts)]
         cuts.sort(key=lambda entry: entry[0].least_s)
-        found: list[tuple[Promise, Part]] = []
+        found: list[tuple[Part, Promise]] = []
         begin, end = 0, _FIRST_CUTS
         while begin < len(cuts) and not (begin and self._over()):
-            best = min((promise.value for promise, _ in found), default=np.inf)
+            best = min((promise.value for _, promise in found), default=np.inf)
             tasks = [
                 Task(partial(part.promised, likely, self.best, best), partial(self._promised, found, part))
                 for likely, part in cuts[begin:end]
@@ -127,38 +129,35 @@ class _Search:
             do(tasks, team=effort.team, tell=effort.between(begin / len(cuts), end / len(cuts)).tell)
             begin, end = end, min(len(cuts), _MORE_CUTS * end)
         different = {
-            (promise.setting.cut, significant(promise.value)): (promise, part) for promise, part in reversed(found)
+            (promise.setting.cut, significant(promise.value)): (part, promise) for part, promise in reversed(found)
         }
-        taken: Counter[Part] = Counter()
-        chosen = []
-        for promise, part in sorted(different.values(), key=lambda entry: entry[0].value):
-            taken[part] += 1
-            if taken[part] <= self.effort.settings:
-                chosen.append((promise, part))
-        return chosen
+        ranked = sorted(different.values(), key=lambda entry: entry[1].value)
+        return _first_of_each(ranked, self.effort.settings)
 
-    def _promised(self, found: list[tuple[Promise, Part]], part: Part, promised: Promised) -> None:
-        found += [(promise, part) for promise in promised.promises]
+    def _promised(self, found: list[tuple[Part, Promise]], part: Part, promised: Promised) -> None:
+        found += [(part, promise) for promise in promised.promises]
         self.columns += promised.columns
 
-    def _mix(self, promises: Sequence[tuple[Promise, Part]]) -> None:
-        """Solve settings in whole numbers until the next one promises no more than is known."""
+    def _mix(self, promises: Sequence[tuple[Part, Promise]]) -> None:
+        """Solve settings in whole numbers until the next one promises too little."""
         effort = self.effort.between(_PROMISED, _MIXED)
         for begin in range(0, len(promises), _AT_ONCE):
-            some = [entry for entry in promises[begin : begin + _AT_ONCE] if entry[0].value < self.best]
+            some = [entry for entry in promises[begin : begin + _AT_ONCE] if entry[1].value < self.best * RIPE]
             if not some or self._over():
                 break
             share, next_share = begin / len(promises), min(1.0, (begin + _AT_ONCE) / len(promises))
-            finds = [(part, partial(part.whole, promise, self.best)) for promise, part in some]
+            finds = [(part, partial(part.whole, promise, self.best)) for part, promise in some]
             self._do(finds, effort.between(share, next_share))
 
     def _refine(self) -> None:
-        """Improve the best plans of different cuts step by step."""
+        """Improve the best plans of different cuts of each part step by step."""
         first: dict[tuple[object, ...], tuple[Part, Draft]] = {}
-        for here, part, draft in sorted(self._found, key=lambda entry: entry[0].order()):
-            first.setdefault((here.pipelines[0].cut, len(here.pipelines)), (part, draft))
-        chosen = list(first.values())[: self.effort.refined]
-        finds = [(part, partial(_refined, part, draft, self.effort)) for part, draft in chosen]
+        for _, part, draft in sorted(self._found, key=lambda entry: entry[0].order()):
+            first.setdefault((part, draft.pipelines[0].cut, len(draft.pipelines)), (part, draft))
+        finds = [
+            (part, partial(_refined, part, draft, self.effort))
+            for part, draft in _first_of_each(first.values(), self.effort.refined)
+        ]
         self._do(finds, self.effort.between(_MIXED, 1.0))
 
     def _do(self, finds: Sequence[tuple[Part, Callable[[], Found]]], effort: Effort) -> None:
@@ -174,6 +173,17 @@ class _Search:
             self.best = min(self.best, draft.figures[self.target.goal])
         self.columns += found.columns
         self.nodes += found.nodes
+
+
+def _first_of_each(found: Iterable[tuple[Part, _What]], most: int) -> list[tuple[Part, _What]]:
+    """Return the first ones of each part, `most` of one part."""
+    taken: Counter[Part] = Counter()
+    chosen = []
+    for part, what in found:
+        taken[part] += 1
+        if taken[part] <= most:
+            chosen.append((part, what))
+    return chosen
 
 
 def _free_chains(settings: Sequence[Settings], size: int) -> list[list[FreeChain]]:

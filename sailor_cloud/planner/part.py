@@ -9,6 +9,7 @@ and judged exactly.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,8 +31,10 @@ from sailor_cloud.planner.whole_mixes import WholeMixes
 Floats = NDArray[np.float64]
 
 _PRICING_ROUNDS = 2
-# A setting is worth solving while its linear programme promises no more than this times the best promise.
-SLACK = 1.1
+# A setting is worth solving while its linear programme promises no more than this times the best promise, and no more
+# than that times what is known: single steps make plans better than their settings promise.
+_SLACK = 1.1
+RIPE = 1.03
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +82,16 @@ class Part:
         drafts = self.blocks.run()
         return Found(drafts=tuple(drafts), columns=self.blocks.rated, nodes=self.blocks.judged)
 
-    def likely(self) -> list[Likely]:
-        """Return the settings, cut by cut."""
+    def likely(self, others: Sequence[Part] = ()) -> list[Likely]:
+        """Return the settings, cut by cut, but for those that another, smaller part has, too."""
         work = self._work_s()
+        rows = self._rows
+        known = [other._rows for other in others if other._rows < rows and self._shares_limits(other)]
         by_cut: dict[tuple[int, ...], list[tuple[float, int, Setting]]] = {}
         for number, setting in enumerate(self.settings.every()):
+            among = {self.settings.kinds.members[k].row for k in setting.members}
+            if any(among <= there for there in known):
+                continue
             by_cut.setdefault(setting.cut, []).append((self._estimate(setting, work), number, setting))
         return [
             Likely(cut=cut, settings=tuple((least, setting) for least, _, setting in sorted(found, key=_first_two)))
@@ -93,12 +101,12 @@ class Part:
     def promised(self, likely: Likely, known: float, best: float) -> Promised:
         """Return what settings of a cut promise, without those that can't come near `best`, the best promise so far.
 
-        `known` is the value of a plan that is known already: what promises no more isn't worth solving.
+        `known` is the value of a plan that is known already.
         """
         found = []
         for least_s, setting in likely.settings:
             start = least_s - self.settings.sync_s(setting, TYPICAL_PIPELINES)
-            promise = self.promises.of(setting, start, min(known, best * SLACK))
+            promise = self.promises.of(setting, start, min(known * RIPE, best * _SLACK))
             if promise is not None:
                 found.append(promise)
                 best = min(best, promise.value)
@@ -128,6 +136,13 @@ class Part:
     def refined(self, draft: Draft) -> Found:
         """Return what a draft becomes step by step."""
         return Found(drafts=tuple(refined(self.assessor, draft, self.assessor.keeps)), columns=0, nodes=0)
+
+    @property
+    def _rows(self) -> frozenset[int]:
+        return frozenset(pool.row for pool in self.space.pools)
+
+    def _shares_limits(self, other: Part) -> bool:
+        return self.space.candidates.rows == other.space.candidates.rows
 
     def _work_s(self) -> dict[int, float]:
         """Return, per row, the device-seconds of a sample by its fastest kind."""
