@@ -50,7 +50,7 @@ def mix(space: Space, target: Target, *, keep: int, effort: Effort = NORMAL, kno
     return Answer(
         drafts=tuple(draft for _, draft in best),
         others=tuple(search.drafts),
-        bound=goal_bound(space, target),
+        bound=goal_bound(space, target, close=effort.bounded),
         columns=search.columns,
         nodes=search.nodes,
     )
