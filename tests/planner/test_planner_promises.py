@@ -12,8 +12,9 @@ from factories.planning import example, make_space
 from sailor_cloud.planner.columns import Columns
 from sailor_cloud.planner.effort import NORMAL
 from sailor_cloud.planner.goals import target_of
-from sailor_cloud.planner.part import Part
+from sailor_cloud.planner.part import Likely, Part
 from sailor_cloud.planner.settings import Setting
+from sailor_cloud.planner.variants import part_of
 from sailor_cloud.planner.whole_mixes import STRETCH, WHOLE_MIXES, WholeMixes
 
 
@@ -87,3 +88,21 @@ def test_whole_mixes_near_a_promise_are_those_of_the_first_times_that_suffice() 
                 assert known[0].order() == found[0].order(), "what is no worse than the best plan is in reach"
                 assert not wholes.near(promise, fitting=fitting, best=promise.value / 2)
     assert best
+
+
+def test_settings_that_a_smaller_part_has_too_are_left_to_it() -> None:
+    resources = {"resources__0__accelerators": {"A100-40": 8, "V100-16": 16}}
+    job = example("gcp-a100-v100.yaml", constraints={}, **resources)
+    space, target = make_space(job), target_of(job)
+    here = part_of(space, {"A100-40", "V100-16"}, {"us-central1-a"}, zero_stage=0)
+    small, whole = Part(here, target, NORMAL), Part(space, target, NORMAL)
+
+    def zones(found: list[Likely]) -> list[set[str]]:
+        members = [setting.members for likely in found for _, setting in likely.settings]
+        return [{space.candidates.rows[whole.settings.kinds.members[k].row].zone for k in each} for each in members]
+
+    among, left = zones(whole.likely()), zones(whole.likely([small]))
+    assert {"us-central1-a"} in among
+    assert left == [each for each in among if each != {"us-central1-a"}]
+    everything = [len(likely.settings) for likely in small.likely()]
+    assert [len(likely.settings) for likely in small.likely([small, whole])] == everything, "a part leaves itself all"
