@@ -124,6 +124,7 @@ def test_a_beginning_that_another_beats_in_every_way_is_dropped():
     same = column(0, 0, 0)
     labels = Labels(
         root=same,
+        stages=same,
         following=same,
         kind=same,
         end=same,
@@ -134,5 +135,8 @@ def test_a_beginning_that_another_beats_in_every_way_is_dropped():
         way_s=column(1.0, 1.5, 2.0),
         sync_s=column(1.0, 1.0, 1.0),
         update_s=column(0.0, 0.0, 0.0),
+        held=column(0, 0, 0)[:, None],
     )
     assert list(undominated(labels)) == [0, 2]
+    # The second one holds less of something else, too.
+    assert list(undominated(replace(labels, held=column(1, 0, 1)[:, None]))) == [0, 1, 2]

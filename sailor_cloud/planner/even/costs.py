@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -38,11 +38,34 @@ class StageCosts:
     last_before: float
     update_s: Floats
     exact: Bools | None = None
+    handed: bool = False
+    twice: bool = False
+    held: Ints | None = None
+    most_held: Ints | None = None
 
     @property
     def counted(self) -> Bools:
         """Which pools are devices that may be left over, shape [pools]."""
         return np.ones(self.use.shape[1], dtype=np.bool_) if self.exact is None else ~self.exact
+
+    def once(self) -> StageCosts:
+        """Return the costs of the first half of kinds that come twice; cuts are the same or less than with rings."""
+        if not self.twice:
+            return self
+        half = self.kinds // 2
+        return replace(
+            self,
+            use=self.use[:half],
+            compute_s=self.compute_s[:, :half],
+            after_s=self.after_s[:half, :half],
+            before_s=self.before_s[:half, :half],
+            after_way_s=self.after_way_s[:half, :half],
+            before_way_s=self.before_way_s[:half, :half],
+            update_s=self.update_s[:half],
+            twice=False,
+            held=None,
+            most_held=None,
+        )
 
     @property
     def layers(self) -> int:

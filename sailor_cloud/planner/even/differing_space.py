@@ -14,6 +14,7 @@ from sailor_cloud.planner.even.costs import Chain, Judged, StageCosts, Worth
 from sailor_cloud.planner.even.mixed import mixed
 from sailor_cloud.planner.even.mixes import Mix
 from sailor_cloud.planner.even.prices import whole_prices
+from sailor_cloud.planner.even.rings import Rings
 from sailor_cloud.planner.even.space import EvenSpace, every_table
 from sailor_cloud.planner.goals import Target
 from sailor_cloud.planner.kinds import Kinds
@@ -45,6 +46,9 @@ def solve_differing(
     bound, searches = math.inf, 0
     for tables in every_table(space, kinds, even_layers=even_layers):
         problem = DifferingSpace(EvenSpace(tables, target))
+        if not bounded:
+            # Without searches no other cuts are known.
+            problem.only = frozenset(size for size, _ in list(cuts)[:_CUTS])
         answer = mixed(
             problem,
             known=known,
@@ -65,10 +69,11 @@ class DifferingSpace:
     """A Differing problem over the groups of a space; see priced.Differing.
 
     Pools are the accelerators, all zones together. A pipeline of its own stands in any zones, and all sums go over the
-    best links that any ring has.
+    best links that any ring has. only: the microbatch sizes looked at, all of them if None.
     """
 
     even: EvenSpace
+    only: frozenset[int] | None = None
 
     @property
     def batch(self) -> int:
@@ -98,7 +103,7 @@ class DifferingSpace:
         return self.devices // replicas
 
     def sizes(self) -> list[int]:
-        return self.even.sizes()
+        return [size for size in self.even.sizes() if self.only is None or size in self.only]
 
     def counts(self, size: int) -> list[tuple[int, int]]:
         """Every pipeline has so many microbatches at least, and the others use devices, too."""
@@ -117,18 +122,19 @@ class DifferingSpace:
         tables, shares = self.even.tables, self.batch // size
         fewest = shares if replicas is None else shares // replicas
         sharers = self.batch if replicas is None else shares // fewest
-        held = tables.costs(size, sharers if tables.space.zero_stage else replicas or 1, fewest)
+        rings = None if replicas is None else Rings(replicas, differ=True)
+        held = tables.costs(size, sharers if tables.space.zero_stage else replicas or 1, fewest, rings)
         if held is None:
             return None
         use, compute = held.use[:, self.even.prices.counted], held.compute_s
         if not self.even.prices.counted.all():
             # A single pipeline's stage stands in one region.
-            several = np.array([group.area is None for group in tables.groups])
+            several = np.array([tables.group(kind).area is None for kind in range(held.kinds)])
             compute = np.where(several[:, None, None], np.inf, compute)
         return replace(held, use=use, compute_s=compute)
 
     def sync_s(self, size: int, replicas: int) -> Floats:
-        return self.even.tables.least_sync_s(replicas)
+        return self.even.tables.sync_s(Rings(replicas, differ=True))
 
     def worth(self, size: int, replicas: int, use: Ints) -> Worth:
         """Return the worth of pipelines that all use the same devices."""

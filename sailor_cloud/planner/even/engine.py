@@ -30,8 +30,8 @@ _LANES = 3
 # Pipelines of one length, microbatch size and number of replicas that are put in place.
 _JUDGED = 4
 # Beginnings kept per stage while a good plan is looked for, and at most.
-_NARROW = 100
-_WIDE = 6000
+NARROW = 100
+WIDE = 6000
 
 
 def solve(
@@ -42,14 +42,16 @@ def solve(
     most_nodes: int = 100_000,
     known: float = math.inf,
     patience: int = 100_000,
+    wide: int = WIDE,
 ) -> Outcome:
     """Return the best plans and a bound; proven to `gap` where the judges of the parts agree with their costs.
 
     parts: spaces of one batch and goal that together hold every plan; a plan may be in several. They are searched one
     by one. known: the value of a plan that is known already; only better ones are looked for. patience: nodes with
-    plans but none better after which the search of a part ends, once plans turned out worse than their costs.
+    plans but none better after which the search of a part ends, once plans turned out worse than their costs. wide:
+    beginnings of pipelines kept per stage at most; where they are few, the bound is the lower for it.
     """
-    return Engine(parts, Judging(parts, keep, gap, known)).run(most_nodes, patience)
+    return Engine(parts, Judging(parts, keep, gap, known), wide=wide).run(most_nodes, patience)
 
 
 @dataclass(slots=True)
@@ -58,6 +60,7 @@ class Engine:
     judging: Judging
     nodes: int = 0
     pipelines: int = 0
+    wide: int = WIDE
 
     @property
     def best(self) -> float:
@@ -94,8 +97,8 @@ class Engine:
                 value = math.inf
                 continue
             before, placed, again = self.best, self.judging.placed, (size, replicas) in begun
-            passed = self.search(nodes[size, replicas], _WIDE if again else _NARROW)
-            if passed < self.winning and not again:
+            passed = self.search(nodes[size, replicas], self.wide if again else NARROW)
+            if passed < self.winning and not again and self.wide > NARROW:
                 heapq.heappush(heap, (passed, size, replicas))
             else:
                 left = min(left, passed)

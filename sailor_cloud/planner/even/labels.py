@@ -25,13 +25,15 @@ _COMPARISONS = 4
 class Labels:
     """Beginnings of pipelines, one entry each.
 
-    root: the vector that the whole pipeline uses; left: what is left of it for `following` more stages; kind, end: the
-    last stage so far; parent: the index of the beginning one stage shorter. open_s: how long the last stage is busy but
-    for the cut after it; busiest_s, sync_s, update_s: the most of any stage before (of the last one, too, for the
-    latter two); way_s: the way of one microbatch so far.
+    root: the vector that the whole pipeline uses; left: what is left of it for `following` more stages of `stages` in
+    all; kind, end: the last stage so far; parent: the index of the beginning one stage shorter. open_s: how long the
+    last stage is busy but for the cut after it; busiest_s, sync_s, update_s: the most of any stage before (of the last
+    one, too, for the latter two); way_s: the way of one microbatch so far; held: [labels, limits], what counts against
+    other limits.
     """
 
     root: Ints
+    stages: Ints
     following: Ints
     kind: Ints
     end: Ints
@@ -42,6 +44,7 @@ class Labels:
     way_s: Floats
     sync_s: Floats
     update_s: Floats
+    held: Ints
 
     def __len__(self) -> int:
         return len(self.root)
@@ -67,11 +70,17 @@ class Search:
     every: bool = False
     _least_before: Floats = field(init=False)
     _least_after: Floats = field(init=False)
+    _held: Ints = field(init=False)
+    _most_held: Ints = field(init=False)
 
     def __post_init__(self) -> None:
         before, after = least_neighbours(self.costs)
         object.__setattr__(self, "_least_before", before)
         object.__setattr__(self, "_least_after", after)
+        held, most = self.costs.held, self.costs.most_held
+        nothing = np.zeros((self.costs.kinds, 0), dtype=np.int64)
+        object.__setattr__(self, "_held", nothing if held is None else held)
+        object.__setattr__(self, "_most_held", nothing[0] if most is None else most)
 
     def first_stages(self, roots: Ints, cuts_s: Floats) -> tuple[Labels, Floats]:
         """Return the first stages on the vectors `roots` that can still win, with their bounds in seconds."""
@@ -90,6 +99,7 @@ class Search:
         root, count, kind, end, left, compute = (part[possible] for part in (root, count, kind, end, left, compute))
         labels = Labels(
             root=roots[root],
+            stages=count,
             following=count - 1,
             kind=kind,
             end=end,
@@ -100,8 +110,10 @@ class Search:
             way_s=compute,
             sync_s=self.sync_s[kind, 0, end],
             update_s=costs.update_s[kind, 0, end],
+            held=self._held[kind],
         )
-        return self._kept(labels, cuts_s)
+        within = np.asarray((labels.held <= self._most_held).all(axis=1))
+        return self._kept(labels[within], cuts_s)
 
     def extended(self, labels: Labels, cuts_s: Floats, *, first: bool) -> tuple[Labels, Floats]:
         """Return all beginnings one stage longer that can still win, none worse than another in every way."""
@@ -129,7 +141,8 @@ class Search:
         costs, layers = self.costs, self.costs.layers
         before = labels[chosen]
         left = self.grid.vectors()[before.left] - costs.use[kind]
-        able = (left >= 0).all(axis=1)
+        held = before.held + self._held[kind]
+        able = (left >= 0).all(axis=1) & (held <= self._most_held).all(axis=1)
         if not able.any():
             return None
         chosen, before, left = chosen[able], before[able], left[able]
@@ -138,7 +151,10 @@ class Search:
         behind = np.where(last, costs.last_before, 1.0)
         at = (before.kind, np.full(len(chosen), kind), before.end)
         busiest = np.maximum(before.busiest_s, before.open_s + scale * costs.after_s[at])
-        way = before.way_s + scale * costs.after_way_s[at] + behind * costs.before_way_s[at]
+        crossed = scale * costs.after_way_s[at] + behind * costs.before_way_s[at]
+        way = before.way_s + crossed
+        if costs.handed:
+            busiest = np.maximum(busiest, crossed / 2.0)
         opened = behind * costs.before_s[at]
         compute = costs.compute_s[before.following - 1, kind, before.end]
         ends = np.arange(layers + 1)
@@ -148,18 +164,23 @@ class Search:
         if not len(row):
             return None
         spent = compute[row, end]
+        busiest = busiest[row]
+        if costs.handed:
+            busiest = np.maximum(busiest, (before.open_s[row] + crossed[row] + spent) / 2.0)
         return Labels(
             root=before.root[row],
+            stages=before.stages[row],
             following=before.following[row] - 1,
             kind=np.full(len(row), kind),
             end=end,
             left=self.grid.numbers(left)[row],
             parent=chosen[row],
             open_s=opened[row] + spent,
-            busiest_s=busiest[row],
+            busiest_s=busiest,
             way_s=way[row] + spent,
             sync_s=np.maximum(before.sync_s[row], self.sync_s[kind, before.end[row], end]),
             update_s=np.maximum(before.update_s[row], costs.update_s[kind, before.end[row], end]),
+            held=before.held[row] + self._held[kind],
         )
 
     def _kept(self, labels: Labels, cuts_s: Floats) -> tuple[Labels, Floats]:
@@ -176,7 +197,10 @@ class Search:
         rest = self.suffix.way_s[labels.following, labels.end, labels.kind, labels.left]
         floor = np.concatenate([[0.0], lanes[:-1]])
         # In a lane the busiest stage of the rest takes more than the lane below allows, or the lane below counts.
-        paced = repeats * np.maximum(busy[:, None], floor) + rest
+        pace = np.maximum(busy[:, None], floor)
+        if self.costs.handed:
+            pace = np.maximum(pace, (labels.way_s[:, None] + rest) / labels.stages[:, None])
+        paced = repeats * pace + rest if repeats else rest
         paced = np.where(busy[:, None] <= lanes, paced, np.inf)
         sync = np.maximum(labels.sync_s, self.suffix.sync_s[labels.following, labels.end, labels.left])
         return np.asarray(paced.min(axis=1) + labels.way_s + sync + labels.update_s)
@@ -188,7 +212,7 @@ def undominated(labels: Labels) -> Ints:
     Not all of them are found: each is compared with the best of its group by a few measures.
     """
     keys = (labels.root, labels.following, labels.kind, labels.end, labels.left)
-    measures = (labels.way_s, labels.busiest_s, labels.open_s, labels.sync_s, labels.update_s)
+    measures = (labels.way_s, labels.busiest_s, labels.open_s, labels.sync_s, labels.update_s, *labels.held.T)
     alive = np.arange(len(labels))
     for turn in range(_COMPARISONS):
         lead = measures[turn % 4][alive]

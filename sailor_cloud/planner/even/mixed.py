@@ -106,6 +106,7 @@ class _Search:
         if costs is None or (size, replicas, cut) in self._seen:
             return
         self._seen.add((size, replicas, cut))
+        costs = costs.once()
         counted = costs.counted
         limit = self.winning if self.problem.timed else math.inf
         shares = self.problem.shares(size, replicas)

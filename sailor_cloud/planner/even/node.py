@@ -46,3 +46,21 @@ class Node:
             least_s=self.least_s[some],
             worth=Worth(slope=worth.slope[some], offset=worth.offset[some], longest_s=worth.longest_s[some]),
         )
+
+    def coarse(self, most: int) -> Node:
+        """Return the node with few vectors of devices, each for those of no more worth down to the next one.
+
+        For pipelines that may leave devices over; a vector counts with the best of what it stands for.
+        """
+        if len(self.vectors) <= most or (self.vectors[:, 1:] != self.vectors[0, 1:]).any():
+            return self
+        parts = np.array_split(np.lexsort(self.vectors.T), most)
+
+        def least(values: Floats) -> Floats:
+            return np.array([values[part].min() for part in parts])
+
+        worth = Worth(
+            slope=least(self.worth.slope), offset=least(self.worth.offset), longest_s=-least(-self.worth.longest_s)
+        )
+        vectors = self.vectors[[part[-1] for part in parts]]
+        return replace(self, vectors=vectors, sync_s=least(self.sync_s), least_s=least(self.least_s), worth=worth)

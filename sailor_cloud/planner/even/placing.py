@@ -12,7 +12,8 @@ from sailor_cloud.planner.assess import Assessor, Shape
 from sailor_cloud.planner.draft import Draft
 from sailor_cloud.planner.even.costs import Chain
 from sailor_cloud.planner.even.mixes import Mix
-from sailor_cloud.planner.even.tables import Group, Tables
+from sailor_cloud.planner.even.rings import Group
+from sailor_cloud.planner.even.tables import Tables
 from sailor_cloud.planner.goals import Figure, Target
 from sailor_cloud.planner.packing import pack
 
@@ -33,12 +34,12 @@ class Placing:
 
     def best(self, size: int, replicas: int, chain: Chain) -> Draft | None:
         """Return the best draft of a chain's replicas over zones and markets, or None where none keeps the limits."""
-        groups = [self.tables.groups[k] for k in chain.kinds]
+        groups = [self.tables.group(k) for k in chain.kinds]
         return self._best(size, chain.cut, [groups] * replicas)
 
     def best_mix(self, mix: Mix) -> Draft | None:
         """Return the best draft of pipelines over one cut, or None where none keeps the limits."""
-        rows = [[self.tables.groups[k] for k in kinds] for count, kinds in mix.pipelines for _ in range(count)]
+        rows = [[self.tables.group(k) for k in kinds] for count, kinds in mix.pipelines for _ in range(count)]
         return self._best(mix.size, mix.cut, rows)
 
     def _best(self, size: int, cut: tuple[int, ...], rows: list[list[Group]]) -> Draft | None:

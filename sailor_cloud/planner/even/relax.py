@@ -39,6 +39,7 @@ class Relaxed:
     prices_s: [prices, pools], seconds per device, 0 for the exact pools; the first is 0. way_s: [limits, prices], the
     least of the way and the price of its devices. worths: [worths, pools], prices of devices where the way is free;
     least: [limits, worths], the least price of the devices then. update_s: the least of the longest update.
+    handed: the most stages, where these hand microbatches round and the way is shared among them; else 0.
     """
 
     limits_s: Floats
@@ -48,6 +49,7 @@ class Relaxed:
     worths: Floats
     least: Floats
     update_s: float
+    handed: int = 0
     _coarse: list[Relaxed] = field(default_factory=list)
 
     def rest_s(self, vectors: Ints) -> Floats:
@@ -66,10 +68,26 @@ class Relaxed:
 
         At prices some pipeline's devices are worth no more than the mean. mean: [pools].
         """
+        return self.roomy_s(self.prices_s @ mean, self.worths @ mean, microbatches)
+
+    def roomy_s(self, paid: Floats, worth: Floats, microbatches: int) -> Floats:
+        """Return the same where a pipeline's devices are worth no more than `paid` and `worth` at each of the prices.
+
+        paid: [prices]; worth: [worths].
+        """
         below = self.below_s[:, None]
-        scarce = np.where(self.least > self.worths @ mean * (1.0 + _EXACT), np.inf, 0.0)
-        way = np.hstack([self.way_s - self.prices_s @ mean * (1.0 + _EXACT), scarce])
-        return np.asarray((np.maximum(way, below) + (microbatches - 1) * below).min(axis=0) + self.update_s)
+        scarce = np.where(self.least > worth * (1.0 + _EXACT), np.inf, 0.0)
+        way = np.maximum(np.hstack([self.way_s - paid * (1.0 + _EXACT), scarce]), below)
+        return self._least_s(way, microbatches)
+
+    def _least_s(self, way: Floats, microbatches: int) -> Floats:
+        """Return the least seconds of an iteration over all limits; way: [limits, ...]."""
+        if microbatches == 1:
+            return np.asarray(way.min(axis=0) + self.update_s)
+        pace = self.below_s[:, None]
+        if self.handed:
+            pace = np.maximum(pace, way / self.handed)
+        return np.asarray((way + (microbatches - 1) * pace).min(axis=0) + self.update_s)
 
     def coarse(self) -> Relaxed:
         """Return the same with few limits."""
@@ -84,7 +102,7 @@ class Relaxed:
 
     def least_s(self, vectors: Ints, microbatches: int) -> Floats:
         """Return the least seconds of an iteration by devices, gradient sums left out."""
-        return np.asarray((self.rest_s(vectors) + (microbatches - 1) * self.below_s).min(axis=1) + self.update_s)
+        return self._least_s(self.rest_s(vectors).T, microbatches)
 
 
 def relax(costs: StageCosts) -> Relaxed:
@@ -139,6 +157,7 @@ def relax(costs: StageCosts) -> Relaxed:
         worths=worths,
         least=whole[:, ~paid],
         update_s=update,
+        handed=costs.max_stages if costs.handed else 0,
     )
 
 
@@ -148,6 +167,8 @@ def least_sync_s(costs: StageCosts, sync_s: Floats, vectors: Ints) -> Floats:
     sync_s: [kind, first, end]; vectors: [vectors, pools]. Few devices hold many layers each.
     """
     layers = costs.layers
+    if len(sync_s) > costs.kinds:
+        sync_s = np.minimum(sync_s[: costs.kinds], sync_s[costs.kinds :])
     possible = np.isfinite(costs.compute_s).any(axis=0)
     sums = np.where(possible, sync_s, np.inf)
     limits = np.unique(np.quantile(sums[possible], np.linspace(0.0, 1.0, _SUMS), method="lower"))

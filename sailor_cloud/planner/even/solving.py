@@ -10,9 +10,11 @@ from sailor_cloud.planner.answer import Answer
 from sailor_cloud.planner.blocks import Blocks
 from sailor_cloud.planner.draft import Draft, in_space
 from sailor_cloud.planner.even.differing_space import solve_differing
-from sailor_cloud.planner.even.engine import solve
+from sailor_cloud.planner.even.engine import NARROW, WIDE, solve
 from sailor_cloud.planner.even.outcome import Outcome
+from sailor_cloud.planner.even.raising import raised
 from sailor_cloud.planner.even.space import EvenSpace, every_table
+from sailor_cloud.planner.even.zones import sharing
 from sailor_cloud.planner.goals import Target
 from sailor_cloud.planner.kinds import Kinds
 from sailor_cloud.planner.space import Space
@@ -20,9 +22,11 @@ from sailor_cloud.planner.variants import part_of
 
 # Microbatch sizes and numbers of replicas without anything better after which a search ends where real nodes are slower
 # than the costs say: of a single zone, and of all zones together.
-_ZONE_PATIENCE, _PATIENCE = 6, 3
+_ZONE_PATIENCE, _PATIENCE = 3, 2
 # Sorts of zones that are searched by themselves.
 _MOST_ZONES = 3
+# Single pipelines searched for the bound on plans whose replicas may differ.
+_SEARCHES = 30
 
 
 def solve_even(
@@ -43,8 +47,13 @@ def solve_even(
         outcome = _solve(part, members, target, even_layers, _Known(keep, _least(drafts, target), patience))
         drafts += [draft if part is space else in_space(draft, part, space) for draft in _drafts(outcome)]
         columns, nodes = columns + outcome.pipelines, nodes + outcome.nodes
+    raising = sharing(space, kinds, target, even_layers=even_layers) if bounded and drafts else []
+    bounded = bounded and not raising
     differing, bound, searches = solve_differing(space, kinds, target, drafts, even_layers=even_layers, bounded=bounded)
     ordered = {draft.order(): draft for draft in (*drafts, *differing)}
+    if raising:
+        found = raised(raising, known=_least(list(ordered.values()), target), most_searches=_SEARCHES)
+        bound, searches = found.bound, searches + found.searches
     return Answer(
         drafts=tuple(ordered[order] for order in sorted(ordered)[:keep]),
         bound=bound if math.isfinite(bound) else None,
@@ -89,7 +98,9 @@ def _solve(space: Space, kinds: Kinds, target: Target, even_layers: bool, known:
     for tables in every_table(space, kinds, even_layers=even_layers):
         least = min([known.least, *(found.value for outcome in outcomes for found in outcome.found)])
         parts = [EvenSpace(tables, target)]
-        outcomes.append(solve(parts, keep=known.keep, known=least, patience=known.patience))
+        # Bounds come from elsewhere where time is minimised.
+        wide = WIDE if not parts[0].timed else NARROW
+        outcomes.append(solve(parts, keep=known.keep, known=least, patience=known.patience, wide=wide))
     return Outcome(
         found=tuple(found for outcome in outcomes for found in outcome.found),
         bound=min(outcome.bound for outcome in outcomes),

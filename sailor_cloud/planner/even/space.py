@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from sailor_cloud.planner.even.costs import Chain, Judged, StageCosts, Worth
 from sailor_cloud.planner.even.placing import Placing
+from sailor_cloud.planner.even.rings import Rings
 from sailor_cloud.planner.even.tables import MAX_STAGES, Tables
 from sailor_cloud.planner.even.worth import Prices
 from sailor_cloud.planner.goals import Target
@@ -55,10 +56,10 @@ class EvenSpace:
         if replicas is None:
             # Least memory: one pipeline's buckets, most of all pipelines' shares of optimizer state.
             return self.tables.costs(size, self.batch if self.tables.space.zero_stage else 1, MAX_STAGES)
-        return self.tables.costs(size, replicas, -(-self.batch // (size * replicas)))
+        return self.tables.costs(size, replicas, -(-self.batch // (size * replicas)), Rings(replicas))
 
     def sync_s(self, size: int, replicas: int) -> Floats:
-        return self.tables.sync_s(replicas)
+        return self.tables.sync_s(Rings(replicas))
 
     def worth(self, size: int, replicas: int, use: Ints) -> Worth:
         return self.prices.worth(replicas, use)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sailor_cloud.network import Link
 from sailor_cloud.planner.even.costs import StageCosts
+from sailor_cloud.planner.even.rings import Group, Rings, RingSums
 from sailor_cloud.planner.kinds import Kind, Kinds
 from sailor_cloud.planner.space import Seat, Space
-from sailor_cloud.simulator import gradient_sync_s
 from sailor_cloud.simulator.scenario import Transfers
 
 Floats = NDArray[np.float64]
@@ -26,19 +26,14 @@ _MOST_PAIRS = 6
 _BUSY = {Transfers.BLOCKING: (1.0, 1.0), Transfers.RECEIVER: (0.5, 1.0), Transfers.OVERLAPPED: (0.0, 0.0)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
-    """Stages of one accelerator and tp, all in one area: a region, or None for several. `members` index the kinds."""
-
-    accelerator: str
-    tp: int
-    area: str | None
-    members: tuple[int, ...]
-
-
 @dataclass(slots=True)
 class Tables:
-    """Costs by group; links are the best between any of a group's rows, on the rows' largest nodes."""
+    """Costs by group; links are the best between any of a group's rows, on the rows' largest nodes.
+
+    within: of pipelines that stand inside one zone each, all in the same one; other members of a ring stand anywhere.
+    use: devices of one replica, shape [group, pool]; a pool of a region counts what stands there alone. devices: of
+    each pool; those of the zone that has most, where pipelines stand inside one.
+    """
 
     space: Space
     kinds: Kinds
@@ -46,17 +41,19 @@ class Tables:
     pools: tuple[tuple[str, str | None], ...] = field(init=False)
     regions: tuple[str, ...] = field(init=False)
     lengths: frozenset[int] | None = None
-    _cuts: dict[int, Floats] = field(default_factory=dict)
+    within: bool = False
+    use: Ints = field(init=False)
+    devices: Ints = field(init=False)
+    sums: RingSums = field(init=False)
+    _cuts: dict[tuple[int, Rings | None], Floats] = field(default_factory=dict)
+    _known_cuts: dict[tuple[object, ...], Floats] = field(default_factory=dict)
     _stages: dict[tuple[int, int, int], tuple[Floats, Floats] | None] = field(default_factory=dict)
-    _sums: dict[int, Floats] = field(default_factory=dict)
-    _least_sums: dict[int, Floats] = field(default_factory=dict)
-    _every: list[Link] | None = None
 
     def __post_init__(self) -> None:
         rows, catalog = self.space.candidates.rows, self.space.scenario.catalog
         self.regions = tuple(catalog.region_of(row.zone) for row in rows)
         used = sorted({(rows[kind.row].accelerator, self.regions[kind.row]) for kind in self.kinds.members})
-        apart = len({region for _, region in used}) > 1 and len(used) <= _MOST_PAIRS
+        apart = len({region for _, region in used}) > 1 and len(used) <= _MOST_PAIRS and not self.within
         names = sorted({name for name, _ in used})
         self.pools = tuple((name, None) for name in names) + (tuple(used) if apart else ())
         self.groups = tuple(
@@ -65,10 +62,11 @@ class Tables:
             for tp in sorted({kind.tp for kind in self.kinds.members})
             if (members := self._members(name, tp, area))
         )
+        self.use, self.devices = self._use(), self._devices()
+        told_apart = any(area is not None for _, area in self.pools)
+        self.sums = RingSums(self.space, self.kinds, self.groups, self.regions, told_apart)
 
-    @property
-    def use(self) -> Ints:
-        """Devices of one replica, shape [group, pool]; a pool of a region counts what stands there alone."""
+    def _use(self) -> Ints:
         return np.array(
             [
                 [group.tp * (group.accelerator == name and area in (None, group.area)) for name, area in self.pools]
@@ -77,26 +75,39 @@ class Tables:
             dtype=np.int64,
         )
 
-    @property
-    def devices(self) -> Ints:
-        """Devices of each pool."""
+    def _devices(self) -> Ints:
         found = []
         for name, area in self.pools:
-            rows = {self.kinds.members[k].row for k in self._members(name, None, area)}
-            found.append(sum(self.space.candidates.rows[row].devices for row in rows))
+            there: Counter[str] = Counter()
+            for number in {self.kinds.members[k].row for k in self._members(name, None, area)}:
+                row = self.space.candidates.rows[number]
+                there[row.zone] += row.devices
+            found.append(max(there.values()) if self.within else there.total())
         return np.array(found, dtype=np.int64)
 
-    def costs(self, size: int, replicas: int, held: int) -> StageCosts | None:
-        """Return the costs where stages hold the activations of at most `held` microbatches; None if nothing fits."""
-        stages = self._stage_tables(size, replicas, held)
+    def costs(self, size: int, replicas: int, flight: int, rings: Rings | None = None) -> StageCosts | None:
+        """Return the costs where stages hold the activations of at most `flight` microbatches; None if nothing fits.
+
+        With `rings` that fit into a node, kinds come twice: stages whose ring leaves its node, then those whose ring
+        stays inside one.
+        """
+        stages = self._stage_tables(size, replicas, flight)
         if stages is None:
             return None
         compute, update = stages
-        cuts = self._boundaries(size)
+        use, cuts = self.use, self._boundaries(size, None)
+        held = most_held = None
+        twice = rings is not None and self.sums.twice(rings)
+        if rings is not None and twice:
+            inside = np.array([self.sums.inside(group, rings) for group in self.groups])
+            compute = np.concatenate([compute, np.where(inside[:, None, None], compute, np.inf)], axis=1)
+            use, update = np.concatenate([use, use]), np.concatenate([update, update])
+            cuts = self._boundaries(size, rings)
+            held, most_held = self._held(rings)
         after, before = _BUSY[self.space.scenario.execution.transfers]
         return StageCosts(
             size=size,
-            use=self.use,
+            use=use,
             compute_s=compute,
             after_s=after * cuts,
             before_s=before * cuts,
@@ -105,25 +116,27 @@ class Tables:
             first_after=np.ones(MAX_STAGES),
             last_before=1.0,
             update_s=update,
+            handed=self.space.scenario.execution.transfers is Transfers.OVERLAPPED,
+            twice=twice,
+            held=held,
+            most_held=most_held,
         )
 
-    def sync_s(self, replicas: int) -> Floats:
-        """Return the least seconds of a stage's gradient sums, shape [group, first, end]."""
-        if replicas not in self._sums:
-            self._sums[replicas] = np.stack(
-                [self._sum_s(group, replicas, self._links(group, replicas)) for group in self.groups]
-            )
-        return self._sums[replicas]
+    def sync_s(self, rings: Rings) -> Floats:
+        """Return the least seconds of a stage's gradient sums, shape [kind, first, end]; kinds as in `costs`."""
+        return self.sums.seconds(rings)
 
-    def least_sync_s(self, replicas: int) -> Floats:
-        """Return the least seconds of a stage's gradient sums where its replicas differ, shape [group, first, end].
+    def layers_s(self, size: int) -> Floats:
+        """Return the least seconds that a microbatch takes in each layer, memory left out; shape [group, layer]."""
+        first, rows = np.arange(self.space.layers), []
+        for group in self.groups:
+            kind = self.kinds.members[group.members[0]]
+            rows.append(self.space.table(kind.pool, kind.tp, size, recompute=False).compute_s(first, first + 1))
+        return np.array(rows)
 
-        One of them is of the group, the others may be of any.
-        """
-        if replicas not in self._least_sums:
-            sums = [self._sum_s(group, replicas, self._any_neighbour(group, replicas)) for group in self.groups]
-            self._least_sums[replicas] = np.stack(sums)
-        return self._least_sums[replicas]
+    def group(self, kind: int) -> Group:
+        """Return the group of a kind."""
+        return self.groups[kind % len(self.groups)]
 
     def _members(self, name: str, tp: int | None, area: str | None) -> tuple[int, ...]:
         rows = self.space.candidates.rows
@@ -159,111 +172,79 @@ class Tables:
             update[g] = table.update_s(first, end, shards=sharers)
         return (compute, update) if np.isfinite(compute).any() else None
 
-    def _boundaries(self, size: int) -> Floats:
-        """Return the least seconds of a cut, shape [group, next group, cut]."""
-        if size not in self._cuts:
-            rows = [np.stack([self._boundary(src, dst, size) for dst in self.groups]) for src in self.groups]
-            self._cuts[size] = np.stack(rows)
-        return self._cuts[size]
+    def _boundaries(self, size: int, rings: Rings | None) -> Floats:
+        """Return the least seconds of a cut, shape [kind, next kind, cut]."""
+        if (size, rings) not in self._cuts:
+            sorts = (False,) if rings is None else (False, True)
+            every = [(inside, group) for inside in sorts for group in self.groups]
+            rows = [
+                np.stack([self._boundary(src, dst, size, (rings, here, there)) for there, dst in every])
+                for here, src in every
+            ]
+            self._cuts[size, rings] = np.stack(rows)
+        return self._cuts[size, rings]
 
-    def _boundary(self, src: Group, dst: Group, size: int) -> Floats:
-        """A group of several regions has a replica outside the region of its neighbour."""
+    def _boundary(self, src: Group, dst: Group, size: int, stands: tuple[Rings | None, bool, bool]) -> Floats:
+        """A group of several regions has a replica outside the region of its neighbour.
+
+        stands: the rings, and whether those of the stage before and of that behind stay inside a node.
+        """
+        room = {self.space.pools[self.kinds.members[k].pool].devices for k in (*src.members, *dst.members)}
+        alike = (*self._beside(src, dst, stands, max(room), max(room)), src, dst, size)
+        if len(room) > 1 or alike not in self._known_cuts:
+            self._known_cuts[alike] = self._least_cut(src, dst, size, stands)
+        return self._known_cuts[alike]
+
+    def _least_cut(self, src: Group, dst: Group, size: int, stands: tuple[Rings | None, bool, bool]) -> Floats:
         far = None in (src.area, dst.area) and src.area != dst.area
         known: dict[tuple[object, ...], Floats] = {}
         for a in src.members:
             for b in dst.members:
                 one, other = self.kinds.members[a], self.kinds.members[b]
-                if far and self._told_apart and self.regions[one.row] == self.regions[other.row]:
+                if far and self.sums.told_apart and self.regions[one.row] == self.regions[other.row]:
+                    continue
+                if self.within and self._zone(one) != self._zone(other):
                     continue
                 key = (one.pool, other.pool, one.row == other.row)
-                known[key] = self._cut_s(one, other, size)
+                if key not in known:
+                    rooms = self.space.pools[one.pool].devices, self.space.pools[other.pool].devices
+                    together, flows = self._beside(src, dst, stands, *rooms)
+                    seats = Seat(one.pool, one.tp, 0), Seat(other.pool, other.tp, 0 if together and key[2] else 1)
+                    known[key] = self.space.boundary(*seats, size, flows=1 if together and key[2] else flows)
         if not known:
-            return np.zeros(self.space.layers + 1)
+            return np.full(self.space.layers + 1, np.inf if self.within else 0.0)
         return np.asarray(np.min(list(known.values()), axis=0))
 
-    @property
-    def _told_apart(self) -> bool:
-        return any(area is not None for _, area in self.pools)
+    def _zone(self, kind: Kind) -> str:
+        return self.space.candidates.rows[kind.row].zone
 
-    def _cut_s(self, src: Kind, dst: Kind, size: int) -> Floats:
-        together = src.row == dst.row and src.tp + dst.tp <= self.space.pools[src.pool].devices
-        return self.space.boundary(Seat(src.pool, src.tp, 0), Seat(dst.pool, dst.tp, 0 if together else 1), size)
+    def _beside(
+        self, src: Group, dst: Group, stands: tuple[Rings | None, bool, bool], before: int, behind: int
+    ) -> tuple[bool, int]:
+        """Return whether neighbours may stand on one node, and how many flows share its card at least where not.
 
-    def _sum_s(self, group: Group, replicas: int, links: list[Link]) -> Floats:
-        layers = self.space.layers
-        first, end = np.indices((layers + 1, layers + 1))
-        end = np.maximum(first, end)
-        kind = self.kinds.members[group.members[0]]
-        table = self.space.table(kind.pool, kind.tp, 1, recompute=False)
-        tied = float(table.tied_parameters * table.tp * table.gradient_bytes_per_parameter)
-        ends = (first == 0).astype(np.float64) + (end == layers)
-        nbytes = np.maximum(table.gradient_bytes(first, end) - tied * ends, 0.0)
-        seconds = self._ring_s(nbytes, replicas, links)
-        if not tied:
-            return seconds
-        # The first and the last stage sum a tied weight when they are through with their own layers.
-        alone = (first == 0) & (end == layers)
-        both = self._ring_s(np.array([tied]), 2 * replicas, self._any_links())[0]
-        one = self._ring_s(np.array([tied]), replicas, self._any_links())[0]
-        return np.asarray(seconds + np.where(alone, one, np.where(ends > 0, both, 0.0)))
+        before, behind: the devices of a node of either.
+        """
+        rings, here, there = stands
+        if rings is None:
+            return src.tp + dst.tp <= before, 1
+        taken, follows = rings.devices(src.tp) if here else src.tp, rings.devices(dst.tp) if there else dst.tp
+        if here and there:
+            return taken + follows <= before, rings.replicas
+        leaving = rings.leaving(before - taken, dst.tp) if here else 1
+        arriving = rings.leaving(behind - follows, src.tp) if there else 1
+        return taken + follows <= before, max(leaving, arriving)
 
-    def _ring_s(self, nbytes: Floats, holders: int, links: list[Link]) -> Floats:
-        if holders < 2 or not links:
-            return np.zeros(nbytes.shape)
-        bucket = self.space.scenario.execution.bucket_bytes
-        distinct, where = np.unique(nbytes, return_inverse=True)
-        each = [gradient_sync_s(distinct, holders, link, bucket_bytes=bucket) for link in links]
-        return np.asarray(np.min(each, axis=0)[where].reshape(nbytes.shape))
+    def _held(self, rings: Rings) -> tuple[Ints, Ints]:
+        """Return what a stage whose ring stays inside a node takes of its accelerator, and how much there is.
 
-    def _links(self, group: Group, replicas: int) -> list[Link]:
-        """Return links of which a ring over so many replicas has at least one that is no faster than the fastest."""
-        space = self.space
-        kinds = [self.kinds.members[k] for k in group.members]
-        room = {kind.row: space.candidates.rows[kind.row].devices // group.tp for kind in kinds}
-        spread = self._told_apart and group.area is None
-        if replicas < 2:
-            return []
-        inside = [kind for kind in kinds if replicas * group.tp <= space.pools[kind.pool].devices and not spread]
-        found = [space.link(kind.pool, kind.pool, same_node=True, pairs=group.tp) for kind in inside]
-        for a in kinds:
-            for b in kinds:
-                if a.row == b.row and (spread or room[a.row] < replicas):
-                    continue
-                if spread and self.regions[a.row] == self.regions[b.row]:
-                    continue
-                found.append(space.link(a.pool, b.pool, same_node=False, pairs=group.tp))
-        # None for fewer than two replicas, and where there are too few devices for them.
-        return list(dict.fromkeys(found))
-
-    def _any_neighbour(self, group: Group, replicas: int) -> list[Link]:
-        """Return links of which a ring has at least one that is no faster than the fastest, beside one of a group."""
-        space = self.space
-        kinds = [self.kinds.members[k] for k in group.members]
-        if replicas < 2:
-            return []
-        # The others may have one device each.
-        inside = [kind for kind in kinds if group.tp + replicas - 1 <= space.pools[kind.pool].devices]
-        found = [space.link(kind.pool, kind.pool, same_node=True, pairs=group.tp) for kind in inside]
-        for a in kinds:
-            for b in {kind.pool: kind for kind in self.kinds.members}.values():
-                found.append(space.link(a.pool, b.pool, same_node=False, pairs=group.tp))
-                found.append(space.link(b.pool, a.pool, same_node=False, pairs=group.tp))
-        return list(dict.fromkeys(found))
-
-    def _any_links(self) -> list[Link]:
-        """Return the links between any two stages, each once."""
-        if self._every is None:
-            members = self.kinds.members
-            found = [
-                self.space.link(a.pool, b.pool, same_node=False, pairs=pairs)
-                for a in members
-                for b in members
-                for pairs in {a.tp, b.tp}
-            ]
-            found += [
-                self.space.link(kind.pool, kind.pool, same_node=True, pairs=kind.tp)
-                for kind in members
-                if 2 * kind.tp <= self.space.pools[kind.pool].devices
-            ]
-            self._every = list(dict.fromkeys(found))
-        return self._every
+        All replicas are of one accelerator then, whatever the others of a pipeline are of.
+        """
+        names = sorted({group.accelerator for group in self.groups})
+        taken = [
+            [rings.devices(group.tp) * (inside and group.accelerator == name) for name in names]
+            for inside in (False, True)
+            for group in self.groups
+        ]
+        whole = [int(self.devices[self.pools.index((name, None))]) for name in names]
+        return np.array(taken, dtype=np.int64), np.array(whole, dtype=np.int64)

@@ -39,7 +39,8 @@ class _Line:
 class Prices:
     """Turns devices and seconds into figures that no plan with so many devices undercuts.
 
-    Devices cost what the cheapest node of their accelerator costs per device; traffic and idle devices are left out.
+    Devices cost what the cheapest node of their accelerator costs per device; idle devices are left out, and so is
+    traffic but for what `egress_usd` says.
     """
 
     def __init__(self, tables: Tables, target: Target) -> None:
@@ -80,7 +81,12 @@ class Prices:
         """Return the worth of vectors of devices per replica, shape [vectors, pools]."""
         devices = use * replicas
         nodes = np.ceil(devices * self.node_share - 1e-9).sum(axis=1)
-        return self._worth([self._lines(choice, devices, nodes) for choice in self.choices], nodes)
+        egress = self.egress_usd(replicas)
+        return self._worth([self._lines(choice, devices, nodes, egress) for choice in self.choices], nodes)
+
+    def egress_usd(self, replicas: int) -> float:
+        """Return the least USD of traffic per iteration; so many replicas may stand for more."""
+        return 0.0
 
     def worth_priced(self, replicas: int, use: Ints, prices: Ints) -> Worth:
         """Return the least worth of any devices of a replica that are worth so much at whole prices.
@@ -97,7 +103,7 @@ class Prices:
         )
         devices = use[:, None] * replicas
         nodes = np.ceil(devices[:, 0] * self._per_price(self.node_share, prices) - 1e-9)
-        return self._worth([self._lines(least, devices, nodes)], nodes)
+        return self._worth([self._lines(least, devices, nodes, self.egress_usd(replicas))], nodes)
 
     def _per_price(self, values: Floats, prices: Ints) -> float:
         return float((values[self.counted] / prices).min())
@@ -148,7 +154,7 @@ class Prices:
             longest = np.minimum(longest, most)
         return longest
 
-    def _lines(self, choice: _Choice, devices: Ints, nodes: Floats) -> dict[Figure, _Line]:
+    def _lines(self, choice: _Choice, devices: Ints, nodes: Floats, egress_usd: float) -> dict[Figure, _Line]:
         """Return each figure as a line over the seconds of an iteration; devices: [vectors, pools of the choice]."""
         one, nothing = np.ones(len(devices)), np.zeros(len(devices))
         usd_per_hour = devices @ choice.usd_per_hour
@@ -163,8 +169,8 @@ class Prices:
         return {
             Figure.ITERATION_S: _Line(one, nothing),
             Figure.DURATION_S: _Line(duration, self.fixed_s * one),
-            Figure.TOTAL_USD: _Line(duration * per_s, self.fixed_s * per_s),
-            Figure.USD_PER_ITERATION: _Line(per_s, nothing),
+            Figure.TOTAL_USD: _Line(duration * per_s, self.fixed_s * per_s + (self.steps or 1) * egress_usd),
+            Figure.USD_PER_ITERATION: _Line(per_s, nothing + egress_usd),
             Figure.USD_PER_HOUR: _Line(nothing, usd_per_hour),
             Figure.NODES: _Line(nothing, nodes),
         }
