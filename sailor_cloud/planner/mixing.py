@@ -44,13 +44,15 @@ _AT_ONCE = 2
 def mix(space: Space, target: Target, *, keep: int, effort: Effort = NORMAL, known: float = np.inf) -> Answer:
     """Return the best drafts found and a bound on any plan's goal; `known` is that of a plan that is known already."""
     search = _Search(space, target, effort, known)
-    if not breaks_limits(space, target):
+    if breaks_limits(space, target):
+        search.bound = goal_bound(space, target, close=effort.bounded)
+    else:
         search.run()
     best = sorted({draft.order(): draft for draft in search.drafts}.items())[:keep]
     return Answer(
         drafts=tuple(draft for _, draft in best),
         others=tuple(search.drafts),
-        bound=goal_bound(space, target, close=effort.bounded),
+        bound=search.bound,
         columns=search.columns,
         nodes=search.nodes,
     )
@@ -58,12 +60,13 @@ def mix(space: Space, target: Target, *, keep: int, effort: Effort = NORMAL, kno
 
 @dataclass(slots=True)
 class _Search:
-    """A search of all parts of a space; `best` is the goal's figure of the best plan so far."""
+    """A search of all parts of a space; `best` is the goal's figure of the best plan so far, that none puts below `bound`."""
 
     space: Space
     target: Target
     effort: Effort
     best: float
+    bound: float = -np.inf
     parts: tuple[Part, ...] = ()
     drafts: list[Draft] = field(default_factory=list)
     columns: int = 0
@@ -88,7 +91,7 @@ class _Search:
         return bool(np.isfinite(self.best)) and self.effort.expired()
 
     def _rate(self) -> None:
-        """Rate the blocks of every part, and find the free chains of those whose chains aren't known."""
+        """Rate the blocks of every part; find the bound, and the free chains of parts whose chains aren't known."""
         effort = self.effort.between(0.0, _RATED)
         # Of parts with the same kinds of places the first one stands for the others. What is known of the kinds of the
         # last one, all zones together, is known of those of others.
@@ -97,7 +100,9 @@ class _Search:
         chains: list[list[list[FreeChain]]] = []
         # What takes longest goes first. What parts have in common is looked up by one process.
         sizes = sorted({size for settings in unknown for size in settings.sizes})
-        tasks: list[Task[Any]] = [Task(partial(_free_chains, unknown, size), chains.append) for size in sizes]
+        bound = partial(goal_bound, self.space, self.target, close=effort.bounded)
+        tasks: list[Task[Any]] = [Task(bound, partial(setattr, self, "bound"))]
+        tasks += [Task(partial(_free_chains, unknown, size), chains.append) for size in sizes]
         searches = [part.blocks for part in self.parts]
         rounds = effort.closer + 1
         for number in range(rounds):
