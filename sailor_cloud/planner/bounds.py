@@ -2,7 +2,8 @@
 
 All devices of an accelerator count together, wherever they stand, at the lowest price that one of them has. First they
 are at work all the time, and layers are shared out at will. Where time is the goal, that says what devices are worth,
-and the soonest pipeline that is worth its devices brings whole layers, filling and gradient sums into the bound.
+and the soonest pipeline that is worth its devices brings whole layers, filling and gradient sums into the bound. Where
+money is, the cheapest pipeline brings whole layers, filling and memory into it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from sailor_cloud.planner.cheapest import cheapest_usd
 from sailor_cloud.planner.goals import TIE, Figure, Target
 from sailor_cloud.planner.programme import linear
 from sailor_cloud.planner.quotas import quota_arrays
@@ -195,10 +197,11 @@ def goal_bound(space: Space, target: Target, *, close: bool = True) -> float:
         case Figure.NODES:
             return 1.0
         case Figure.USD_PER_ITERATION | Figure.TOTAL_USD:
-            rates = _device_rates(space)
+            rates = {name: rate / SECONDS_PER_HOUR for name, rate in _device_rates(space).items()}
             work = device_seconds(space)
-            usd = float(np.min([work[name] * rates[name] for name in sorted(work)], axis=0).sum())
-            usd *= space.batch / SECONDS_PER_HOUR
+            usd = float(np.min([work[name] * rates[name] for name in sorted(work)], axis=0).sum()) * space.batch
+            if close and np.isfinite(usd):
+                usd = max(usd, cheapest_usd(space, rates))
             if target.goal is Figure.USD_PER_ITERATION or steps is None:
                 return usd
             return usd * steps + fixed_s / SECONDS_PER_HOUR * min(rate.expected for rate in space.rates)

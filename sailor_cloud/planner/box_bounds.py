@@ -160,7 +160,7 @@ class _Asked:
         cost *= np.maximum(fill * self.least + slot, 1e-300)
         cost += each[:, None, None]
         cost += self._elsewhere(by_sums * cut_s, home)
-        seconds = _through(cost.min(axis=0))
+        seconds = through(cost.min(axis=0))
         seconds -= (by_devices + by_sums + by_room) * cut_s + homes * boxes.bottleneck_end
         seconds += boxes.bottleneck * (by_pipelines - fill * self.least)
         # Cuts may hold a pipeline up longer than any stage does.
@@ -196,7 +196,7 @@ class _Asked:
         return found
 
 
-def _through(stages: Floats) -> Floats:
+def through(stages: Floats) -> Floats:
     """Return the least sum over stages that follow one another through all blocks; stages: [4, blocks + 1, boxes]."""
     middle, first, last, whole = stages
     blocks = len(first) - 1

@@ -11,15 +11,22 @@ from collections.abc import Mapping, Sequence
 
 from sailor_cloud.model.document import GapPart
 from sailor_cloud.planner.assess import Assessor, Times
-from sailor_cloud.planner.bounds import least_fixed_s, work_bound_s
+from sailor_cloud.planner.bounds import goal_bound, least_fixed_s, work_bound_s
 from sailor_cloud.planner.draft import Draft, nodes_of
 from sailor_cloud.planner.goals import Figure, Target
 from sailor_cloud.planner.space import Space
 from sailor_cloud.units import SECONDS_PER_HOUR
 
 _TIME = "work, filling and gradient sums at the least"
-# From which parts is taken what a bound on time counts beyond work.
-_COUNTED = (
+_MONEY = "work and filling on the devices that do it cheapest, at the least"
+# From which parts is taken what bounds on time and on money count beyond work.
+_MONEY_COUNTED = (
+    "work on dearer or slower devices",
+    "devices waiting or idle",
+    "gradient sums and optimizer step",
+    "start, teardown and lost work",
+)
+_TIME_COUNTED = (
     "gradient sums",
     "filling and emptying pipelines",
     "optimizer step",
@@ -68,7 +75,7 @@ def _seconds(space: Space, target: Target, draft: Draft, times: Times, bound: fl
         "optimizer step": steps * times.update_s,
         "start, teardown and lost work": draft.figures[target.goal] - steps * iteration_s - fixed_s if whole else 0.0,
     }
-    return {_TIME: bound, **_without(beyond, bound - fixed_s - steps * everywhere_s, _COUNTED)}
+    return {_TIME: bound, **_without(beyond, bound - fixed_s - steps * everywhere_s, _TIME_COUNTED)}
 
 
 def _without(parts: Mapping[str, float], counted: float, order: Sequence[str]) -> dict[str, float]:
@@ -94,15 +101,16 @@ def _usd(space: Space, target: Target, draft: Draft, times: Times, bound: float)
     nodes = rented_s * iteration_s
     busy = sum(seconds * _device_usd_per_s(space, pool) for pool, seconds in times.busy_device_s.items())
     after = rented_s * (times.sums_s + times.update_s)
-    return {
-        "work on the devices that do it cheapest": bound,
-        "work on dearer or slower devices": steps * busy - (bound - fixed),
+    work = goal_bound(space, Target(goal=target.goal, limits=()), close=False) - fixed
+    beyond = {
+        "work on dearer or slower devices": steps * busy - work,
         "gradient sums and optimizer step": steps * after,
         "devices waiting or idle": steps * (nodes - busy - after),
         "gateways": steps * (per_iteration - times.egress_usd - nodes),
         "traffic": steps * times.egress_usd,
         "start, teardown and lost work": draft.figures[target.goal] - steps * per_iteration - fixed,
     }
+    return {_MONEY: bound, **_without(beyond, bound - fixed - work, _MONEY_COUNTED)}
 
 
 def _devices(space: Space, draft: Draft) -> Mapping[str, float]:

@@ -38,6 +38,14 @@ def soonest_s(space: Space, prices: Mapping[str, float], least_s: float) -> floa
 
     prices: samples that each device of an accelerator must carry; the devices of any plan are worth the batch at most.
     """
+    kept: dict[object, float] = space.remembered.setdefault("soonest", {})
+    key = (tuple(sorted(prices.items())), least_s)
+    if key not in kept:
+        kept[key] = _soonest_s(space, prices, least_s)
+    return kept[key]
+
+
+def _soonest_s(space: Space, prices: Mapping[str, float], least_s: float) -> float:
     known = BoxBounds(space)
     worth = Worth(
         each=np.array([prices.get(name, 0.0) for name in known.floors.accelerators]),

@@ -14,7 +14,7 @@ Floats = NDArray[np.float64]
 
 # Microbatch sizes whose times are looked up, beside powers of two. Sizes between two of them are charged at the time
 # per sample of the larger one, where the least of them fits.
-_SIZES = (1, 2, 3, 4, 6, 8)
+_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 # Bytes by which a sum of rounded parts may be off.
 _ROUNDED = 64.0
 # Microbatches that stages of each sort hold at least in pipelines with more than one.

@@ -1,4 +1,4 @@
-"""The bound on time: no plan beats it at any of its prices, and it counts more than work."""
+"""The bounds on time and money: no plan beats them at any of their prices, and they count more than work."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from sailor_cloud.planner.assess import Assessor, Shape
 from sailor_cloud.planner.bound_boxes import PIPELINES, Boxes
 from sailor_cloud.planner.bounds import goal_bound, iteration_bound_s, work_bound_s
 from sailor_cloud.planner.box_bounds import CHOICES, BoxBounds, Worth
+from sailor_cloud.planner.cheapest import least_usd
 from sailor_cloud.planner.draft import Draft, nodes_of
 from sailor_cloud.planner.exhaustive import exhaust, small_layouts
 from sailor_cloud.planner.fastest_links import FastestLinks
@@ -122,11 +123,28 @@ def worth_of(space: Space, bound: BoxBounds, draft: Draft, dice: random.Random) 
     )
 
 
+def least_usd_of(space: Space, bound: BoxBounds, boxes: Boxes, draft: Draft) -> float:
+    """What the samples of a plan's pipelines cost at least, each in its own box."""
+    several = np.array([pipeline.microbatches > 1 for pipeline in draft.pipelines])
+    samples = np.array([pipeline.microbatch_size * pipeline.microbatches for pipeline in draft.pipelines])
+    usd_per_s = {
+        name: min(
+            rate.expected / pool.devices / 3600
+            for pool, rate in zip(space.pools, space.rates, strict=True)
+            if pool.accelerator.name == name
+        )
+        for name in bound.floors.accelerators
+    }
+    rates = np.array([usd_per_s[name] for name in bound.floors.accelerators])
+    own = np.stack([several, boxes.size, boxes.bottleneck, boxes.bottleneck])
+    return float(samples @ least_usd(space, bound.floors, rates, own))
+
+
 @pytest.mark.parametrize("seed", range(2))
-def test_some_pipeline_of_any_plan_is_no_sooner_than_its_box_at_every_choice_of_prices(seed):
+def test_some_pipeline_of_any_plan_is_no_sooner_and_none_cheaper_than_its_box_at_every_choice_of_prices(seed):
     dice = random.Random(seed)
     closest = np.zeros(len(CHOICES))
-    plans = 0
+    plans, nearest = 0, 0.0
     for _ in range(JOBS):
         space = make_space(random_job(dice))
         assessor, bound = Assessor(space, SOONEST), BoxBounds(space)
@@ -144,9 +162,12 @@ def test_some_pipeline_of_any_plan_is_no_sooner_than_its_box_at_every_choice_of_
             ).min(axis=1)
             assert (seconds <= draft.figures[Figure.ITERATION_S] * (1 + 1e-9)).all()
             closest = np.maximum(closest, seconds / draft.figures[Figure.ITERATION_S])
+            least = least_usd_of(space, bound, boxes, draft)
+            assert least <= draft.figures[Figure.USD_PER_ITERATION] * (1 + 1e-9)
+            nearest = max(nearest, least / draft.figures[Figure.USD_PER_ITERATION])
             plans += 1
     assert plans > JOBS * PLANS / 4
-    assert closest.min() > 0.9
+    assert min(nearest, *closest) > 0.9
 
 
 def test_the_bound_of_small_problems_counts_more_than_work_and_is_not_beaten():
