@@ -54,7 +54,7 @@ def answer(artifact: Artifact, case: Case, *, gap: float, most_nodes: int) -> tu
     return replace(outcome, bound=max(finer.bound, bound), nodes=outcome.nodes + finer.nodes), whole
 
 
-def parts(links: Links, case: Case) -> list[SailorEven]:
+def parts(links: Links, case: Case, wheres: tuple[Where, ...] = (Where.INSIDE, Where.ACROSS)) -> list[SailorEven]:
     """Return parts that together hold every plan of a case of several zones, by whether pipelines cross areas."""
     zones = sorted({zone for _, zone in case.devices})
     regions = sorted({region(zone) for zone in zones})
@@ -65,8 +65,7 @@ def parts(links: Links, case: Case) -> list[SailorEven]:
     ]
     return [
         *(SailorEven(links, each) for each in alone),
-        SailorEven(links, case, Where.INSIDE),
-        SailorEven(links, case, Where.ACROSS),
+        *(SailorEven(links, case, where) for where in wheres),
     ]
 
 
@@ -94,6 +93,12 @@ class SailorEven:
         self.areas = {zone: region(zone) if several else zone for zone in self.zones}
 
     @property
+    def far(self) -> bool:
+        """Whether kinds tell of a cut at which some replica crosses areas."""
+        apart = self.where in (Where.SPLIT, Where.PARTLY) and len({region(zone) for zone in self.zones}) > 1
+        return apart or self.where is Where.ACROSS
+
+    @property
     def artifact(self) -> Artifact:
         return self.links.artifact
 
@@ -111,7 +116,7 @@ class SailorEven:
 
     def most(self, replicas: int) -> Ints:
         devices = [sum(self._room(gpu, 1).values()) // replicas for gpu in self.gpus]
-        return np.array([*devices, 1] if self.where is Where.ACROSS else devices, dtype=np.int64)
+        return np.array([*devices, 1] if self.far else devices, dtype=np.int64)
 
     def sizes(self) -> list[int]:
         found = {int(size) for gpu in self.gpus for size in self.artifact.times.get(gpu, {})}
@@ -123,7 +128,7 @@ class SailorEven:
             for gpu in self.gpus
             for tp in _DEGREES
             if self.artifact.known(gpu, size, tp)
-            for far in ((False, True) if self.where is Where.ACROSS else (False,))
+            for far in ((False, True) if self.far else (False,))
         ]
 
     def costs(self, size: int, replicas: int | None) -> StageCosts | None:
@@ -144,7 +149,7 @@ class SailorEven:
         rate = whole @ np.array([USD_PER_HOUR[gpu] for gpu in self.gpus]) / 3600.0 * replicas
         egress = self._traffic().least_usd(size, replicas, whole)
         longest = np.where(np.isfinite(egress), np.inf, -1.0)
-        if self.where is Where.ACROSS:
+        if self.far:
             longest = np.where(use[:, -1] == 1, longest, -1.0)
         egress = np.where(np.isfinite(egress), egress, 0.0)
         if self.case.budget is not None:
@@ -226,7 +231,7 @@ class SailorEven:
 
     def _use(self, kind: Kind) -> list[int]:
         devices = [kind.tp * (kind.gpu == gpu) for gpu in self.gpus]
-        return [*devices, int(kind.far)] if self.where is Where.ACROSS else devices
+        return [*devices, int(kind.far)] if self.far else devices
 
     def _cuts_s(self, kinds: list[Kind], size: int, needed: tuple[str | None, ...]) -> tuple[Floats, Floats]:
         layers = self.artifact.layers

@@ -70,6 +70,7 @@ class Artifact:
     _egress: dict[str, dict[str, float]] = field(init=False)
     _memory: dict[str, float] = field(init=False)
     _layers: dict[tuple[int, str], Floats] = field(default_factory=dict)
+    _times: dict[tuple[str, int, int], Floats] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.times = _read(self.folder / "simulator_profiles.json")[self.model]
@@ -94,8 +95,10 @@ class Artifact:
 
     def layer_times(self, gpu: str, size: int, tp: int) -> Floats:
         """Return forward, backward and update seconds, shape [layers, 3]."""
-        table = self.times[gpu][str(size)][str(tp)]
-        return np.array([table[str(layer)] for layer in range(self.layers)])
+        if (gpu, size, tp) not in self._times:
+            table = self.times[gpu][str(size)][str(tp)]
+            self._times[gpu, size, tp] = np.array([table[str(layer)] for layer in range(self.layers)])
+        return self._times[gpu, size, tp]
 
     def layer_sizes(self, tp: int, what: str) -> Floats:
         if (tp, what) not in self._layers:

@@ -15,6 +15,7 @@ from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
+from sailor_away import Away
 from sailor_even import Placed, SailorEven, parts
 from sailor_formulas import USD_PER_HOUR, Place
 from sailor_links import region
@@ -42,9 +43,12 @@ class SailorMixed:
     """A Differing problem; see sailor_cloud.planner.even.priced. Pools are the GPUs, all zones together."""
 
     even: SailorEven
+    within_s: float = np.inf
     settles: bool = False
     _sync: dict[tuple[int, int], Floats] = field(default_factory=dict)
     _costs: dict[int, StageCosts | None] = field(default_factory=dict)
+    _aways: dict[tuple[int, ...], Away] = field(default_factory=dict)
+    _per_byte: dict[int, float] = field(default_factory=dict)
 
     @property
     def where(self) -> Where:
@@ -75,7 +79,7 @@ class SailorMixed:
 
     def most(self, replicas: int) -> Ints:
         devices = self.devices // replicas
-        return np.append(devices, 1) if self.where is Where.ACROSS else devices
+        return np.append(devices, 1) if self.even.far else devices
 
     def sizes(self) -> list[int]:
         return self.even.sizes()
@@ -90,7 +94,13 @@ class SailorMixed:
     def costs(self, size: int, replicas: int | None) -> StageCosts | None:
         if size not in self._costs:
             costs = self.even.costs(size, None)
-            self._costs[size] = costs if costs is None or self.where is Where.ANY else self._linked(costs)
+            if costs is not None and self.where in (Where.SPLIT, Where.PARTLY):
+                # What crosses has several stages, and all pipelines have as many.
+                compute = costs.compute_s.copy()
+                compute[..., 0, -1] = np.inf
+                costs = replace(costs, compute_s=compute)
+            linked = self.even.far or self.where is Where.INSIDE
+            self._costs[size] = self._linked(costs) if costs is not None and linked else costs
         return self._costs[size]
 
     def sync_s(self, size: int, replicas: int) -> Floats:
@@ -105,7 +115,7 @@ class SailorMixed:
                 if replicas > 1:
                     each = [links.ring_s(distinct / kind.tp, replicas, *hop) for hop in self._hops(kind)]
                 least = np.min(each, axis=0)
-                if replicas > 1 and self.where is Where.INSIDE:
+                if replicas > 1 and self.where in (Where.INSIDE, Where.SPLIT):
                     each = [links.ring_s(distinct / kind.tp, replicas, *hop) for hop in self._far_hops()]
                     least = np.maximum(least, np.min(each, axis=0))
                 rows.append(least[where].reshape(spans.shape))
@@ -120,22 +130,66 @@ class SailorMixed:
         even, case = self.even, self.even.case
         rents = np.array([USD_PER_HOUR[gpu] for gpu in even.gpus])
         rate = np.maximum(least_rent(use[:, 0] * replicas, prices, rents, self.devices), 0.0) / 3600.0
-        areas = sorted(set(even.areas.values()))
-        there = np.zeros((len(areas), 1), dtype=np.int64)
-        for (gpu, zone), count in case.devices.items():
-            there[areas.index(even.areas[zone])] += count * prices[even.gpus.index(gpu)]
-        traffic = Traffic(artifact=even.artifact, where=self.where, areas=even.areas, there=there, alike=False)
-        egress = traffic.least_usd(size, replicas, use[:, :1])
+        egress = self._traffic(prices).least_usd(size, replicas, use[:, :1])
         possible = np.isfinite(egress)
-        if self.where is Where.ACROSS:
+        if self.even.far:
             possible &= use[:, -1] == 1
         egress = np.where(possible, egress, 0.0)
         longest = np.where(possible, np.inf, -1.0)
         if case.budget is not None:
             longest = np.minimum(longest, (case.budget - egress) / np.maximum(rate, 1e-9))
+            if self.where is Where.PARTLY:
+                longest = np.minimum(longest, self._away(size, replicas, prices).longest_s(use[:, 0], case.budget))
         if case.least_rate is None:
             return Worth(slope=np.ones(len(use)), offset=np.zeros(len(use)), longest_s=longest)
         return Worth(slope=rate, offset=egress, longest_s=np.minimum(longest, 1.0 / case.least_rate))
+
+    def _there(self) -> Ints:
+        """Return the devices by area and GPU."""
+        even = self.even
+        areas = sorted(set(even.areas.values()))
+        there = np.zeros((len(areas), len(even.gpus)), dtype=np.int64)
+        for (gpu, zone), count in even.case.devices.items():
+            there[areas.index(even.areas[zone]), even.gpus.index(gpu)] += count
+        return there
+
+    def _traffic(self, prices: Ints) -> Traffic:
+        """Return what traffic costs, with devices by their worth."""
+        even, there = self.even, (self._there() @ prices)[:, None]
+        return Traffic(artifact=even.artifact, where=self.where, areas=even.areas, there=there, alike=False)
+
+    def _away(self, size: int, replicas: int, prices: Ints) -> Away:
+        key = (size, replicas, *(int(price) for price in prices))
+        if key not in self._aways:
+            self._aways[key] = self._new_away(size, replicas, prices)
+        return self._aways[key]
+
+    def _new_away(self, size: int, replicas: int, prices: Ints) -> Away:
+        traffic = self._traffic(prices)
+        return Away(
+            artifact=self.even.artifact,
+            gpus=self.even.gpus,
+            size=size,
+            replicas=replicas,
+            prices=prices,
+            rents=np.array([USD_PER_HOUR[gpu] for gpu in self.even.gpus]),
+            there=self._there(),
+            ring_usd=traffic.ring_usd(replicas),
+            pipeline_usd=traffic.pipeline_usd(size, replicas),
+            within_s=self.within_s,
+            sum_s_per_byte=self._sum_s_per_byte(replicas),
+        )
+
+    def _sum_s_per_byte(self, replicas: int) -> float:
+        """Return the least seconds of a sum for each byte that a device holds, of any stage."""
+        if replicas not in self._per_byte:
+            params = np.cumsum([0.0, *self.even.artifact.layer_sizes(1, "params_floats") * 4.0])
+            spans = np.unique(params[None, :] - params[:, None])
+            spans = np.unique([spans[spans > 0] / tp for tp in (1, 2, 4)])
+            places = [Place(gpu, zone, 1) for gpu, zone in sorted(self.even.case.devices)]
+            each = [self.even.links.ring_s(spans, replicas, *hop) for hop in product(places, repeat=2)]
+            self._per_byte[replicas] = float((np.min(each, axis=0) / spans).min())
+        return self._per_byte[replicas]
 
     def judge(self, size: int, replicas: int, chain: Chain, seconds: float, below: float, *, closely: bool) -> Judged:
         return Judged(placed=None)
@@ -234,21 +288,24 @@ class SailorMixed:
 def differing(even: SailorEven, *, gap: float, known: float, cuts: list[tuple[int, tuple[int, ...]]]) -> Mixed:
     """Return better plans than a known one whose replicas differ, and a value that none undercuts."""
     case = even.case
+    money = case.cheapest or case.budget is not None
     if case.least_rate is not None and not np.isfinite(known):
         # Where no plan is fast enough whatever it costs, there is none.
         fast = SailorEven(even.links, replace(case, least_rate=None, budget=None))
         fastest = rule_out(SailorMixed(fast), known=_SLOWER / case.least_rate, gap=gap)
         if fastest.bound > 1.0 / case.least_rate:
             return Mixed(found=(), bound=np.inf, searches=fastest.searches)
-    if len({region(zone) for zone in even.zones}) < 2 or case.cheapest or case.budget is not None:
-        # Between zones of one region links are about as fast as inside one; what pipelines cost tells areas less apart.
+    if len(even.zones) < 2 or (len({region(zone) for zone in even.zones}) < 2 and not money):
+        # Between zones of one region links are about as fast as inside one.
         return mixed(SailorMixed(even), known=known, cuts=cuts, gap=gap)
-    searched = [rule_out(SailorMixed(part), known=known, gap=gap) for part in parts(even.links, case)]
+    within_s = 1.0 / case.least_rate if case.least_rate is not None else known
+    apart = parts(even.links, case, (Where.INSIDE, Where.SPLIT, Where.PARTLY))
+    searched = [rule_out(SailorMixed(part, within_s=within_s), known=known, gap=gap) for part in apart]
     bound, searches = min(ruled.bound for ruled in searched), sum(ruled.searches for ruled in searched)
     if bound >= known * (1.0 - gap) * (1.0 - 1e-9):
         return Mixed(found=(), bound=bound, searches=searches)
     # With several GPUs links of any kinds say less than those of a pipeline's own, anywhere.
-    most = _MIXED if len(even.gpus) == 1 else _BOTH
+    most = _MIXED if money or len(even.gpus) == 1 else _BOTH
     tried = mixed(SailorMixed(even), known=known, cuts=cuts, gap=gap, most_searches=most)
     best = min([known, *(placed.value for placed in tried.found)])
     bound = min(max(bound, tried.bound), best * (1.0 - gap))

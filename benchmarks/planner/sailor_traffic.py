@@ -16,12 +16,15 @@ Ints = NDArray[np.int64]
 class Where(Enum):
     """Where pipelines stand: anywhere, or each inside one of several areas, or some of them in more than one area.
 
-    An area is a region where there are several, else a zone.
+    An area is a region where there are several, else a zone. Plans across areas may be told apart by their stages:
+    SPLIT, every stage stands in several areas, or PARTLY, some stage stands in one area alone.
     """
 
     ANY = "any"
     INSIDE = "inside"
     ACROSS = "across"
+    SPLIT = "split"
+    PARTLY = "partly"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,31 +46,46 @@ class Traffic:
         Stages in several areas sum their gradients across and back. Where a stage stands in one area alone, all
         pipelines send activations and gradients across for which that area has no room. use: [vectors, gpus].
         """
+        if len(set(self.areas.values())) < 2:
+            return np.zeros(len(use))
+        ring, pipeline = self.ring_usd(replicas), self.pipeline_usd(size, replicas)
+        inside = self._inside(replicas, use)
+        aligned = inside.sum(axis=1) >= replicas
+        if self.where is Where.INSIDE:
+            return np.where(aligned & (replicas > 1), ring, np.inf)
+        # All stages in several areas; or some of them; or none.
+        split = ring + np.maximum(replicas - inside.sum(axis=1), 1) * pipeline
+        if self.where is Where.SPLIT:
+            return np.where(replicas > 1, split, np.inf)
         artifact = self.artifact
-        prices = [
-            artifact.egress_usd_per_byte(a, b)
+        bytes_of = [artifact.stage_bytes(layer, layer + 1, 1) for layer in range(artifact.layers)]
+        least_ring = ring * min(bytes_of) / artifact.stage_bytes(0, artifact.layers, 1)
+        partly = np.minimum(self._crossing(replicas, use) * pipeline + least_ring, replicas * pipeline)
+        across = np.minimum(split, partly)
+        if self.where in (Where.ACROSS, Where.PARTLY):
+            return across if self.where is Where.ACROSS else partly
+        return np.where(inside.max(axis=1) >= replicas, 0.0, np.minimum(np.where(aligned, ring, np.inf), across))
+
+    def ring_usd(self, replicas: int) -> float:
+        """Return the least USD of all stages' sums where every stage stands in several areas: across and back."""
+        nbytes = self.artifact.stage_bytes(0, self.artifact.layers, 1)
+        return self._price * 2.0 * (replicas - 1) / replicas * nbytes
+
+    def pipeline_usd(self, size: int, replicas: int) -> float:
+        """Return the least USD of what a pipeline sends that crosses areas."""
+        artifact = self.artifact
+        sent = min(artifact.sent_bytes(layer, 1) for layer in range(artifact.layers))
+        return self._price * sent * size * -(-artifact.batch // (size * replicas))
+
+    @property
+    def _price(self) -> float:
+        """USD of a byte from one area to another one and back."""
+        return 2.0 * min(
+            self.artifact.egress_usd_per_byte(a, b)
             for a, here in self.areas.items()
             for b, there in self.areas.items()
             if here != there
-        ]
-        if not prices:
-            return np.zeros(len(use))
-        price, inside = 2.0 * min(prices), self._inside(replicas, use)
-        aligned = inside.sum(axis=1) >= replicas
-        shares = price * 2.0 * (replicas - 1) / replicas
-        ring = shares * artifact.stage_bytes(0, artifact.layers, 1)
-        if self.where is Where.INSIDE:
-            return np.where(aligned & (replicas > 1), ring, np.inf)
-        sent = min(artifact.sent_bytes(layer, 1) for layer in range(artifact.layers))
-        pipeline = price * sent * size * -(-artifact.batch // (size * replicas))
-        # All stages in several areas; or some of them; or none.
-        split = ring + np.maximum(replicas - inside.sum(axis=1), 1) * pipeline
-        least_ring = shares * min(artifact.stage_bytes(layer, layer + 1, 1) for layer in range(artifact.layers))
-        partly = np.minimum(self._crossing(replicas, use) * pipeline + least_ring, replicas * pipeline)
-        across = np.minimum(split, partly)
-        if self.where is Where.ACROSS:
-            return across
-        return np.where(inside.max(axis=1) >= replicas, 0.0, np.minimum(np.where(aligned, ring, np.inf), across))
+        )
 
     def _inside(self, replicas: int, use: Ints) -> Ints:
         """Return how many whole pipelines each area has room for, shape [vectors, areas]."""

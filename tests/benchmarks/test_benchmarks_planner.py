@@ -8,9 +8,11 @@ import random
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from itertools import combinations_with_replacement, product
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from factories.sailor_artifact import BLOCKS, HIDDEN, LAYERS, TOKENS, block_seconds, write_artifact
@@ -142,7 +144,7 @@ def test_no_plan_beats_the_bound_and_the_answer_keeps_to_what_there_is(artifact,
     ("devices", "limits"),
     [
         ({("A100-40", ZONES[0]): 3, ("V100-16", ZONES[0]): 4}, {}),
-        ({("A100-40", ZONES[0]): 3, ("V100-16", ZONES[1]): 4}, {"budget": 0.1}),
+        ({("A100-40", ZONES[0]): 2, ("V100-16", ZONES[1]): 3}, {"budget": 0.1}),
         ({("A100-40", ZONES[0]): 2, ("A100-40", ZONES[1]): 1, ("V100-16", ZONES[1]): 3}, {"least_rate": 0.05}),
         ({("A100-40", ZONES[0]): 2, ("A100-40", FAR): 3}, {}),
         ({("A100-40", ZONES[0]): 2, ("V100-16", FAR): 3}, {}),
@@ -151,29 +153,15 @@ def test_no_plan_beats_the_bound_and_the_answer_keeps_to_what_there_is(artifact,
 def test_no_plan_whose_replicas_differ_beats_the_wider_bound(artifact, devices, limits):
     from sailor_cases import Case
     from sailor_even import SailorEven
-    from sailor_formulas import Place
     from sailor_links import Links
     from sailor_mixed import differing
-    from sailor_places import as_plan
 
     artifact = with_slow_links_between_regions(artifact)
     case = Case(name="small", devices=devices, sailor=None, **limits)
-    draw, values = random.Random(0), []
-    for _ in range(3000):
-        stages, replicas, size = draw.randrange(1, 4), draw.randrange(1, 4), draw.choice((1, 2, 4))
-        left, rows = dict(devices), [[] for _ in range(stages)]
-        for row in (row for row in rows for _ in range(replicas)):
-            able = [(place, tp) for place, count in left.items() for tp in (1, 2) if count >= tp]
-            if able:
-                (gpu, zone), tp = draw.choice(able)
-                left[gpu, zone] -= tp
-                row.append(Place(gpu, zone, tp))
-        if any(len(row) < replicas for row in rows):
-            continue
-        cut = (0, *sorted(draw.sample(range(1, LAYERS), stages - 1)), LAYERS)
-        score = artifact.score(as_plan(size, cut, rows))
+    values = []
+    for _, _, score in random_plans(artifact, devices, 3000):
         slow = case.least_rate is not None and score.iteration_s > 1 / case.least_rate
-        if not score.problems and not slow and score.usd <= (case.budget or math.inf):
+        if not slow and score.usd <= (case.budget or math.inf):
             values.append(score.usd if case.cheapest else score.iteration_s)
     assert len(values) > 100
     for known in (math.inf, min(values)):
@@ -183,6 +171,78 @@ def test_no_plan_whose_replicas_differ_beats_the_wider_bound(artifact, devices, 
             assert found.value < known
             assert answer.bound <= found.value
             assert all(count <= devices[place] for place, count in found.placed.score.devices.items())
+
+
+@pytest.mark.parametrize(
+    "devices",
+    [
+        {("A100-40", ZONES[0]): 3, ("V100-16", ZONES[0]): 2, ("A100-40", ZONES[1]): 2, ("V100-16", ZONES[1]): 3},
+        {("A100-40", ZONES[0]): 4, ("A100-40", FAR): 3},
+        {("A100-40", ZONES[0]): 2, ("V100-16", ZONES[1]): 4, ("A100-40", FAR): 2},
+    ],
+)
+def test_no_plan_costs_less_than_its_cheapest_pipeline_says_by_where_pipelines_stand(artifact, devices):
+    from sailor_cases import Case
+    from sailor_even import SailorEven
+    from sailor_links import Links
+    from sailor_mixed import SailorMixed
+    from sailor_traffic import Where
+
+    seen = Counter()
+    gpus = sorted({gpu for gpu, _ in devices})
+    for size, rows, score in random_plans(artifact, devices, 500):
+        replicas, where = len(rows[0]), standing(rows, {zone for _, zone in devices})
+        if where is Where.ANY and {zone for _, zone in devices} - {place.zone for row in rows for place in row}:
+            continue
+        seen[where] += 1
+        for weights in product((1, 4), repeat=len(gpus)):
+            case = Case(name="small", devices=devices, sailor=None, budget=score.usd * (1 + 1e-9))
+            worth = min(sum(weights[gpus.index(p.gpu)] * p.tp for p in places) for places in zip(*rows, strict=True))
+            for least_rate in (None, (1 - 1e-9) / score.iteration_s):
+                limited = replace(case, least_rate=least_rate)
+                even = SailorEven(Links(artifact), limited, where)
+                mixed = SailorMixed(even, within_s=score.iteration_s * (1 + 1e-9))
+                use = np.array([[worth, 1] if even.far else [worth]])
+                found = mixed.worth_priced(size, replicas, use, np.array(weights))
+                assert found.longest_s[0] >= score.iteration_s
+                value = score.iteration_s if least_rate is None else score.usd
+                assert found.slope[0] * score.iteration_s + found.offset[0] <= value * (1 + 1e-9)
+    assert min(seen[where] for where in (Where.INSIDE, Where.SPLIT, Where.PARTLY)) > 5
+
+
+def standing(rows, zones):
+    """Return where the pipelines of a plan stand; areas are regions where there are several."""
+    from sailor_traffic import Where
+
+    several = len({zone[:-2] for zone in zones}) > 1
+    areas = [[place.zone[:-2] if several else place.zone for place in row] for row in rows]
+    if len({area for row in areas for area in row}) == 1:
+        return Where.ANY
+    if all(len(set(places)) == 1 for places in zip(*areas, strict=True)):
+        return Where.INSIDE
+    return Where.SPLIT if all(len(set(row)) > 1 for row in areas) else Where.PARTLY
+
+
+def random_plans(artifact, devices, count):
+    """Yield plans that fit, with their microbatch sizes and rows of places."""
+    from sailor_formulas import Place
+    from sailor_places import as_plan
+
+    draw = random.Random(0)
+    for _ in range(count):
+        stages, replicas, size = draw.randrange(1, 4), draw.randrange(1, 4), draw.choice((1, 2, 4))
+        left, rows = dict(devices), [[] for _ in range(stages)]
+        for row in (row for row in rows for _ in range(replicas)):
+            able = [(place, tp) for place, number in left.items() for tp in (1, 2) if number >= tp]
+            if able:
+                (gpu, zone), tp = draw.choice(able)
+                left[gpu, zone] -= tp
+                row.append(Place(gpu, zone, tp))
+        if all(len(row) == replicas for row in rows):
+            cut = (0, *sorted(draw.sample(range(1, LAYERS), stages - 1)), LAYERS)
+            score = artifact.score(as_plan(size, cut, rows))
+            if not score.problems:
+                yield size, rows, score
 
 
 def with_slow_links_between_regions(artifact):

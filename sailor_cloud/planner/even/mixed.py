@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from sailor_cloud.planner.even.differing import TRIES, WIDE, Open, rule_out
+from sailor_cloud.planner.even.differing import TRIES, WIDE, rule_out
 from sailor_cloud.planner.even.engine import GAP
 from sailor_cloud.planner.even.mixes import Mix, fastest_mix
 from sailor_cloud.planner.even.priced import Differing
+from sailor_cloud.planner.even.ruling import Open
 
 # Cuts looked at for one number of replicas, and numbers of replicas of which cuts are looked at.
 _CUTS = 10

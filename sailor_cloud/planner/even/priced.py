@@ -53,10 +53,12 @@ class Priced:
     """One pipeline of a plan whose pipelines differ: that whose devices are worth no more than the mean.
 
     At any prices there is such a pipeline, and the plan takes at least as long as it would alone. See costs.Problem.
+    stages: how many stages it has, None for any number.
     """
 
     inner: Differing
     prices: Ints
+    stages: int | None = None
     settles: bool = False
     _costs: dict[tuple[int, int | None], StageCosts | None] = field(default_factory=dict)
 
@@ -105,4 +107,9 @@ class Priced:
         counted = costs.counted
         exact = None if costs.exact is None else np.concatenate([[False], costs.exact[~counted]])
         use = np.hstack([(costs.use[:, counted] @ self.prices)[:, None], costs.use[:, ~counted]])
-        return replace(costs, use=use, exact=exact)
+        compute = costs.compute_s
+        if self.stages is not None:
+            # A first stage is followed by so many more.
+            compute = compute[: self.stages].copy()
+            compute[: self.stages - 1, :, 0] = np.inf
+        return replace(costs, use=use, exact=exact, compute_s=compute)
