@@ -183,7 +183,7 @@ def _surroundings(problem: Problem, asked: Wishes, effort: Effort, answer: Answe
 
 
 def _gap_parts(space: Space, target: Target, answer: Answer, chosen: Chosen, asked: Wishes) -> tuple[GapPart, ...]:
-    """Return what lies between the bound and the plan where the bound is the one that counts work."""
+    """Return what lies between the bound and the plan where the bound is that of the whole space."""
     if answer.bound is None or answer.exhausted or asked.restrictions:
         return ()
     return gap_parts(space, target, chosen.draft, answer.bound)
