@@ -31,7 +31,7 @@ _NARROW, _WIDE, _KEPT = 60, 600, 50
 # Prices tried at one number of replicas.
 _TRIES = 5
 # Shares of the seconds of a known plan within which others are looked for, one after the other.
-_STEPS = (0.55, 0.62, 0.7, 0.8, 0.9, 1.0)
+_STEPS = (0.66, 0.7, 0.8, 0.9, 1.0)
 # Vectors of devices that are told apart.
 _VECTORS = 40
 _PASSED = 1.0 + 1e-9

@@ -26,7 +26,7 @@ _ZONE_PATIENCE, _PATIENCE = 3, 2
 # Sorts of zones that are searched by themselves.
 _MOST_ZONES = 3
 # Single pipelines searched for the bound on plans whose replicas may differ.
-_SEARCHES = 30
+_SEARCHES = 40
 
 
 def solve_even(
