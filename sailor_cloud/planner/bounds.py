@@ -25,9 +25,10 @@ from sailor_cloud.units import SECONDS_PER_HOUR
 
 Floats = NDArray[np.float64]
 
-# How often a bound is asked for again with the money that it leaves, and by how much it must have grown for that.
+# How often a bound is asked for again with the money that it leaves, and by how much it must have grown for that: that
+# of work alone, and the one that takes longer.
 _PASSES = 8
-_CLOSER = 1.001
+_CLOSER, _MUCH_CLOSER = 1.001, 1.15
 
 
 def device_seconds(space: Space) -> dict[str, Floats]:
@@ -135,18 +136,24 @@ def iteration_bound_s(space: Space, target: Target) -> float:
     """
     resources = _resources(space)
     found = _work(space, resources)
-    for _ in range(_PASSES):
-        usd_per_hour = _most_usd_per_hour(space, target, found.seconds)
-        if not np.isfinite(usd_per_hour) or not np.isfinite(found.seconds):
-            break
-        again = _work(space, [*resources, Resource(each=_device_rates(space), limit=usd_per_hour)])
-        closer = again.seconds > found.seconds * _CLOSER
-        found = Work(seconds=max(found.seconds, again.seconds), prices=again.prices)
-        if not closer:
-            break
     if not np.isfinite(found.seconds):
         return found.seconds
-    return soonest_s(space, found.prices, found.seconds)
+    seconds, asked = soonest_s(space, found.prices, found.seconds), found.prices
+    for _ in range(_PASSES):
+        usd_per_hour = _most_usd_per_hour(space, target, seconds)
+        if not np.isfinite(usd_per_hour) or not np.isfinite(seconds):
+            break
+        found = _work(space, [*resources, Resource(each=_device_rates(space), limit=usd_per_hour)])
+        if found.seconds > seconds * _CLOSER:
+            seconds = found.seconds
+            continue
+        # Work alone says no more.
+        before = seconds
+        if not np.allclose([*found.prices.values()], [*asked.values()], rtol=1e-6):
+            seconds, asked = soonest_s(space, found.prices, seconds), found.prices
+        if seconds <= before * _MUCH_CLOSER:
+            break
+    return seconds
 
 
 def _resources(space: Space) -> list[Resource]:

@@ -46,7 +46,9 @@ def soonest_s(space: Space, prices: Mapping[str, float], least_s: float) -> floa
 
 
 def _soonest_s(space: Space, prices: Mapping[str, float], least_s: float) -> float:
-    known = BoxBounds(space)
+    known: BoxBounds | None = space.remembered.get("box bounds")
+    if known is None:
+        known = space.remembered["box bounds"] = BoxBounds(space)
     worth = Worth(
         each=np.array([prices.get(name, 0.0) for name in known.floors.accelerators]),
         home_devices=max(pool.devices for pool in space.pools),
