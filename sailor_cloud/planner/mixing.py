@@ -60,7 +60,7 @@ def mix(space: Space, target: Target, *, keep: int, effort: Effort = NORMAL, kno
 
 @dataclass(slots=True)
 class _Search:
-    """A search of all parts of a space; the goal's figure of the best plan so far is `best`, of any at least `bound`."""
+    """A search of all parts of a space; the best plan so far has `best` as the goal's figure, any at least `bound`."""
 
     space: Space
     target: Target
