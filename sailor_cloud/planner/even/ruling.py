@@ -123,12 +123,11 @@ class Ruling:
         # What ruled out others often rules out this one.
         if any(self._least(start, prices) == math.inf for prices in self._ruling):
             return None
-        if tries > 1 and self._ruling:
-            # With more tries it is worth to begin with what ruled out another one last.
-            start = replace(start, prices=self._ruling[0])
         ladder = self._ladder(start, tries)
+        # What ruled out another one last is tried first where there are several tries.
+        first = self._ruling[:1] if ladder is None and tries > 1 else []
         for _ in range(tries):
-            prices = self._prices(start, chains, ladder)
+            prices = first.pop() if first else self._prices(start, chains, ladder)
             if prices is None:
                 break
             low, found = self._searched(start, prices, (_QUICK, _NARROW))
@@ -138,7 +137,7 @@ class Ruling:
                 return None
             best, last = (low, prices) if low > best else (best, last)
             chains |= found
-            if least >= floor or (ladder is None and not found):
+            if least >= floor or (ladder is None and not chains and (prices == start.prices).all()):
                 break
         if least < floor:
             low, found = self._searched(start, last, (self.wide,))
