@@ -34,7 +34,7 @@ _PRICING_ROUNDS = 2
 # A setting is worth solving while its linear programme promises no more than this times the best promise, and no more
 # than that times what is known: single steps make plans better than their settings promise.
 _SLACK = 1.1
-RIPE = 1.03
+RIPE = 1.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sailor_cloud.planner import exhaustive
 from sailor_cloud.planner.answer import Answer
-from sailor_cloud.planner.draft import Draft, in_space, to_plan
+from sailor_cloud.planner.draft import Draft, in_space, significant, to_plan
 from sailor_cloud.planner.effort import NORMAL, Effort
 from sailor_cloud.planner.goals import Figure, Target
 from sailor_cloud.planner.mixing import mix
@@ -23,6 +23,10 @@ Floats = NDArray[np.float64]
 
 # Drafts kept for the check under the replay; the best one that keeps the constraints there is the answer.
 KEPT_DRAFTS = 16
+# Where not all plans were gone through, drafts this close to the best one by the closed form are told apart by the
+# replay, which is nearer to what happens; so many of them at most.
+AS_GOOD = 1.01
+MOST_REPLAYED = 6
 # Searches with limits tightened by the replay's excess, and how much more than the excess they are tightened.
 REPEATS = 3
 TIGHTER = 1.0005
@@ -122,7 +126,7 @@ class Searched:
         """
         answer = self.answer(space, target)
         tightened, drafts = target, answer.drafts
-        chosen = first_that_holds(space, target, drafts)
+        chosen = first_that_holds(space, target, drafts, as_good=1.0 if answer.exhausted else AS_GOOD)
         for _ in range(REPEATS):
             if chosen is not None or not drafts:
                 break
@@ -143,13 +147,24 @@ class Searched:
         return None if chosen is None else float(replayed(chosen.draft, chosen.evaluation)[target.goal])
 
 
-def first_that_holds(space: Space, target: Target, drafts: Sequence[Draft]) -> Chosen | None:
-    """Return the best draft whose plan keeps the constraints under the replay, too."""
+def first_that_holds(space: Space, target: Target, drafts: Sequence[Draft], *, as_good: float = 1.0) -> Chosen | None:
+    """Return the best draft whose plan keeps the constraints under the replay, too.
+
+    Of those that are no worse than the first one by more than a factor `as_good` it is the best under the replay.
+    Drafts that are equal, as those in zones that are alike, count once.
+    """
+    found: dict[float, tuple[float, Chosen]] = {}
     for draft in drafts:
+        value = significant(draft.figures[target.goal])
+        if found and (value > min(found) * as_good or len(found) == MOST_REPLAYED):
+            break
+        if value in found:
+            continue
         evaluation = evaluate(to_plan(space, draft), space.scenario)
-        if evaluation.fits and target.feasible(replayed(draft, evaluation)).all():
-            return Chosen(draft=draft, evaluation=evaluation)
-    return None
+        figures = replayed(draft, evaluation)
+        if evaluation.fits and target.feasible(figures).all():
+            found[value] = float(figures[target.goal]), Chosen(draft=draft, evaluation=evaluation)
+    return min(found.values(), key=lambda entry: entry[0])[1] if found else None
 
 
 def replayed(draft: Draft, evaluation: Evaluation) -> dict[Figure, Floats]:

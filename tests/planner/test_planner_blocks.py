@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
+from dataclasses import replace
+from itertools import combinations, pairwise
 
+import numpy as np
 import pytest
 
 from factories.planning import example, make_space
 from sailor_cloud.planner.blocks import Blocks
 from sailor_cloud.planner.blocks.cuts import Cutter
 from sailor_cloud.planner.blocks.options import MAX_STAGES, Options
-from sailor_cloud.planner.blocks.placing import seats, slots
+from sailor_cloud.planner.blocks.placing import slots
 from sailor_cloud.planner.blocks.units import units
 from sailor_cloud.planner.draft import nodes_of, to_plan
 from sailor_cloud.planner.goals import Figure, target_of
 from sailor_cloud.planner.space import Seat
-from sailor_cloud.simulator import evaluate
+from sailor_cloud.simulator import busy_s, evaluate
+from sailor_cloud.simulator.scenario import Transfers
 
 PATH = "gcp-a100-v100.yaml"
 
@@ -84,7 +87,7 @@ def test_options_are_put_on_nodes_as_they_say(space, replicas):
         assert {len(row) for row in placed} == {int(stages)}
         assert stages <= MAX_STAGES
         assert sum(nodes_of(tuple(placed)).values()) == nodes
-        assert [slot.tp for slot in placed[0]] == [seat.tp for seat in seats((option,))]
+        assert [slot.tp for slot in placed[0]] == [tp for block in option.tps for tp in block]
 
 
 def test_the_spread_reaches_from_the_fastest_to_a_cheap_plan(space):
@@ -111,6 +114,39 @@ def test_no_other_cut_of_equal_stages_has_a_faster_busiest_stage(space):
         for b in range(a + 1, space.layers)
     )
     assert longest == pytest.approx(best, rel=1e-3)
+
+
+@pytest.mark.parametrize("transfers", Transfers)
+def test_a_cut_counts_the_tensors_that_stages_wait_for(space, transfers):
+    """A GPU of one node, over whose card eight pipelines send, and then three of another one."""
+    scenario = replace(space.scenario, execution=replace(space.scenario.execution, transfers=transfers))
+    here = replace(space, scenario=scenario)
+    pools = [
+        next(index for index, each in enumerate(space.pools) if each.accelerator.name == name and each.devices == 8)
+        for name in ("A100-40", "V100-16")
+    ]
+    seats = [Seat(pools[0], 1, 0), *[Seat(pools[1], 1, 1)] * 3]
+    flows, size = (8, 1, 1), 4
+
+    def busy(cut: tuple[int, ...]) -> float:
+        spans = list(pairwise(cut))
+        compute = [
+            here.stages_s(seat, size, in_flight=4 - s, replicas=2)[span]
+            for s, (seat, span) in enumerate(zip(seats, spans, strict=True))
+        ]
+        between = [
+            here.boundary(src, dst, size, flows=shared)[layer]
+            for (src, dst), shared, layer in zip(pairwise(seats), flows, cut[1:-1], strict=True)
+        ]
+        return float(busy_s(np.array(compute), np.array(between), execution=scenario.execution).max())
+
+    plain, waiting = (Cutter(here).cut(seats, size, 64, 2, given) for given in ((), flows))
+    best = min(busy((0, *inner, here.layers)) for inner in combinations(range(1, here.layers), 3))
+    assert waiting[1] == pytest.approx(busy(waiting[0]), rel=1e-9)
+    # Times between the first cut's and the best one's are tried in 64 steps.
+    assert waiting[1] <= best + (busy(plain[0]) - plain[1]) / 60
+    if transfers is Transfers.OVERLAPPED:
+        assert busy(plain[0]) > 1.05 * best, "a short stage in between waits for neither side"
 
 
 def test_layers_that_fit_nowhere_have_no_cut(space):

@@ -18,11 +18,12 @@ from sailor_cloud.planner.assess import Assessor, Shape
 from sailor_cloud.planner.blocks.cuts import Cutter
 from sailor_cloud.planner.blocks.guesses import Guess, Guesser
 from sailor_cloud.planner.blocks.option import Option
-from sailor_cloud.planner.blocks.placing import seats, slots
-from sailor_cloud.planner.draft import Draft
+from sailor_cloud.planner.blocks.placing import slots
+from sailor_cloud.planner.draft import Draft, seats_of
 from sailor_cloud.planner.effort import NORMAL, Effort
 from sailor_cloud.planner.goals import Target
 from sailor_cloud.planner.kinds import Kinds
+from sailor_cloud.planner.layouts import card_flows
 from sailor_cloud.planner.replica_counts import replica_counts
 from sailor_cloud.planner.space import Space
 
@@ -159,9 +160,13 @@ class Blocks:
         """Yield the drafts of one guess, its blocks in different orders."""
         microbatches = -(-self.space.batch // guess.size // guess.replicas)
         for order in self._orders(guess.options)[:orders]:
-            found = self.cutter.cut(seats(order), guess.size, microbatches, guess.replicas)
-            placed = None if found is None else slots(self.space, order, guess.replicas)
-            if found is None or placed is None:
+            placed = slots(self.space, order, guess.replicas)
+            if placed is None:
+                continue
+            found = self.cutter.cut(
+                seats_of(placed[0]), guess.size, microbatches, guess.replicas, card_flows(tuple(placed))[0]
+            )
+            if found is None:
                 continue
             self.judged += 1
             shapes = [Shape(slots=row, cut=found[0], microbatch_size=guess.size) for row in placed]

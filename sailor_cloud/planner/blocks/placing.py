@@ -6,18 +6,7 @@ from collections.abc import Sequence
 
 from sailor_cloud.planner.blocks.option import Option
 from sailor_cloud.planner.layouts import Slot
-from sailor_cloud.planner.space import Seat, Space
-
-
-def seats(options: Sequence[Option]) -> list[Seat]:
-    """Return the seats of one pipeline, zones left open."""
-    found: list[Seat] = []
-    node = 0
-    for option in options:
-        for block in option.tps:
-            found += [Seat(option.unit.pools[0], tp, node) for tp in block]
-            node += 1
-    return found
+from sailor_cloud.planner.space import Space
 
 
 def slots(space: Space, options: Sequence[Option], replicas: int) -> list[tuple[Slot, ...]] | None:
