@@ -155,14 +155,13 @@ class _Search:
             self._do(finds, effort.between(share, next_share))
 
     def _refine(self) -> None:
-        """Improve the best plans of different cuts of each part step by step."""
+        """Improve the best plans of different cuts step by step."""
         first: dict[tuple[object, ...], tuple[Part, Draft]] = {}
         for _, part, draft in sorted(self._found, key=lambda entry: entry[0].order()):
-            first.setdefault((part, draft.pipelines[0].cut, len(draft.pipelines)), (part, draft))
-        finds = [
-            (part, partial(_refined, part, draft, self.effort))
-            for part, draft in _first_of_each(first.values(), self.effort.refined)
-        ]
+            first.setdefault((draft.pipelines[0].cut, len(draft.pipelines)), (part, draft))
+        # So many for each part, of one as many as of two; parts often find the same.
+        most = max(2, len(self.parts)) * self.effort.refined
+        finds = [(part, partial(_refined, part, draft, self.effort)) for part, draft in list(first.values())[:most]]
         self._do(finds, self.effort.between(_MIXED, 1.0))
 
     def _do(self, finds: Sequence[tuple[Part, Callable[[], Found]]], effort: Effort) -> None:

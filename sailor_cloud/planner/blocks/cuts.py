@@ -35,12 +35,9 @@ class Cutter:
         self._ends = self.space.known.searches.setdefault("ends of stages", {})
 
     def cut(
-        self, seats: Sequence[Seat], size: int, microbatches: int, replicas: int, flows: Sequence[int] = ()
+        self, seats: Sequence[Seat], size: int, microbatches: int, replicas: int
     ) -> tuple[tuple[int, ...], float] | None:
-        """Return the cut of one of `replicas` pipelines and the seconds of the busiest stage, or None.
-
-        `flows`: for each cut, how many share its network card; without them tensors take no time.
-        """
+        """Return the cut of one of `replicas` pipelines and the seconds of the busiest stage, or None."""
         stages = len(seats)
         if stages > self.space.layers:
             return None
@@ -59,13 +56,25 @@ class Cutter:
                 low = middle
             else:
                 high, found = middle, better
-        if not flows:
-            return found, high
+        return found, high
+
+    def cuts(
+        self, seats: Sequence[Seat], size: int, microbatches: int, replicas: int, flows: Sequence[int]
+    ) -> list[tuple[int, ...]]:
+        """Return the cut with the busiest stage that computes least, and one that counts tensors if that is another.
+
+        `flows`: for each cut, how many share its network card. Arguments else as of `cut`.
+        """
+        found = self.cut(seats, size, microbatches, replicas)
+        if found is None:
+            return []
+        plain, longest_s = found
         waits = _Waits.of(self.space, seats, size, microbatches, replicas, flows)
-        busy = waits.busy_s(found)
-        if busy <= high * _CLOSE:
-            return found, busy
-        return waits.cut(high * (1.0 - 2.0**-_HALVINGS), busy) or (found, busy)
+        busy_s = waits.busy_s(plain)
+        if busy_s <= longest_s * _CLOSE:
+            return [plain]
+        other = waits.cut(longest_s * (1.0 - 2.0**-_HALVINGS), busy_s)
+        return [plain] if other is None or other == plain else [plain, other]
 
     def _greedy(self, tables: list[list[list[float]]], most_s: float) -> tuple[int, ...] | None:
         """Give each stage as many layers as it gets through in time."""
@@ -126,8 +135,8 @@ class _Waits:
         between = np.array([each[layer] for each, layer in zip(self.cuts_s, cut[1:-1], strict=True)])
         return float(busy_s(compute, between, execution=self.execution).max())
 
-    def cut(self, low: float, high: float) -> tuple[tuple[int, ...], float] | None:
-        """Return about the cut whose busiest stage is busy shortest, and how long; None where `high` isn't kept."""
+    def cut(self, low: float, high: float) -> tuple[int, ...] | None:
+        """Return about the cut whose busiest stage is busy shortest; None where no cut keeps below `high`."""
         found: tuple[int, ...] | None = None
         for _ in range(_TURNS):
             limits = np.linspace(low, high, _AT_ONCE + 1)[1:]
@@ -136,7 +145,7 @@ class _Waits:
             if at is None:
                 break
             found, low, high = kept[at], low if at == 0 else float(limits[at - 1]), float(limits[at])
-        return None if found is None else (found, self.busy_s(found))
+        return found
 
     def _within(self, limits: Floats) -> list[tuple[int, ...] | None]:
         """Return for each limit a cut with which no stage is busy for longer, None where there is none.

@@ -163,16 +163,13 @@ class Blocks:
             placed = slots(self.space, order, guess.replicas)
             if placed is None:
                 continue
-            found = self.cutter.cut(
-                seats_of(placed[0]), guess.size, microbatches, guess.replicas, card_flows(tuple(placed))[0]
-            )
-            if found is None:
-                continue
-            self.judged += 1
-            shapes = [Shape(slots=row, cut=found[0], microbatch_size=guess.size) for row in placed]
-            draft = self.assessor.draft(shapes, even=self.even)
-            if draft is not None:
-                yield draft
+            flows = card_flows(tuple(placed))[0]
+            for cut in self.cutter.cuts(seats_of(placed[0]), guess.size, microbatches, guess.replicas, flows):
+                self.judged += 1
+                shapes = [Shape(slots=row, cut=cut, microbatch_size=guess.size) for row in placed]
+                draft = self.assessor.draft(shapes, even=self.even)
+                if draft is not None:
+                    yield draft
 
     def _orders(self, options: tuple[Option, ...]) -> list[tuple[Option, ...]]:
         """Return orders of blocks, those first in which neighbours stand in one zone and more memory comes first."""
