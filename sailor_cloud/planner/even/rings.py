@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import cycle
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,9 @@ from sailor_cloud.planner.space import Space
 from sailor_cloud.simulator import StageTable, gradient_sync_s
 
 Floats = NDArray[np.float64]
+
+# With more groups than this a search that tells all of them apart by where their rings stand takes minutes.
+_MOST_GROUPS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,15 +67,24 @@ class RingSums:
         Where replicas differ, one of them is of the group, the others may be of any.
         """
         if rings not in self._sums:
-            sums = [self._sum_s(group, rings, self._across(group, rings)) for group in self.groups]
+            within = [self._within(group, rings) for group in self.groups]
+            across = [self._across(group, rings) for group in self.groups]
             if self.twice(rings):
-                sums += [self._sum_s(group, rings, self._within(group, rings)) for group in self.groups]
+                across += within
+            elif rings.replicas > 1:
+                # Of a ring that may stand inside a node or not the faster ones count.
+                across = [
+                    [*links, *inside] if self.inside(group, rings) else links
+                    for group, links, inside in zip(self.groups, across, within, strict=True)
+                ]
+            sums = [self._sum_s(group, rings, links) for group, links in zip(cycle(self.groups), across)]
             self._sums[rings] = np.stack(sums)
         return self._sums[rings]
 
     def twice(self, rings: Rings) -> bool:
-        """Return whether all replicas of some stage may stand on one node."""
-        return rings.replicas > 1 and any(self.inside(group, rings) for group in self.groups)
+        """Return whether rings inside a node are told from others: where there may be any, and few groups."""
+        few = len(self.groups) <= _MOST_GROUPS
+        return few and rings.replicas > 1 and any(self.inside(group, rings) for group in self.groups)
 
     def inside(self, group: Group, rings: Rings) -> bool:
         """Return whether a node may hold all replicas of a stage, one of them of the group."""
