@@ -67,17 +67,16 @@ class RingSums:
         Where replicas differ, one of them is of the group, the others may be of any.
         """
         if rings not in self._sums:
-            within = [self._within(group, rings) for group in self.groups]
-            across = [self._across(group, rings) for group in self.groups]
+            links = [self._across(group, rings) for group in self.groups]
             if self.twice(rings):
-                across += within
+                links += [self._within(group, rings) for group in self.groups]
             elif rings.replicas > 1:
-                # Of a ring that may stand inside a node or not the faster ones count.
-                across = [
-                    [*links, *inside] if self.inside(group, rings) else links
-                    for group, links, inside in zip(self.groups, across, within, strict=True)
+                # A ring may stand inside a node or not: the faster links count.
+                links = [
+                    [*found, *self._within(group, rings)] if self.inside(group, rings) else found
+                    for group, found in zip(self.groups, links, strict=True)
                 ]
-            sums = [self._sum_s(group, rings, links) for group, links in zip(cycle(self.groups), across)]
+            sums = [self._sum_s(group, rings, found) for group, found in zip(cycle(self.groups), links)]
             self._sums[rings] = np.stack(sums)
         return self._sums[rings]
 
