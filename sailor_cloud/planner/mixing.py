@@ -99,7 +99,7 @@ class _Search:
         unknown = [settings for settings in alike.values() if not settings.known_chains()]
         chains: list[list[list[FreeChain]]] = []
         # What takes longest goes first. What parts have in common is looked up by one process.
-        sizes = sorted({size for settings in unknown for size in settings.chain_sizes})
+        sizes = sorted({size for settings in unknown for size in settings.sizes})
         bound = partial(goal_bound, self.space, self.target, close=effort.bounded)
         tasks: list[Task[Any]] = [Task(bound, partial(setattr, self, "bound"))]
         tasks += [Task(partial(_free_chains, unknown, size), chains.append) for size in sizes]
@@ -192,7 +192,7 @@ def _first_of_each(found: Iterable[tuple[Part, _What]], most: int) -> list[tuple
 
 def _free_chains(settings: Sequence[Settings], size: int) -> list[list[FreeChain]]:
     """Return the free chains of one microbatch size in each of some parts."""
-    return [each.free_chains(size) if size in each.chain_sizes else [] for each in settings]
+    return [each.free_chains(size) if size in each.sizes else [] for each in settings]
 
 
 def _rated(searches: Sequence[Blocks], key: Key, expired: Callable[[], bool]) -> list[Rated]:

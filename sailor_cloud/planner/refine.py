@@ -14,7 +14,8 @@ from sailor_cloud.planner.twins import moved, renamed, shapes_of
 
 # Plans judged for one draft at most.
 MOST_STEPS = 90
-# Stages that may lose a layer: so many that compute longest, and so many with the largest sums.
+# Stages that may lose a layer: all of so few, else so many that compute longest, and so many with the largest sums.
+_FEW = 6
 _LOSERS = 2
 
 
@@ -112,7 +113,7 @@ def _recut(cut: tuple[int, ...], compute_s: list[float], gradient_bytes: list[fl
     stages = len(cut) - 1
     by_time = sorted(range(stages), key=lambda stage: (-compute_s[stage], stage))
     by_bytes = sorted(range(stages), key=lambda stage: (-gradient_bytes[stage], stage))
-    losers = sorted({*by_time[:_LOSERS], *by_bytes[:_LOSERS]})
+    losers = range(stages) if stages <= _FEW else sorted({*by_time[:_LOSERS], *by_bytes[:_LOSERS]})
     pairs = [(a, b) for a in losers for b in range(stages) if a != b and cut[a + 1] - cut[a] > 1]
     for loser, winner in sorted(pairs, key=lambda pair: (compute_s[pair[1]], pair)):
         step = -1 if loser < winner else 1

@@ -75,11 +75,6 @@ class Settings:
     def sizes(self) -> list[int]:
         return self.kinds.sizes()
 
-    @property
-    def chain_sizes(self) -> list[int]:
-        """The microbatch sizes at which free chains are looked for: every other one, as cuts hardly depend on them."""
-        return self.sizes[::-2]
-
     def every(self) -> list[Setting]:
         """Return every cut that free chains prefer with every set of kinds that may sum their gradients together."""
         classes = [(members, ring_usd_per_byte(self.kinds, members)) for _, members in link_classes(self.kinds)]
@@ -175,9 +170,7 @@ class Settings:
         A part of a space that was asked for them has those of its chains that stand in the part, or in zones that are
         like its own.
         """
-        return self.known_chains() or self.enter(
-            [chain for size in self.chain_sizes for chain in self.free_chains(size)]
-        )
+        return self.known_chains() or self.enter([chain for size in self.sizes for chain in self.free_chains(size)])
 
     def known_chains(self) -> list[FreeChain]:
         """Return the free chains that are known of this space or of one that it is a part of."""

@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 KEPT_DRAFTS = 16
 # Where not all plans were gone through, drafts this close to the best one by the closed form are told apart by the
 # replay, which is nearer to what happens; so many of them at most.
-AS_GOOD = 1.01
+AS_GOOD = 1.02
 MOST_REPLAYED = 6
 # Searches with limits tightened by the replay's excess, and how much more than the excess they are tightened.
 REPEATS = 3
