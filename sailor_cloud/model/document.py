@@ -235,7 +235,7 @@ class PlanDocument:
 
     `ttl_s` is the longest time that the nodes may live after their start: the deadline with its grace, else the
     budget divided by the worst-case rate. `frontier`: cost against throughput, fastest first, whatever the limits.
-    `gap_parts`: what the goal is made of, from the bound to the closed form's figure; seconds where throughput is it.
+    `gap_parts`: what the goal is made of, from work alone to the closed form's figure; seconds where throughput is it.
     """
 
     schema_version: int

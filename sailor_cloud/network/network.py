@@ -91,9 +91,9 @@ class Network:
         """Return how far two zones are apart. Raises DataError for an unknown zone."""
         return scope_of(self._zone(src_zone), self._zone(dst_zone))
 
-    def instance(self, place: Place) -> InstanceNetwork | None:
+    def instance_of(self, place: Place) -> InstanceNetwork | None:
         """Return what is known of the network of a place's instance type."""
-        return self._instance_of(place)
+        return self._instances.get((self._zone(place.zone).provider, place.instance_type, place.accelerator))
 
     def zones(self) -> tuple[str, ...]:
         return tuple(sorted(self._zones))
@@ -102,7 +102,7 @@ class Network:
         curves = self._curves.get((CurveScope.SAME_NODE, "", "", place.accelerator, place.accelerator))
         if curves:
             return _for_pairs(curves, pairs)
-        instance = self._instance_of(place)
+        instance = self.instance_of(place)
         if instance is None or instance.device_link_bytes_per_s is None:
             raise DataError(
                 f"no link between two devices of {place.instance_type} with {place.accelerator}: it has one device, "
@@ -152,7 +152,7 @@ class Network:
         exact = self._curves.get((CurveScope.ZONES, src.zone, dst.zone, first, second))
         if exact is not None or across:
             return exact
-        if self._zone(src.zone).provider is Provider.AWS and self._instance_of(src) is not None:
+        if self._zone(src.zone).provider is Provider.AWS and self.instance_of(src) is not None:
             return None  # the curves without a zone were measured on GCP or on premises, behind other cards
         return self._curves.get((CurveScope.SAME_ZONE, "", "", first, second))
 
@@ -168,7 +168,7 @@ class Network:
         return link
 
     def _from_instances(self, src: Place, dst: Place, pairs: int) -> Link:
-        instances = [self._instance_of(place) for place in (src, dst)]
+        instances = [self.instance_of(place) for place in (src, dst)]
         if instances[0] is None or instances[1] is None:
             raise DataError(
                 f"no bandwidth known between {src.accelerator} on {src.instance_type} in {src.zone} and "
@@ -217,13 +217,10 @@ class Network:
             raise DataError(f"no network between {src.name} ({src.provider}) and {dst.name} ({dst.provider})")
         return estimates.rtt_of_distance_s(distance_km(src, dst))
 
-    def _instance_of(self, place: Place) -> InstanceNetwork | None:
-        return self._instances.get((self._zone(place.zone).provider, place.instance_type, place.accelerator))
-
     def _limit_bytes_per_s(self, src: Place, dst: Place) -> float:
         limits = []
         for place in (src, dst):
-            instance = self._instance_of(place)
+            instance = self.instance_of(place)
             if instance is not None:
                 limits.append(instance.baseline_bytes_per_s)
         return min(limits, default=float("inf"))

@@ -1,13 +1,13 @@
-"""Where the distance between a plan and its bound comes from.
+"""What a plan's goal is made of, so that a wide gap to its bound can be read.
 
-The bound has the least that work, filling of pipelines and gradient sums take together. What a plan takes beyond it is
-told part by part, so that a wide gap can be read: devices left out, waiting, filling of pipelines, gradient sums,
-traffic. Of each part only what the bound has not counted is told.
+The first part is what work alone takes, every device offered and never idle; what comes on top of it is told part by
+part: devices left out, waiting, filling of pipelines, gradient sums, traffic. How much of these the bound counts, it
+doesn't tell one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from sailor_cloud.model.document import GapPart
 from sailor_cloud.planner.assess import Assessor, Times
@@ -17,41 +17,26 @@ from sailor_cloud.planner.goals import Figure, Target
 from sailor_cloud.planner.space import Space
 from sailor_cloud.units import SECONDS_PER_HOUR
 
-_TIME = "work, filling and gradient sums at the least"
-_MONEY = "work and filling on the devices that do it cheapest, at the least"
-# From which parts is taken what bounds on time and on money count beyond work.
-_MONEY_COUNTED = (
-    "work on dearer or slower devices",
-    "devices waiting or idle",
-    "gradient sums and optimizer step",
-    "start, teardown and lost work",
-)
-_TIME_COUNTED = (
-    "gradient sums",
-    "filling and emptying pipelines",
-    "optimizer step",
-    "waiting for slower stages and transfers",
-    "devices left out",
-)
 # Parts below this share of the value are noise of sums in another order.
 _SMALLEST = 1e-9
 
 
-def gap_parts(space: Space, target: Target, draft: Draft, bound: float) -> tuple[GapPart, ...]:
-    """Return what a draft's goal is made of, the bound first; the parts add up to the draft's figure.
+def gap_parts(space: Space, target: Target, draft: Draft) -> tuple[GapPart, ...]:
+    """Return what a draft's goal is made of, work alone first; the parts add up to the draft's figure.
 
-    Seconds of one iteration or of the whole run, or USD likewise, as the goal counts them. `bound` is that of
-    `bounds.goal_bound` for the same space; the draft's figures are those of the closed form.
+    Seconds of one iteration or of the whole run, or USD likewise, as the goal counts them. The draft's figures are
+    those of the closed form.
     """
     value = draft.figures[target.goal]
     if draft.zero_stage != space.zero_stage:
         space = space.part(list(range(len(space.pools))), zero_stage=draft.zero_stage)
     times = Assessor(space, target).times(draft)
+    work = goal_bound(space, target, close=False)
     match target.goal:
         case Figure.ITERATION_S | Figure.DURATION_S:
-            amounts, unit = _seconds(space, target, draft, times, bound), "s"
+            amounts, unit = _seconds(space, target, draft, times, work), "s"
         case Figure.USD_PER_ITERATION | Figure.TOTAL_USD:
-            amounts, unit = _usd(space, target, draft, times, bound), "USD"
+            amounts, unit = _usd(space, target, draft, times, work), "USD"
         case Figure.USD_PER_HOUR | Figure.NODES:
             return ()
     return tuple(
@@ -61,13 +46,14 @@ def gap_parts(space: Space, target: Target, draft: Draft, bound: float) -> tuple
     )
 
 
-def _seconds(space: Space, target: Target, draft: Draft, times: Times, bound: float) -> dict[str, float]:
+def _seconds(space: Space, target: Target, draft: Draft, times: Times, work: float) -> dict[str, float]:
     whole = target.goal is Figure.DURATION_S
     steps = (space.scenario.job.training.steps or 1) if whole else 1
     iteration_s = draft.figures[Figure.ITERATION_S]
     fixed_s = least_fixed_s(space) if whole else 0.0
-    everywhere_s, here_s = work_bound_s(space), work_bound_s(space, _devices(space, draft))
-    beyond = {
+    everywhere_s, here_s = (work - fixed_s) / steps, work_bound_s(space, _devices(space, draft))
+    return {
+        "all offered devices at work all the time": work,
         "devices left out": steps * (here_s - everywhere_s),
         "waiting for slower stages and transfers": steps * (times.steady_s - here_s),
         "filling and emptying pipelines": steps * (times.schedule_s - times.steady_s),
@@ -75,21 +61,9 @@ def _seconds(space: Space, target: Target, draft: Draft, times: Times, bound: fl
         "optimizer step": steps * times.update_s,
         "start, teardown and lost work": draft.figures[target.goal] - steps * iteration_s - fixed_s if whole else 0.0,
     }
-    return {_TIME: bound, **_without(beyond, bound - fixed_s - steps * everywhere_s, _TIME_COUNTED)}
 
 
-def _without(parts: Mapping[str, float], counted: float, order: Sequence[str]) -> dict[str, float]:
-    """Return parts without what is counted already, which is taken from them in an order; none falls below 0."""
-    left = dict(parts)
-    for what in order:
-        taken = min(max(0.0, counted), max(0.0, left[what]))
-        left[what] -= taken
-        counted -= taken
-    left[order[-1]] -= counted
-    return left
-
-
-def _usd(space: Space, target: Target, draft: Draft, times: Times, bound: float) -> dict[str, float]:
+def _usd(space: Space, target: Target, draft: Draft, times: Times, work: float) -> dict[str, float]:
     whole = target.goal is Figure.TOTAL_USD
     steps = (space.scenario.job.training.steps or 1) if whole else 1
     cheapest_usd_per_s = min(rate.expected for rate in space.rates) / SECONDS_PER_HOUR
@@ -101,16 +75,15 @@ def _usd(space: Space, target: Target, draft: Draft, times: Times, bound: float)
     nodes = rented_s * iteration_s
     busy = sum(seconds * _device_usd_per_s(space, pool) for pool, seconds in times.busy_device_s.items())
     after = rented_s * (times.sums_s + times.update_s)
-    work = goal_bound(space, Target(goal=target.goal, limits=()), close=False) - fixed
-    beyond = {
-        "work on dearer or slower devices": steps * busy - work,
+    return {
+        "work on the devices that do it cheapest": work,
+        "work on dearer or slower devices": steps * busy - (work - fixed),
         "gradient sums and optimizer step": steps * after,
         "devices waiting or idle": steps * (nodes - busy - after),
         "gateways": steps * (per_iteration - times.egress_usd - nodes),
         "traffic": steps * times.egress_usd,
         "start, teardown and lost work": draft.figures[target.goal] - steps * per_iteration - fixed,
     }
-    return {_MONEY: bound, **_without(beyond, bound - fixed - work, _MONEY_COUNTED)}
 
 
 def _devices(space: Space, draft: Draft) -> Mapping[str, float]:

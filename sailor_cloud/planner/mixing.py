@@ -111,7 +111,7 @@ class _Search:
                 for key in search.near() if number else search.rough():
                     wanted.setdefault(key, []).append(search)
             for at, (key, those) in enumerate(wanted.items()):
-                expired = _never if number == 0 and at < _ANYWAY else effort.expired
+                expired = NORMAL.expired if number == 0 and at < _ANYWAY else effort.expired
                 tasks.append(Task(partial(_rated, those, key, expired), partial(_keep_rated, those, key)))
             do(tasks, team=effort.team, tell=effort.between(number / rounds, (number + 1) / rounds).tell)
             tasks = []
@@ -203,10 +203,6 @@ def _rated(searches: Sequence[Blocks], key: Key, expired: Callable[[], bool]) ->
 def _keep_rated(searches: Sequence[Blocks], key: Key, found: Sequence[Rated]) -> None:
     for search, rated in zip(searches, found, strict=True):
         search.found[key] = rated
-
-
-def _never() -> bool:
-    return False
 
 
 def _refined(part: Part, draft: Draft, effort: Effort) -> Found:

@@ -126,17 +126,17 @@ class Searched:
         """
         answer = self.answer(space, target)
         tightened, drafts = target, answer.drafts
-        chosen = first_that_holds(space, target, drafts, as_good=1.0 if answer.exhausted else AS_GOOD)
+        chosen = best_that_holds(space, target, drafts, as_good=1.0 if answer.exhausted else AS_GOOD)
         for _ in range(REPEATS):
             if chosen is not None or not drafts:
                 break
             tightened = _tightened(target, tightened, drafts[0], evaluate(to_plan(space, drafts[0]), space.scenario))
             drafts = self.answer(space, tightened).drafts
-            chosen = first_that_holds(space, target, drafts)
+            chosen = best_that_holds(space, target, drafts)
         for limit in target.limits:
             others = replace(target.without(limit.name), goal=limit.figure)
             least = [] if chosen is not None else self.answer(space, others).drafts
-            chosen = chosen or first_that_holds(space, target, least)
+            chosen = chosen or best_that_holds(space, target, least)
             if chosen is not None or (least and least[0].figures[limit.figure] > limit.at_most):
                 break
         return answer, chosen
@@ -147,7 +147,7 @@ class Searched:
         return None if chosen is None else float(replayed(chosen.draft, chosen.evaluation)[target.goal])
 
 
-def first_that_holds(space: Space, target: Target, drafts: Sequence[Draft], *, as_good: float = 1.0) -> Chosen | None:
+def best_that_holds(space: Space, target: Target, drafts: Sequence[Draft], *, as_good: float = 1.0) -> Chosen | None:
     """Return the best draft whose plan keeps the constraints under the replay, too.
 
     Of those that are no worse than the first one by more than a factor `as_good` it is the best under the replay.

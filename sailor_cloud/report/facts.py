@@ -108,7 +108,7 @@ def outcome_facts(document: PlanDocument) -> tuple[Fact, ...]:
 
 
 def _beyond_the_bound(document: PlanDocument) -> str:
-    """Return what the plan's goal is made of, the bound first, where the gap is wide enough to ask."""
+    """Return how far the bound is and what the plan's goal is made of, where the gap is wide enough to ask."""
     parts, gap = document.gap_parts, document.optimality_gap
     if not parts or gap is None or gap < SMALLEST_GAP_EXPLAINED:
         return ""
@@ -117,8 +117,8 @@ def _beyond_the_bound(document: PlanDocument) -> str:
     shown = [part for part in rest if abs(part.amount) >= SMALLEST_PART_SHOWN * whole]
     named = ", ".join(f"{part.what} {text.measure(part.amount, unit)}" for part in shown)
     return (
-        f"{text.measure(parts[0].amount, unit)} of {text.measure(whole, unit)} are the bound, {parts[0].what}; "
-        f"beyond it: {named}"
+        f"no plan takes less than {text.measure(whole * (1.0 - gap), unit)}; this one's {text.measure(whole, unit)}: "
+        f"{parts[0].what} {text.measure(parts[0].amount, unit)}, {named}"
     )
 
 

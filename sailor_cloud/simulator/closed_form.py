@@ -49,9 +49,7 @@ def boundary_s(
 ) -> Any:
     """Return the seconds that one microbatch's activation and gradient take over one cut, one after the other."""
     forward, backward = boundary_wire_bytes(tensor_bytes, src_tp=src_tp, dst_tp=dst_tp, execution=execution)
-    there = forward_link.transfer_s(forward)
-    alike = forward_link == backward_link and np.array_equal(forward, backward)
-    return there + (there if alike else backward_link.transfer_s(backward))
+    return forward_link.transfer_s(forward) + backward_link.transfer_s(backward)
 
 
 def busy_s(compute_s: Floats, boundary_s: Floats, *, execution: Execution) -> Floats:

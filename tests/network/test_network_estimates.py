@@ -93,7 +93,7 @@ def test_more_pairs_grow_in_proportion_up_to_the_instance_limit() -> None:
 
 def limit(accelerator: str, pairs: int) -> float:
     place = Place(zone="us-central1-a", node=None, accelerator=accelerator, instance_type=MACHINES[accelerator, pairs])
-    instance = NETWORK._instance_of(place)
+    instance = NETWORK.instance_of(place)
     assert instance is not None
     return instance.baseline_bytes_per_s
 
@@ -103,7 +103,7 @@ def test_instance_limits_predict_a_type_from_the_shape_of_the_others() -> None:
     errors = []
     for (accelerator, pairs), machine in MACHINES.items():
         place = Place(zone="us-central1-a", node=None, accelerator=accelerator, instance_type=machine)
-        instance = NETWORK._instance_of(place)
+        instance = NETWORK.instance_of(place)
         assert instance is not None
         rate = estimates.instance_rate_bytes_per_s(instance, instance, pairs, same_zone=True)
         others = [

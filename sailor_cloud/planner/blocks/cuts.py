@@ -10,6 +10,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from sailor_cloud.planner.chains import after_share
 from sailor_cloud.planner.space import Seat, Space
 from sailor_cloud.simulator import Execution, busy_s
 from sailor_cloud.simulator.scenario import Transfers
@@ -155,7 +156,7 @@ class _Waits:
         stages is kept for the worst run that ends with a stage.
         """
         overlapped = self.execution.transfers is Transfers.OVERLAPPED
-        after = {Transfers.BLOCKING: 1.0, Transfers.RECEIVER: 0.5, Transfers.OVERLAPPED: 0.0}[self.execution.transfers]
+        after = after_share(self.execution)
         layers = len(self.compute_s[0]) - 1
         excess = np.full((len(limits), layers + 1), np.inf)
         excess[:, 0] = 0.0
