@@ -154,10 +154,14 @@ class Assessor:
 
     def keeps(self, draft: Draft) -> bool:
         """Return whether a draft keeps all limits of the job."""
+        return self.excess(draft) == 1.0
+
+    def excess(self, draft: Draft) -> float:
+        """Return by what factor a draft breaks the limit that it breaks most: 1 where it keeps all."""
         most = self.space.scenario.job.constraints.max_nodes
         if most is not None and draft.figures[Figure.NODES] > most:
-            return False
-        return bool(self.target.feasible({figure: np.array(value) for figure, value in draft.figures.items()}))
+            return float("inf")
+        return float(self.target.excess({figure: np.array(value) for figure, value in draft.figures.items()}))
 
     def _pace(self, shape: Shape, flows: tuple[int, ...], replicas: int) -> _Pace | None:
         seats = seats_of(shape.slots)

@@ -12,8 +12,9 @@ from sailor_cloud.model.document import Alternative, Rejected
 from sailor_cloud.planner.draft import Draft, in_space, nodes_of, to_plan
 from sailor_cloud.planner.effort import Effort
 from sailor_cloud.planner.goals import Target
+from sailor_cloud.planner.replays import first_that_holds
 from sailor_cloud.planner.shortage import shortage
-from sailor_cloud.planner.solving import KEPT_DRAFTS, best_that_holds, solve
+from sailor_cloud.planner.solving import KEPT_DRAFTS, solve
 from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.variants import MOST_ROWS, Restriction, part_of
 from sailor_cloud.simulator import Evaluation, evaluate
@@ -78,7 +79,7 @@ class Beside:
             least = min((draft.figures[target.goal] for draft in seeds), default=np.inf)
             answer = solve(part, target, restrictions, lighter, known=least)
             found = [replace(in_space(draft, part, self.space), zero_stage=draft.zero_stage) for draft in answer.drafts]
-            held = best_that_holds(self.space, target, sorted([*found, *seeds], key=Draft.order)[:KEPT_DRAFTS])
+            held = first_that_holds(self.space, target, sorted([*found, *seeds], key=Draft.order)[:KEPT_DRAFTS])
             if held is not None:
                 label = self._labelled(held.draft, restrictions)
                 return _Named(label, held.draft, held.evaluation, restrictions)

@@ -31,7 +31,7 @@ class CutSums:
     _times: dict[tuple[object, ...], _Times] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.single = SyncTable(self.space)
+        self.single = self.space.remembered.setdefault("sums", SyncTable(self.space))
 
     def of_cuts(self, layout: Layout, cuts: tuple[Ints, ...]) -> tuple[Floats, Floats]:
         """Return seconds and USD of egress per iteration; cuts[p] has shape [plans, stages of pipeline p + 1]."""
@@ -42,6 +42,22 @@ class CutSums:
         for rows, sums in _alike(self.space.layers, layout, cuts):
             seconds[rows], usd[rows] = self._along(layout, sums, tuple(part[rows] for part in cuts))
         return seconds, usd
+
+    def of_stages(self, layout: Layout) -> list[Floats]:
+        """Return the seconds of each stage's sum by first and end layer, [layers + 1, layers + 1], for one cut of all.
+
+        A tied weight's sum, which follows, counts with the stages that it waits for.
+        """
+        stages = range(len(layout[0]))
+        rings = self.single.rings(layout, tuple((stage,) * len(layout) for stage in reversed(stages)))
+        none = np.zeros((self.space.layers + 1, self.space.layers + 1))
+        found = [none if hops is None else self._of_layers(layout[0][0], hops)[0] for _, hops in rings[: len(stages)]]
+        for members, hops in rings[len(stages) :]:
+            if hops is not None:
+                tied_s = float(self._of_bytes(np.array([self.single.tied_bytes(layout[0][0])]), hops)[0][0])
+                for stage in {stage for _, stage in members}:
+                    found[-1 - stage] = found[-1 - stage] + tied_s
+        return found[::-1]
 
     def _along(self, layout: Layout, sums: list[_Holders], cuts: tuple[Ints, ...]) -> tuple[Floats, Floats]:
         """Return seconds and USD of cuts over which the same stages sum together, one sum after the other."""

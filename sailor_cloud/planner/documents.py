@@ -22,7 +22,7 @@ from sailor_cloud.planner.answer import OPTIMAL_GAP, Answer
 from sailor_cloud.planner.draft import to_plan
 from sailor_cloud.planner.goals import Figure, Target, target_of
 from sailor_cloud.planner.lifetime import ttl_s
-from sailor_cloud.planner.solving import Chosen
+from sailor_cloud.planner.replays import Chosen
 from sailor_cloud.planner.space import Space
 from sailor_cloud.simulator import Scenario
 

@@ -20,14 +20,15 @@ def _nobody(share: float) -> None:
 class Effort:
     """`settings`: how many are solved in whole numbers; `refined`: drafts that are improved step by step.
 
-    `cuts`: of each number of stages. `closer`: how often numbers of pipelines near the best ones are looked at.
-    `expired` ends a search early; what it has found by then is its answer. `tell` is told which share of the search is
-    done, by counts of what there is to look at; shares never fall. `team`: the processes that make the search. Where
-    nothing is `bounded`, a search may leave out what only proves.
+    `judged`: plans of blocks that are judged exactly. `cuts`: of each number of stages. `closer`: how often numbers of
+    pipelines near the best ones are looked at. `expired` ends a search early; what it has found by then is its answer.
+    `tell` is told which share of the search is done, by counts of what there is to look at; shares never fall. `team`:
+    the processes that make the search. Where nothing is `bounded`, a search may leave out what only proves.
     """
 
     settings: int = 8
     refined: int = 6
+    judged: int = 120
     cuts: int = 3
     closer: int = 2
     bounded: bool = True
@@ -37,7 +38,7 @@ class Effort:
 
     def lighter(self) -> Effort:
         """Return a fraction of the effort, for plans that only stand beside the chosen one."""
-        return replace(self, settings=2, refined=1, cuts=1, closer=1, bounded=False)
+        return replace(self, settings=2, refined=1, judged=40, cuts=1, closer=1, bounded=False)
 
     def between(self, begin: float, end: float) -> Effort:
         """Return the effort of a part of the search, from one share of the whole to another."""

@@ -13,6 +13,8 @@ from sailor_cloud.model.job import Constraints, Goal, Job
 
 Floats = NDArray[np.float64]
 
+# Plans that break a limit by up to this factor may keep it after a few steps: those that search go on from them.
+NEAR = 1.1
 # Sums of the same terms in another order differ by less than this, relatively; such plans count as equally good.
 TIE = 1e-9
 
@@ -51,9 +53,22 @@ class Target:
             kept &= figures[limit.figure] <= limit.at_most * (1 + TIE)
         return kept
 
+    def excess(self, figures: Mapping[Figure, Floats]) -> Floats:
+        """Return by what factor plans break the limit that they break most; 1 where they keep all."""
+        worst = np.ones(np.shape(figures[Figure.ITERATION_S]))
+        for limit in self.limits:
+            factor = figures[limit.figure] / limit.at_most
+            worst = np.maximum(worst, np.where(factor <= 1 + TIE, 1.0, factor))
+        return worst
+
     def value(self, figures: Mapping[Figure, Floats]) -> Floats:
         """Return what is minimised, infinite where a limit is broken."""
         return np.where(self.feasible(figures), figures[self.goal], np.inf)
+
+    def near_value(self, figures: Mapping[Figure, Floats]) -> Floats:
+        """Return what is minimised, the larger the further a limit is broken, infinite beyond `NEAR`."""
+        excess = self.excess(figures)
+        return np.where(excess <= NEAR, figures[self.goal] * excess, np.inf)
 
     def without(self, name: str) -> Target:
         """Return the same goal with one constraint given up."""

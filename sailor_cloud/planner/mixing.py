@@ -157,12 +157,17 @@ class _Search:
     def _refine(self) -> None:
         """Improve the best plans of different cuts step by step."""
         first: dict[tuple[object, ...], tuple[Part, Draft]] = {}
-        for _, part, draft in sorted(self._found, key=lambda entry: entry[0].order()):
+        for _, part, draft in sorted(self._found, key=self._near):
             first.setdefault((draft.pipelines[0].cut, len(draft.pipelines)), (part, draft))
         # So many for each part, of one as many as of two; parts often find the same.
         most = max(2, len(self.parts)) * self.effort.refined
         finds = [(part, partial(_refined, part, draft, self.effort)) for part, draft in list(first.values())[:most]]
         self._do(finds, self.effort.between(_MIXED, 1.0))
+
+    def _near(self, found: tuple[Draft, Part, Draft]) -> tuple[object, ...]:
+        """Return the sort key of a draft that may break limits a little."""
+        here, part, draft = found
+        return significant(draft.figures[self.target.goal] * part.assessor.excess(draft)), here.order()
 
     def _do(self, finds: Sequence[tuple[Part, Callable[[], Found]]], effort: Effort) -> None:
         """Do what brings drafts, and enter these."""
@@ -172,9 +177,10 @@ class _Search:
     def _enter(self, part: Part, found: Found) -> None:
         for draft in found.drafts:
             here = draft if part.space is self.space else in_space(draft, part.space, self.space)
-            self.drafts.append(here)
             self._found.append((here, part, draft))
-            self.best = min(self.best, draft.figures[self.target.goal])
+            if part.assessor.keeps(draft):
+                self.drafts.append(here)
+                self.best = min(self.best, draft.figures[self.target.goal])
         self.columns += found.columns
         self.nodes += found.nodes
 

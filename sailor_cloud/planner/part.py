@@ -39,7 +39,10 @@ RIPE = 1.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a step brought: drafts in the part, how many columns were rated, plans judged or programmes solved."""
+    """What a step brought: drafts in the part, how many columns were rated, plans judged or programmes solved.
+
+    Drafts of blocks may break limits a little: single steps may make them keep all.
+    """
 
     drafts: tuple[Draft, ...]
     columns: int
@@ -79,8 +82,8 @@ class Part:
     def judged(self, known: float) -> Found:
         """Return the drafts of the most promising blocks; `known` is the value of a plan that is known already."""
         self.blocks.known = known
-        drafts = self.blocks.run()
-        return Found(drafts=tuple(drafts), columns=self.blocks.rated, nodes=self.blocks.judged)
+        self.blocks.run()
+        return Found(drafts=tuple(self.blocks.nearly_kept), columns=self.blocks.rated, nodes=self.blocks.judged)
 
     def likely(self, others: Sequence[Part] = ()) -> list[Likely]:
         """Return the settings, cut by cut, but for those that another, smaller part has, too."""
@@ -135,7 +138,7 @@ class Part:
 
     def refined(self, draft: Draft) -> Found:
         """Return what a draft becomes step by step."""
-        return Found(drafts=tuple(refined(self.assessor, draft, self.assessor.keeps)), columns=0, nodes=0)
+        return Found(drafts=tuple(refined(self.assessor, draft, self.assessor.excess)), columns=0, nodes=0)
 
     @property
     def _rows(self) -> frozenset[int]:

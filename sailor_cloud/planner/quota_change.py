@@ -11,7 +11,8 @@ from sailor_cloud.planner.candidates import collect
 from sailor_cloud.planner.draft import Draft, nodes_of
 from sailor_cloud.planner.goals import Target
 from sailor_cloud.planner.quotas import binding, name, unit, used
-from sailor_cloud.planner.solving import Searched, best_that_holds
+from sailor_cloud.planner.replays import first_that_holds
+from sailor_cloud.planner.solving import Searched
 from sailor_cloud.planner.space import Space, build
 
 # Searches for the least of a quota; each halves what is left between too little and enough.
@@ -63,7 +64,7 @@ def _least_used(space: Space, target: Target, quota: QuotaLimit, drafts: list[Dr
         for number, draft in enumerate(drafts)
     ]
     for units, number in sorted(taken)[:_MOST_CHECKED]:
-        if units < taken[0][0] and best_that_holds(space, target, drafts[number : number + 1]) is not None:
+        if units < taken[0][0] and first_that_holds(space, target, drafts[number : number + 1]) is not None:
             return units
     return taken[0][0]
 

@@ -1,4 +1,5 @@
-"""Improves whole plans step by step: moves a border between stages, or changes a microbatch size, while that helps."""
+"""Improves whole plans step by step: moves a border between stages, buys nodes elsewhere, drops or adds pipelines, or
+changes a microbatch size, while that helps."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from dataclasses import replace
 from itertools import pairwise, product
 
 from sailor_cloud.planner.assess import Assessor, Shape
+from sailor_cloud.planner.cells import fewer_or_more
 from sailor_cloud.planner.draft import Draft, nodes_of
 from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.twins import moved, renamed, shapes_of
@@ -19,15 +21,18 @@ _FEW = 6
 _LOSERS = 2
 
 
-def refined(assessor: Assessor, draft: Draft, keeps: Callable[[Draft], bool], *, most: int = MOST_STEPS) -> list[Draft]:
-    """Return ever better drafts that begin at one, the last of which no single step improves; nodes stay what they are.
+def refined(
+    assessor: Assessor, draft: Draft, excess: Callable[[Draft], float], *, most: int = MOST_STEPS
+) -> list[Draft]:
+    """Return ever better drafts that begin at one, the last of which no single step improves.
 
-    `keeps` tells whether a draft keeps the limits; `most` plans are judged.
+    `excess` tells by what factor a draft breaks limits, 1 where it keeps them: less of it counts before all else, and
+    none that breaks any is returned. `most` plans are judged.
     """
     found: list[Draft] = []
     looked_at = 0
     seen: set[tuple[Shape, ...]] = set()
-    current = draft
+    current, broken = draft, excess(draft)
     while True:
         better: Draft | None = None
         for shapes in _neighbours(assessor.space, shapes_of(current)):
@@ -38,22 +43,28 @@ def refined(assessor: Assessor, draft: Draft, keeps: Callable[[Draft], bool], *,
             if looked_at > most:
                 return found
             candidate = assessor.draft(shapes)
-            if candidate is not None and keeps(candidate) and candidate.order() < current.order():
+            if candidate is not None and (excess(candidate), candidate.order()) < (broken, current.order()):
                 better = candidate
                 break
         if better is None:
             return found
-        found.append(better)
-        current = better
+        current, broken = better, excess(better)
+        if broken == 1.0:
+            found.append(better)
 
 
 def _neighbours(space: Space, shapes: tuple[Shape, ...]) -> Iterator[tuple[Shape, ...]]:
-    """Yield plans one step away: a layer moved between two stages of equal cuts, another size for equal pipelines."""
+    """Yield plans one step away.
+
+    A layer moved between two stages of equal cuts, other nodes, a cell of pipelines less or more, another microbatch
+    size for equal pipelines.
+    """
     for cut in sorted({shape.cut for shape in shapes}):
         slowest = max((shape for shape in shapes if shape.cut == cut), key=lambda shape: max(_compute_s(space, shape)))
         for recut in _recut(cut, _compute_s(space, slowest), _gradient_bytes(space, slowest)):
             yield tuple(replace(shape, cut=recut) if shape.cut == cut else shape for shape in shapes)
     yield from _elsewhere(space, shapes)
+    yield from fewer_or_more(shapes)
     groups = sorted({(_tps(shape), shape.cut, shape.microbatch_size) for shape in shapes})
     for group in groups:
         size = group[2]

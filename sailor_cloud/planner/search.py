@@ -24,7 +24,8 @@ from sailor_cloud.planner.gap import gap_parts
 from sailor_cloud.planner.goals import Target, target_of
 from sailor_cloud.planner.infeasible import by_quota, explain_infeasible
 from sailor_cloud.planner.quota_change import quota_changes
-from sailor_cloud.planner.solving import Chosen, Searched
+from sailor_cloud.planner.replays import Chosen
+from sailor_cloud.planner.solving import Searched
 from sailor_cloud.planner.space import Space, build
 from sailor_cloud.planner.spread import spread
 from sailor_cloud.planner.team import Team, together

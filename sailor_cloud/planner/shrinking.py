@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from sailor_cloud.planner.assess import Shape
 from sailor_cloud.planner.blocks.cuts import Cutter
+from sailor_cloud.planner.blocks.schedule import UncutPipeline
 from sailor_cloud.planner.draft import Draft, DraftPipeline, nodes_of, seats_of
 from sailor_cloud.planner.layouts import Slot
 from sailor_cloud.planner.space import Space
@@ -77,7 +78,14 @@ class Shrinker:
     def _cut(self, part: DraftPipeline, slots: list[Slot], replicas: int) -> tuple[int, ...] | None:
         if not slots:
             return None
-        found = self.cutter.cut(seats_of(tuple(slots)), part.microbatch_size, part.microbatches, replicas)
+        pipeline = UncutPipeline(
+            seats=seats_of(tuple(slots)),
+            flows=(),
+            size=part.microbatch_size,
+            microbatches=part.microbatches,
+            replicas=replicas,
+        )
+        found = self.cutter.cut(pipeline)
         return None if found is None else found[0]
 
 

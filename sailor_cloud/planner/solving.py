@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from sailor_cloud.planner import exhaustive
 from sailor_cloud.planner.answer import Answer
-from sailor_cloud.planner.draft import Draft, in_space, significant, to_plan
+from sailor_cloud.planner.draft import Draft, in_space, to_plan
 from sailor_cloud.planner.effort import NORMAL, Effort
-from sailor_cloud.planner.goals import Figure, Target
+from sailor_cloud.planner.goals import Target
 from sailor_cloud.planner.mixing import mix
+from sailor_cloud.planner.replays import Chosen, best_that_holds, first_that_holds, replayed
 from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.variants import Restriction, variants
 from sailor_cloud.simulator import Evaluation, evaluate
@@ -23,10 +24,6 @@ Floats = NDArray[np.float64]
 
 # Drafts kept for the check under the replay; the best one that keeps the constraints there is the answer.
 KEPT_DRAFTS = 16
-# Where not all plans were gone through, drafts this close to the best one by the closed form are told apart by the
-# replay, which is nearer to what happens; so many of them at most.
-AS_GOOD = 1.02
-MOST_REPLAYED = 6
 # Searches with limits tightened by the replay's excess, and how much more than the excess they are tightened.
 REPEATS = 3
 TIGHTER = 1.0005
@@ -34,14 +31,6 @@ TIGHTER = 1.0005
 _REST = 0.2
 
 _EVEN = frozenset({Restriction.EVEN_BATCHES, Restriction.EVEN_LAYERS})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
-    """A draft that keeps the limits under the replay, too."""
-
-    draft: Draft
-    evaluation: Evaluation
 
 
 def solve(
@@ -126,17 +115,21 @@ class Searched:
         """
         answer = self.answer(space, target)
         tightened, drafts = target, answer.drafts
-        chosen = best_that_holds(space, target, drafts, as_good=1.0 if answer.exhausted else AS_GOOD)
+        if answer.exhausted:
+            chosen = first_that_holds(space, target, drafts)
+        else:
+            every = sorted([*drafts, *answer.others], key=Draft.order)
+            chosen = best_that_holds(space, target, every, team=self.effort.team)
         for _ in range(REPEATS):
             if chosen is not None or not drafts:
                 break
             tightened = _tightened(target, tightened, drafts[0], evaluate(to_plan(space, drafts[0]), space.scenario))
             drafts = self.answer(space, tightened).drafts
-            chosen = best_that_holds(space, target, drafts)
+            chosen = first_that_holds(space, target, drafts)
         for limit in target.limits:
             others = replace(target.without(limit.name), goal=limit.figure)
             least = [] if chosen is not None else self.answer(space, others).drafts
-            chosen = chosen or best_that_holds(space, target, least)
+            chosen = chosen or first_that_holds(space, target, least)
             if chosen is not None or (least and least[0].figures[limit.figure] > limit.at_most):
                 break
         return answer, chosen
@@ -145,40 +138,6 @@ class Searched:
         """Return the goal's figure of the best plan under the replay, or None if there is no plan."""
         _, chosen = self.best(space, target)
         return None if chosen is None else float(replayed(chosen.draft, chosen.evaluation)[target.goal])
-
-
-def best_that_holds(space: Space, target: Target, drafts: Sequence[Draft], *, as_good: float = 1.0) -> Chosen | None:
-    """Return the best draft whose plan keeps the constraints under the replay, too.
-
-    Of those that are no worse than the first one by more than a factor `as_good` it is the best under the replay.
-    Drafts that are equal, as those in zones that are alike, count once.
-    """
-    found: dict[float, tuple[float, Chosen]] = {}
-    for draft in drafts:
-        value = significant(draft.figures[target.goal])
-        if found and (value > min(found) * as_good or len(found) == MOST_REPLAYED):
-            break
-        if value in found:
-            continue
-        evaluation = evaluate(to_plan(space, draft), space.scenario)
-        figures = replayed(draft, evaluation)
-        if evaluation.fits and target.feasible(figures).all():
-            found[value] = float(figures[target.goal]), Chosen(draft=draft, evaluation=evaluation)
-    return min(found.values(), key=lambda entry: entry[0])[1] if found else None
-
-
-def replayed(draft: Draft, evaluation: Evaluation) -> dict[Figure, Floats]:
-    """Return the figures of a plan by the replay and the whole bill."""
-    prediction, cost = evaluation.prediction, evaluation.cost
-    figures = {
-        Figure.ITERATION_S: prediction.iteration_s_replay,
-        Figure.DURATION_S: math.inf if prediction.duration_s is None else prediction.duration_s,
-        Figure.TOTAL_USD: math.inf if cost.total_usd is None else cost.total_usd,
-        Figure.USD_PER_ITERATION: cost.usd_per_iteration,
-        Figure.USD_PER_HOUR: cost.usd_per_hour,
-        Figure.NODES: draft.figures[Figure.NODES],
-    }
-    return {figure: np.array(value) for figure, value in figures.items()}
 
 
 def _tightened(target: Target, before: Target, draft: Draft, evaluation: Evaluation) -> Target:

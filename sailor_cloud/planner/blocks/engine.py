@@ -19,9 +19,11 @@ from sailor_cloud.planner.blocks.cuts import Cutter
 from sailor_cloud.planner.blocks.guesses import Guess, Guesser
 from sailor_cloud.planner.blocks.option import Option
 from sailor_cloud.planner.blocks.placing import slots
+from sailor_cloud.planner.blocks.schedule import UncutPipeline
+from sailor_cloud.planner.cut_sums import CutSums
 from sailor_cloud.planner.draft import Draft, seats_of
 from sailor_cloud.planner.effort import NORMAL, Effort
-from sailor_cloud.planner.goals import Target
+from sailor_cloud.planner.goals import NEAR, Target
 from sailor_cloud.planner.kinds import Kinds
 from sailor_cloud.planner.layouts import card_flows
 from sailor_cloud.planner.replica_counts import replica_counts
@@ -34,6 +36,8 @@ _ORDERS = 6
 # Around how many of the best and how far other numbers of pipelines are looked at.
 _CENTRES = 4
 _AROUND = 2
+# Cuts of each that are judged, the shortest ones by the first pipeline alone.
+_CUTS = 1
 # Guesses are right to about this: up to so much more than the best plan is looked at.
 _SLACK = 1.1
 # For plans from the fastest to the cheapest: numbers of pipelines up to this are all looked at; guesses of each set of
@@ -42,8 +46,6 @@ _FEW = 24
 _FASTEST = 2
 _SPREAD_ORDERS = 2
 _MOST_SPREAD = 400
-# Plans judged exactly.
-_MOST_JUDGED = 120
 
 
 # A microbatch size and a number of pipelines.
@@ -74,20 +76,30 @@ class Blocks:
     def __post_init__(self) -> None:
         self.assessor = Assessor(self.space, self.target)
         self.cutter = Cutter(self.space)
+        self.sums = CutSums(self.space)
         self.guesser = Guesser(self.space, self.target)
 
     def run(self) -> list[Draft]:
         """Return the drafts that keep all limits."""
         best = self.known
         for guess in self.guesses():
-            if guess.value >= best * _SLACK or self.judged >= _MOST_JUDGED or (self.drafts and self.effort.expired()):
+            if (
+                guess.value >= best * _SLACK
+                or self.judged >= self.effort.judged
+                or (self.drafts and self.effort.expired())
+            ):
                 break
-            self.effort.tell(0.7 + 0.3 * self.judged / _MOST_JUDGED)
+            self.effort.tell(0.7 + 0.3 * self.judged / self.effort.judged)
             for draft in self.of(guess):
                 self.drafts.append(draft)
                 if self.assessor.keeps(draft):
                     best = min(best, draft.figures[self.target.goal])
         return [draft for draft in self.drafts if self.assessor.keeps(draft)]
+
+    @property
+    def nearly_kept(self) -> list[Draft]:
+        """The drafts found that keep all limits or nearly do."""
+        return [draft for draft in self.drafts if self.assessor.excess(draft) <= NEAR]
 
     def spread(self) -> list[Draft]:
         """Return plans from the fastest to the cheapest, whatever the limits; the space's target must have none.
@@ -163,8 +175,15 @@ class Blocks:
             placed = slots(self.space, order, guess.replicas)
             if placed is None:
                 continue
-            flows = card_flows(tuple(placed))[0]
-            for cut in self.cutter.cuts(seats_of(placed[0]), guess.size, microbatches, guess.replicas, flows):
+            layout = tuple(placed)
+            pipeline = UncutPipeline(
+                seats=seats_of(layout[0]),
+                flows=card_flows(layout)[0],
+                size=guess.size,
+                microbatches=microbatches,
+                replicas=guess.replicas,
+            )
+            for cut in self.cutter.cuts(pipeline, self.sums.of_stages(layout))[:_CUTS]:
                 self.judged += 1
                 shapes = [Shape(slots=row, cut=cut, microbatch_size=guess.size) for row in placed]
                 draft = self.assessor.draft(shapes, even=self.even)

@@ -144,7 +144,7 @@ class Guesser:
         seconds = (microbatches - 1) * paced + all_of.stages * each + cuts + sums
         egress = sets.crossed * self.crossing_usd + all_of.sum_usd / all_of.speed
         figures = self._bill(all_of).figures(seconds, egress)
-        value = np.where(fits & (all_of.nodes <= self.max_nodes), self.target.value(figures), np.inf)
+        value = np.where(fits & (all_of.nodes <= self.max_nodes), self.target.near_value(figures), np.inf)
         return _Rating(value, np.where(fits, seconds, np.inf), figures[Figure.USD_PER_ITERATION])
 
     def _in_layers(self, seconds: Floats, members: Ints, options: Measures) -> Floats:
