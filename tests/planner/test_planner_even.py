@@ -11,6 +11,7 @@ from factories.brute_force import every_plan
 from factories.planning import example, make_space, tiny_job
 from sailor_cloud.planner import Restriction
 from sailor_cloud.planner.assess import share_evenly
+from sailor_cloud.planner.bounds import goal_bound
 from sailor_cloud.planner.draft import to_plan
 from sailor_cloud.planner.even import even_answer
 from sailor_cloud.planner.goals import Figure, target_of
@@ -94,7 +95,33 @@ def test_no_draft_beats_the_bound(mixed):
 
 def test_the_same_question_has_the_same_answer(mixed):
     space, target, answer = mixed
-    assert even_answer(space, target) == answer
+    assert even_answer(make_space(space.scenario.job), target) == answer
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"goal": "minimize-cost", "constraints__min_throughput": 0.5},
+        {"goal": "minimize-time", "constraints__budget_usd": 500},
+        {"constraints__max_usd_per_iteration": 0.5, "resources__0__zones": ["us-central1-a", "us-central1-b"]},
+    ],
+)
+def test_the_bound_is_never_looser_than_that_of_the_whole_space(changes):
+    """Every even plan is a plan of the whole space; nor does it count for more than the best even plan."""
+    job = example(
+        "gcp-a100-v100.yaml",
+        **{
+            "resources__0__zones": ["us-central1-a"],
+            "resources__0__accelerators": {"A100-40": 4, "V100-16": 4},
+            "training__global_batch_size": 32,
+            "constraints": {},
+            **changes,
+        },
+    )
+    space, target = make_space(job), target_of(job)
+    answer = even_answer(space, target)
+    assert goal_bound(space, target) * (1 - 1e-9) <= answer.bound <= answer.drafts[0].figures[target.goal] * (1 + 1e-9)
 
 
 def test_even_layers_hold_equal_numbers_of_layers_up_to_one(mixed):

@@ -15,7 +15,7 @@ from sailor_cloud.planner.even.raising import raised
 from sailor_cloud.planner.even.rings import Rings
 from sailor_cloud.planner.even.tables import Tables
 from sailor_cloud.planner.even.traffic import Traffic
-from sailor_cloud.planner.even.zones import AtHome, sharing
+from sailor_cloud.planner.even.zones import AtHome, sharing, times_over
 from sailor_cloud.planner.goals import Figure, Limit, Target
 from sailor_cloud.planner.kinds import Kinds
 from sailor_cloud.planner.layouts import card_flows, enumerate_layouts
@@ -201,3 +201,27 @@ def test_some_pipeline_at_home_is_worth_no_more_than_said():
     assert home > 10
     assert everywhere > 10
     assert more > 0
+
+
+def test_some_pipeline_has_no_more_than_its_share_whatever_the_others_have():
+    """Whatever each of some pipelines has, one counts with plans of as many at most, of as few microbatches."""
+    draw = np.random.default_rng(0)
+    less = 0
+    for shares in range(1, 25):
+        fewest = {}
+        for replicas in range(1, shares + 1):
+            fewest.setdefault(shares // replicas, replicas)
+        for replicas in range(1, shares + 1):
+            microbatches = np.full(replicas, shares // replicas)
+            microbatches[: shares % replicas] += 1
+            # In proportion to microbatches, all alike, and at random.
+            for each in (microbatches, np.ones(replicas), *draw.random((4, replicas))):
+                has = each / each.sum()
+                assert any(
+                    part <= (1 + 1e-9) / times_over(shares, first)
+                    for count, first in fewest.items()
+                    if first <= replicas
+                    for part in has[microbatches >= count]
+                )
+        less += any(times_over(shares, first) > first for first in fewest.values())
+    assert less > 10

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from sailor_cloud.planner.answer import Answer
+from sailor_cloud.planner.bounds import goal_bound
 from sailor_cloud.planner.draft import Draft, in_space
 from sailor_cloud.planner.even.solving import solve_even
 from sailor_cloud.planner.goals import Target
@@ -24,7 +25,7 @@ def even_answer(
 
     Microbatch counts differ by at most one. `restrictions` make the space smaller still: with EVEN_LAYERS stages hold
     equal numbers of layers, up to one. Replicas of a stage may differ in accelerator, tp and zone. Where nothing has to
-    be `bounded`, only plans are returned.
+    be `bounded`, plans count alone, and the bound is no use.
     """
     even_layers = Restriction.EVEN_LAYERS in restrictions
     answers = [
@@ -34,10 +35,13 @@ def even_answer(
     drafts = [
         draft if part is space else in_space(draft, part, space) for part, answer in answers for draft in answer.drafts
     ]
-    bounds = [answer.bound for _, answer in answers if answer.bound is not None]
+    bound = min((answer.bound for _, answer in answers if answer.bound is not None), default=None)
+    if bounded and bound is not None and len(answers) > 1:
+        # That of all parts together is found in another way than those of each.
+        bound = max(bound, goal_bound(space, target))
     return Answer(
         drafts=tuple(sorted(drafts, key=Draft.order)[:_KEPT]),
-        bound=min(bounds, default=None),
+        bound=bound,
         columns=sum(answer.columns for _, answer in answers),
         nodes=sum(answer.nodes for _, answer in answers),
     )

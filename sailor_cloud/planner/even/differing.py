@@ -37,16 +37,23 @@ def rule_out(
     most_searches: int = 100_000,
     tries: int = TRIES,
     wide: int = WIDE,
+    most_open: int | None = None,
 ) -> Ruled:
     """Return which numbers of replicas may hold a plan better than `known` by more than the gap, and a bound.
 
     most_searches in all, at as many prices as `tries` for one number of replicas; `wide`: beginnings of pipelines kept
-    per stage at last.
+    per stage at last. most_open: numbers of replicas after which it ends without a bound.
     """
     ruling = Ruling(problem, known, gap, most_searches, wide)
     rest: list[Open] = []
     bound = math.inf
-    for start in ruling.starts():
+    starts = ruling.starts()
+    if not problem.timed:
+        starts.sort(key=lambda start: (start.size, start.replicas))
+    for start in starts:
+        if len(rest) == most_open:
+            bound = -math.inf
+            break
         # Starts come in the order of their least seconds: from here on none lowers the bound.
         found = start.opened() if problem.timed and start.least_s >= bound else ruling.rule(start, tries, bound)
         if found is not None and found.least < bound and tries > 1 and math.isfinite(known):

@@ -16,7 +16,7 @@ from sailor_cloud.planner.even.judging import Candidate, Judging
 from sailor_cloud.planner.even.labels import Labels, Search, chain_of
 from sailor_cloud.planner.even.node import Node
 from sailor_cloud.planner.even.outcome import Outcome
-from sailor_cloud.planner.even.relax import Relaxed, least_sync_s, longest_busy_s, relax
+from sailor_cloud.planner.even.relax import Relaxed, least_sync_s, least_way_s, longest_busy_s, relax
 from sailor_cloud.planner.even.suffix import suffix
 from sailor_cloud.planner.replica_counts import replica_counts
 
@@ -42,6 +42,7 @@ def solve(
     most_nodes: int = 100_000,
     known: float = math.inf,
     patience: int = 100_000,
+    most_cells: float = math.inf,
     wide: int = WIDE,
 ) -> Outcome:
     """Return the best plans and a bound; proven to `gap` where the judges of the parts agree with their costs.
@@ -49,9 +50,10 @@ def solve(
     parts: spaces of one batch and goal that together hold every plan; a plan may be in several. They are searched one
     by one. known: the value of a plan that is known already; only better ones are looked for. patience: nodes with
     plans but none better after which the search of a part ends, once plans turned out worse than their costs. wide:
-    beginnings of pipelines kept per stage at most; where they are few, the bound is the lower for it.
+    beginnings of pipelines kept per stage at most; where they are few, the bound is the lower for it. most_cells: of
+    the tables that are made of each part since the last better plan.
     """
-    return Engine(parts, Judging(parts, keep, gap, known), wide=wide).run(most_nodes, patience)
+    return Engine(parts, Judging(parts, keep, gap, known), wide=wide, most_cells=most_cells).run(most_nodes, patience)
 
 
 @dataclass(slots=True)
@@ -61,6 +63,8 @@ class Engine:
     nodes: int = 0
     pipelines: int = 0
     wide: int = WIDE
+    most_cells: float = math.inf
+    cells: int = 0
 
     @property
     def best(self) -> float:
@@ -79,6 +83,7 @@ class Engine:
     def _run_part(self, part: int, most_nodes: int, patience: int) -> float:
         """Search a part, best first; return a bound on what was not searched."""
         nodes, stale = self._nodes(part), 0
+        self.cells = 0
         heap = [(node.value, *key) for key, node in nodes.items()]
         heapq.heapify(heap)
         begun: set[tuple[int, int]] = set()
@@ -87,6 +92,7 @@ class Engine:
             value, *key = heapq.heappop(heap)
             size, replicas = key
             hopeless = self.judging.loose < self.winning and stale >= patience
+            hopeless |= self.cells > self.most_cells
             if value >= self.winning or self.nodes == most_nodes or hopeless:
                 break
             if not nodes[size, replicas].refined:
@@ -104,6 +110,7 @@ class Engine:
                 left = min(left, passed)
             begun.add((size, replicas))
             stale = 0 if self.best < before else stale + (self.judging.placed > placed)
+            self.cells = 0 if self.best < before else self.cells
             value = math.inf
         self.judging.settle()
         return min(left, value)
@@ -113,7 +120,7 @@ class Engine:
         nodes, problem = {}, self.parts[part]
         for size in problem.sizes():
             costs = problem.costs(size, None)
-            if costs is None:
+            if costs is None or (problem.timed and least_way_s(costs) >= self.winning):
                 continue
             relaxed = relax(costs)
             for replicas, microbatches in replica_counts(problem.batch // size):
@@ -215,6 +222,7 @@ class Engine:
             microbatches=node.microbatches,
             every=problem.settles,
         )
+        self.cells += search.suffix.way_s.size
         roots = grid.numbers(node.vectors[alive])
         return self._descend(node, search, alive, roots, most)
 

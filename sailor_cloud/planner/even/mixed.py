@@ -54,7 +54,10 @@ def mixed(
     cuts: microbatch sizes with cuts of good plans. Only numbers of replicas are looked at that no bound rules out, the
     most promising `numbers` of them. most_searches, tries, wide: see rule_out.
     """
-    ruled = rule_out(problem, known=known, gap=gap, most_searches=most_searches, tries=tries, wide=wide)
+    most_open = None if most_searches else numbers
+    ruled = rule_out(
+        problem, known=known, gap=gap, most_searches=most_searches, tries=tries, wide=wide, most_open=most_open
+    )
     search = _Search(problem, known, gap)
     good = list(cuts)
     for number in ruled.open[:numbers]:

@@ -30,8 +30,12 @@ Ints = NDArray[np.int64]
 _NARROW, _WIDE, _KEPT = 60, 600, 50
 # Prices tried at one number of replicas.
 _TRIES = 5
-# Shares of the seconds of a known plan within which others are looked for, one after the other.
-_STEPS = (0.66, 0.7, 0.8, 0.9, 1.0)
+# Steps from what is known to the seconds of a known plan, within which others are looked for, one after the other; and
+# from which share of those on where nothing is known.
+_STEPS, _LEAST = 5, 0.5
+# Searches that may leave a number of replicas below what is known before nothing more is expected of others, and by how
+# much a bound is ever raised.
+_FAILURES, _FARTHEST = 4, 10.0
 # Vectors of devices that are told apart.
 _VECTORS = 40
 _PASSED = 1.0 + 1e-9
@@ -99,15 +103,22 @@ class _Start:
     closed: bool = False
 
 
-def raised(parts: Sequence[Sharing], *, known: float, most_searches: int, gap: float = GAP) -> Raised:
+def raised(
+    parts: Sequence[Sharing], *, known: float, most_searches: int, floor: float = 0.0, gap: float = GAP
+) -> Raised:
     """Return a bound on all plans of some spaces, not above what makes a plan of the value `known` the best.
 
-    The spaces are compared by time alone. most_searches: of single pipelines. Plans within ever more seconds are looked
-    for, since it takes the less to rule them out the fewer seconds they have.
+    The spaces are compared by time alone. most_searches: of single pipelines. floor: a bound that is known already.
+    Plans within ever more seconds are looked for, since it takes the less to rule them out the fewer seconds they have.
     """
-    raising, bound = _Raising(parts), -math.inf
-    for share in _STEPS:
-        within = known * min(share, 1.0 - gap)
+    raising, bound = _Raising(parts, floor), floor
+    # Without spaces nothing is known of any plan.
+    most = known * (1.0 - gap) if parts else floor
+    least = min(max(floor, known * _LEAST if floor <= 0.0 else 0.0), most)
+    for step in range(1, _STEPS + 1):
+        within = most if step == _STEPS else least * (most / least) ** (step / _STEPS)
+        if within <= bound:
+            break
         found = raising.run(within, most_searches)
         bound = max(bound, found)
         if found < within:
@@ -117,11 +128,13 @@ def raised(parts: Sequence[Sharing], *, known: float, most_searches: int, gap: f
 
 @dataclass(slots=True)
 class _Raising:
-    """Looks for plans within so many seconds."""
+    """Looks for plans within so many seconds. failures: searches that left a bound below the floor."""
 
     parts: Sequence[Sharing]
+    floor: float = 0.0
     within: float = 0.0
     searches: int = 0
+    failures: int = 0
     _relaxed: dict[tuple[int, int], Relaxed] = field(default_factory=dict)
     _engines: dict[tuple[int, int, tuple[int, ...]], tuple[Engine, StageCosts, Relaxed]] = field(default_factory=dict)
 
@@ -133,11 +146,14 @@ class _Raising:
         starts = [start for part in range(len(self.parts)) for start in self._starts(part)]
         heap = [(start.least, start.part, start.size, start.replicas, start) for start in starts]
         heapq.heapify(heap)
+        if heap and heap[0][0] * _FARTHEST < self.floor:
+            return heap[0][0]
         while heap and heap[0][0] < within:
             start = heap[0][-1]
-            if start.closed or self.searches >= most_searches:
+            if start.closed or self.searches >= most_searches or self.failures >= _FAILURES:
                 return heap[0][0]
             self._raise(start)
+            self.failures += start.least < self.floor
             heapq.heapreplace(heap, (start.least, start.part, start.size, start.replicas, start))
         return within
 

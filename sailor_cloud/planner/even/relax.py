@@ -26,8 +26,6 @@ _SUMS = 48
 _SHARES = tuple(2.0**power for power in range(-8, 4))
 _FEWER_SHARES = (1 / 64, 1 / 16, 1 / 4, 1.0)
 _RATIOS = {2: tuple(2.0**power for power in range(-3, 4)), 3: (1 / 16, 1 / 4, 1.0, 4.0, 16.0)}
-# Cells, vectors times limits times prices, that are worked on at once.
-_AT_ONCE = 2_000_000
 _EXACT = 1e-9
 
 
@@ -54,14 +52,15 @@ class Relaxed:
 
     def rest_s(self, vectors: Ints) -> Floats:
         """Return the least way by devices and limit, shape [vectors, limits], infinite where none keeps the limit."""
-        found = np.empty((len(vectors), len(self.limits_s)))
-        step = max(1, _AT_ONCE // self.way_s.size)
-        for start in range(0, len(vectors), step):
-            some = vectors[start : start + step]
-            found[start : start + step] = (self.way_s - (some @ self.prices_s.T * (1.0 + _EXACT))[:, None]).max(axis=2)
-            scarce = (self.least > (some @ self.worths.T * (1.0 + _EXACT))[:, None]).any(axis=2)
-            found[start : start + step][scarce] = np.inf
-        return np.maximum(found, self.below_s)
+        paid, worth = (prices @ vectors.T * (1.0 + _EXACT) for prices in (self.prices_s, self.worths))
+        found = np.repeat(self.below_s[:, None], len(vectors), axis=1)
+        rest = np.empty_like(found)
+        for way, each in zip(self.way_s.T, paid, strict=True):
+            np.subtract(way[:, None], each, out=rest)
+            np.maximum(found, rest, out=found)
+        for least, each in zip(self.least.T, worth, strict=True):
+            found[least[:, None] > each] = np.inf
+        return found.T
 
     def priced_s(self, mean: Floats, microbatches: int) -> Floats:
         """Return what plans take at least whose pipelines use so many devices in the mean, by each of the prices.
@@ -122,20 +121,20 @@ def relax(costs: StageCosts) -> Relaxed:
     rest = np.full((layers + 1, costs.kinds, _LIMITS, len(paid)), np.inf)
     # By what the cut behind counts: what ends the pipeline, and what other stages follow.
     begun = np.empty((2, costs.kinds, _LIMITS, len(paid)))
-    room = np.empty((_LIMITS, len(paid)))
+    every = np.arange(_LIMITS)
     lowest = np.searchsorted(limits, busy)
     for first in range(layers - 1, -1, -1):
         begun[:] = np.inf
         for k in range(costs.kinds):
             spent = compute[k, first, :, None] * paid
-            least = lowest[k, first].tolist()
-            for end in np.flatnonzero(np.isfinite(busy[k, first, :layers])).tolist():
-                fits = least[end]
-                np.add(rest[end, k, fits:], spent[end], out=room[fits:])
-                np.minimum(begun[1, k, fits:], room[fits:], out=begun[1, k, fits:])
-            begun[1, k] += priced[k]
+            ends = np.flatnonzero(np.isfinite(busy[k, first, :layers]))
+            if len(ends):
+                room = rest[ends, k]
+                room += spent[ends, None]
+                room[every < lowest[k, first, ends, None]] = np.inf
+                np.add(room.min(axis=0), priced[k], out=begun[1, k])
             if np.isfinite(busy[k, first, layers]):
-                begun[0, k, least[layers] :] = spent[layers] + priced[k]
+                begun[0, k, lowest[k, first, layers] :] = spent[layers] + priced[k]
         if first == 0:
             break
         both = enumerate((costs.last_before, 1.0)) if costs.last_before != 1.0 else [(0, 1.0)]
@@ -188,6 +187,11 @@ def least_sync_s(costs: StageCosts, sync_s: Floats, vectors: Ints) -> Floats:
     return np.asarray(above[at])
 
 
+def least_way_s(costs: StageCosts) -> float:
+    """Return the least seconds of one microbatch on any devices, links left out."""
+    return _least_way_s(costs.compute_s.min(axis=(0, 1)))
+
+
 def longest_busy_s(costs: StageCosts) -> float:
     """Return what no stage is busy for longer than."""
     compute, before, after = (
@@ -211,7 +215,9 @@ def _limits(busy: Floats) -> Floats:
 def _prices(costs: StageCosts, compute: Floats) -> tuple[Floats, Floats]:
     """Return prices in seconds per device, and prices in any unit, shape [prices, pools] each."""
     counted = np.flatnonzero(costs.counted)
-    pools, scale = len(counted), _least_way_s(compute.min(axis=0))
+    pools, least = len(counted), _least_way_s(compute.min(axis=0))
+    # Without any pipeline all prices are alike.
+    scale = least if np.isfinite(least) else 1.0
     if pools == 1 or pools in _RATIOS:
         ratios = _RATIOS.get(pools, ())
         every = np.array([(1.0, *others) for others in product(ratios, repeat=pools - 1)])
@@ -225,11 +231,10 @@ def _prices(costs: StageCosts, compute: Floats) -> tuple[Floats, Floats]:
 
 
 def _least_way_s(compute: Floats) -> float:
-    """Return the least seconds of one microbatch on any devices, links left out."""
+    """Return the least sum over stages from the first layer to the last; compute: [first, end]."""
     layers = len(compute) - 1
     least = np.full(layers + 1, np.inf)
     least[layers] = 0.0
     for first in range(layers - 1, -1, -1):
         least[first] = (compute[first, first + 1 :] + least[first + 1 :]).min()
-    # Without any pipeline all prices are alike.
-    return float(least[0]) if np.isfinite(least[0]) else 1.0
+    return float(least[0])

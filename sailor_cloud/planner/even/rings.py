@@ -17,6 +17,8 @@ Floats = NDArray[np.float64]
 
 # With more groups than this a search that tells all of them apart by where their rings stand takes minutes.
 _MOST_GROUPS = 16
+# Sums of so many numbers of holders and bytes are kept, link by link.
+_ASKED = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +62,7 @@ class RingSums:
     told_apart: bool
     _sums: dict[Rings, Floats] = field(default_factory=dict)
     _every: list[Link] | None = None
+    _each: dict[tuple[int, bytes], dict[Link, Floats]] = field(default_factory=dict)
 
     def seconds(self, rings: Rings) -> Floats:
         """Return the least seconds of a stage's gradient sums, shape [kind, first, end]; kinds as in `costs`.
@@ -175,5 +178,15 @@ class RingSums:
             return np.zeros(nbytes.shape)
         bucket = self.space.scenario.execution.bucket_bytes
         distinct, where = np.unique(nbytes, return_inverse=True)
-        each = [gradient_sync_s(distinct, holders, link, bucket_bytes=bucket) for link in links]
+        # Groups have many links in common.
+        asked = (holders, distinct.tobytes())
+        if asked not in self._each:
+            while len(self._each) >= _ASKED:
+                del self._each[next(iter(self._each))]
+            self._each[asked] = {}
+        known = self._each[asked]
+        for link in links:
+            if link not in known:
+                known[link] = gradient_sync_s(distinct, holders, link, bucket_bytes=bucket)
+        each = [known[link] for link in links]
         return np.asarray(np.min(each, axis=0)[where].reshape(nbytes.shape))

@@ -22,6 +22,8 @@ MAX_STAGES = 12
 # Regions are told apart while there are at most so many pairs of accelerator and region.
 _MOST_PAIRS = 6
 
+# Flows over one network card that are told apart; above, powers of two.
+_EXACT_FLOWS = 4
 # How much of a cut's seconds keeps the stage before it and the one behind it busy.
 _BUSY = {Transfers.BLOCKING: (1.0, 1.0), Transfers.RECEIVER: (0.5, 1.0), Transfers.OVERLAPPED: (0.0, 0.0)}
 
@@ -230,10 +232,10 @@ class Tables:
             return src.tp + dst.tp <= before, 1
         taken, follows = rings.devices(src.tp) if here else src.tp, rings.devices(dst.tp) if there else dst.tp
         if here and there:
-            return taken + follows <= before, rings.replicas
+            return taken + follows <= before, _fewer(rings.replicas)
         leaving = rings.leaving(before - taken, dst.tp) if here else 1
         arriving = rings.leaving(behind - follows, src.tp) if there else 1
-        return taken + follows <= before, max(leaving, arriving)
+        return taken + follows <= before, _fewer(max(leaving, arriving))
 
     def _held(self, rings: Rings) -> tuple[Ints, Ints]:
         """Return what a stage whose ring stays inside a node takes of its accelerator, and how much there is.
@@ -248,3 +250,8 @@ class Tables:
         ]
         whole = [int(self.devices[self.pools.index((name, None))]) for name in names]
         return np.array(taken, dtype=np.int64), np.array(whole, dtype=np.int64)
+
+
+def _fewer(flows: int) -> int:
+    """Return about as many flows, never more: many numbers of replicas then have the same cuts."""
+    return flows if flows <= _EXACT_FLOWS else 1 << (flows.bit_length() - 1)

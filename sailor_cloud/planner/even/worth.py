@@ -88,10 +88,11 @@ class Prices:
         """Return the least USD of traffic per iteration; so many replicas may stand for more."""
         return 0.0
 
-    def worth_priced(self, replicas: int, use: Ints, prices: Ints) -> Worth:
+    def worth_priced(self, replicas: int, use: Ints, prices: Ints, *, times: float | None = None) -> Worth:
         """Return the least worth of any devices of a replica that are worth so much at whole prices.
 
-        use: [vectors]; prices: by accelerator, the pools that count all of its devices.
+        use: [vectors]; prices: by accelerator, the pools that count all of its devices. times: how many times over the
+        plan has them at least; by default once for each replica.
         """
         least = _Choice(
             usd_per_hour=np.min(
@@ -101,7 +102,7 @@ class Prices:
                 [self._per_price(choice.preemptions_per_hour, prices) for choice in self.choices], keepdims=True
             ),
         )
-        devices = use[:, None] * replicas
+        devices = (use[:, None] * (replicas if times is None else times)).astype(np.float64)
         nodes = np.ceil(devices[:, 0] * self._per_price(self.node_share, prices) - 1e-9)
         return self._worth([self._lines(least, devices, nodes, self.egress_usd(replicas))], nodes)
 
@@ -154,7 +155,7 @@ class Prices:
             longest = np.minimum(longest, most)
         return longest
 
-    def _lines(self, choice: _Choice, devices: Ints, nodes: Floats, egress_usd: float) -> dict[Figure, _Line]:
+    def _lines(self, choice: _Choice, devices: Ints | Floats, nodes: Floats, egress_usd: float) -> dict[Figure, _Line]:
         """Return each figure as a line over the seconds of an iteration; devices: [vectors, pools of the choice]."""
         one, nothing = np.ones(len(devices)), np.zeros(len(devices))
         usd_per_hour = devices @ choice.usd_per_hour

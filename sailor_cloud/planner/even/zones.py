@@ -53,7 +53,27 @@ class Anywhere(DifferingSpace):
         return np.asarray(size / spent)
 
     def worths(self, size: int, replicas: int, prices: Floats) -> Floats:
-        return np.asarray(prices @ self.devices / replicas)
+        return np.asarray(prices @ self.devices / self.times_over(size, replicas))
+
+    def worth_priced(self, size: int, replicas: int, use: Ints, prices: Ints) -> Worth:
+        return self.even.prices.worth_priced(replicas, use[:, 0], prices, times=self.times_over(size, replicas))
+
+    def times_over(self, size: int, replicas: int) -> float:
+        # Sharers of optimizer state would have to be counted by the plan's own replicas.
+        return float(replicas) if self.even.tables.space.zero_stage else times_over(self.batch // size, replicas)
+
+
+def times_over(shares: int, replicas: int) -> float:
+    """Return how many times over a plan of so many microbatches has what one of its pipelines has, at any prices.
+
+    replicas: the fewest that leave some pipeline as few microbatches as the plan's. Pipelines have so many or one more,
+    and one of all has no more for each of its microbatches than all have together. Where that is one of those that have
+    more, it counts with plans whose pipelines have so many at least, if there are such plans.
+    """
+    fewest = shares // replicas
+    more = fewest + 1
+    alone = fewest * replicas == shares
+    return shares / fewest if alone or (more <= shares and shares // (shares // more) == more) else float(replicas)
 
 
 class Paying(Prices):
