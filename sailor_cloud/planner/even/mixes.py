@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -18,6 +19,8 @@ Ints = NDArray[np.int64]
 _MOST = 4000
 _NODES = 200
 _EXACT = 1e-6
+# Vectors of devices that are looked at as a grid, at most.
+_CELLS = 2_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +149,20 @@ def _leanest(every: _Sequences, able: Ints) -> Ints:
     # One number for each vector of devices.
     _, first = np.unique(use @ np.cumprod(np.concatenate([[1], use.max(axis=0)[:-1] + 1])), return_index=True)
     kept = ordered[np.sort(first)]
-    use = every.use[kept]
-    less = (use[:, None] <= use[None]).all(axis=2) & ~np.eye(len(use), dtype=np.bool_)
-    return np.asarray(kept[~less.any(axis=0)])
+    return np.asarray(kept[~_covered(every.use[kept])])
+
+
+def _covered(use: Ints) -> NDArray[np.bool_]:
+    """Return which vectors are no less than another one in any pool; use: [vectors, pools], all different."""
+    shape = tuple(int(most) + 1 for most in use.max(axis=0))
+    if math.prod(shape) > _CELLS:
+        return np.asarray(((use[:, None] <= use[None]).all(axis=2) & ~np.eye(len(use), dtype=np.bool_)).any(axis=0))
+    within = np.zeros(shape, dtype=np.bool_)
+    within[tuple(use.T)] = True
+    for axis in range(len(shape)):
+        within = np.logical_or.accumulate(within, axis=axis)
+    covered = np.zeros(len(use), dtype=np.bool_)
+    for step in np.eye(len(shape), dtype=np.int64):
+        some = (use >= step).all(axis=1)
+        covered[some] |= within[tuple((use[some] - step).T)]
+    return covered

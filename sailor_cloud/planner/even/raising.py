@@ -21,7 +21,7 @@ from sailor_cloud.planner.even.engine import GAP, Engine
 from sailor_cloud.planner.even.judging import Judging
 from sailor_cloud.planner.even.priced import Differing, Priced
 from sailor_cloud.planner.even.prices import nearest, price_vectors
-from sailor_cloud.planner.even.relax import Relaxed, relax
+from sailor_cloud.planner.even.relax import Relaxed, least_way_s, relax
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -104,14 +104,21 @@ class _Start:
 
 
 def raised(
-    parts: Sequence[Sharing], *, known: float, most_searches: int, floor: float = 0.0, gap: float = GAP
+    parts: Sequence[Sharing],
+    *,
+    known: float,
+    most_searches: int,
+    most_cells: float = math.inf,
+    floor: float = 0.0,
+    gap: float = GAP,
 ) -> Raised:
     """Return a bound on all plans of some spaces, not above what makes a plan of the value `known` the best.
 
-    The spaces are compared by time alone. most_searches: of single pipelines. floor: a bound that is known already.
+    The spaces are compared by time alone. most_searches: of single pipelines; most_cells: of the
+    tables that these make. floor: a bound that is known already.
     Plans within ever more seconds are looked for, since it takes the less to rule them out the fewer seconds they have.
     """
-    raising, bound = _Raising(parts, floor), floor
+    raising, bound = _Raising(parts, most_searches, most_cells, floor), floor
     # Without spaces nothing is known of any plan.
     most = known * (1.0 - gap) if parts else floor
     least = min(max(floor, known * _LEAST if floor <= 0.0 else 0.0), most)
@@ -119,7 +126,7 @@ def raised(
         within = most if step == _STEPS else least * (most / least) ** (step / _STEPS)
         if within <= bound:
             break
-        found = raising.run(within, most_searches)
+        found = raising.run(within)
         bound = max(bound, found)
         if found < within:
             break
@@ -131,14 +138,22 @@ class _Raising:
     """Looks for plans within so many seconds. failures: searches that left a bound below the floor."""
 
     parts: Sequence[Sharing]
-    floor: float = 0.0
+    most_searches: int
+    most_cells: float
+    floor: float
     within: float = 0.0
     searches: int = 0
+    cells: int = 0
     failures: int = 0
     _relaxed: dict[tuple[int, int], Relaxed] = field(default_factory=dict)
     _engines: dict[tuple[int, int, tuple[int, ...]], tuple[Engine, StageCosts, Relaxed]] = field(default_factory=dict)
 
-    def run(self, within: float, most_searches: int) -> float:
+    @property
+    def over(self) -> bool:
+        spent = self.searches >= self.most_searches or self.cells >= self.most_cells
+        return spent or self.failures >= _FAILURES
+
+    def run(self, within: float) -> float:
         """Return a value that no plan undercuts, not above `within`."""
         self.within = within
         for part in self.parts:
@@ -150,7 +165,7 @@ class _Raising:
             return heap[0][0]
         while heap and heap[0][0] < within:
             start = heap[0][-1]
-            if start.closed or self.searches >= most_searches or self.failures >= _FAILURES:
+            if start.closed or self.over:
                 return heap[0][0]
             self._raise(start)
             self.failures += start.least < self.floor
@@ -163,7 +178,7 @@ class _Raising:
         every = price_vectors(len(part.devices))
         for size in part.sizes():
             costs = part.costs(size, None)
-            if costs is None:
+            if costs is None or least_way_s(costs) >= self.within:
                 continue
             if (number, size) not in self._relaxed:
                 self._relaxed[number, size] = relax(costs)
@@ -232,7 +247,9 @@ class _Raising:
         if node is None:
             return math.inf, none, np.zeros(0)
         self.searches += 1
+        engine.cells = 0
         passed = engine.search(node.coarse(_VECTORS), most)
+        self.cells += engine.cells
         found = engine.judging.found
         low = min([passed, engine.judging.loose, *(each.value for each in found)])
         whole = self.parts[start.part].costs(start.size, start.replicas)

@@ -14,7 +14,7 @@ from sailor_cloud.planner.even.judging import Judging
 from sailor_cloud.planner.even.node import Node
 from sailor_cloud.planner.even.priced import Differing, Priced
 from sailor_cloud.planner.even.prices import nearest, price_vectors, whole_prices
-from sailor_cloud.planner.even.relax import Relaxed, relax
+from sailor_cloud.planner.even.relax import Relaxed, least_way_s, relax
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -92,7 +92,7 @@ class Ruling:
         every = price_vectors(len(self.problem.devices))
         for size in self.problem.sizes():
             costs = self.problem.costs(size, None)
-            if costs is None:
+            if costs is None or (self.problem.timed and least_way_s(costs) >= self.winning):
                 continue
             relaxed = relax(costs)
             for replicas, microbatches in self.problem.counts(size):

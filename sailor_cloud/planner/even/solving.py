@@ -29,8 +29,8 @@ _ZONE_PATIENCE, _PATIENCE = 3, 2
 _CELLS = 5_000_000
 # Sorts of zones that are searched by themselves.
 _MOST_ZONES = 3
-# Single pipelines searched for the bound on plans whose replicas may differ.
-_SEARCHES = 60
+# Single pipelines searched for the bound on plans whose replicas may differ, and cells of the tables that this makes.
+_SEARCHES, _SEARCHED_CELLS = 80, 20_000_000
 
 
 def solve_even(
@@ -85,7 +85,7 @@ def _proven(question: Question, kinds: Kinds, drafts: list[Draft], columns: int,
     ordered = {draft.order(): draft for draft in (*drafts, *differing)}
     if question.bounded and drafts:
         known, raising = _least(list(ordered.values()), target), sharing(space, kinds, target, even_layers=even_layers)
-        found = raised(raising, known=known, most_searches=_SEARCHES, floor=floor)
+        found = raised(raising, known=known, most_searches=_SEARCHES, most_cells=_SEARCHED_CELLS, floor=floor)
         bound, searches = found.bound, searches + found.searches
     return Answer(
         drafts=tuple(ordered[order] for order in sorted(ordered)[: question.keep]),
