@@ -48,7 +48,8 @@ def rule_out(
     rest: list[Open] = []
     bound = math.inf
     starts = ruling.starts()
-    if not problem.timed:
+    if most_open is not None and not problem.timed:
+        # As they are ordered in the end where no search has told them apart.
         starts.sort(key=lambda start: (start.size, start.replicas))
     for start in starts:
         if len(rest) == most_open:
