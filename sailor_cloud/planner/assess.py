@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
 import numpy as np
 
-from sailor_cloud.planner.bill import Bill
-from sailor_cloud.planner.draft import Draft, DraftPipeline, nodes_of, seats_of
+from sailor_cloud.planner.draft import Draft, DraftPipeline
 from sailor_cloud.planner.goals import Figure, Target
-from sailor_cloud.planner.layouts import Slot, card_flows
-from sailor_cloud.planner.quotas import within_quotas
+from sailor_cloud.planner.layouts import Slot
+from sailor_cloud.planner.shares import share_batch, share_evenly
 from sailor_cloud.planner.space import Seat, Space
+from sailor_cloud.planner.standing import Place, Standings
 from sailor_cloud.planner.sync import SyncTable
 from sailor_cloud.simulator import busy_s, fill_s, in_flight
-
-# How many later ends are tried where no set of microbatches can be taken off to leave the batch exactly.
-_MORE_ENDS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +67,7 @@ class Assessor:
     space: Space
     target: Target
     sync: SyncTable = field(init=False)
+    _standings: Standings = field(init=False)
     _paces: dict[tuple[object, ...], _Pace | None] = field(init=False)
     _stages: dict[tuple[object, ...], _Stage | None] = field(init=False)
     _cuts: dict[tuple[object, ...], tuple[float, float]] = field(init=False)
@@ -79,6 +75,7 @@ class Assessor:
     def __post_init__(self) -> None:
         remembered = self.space.remembered
         self.sync = remembered.setdefault("sums", SyncTable(self.space))
+        self._standings = remembered.setdefault("standings", Standings(self.space))
         self._paces = remembered.setdefault("paces", {})
         self._stages = remembered.setdefault("paces of stages", {})
         self._cuts = remembered.setdefault("paces of cuts", {})
@@ -90,14 +87,12 @@ class Assessor:
         """
         ordered = sorted(shapes, key=lambda shape: (shape.slots, shape.cut, shape.microbatch_size))
         layout = tuple(shape.slots for shape in ordered)
-        if not within_quotas(self.space, nodes_of(layout)):
+        standing = self._standings.of(layout)
+        if standing.bill is None:
             return None
-        paces = [
-            self._pace(shape, flows, len(ordered)) for shape, flows in zip(ordered, card_flows(layout), strict=True)
-        ]
-        if any(pace is None for pace in paces):
+        known = self._paced(ordered, standing.places)
+        if known is None:
             return None
-        known = [pace for pace in paces if pace is not None]
         sizes = [shape.microbatch_size for shape in ordered]
         bottlenecks = [(pace.bottleneck_s, pace.fill_s) for pace in known]
         share = share_evenly if even else share_batch
@@ -111,7 +106,7 @@ class Assessor:
             for shape, count, pace in zip(ordered, counts, known, strict=True)
         )
         iteration = schedule + sync + max(pace.update_s for pace in known)
-        figures = Bill.of(self.space, nodes_of(layout)).figures(np.array(iteration), np.array(egress))
+        figures = standing.bill.figures(np.array(iteration), np.array(egress))
         return Draft(
             pipelines=tuple(
                 DraftPipeline(
@@ -132,10 +127,14 @@ class Assessor:
         layout = tuple(pipeline.slots for pipeline in draft.pipelines)
         schedule = steady = update = egress = 0.0
         busy: dict[int, float] = {}
-        for pipeline, flows in zip(draft.pipelines, card_flows(layout), strict=True):
-            shape = Shape(slots=pipeline.slots, cut=pipeline.cut, microbatch_size=pipeline.microbatch_size)
-            pace, count = self._pace(shape, flows, len(layout)), pipeline.microbatches
-            assert pace is not None, "a draft fits"
+        shapes = [
+            Shape(slots=pipeline.slots, cut=pipeline.cut, microbatch_size=pipeline.microbatch_size)
+            for pipeline in draft.pipelines
+        ]
+        paces = self._paced(shapes, self._standings.of(layout).places)
+        assert paces is not None, "a draft fits"
+        for pipeline, shape, pace in zip(draft.pipelines, shapes, paces, strict=True):
+            count = pipeline.microbatches
             schedule = max(schedule, (count - 1) * pace.bottleneck_s + pace.fill_s)
             steady = max(steady, count * pace.bottleneck_s)
             update = max(update, pace.update_s)
@@ -163,8 +162,23 @@ class Assessor:
             return float("inf")
         return float(self.target.excess({figure: np.array(value) for figure, value in draft.figures.items()}))
 
-    def _pace(self, shape: Shape, flows: tuple[int, ...], replicas: int) -> _Pace | None:
-        seats = seats_of(shape.slots)
+    def _paced(self, shapes: Sequence[Shape], places: Sequence[int]) -> list[_Pace] | None:
+        """Return the pace of every pipeline, of those that are alike once; None if one doesn't fit."""
+        found: dict[tuple[object, ...], _Pace] = {}
+        paces = []
+        for shape, place in zip(shapes, places, strict=True):
+            key = (place, shape.cut, shape.microbatch_size)
+            pace = found.get(key)
+            if pace is None:
+                pace = self._pace(shape, self._standings.places[place], len(shapes))
+                if pace is None:
+                    return None
+                found[key] = pace
+            paces.append(pace)
+        return paces
+
+    def _pace(self, shape: Shape, place: Place, replicas: int) -> _Pace | None:
+        seats, flows = place
         alike = replicas if self.space.zero_stage else min(replicas, 2)
         key = (seats, flows, shape.cut, shape.microbatch_size, alike)
         if key not in self._paces:
@@ -215,91 +229,3 @@ class Assessor:
             seconds = float(self.space.boundary(src, dst, size, flows=flows)[layer])
             self._cuts[key] = seconds, float(self.space.cut_usd_per_sample(src, dst)[layer])
         return self._cuts[key]
-
-
-def share_evenly(batch: int, sizes: Sequence[int], paces: Sequence[tuple[float, float]]) -> tuple[int, ...] | None:
-    """Return counts that differ by at most one, the larger ones for the faster pipelines; arguments as share_batch's.
-
-    None where the pipelines, all of the first one's microbatch size, can't make up the batch exactly.
-    """
-    shares, rest = divmod(batch, sizes[0])
-    if rest or shares < len(sizes):
-        return None
-    fewer, more = divmod(shares, len(sizes))
-    fastest = sorted(range(len(sizes)), key=lambda p: (fewer * paces[p][0] + paces[p][1], p))
-    return tuple(fewer + (fastest.index(p) < more) for p in range(len(sizes)))
-
-
-def share_batch(batch: int, sizes: Sequence[int], paces: Sequence[tuple[float, float]]) -> tuple[int, ...] | None:
-    """Return microbatch counts that make up the batch exactly, at least one each, or None.
-
-    paces: bottleneck and fill seconds of each pipeline. The least time in which all together carry the batch is found
-    first; what they then carry too much is taken off again, larger sizes first, those that would end last first.
-    """
-    if sum(sizes) > batch:
-        return None
-    seconds = _least_s(batch, sizes, paces)
-    for _ in range(_MORE_ENDS):
-        counts = _counts(seconds, paces)
-        trimmed = _trim(counts, sizes, paces, _carried(counts, sizes) - batch)
-        if trimmed is not None:
-            return trimmed
-        seconds = _next_end_s(counts, paces)
-    return None
-
-
-def _least_s(batch: int, sizes: Sequence[int], paces: Sequence[tuple[float, float]]) -> float:
-    """Return the least time in which all pipelines together carry the batch, each at least one microbatch."""
-    alike = Counter(zip(sizes, paces, strict=True))
-    distinct = [pace for _, pace in alike]
-    weights = [size * count for (size, _), count in alike.items()]
-    # In fractions of microbatches no time is longer; from there on each end of a microbatch is looked at.
-    rate = sum(weight / bottleneck for weight, (bottleneck, _) in zip(weights, distinct, strict=True))
-    begun = sum(
-        weight * (1.0 - fill / bottleneck) for weight, (bottleneck, fill) in zip(weights, distinct, strict=True)
-    )
-    seconds = max(max(fill for _, fill in distinct), (batch - begun) / rate * (1.0 - 1e-12))
-    while _carried(counts := _counts(seconds, distinct), weights) < batch:
-        seconds = _next_end_s(counts, distinct)
-    return seconds
-
-
-def _next_end_s(counts: Sequence[int], paces: Sequence[tuple[float, float]]) -> float:
-    """Return when the next microbatch of any pipeline ends."""
-    return min(fill + count * bottleneck for count, (bottleneck, fill) in zip(counts, paces, strict=True))
-
-
-def _counts(seconds: float, paces: Sequence[tuple[float, float]]) -> list[int]:
-    return [max(1, int((seconds - fill) / bottleneck * (1 + 1e-12) + 1e-9) + 1) for bottleneck, fill in paces]
-
-
-def _carried(counts: Sequence[int], sizes: Sequence[int]) -> int:
-    return sum(size * count for size, count in zip(sizes, counts, strict=True))
-
-
-def _trim(
-    counts: Sequence[int], sizes: Sequence[int], paces: Sequence[tuple[float, float]], surplus: int
-) -> tuple[int, ...] | None:
-    """Return the counts with `surplus` samples less, or None where no choice gives exactly that."""
-    left = list(counts)
-    last = [
-        (-size, -_last_s(pace, count), p)
-        for p, (size, pace, count) in enumerate(zip(sizes, paces, counts, strict=True))
-    ]
-    heapify(last)
-    while surplus > 0:
-        if not last:
-            return None
-        size, _, p = heappop(last)
-        # What is too large now stays so; each keeps one microbatch.
-        if -size <= surplus and left[p] > 1:
-            left[p] -= 1
-            surplus += size
-            heappush(last, (size, -_last_s(paces[p], left[p]), p))
-    return tuple(left)
-
-
-def _last_s(pace: tuple[float, float], count: int) -> float:
-    """Return when the last one of so many microbatches ends."""
-    bottleneck, fill = pace
-    return fill + (count - 1) * bottleneck

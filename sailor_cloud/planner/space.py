@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +31,7 @@ Floats = NDArray[np.float64]
 _TOGETHER = 8
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Seat:
+class Seat(NamedTuple):
     """A stage's kind of place: `tp` devices of a node of a pool; equal `node` means the same node of a pipeline."""
 
     pool: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -118,16 +119,18 @@ class SyncTable:
 
     def hops(self, members: Sequence[Slot], flows: _Flows) -> Hops:
         """Return what the ring of some members goes over; `flows` share the cards of their nodes."""
-        ring = sorted(members, key=self._ring_key)
-        pairs = min(slot.tp for slot in ring)
+        counts = Counter(map(node_of, members))
+        # Members on one node are neighbours in the ring.
+        ring = sorted(counts, key=self._ring_key)
         kinds: dict[tuple[int, int, bool, int], None] = {}
         usd = 0.0
         for src, dst in zip(ring, ring[1:] + ring[:1], strict=True):
-            same = src.pool == dst.pool and src.instance == dst.instance
-            shared = max(flows[node_of(src)], flows[node_of(dst)])
-            kinds[src.pool, dst.pool, same, shared] = None
-            usd += self.space.usd_per_byte(src.pool, dst.pool)
-        return Hops(len(ring), pairs, tuple(kinds), usd)
+            if counts[src] > 1:
+                kinds[src[0], src[0], True, flows[src]] = None
+            if src != dst:
+                kinds[src[0], dst[0], False, max(flows[src], flows[dst])] = None
+                usd += self.space.usd_per_byte(src[0], dst[0])
+        return Hops(len(members), min(slot.tp for slot in members), tuple(kinds), usd)
 
     def links(self, hops: Hops) -> list[Link]:
         """Return the links of hops, in their order."""
@@ -136,9 +139,9 @@ class SyncTable:
             for src, dst, same, shared in hops.kinds
         ]
 
-    def _ring_key(self, slot: Slot) -> tuple[int, int, int]:
+    def _ring_key(self, node: tuple[int, int]) -> tuple[int, int, int]:
         """Order a ring as the simulator does: by provider, region, zone and node."""
-        return (self._ranks[slot.pool], slot.pool, slot.instance)
+        return (self._ranks[node[0]], *node)
 
     def nbytes(self, slot: Slot, first: Any, end: Any) -> Any:
         """Return the gradient bytes of layers [first, end) but for those of a tied weight."""
@@ -157,7 +160,7 @@ class SyncTable:
 
 def node_of(slot: Slot) -> tuple[int, int]:
     """Return what tells the node of a slot from others."""
-    return (slot.pool, slot.instance)
+    return slot[:2]
 
 
 def _stage_of(cut: tuple[int, ...], layer: int) -> int:

@@ -41,15 +41,15 @@ def ring_flows(rings: Sequence[Sequence[tuple[Stage, Node]]]) -> list[dict[Node,
     take part in the same sums do so together; each other kind of stage on the node has one more ring under way. Rings
     inside one node use no card.
     """
-    taken: dict[tuple[Node, Stage], set[int]] = defaultdict(set)
+    taken: dict[tuple[Node, Stage], dict[int, None]] = defaultdict(dict)
     for number, ring in enumerate(rings):
         if len({node for _, node in ring}) > 1:
             for stage, node in ring:
-                taken[node, stage].add(number)
-    kinds: dict[Node, set[frozenset[int]]] = defaultdict(set)
+                taken[node, stage][number] = None
+    kinds: dict[Node, set[tuple[int, ...]]] = defaultdict(set)
     for (node, _), numbers in taken.items():
-        kinds[node].add(frozenset(numbers))
+        kinds[node].add(tuple(numbers))
     return [
-        {node: 1 + sum(number not in kind for kind in kinds[node]) for _, node in ring}
+        {node: 1 + sum(number not in kind for kind in kinds[node]) for node in dict.fromkeys(node for _, node in ring)}
         for number, ring in enumerate(rings)
     ]

@@ -10,11 +10,11 @@ import pytest
 from factories.brute_force import every_plan
 from factories.planning import example, make_space, tiny_job
 from sailor_cloud.planner import Restriction
-from sailor_cloud.planner.assess import share_evenly
 from sailor_cloud.planner.bounds import goal_bound
 from sailor_cloud.planner.draft import to_plan
 from sailor_cloud.planner.even import even_answer
 from sailor_cloud.planner.goals import Figure, target_of
+from sailor_cloud.planner.shares import share_evenly
 from sailor_cloud.simulator import evaluate
 
 

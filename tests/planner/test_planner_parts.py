@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from factories.planning import example, make_space, tiny_job
 from sailor_cloud.model.offer import Market
-from sailor_cloud.planner.assess import share_batch
 from sailor_cloud.planner.bounds import goal_bound, work_bound_s
 from sailor_cloud.planner.chains import Chain, Lanes, after_share, cheapest_chains
 from sailor_cloud.planner.columns import columns_over
@@ -19,6 +18,7 @@ from sailor_cloud.planner.goals import Figure, Target
 from sailor_cloud.planner.kinds import Kinds
 from sailor_cloud.planner.layouts import enumerate_layouts
 from sailor_cloud.planner.packing import cheapest_cover, pack
+from sailor_cloud.planner.shares import share_batch
 from sailor_cloud.simulator import Transfers
 
 PACE = st.tuples(st.floats(0.01, 1.0), st.floats(0.01, 3.0))

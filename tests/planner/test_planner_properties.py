@@ -10,7 +10,7 @@ import pytest
 
 from factories.planning import make_space, plan, tiny_job
 from sailor_cloud.model.document import Status
-from sailor_cloud.planner.assess import Assessor, Shape, share_batch
+from sailor_cloud.planner.assess import Assessor, Shape
 from sailor_cloud.planner.chains import Lanes, cheapest_chains
 from sailor_cloud.planner.exhaustive import exhaust, small_layouts
 from sailor_cloud.planner.fixed_cut import chains_over
@@ -19,6 +19,7 @@ from sailor_cloud.planner.goals import Figure, target_of
 from sailor_cloud.planner.kinds import Kinds
 from sailor_cloud.planner.mixing import mix
 from sailor_cloud.planner.programme import integer, linear
+from sailor_cloud.planner.shares import share_batch
 
 GOALS = ("maximize-throughput", "minimize-cost", "minimize-time")
 

@@ -16,7 +16,7 @@ from sailor_cloud.planner.bound_boxes import PIPELINES, Boxes
 from sailor_cloud.planner.bounds import goal_bound, iteration_bound_s, work_bound_s
 from sailor_cloud.planner.box_bounds import CHOICES, BoxBounds, Worth
 from sailor_cloud.planner.cheapest import least_usd
-from sailor_cloud.planner.draft import Draft, nodes_of
+from sailor_cloud.planner.draft import Draft, nodes_of, seats_of
 from sailor_cloud.planner.exhaustive import exhaust, small_layouts
 from sailor_cloud.planner.fastest_links import FastestLinks
 from sailor_cloud.planner.goals import Figure, Limit, Target
@@ -100,7 +100,8 @@ def own_boxes(assessor: Assessor, bound: BoxBounds, draft: Draft) -> Boxes:
     layout = tuple(pipeline.slots for pipeline in draft.pipelines)
     for pipeline, flows in zip(draft.pipelines, card_flows(layout), strict=True):
         size = pipeline.microbatch_size
-        pace = assessor._pace(Shape(slots=pipeline.slots, cut=pipeline.cut, microbatch_size=size), flows, count)
+        shape = Shape(slots=pipeline.slots, cut=pipeline.cut, microbatch_size=size)
+        pace = assessor._pace(shape, (seats_of(pipeline.slots), flows), count)
         sample_s = pace.bottleneck_s / size
         number = next(at for at, largest in enumerate(bound.floors.sizes) if largest >= size)
         sums = (0.0, np.inf) if count == 1 else (sums_s, sums_s)

@@ -1,0 +1,100 @@
+"""Shares the batch out over pipelines: how many microbatches each of them takes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+
+# How many later ends are tried where no set of microbatches can be taken off to leave the batch exactly.
+_MORE_ENDS = 8
+
+
+def share_evenly(batch: int, sizes: Sequence[int], paces: Sequence[tuple[float, float]]) -> tuple[int, ...] | None:
+    """Return counts that differ by at most one, the larger ones for the faster pipelines; arguments as share_batch's.
+
+    None where the pipelines, all of the first one's microbatch size, can't make up the batch exactly.
+    """
+    shares, rest = divmod(batch, sizes[0])
+    if rest or shares < len(sizes):
+        return None
+    fewer, more = divmod(shares, len(sizes))
+    fastest = sorted(range(len(sizes)), key=lambda p: (fewer * paces[p][0] + paces[p][1], p))
+    return tuple(fewer + (fastest.index(p) < more) for p in range(len(sizes)))
+
+
+def share_batch(batch: int, sizes: Sequence[int], paces: Sequence[tuple[float, float]]) -> tuple[int, ...] | None:
+    """Return microbatch counts that make up the batch exactly, at least one each, or None.
+
+    paces: bottleneck and fill seconds of each pipeline. The least time in which all together carry the batch is found
+    first; what they then carry too much is taken off again, larger sizes first, those that would end last first.
+    """
+    if sum(sizes) > batch:
+        return None
+    seconds = _least_s(batch, sizes, paces)
+    for _ in range(_MORE_ENDS):
+        counts = _counts(seconds, paces)
+        trimmed = _trim(counts, sizes, paces, _carried(counts, sizes) - batch)
+        if trimmed is not None:
+            return trimmed
+        seconds = _next_end_s(counts, paces)
+    return None
+
+
+def _least_s(batch: int, sizes: Sequence[int], paces: Sequence[tuple[float, float]]) -> float:
+    """Return the least time in which all pipelines together carry the batch, each at least one microbatch."""
+    alike = Counter(zip(sizes, paces, strict=True))
+    distinct = [pace for _, pace in alike]
+    weights = [size * count for (size, _), count in alike.items()]
+    # In fractions of microbatches no time is longer; from there on each end of a microbatch is looked at.
+    rate = sum(weight / bottleneck for weight, (bottleneck, _) in zip(weights, distinct, strict=True))
+    begun = sum(
+        weight * (1.0 - fill / bottleneck) for weight, (bottleneck, fill) in zip(weights, distinct, strict=True)
+    )
+    seconds = max(max(fill for _, fill in distinct), (batch - begun) / rate * (1.0 - 1e-12))
+    while _carried(counts := _counts(seconds, distinct), weights) < batch:
+        seconds = _next_end_s(counts, distinct)
+    return seconds
+
+
+def _next_end_s(counts: Sequence[int], paces: Sequence[tuple[float, float]]) -> float:
+    """Return when the next microbatch of any pipeline ends."""
+    return min(fill + count * bottleneck for count, (bottleneck, fill) in zip(counts, paces, strict=True))
+
+
+def _counts(seconds: float, paces: Sequence[tuple[float, float]]) -> list[int]:
+    return [max(1, int((seconds - fill) / bottleneck * (1 + 1e-12) + 1e-9) + 1) for bottleneck, fill in paces]
+
+
+def _carried(counts: Sequence[int], sizes: Sequence[int]) -> int:
+    return sum(size * count for size, count in zip(sizes, counts, strict=True))
+
+
+def _trim(
+    counts: Sequence[int], sizes: Sequence[int], paces: Sequence[tuple[float, float]], surplus: int
+) -> tuple[int, ...] | None:
+    """Return the counts with `surplus` samples less, or None where no choice gives exactly that."""
+    if not surplus:
+        return tuple(counts)
+    left = list(counts)
+    last = [
+        (-size, -_last_s(pace, count), p)
+        for p, (size, pace, count) in enumerate(zip(sizes, paces, counts, strict=True))
+    ]
+    heapify(last)
+    while surplus > 0:
+        if not last:
+            return None
+        size, _, p = heappop(last)
+        # What is too large now stays so; each keeps one microbatch.
+        if -size <= surplus and left[p] > 1:
+            left[p] -= 1
+            surplus += size
+            heappush(last, (size, -_last_s(paces[p], left[p]), p))
+    return tuple(left)
+
+
+def _last_s(pace: tuple[float, float], count: int) -> float:
+    """Return when the last one of so many microbatches ends."""
+    bottleneck, fill = pace
+    return fill + (count - 1) * bottleneck
