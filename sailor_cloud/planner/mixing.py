@@ -171,7 +171,7 @@ class _Search:
 
     def _do(self, finds: Sequence[tuple[Part, Callable[[], Found]]], effort: Effort) -> None:
         """Do what brings drafts, and enter these."""
-        tasks: list[Task[Found]] = [Task(find, partial(self._enter, part)) for part, find in finds]
+        tasks = [Task(find, partial(self._enter, part), size=len(part.space.pools)) for part, find in finds]
         do(tasks, team=effort.team, tell=effort.tell)
 
     def _enter(self, part: Part, found: Found) -> None:
@@ -208,7 +208,7 @@ def _rated(searches: Sequence[Blocks], key: Key, expired: Callable[[], bool]) ->
 
 def _keep_rated(searches: Sequence[Blocks], key: Key, found: Sequence[Rated]) -> None:
     for search, rated in zip(searches, found, strict=True):
-        search.found[key] = rated
+        search.keep(key, rated)
 
 
 def _refined(part: Part, draft: Draft, effort: Effort) -> Found:

@@ -60,11 +60,15 @@ class Settings:
 
     @classmethod
     def of(cls, space: Space, *, cuts: int) -> Settings:
-        """Return the settings of a space, the same ones for every target: pipelines don't depend on it."""
-        known: Settings | None = space.remembered.get(f"settings {cuts}")
-        if known is None:
-            known = space.remembered[f"settings {cuts}"] = cls(Kinds.of(space), cuts=cuts)
-        return known
+        """Return the settings of a space, the same ones for every target: pipelines don't depend on it.
+
+        Those with another number of `cuts` share all that is known of a cut.
+        """
+        known: dict[int, Settings] = space.remembered.setdefault("settings", {})
+        if cuts not in known:
+            other = next(iter(known.values()), None)
+            known[cuts] = cls(Kinds.of(space), cuts=cuts) if other is None else replace(other, cuts=cuts)
+        return known[cuts]
 
     @cached_property
     def alike(self) -> frozenset[tuple[int, int]]:

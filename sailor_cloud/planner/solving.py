@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 
 from sailor_cloud.planner import exhaustive
 from sailor_cloud.planner.answer import Answer
+from sailor_cloud.planner.assess import Assessor
 from sailor_cloud.planner.draft import Draft, in_space, to_plan
 from sailor_cloud.planner.effort import NORMAL, Effort
 from sailor_cloud.planner.goals import Target
 from sailor_cloud.planner.mixing import mix
 from sailor_cloud.planner.replays import Chosen, best_that_holds, first_that_holds, replayed
 from sailor_cloud.planner.space import Space
+from sailor_cloud.planner.twins import elsewhere, families
 from sailor_cloud.planner.variants import Restriction, variants
 from sailor_cloud.simulator import Evaluation, evaluate
 
@@ -43,20 +45,24 @@ def solve(
 ) -> Answer:
     """Return the best drafts for a target over the parts of a space; a draft stands in the space that it names.
 
-    `known`: the goal's figure of a plan that is known already; there may be no drafts where none is better.
+    `known`: the goal's figure of a plan that is known already; there may be no drafts where none is better. Where
+    nothing is to be bounded, one of zones that are nearly alike stands for the others.
     """
     if _EVEN & set(restrictions):
         from sailor_cloud.planner.even import even_answer
 
         return even_answer(space, target, restrictions, bounded=effort.bounded)
     parts = variants(space, restrictions)
-    answers = [
-        (part, _solve_part(part, target, effort.between(number / len(parts), (number + 1) / len(parts)), known))
-        for number, part in enumerate(parts)
-    ]
-    if len(answers) == 1 and answers[0][0] is space:
-        return answers[0][1]
+    if len(parts) == 1 and parts[0] is space:
+        return _solve_part(space, target, effort, known)
+    first = parts if effort.bounded else _first_of_families(space, parts)
+    answers = _answers(first, target, effort, known)
+    if len(first) < len(parts) and not any(answer.drafts for _, answer in answers):
+        rest = [part for part in parts if all(part is not each for each in first)]
+        answers += _answers(rest, target, effort, known)
     drafts = [in_space(draft, part, space) for part, answer in answers for draft in answer.drafts]
+    if len(answers) < len(parts):
+        drafts += _in_other_zones(space, target, drafts)
     bounds = [answer.bound for _, answer in answers]
     return Answer(
         drafts=tuple(sorted(drafts, key=Draft.order)[:KEPT_DRAFTS]),
@@ -66,6 +72,30 @@ def solve(
         others=tuple(in_space(draft, part, space) for part, answer in answers for draft in answer.others),
         exhausted=all(answer.exhausted for _, answer in answers),
     )
+
+
+def _answers(parts: Sequence[Space], target: Target, effort: Effort, known: float) -> list[tuple[Space, Answer]]:
+    return [
+        (part, _solve_part(part, target, effort.between(number / len(parts), (number + 1) / len(parts)), known))
+        for number, part in enumerate(parts)
+    ]
+
+
+def _first_of_families(space: Space, parts: Sequence[Space]) -> list[Space]:
+    """Return the parts but those of one zone which another one stands for."""
+    others = {zone for family in families(space) for zone in family[1:]}
+    zones = [{pool.offer.zone for pool in part.pools} for part in parts]
+    return [part for part, there in zip(parts, zones, strict=True) if len(there) > 1 or not there <= others]
+
+
+def _in_other_zones(space: Space, target: Target, drafts: Sequence[Draft]) -> list[Draft]:
+    """Return the best drafts of each ZeRO stage as they are in zones nearly alike."""
+    found: list[Draft] = []
+    for stage in sorted({draft.zero_stage for draft in drafts}):
+        there = space.part(list(range(len(space.pools))), zero_stage=stage)
+        here = [draft for draft in drafts if draft.zero_stage == stage]
+        found += [replace(draft, zero_stage=stage) for draft in elsewhere(Assessor(there, target), here)]
+    return found
 
 
 def _solve_part(space: Space, target: Target, effort: Effort, known: float) -> Answer:

@@ -91,16 +91,20 @@ class Space:
         return self.candidates.pools
 
     def part(self, kept: list[int], *, zero_stage: int) -> Space:
-        """Return the space over some of the pools; what is known of them is known there, too."""
-        return Space(
-            scenario=self.scenario,
-            candidates=replace(self.candidates, pools=tuple(self.pools[index] for index in kept)),
-            tp_degrees=tuple(self.tp_degrees[index] for index in kept),
-            rates=tuple(self.rates[index] for index in kept),
-            zero_stage=zero_stage,
-            known=self.known,
-            numbers=tuple(self.numbers[index] for index in kept),
-        )
+        """Return the space over some of the pools, always the same one; what is known of them is known there, too."""
+        parts: dict[tuple[tuple[int, ...], int], Space] = self.remembered.setdefault("parts", {})
+        key = (tuple(kept), zero_stage)
+        if key not in parts:
+            parts[key] = Space(
+                scenario=self.scenario,
+                candidates=replace(self.candidates, pools=tuple(self.pools[index] for index in kept)),
+                tp_degrees=tuple(self.tp_degrees[index] for index in kept),
+                rates=tuple(self.rates[index] for index in kept),
+                zero_stage=zero_stage,
+                known=self.known,
+                numbers=tuple(self.numbers[index] for index in kept),
+            )
+        return parts[key]
 
     def table(self, pool: int, tp: int, microbatch_size: int, *, recompute: bool) -> StageTable:
         """Return the stage table of a pool's accelerator."""

@@ -14,10 +14,14 @@ _Found = TypeVar("_Found")
 
 @dataclass(frozen=True, slots=True)
 class Task(Generic[_Found]):
-    """What to find out, which may happen in another process and in any order, and what to do with it here, in order."""
+    """What to find out, which may happen in another process and in any order, and what to do with it here, in order.
+
+    Tasks that take longer than others, by about what `size` says, are begun first.
+    """
 
     find: Callable[[], _Found]
     keep: Callable[[_Found], None]
+    size: float = 0.0
 
 
 def do(tasks: Sequence[Task[Any]], *, team: Team, tell: Callable[[float], None]) -> None:
@@ -25,12 +29,15 @@ def do(tasks: Sequence[Task[Any]], *, team: Team, tell: Callable[[float], None])
 
     `tell` is told which share of them is being done.
     """
-    found: list[Any] = []
+    order = sorted(range(len(tasks)), key=lambda number: -tasks[number].size)
+    found: dict[int, Any] = {}
     for first in range(0, len(tasks), MOST_AT_ONCE):
-        calls = [task.find for task in tasks[first : first + MOST_AT_ONCE]]
-        found += team.shared(calls, partial(_tell, tell, first / len(tasks), len(calls) / len(tasks)))
-    for task, what in zip(tasks, found, strict=True):
-        task.keep(what)
+        numbers = order[first : first + MOST_AT_ONCE]
+        calls = [tasks[number].find for number in numbers]
+        said = partial(_tell, tell, first / len(tasks), len(calls) / len(tasks))
+        found |= zip(numbers, team.shared(calls, said), strict=True)
+    for number, task in enumerate(tasks):
+        task.keep(found[number])
 
 
 def _tell(tell: Callable[[float], None], begin: float, part: float, share: float) -> None:

@@ -136,9 +136,22 @@ class Blocks:
 
     def rate(self, key: Key, *, unbeaten: bool = False) -> Rated:
         """Return the best guesses of a key, or those that none beats; neither depends on what was rated before."""
+        known = None if unbeaten else self._known().get(key)
+        if known is not None:
+            return known
         before = self.guesser.rated
         guesses = self.guesser.best(*key, keep=_KEPT, unbeaten=unbeaten)
         return Rated(tuple(guesses), self.guesser.rated - before)
+
+    def keep(self, key: Key, rated: Rated) -> None:
+        """Enter the best guesses of a key, for later searches of the same space and target, too."""
+        self.found[key] = rated
+        if rated.sets:
+            self._known()[key] = rated
+
+    def _known(self) -> dict[Key, Rated]:
+        known: dict[Target, dict[Key, Rated]] = self.space.remembered.setdefault("rated blocks", {})
+        return known.setdefault(self.target, {})
 
     def _counts(self) -> dict[int, list[Key]]:
         """Return the numbers of pipelines that may be looked at, by microbatch size and with it."""
@@ -164,7 +177,7 @@ class Blocks:
         for number in range(self.effort.closer + 1 if not self.found else 0):
             self.effort.tell(0.5 * number / (self.effort.closer + 1))
             for key in self.near() if number else self.rough():
-                self.found[key] = self.rate(key)
+                self.keep(key, self.rate(key))
         every = (guess for rated in self.found.values() for guess in rated.guesses)
         return sorted(every, key=lambda guess: guess.value)
 

@@ -92,7 +92,7 @@ class Guesser:
         if found is None:
             return []
         options, measures = found
-        guesses: list[Guess] = []
+        found_at: list[tuple[float, _Sets, _Rating, int]] = []
         # Egress is added up over sets weighed by speed, which decides how many layers an option has.
         weighed = measures.having(sum_usd=measures.sum_usd * measures.speed)
         sets = _Sets(np.arange(len(weighed))[:, None], weighed, np.zeros(len(weighed)))
@@ -102,13 +102,14 @@ class Guesser:
             near = sets[_unbeaten(rating) if unbeaten else _first(rating.value, _CLOSER * keep)]
             closer = self._rated(near, size, replicas, options=weighed)
             kept = _unbeaten(closer) if unbeaten else _first(closer.value, keep)
-            guesses += [self._guess(near, closer, index, options, size, replicas) for index in kept]
+            found_at += [(float(closer.value[index]), near, closer, int(index)) for index in kept]
             # What breaks a limit may keep it with more devices.
             order = np.where(np.isfinite(rating.value), rating.value, 1e30 + rating.seconds)
             sets = _extended(sets[_first(order, extended)], weighed)
             if not len(sets.members):
                 break
-        return sorted(guesses, key=lambda guess: guess.value)[: None if unbeaten else keep]
+        first = sorted(found_at, key=lambda entry: entry[0])[: None if unbeaten else keep]
+        return [self._guess(sets, rating, index, options, size, replicas) for _, sets, rating, index in first]
 
     def _guess(
         self, sets: _Sets, rating: _Rating, index: int, options: Sequence[Option], size: int, replicas: int
@@ -221,6 +222,11 @@ def _unbeaten(rating: _Rating) -> Ints:
 
 
 def _first(values: Floats, count: int) -> Ints:
-    """Return the indices of the smallest finite values, smallest first."""
-    order = np.argsort(values, kind="stable")[:count]
+    """Return the indices of the smallest finite values, smallest first, of equal ones the first."""
+    if not count:
+        return np.zeros(0, dtype=np.int64)
+    among = np.arange(len(values))
+    if count < len(values):
+        among = np.flatnonzero(values <= np.partition(values, count - 1)[count - 1])
+    order = among[np.argsort(values[among], kind="stable")[:count]]
     return np.asarray(order[np.isfinite(values[order])])

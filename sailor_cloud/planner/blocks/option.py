@@ -51,9 +51,10 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Offered(Sequence[Option]):
-    """Options by the one that they are a part of, and their number of blocks."""
+    """Options by the one that they are a part of, its unit here, and their number of blocks."""
 
     largest: list[Option]
+    units: list[Unit]
     numbers: Ints
     blocks: Ints
 
@@ -69,5 +70,5 @@ class Offered(Sequence[Option]):
     def __getitem__(self, index: int | slice) -> Option | list[Option]:
         if isinstance(index, slice):
             return [self[each] for each in range(len(self))[index]]
-        largest: Option = self.largest[self.numbers[index]]
-        return replace(largest, blocks=int(self.blocks[index]))
+        number = int(self.numbers[index])
+        return replace(self.largest[number], unit=self.units[number], blocks=int(self.blocks[index]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ Ints = NDArray[np.int64]
 MAX_STAGES = 24
 # How much larger the tp of the last stage may be than that of the others.
 _HEAD = 4
+_IN_ORDER = itemgetter(*NAMES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ class Options:
     units: list[Unit]
     _cuts: dict[tuple[int, int, int, int, int], float] = field(default_factory=dict)
     _fars: dict[tuple[int, int, int, int], float] = field(default_factory=dict)
+    _names: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         zones = sorted({pool.offer.zone for pool in self.space.pools})
@@ -69,37 +72,35 @@ class Options:
         if not groups:
             return None
         largest: list[Option] = []
+        there: list[Unit] = []
         parts: list[Measures] = []
         numbers, order = [], []
         for units, group in groups:
             # A part of the space has units of its own that stand for the same nodes.
             unit_of = {unit.devices: unit for unit in units}
             place = {unit.devices: self.units.index(unit) for unit in units}
-            here = [
-                option
-                if option.unit is unit_of[option.unit.devices]
-                else replace(option, unit=unit_of[option.unit.devices])
-                for option in group.largest
-            ]
-            far_s = np.array([self._far_s(option, size) for option in here])
+            here = [unit_of[option.unit.devices] for option in group.largest]
+            far_s = np.array(
+                [self._far_s(unit.pools[0], option, size) for unit, option in zip(here, group.largest, strict=True)]
+            )
             zones = np.full(len(group.numbers), self._zones(units[0]))
             rows = np.full(len(group.numbers), units[0].mask)
             measures = group.measures.having(far_s=far_s[group.numbers])
             parts.append(Measures(measures.values, rows, zones))
             numbers.append(group.numbers + len(largest))
-            order.append(np.array([place[option.unit.devices] for option in here])[group.numbers])
-            largest += here
+            order.append(np.array([place[unit.devices] for unit in here])[group.numbers])
+            largest += group.largest
+            there += here
         sequence = np.argsort(np.concatenate(order), kind="stable")
         blocks = np.concatenate([group.blocks for _, group in groups])
-        offered = Offered(largest, np.concatenate(numbers)[sequence], blocks[sequence])
+        offered = Offered(largest, there, np.concatenate(numbers)[sequence], blocks[sequence])
         return offered, joined(parts)[sequence]
 
     def _group(self, units: list[Unit], size: int, replicas: int) -> _Group:
         # Only rated here, so of zones that are nearly alike the first one stands for the others.
         if len(units[0].pools) == 1:
             units = [replace(unit, pools=(self.twins[unit.pools[0]],)) for unit in units]
-        numbers_of = self.space.numbers
-        nodes = tuple((unit.devices, tuple(numbers_of[pool] for pool in unit.pools), unit.nodes) for unit in units)
+        nodes = tuple((unit.devices, self._numbers(unit.pools), unit.nodes) for unit in units)
         key = (nodes, size, replicas, self.space.zero_stage)
         if key not in self._groups:
             largest = [option for unit in units for option in self._largest(unit, replicas)]
@@ -110,6 +111,12 @@ class Options:
             used, numbers = np.unique(numbers[kept], return_inverse=True)
             self._groups[key] = _Group([largest[index] for index in used], numbers, blocks[kept], measures[kept])
         return self._groups[key]
+
+    def _numbers(self, pools: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the numbers of pools in the first space."""
+        if pools not in self._names:
+            self._names[pools] = tuple(self.space.numbers[pool] for pool in pools)
+        return self._names[pools]
 
     def _zones(self, unit: Unit) -> int:
         return sum(self.bits[self.space.pools[pool].offer.zone] for pool in unit.pools)
@@ -199,11 +206,12 @@ class Options:
             "tp_least": (option.tp, 0.0),
             "block_s": (block_s, 0.0),
         }
-        return list(zip(*(pairs[name] for name in NAMES), strict=True))
+        return list(zip(*_IN_ORDER(pairs), strict=True))
 
-    def _far_s(self, option: Option, size: int) -> float:
-        """Return the seconds of one microbatch's tensors over a cut to another zone, the slowest one."""
-        pool = option.unit.pools[0]
+    def _far_s(self, pool: int, option: Option, size: int) -> float:
+        """Return the seconds of one microbatch's tensors over a cut from a pool to another zone, the slowest one."""
+        if not self.far[pool]:
+            return 0.0
         key = (pool, option.tp, size, option.replicas)
         if key not in self._fars:
             each = (self._cut_s(pool, other, option.tp, size, option.replicas) for other in self.far[pool])
@@ -265,11 +273,12 @@ class Options:
             return 0.0
         pools = option.unit.pools
         inside = option.nodes_each == 1 and not outside
-        key = (tuple(self.space.numbers[pool] for pool in pools), inside, option.tp, flows, nbytes, holders)
+        key = (self._numbers(pools), inside, option.tp, flows, nbytes, holders)
         if key not in self._rings:
             bucket = self.space.scenario.execution.bucket_bytes
             message = min(nbytes, bucket) / holders
-            link = max(self._links(option, inside, flows), key=lambda link: link.transfer_s(message))
+            links = self._links(option, inside, flows)
+            link = links[0] if len(links) == 1 else max(links, key=lambda link: link.transfer_s(message))
             self._rings[key] = float(gradient_sync_s(nbytes, holders, link, bucket_bytes=bucket))
         return self._rings[key]
 
