@@ -37,8 +37,6 @@ _RATED, _JUDGED, _PROMISED, _MIXED = 0.4, 0.5, 0.7, 0.9
 _ANYWAY = 8
 # Cuts whose settings are looked at first, since what they promise leaves out others; then ever so many times more.
 _FIRST_CUTS, _MORE_CUTS = 8, 4
-# Settings that are solved at once, before what they become leaves out others.
-_AT_ONCE = 2
 
 
 def mix(space: Space, target: Target, *, keep: int, effort: Effort = NORMAL, known: float = np.inf) -> Answer:
@@ -78,7 +76,8 @@ class _Search:
         spaces = narrowed(self.space)
         self.parts = tuple(Part(part, self.target, self.effort.quiet()) for part in spaces)
         self._rate()
-        self._do([(part, partial(part.judged, self.best)) for part in self.parts], self.effort.between(_RATED, _JUDGED))
+        judged = [(part, partial(part.judged, self.best), len(part.space.pools)) for part in self.parts]
+        self._do(judged, self.effort.between(_RATED, _JUDGED))
         if not self._over():
             self._mix(self._promises())
         if not self._over():
@@ -144,15 +143,15 @@ class _Search:
         self.columns += promised.columns
 
     def _mix(self, promises: Sequence[tuple[Part, Promise]]) -> None:
-        """Solve settings in whole numbers until the next one promises too little."""
-        effort = self.effort.between(_PROMISED, _MIXED)
-        for begin in range(0, len(promises), _AT_ONCE):
-            some = [entry for entry in promises[begin : begin + _AT_ONCE] if entry[1].value < self.best * RIPE]
-            if not some or self._over():
-                break
-            share, next_share = begin / len(promises), min(1.0, (begin + _AT_ONCE) / len(promises))
-            finds = [(part, partial(part.whole, promise, self.best)) for part, promise in some]
-            self._do(finds, effort.between(share, next_share))
+        """Solve the settings that don't promise too little in whole numbers."""
+        some = [entry for entry in promises if entry[1].value < self.best * RIPE]
+        # With all pipelines it takes longer than with fitting ones only, and the longer they are.
+        finds = [
+            (part, partial(_whole, part, promise, self.best, fitting, self.effort), 0 if fitting else promise.stages)
+            for part, promise in some
+            for fitting in (True, False)
+        ]
+        self._do(finds, self.effort.between(_PROMISED, _MIXED))
 
     def _refine(self) -> None:
         """Improve the best plans of different cuts step by step."""
@@ -161,7 +160,8 @@ class _Search:
             first.setdefault((draft.pipelines[0].cut, len(draft.pipelines)), (part, draft))
         # So many for each part, of one as many as of two; parts often find the same.
         most = max(2, len(self.parts)) * self.effort.refined
-        finds = [(part, partial(_refined, part, draft, self.effort)) for part, draft in list(first.values())[:most]]
+        some = list(first.values())[:most]
+        finds = [(part, partial(_refined, part, draft, self.effort), len(draft.pipelines)) for part, draft in some]
         self._do(finds, self.effort.between(_MIXED, 1.0))
 
     def _near(self, found: tuple[Draft, Part, Draft]) -> tuple[object, ...]:
@@ -169,9 +169,9 @@ class _Search:
         here, part, draft = found
         return significant(draft.figures[self.target.goal] * part.assessor.excess(draft)), here.order()
 
-    def _do(self, finds: Sequence[tuple[Part, Callable[[], Found]]], effort: Effort) -> None:
-        """Do what brings drafts, and enter these."""
-        tasks = [Task(find, partial(self._enter, part), size=len(part.space.pools)) for part, find in finds]
+    def _do(self, finds: Sequence[tuple[Part, Callable[[], Found], int]], effort: Effort) -> None:
+        """Do what brings drafts, each with about how long it takes, and enter these."""
+        tasks = [Task(find, partial(self._enter, part), size=size) for part, find, size in finds]
         do(tasks, team=effort.team, tell=effort.tell)
 
     def _enter(self, part: Part, found: Found) -> None:
@@ -209,6 +209,11 @@ def _rated(searches: Sequence[Blocks], key: Key, expired: Callable[[], bool]) ->
 def _keep_rated(searches: Sequence[Blocks], key: Key, found: Sequence[Rated]) -> None:
     for search, rated in zip(searches, found, strict=True):
         search.keep(key, rated)
+
+
+def _whole(part: Part, promise: Promise, best: float, fitting: bool, effort: Effort) -> Found:
+    nothing = Found(drafts=(), columns=0, nodes=0)
+    return nothing if effort.expired() else part.whole(promise, best, fitting=fitting)
 
 
 def _refined(part: Part, draft: Draft, effort: Effort) -> Found:

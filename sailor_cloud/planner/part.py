@@ -78,6 +78,8 @@ class Part:
         self.promises = Promises(space, target, self.settings)
         self.assessor = Assessor(space, target)
         self.blocks = Blocks(space, target, effort)
+        # By cut, kinds and value of a promise.
+        self._priced: dict[tuple[object, ...], tuple[Settings, Promises, Promise]] = {}
 
     def judged(self, known: float) -> Found:
         """Return the drafts of the most promising blocks; `known` is the value of a plan that is known already."""
@@ -115,26 +117,30 @@ class Part:
                 best = min(best, promise.value)
         return Promised(promises=tuple(found), columns=len(self.settings.columns.get(likely.cut, ())))
 
-    def whole(self, promise: Promise, best: float) -> Found:
-        """Return the drafts of a setting, after pricing in columns that fit it better."""
-        settings = self.settings.apart(promise.setting)
-        promises = Promises(self.space, self.target, settings)
-        columns = len(settings.columns[promise.setting.cut])
-        for _ in range(_PRICING_ROUNDS):
-            if not self._price_in(promises, promise):
-                break
-            promise = promises.of(promise.setting, promise.iteration_s * 0.5, promise.value) or promise
+    def whole(self, promise: Promise, best: float, *, fitting: bool) -> Found:
+        """Return the drafts of a setting, after pricing in columns that fit it better.
+
+        `fitting`: of pipelines that fill nodes without a rest; else of all, where there are others.
+        """
+        setting = promise.setting
+        settings, promises, promise = self._priced_in(promise)
         wholes = WholeMixes(self.space, settings, promises, self.assessor)
-        drafts: list[Draft] = []
-        for fitting in (True, False):
-            found = wholes.near(promise, fitting=fitting, best=best)
-            drafts += found
-            best = min([best, *(draft.figures[self.target.goal] for draft in found)])
-        return Found(
-            drafts=tuple(drafts),
-            columns=len(settings.columns[promise.setting.cut]) - columns,
-            nodes=wholes.solved,
-        )
+        drafts = wholes.near(promise, fitting=fitting, best=best)
+        fresh = len(settings.columns[setting.cut]) - len(self.settings.columns[setting.cut])
+        return Found(drafts=tuple(drafts), columns=fresh if fitting else 0, nodes=wholes.solved)
+
+    def _priced_in(self, promise: Promise) -> tuple[Settings, Promises, Promise]:
+        """Return the settings with columns that fit a promise better, and what is promised with them."""
+        key = (promise.setting.cut, promise.setting.members, promise.value)
+        if key not in self._priced:
+            settings = self.settings.apart(promise.setting)
+            promises = Promises(self.space, self.target, settings)
+            for _ in range(_PRICING_ROUNDS):
+                if not self._price_in(promises, promise):
+                    break
+                promise = promises.of(promise.setting, promise.iteration_s * 0.5, promise.value) or promise
+            self._priced[key] = settings, promises, promise
+        return self._priced[key]
 
     def refined(self, draft: Draft) -> Found:
         """Return what a draft becomes step by step."""

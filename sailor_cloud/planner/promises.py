@@ -35,6 +35,10 @@ class Promise:
     pipelines: int
     setting: Setting
 
+    @property
+    def stages(self) -> int:
+        return len(self.setting.cut) - 1
+
 
 @dataclass
 class Promises:

@@ -47,28 +47,25 @@ class WholeMixes:
     def near(self, promise: Promise, *, fitting: bool, best: float = np.inf) -> list[Draft]:
         """Return the drafts of whole mixes near a promise that keep the limits, the first ones where time is the goal.
 
-        `fitting`: of pipelines only that fill nodes without a rest, so that none is torn apart by the next one.
-        `best` is the goal's value of a plan that is known already.
+        `fitting`: of pipelines only that fill nodes without a rest, so that none is torn apart by the next one; else of
+        all, none where all of them do. `best` is the goal's value of a plan that is known already.
         """
-        if not self.promises.soonest:
-            times = [promise.iteration_s * stretch for stretch in _SPREAD]
-            return [draft for seconds in times for draft in self.at(promise, seconds, fitting=fitting)]
         columns = self._columns(promise, fitting=fitting)
         if columns is None:
             return []
+        if not self.promises.soonest:
+            times = [promise.iteration_s * stretch for stretch in _SPREAD]
+            return [draft for seconds in times for draft in self._drafts(self._mix(columns, promise, seconds))]
         most = self.promises.seconds_of(best) * _REACH
         return self._soonest(columns, promise, [each for each in STRETCH if promise.iteration_s * each <= most])
 
-    def at(self, promise: Promise, seconds: float, *, fitting: bool) -> list[Draft]:
-        """Return the draft of the cheapest whole mix at an iteration time, if there is one that keeps the limits."""
-        columns = self._columns(promise, fitting=fitting)
-        return [] if columns is None else self._drafts(self._mix(columns, promise, seconds))
-
     def _columns(self, promise: Promise, *, fitting: bool) -> Columns | None:
         columns = self.settings.columns_of(promise.setting)
-        if not fitting or columns is None:
-            return columns
+        if columns is None:
+            return None
         fitted = [column for column in columns.every if self._fits(column)]
+        if not fitting:
+            return columns if len(fitted) < len(columns) else None
         return Columns.of(fitted) if fitted else None
 
     def _soonest(self, columns: Columns, promise: Promise, stretches: Sequence[float]) -> list[Draft]:

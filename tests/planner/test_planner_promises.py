@@ -75,11 +75,13 @@ def test_whole_mixes_near_a_promise_are_those_of_the_first_times_that_suffice() 
     best = []
     for promise in promises:
         for fitting in (True, False):
-            every = [
-                draft
+            columns = wholes._columns(promise, fitting=fitting)
+            mixes = [
+                wholes._mix(columns, promise, promise.iteration_s * stretch)
                 for stretch in STRETCH
-                for draft in wholes.at(promise, promise.iteration_s * stretch, fitting=fitting)
+                if columns is not None
             ]
+            every = [draft for mix in mixes for draft in wholes._drafts(mix)]
             found = wholes.near(promise, fitting=fitting)
             assert [draft.order() for draft in found] == [draft.order() for draft in every[:WHOLE_MIXES]]
             if found:
