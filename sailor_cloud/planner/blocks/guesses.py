@@ -120,7 +120,7 @@ class Guesser:
             usd=float(rating.usd[index]),
             size=size,
             replicas=replicas,
-            options=tuple(options[member] for member in sets.members[index]),
+            options=tuple(options[member] for member in sets.members[index].tolist()),
         )
 
     def _rated(self, sets: _Sets, size: int, replicas: int, *, options: Measures | None = None) -> _Rating:

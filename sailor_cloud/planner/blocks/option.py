@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import overload
 
 import numpy as np
@@ -57,6 +57,7 @@ class Offered(Sequence[Option]):
     units: list[Unit]
     numbers: Ints
     blocks: Ints
+    _made: dict[int, Option] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -70,5 +71,8 @@ class Offered(Sequence[Option]):
     def __getitem__(self, index: int | slice) -> Option | list[Option]:
         if isinstance(index, slice):
             return [self[each] for each in range(len(self))[index]]
-        number = int(self.numbers[index])
-        return replace(self.largest[number], unit=self.units[number], blocks=int(self.blocks[index]))
+        if index not in self._made:
+            number = int(self.numbers[index])
+            option = replace(self.largest[number], unit=self.units[number], blocks=int(self.blocks[index]))
+            self._made[index] = option
+        return self._made[index]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sailor_cloud.network import Link
+from sailor_cloud.planner.blocks.looked_up import LookedUp, last_and_more
 from sailor_cloud.planner.blocks.measures import NAMES, Measures, joined, unbeaten
 from sailor_cloud.planner.blocks.option import Offered, Option
 from sailor_cloud.planner.blocks.units import Unit
@@ -23,7 +23,10 @@ Ints = NDArray[np.int64]
 MAX_STAGES = 24
 # How much larger the tp of the last stage may be than that of the others.
 _HEAD = 4
-_IN_ORDER = itemgetter(*NAMES)
+
+
+# The compute seconds of the whole model, of its longest layer and of one in its middle, and how much of it fits.
+_Stage = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ class Options:
         self.far = {unit.pools[0]: self._far(unit.pools[0]) for unit in self.units}
         self.twins = first_twins(self.space)
         known = self.space.known.searches
-        self._stages: dict[tuple[object, ...], tuple[float, ...]] = known.setdefault("stages of options", {})
+        self._stages: dict[tuple[object, ...], _Stage] = known.setdefault("stages of options", {})
         self._rings: dict[tuple[object, ...], float] = known.setdefault("rings of options", {})
         self._gradients: dict[tuple[int, int], tuple[float, float, float]] = known.setdefault("bytes of options", {})
         self._groups: dict[tuple[object, ...], _Group] = known.setdefault("groups of options", {})
@@ -155,58 +158,42 @@ class Options:
 
     def _measures(self, largest: list[Option], numbers: Ints, blocks: Ints, size: int, replicas: int) -> Measures:
         """Return the measures of options with so many blocks each, but for `rows`, `zones` and `far_s`."""
-        rows = np.array([self._measured(option, size, replicas) for option in largest], dtype=np.float64)
-        first, more = rows.reshape(len(largest), 2, len(NAMES))[numbers].transpose(1, 2, 0)
-        values = first + more * (blocks - 1)
+        found = np.array([self._looked_up(option, size, replicas) for option in largest], dtype=np.float64)
+        first, more = last_and_more(LookedUp(*found.reshape(-1, len(LookedUp._fields)).T), replicas)
+        values = first[:, numbers] + more[:, numbers] * (blocks - 1)
         longest = NAMES.index("longest_s")
-        values[longest] = np.where(blocks > 1, more[longest], first[longest])
+        values[longest] = np.where(blocks > 1, more[longest, numbers], first[longest, numbers])
         none = np.zeros(len(numbers), dtype=np.int64)
         return Measures(values, none, none)
 
-    def _measured(self, option: Option, size: int, replicas: int) -> list[tuple[float, ...]]:
-        """Return most measures of an option's last block, and what every further block adds to them.
-
-        Of `longest_s` the second one is that of several blocks.
-        """
-        pool, last = option.unit.pools[0], option.last
-        stages = option.per_node * min(option.blocks, 2)
-        whole_s, layer_s, block_s, room = self._stage(pool, option.tp, size, stages, min(replicas, 2))
-        plain = len(last) - (option.head_tp > 0)
-        head: tuple[float, ...] = (whole_s, layer_s, block_s, room)
-        if option.head_tp:
-            head = self._stage(pool, option.head_tp, size, stages, min(replicas, 2))
-        most = max(option.per_node if option.blocks > 1 else 0, len(last))
-        inside = self._cut_s(pool, pool, option.tp, size, 0) if most > 1 else 0.0
-        out = self._cut_s(pool, pool, option.tp, size, option.replicas)
+    def _looked_up(self, option: Option, size: int, replicas: int) -> LookedUp[float]:
+        """Return what an option's measures follow from."""
+        pool, tp, last = option.unit.pools[0], option.tp, len(option.last)
+        repeated = min(option.blocks, 2)
+        stages, sharers = option.per_node * repeated, min(replicas, 2)
+        plain = self._stage(pool, tp, size, stages, sharers)
+        most = max(option.per_node if option.blocks > 1 else 0, last)
         nbytes, large, tied = self._bytes(option)
         # Short sums take longer per byte: those of a stage's share are asked for.
-        share = 1.0 / max(2.0, option.per_node * min(option.blocks, 2.0))
-        sum_s = self._ring_s(option, nbytes * share, replicas, flows=most) / share
-        # Meanwhile all other stages of a node are summing, too.
-        tied_s = self._ring_s(option, tied, 2 * replicas, flows=max(1, most - 1), outside=True) if tied else 0.0
-        usd, lost = self.space.rates[pool].expected, self.lost[pool]
-        one, alone = option.nodes_each, option.head_tp > 0
-        pairs = {
-            "stages": (len(last), option.per_node),
-            "speed": (plain / whole_s + alone / head[0], option.per_node / whole_s),
-            "cut_s": ((len(last) - 1) * inside, (option.per_node - 1) * inside + out),
-            "room": (plain * room + alone * head[3], option.per_node * room),
-            "usd_per_hour": (one * usd, one * usd),
-            "nodes": (one, one),
-            "lost_per_hour": (one * lost, one * lost),
-            "sum_usd": (self._ring_usd(option.unit.pools) * nbytes * 2.0 * (replicas - 1) / replicas, 0.0),
-            "sum_s": (sum_s / (min(whole_s, head[0])), 0.0),
-            "longest_s": (inside, max(inside, out)),
-            "out_s": (out, 0.0),
-            "far_s": (0.0, 0.0),
-            "tied_s": (tied_s, 0.0),
-            "tp_most": (option.tp, 0.0),
-            "layer_s": (min(layer_s, head[1]), 0.0),
-            "large_s": (self._ring_s(option, large, replicas, flows=most), 0.0),
-            "tp_least": (option.tp, 0.0),
-            "block_s": (block_s, 0.0),
-        }
-        return list(zip(*_IN_ORDER(pairs), strict=True))
+        share = 1.0 / max(2.0, option.per_node * float(repeated))
+        return LookedUp(
+            *plain,
+            *(self._stage(pool, option.head_tp, size, stages, sharers) if option.head_tp else plain),
+            self._cut_s(pool, pool, tp, size, 0) if most > 1 else 0.0,
+            self._cut_s(pool, pool, tp, size, option.replicas),
+            self._ring_s(option, nbytes * share, replicas, flows=most) / share,
+            # Meanwhile all other stages of a node are summing, too.
+            self._ring_s(option, tied, 2 * replicas, flows=max(1, most - 1), outside=True) if tied else 0.0,
+            self._ring_s(option, large, replicas, flows=most),
+            self._ring_usd(option.unit.pools) * nbytes,
+            self.space.rates[pool].expected,
+            self.lost[pool],
+            last,
+            option.per_node,
+            option.nodes_each,
+            option.head_tp > 0,
+            tp,
+        )
 
     def _far_s(self, pool: int, option: Option, size: int) -> float:
         """Return the seconds of one microbatch's tensors over a cut from a pool to another zone, the slowest one."""
@@ -229,7 +216,7 @@ class Options:
             self._gradients[key] = float(each.sum()), float(each.max()), tied
         return self._gradients[key]
 
-    def _stage(self, pool: int, tp: int, size: int, stages: int, sharers: int) -> tuple[float, ...]:
+    def _stage(self, pool: int, tp: int, size: int, stages: int, sharers: int) -> _Stage:
         """Return the compute seconds of the whole model, its longest layer and one in its middle, and how much fits.
 
         Activations are computed again where one of so many equal stages, the first, has no room to keep them; buffers
