@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import overload
 
@@ -34,6 +34,15 @@ class Link:
     error: float
     source: str
     as_of: date
+    # Seconds that the shortest message on the curve takes beyond its bytes at the highest rate, and by how much half a
+    # round trip exceeds them; a search asks for them with every transfer.
+    _ramp_s: float = field(init=False, repr=False, compare=False)
+    _late_s: float = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        ramp_s = self.min_bytes / self._rate(self.min_bytes) - self.min_bytes / self.max_bytes_per_s
+        object.__setattr__(self, "_ramp_s", ramp_s)
+        object.__setattr__(self, "_late_s", max(0.0, self.rtt_s / 2 - ramp_s))
 
     @property
     def bandwidth_bytes_per_s(self) -> float:
@@ -52,8 +61,7 @@ class Link:
         The curve gives the time from `min_bytes` on. Below, it falls in proportion to the ramp that a transfer starts
         with. The part of half a round trip that exceeds this ramp comes on top.
         """
-        ramp_s = self._ramp_s
-        late_s = max(0.0, self.rtt_s / 2 - ramp_s)
+        ramp_s, late_s = self._ramp_s, self._late_s
         if isinstance(nbytes, np.ndarray):
             x = np.log2(np.clip(nbytes, self.min_bytes, self.max_bytes) / MB)
             rate = np.minimum(((self.a * x + self.b) * x + self.c) * GB, self.max_bytes_per_s)
@@ -81,11 +89,6 @@ class Link:
             c=self.c * factor,
             max_bytes_per_s=self.max_bytes_per_s * factor,
         )
-
-    @property
-    def _ramp_s(self) -> float:
-        """Seconds that the shortest message on the curve takes beyond its bytes at the highest rate."""
-        return self.min_bytes / self._rate(self.min_bytes) - self.min_bytes / self.max_bytes_per_s
 
     def _rate(self, nbytes: float) -> float:
         x = math.log2(min(max(nbytes, self.min_bytes), self.max_bytes) / MB)
