@@ -16,7 +16,7 @@ import numpy as np
 
 from sailor_cloud.planner.answer import Answer
 from sailor_cloud.planner.assess import Assessor
-from sailor_cloud.planner.blocks import Blocks, Key, Rated
+from sailor_cloud.planner.blocks import Blocks, Judged, Key, Rated
 from sailor_cloud.planner.bounds import breaks_limits, goal_bound
 from sailor_cloud.planner.draft import Draft, in_space, significant
 from sailor_cloud.planner.effort import NORMAL, Effort
@@ -35,6 +35,8 @@ _What = TypeVar("_What")
 _RATED, _JUDGED, _PROMISED, _MIXED = 0.4, 0.5, 0.7, 0.9
 # What is rated of each part even when a time limit is over: so many microbatch sizes and numbers of pipelines.
 _ANYWAY = 8
+# Sets of blocks of each part that are judged at once; some of them in vain where one makes the next not worth it.
+_JUDGED_AT_ONCE = 4
 # Cuts whose settings are looked at first, since what they promise leaves out others; then ever so many times more.
 _FIRST_CUTS, _MORE_CUTS = 8, 4
 
@@ -76,8 +78,7 @@ class _Search:
         spaces = narrowed(self.space)
         self.parts = tuple(Part(part, self.target, self.effort.quiet()) for part in spaces)
         self._rate()
-        judged = [(part, partial(part.judged, self.best), len(part.space.pools)) for part in self.parts]
-        self._do(judged, self.effort.between(_RATED, _JUDGED))
+        self._judge()
         if not self._over():
             self._mix(self._promises())
         if not self._over():
@@ -116,6 +117,28 @@ class _Search:
             tasks = []
         for settings, by_size in reversed(list(zip(unknown, zip(*chains, strict=True), strict=True))):
             settings.enter([chain for found in by_size for chain in found])
+
+    def _judge(self) -> None:
+        """Judge the most promising blocks of all parts, a few of each at once."""
+        team = self.effort.team
+        for part in self.parts:
+            part.blocks.known = self.best
+        while any(wanted := [part.blocks.wanted(_JUDGED_AT_ONCE) for part in self.parts]):
+            found: list[list[Judged]] = [[] for _ in self.parts]
+            do(
+                [
+                    Task(partial(part.blocks.judge, guess), there.append)
+                    for part, guesses, there in zip(self.parts, wanted, found, strict=True)
+                    for guess in guesses
+                ],
+                team=team,
+                tell=NORMAL.tell,
+            )
+            for part, there in zip(self.parts, found, strict=True):
+                part.blocks.enter(there)
+        for part in self.parts:
+            self._enter(part, part.judged())
+        self.effort.tell(_JUDGED)
 
     def _promises(self) -> list[tuple[Part, Promise]]:
         """Return what settings promise, best first, as many of each part as are solved at most."""

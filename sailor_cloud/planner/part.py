@@ -81,10 +81,8 @@ class Part:
         # By cut, kinds and value of a promise.
         self._priced: dict[tuple[object, ...], tuple[Settings, Promises, Promise]] = {}
 
-    def judged(self, known: float) -> Found:
-        """Return the drafts of the most promising blocks; `known` is the value of a plan that is known already."""
-        self.blocks.known = known
-        self.blocks.run()
+    def judged(self) -> Found:
+        """Return the drafts of the most promising blocks, after they were judged."""
         return Found(drafts=tuple(self.blocks.nearly_kept), columns=self.blocks.rated, nodes=self.blocks.judged)
 
     def likely(self, others: Sequence[Part] = ()) -> list[Likely]:

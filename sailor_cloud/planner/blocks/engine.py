@@ -7,10 +7,10 @@ will; the best are cut, put on nodes in several orders and judged exactly.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise, permutations
+from itertools import islice, pairwise, permutations
 
 import numpy as np
 
@@ -60,9 +60,17 @@ class Rated:
     sets: int
 
 
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The drafts of a guess, and how many plans were judged for them."""
+
+    drafts: tuple[Draft, ...]
+    plans: int
+
+
 @dataclass
 class Blocks:
-    """One search; `known` is the goal's figure of a plan that is known already, `found` what has been rated before."""
+    """One search; `known` is the goal's figure of the best plan known so far, `found` what has been rated before."""
 
     space: Space
     target: Target
@@ -72,6 +80,8 @@ class Blocks:
     judged: int = 0
     found: dict[Key, Rated] = field(default_factory=dict)
     drafts: list[Draft] = field(default_factory=list)
+    # The guesses that are not judged yet, best first; none before they are asked for.
+    _left: deque[Guess] | None = None
 
     def __post_init__(self) -> None:
         self.assessor = Assessor(self.space, self.target)
@@ -81,25 +91,41 @@ class Blocks:
 
     def run(self) -> list[Draft]:
         """Return the drafts that keep all limits."""
-        best = self.known
-        for guess in self.guesses():
-            if (
-                guess.value >= best * _SLACK
-                or self.judged >= self.effort.judged
-                or (self.drafts and self.effort.expired())
-            ):
-                break
-            self.effort.tell(0.7 + 0.3 * self.judged / self.effort.judged)
-            for draft in self.of(guess):
-                self.drafts.append(draft)
-                if self.assessor.keeps(draft):
-                    best = min(best, draft.figures[self.target.goal])
+        while some := self.wanted(1):
+            self.enter([self.judge(guess) for guess in some])
         return [draft for draft in self.drafts if self.assessor.keeps(draft)]
 
     @property
     def nearly_kept(self) -> list[Draft]:
         """The drafts found that keep all limits or nearly do."""
         return [draft for draft in self.drafts if self.assessor.excess(draft) <= NEAR]
+
+    def wanted(self, most: int) -> list[Guess]:
+        """Return the next guesses that are judged, `most` of them at most; none once they promise too little."""
+        if self._left is None:
+            self._left = deque(self.guesses())
+        over = self.judged >= self.effort.judged or (self.drafts and self.effort.expired())
+        some = [] if over else list(islice(self._left, most))
+        return [guess for guess in some if guess.value < self.known * _SLACK]
+
+    def judge(self, guess: Guess) -> Judged:
+        """Return the drafts of a guess, whatever was judged before."""
+        before = self.judged
+        drafts = tuple(self.of(guess))
+        plans, self.judged = self.judged - before, before
+        return Judged(drafts, plans)
+
+    def enter(self, found: Sequence[Judged]) -> None:
+        """Enter what the next guesses became, in their order, as far as those before them leave them worth it."""
+        assert self._left is not None, "they were wanted"
+        for judged in found:
+            if self._left[0].value >= self.known * _SLACK or self.judged >= self.effort.judged:
+                return
+            self._left.popleft()
+            self.judged += judged.plans
+            self.drafts += judged.drafts
+            kept = [draft.figures[self.target.goal] for draft in judged.drafts if self.assessor.keeps(draft)]
+            self.known = min([self.known, *kept])
 
     def spread(self) -> list[Draft]:
         """Return plans from the fastest to the cheapest, whatever the limits; the space's target must have none.
