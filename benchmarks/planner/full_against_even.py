@@ -1,8 +1,9 @@
 """Compares the best plan of the whole space with the best one of even batches, both by our simulator.
 
 Usage: python benchmarks/planner/full_against_even.py [-o FILE]. Each search is a process of its own, cold. The value is
-the replay's iterations per second, or the USD of the run where cost is minimised; the ratio is above 1 where the whole
-space is better.
+the replay's iterations per second; the ratio is above 1 where the whole space is better. Jobs of the artifact's sizes
+run in fp32 on demand, as the artifact's do; their limits on money are 90, 75 and 60 % of what the best plan without a
+limit costs, where that can be kept.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from time_and_gap import Case, header, measure
 
 EXAMPLE = "gcp-a100-v100.yaml"
 NEAR = ["us-central1-a", "us-central1-b"]
+FIVE = [*NEAR, "us-central1-c", "us-central1-f", "us-west1-b"]
 FAR = ["us-central1-a", "us-west1-b"]
 
 
@@ -24,6 +26,23 @@ def _case(name: str, zones: list[str], accelerators: dict[str, int], **changes: 
     fixed = {"resources.0.zones": zones, "resources.0.accelerators": accelerators}
     return Case(name=name, example=EXAMPLE, changes={**fixed, **changes})
 
+
+def _artifact(zones: list[str], accelerators: dict[str, int], usd_per_iteration: float | None = None) -> Case:
+    limits = {} if usd_per_iteration is None else {"max_usd_per_iteration": usd_per_iteration}
+    devices = " + ".join(f"{count} {name.split('-')[0]}" for name, count in accelerators.items())
+    name = f"{len(zones)} zone{'s' if len(zones) > 1 else ''} x ({devices}), fp32"
+    if usd_per_iteration is not None:
+        name += f", {usd_per_iteration:g} USD/iteration"
+    return _case(
+        name,
+        zones,
+        accelerators,
+        constraints=limits,
+        **{"training.precision": "fp32", "resources.0.markets": ["on-demand"]},
+    )
+
+
+SMALL, MIDDLE, LARGE = ({"A100-40": a, "V100-16": v} for a, v in ((32, 96), (80, 240), (128, 128)))
 
 # Name, and whether it is one of the mixed and geo-distributed cases or of those where a budget binds.
 CASES = (
@@ -50,6 +69,18 @@ CASES = (
             constraints={"budget_usd": 90},
         ),
     ),
+    ("mixed", _artifact(NEAR[:1], SMALL)),
+    ("mixed", _artifact(NEAR[:1], MIDDLE)),
+    ("mixed", _artifact(NEAR, LARGE)),
+    ("mixed", _artifact(FIVE, {"A100-40": 32})),
+    ("budget", _artifact(NEAR[:1], SMALL, 0.63)),
+    ("budget", _artifact(NEAR[:1], SMALL, 0.53)),
+    ("budget", _artifact(NEAR[:1], MIDDLE, 0.86)),
+    ("budget", _artifact(NEAR[:1], MIDDLE, 0.72)),
+    ("budget", _artifact(NEAR[:1], MIDDLE, 0.57)),
+    ("budget", _artifact(NEAR, LARGE, 0.96)),
+    ("budget", _artifact(NEAR, LARGE, 0.8)),
+    ("budget", _artifact(NEAR, LARGE, 0.64)),
 )
 
 
