@@ -48,10 +48,7 @@ class Target:
 
     def feasible(self, figures: Mapping[Figure, Floats]) -> NDArray[np.bool_]:
         """Return which plans keep every limit."""
-        kept = np.ones(np.shape(figures[Figure.ITERATION_S]), dtype=bool)
-        for limit in self.limits:
-            kept &= figures[limit.figure] <= limit.at_most * (1 + TIE)
-        return kept
+        return np.asarray(self.excess(figures) == 1.0)
 
     def excess(self, figures: Mapping[Figure, Floats]) -> Floats:
         """Return by what factor plans break the limit that they break most; 1 where they keep all."""

@@ -35,8 +35,6 @@ _What = TypeVar("_What")
 _RATED, _JUDGED, _PROMISED, _MIXED = 0.4, 0.5, 0.7, 0.9
 # What is rated of each part even when a time limit is over: so many microbatch sizes and numbers of pipelines.
 _ANYWAY = 8
-# Settings of which is told at once whether they promise too little.
-_ENTERED = 2
 # Sets of blocks of each part that are judged at once; some of them in vain where one makes the next not worth it.
 _JUDGED_AT_ONCE = 4
 # Cuts whose settings are looked at first, since what they promise leaves out others; then ever so many times more.
@@ -168,35 +166,15 @@ class _Search:
         self.columns += promised.columns
 
     def _mix(self, promises: Sequence[tuple[Part, Promise]]) -> None:
-        """Solve settings in whole numbers, and enter what they become until the next one promises too little.
-
-        All are solved at once, since few of them turn out to promise too little.
-        """
-        some = [entry for entry in promises if entry[1].value < self.best * RIPE]
-        found: list[list[Found]] = [[] for _ in some]
+        """Solve the settings in whole numbers that promise enough."""
         # With all pipelines it takes longer than with fitting ones only, and the longer they are.
-        tasks = [
-            Task(
-                partial(_whole, part, promise, self.best, fitting, self.effort),
-                there.append,
-                size=0 if fitting else promise.stages,
-            )
-            for (part, promise), there in zip(some, found, strict=True)
+        finds = [
+            (part, partial(_whole, part, promise, self.best, fitting, self.effort), 0 if fitting else promise.stages)
+            for part, promise in promises
+            if promise.value < self.best * RIPE
             for fitting in (True, False)
         ]
-        do(tasks, team=self.effort.team, tell=self.effort.between(_PROMISED, _MIXED).tell)
-        for begin in range(0, len(some), _ENTERED):
-            best = self.best
-            entered = [
-                (part, each)
-                for (part, promise), there in list(zip(some, found, strict=True))[begin : begin + _ENTERED]
-                for each in there
-                if promise.value < best * RIPE
-            ]
-            if not entered:
-                break
-            for part, each in entered:
-                self._enter(part, each)
+        self._do(finds, self.effort.between(_PROMISED, _MIXED))
 
     def _refine(self) -> None:
         """Improve the best plans of different cuts step by step."""

@@ -145,12 +145,11 @@ def test_a_cut_counts_the_tensors_that_stages_wait_for(space, transfers):
         return float(busy_s(np.array(compute), np.array(between), execution=scenario.execution).max())
 
     nothing = np.zeros((here.layers + 1, here.layers + 1))
-    found = Cutter(here).cuts(pipeline, [nothing] * 4)
+    found = Cutter(here).fastest(pipeline, [nothing] * 4)
     plain, longest_s = Cutter(here).cut(pipeline)
-    assert plain in found
     best = min(busy((0, *inner, here.layers)) for inner in combinations(range(1, here.layers), 3))
     # Times between what the first cut computes and how long it is busy are tried in 64 steps.
-    assert min(map(busy, found)) <= best + (busy(plain) - longest_s) / 60
+    assert busy(found) <= best + (busy(plain) - longest_s) / 60
     if transfers is Transfers.OVERLAPPED:
         assert busy(plain) > 1.05 * best, "a short stage in between waits for neither side"
 
@@ -163,13 +162,13 @@ def test_a_cut_counts_gradient_sums_so_that_no_other_cut_is_faster(space):
     slow = np.maximum(end - first, 0) * 0.2
     sums = [0.1 * slow, slow, 0.1 * slow]
     schedule = Schedule.of(space, pipeline, sums)
-    found = Cutter(space).cuts(pipeline, sums)
+    found = Cutter(space).fastest(pipeline, sums)
     plain, _ = Cutter(space).cut(pipeline)
     every = [(0, *inner, space.layers) for inner in combinations(range(1, space.layers), 2)]
     best = min(map(schedule.seconds, every))
-    assert schedule.seconds(found[0]) <= best * 1.005
+    assert schedule.seconds(found) <= best * 1.005
     assert schedule.seconds(plain) > 1.05 * best, "counting sums makes no difference here"
-    assert found[0][2] - found[0][1] < plain[2] - plain[1]
+    assert found[2] - found[1] < plain[2] - plain[1]
 
 
 def test_sums_of_stages_are_those_of_the_plan(space, blocks):

@@ -39,17 +39,17 @@ class Cutter:
         tables = self._tables(pipeline)
         return None if tables is None else self._shortest(tables)
 
-    def cuts(self, pipeline: UncutPipeline, sums_s: Sequence[Floats]) -> list[tuple[int, ...]]:
-        """Return the cuts of a pipeline that make an iteration short, the shortest first.
+    def fastest(self, pipeline: UncutPipeline, sums_s: Sequence[Floats]) -> tuple[int, ...] | None:
+        """Return about the cut of a pipeline that makes an iteration shortest, None where there is none.
 
-        The cut with the busiest stage that computes least; one that takes layers from the stages whose gradient sums
-        are longest, too; and both with tensors that stages wait for counted. `sums_s` [layers + 1, layers + 1] of each
-        stage: the seconds of its sum by first and end layer.
+        It is the one with the busiest stage that computes least, or one that takes layers from the stages whose
+        gradient sums are longest, or either with tensors that stages wait for counted. `sums_s`
+        [layers + 1, layers + 1] of each stage: the seconds of its sum by first and end layer.
         """
         tables = self._tables(pipeline)
         found = None if tables is None else self._shortest(tables)
         if tables is None or found is None:
-            return []
+            return None
         schedule = Schedule.of(self.space, pipeline, sums_s)
         cuts = [found]
         capped = self._capped(tables, schedule, *found)
@@ -63,7 +63,7 @@ class Cutter:
                 other = schedule.cut(longest_s * (1.0 - 2.0**-_HALVINGS), busy_s, most_s=most_s)
                 if other is not None:
                     chosen.setdefault(other, schedule.seconds(other))
-        return sorted(chosen, key=lambda cut: (chosen[cut], cut))
+        return min(chosen, key=lambda cut: (chosen[cut], cut))
 
     def _capped(
         self, tables: list[_Ends], schedule: Schedule, cut: tuple[int, ...], longest_s: float

@@ -36,8 +36,6 @@ _ORDERS = 6
 # Around how many of the best and how far other numbers of pipelines are looked at.
 _CENTRES = 4
 _AROUND = 2
-# Cuts of each that are judged, the shortest ones by the first pipeline alone.
-_CUTS = 1
 # Guesses are right to about this: up to so much more than the best plan is looked at.
 _SLACK = 1.1
 # For plans from the fastest to the cheapest: numbers of pipelines up to this are all looked at; guesses of each set of
@@ -116,11 +114,9 @@ class Blocks:
         return Judged(drafts, plans)
 
     def enter(self, found: Sequence[Judged]) -> None:
-        """Enter what the next guesses became, in their order, as far as those before them leave them worth it."""
+        """Enter what the next guesses became, in their order."""
         assert self._left is not None, "they were wanted"
         for judged in found:
-            if self._left[0].value >= self.known * _SLACK or self.judged >= self.effort.judged:
-                return
             self._left.popleft()
             self.judged += judged.plans
             self.drafts += judged.drafts
@@ -222,12 +218,14 @@ class Blocks:
                 microbatches=microbatches,
                 replicas=guess.replicas,
             )
-            for cut in self.cutter.cuts(pipeline, self.sums.of_stages(layout))[:_CUTS]:
-                self.judged += 1
-                shapes = [Shape(slots=row, cut=cut, microbatch_size=guess.size) for row in placed]
-                draft = self.assessor.draft(shapes, even=self.even)
-                if draft is not None:
-                    yield draft
+            cut = self.cutter.fastest(pipeline, self.sums.of_stages(layout))
+            if cut is None:
+                continue
+            self.judged += 1
+            shapes = [Shape(slots=row, cut=cut, microbatch_size=guess.size) for row in placed]
+            draft = self.assessor.draft(shapes, even=self.even)
+            if draft is not None:
+                yield draft
 
     def _orders(self, options: tuple[Option, ...]) -> list[tuple[Option, ...]]:
         """Return orders of blocks, those first in which neighbours stand in one zone and more memory comes first."""
