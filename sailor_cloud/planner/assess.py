@@ -8,12 +8,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from sailor_cloud.planner.draft import Draft, DraftPipeline
+from sailor_cloud.planner.draft import Draft, DraftPipeline, Rank
 from sailor_cloud.planner.goals import Figure, Target
 from sailor_cloud.planner.layouts import Slot
 from sailor_cloud.planner.shares import share_batch, share_evenly
 from sailor_cloud.planner.space import Seat, Space
-from sailor_cloud.planner.standing import Place, Standings
+from sailor_cloud.planner.standing import Place, Standing, Standings
 from sailor_cloud.planner.sync import SyncTable
 from sailor_cloud.simulator import busy_s, fill_s, in_flight
 
@@ -28,13 +28,21 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pace:
+class Pace:
+    """How fast a pipeline is, whatever its number of microbatches."""
+
     bottleneck_s: float
     fill_s: float
     update_s: float
     usd_per_sample: float
     recompute: tuple[bool, ...]
     compute_s: tuple[float, ...]
+    seats: tuple[Seat, ...]
+    cuts_s: tuple[float, ...]
+
+    def schedule_s(self, microbatches: int) -> float:
+        """Return the seconds of a schedule without gradient sums and optimizer step."""
+        return (microbatches - 1) * self.bottleneck_s + self.fill_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +76,7 @@ class Assessor:
     target: Target
     sync: SyncTable = field(init=False)
     _standings: Standings = field(init=False)
-    _paces: dict[tuple[object, ...], _Pace | None] = field(init=False)
+    _paces: dict[tuple[object, ...], Pace | None] = field(init=False)
     _stages: dict[tuple[object, ...], _Stage | None] = field(init=False)
     _cuts: dict[tuple[object, ...], tuple[float, float]] = field(init=False)
 
@@ -99,7 +107,7 @@ class Assessor:
         counts = share(self.space.batch, sizes, bottlenecks)
         if counts is None:
             return None
-        schedule = max((count - 1) * pace.bottleneck_s + pace.fill_s for count, pace in zip(counts, known, strict=True))
+        schedule = max(pace.schedule_s(count) for count, pace in zip(counts, known, strict=True))
         sync, sync_usd = self.sync.of_plan(layout, tuple(shape.cut for shape in ordered))
         egress = sync_usd + sum(
             pace.usd_per_sample * shape.microbatch_size * count
@@ -124,24 +132,18 @@ class Assessor:
 
     def times(self, draft: Draft) -> Times:
         """Return what an iteration of a draft is made of."""
-        layout = tuple(pipeline.slots for pipeline in draft.pipelines)
         schedule = steady = update = egress = 0.0
         busy: dict[int, float] = {}
-        shapes = [
-            Shape(slots=pipeline.slots, cut=pipeline.cut, microbatch_size=pipeline.microbatch_size)
-            for pipeline in draft.pipelines
-        ]
-        paces = self._paced(shapes, self._standings.of(layout).places)
-        assert paces is not None, "a draft fits"
-        for pipeline, shape, pace in zip(draft.pipelines, shapes, paces, strict=True):
+        for pipeline, pace in zip(draft.pipelines, self.paces(draft), strict=True):
             count = pipeline.microbatches
-            schedule = max(schedule, (count - 1) * pace.bottleneck_s + pace.fill_s)
+            schedule = max(schedule, pace.schedule_s(count))
             steady = max(steady, count * pace.bottleneck_s)
             update = max(update, pace.update_s)
-            egress += pace.usd_per_sample * shape.microbatch_size * count
+            egress += pace.usd_per_sample * pipeline.microbatch_size * count
             for slot, seconds in zip(pipeline.slots, pace.compute_s, strict=True):
                 busy[slot.pool] = busy.get(slot.pool, 0.0) + count * slot.tp * seconds
-        sums, sums_usd = self.sync.of_plan(layout, tuple(pipeline.cut for pipeline in draft.pipelines))
+        layout, cuts = zip(*((pipeline.slots, pipeline.cut) for pipeline in draft.pipelines), strict=True)
+        sums, sums_usd = self.sync.of_plan(layout, cuts)
         return Times(
             schedule_s=schedule,
             steady_s=steady,
@@ -151,20 +153,42 @@ class Assessor:
             busy_device_s=busy,
         )
 
+    def paces(self, draft: Draft) -> list[Pace]:
+        """Return the pace of every pipeline of a draft."""
+        shapes = [
+            Shape(slots=pipeline.slots, cut=pipeline.cut, microbatch_size=pipeline.microbatch_size)
+            for pipeline in draft.pipelines
+        ]
+        found = self._paced(shapes, self.standing(draft).places)
+        assert found is not None, "a draft fits"
+        return found
+
+    def standing(self, draft: Draft) -> Standing:
+        """Return what follows from where a draft stands."""
+        return self._standings.of(tuple(pipeline.slots for pipeline in draft.pipelines))
+
     def keeps(self, draft: Draft) -> bool:
         """Return whether a draft keeps all limits of the job."""
         return self.excess(draft) == 1.0
 
-    def excess(self, draft: Draft) -> float:
-        """Return by what factor a draft breaks the limit that it breaks most: 1 where it keeps all."""
+    def excess(self, draft: Draft, figures: Mapping[Figure, float] | None = None) -> float:
+        """Return by what factor a draft breaks the limit that it breaks most: 1 where it keeps all.
+
+        `figures`: other ones than those of the closed form.
+        """
+        figures = draft.figures if figures is None else figures
         most = self.space.scenario.job.constraints.max_nodes
         if most is not None and draft.figures[Figure.NODES] > most:
             return float("inf")
-        return float(self.target.excess({figure: np.array(value) for figure, value in draft.figures.items()}))
+        return float(self.target.excess({figure: np.array(value) for figure, value in figures.items()}))
 
-    def _paced(self, shapes: Sequence[Shape], places: Sequence[int]) -> list[_Pace] | None:
+    def rank(self, draft: Draft) -> Rank:
+        """Return what drafts are compared by: what breaks limits less comes first, then what is better."""
+        return self.excess(draft), draft.order()
+
+    def _paced(self, shapes: Sequence[Shape], places: Sequence[int]) -> list[Pace] | None:
         """Return the pace of every pipeline, of those that are alike once; None if one doesn't fit."""
-        found: dict[tuple[object, ...], _Pace] = {}
+        found: dict[tuple[object, ...], Pace] = {}
         paces = []
         for shape, place in zip(shapes, places, strict=True):
             key = (place, shape.cut, shape.microbatch_size)
@@ -177,7 +201,7 @@ class Assessor:
             paces.append(pace)
         return paces
 
-    def _pace(self, shape: Shape, place: Place, replicas: int) -> _Pace | None:
+    def _pace(self, shape: Shape, place: Place, replicas: int) -> Pace | None:
         seats, flows = place
         alike = replicas if self.space.zero_stage else min(replicas, 2)
         key = (seats, flows, shape.cut, shape.microbatch_size, alike)
@@ -185,7 +209,7 @@ class Assessor:
             self._paces[key] = self._build(seats, flows, shape, replicas)
         return self._paces[key]
 
-    def _build(self, seats: tuple[Seat, ...], flows: tuple[int, ...], shape: Shape, replicas: int) -> _Pace | None:
+    def _build(self, seats: tuple[Seat, ...], flows: tuple[int, ...], shape: Shape, replicas: int) -> Pace | None:
         """Time a pipeline that holds as many microbatches as its stages ever do at once."""
         size, count = shape.microbatch_size, len(seats)
         stages = []
@@ -199,13 +223,15 @@ class Assessor:
             for s, ((src, dst), shared) in enumerate(zip(pairwise(seats), flows, strict=True))
         ]
         compute, between = np.array([each.compute_s for each in stages]), np.array([seconds for seconds, _ in cuts])
-        return _Pace(
+        return Pace(
             bottleneck_s=float(busy_s(compute, between, execution=self.space.scenario.execution).max()),
             fill_s=float(fill_s(compute, between)),
             update_s=max(each.update_s for each in stages),
             usd_per_sample=sum(usd for _, usd in cuts),
             recompute=tuple(each.recompute for each in stages),
             compute_s=tuple(each.compute_s for each in stages),
+            seats=seats,
+            cuts_s=tuple(seconds for seconds, _ in cuts),
         )
 
     def _stage(self, seat: Seat, span: tuple[int, int], size: int, held: int, replicas: int) -> _Stage | None:

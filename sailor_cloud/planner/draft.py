@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from sailor_cloud.model.plan import Node, Pipeline, Plan, Stage
 from sailor_cloud.planner.goals import Figure
 from sailor_cloud.planner.layouts import Slot
 from sailor_cloud.planner.space import Seat, Space
+
+# By what factor a draft breaks limits, 1 where it keeps them, and what it is compared by beyond that.
+Rank = tuple[float, tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +32,16 @@ class DraftPipeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """Pipelines with the figures that they reach. `goal` is the figure that was minimised."""
+    """Pipelines with the figures that they reach by the closed form. `goal` is the figure that was minimised.
+
+    `expected`: about what the replay finds; none where nobody asked.
+    """
 
     pipelines: tuple[DraftPipeline, ...]
     goal: Figure
     figures: Mapping[Figure, float]
     zero_stage: int = 0
+    expected: Mapping[Figure, float] | None = None
 
     def order(self) -> tuple[object, ...]:
         """Return the sort key: the goal, then money, then time, then the plan itself, so that ties fall one way."""

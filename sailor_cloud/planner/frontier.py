@@ -33,7 +33,7 @@ def frontier(assessor: Assessor, seeds: Sequence[Draft]) -> tuple[FrontierPoint,
     known = {draft.order(): draft for draft in _shrunk(assessor, unbeaten(seeds))}
     known |= {draft.order(): draft for draft in seeds}
     for draft in _promising(list(known.values())):
-        for better in refined(assessor, draft, lambda _: 1.0, most=REFINING_STEPS):
+        for better in refined(assessor, draft, lambda draft: (1.0, draft.order()), most=REFINING_STEPS):
             known[better.order()] = better
     points = unbeaten(known.values())
     while len(points) > MOST_POINTS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -66,6 +66,11 @@ class Target:
         """Return what is minimised, the larger the further a limit is broken, infinite beyond `NEAR`."""
         excess = self.excess(figures)
         return np.where(excess <= NEAR, figures[self.goal] * excess, np.inf)
+
+    def loosened(self, figures: Mapping[Figure, float]) -> Target:
+        """Return the same goal with limits that a plan of these figures keeps."""
+        limits = (replace(limit, at_most=max(limit.at_most, figures[limit.figure])) for limit in self.limits)
+        return replace(self, limits=tuple(limits))
 
     def without(self, name: str) -> Target:
         """Return the same goal with one constraint given up."""

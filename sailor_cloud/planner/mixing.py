@@ -22,7 +22,9 @@ from sailor_cloud.planner.draft import Draft, in_space, significant
 from sailor_cloud.planner.effort import NORMAL, Effort
 from sailor_cloud.planner.goals import Target
 from sailor_cloud.planner.narrowing import narrowed
+from sailor_cloud.planner.overlap import Overlap
 from sailor_cloud.planner.part import RIPE, Found, Part, Promised
+from sailor_cloud.planner.polish import Placed, polish
 from sailor_cloud.planner.promises import Promise
 from sailor_cloud.planner.settings import FreeChain, Settings
 from sailor_cloud.planner.space import Space
@@ -31,14 +33,17 @@ from sailor_cloud.planner.twins import elsewhere
 
 _What = TypeVar("_What")
 
-# Which share of a search is over after its ratings, blocks, promises and whole mixes.
-_RATED, _JUDGED, _PROMISED, _MIXED = 0.4, 0.5, 0.7, 0.9
+# Which share of a search is over after its ratings, blocks, promises, whole mixes and single steps.
+_RATED, _JUDGED, _PROMISED, _MIXED, _STEPPED = 0.4, 0.5, 0.7, 0.85, 0.95
 # What is rated of each part even when a time limit is over: so many microbatch sizes and numbers of pipelines.
 _ANYWAY = 8
 # Sets of blocks of each part that are judged at once; some of them in vain where one makes the next not worth it.
 _JUDGED_AT_ONCE = 4
 # Cuts whose settings are looked at first, since what they promise leaves out others; then ever so many times more.
 _FIRST_CUTS, _MORE_CUTS = 8, 4
+# The replay finds plans faster than the closed form by up to about this: up to so much behind the best one, and of so
+# many, it is estimated what it will find.
+_HOPEFUL, _MOST_HOPEFUL = 1.15, 160
 
 
 def mix(space: Space, target: Target, *, keep: int, effort: Effort = NORMAL, known: float = np.inf) -> Answer:
@@ -51,7 +56,7 @@ def mix(space: Space, target: Target, *, keep: int, effort: Effort = NORMAL, kno
     best = sorted({draft.order(): draft for draft in search.drafts}.items())[:keep]
     return Answer(
         drafts=tuple(draft for _, draft in best),
-        others=tuple(search.drafts),
+        others=(*search.drafts, *search.expected),
         bound=search.bound,
         columns=search.columns,
         nodes=search.nodes,
@@ -69,6 +74,8 @@ class _Search:
     bound: float = -np.inf
     parts: tuple[Part, ...] = ()
     drafts: list[Draft] = field(default_factory=list)
+    # Drafts with about what the replay finds of them, which may break limits by the closed form.
+    expected: list[Draft] = field(default_factory=list)
     columns: int = 0
     nodes: int = 0
     # Each draft with the part that it was found in, and as it stands there.
@@ -83,8 +90,13 @@ class _Search:
             self._mix(self._promises())
         if not self._over():
             self._refine()
+        if not self._over():
+            self._polish()
         if any(part is not self.space for part in spaces):
-            self.drafts += elsewhere(Assessor(self.space, self.target), self.drafts)
+            assessor = Assessor(self.space, self.target)
+            self.drafts += elsewhere(assessor, self.drafts, assessor.rank)
+            overlap = Overlap(assessor)
+            self.expected += map(overlap.expected, elsewhere(assessor, self.expected, overlap.rank))
 
     def _over(self) -> bool:
         """Return whether a time limit ends the search: never without any plan."""
@@ -185,7 +197,22 @@ class _Search:
         most = max(2, len(self.parts)) * self.effort.refined
         some = list(first.values())[:most]
         finds = [(part, partial(_refined, part, draft, self.effort), len(draft.pipelines)) for part, draft in some]
-        self._do(finds, self.effort.between(_MIXED, 1.0))
+        self._do(finds, self.effort.between(_MIXED, _STEPPED))
+
+    def _polish(self) -> None:
+        """Estimate what the replay finds of good drafts, and improve the best ones by that."""
+        good: dict[tuple[object, ...], Placed] = {}
+        for here, part, draft in sorted(self._found, key=self._near)[:_MOST_HOPEFUL]:
+            if draft.figures[self.target.goal] <= self.best * _HOPEFUL:
+                good.setdefault(here.order(), (part, draft))
+        for part, draft in polish(list(good.values()), self.effort.between(_STEPPED, 1.0)):
+            self.expected.append(self._here(part, draft))
+            if part.assessor.keeps(draft):
+                self.drafts.append(self.expected[-1])
+                self.best = min(self.best, draft.figures[self.target.goal])
+
+    def _here(self, part: Part, draft: Draft) -> Draft:
+        return draft if part.space is self.space else in_space(draft, part.space, self.space)
 
     def _near(self, found: tuple[Draft, Part, Draft]) -> tuple[object, ...]:
         """Return the sort key of a draft that may break limits a little."""
@@ -199,7 +226,7 @@ class _Search:
 
     def _enter(self, part: Part, found: Found) -> None:
         for draft in found.drafts:
-            here = draft if part.space is self.space else in_space(draft, part.space, self.space)
+            here = self._here(part, draft)
             self._found.append((here, part, draft))
             if part.assessor.keeps(draft):
                 self.drafts.append(here)

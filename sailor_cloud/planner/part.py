@@ -22,6 +22,7 @@ from sailor_cloud.planner.draft import Draft
 from sailor_cloud.planner.effort import Effort
 from sailor_cloud.planner.goals import Target
 from sailor_cloud.planner.link_classes import TYPICAL_PIPELINES
+from sailor_cloud.planner.overlap import Overlap
 from sailor_cloud.planner.promises import Promise, Promises
 from sailor_cloud.planner.refine import refined
 from sailor_cloud.planner.settings import BOTTLENECKS, Setting, Settings
@@ -35,6 +36,8 @@ _PRICING_ROUNDS = 2
 # than that times what is known: single steps make plans better than their settings promise.
 _SLACK = 1.1
 RIPE = 1.05
+# Plans judged by about what the replay finds for one draft at most, and how many of those that became better are kept.
+_POLISHING_STEPS, POLISHED = 60, 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +80,7 @@ class Part:
         self.settings = Settings.of(space, cuts=effort.cuts)
         self.promises = Promises(space, target, self.settings)
         self.assessor = Assessor(space, target)
+        self.overlap = Overlap(self.assessor)
         self.blocks = Blocks(space, target, effort)
         # By cut, kinds and value of a promise.
         self._priced: dict[tuple[object, ...], tuple[Settings, Promises, Promise]] = {}
@@ -142,7 +146,13 @@ class Part:
 
     def refined(self, draft: Draft) -> Found:
         """Return what a draft becomes step by step."""
-        return Found(drafts=tuple(refined(self.assessor, draft, self.assessor.excess)), columns=0, nodes=0)
+        return Found(drafts=tuple(refined(self.assessor, draft, self.assessor.rank)), columns=0, nodes=0)
+
+    def polished(self, draft: Draft) -> list[Draft]:
+        """Return what a draft becomes step by step where it is judged by about what the replay finds."""
+        overlap = self.overlap.measured(draft)
+        better = refined(self.assessor, draft, overlap.rank, most=_POLISHING_STEPS)
+        return [self.overlap.expected(each) for each in better[-POLISHED:]]
 
     @property
     def _rows(self) -> frozenset[int]:

@@ -10,7 +10,7 @@ from itertools import pairwise, product
 
 from sailor_cloud.planner.assess import Assessor, Shape
 from sailor_cloud.planner.cells import fewer_or_more
-from sailor_cloud.planner.draft import Draft, nodes_of
+from sailor_cloud.planner.draft import Draft, Rank, nodes_of
 from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.twins import moved, renamed, shapes_of
 
@@ -21,18 +21,15 @@ _FEW = 6
 _LOSERS = 2
 
 
-def refined(
-    assessor: Assessor, draft: Draft, excess: Callable[[Draft], float], *, most: int = MOST_STEPS
-) -> list[Draft]:
+def refined(assessor: Assessor, draft: Draft, rank: Callable[[Draft], Rank], *, most: int = MOST_STEPS) -> list[Draft]:
     """Return ever better drafts that begin at one, the last of which no single step improves.
 
-    `excess` tells by what factor a draft breaks limits, 1 where it keeps them: less of it counts before all else, and
-    none that breaks any is returned. `most` plans are judged.
+    `rank`: less is better. None that breaks any limit is returned. `most` plans are judged.
     """
     found: list[Draft] = []
     looked_at = 0
     seen: set[tuple[Shape, ...]] = set()
-    current, broken = draft, excess(draft)
+    current, reached = draft, rank(draft)
     while True:
         better: Draft | None = None
         for shapes in _neighbours(assessor.space, shapes_of(current)):
@@ -43,13 +40,14 @@ def refined(
             if looked_at > most:
                 return found
             candidate = assessor.draft(shapes)
-            if candidate is not None and (excess(candidate), candidate.order()) < (broken, current.order()):
-                better = candidate
+            ranked = None if candidate is None else rank(candidate)
+            if ranked is not None and ranked < reached:
+                better, reached = candidate, ranked
                 break
         if better is None:
             return found
-        current, broken = better, excess(better)
-        if broken == 1.0:
+        current = better
+        if reached[0] == 1.0:
             found.append(better)
 
 

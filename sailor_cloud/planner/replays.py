@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sailor_cloud.planner.draft import Draft, to_plan
+from sailor_cloud.planner.assess import Assessor
+from sailor_cloud.planner.draft import Draft, significant, to_plan
 from sailor_cloud.planner.goals import Figure, Target
+from sailor_cloud.planner.overlap import Overlap
+from sailor_cloud.planner.replayed import replayed
 from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.tasks import Task, do
 from sailor_cloud.planner.team import Team
 from sailor_cloud.simulator import Evaluation, evaluate
 
-Floats = NDArray[np.float64]
-
-# The replay sums gradients beside the last passes, which the closed form leaves out: drafts this close to the best one
-# by the closed form are told apart by the replay, the first ones of so many kinds, then so many of each of the best.
+# Drafts for which nobody has estimated before what the replay finds, best first by the closed form, are estimated up to
+# so many. So many drafts are replayed at once, and in all; first the best one of each kind that promises so much.
+MOST_ESTIMATED, AT_ONCE, MOST_REPLAYED = 64, 4, 16
 AS_GOOD = 1.05
-MOST_KINDS, BEST_KINDS, MOST_OF_A_KIND = 8, 2, 4
+# By how much the replay's distance from what was expected of it differs between drafts.
+ALIKE = 0.995
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,59 +46,78 @@ def first_that_holds(space: Space, target: Target, drafts: Sequence[Draft]) -> C
 
 
 def best_that_holds(space: Space, target: Target, drafts: Sequence[Draft], *, team: Team) -> Chosen | None:
-    """Return the best draft under the replay of those that are about as good by the closed form as the first to hold.
+    """Return the best draft under the replay of those that promise most by what it is expected to find.
 
-    `drafts`: best first.
+    `drafts`: best first by the closed form, by which they need not keep limits. Drafts are replayed until no other one
+    promises more than the best has kept.
     """
-    first = first_that_holds(space, target, drafts)
-    if first is None:
-        return None
-    most = first.draft.figures[target.goal] * AS_GOOD
-    kinds: dict[tuple[object, ...], dict[tuple[object, ...], Draft]] = {_kind(space, first.draft): {}}
-    for draft in (first.draft, *(draft for draft in drafts if draft.figures[target.goal] <= most)):
-        cuts = tuple(sorted({part.cut for part in draft.pipelines}))
-        kinds.setdefault(_kind(space, draft), {}).setdefault(cuts, draft)
-    values = {first.draft.order(): float(replayed(first.draft, first.evaluation)[target.goal])}
-    leaders = [next(iter(members.values())) for members in kinds.values()][:MOST_KINDS]
-    best_kinds = _ranked(space, target, leaders, values, team)[:BEST_KINDS]
-    members = [draft for each in best_kinds for draft in list(kinds[_kind(space, each)].values())[:MOST_OF_A_KIND]]
-    best = _ranked(space, target, members, values, team)[0]
-    if best is first.draft:
-        return first
-    return Chosen(draft=best, evaluation=evaluate(to_plan(space, best), space.scenario))
+    waiting = _leaders_first(space, target, _estimated(space, target, drafts))
+    # The least that the replay was from what was expected of it.
+    distance: dict[Figure, float] = {}
+    best, least, count = None, math.inf, 0
+    while count < MOST_REPLAYED:
+        some = [draft for draft, about in waiting if _promises(target, about, distance, least)][:AT_ONCE]
+        if not some:
+            break
+        found: list[Mapping[Figure, float] | None] = []
+        do([Task(partial(_figures, space, draft), found.append) for draft in some], team=team, tell=lambda share: None)
+        abouts = {draft.order(): about for draft, about in waiting}
+        for draft, figures in zip(some, found, strict=True):
+            if figures is None:
+                continue
+            for figure, about in abouts[draft.order()].items():
+                if math.isfinite(about) and about > 0.0:
+                    distance[figure] = min(distance.get(figure, math.inf), figures[figure] / about)
+            if _feasible(target, figures) and figures[target.goal] < least:
+                best, least = draft, figures[target.goal]
+        waiting = [entry for entry in waiting if all(entry[0] is not draft for draft in some)]
+        count += len(some)
+    return None if best is None else Chosen(draft=best, evaluation=evaluate(to_plan(space, best), space.scenario))
 
 
-def replayed(draft: Draft, evaluation: Evaluation) -> dict[Figure, Floats]:
-    """Return the figures of a plan by the replay and the whole bill."""
-    prediction, cost = evaluation.prediction, evaluation.cost
-    figures = {
-        Figure.ITERATION_S: prediction.iteration_s_replay,
-        Figure.DURATION_S: math.inf if prediction.duration_s is None else prediction.duration_s,
-        Figure.TOTAL_USD: math.inf if cost.total_usd is None else cost.total_usd,
-        Figure.USD_PER_ITERATION: cost.usd_per_iteration,
-        Figure.USD_PER_HOUR: cost.usd_per_hour,
-        Figure.NODES: draft.figures[Figure.NODES],
-    }
-    return {figure: np.array(value) for figure, value in figures.items()}
+# A draft with about its figures under the replay.
+_About = tuple[Draft, Mapping[Figure, float]]
 
 
-def _ranked(
-    space: Space, target: Target, drafts: Sequence[Draft], values: dict[tuple[object, ...], float], team: Team
-) -> list[Draft]:
-    """Return drafts best first under the replay; `values` takes what the goal is of each."""
-    tasks = [
-        Task(partial(_value, space, target, draft), partial(values.__setitem__, draft.order()))
-        for draft in drafts
-        if draft.order() not in values
-    ]
-    do(tasks, team=team, tell=lambda share: None)
-    return sorted(drafts, key=lambda draft: values[draft.order()])
+def _estimated(space: Space, target: Target, drafts: Sequence[Draft]) -> list[_About]:
+    """Return drafts with about their figures under the replay, best first by these."""
+    known = {draft.order(): (draft, draft.expected) for draft in drafts if draft.expected is not None}
+    others = {draft.order(): draft for draft in drafts if draft.order() not in known}
+    overlaps: dict[int, Overlap] = {}
+    for order, draft in list(others.items())[:MOST_ESTIMATED]:
+        stage = max(space.zero_stage, draft.zero_stage)
+        if stage not in overlaps:
+            there = space.part(list(range(len(space.pools))), zero_stage=stage)
+            overlaps[stage] = Overlap(Assessor(there, target))
+        known[order] = draft, overlaps[stage].figures(draft)
+    return sorted(known.values(), key=lambda entry: (significant(entry[1][target.goal]), entry[0].order()))
 
 
-def _value(space: Space, target: Target, draft: Draft) -> float:
-    """Return the goal's figure of a draft under the replay, infinite where it breaks a constraint there."""
+def _leaders_first(space: Space, target: Target, drafts: Sequence[_About]) -> list[_About]:
+    """Return drafts, the best one of each of a few kinds that are about as good first."""
+    leaders: dict[tuple[object, ...], _About] = {}
+    for draft, about in drafts:
+        if about[target.goal] <= drafts[0][1][target.goal] * AS_GOOD:
+            leaders.setdefault(_kind(space, draft), (draft, about))
+    first = list(leaders.values())[:AT_ONCE]
+    return [*first, *(entry for entry in drafts if all(entry[0] is not leader for leader, _ in first))]
+
+
+def _promises(target: Target, about: Mapping[Figure, float], distance: Mapping[Figure, float], least: float) -> bool:
+    """Return whether a draft may keep limits and be better than `least` under the replay."""
+    figures = {figure: value * distance.get(figure, 1.0) * ALIKE for figure, value in about.items()}
+    return figures[target.goal] < least and _feasible(target, figures)
+
+
+def _figures(space: Space, draft: Draft) -> Mapping[Figure, float] | None:
+    """Return the figures of a draft under the replay; None where it doesn't fit there."""
     evaluation = evaluate(to_plan(space, draft), space.scenario)
-    return float(target.value(replayed(draft, evaluation))) if evaluation.fits else math.inf
+    found = {figure: float(value) for figure, value in replayed(draft, evaluation).items()}
+    return found if evaluation.fits else None
+
+
+def _feasible(target: Target, figures: Mapping[Figure, float]) -> bool:
+    return bool(target.feasible({figure: np.array(value) for figure, value in figures.items()}))
 
 
 def _kind(space: Space, draft: Draft) -> tuple[object, ...]:

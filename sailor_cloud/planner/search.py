@@ -187,4 +187,4 @@ def _gap_parts(space: Space, target: Target, answer: Answer, chosen: Chosen, ask
     """Return what lies between the bound and the plan where the bound is that of the whole space."""
     if answer.bound is None or answer.exhausted or asked.restrictions:
         return ()
-    return gap_parts(space, target, chosen.draft)
+    return gap_parts(space, target.loosened(chosen.draft.figures), chosen.draft)

@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 from sailor_cloud.planner import exhaustive
 from sailor_cloud.planner.answer import Answer
 from sailor_cloud.planner.assess import Assessor
+from sailor_cloud.planner.bounds import goal_bound
 from sailor_cloud.planner.draft import Draft, in_space, to_plan
 from sailor_cloud.planner.effort import NORMAL, Effort
 from sailor_cloud.planner.goals import Target
 from sailor_cloud.planner.mixing import mix
-from sailor_cloud.planner.replays import Chosen, best_that_holds, first_that_holds, replayed
+from sailor_cloud.planner.replayed import replayed
+from sailor_cloud.planner.replays import Chosen, best_that_holds, first_that_holds
 from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.twins import elsewhere, families
 from sailor_cloud.planner.variants import Restriction, variants
@@ -94,7 +96,8 @@ def _in_other_zones(space: Space, target: Target, drafts: Sequence[Draft]) -> li
     for stage in sorted({draft.zero_stage for draft in drafts}):
         there = space.part(list(range(len(space.pools))), zero_stage=stage)
         here = [draft for draft in drafts if draft.zero_stage == stage]
-        found += [replace(draft, zero_stage=stage) for draft in elsewhere(Assessor(there, target), here)]
+        assessor = Assessor(there, target)
+        found += [replace(draft, zero_stage=stage) for draft in elsewhere(assessor, here, assessor.rank)]
     return found
 
 
@@ -140,7 +143,8 @@ class Searched:
     def best(self, space: Space, target: Target) -> tuple[Answer, Chosen | None]:
         """Return the answer by the closed form, and the best plan that keeps the limits under the replay, too.
 
-        Where none of the best drafts does, limits are tightened by what the replay missed them and the search is
+        The replay often finds plans faster than the closed form, so that such a plan may break limits by that. Where
+        none of the best drafts keeps them, limits are tightened by what the replay missed them and the search is
         repeated; at last the plans that are best by the limits' own figures are tried.
         """
         answer = self.answer(space, target)
@@ -150,6 +154,8 @@ class Searched:
         else:
             every = sorted([*drafts, *answer.others], key=Draft.order)
             chosen = best_that_holds(space, target, every, team=self.effort.team)
+            chosen = chosen or first_that_holds(space, target, drafts)
+            answer = self._with_bound_of(space, target, answer, chosen)
         for _ in range(REPEATS):
             if chosen is not None or not drafts:
                 break
@@ -163,6 +169,14 @@ class Searched:
             if chosen is not None or (least and least[0].figures[limit.figure] > limit.at_most):
                 break
         return answer, chosen
+
+    def _with_bound_of(self, space: Space, target: Target, answer: Answer, chosen: Chosen | None) -> Answer:
+        """Return an answer whose bound holds for the chosen plan, too: by the closed form that may break limits."""
+        loose = target if chosen is None else target.loosened(chosen.draft.figures)
+        if loose == target or answer.bound is None:
+            return answer
+        bounds = [goal_bound(part, loose, close=self.effort.bounded) for part in variants(space, self.restrictions)]
+        return replace(answer, bound=min(answer.bound, *bounds))
 
     def reachable(self, space: Space, target: Target) -> float | None:
         """Return the goal's figure of the best plan under the replay, or None if there is no plan."""

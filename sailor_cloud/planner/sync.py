@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,16 @@ _Flows = Mapping[tuple[int, int], int]
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
+    seconds: float
+    usd: float
+
+
+class LayerSum(NamedTuple):
+    """One sum of an iteration; members are pipelines and stages, `layers` first and end, none of a tied weight."""
+
+    members: tuple[tuple[int, int], ...]
+    layers: tuple[int, int] | None
+    nbytes: float
     seconds: float
     usd: float
 
@@ -66,23 +76,28 @@ class SyncTable:
 
         Sums run from the last layers to the first; each waits until all of its members are through with earlier ones.
         """
+        through: dict[tuple[int, int], float] = {}
+        usd = 0.0
+        for each in self.sums(layout, cuts):
+            end_s = max(through.get(member, 0.0) for member in each.members) + each.seconds
+            through.update(dict.fromkeys(each.members, end_s))
+            usd += each.usd
+        return max(through.values(), default=0.0), usd
+
+    def sums(self, layout: Layout, cuts: tuple[tuple[int, ...], ...]) -> Iterator[LayerSum]:
+        """Yield the sums of more than one stage in their order: the last layers first, a tied weight last."""
         spans = list(pairwise(sorted({layer for cut in set(cuts) for layer in cut})))[::-1]
         stages = {cut: [_stage_of(cut, first) for first, _ in spans] for cut in set(cuts)}
         rings = self.rings(layout, tuple(zip(*(stages[cut] for cut in cuts), strict=True)))
-        through: dict[tuple[int, int], float] = {}
-        usd = 0.0
         for number, (members, hops) in enumerate(rings):
             if hops is None:
                 continue
-            if number < len(spans):
-                holder = layout[0][members[0][1]]
-                found = self._sum(hops, self._layers(holder, *spans[number]))
-            else:
-                found = self._sum(hops, self.tied_bytes(layout[0][0]))
-            end_s = max(through.get(member, 0.0) for member in members) + found.seconds
-            through.update(dict.fromkeys(members, end_s))
-            usd += found.usd
-        return max(through.values(), default=0.0), usd
+            layers = spans[number] if number < len(spans) else None
+            nbytes = (
+                self.tied_bytes(layout[0][0]) if layers is None else self._layers(layout[0][members[0][1]], *layers)
+            )
+            found = self._sum(hops, nbytes)
+            yield LayerSum(members, layers, nbytes, found.seconds, found.usd)
 
     def rings(self, layout: Layout, holders: tuple[tuple[int, ...], ...]) -> tuple[_Ring, ...]:
         """Return the sums of layers that the same stages hold, one of each pipeline, and last that of a tied weight.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from sailor_cloud.planner.assess import Assessor, Shape
-from sailor_cloud.planner.draft import Draft
+from sailor_cloud.planner.draft import Draft, Rank
 from sailor_cloud.planner.layouts import Slot
 from sailor_cloud.planner.space import Space
 
@@ -41,16 +41,16 @@ def first_twins(space: Space) -> list[int]:
     return [alike[(first[str(zone)], *rest)] for zone, *rest in kinds]
 
 
-def elsewhere(assessor: Assessor, drafts: Iterable[Draft]) -> list[Draft]:
+def elsewhere(assessor: Assessor, drafts: Iterable[Draft], rank: Callable[[Draft], Rank]) -> list[Draft]:
     """Return the best drafts that stand in one zone as they are in the zones nearly alike, where they keep the limits.
 
-    Pools are those of the assessor's space.
+    Pools are those of the assessor's space. `rank`: as in `refined`.
     """
     space = assessor.space
     others = {family[0]: family[1:] for family in families(space)}
     tried: dict[str, int] = {}
     found = []
-    for draft in sorted(drafts, key=Draft.order):
+    for draft in sorted(drafts, key=rank):
         zones = {space.pools[slot.pool].offer.zone for part in draft.pipelines for slot in part.slots}
         home = min(zones)
         tried[home] = tried.get(home, 0) + 1
@@ -59,7 +59,7 @@ def elsewhere(assessor: Assessor, drafts: Iterable[Draft]) -> list[Draft]:
         for zone in others.get(home, ()):
             shapes = moved(space, shapes_of(draft), home, zone)
             there = None if shapes is None else assessor.draft(shapes)
-            if there is not None and assessor.keeps(there):
+            if there is not None and rank(there)[0] == 1.0:
                 found.append(there)
     return found
 

@@ -1,0 +1,133 @@
+"""Estimates what the replay will find of drafts: gradient sums run beside the last backward passes.
+
+The closed form, by which plans are searched and bounded, begins the sums when all passes are over. Here a stage is
+through with its passes as much sooner than its pipeline as the last microbatch takes from it back to the first stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import numpy as np
+
+from sailor_cloud.planner.assess import Assessor, Pace
+from sailor_cloud.planner.draft import Draft, DraftPipeline, Rank, significant, to_plan
+from sailor_cloud.planner.goals import Figure
+from sailor_cloud.planner.replayed import replayed
+from sailor_cloud.simulator import StageTable, evaluate
+
+
+@dataclass(frozen=True, slots=True)
+class _Tail:
+    """The end of a pipeline's schedule: when stages are through with their passes, as seconds of the iteration."""
+
+    ends_s: tuple[float, ...]
+    tables: tuple[StageTable, ...]
+    update_s: tuple[float, ...]
+    cut: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Overlap:
+    """Estimates of one space and target; `factors`: by what to multiply figures, where they are known to be off."""
+
+    assessor: Assessor
+    factors: Mapping[Figure, float] = field(default_factory=dict)
+
+    def expected(self, draft: Draft) -> Draft:
+        """Return a draft with about its figures under the replay."""
+        return draft if draft.expected is not None else replace(draft, expected=self.figures(draft))
+
+    def rank(self, draft: Draft) -> Rank:
+        """Return what drafts are compared by, as the closed form's `Assessor.rank` does."""
+        figures = self.figures(draft) if draft.expected is None else draft.expected
+        scaled = {figure: value * self.factors.get(figure, 1.0) for figure, value in figures.items()}
+        return self.assessor.excess(draft, scaled), (significant(figures[self.assessor.target.goal]), draft.order())
+
+    def measured(self, draft: Draft) -> Overlap:
+        """Return estimates that are right for a draft: off by as much as the replay differs from its estimate.
+
+        The simulator's bill holds what the planner's leaves out, so that this matters where money is limited.
+        """
+        if not self.assessor.target.limits:
+            return self
+        space, about = self.assessor.space, self.figures(draft)
+        found = replayed(draft, evaluate(to_plan(space, draft), space.scenario))
+        factors = {
+            limit.figure: float(found[limit.figure]) / about[limit.figure] for limit in self.assessor.target.limits
+        }
+        return replace(self, factors=factors)
+
+    def figures(self, draft: Draft) -> Mapping[Figure, float]:
+        """Return about the figures of a draft under the replay."""
+        if not self.assessor.space.scenario.execution.overlap_sync:
+            return draft.figures
+        paces = self.assessor.paces(draft)
+        egress = sum(
+            pace.usd_per_sample * part.microbatch_size * part.microbatches
+            for part, pace in zip(draft.pipelines, paces, strict=True)
+        )
+        numbers: dict[tuple[int, int], int] = {}
+        tails: list[_Tail] = []
+        alike = []
+        for part, pace in zip(draft.pipelines, paces, strict=True):
+            key = (id(pace), part.microbatches)
+            if key not in numbers:
+                numbers[key] = len(tails)
+                tails.append(self._tail(part, pace, len(paces)))
+            alike.append(numbers[key])
+        seconds, usd = self._summed(draft, tails, alike)
+        bill = self.assessor.standing(draft).bill
+        assert bill is not None, "a draft keeps quotas"
+        figures = bill.figures(np.array(seconds), np.array(egress + usd))
+        return {figure: float(value) for figure, value in figures.items()}
+
+    def _summed(self, draft: Draft, tails: Sequence[_Tail], alike: Sequence[int]) -> tuple[float, float]:
+        """Return the seconds until all stages are through with sums and steps, and the USD of egress of the sums.
+
+        `alike`: of each pipeline the number of its tail.
+        """
+        bucket_bytes = self.assessor.space.scenario.execution.bucket_bytes
+        through: dict[tuple[int, int], float] = {}
+        usd = 0.0
+        layout, cuts = zip(*((part.slots, part.cut) for part in draft.pipelines), strict=True)
+        for each in self.assessor.sync.sums(layout, cuts):
+            bucket = min(1.0, bucket_bytes / each.nbytes)
+            ready = [
+                _ready_s(tails[number], s, each.layers, bucket)
+                for number, s in {(alike[p], s) for p, s in each.members}
+            ]
+            first, last = max(begun for begun, _ in ready), max(done for _, done in ready)
+            start = max(first, max(through.get(member, 0.0) for member in each.members))
+            through.update(dict.fromkeys(each.members, max(start + each.seconds, last + bucket * each.seconds)))
+            usd += each.usd
+        ends = [end + update for tail in tails for end, update in zip(tail.ends_s, tail.update_s, strict=True)]
+        ends += [end + tails[alike[p]].update_s[s] for (p, s), end in through.items()]
+        return max(ends), usd
+
+    def _tail(self, part: DraftPipeline, pace: Pace, replicas: int) -> _Tail:
+        space = self.assessor.space
+        tables = tuple(
+            space.table(seat.pool, seat.tp, part.microbatch_size, recompute=again)
+            for seat, again in zip(pace.seats, part.recompute, strict=True)
+        )
+        spans = list(pairwise(part.cut))
+        ends = [pace.schedule_s(part.microbatches)]
+        for table, span, cut_s in zip(tables[:-1], spans[:-1], pace.cuts_s, strict=True):
+            # Of a cut's time the gradient's way is about half.
+            ends.append(ends[-1] - float(table.backward_s(*span)) - cut_s / 2.0)
+        update = (float(table.update_s(*span, shards=replicas)) for table, span in zip(tables, spans, strict=True))
+        return _Tail(tuple(ends), tables, tuple(update), part.cut)
+
+
+def _ready_s(tail: _Tail, stage: int, layers: tuple[int, int] | None, bucket: float) -> tuple[float, float]:
+    """Return when a stage has the first bucket of the gradients of layers, a share of them, and when it has all."""
+    end_s = tail.ends_s[stage]
+    if layers is None:
+        return end_s, end_s
+    table, held = tail.tables[stage], tail.cut[stage : stage + 2]
+    first, end = max(layers[0], held[0]), min(layers[1], held[1])
+    last = end_s - float(table.backward_s(held[0], first))
+    return last - (1.0 - bucket) * float(table.backward_s(first, end)), last
