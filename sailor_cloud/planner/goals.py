@@ -13,8 +13,9 @@ from sailor_cloud.model.job import Constraints, Goal, Job
 
 Floats = NDArray[np.float64]
 
-# Plans that break a limit by up to this factor may keep it after a few steps: those that search go on from them.
-NEAR = 1.1
+# Plans that break a limit by up to this factor may keep it after a few steps, or under the replay: those that search go
+# on from them. Guesses are less certain.
+NEAR, NEARLY = 1.1, 1.2
 # Sums of the same terms in another order differ by less than this, relatively; such plans count as equally good.
 TIE = 1e-9
 
@@ -63,9 +64,9 @@ class Target:
         return np.where(self.feasible(figures), figures[self.goal], np.inf)
 
     def near_value(self, figures: Mapping[Figure, Floats]) -> Floats:
-        """Return what is minimised, the larger the further a limit is broken, infinite beyond `NEAR`."""
+        """Return what is minimised, the larger the further a guess breaks a limit, infinite beyond `NEARLY`."""
         excess = self.excess(figures)
-        return np.where(excess <= NEAR, figures[self.goal] * excess, np.inf)
+        return np.where(excess <= NEARLY, figures[self.goal] * excess**2, np.inf)
 
     def loosened(self, figures: Mapping[Figure, float]) -> Target:
         """Return the same goal with limits that a plan of these figures keeps."""

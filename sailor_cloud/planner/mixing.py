@@ -33,8 +33,8 @@ from sailor_cloud.planner.twins import elsewhere
 
 _What = TypeVar("_What")
 
-# Which share of a search is over after its ratings, blocks, promises, whole mixes and single steps.
-_RATED, _JUDGED, _PROMISED, _MIXED, _STEPPED = 0.4, 0.5, 0.7, 0.85, 0.95
+# Which share of a search is over after its ratings, blocks, promises, and whole mixes.
+_RATED, _JUDGED, _PROMISED, _MIXED = 0.4, 0.5, 0.7, 0.9
 # What is rated of each part even when a time limit is over: so many microbatch sizes and numbers of pipelines.
 _ANYWAY = 8
 # Sets of blocks of each part that are judged at once; some of them in vain where one makes the next not worth it.
@@ -90,8 +90,6 @@ class _Search:
             self._mix(self._promises())
         if not self._over():
             self._refine()
-        if not self._over():
-            self._polish()
         if any(part is not self.space for part in spaces):
             assessor = Assessor(self.space, self.target)
             self.drafts += elsewhere(assessor, self.drafts, assessor.rank)
@@ -189,23 +187,14 @@ class _Search:
         self._do(finds, self.effort.between(_PROMISED, _MIXED))
 
     def _refine(self) -> None:
-        """Improve the best plans of different cuts step by step."""
-        first: dict[tuple[object, ...], tuple[Part, Draft]] = {}
-        for _, part, draft in sorted(self._found, key=self._near):
-            first.setdefault((draft.pipelines[0].cut, len(draft.pipelines)), (part, draft))
-        # So many for each part, of one as many as of two; parts often find the same.
-        most = max(2, len(self.parts)) * self.effort.refined
-        some = list(first.values())[:most]
-        finds = [(part, partial(_refined, part, draft, self.effort), len(draft.pipelines)) for part, draft in some]
-        self._do(finds, self.effort.between(_MIXED, _STEPPED))
-
-    def _polish(self) -> None:
-        """Estimate what the replay finds of good drafts, and improve the best ones by that."""
+        """Estimate what the replay finds of good drafts, and improve the best ones by that, step by step."""
         good: dict[tuple[object, ...], Placed] = {}
         for here, part, draft in sorted(self._found, key=self._near)[:_MOST_HOPEFUL]:
             if draft.figures[self.target.goal] <= self.best * _HOPEFUL:
                 good.setdefault(here.order(), (part, draft))
-        for part, draft in polish(list(good.values()), self.effort.between(_STEPPED, 1.0)):
+        # So many for each part, of one as many as of two; parts often find the same.
+        most = max(2, len(self.parts)) * self.effort.refined
+        for part, draft in polish(list(good.values()), self.effort.between(_MIXED, 1.0), most=most):
             self.expected.append(self._here(part, draft))
             if part.assessor.keeps(draft):
                 self.drafts.append(self.expected[-1])
@@ -264,7 +253,3 @@ def _keep_rated(searches: Sequence[Blocks], key: Key, found: Sequence[Rated]) ->
 def _whole(part: Part, promise: Promise, best: float, fitting: bool, effort: Effort) -> Found:
     nothing = Found(drafts=(), columns=0, nodes=0)
     return nothing if effort.expired() else part.whole(promise, best, fitting=fitting)
-
-
-def _refined(part: Part, draft: Draft, effort: Effort) -> Found:
-    return Found(drafts=(), columns=0, nodes=0) if effort.expired() else part.refined(draft)

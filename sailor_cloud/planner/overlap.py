@@ -19,6 +19,10 @@ from sailor_cloud.planner.replayed import replayed
 from sailor_cloud.simulator import StageTable, evaluate
 
 
+# By what to multiply estimated figures, where they are known to be off.
+Factors = Mapping[Figure, float]
+
+
 @dataclass(frozen=True, slots=True)
 class _Tail:
     """The end of a pipeline's schedule: when stages are through with their passes, as seconds of the iteration."""
@@ -31,10 +35,10 @@ class _Tail:
 
 @dataclass(slots=True)
 class Overlap:
-    """Estimates of one space and target; `factors`: by what to multiply figures, where they are known to be off."""
+    """Estimates of one space and target; `factors` are heeded where drafts are compared."""
 
     assessor: Assessor
-    factors: Mapping[Figure, float] = field(default_factory=dict)
+    factors: Factors = field(default_factory=dict)
 
     def expected(self, draft: Draft) -> Draft:
         """Return a draft with about its figures under the replay."""
@@ -46,19 +50,17 @@ class Overlap:
         scaled = {figure: value * self.factors.get(figure, 1.0) for figure, value in figures.items()}
         return self.assessor.excess(draft, scaled), (significant(figures[self.assessor.target.goal]), draft.order())
 
-    def measured(self, draft: Draft) -> Overlap:
-        """Return estimates that are right for a draft: off by as much as the replay differs from its estimate.
+    def measured(self, draft: Draft) -> Factors:
+        """Return by how much the limited figures of a draft under the replay differ from the estimated ones.
 
         The simulator's bill holds what the planner's leaves out, so that this matters where money is limited.
         """
-        if not self.assessor.target.limits:
-            return self
-        space, about = self.assessor.space, self.figures(draft)
+        limits, space = self.assessor.target.limits, self.assessor.space
+        if not limits:
+            return {}
+        about = self.figures(draft)
         found = replayed(draft, evaluate(to_plan(space, draft), space.scenario))
-        factors = {
-            limit.figure: float(found[limit.figure]) / about[limit.figure] for limit in self.assessor.target.limits
-        }
-        return replace(self, factors=factors)
+        return {limit.figure: float(found[limit.figure]) / about[limit.figure] for limit in limits}
 
     def figures(self, draft: Draft) -> Mapping[Figure, float]:
         """Return about the figures of a draft under the replay."""

@@ -10,7 +10,7 @@ and judged exactly.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from sailor_cloud.planner.draft import Draft
 from sailor_cloud.planner.effort import Effort
 from sailor_cloud.planner.goals import Target
 from sailor_cloud.planner.link_classes import TYPICAL_PIPELINES
-from sailor_cloud.planner.overlap import Overlap
+from sailor_cloud.planner.overlap import Factors, Overlap
 from sailor_cloud.planner.promises import Promise, Promises
 from sailor_cloud.planner.refine import refined
 from sailor_cloud.planner.settings import BOTTLENECKS, Setting, Settings
@@ -36,8 +36,8 @@ _PRICING_ROUNDS = 2
 # than that times what is known: single steps make plans better than their settings promise.
 _SLACK = 1.1
 RIPE = 1.05
-# Plans judged by about what the replay finds for one draft at most, and how many of those that became better are kept.
-_POLISHING_STEPS, POLISHED = 60, 3
+# Of what a draft becomes step by step so many are kept, the last ones.
+POLISHED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,14 +144,12 @@ class Part:
             self._priced[key] = settings, promises, promise
         return self._priced[key]
 
-    def refined(self, draft: Draft) -> Found:
-        """Return what a draft becomes step by step."""
-        return Found(drafts=tuple(refined(self.assessor, draft, self.assessor.rank)), columns=0, nodes=0)
+    def polished(self, draft: Draft, factors: Factors) -> list[Draft]:
+        """Return what a draft becomes step by step where it is judged by about what the replay finds.
 
-    def polished(self, draft: Draft) -> list[Draft]:
-        """Return what a draft becomes step by step where it is judged by about what the replay finds."""
-        overlap = self.overlap.measured(draft)
-        better = refined(self.assessor, draft, overlap.rank, most=_POLISHING_STEPS)
+        `factors`: as in `Overlap`.
+        """
+        better = refined(self.assessor, draft, replace(self.overlap, factors=factors).rank)
         return [self.overlap.expected(each) for each in better[-POLISHED:]]
 
     @property

@@ -64,7 +64,7 @@ def test_a_plan_over_the_limit_becomes_one_that_keeps_it(space):
     assessor = Assessor(space, Target(goal=Figure.ITERATION_S, limits=(limit,)))
     assert assessor.excess(five) == pytest.approx(five.figures[rate] / most)
     assert assessor.excess(four) == 1.0
-    found = refined(assessor, five, assessor.excess)
+    found = refined(assessor, five, assessor.rank)
     assert found
     assert all(assessor.keeps(draft) for draft in found)
     assert found[-1].figures[Figure.ITERATION_S] <= four.figures[Figure.ITERATION_S]

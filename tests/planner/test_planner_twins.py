@@ -41,7 +41,7 @@ def test_a_plan_of_one_zone_is_judged_with_the_links_and_prices_of_the_other(spa
     two_nodes = [Shape(slots=(Slot(pool, node, 8),), cut=(0, space.layers), microbatch_size=4) for node in range(2)]
     at_home = assessor.draft(two_nodes)
     assert at_home is not None
-    (there,) = elsewhere(assessor, [at_home])
+    (there,) = elsewhere(assessor, [at_home], assessor.rank)
     assert {space.pools[slot.pool].offer.zone for part in there.pipelines for slot in part.slots} == {ZONES[1]}
     assert there.figures[Figure.ITERATION_S] != at_home.figures[Figure.ITERATION_S]
     assert there.figures == assessor.draft(shapes_of(there)).figures
