@@ -13,9 +13,9 @@ from sailor_cloud.model.job import Constraints, Goal, Job
 
 Floats = NDArray[np.float64]
 
-# Plans that break a limit by up to this factor may keep it after a few steps, or under the replay: those that search go
-# on from them. Guesses are less certain.
-NEAR, NEARLY = 1.1, 1.2
+# Plans that break a limit by up to this factor may keep it after a few steps, or under the replay: those a search goeses
+# on from them. Guesses are less certain; those between the two count as worse, by so many times as much.
+NEAR, NEARLY, _FURTHER = 1.1, 1.2, 3
 # Sums of the same terms in another order differ by less than this, relatively; such plans count as equally good.
 TIE = 1e-9
 
@@ -66,7 +66,8 @@ class Target:
     def near_value(self, figures: Mapping[Figure, Floats]) -> Floats:
         """Return what is minimised, the larger the further a guess breaks a limit, infinite beyond `NEARLY`."""
         excess = self.excess(figures)
-        return np.where(excess <= NEARLY, figures[self.goal] * excess**2, np.inf)
+        factor = excess * np.maximum(1.0, excess / NEAR) ** _FURTHER
+        return np.where(excess <= NEARLY, figures[self.goal] * factor, np.inf)
 
     def loosened(self, figures: Mapping[Figure, float]) -> Target:
         """Return the same goal with limits that a plan of these figures keeps."""

@@ -18,7 +18,6 @@ from sailor_cloud.planner.goals import Figure
 from sailor_cloud.planner.replayed import replayed
 from sailor_cloud.simulator import StageTable, evaluate
 
-
 # By what to multiply estimated figures, where they are known to be off.
 Factors = Mapping[Figure, float]
 

@@ -140,8 +140,8 @@ class Guesser:
         longest = np.maximum(all_of.longest_s, joint)
         sums = np.maximum(each * all_of.sum_s, all_of.large_s) + np.where(all_of.nodes > 1, all_of.tied_s, 0.0)
         microbatches = -(-self.space.batch // size // replicas)
-        # Stages on both sides of a slow cut get fewer layers for it.
-        paced = np.maximum(each + cuts / all_of.stages, longest / 2.0)
+        # Stages on both sides of a slow cut get fewer layers for it, but one at least.
+        paced = np.maximum(each + cuts / all_of.stages, longest / 2.0 + np.where(longest > 0, all_of.block_s, 0.0))
         seconds = (microbatches - 1) * paced + all_of.stages * each + cuts + sums
         egress = sets.crossed * self.crossing_usd + all_of.sum_usd / all_of.speed
         figures = self._bill(all_of).figures(seconds, egress)

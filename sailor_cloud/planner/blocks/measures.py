@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# How the measures of a set follow from those of its options; the name that is left is that of the first one.
+# How the measures of a set follow from those of its options.
 ADDED = ("stages", "speed", "cut_s", "room", "usd_per_hour", "nodes", "lost_per_hour", "sum_usd")
 LARGEST = ("sum_s", "longest_s", "out_s", "far_s", "tied_s", "tp_most")
-SMALLEST = ("layer_s", "large_s", "tp_least")
-NAMES = (*ADDED, *LARGEST, *SMALLEST, "block_s")
+SMALLEST = ("layer_s", "large_s", "tp_least", "block_s")
+NAMES = (*ADDED, *LARGEST, *SMALLEST)
 _ADDED = slice(0, len(ADDED))
 _LARGEST = slice(_ADDED.stop, _ADDED.stop + len(LARGEST))
 _SMALLEST = slice(_LARGEST.stop, _LARGEST.stop + len(SMALLEST))
