@@ -95,6 +95,9 @@ class Overlap:
         usd = 0.0
         layout, cuts = zip(*((part.slots, part.cut) for part in draft.pipelines), strict=True)
         for each in self.assessor.sync.sums(layout, cuts):
+            # A stage may hold nothing but a tied weight, which is summed apart.
+            if not each.nbytes:
+                continue
             bucket = min(1.0, bucket_bytes / each.nbytes)
             ready = [
                 _ready_s(tails[number], s, each.layers, bucket)
