@@ -140,7 +140,8 @@ def _synchronise(
     summed = dict.fromkeys(clock, 0.0)
     spans = []
     for group in groups:
-        if len(group.members) < 2:
+        # A stage may hold nothing but a tied weight, which is summed apart.
+        if len(group.members) < 2 or not group.nbytes:
             continue
         keys = [(seat.pipeline, seat.index) for seat in group.members]
         start = max(through[key] for key in keys)

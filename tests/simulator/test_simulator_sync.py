@@ -53,6 +53,17 @@ def test_one_pipeline_has_nothing_to_sum_unless_its_head_is_tied() -> None:
     assert [(seat.pipeline, seat.index) for seat in shared.members] == [(0, 0), (0, 1)]
 
 
+def test_a_stage_that_holds_a_tied_embedding_alone_has_nothing_else_to_sum() -> None:
+    llama = {"model_type": "llama", "vocab_size": 256, "hidden_size": 64, "num_hidden_layers": 2}
+    model = {**llama, "num_attention_heads": 4, "intermediate_size": 128, "tie_word_embeddings": True}
+    scenario = make_scenario(make_job(model=model, batch=64))
+    cpu = offer_in(scenario, "local-a", "CPU-fast")
+    plan = plan_on(scenario, ([cpu, cpu], (0, 1, 4)), ([cpu, cpu], (0, 1, 4)))
+    groups = sync_groups(lay_out(plan, scenario))
+    assert [group.nbytes for group in groups if (group.first_layer, group.end_layer) == (0, 1)] == [0.0]
+    assert evaluate(plan, scenario).prediction.iteration_s_replay > 0
+
+
 def test_the_slowest_link_decides() -> None:
     scenario = gcp_scenario(batch=64)
     central = offer_in(scenario, "us-central1-a", "A100-40", devices=4)
