@@ -146,6 +146,9 @@ class _Search:
             )
             for part, there in zip(self.parts, found, strict=True):
                 part.blocks.enter(there)
+            best = min(part.blocks.known for part in self.parts)
+            for part in self.parts:
+                part.blocks.known = best
         for part in self.parts:
             self._enter(part, part.judged())
         self.effort.tell(_JUDGED)
