@@ -14,6 +14,7 @@ from sailor_cloud.planner.blocks.measures import Measures
 from sailor_cloud.planner.blocks.option import Option
 from sailor_cloud.planner.blocks.options import MAX_STAGES, Options
 from sailor_cloud.planner.blocks.units import units
+from sailor_cloud.planner.carried import carried
 from sailor_cloud.planner.goals import Figure, Target
 from sailor_cloud.planner.space import Space
 from sailor_cloud.simulator import startup_s, teardown_s
@@ -26,6 +27,7 @@ Ints = NDArray[np.int64]
 _EXTENDED = (40, 20, 10, 0)
 
 
+@carried
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guess:
     """Blocks for `replicas` pipelines, and about what they reach."""

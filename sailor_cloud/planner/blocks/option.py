@@ -10,10 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sailor_cloud.planner.blocks.units import Unit
+from sailor_cloud.planner.carried import carried
 
 Ints = NDArray[np.int64]
 
 
+@carried
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
     """Blocks of a unit: each has `per_node` neighbouring stages of `replicas` pipelines on every node."""

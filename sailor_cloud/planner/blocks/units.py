@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import combinations
 
+from sailor_cloud.planner.carried import carried
 from sailor_cloud.planner.space import Space
 
 # With more zones than this, nodes of several zones are taken together only by region and all in all.
@@ -14,6 +15,7 @@ _ZONES_COMBINED = 3
 _LARGEST = 2
 
 
+@carried
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
     """Nodes of `devices` devices each: `pools` of one zone each, of which `nodes` may be bought."""
