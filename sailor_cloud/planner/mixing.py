@@ -122,7 +122,8 @@ class _Search:
                     wanted.setdefault(key, []).append(search)
             for at, (key, those) in enumerate(wanted.items()):
                 expired = NORMAL.expired if number == 0 and at < _ANYWAY else effort.expired
-                tasks.append(Task(partial(_rated, those, key, expired), partial(_keep_rated, those, key)))
+                keep = partial(_keep_rated, those, key)
+                tasks.append(Task(partial(_rated, those, key, expired), keep, about=key[1:]))
             do(tasks, team=effort.team, tell=effort.between(number / rounds, (number + 1) / rounds).tell)
             tasks = []
         for settings, by_size in reversed(list(zip(unknown, zip(*chains, strict=True), strict=True))):
@@ -137,7 +138,7 @@ class _Search:
             found: list[list[Judged]] = [[] for _ in self.parts]
             do(
                 [
-                    Task(partial(part.blocks.judge, guess), there.append)
+                    Task(partial(part.blocks.judge, guess), there.append, about=(guess.replicas,))
                     for part, guesses, there in zip(self.parts, wanted, found, strict=True)
                     for guess in guesses
                 ],
@@ -163,7 +164,11 @@ class _Search:
         while begin < len(cuts) and not (begin and self._over()):
             best = min((promise.value for _, promise in found), default=np.inf)
             tasks = [
-                Task(partial(part.promised, likely, self.best, best), partial(self._promised, found, part))
+                Task(
+                    partial(part.promised, likely, self.best, best),
+                    partial(self._promised, found, part),
+                    about=likely.cut,
+                )
                 for likely, part in cuts[begin:end]
             ]
             do(tasks, team=effort.team, tell=effort.between(begin / len(cuts), end / len(cuts)).tell)
@@ -182,12 +187,17 @@ class _Search:
         """Solve the settings in whole numbers that promise enough."""
         # With all pipelines it takes longer than with fitting ones only, and the longer they are.
         finds = [
-            (part, partial(_whole, part, promise, self.best, fitting, self.effort), 0 if fitting else promise.stages)
+            Task(
+                partial(_whole, part, promise, self.best, fitting, self.effort),
+                partial(self._enter, part),
+                size=0 if fitting else promise.stages,
+                about=promise.setting.cut,
+            )
             for part, promise in promises
             if promise.value < self.best * RIPE
             for fitting in (True, False)
         ]
-        self._do(finds, self.effort.between(_PROMISED, _MIXED))
+        do(finds, team=self.effort.team, tell=self.effort.between(_PROMISED, _MIXED).tell)
 
     def _refine(self) -> None:
         """Estimate what the replay finds of good drafts, and improve the best ones by that, step by step."""
@@ -210,11 +220,6 @@ class _Search:
         """Return the sort key of a draft that may break limits a little."""
         here, part, draft = found
         return significant(draft.figures[self.target.goal] * part.assessor.excess(draft)), here.order()
-
-    def _do(self, finds: Sequence[tuple[Part, Callable[[], Found], int]], effort: Effort) -> None:
-        """Do what brings drafts, each with about how long it takes, and enter these."""
-        tasks = [Task(find, partial(self._enter, part), size=size) for part, find, size in finds]
-        do(tasks, team=effort.team, tell=effort.tell)
 
     def _enter(self, part: Part, found: Found) -> None:
         for draft in found.drafts:

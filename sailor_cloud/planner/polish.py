@@ -40,6 +40,7 @@ def polish(drafts: Sequence[Placed], effort: Effort, *, most: int) -> list[Place
             partial(_polished, part, draft, factors, effort.expired),
             partial(_enter, found, [part] * POLISHED),
             size=len(draft.pipelines),
+            about=(len(draft.pipelines),),
         )
         for part, draft in some
     ]

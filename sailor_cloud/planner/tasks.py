@@ -16,12 +16,14 @@ _Found = TypeVar("_Found")
 class Task(Generic[_Found]):
     """What to find out, which may happen in another process and in any order, and what to do with it here, in order.
 
-    Tasks that take longer than others, by about what `size` says, are begun first.
+    Tasks that take longer than others, by about what `size` says, are begun first. Those that look up much of the same
+    are `about` the same: one process does them all, this time and the next, while it has the time.
     """
 
     find: Callable[[], _Found]
     keep: Callable[[_Found], None]
     size: float = 0.0
+    about: tuple[int, ...] | None = None
 
 
 def do(tasks: Sequence[Task[Any]], *, team: Team, tell: Callable[[float], None]) -> None:
@@ -35,7 +37,9 @@ def do(tasks: Sequence[Task[Any]], *, team: Team, tell: Callable[[float], None])
         numbers = order[first : first + MOST_AT_ONCE]
         calls = [tasks[number].find for number in numbers]
         said = partial(_tell, tell, first / len(tasks), len(calls) / len(tasks))
-        found |= zip(numbers, team.shared(calls, said), strict=True)
+        abouts = [tasks[number].about for number in numbers]
+        homes = [place if about is None else hash(about) for place, about in enumerate(abouts)]
+        found |= zip(numbers, team.shared(calls, said, homes=homes), strict=True)
     for number, task in enumerate(tasks):
         task.keep(found[number])
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _Answer = TypeVar("_Answer")
 
-# How a call's number stands in the pipe that both take the next one from, and what stands behind the last one, once for
+# How a call's number stands in a pipe that both take the next one from, and what stands behind the last one, once for
 # each. So many calls at once are a page full, which is what any pipe holds.
 _NUMBER = struct.Struct("i")
 _NO_MORE = -1
@@ -40,28 +40,34 @@ class Team:
     wanted: bool = False
     leads: bool = True
     _link: Connection | None = None
-    # Ends of the pipe of numbers: the one to read from, and of the leader the one to write to.
-    _numbers: int = -1
-    _entry: int = -1
+    # Ends of the pipes of numbers, the leader's and the follower's: those to read from, and of the leader to write to.
+    _numbers: tuple[int, ...] = ()
+    _entries: tuple[int, ...] = ()
     _follower: int = 0
     _steps: int = 0
     # Within a call that was shared out nothing else is.
     _inside: bool = False
 
-    def shared(self, calls: Sequence[Callable[[], Any]], tell: Callable[[float], None]) -> list[Any]:
+    def shared(
+        self, calls: Sequence[Callable[[], Any]], tell: Callable[[float], None], *, homes: Sequence[int] | None = None
+    ) -> list[Any]:
         """Return what each call returns, some of them made by the other process; `MOST_AT_ONCE` of them at most.
 
-        `tell` is told which share of them is being made.
+        `tell` is told which share of them is being made. Calls with the same one of `homes` go to the same process as
+        far as neither waits for the other: what they look up, later ones need.
         """
         if len(calls) > 1 and self.wanted and not self._inside:
             self._begin()
         if len(calls) < 2 or self._link is None or self._inside or not self._exchanged(f"{len(calls)} calls", True):
             return [self._one(call, number / len(calls), tell) for number, call in enumerate(calls)]
         if self.leads:
-            os.write(self._entry, b"".join(map(_NUMBER.pack, [*range(len(calls)), _NO_MORE, _NO_MORE])))
+            for home, entry in enumerate(self._entries):
+                there = [number for number in range(len(calls)) if (homes or range(len(calls)))[number] % 2 == home]
+                os.write(entry, b"".join(map(_NUMBER.pack, [*there, _NO_MORE, _NO_MORE])))
         self._inside = True
         try:
-            found = {number: self._one(calls[number], number / len(calls), tell) for number in self._taken()}
+            taken = ((number, share / len(calls)) for number, share in self._taken())
+            found = {number: self._one(calls[number], share, tell) for number, share in taken}
         finally:
             self._inside = False
         found |= self._exchanged("what they return", found) or {}
@@ -81,8 +87,7 @@ class Team:
         if self._follower:
             os.kill(self._follower, signal.SIGKILL)
             os.waitpid(self._follower, 0)
-            os.close(self._numbers)
-            os.close(self._entry)
+            self._close(*self._numbers, *self._entries)
             self._follower = 0
         self._leave()
 
@@ -92,7 +97,7 @@ class Team:
 
         self.wanted = False
         here, there = Pipe()
-        self._numbers, self._entry = os.pipe()
+        self._numbers, self._entries = zip(os.pipe(), os.pipe(), strict=True)
         try:
             with warnings.catch_warnings():
                 # The copy has this thread alone; it computes, sends, and waits for no lock that another one may hold.
@@ -101,15 +106,14 @@ class Team:
         except OSError:
             here.close()
             there.close()
-            os.close(self._numbers)
-            os.close(self._entry)
+            self._close(*self._numbers, *self._entries)
             return
         self.leads = self._follower != 0
         self._link, other = (here, there) if self.leads else (there, here)
         other.close()
         if not self.leads:
-            # With no such end here a dead leader is seen.
-            os.close(self._entry)
+            # With no such ends here a dead leader is seen.
+            self._close(*self._entries)
 
     def _leave(self) -> None:
         if self._link is not None:
@@ -120,13 +124,21 @@ class Team:
         tell(share)
         return call()
 
-    def _taken(self) -> Iterator[int]:
-        """Yield the numbers of the calls that this process makes."""
-        while entry := os.read(self._numbers, _NUMBER.size):
-            (number,) = _NUMBER.unpack(entry)
-            if number == _NO_MORE:
-                return
-            yield number
+    def _taken(self) -> Iterator[tuple[int, int]]:
+        """Yield the numbers of the calls that this process makes, its own first, each with the largest one so far."""
+        most = 0
+        for pipe in self._numbers if self.leads else self._numbers[::-1]:
+            while entry := os.read(pipe, _NUMBER.size):
+                (number,) = _NUMBER.unpack(entry)
+                if number == _NO_MORE:
+                    break
+                most = max(most, number)
+                yield number, most
+
+    @staticmethod
+    def _close(*ends: int) -> None:
+        for end in ends:
+            os.close(end)
 
     def _exchanged(self, what: str, mine: object) -> Any:
         """Return what the other process has to say at this step; None once it is gone or at another step."""
