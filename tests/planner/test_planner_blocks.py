@@ -12,10 +12,11 @@ import pytest
 from factories.planning import example, make_space
 from sailor_cloud.planner.blocks import Blocks
 from sailor_cloud.planner.blocks.cuts import Cutter
-from sailor_cloud.planner.blocks.options import MAX_STAGES, Options
+from sailor_cloud.planner.blocks.options import Options
 from sailor_cloud.planner.blocks.placing import slots
 from sailor_cloud.planner.blocks.schedule import Schedule, UncutPipeline
 from sailor_cloud.planner.blocks.units import units
+from sailor_cloud.planner.blocks.ways import MAX_STAGES
 from sailor_cloud.planner.cut_sums import CutSums
 from sailor_cloud.planner.draft import nodes_of, to_plan
 from sailor_cloud.planner.goals import Figure, target_of

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from sailor_cloud.planner.bill import Bill
 from sailor_cloud.planner.blocks.measures import Measures
 from sailor_cloud.planner.blocks.option import Option
-from sailor_cloud.planner.blocks.options import MAX_STAGES, Options
+from sailor_cloud.planner.blocks.options import Options
 from sailor_cloud.planner.blocks.units import units
+from sailor_cloud.planner.blocks.ways import MAX_STAGES
 from sailor_cloud.planner.carried import carried
 from sailor_cloud.planner.goals import Figure, Target
 from sailor_cloud.planner.space import Space
