@@ -10,7 +10,7 @@ import numpy as np
 
 from sailor_cloud.planner.draft import Draft, DraftPipeline, Rank
 from sailor_cloud.planner.goals import Figure, Target
-from sailor_cloud.planner.layouts import Slot
+from sailor_cloud.planner.layouts import Layout, Slot
 from sailor_cloud.planner.shares import share_batch, share_evenly
 from sailor_cloud.planner.space import Seat, Space
 from sailor_cloud.planner.standing import Place, Standing, Standings
@@ -129,6 +129,11 @@ class Assessor:
             goal=self.target.goal,
             figures={figure: float(value) for figure, value in figures.items()},
         )
+
+    def place(self, layout: Layout) -> Place | None:
+        """Return where the first pipeline of a layout stands; None where the layout breaks a quota."""
+        places = self._standings.of(layout).places
+        return self._standings.places[places[0]] if places else None
 
     def times(self, draft: Draft) -> Times:
         """Return what an iteration of a draft is made of."""

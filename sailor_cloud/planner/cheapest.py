@@ -48,7 +48,7 @@ def _cheapest_usd(space: Space, usd_per_s: Mapping[str, float]) -> float:
         middle = np.sqrt(boxes[2, best] * boxes[3, best])
         lower, upper = boxes[:, best].copy(), boxes[:, best].copy()
         lower[3], upper[2] = middle, middle
-        rest = np.setdiff1d(np.arange(len(found)), best)
+        rest = np.delete(np.arange(len(found)), best)
         halves = np.concatenate([lower, upper], axis=1)
         boxes = np.concatenate([boxes[:, rest], halves], axis=1)
         closer = np.maximum(least_usd(space, floors, rates, halves), np.tile(found[best], 2))

@@ -92,8 +92,11 @@ class CutSums:
         message = np.minimum(nbytes, bucket) / hops.members
         links = self.single.links(hops)
         slowest = np.argmax([link.transfer_s(message) for link in links], axis=0)
-        each = [gradient_sync_s(nbytes, hops.members, link, bucket_bytes=bucket) for link in links]
-        seconds = np.take_along_axis(np.array(each), slowest[None], axis=0)[0]
+        seconds = np.empty(len(nbytes))
+        # One link is nearly always the slowest for all.
+        for number in sorted(set(slowest.tolist())):
+            there = slowest == number
+            seconds[there] = gradient_sync_s(nbytes[there], hops.members, links[number], bucket_bytes=bucket)
         return seconds, 2.0 * (hops.members - 1) / hops.members * nbytes * hops.usd_per_byte
 
 

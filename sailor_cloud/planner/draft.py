@@ -116,7 +116,13 @@ def in_space(draft: Draft, part: Space, space: Space) -> Draft:
         draft,
         zero_stage=part.zero_stage,
         pipelines=tuple(
-            replace(pipeline, slots=tuple(Slot(numbers[slot.pool], slot.instance, slot.tp) for slot in pipeline.slots))
+            DraftPipeline(
+                slots=tuple([Slot(numbers[pool], instance, tp) for pool, instance, tp in pipeline.slots]),
+                cut=pipeline.cut,
+                microbatch_size=pipeline.microbatch_size,
+                microbatches=pipeline.microbatches,
+                recompute=pipeline.recompute,
+            )
             for pipeline in draft.pipelines
         ),
     )

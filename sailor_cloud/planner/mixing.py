@@ -37,8 +37,9 @@ _What = TypeVar("_What")
 _RATED, _JUDGED, _PROMISED, _MIXED = 0.4, 0.5, 0.7, 0.9
 # What is rated of each part even when a time limit is over: so many microbatch sizes and numbers of pipelines.
 _ANYWAY = 8
-# Sets of blocks of each part that are judged at once; some of them in vain where one makes the next not worth it.
-_JUDGED_AT_ONCE = 4
+# Sets of blocks of each part that are judged at once, at first and at most; some of them in vain where one makes the
+# next not worth it, which the first ones do most.
+_JUDGED_AT_ONCE = 4, 16
 # Cuts whose settings are looked at first, since what they promise leaves out others; then ever so many times more.
 _FIRST_CUTS, _MORE_CUTS = 8, 4
 # The replay finds plans faster than the closed form by up to about this: up to so much behind the best one, and of so
@@ -134,7 +135,9 @@ class _Search:
         team = self.effort.team
         for part in self.parts:
             part.blocks.known = self.best
-        while any(wanted := [part.blocks.wanted(_JUDGED_AT_ONCE) for part in self.parts]):
+        at_once, most = _JUDGED_AT_ONCE
+        while any(wanted := [part.blocks.wanted(at_once) for part in self.parts]):
+            at_once = min(most, 2 * at_once)
             found: list[list[Judged]] = [[] for _ in self.parts]
             do(
                 [

@@ -92,7 +92,7 @@ class _Search:
         low, dimension = low[coarse], gains[:, coarse].argmax(axis=0)
         parts = halved(self.boxes[low], dimension)
         found, better = self.known.bounds(parts, self.worth, np.tile(self.best[low], (2, 1)))
-        rest = np.setdiff1d(np.arange(len(self.boxes)), low)
+        rest = np.delete(np.arange(len(self.boxes)), low)
         self.boxes = self.boxes[rest].joined(parts)
         self.bounds = np.concatenate([self.bounds[rest], np.maximum(found, np.tile(self.bounds[low], 2))])
         self.best = np.concatenate([self.best[rest], better])

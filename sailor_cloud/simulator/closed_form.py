@@ -13,6 +13,7 @@ pass, which the closed form leaves out, by 3.5.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -77,10 +78,24 @@ def _handed_round(compute_s: Floats, after: Floats) -> Floats:
     stages = compute_s.shape[-1]
     spent = np.concatenate([np.zeros_like(compute_s[..., :1]), np.cumsum(compute_s + after, axis=-1)], axis=-1)
     busy = np.maximum(compute_s, after / 2.0)
+    if compute_s.ndim == 1:
+        # All runs of one pipeline at once, by first stage and end.
+        runs = (spent[1:] - spent[:-1, None] - after) / _run_lengths(stages)
+        return np.asarray(np.maximum(busy, runs.max(axis=1)))
     for length in range(2, stages + 1):
         run = spent[..., length:] - spent[..., :-length] - after[..., length - 1 :]
         busy[..., : stages - length + 1] = np.maximum(busy[..., : stages - length + 1], run / length)
     return np.asarray(busy)
+
+
+@cache
+def _run_lengths(stages: int) -> Floats:
+    """Return the lengths of the runs of two stages or more, by first stage and last; others count as infinitely long.
+
+    Shape [stages, stages].
+    """
+    lengths = np.arange(stages) - np.arange(stages)[:, None] + 1.0
+    return np.where(lengths >= 2.0, lengths, np.inf)
 
 
 def fill_s(compute_s: Floats, boundary_s: Floats) -> Floats:

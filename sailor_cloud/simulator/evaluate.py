@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sailor_cloud.model.document import Cost, LinkUse, Prediction, ProfileRef, StageMemory
 from sailor_cloud.model.plan import Plan
@@ -40,7 +40,7 @@ def evaluate(plan: Plan, scenario: Scenario, *, timeline: bool = False) -> Evalu
     """
     layout = lay_out(plan, scenario)
     iteration = run_iteration(layout, timeline=timeline)
-    memory = tuple(stage_memory(layout, seat) for seat in layout.seats)
+    memory = _memory(layout)
     return Evaluation(
         prediction=_prediction(layout, iteration, memory),
         cost=bill(layout, iteration.traffic, iteration.replay_s),
@@ -67,6 +67,20 @@ def _prediction(layout: Layout, iteration: Iteration, memory: tuple[StageMemory,
         waits=iteration.busiest,
         memory=memory,
     )
+
+
+def _memory(layout: Layout) -> tuple[StageMemory, ...]:
+    """Return the memory of every stage; most are like another one."""
+    known: dict[tuple[object, ...], StageMemory] = {}
+    found = []
+    for seat in layout.seats:
+        pipeline, stage = layout.plan.pipelines[seat.pipeline], seat.stage
+        held = min(len(pipeline.stages) - seat.index, pipeline.microbatches)
+        key = (id(seat.table), stage.first_layer, stage.end_layer, held)
+        if key not in known:
+            known[key] = stage_memory(layout, seat)
+        found.append(replace(known[key], pipeline=seat.pipeline, stage=seat.index))
+    return tuple(found)
 
 
 def stage_memory(layout: Layout, seat: Seat) -> StageMemory:

@@ -102,8 +102,10 @@ class Blocks:
         """Return the next guesses that are judged, `most` of them at most; none once they promise too little."""
         if self._left is None:
             self._left = deque(self.guesses())
-        over = self.judged >= self.effort.judged or (self.drafts and self.effort.expired())
-        some = [] if over else list(islice(self._left, most))
+        left = self.effort.judged - self.judged
+        over = left <= 0 or (self.drafts and self.effort.expired())
+        # Most of them stand in two orders.
+        some = [] if over else list(islice(self._left, min(most, -(-left // 2))))
         return [guess for guess in some if guess.value < self.known * _SLACK]
 
     def judge(self, guess: Guess) -> Judged:
@@ -211,9 +213,10 @@ class Blocks:
             if placed is None:
                 continue
             layout = tuple(placed)
+            seats, flows = self.assessor.place(layout) or (seats_of(layout[0]), card_flows(layout)[0])
             pipeline = UncutPipeline(
-                seats=seats_of(layout[0]),
-                flows=card_flows(layout)[0],
+                seats=seats,
+                flows=flows,
                 size=guess.size,
                 microbatches=microbatches,
                 replicas=guess.replicas,

@@ -117,16 +117,26 @@ def unbeaten(measures: Measures) -> Ints:
             measures.lost_per_hour,
         ]
     )
-    rounded = np.round(table, 12)
+    places = _places(np.round(table, 12))
     kept = []
     for rows in sorted(set(measures.rows.tolist())):
         there = np.flatnonzero(measures.rows == rows)
-        part = rounded[:, there]
-        beats = np.ones((len(there), len(there)), dtype=bool)
-        for measure in part:
+        # What is beaten has the larger sum of places, or the same one and stands behind.
+        there = there[np.argsort(places[:, there].sum(axis=0, dtype=np.int64), kind="stable")]
+        number = np.arange(len(there), dtype=places.dtype)
+        beats = number[:, None] < number[None]
+        for measure in places[:, there]:
             beats &= measure[:, None] <= measure[None]
-        equal = beats & beats.T
-        number = np.arange(len(there))
-        beaten = (beats & ~equal).any(axis=0) | (equal & (number[:, None] < number[None])).any(axis=0)
-        kept.append(there[~beaten])
+        kept.append(there[~beats.any(axis=0)])
     return np.sort(np.concatenate(kept))
+
+
+def _places(values: Floats) -> Ints:
+    """Return the places of values among those of their row, equal ones the same: small numbers compare fastest."""
+    order = np.argsort(values, axis=1)
+    ordered = np.take_along_axis(values, order, axis=1)
+    steps = np.zeros(values.shape, dtype=np.int32)
+    steps[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    places = np.empty(values.shape, dtype=np.int32)
+    np.put_along_axis(places, order, steps.cumsum(axis=1, dtype=np.int32), axis=1)
+    return places.astype(np.int16) if values.shape[1] < np.iinfo(np.int16).max else places
