@@ -76,15 +76,13 @@ class _Program:
         before = np.zeros_like(times.before_s) if overlapped else times.before_s
         waits = before[:, :, None] + share * times.after_s[:, None, :]
         compute = np.where(allowed, times.compute_s, np.inf)
-        self.compute, self.busy = compute, compute + waits
+        self.compute, self.busy = np.where(np.isfinite(compute), compute, 0.0), compute + waits
         tps = np.array([kind.tp for kind in kinds.members], dtype=np.float64)
         rows = np.array([kind.row for kind in kinds.members])
         self.price = lanes.device_price[rows] * tps[:, None]
         shape = (kinds.max_stages, self.layers + 1, len(kinds), len(lanes.bottleneck_s))
         self.value = np.full(shape, np.inf)
-        self.end = np.zeros(shape, dtype=np.int16)
         self.rest = np.full(shape, np.inf)
-        self.next = np.zeros(shape, dtype=np.int16)
 
     def run(self) -> None:
         least = self.busy.min(axis=1)
@@ -106,39 +104,49 @@ class _Program:
 
     def _stage(self, stages: int, first: int, ends: Ints) -> None:
         """Enter the chains that begin with a stage at layer `first`."""
-        busy = self.busy[stages, :, first, ends]
-        total = busy[:, :, None] <= self.lanes.bottleneck_s
-        spent = self.compute[stages, :, first, ends][:, :, None]
-        cost = np.where(total, np.where(np.isfinite(spent), spent, 0.0) * self.lanes.fill_price, np.inf)
+        cost = self.compute[stages, :, first, ends][:, :, None] * self.lanes.fill_price
         if stages:
-            cost = cost + self.rest[stages - 1, ends]
-        best = cost.argmin(axis=0)
+            cost += self.rest[stages - 1, ends]
+        longer = self.busy[stages, :, first, ends][:, :, None] > self.lanes.bottleneck_s
+        np.copyto(cost, np.inf, where=longer)
         self.value[stages, first] = cost.min(axis=0) + self.price
-        self.end[stages, first] = ends[best]
 
     def _hand_on(self, stages: int, layer: int) -> None:
         """Enter what a stage of each kind that ends before `layer` has to add: the best next kind and the cut."""
         total = self.value[stages, layer] + self.times.boundary_s[:, :, layer, None] * self.lanes.fill_price
-        best = total.argmin(axis=1)
         self.rest[stages, layer] = total.min(axis=1)
-        self.next[stages, layer] = best
 
     def result(self) -> Chains:
         whole = self.value[:, 0].reshape(-1, self.value.shape[-1])
         best = whole.argmin(axis=0)
         value = whole.min(axis=0)
-        chains = [
-            self._trace(*divmod(int(best[lane]), len(self.kinds)), lane) if np.isfinite(value[lane]) else None
-            for lane in range(len(value))
-        ]
+        stages, kind = np.divmod(best, len(self.kinds))
+        chains: list[Chain | None] = [None] * len(value)
+        for left in sorted(set(stages[np.isfinite(value)].tolist())):
+            lanes = np.flatnonzero(np.isfinite(value) & (stages == left))
+            for lane, chain in zip(lanes.tolist(), self._traced(left, kind[lanes], lanes), strict=True):
+                chains[lane] = chain
         return Chains(value=value, chains=tuple(chains))
 
-    def _trace(self, stages: int, kind: int, lane: int) -> Chain:
-        members, cut = [kind], [0]
-        for left in range(stages, -1, -1):
-            end = int(self.end[left, cut[-1], kind, lane])
-            cut.append(end)
-            if left:
-                kind = int(self.next[left - 1, end, kind, lane])
-                members.append(kind)
-        return Chain(microbatch_size=self.times.microbatch_size, kinds=tuple(members), cut=tuple(cut))
+    def _traced(self, stages: int, kind: Ints, lanes: Ints) -> list[Chain]:
+        """Return the best chains of some lanes, `stages` + 1 long, the first stage of a kind: what was least is again.
+
+        Of equal ends and next kinds the first is taken.
+        """
+        fill, bottleneck = self.lanes.fill_price[lanes, None], self.lanes.bottleneck_s[lanes, None]
+        members, cuts = [kind], [np.zeros(len(lanes), dtype=np.int64)]
+        for left in range(stages, 0, -1):
+            first, kind = cuts[-1], members[-1]
+            # [lanes, ends] and [lanes, next kinds].
+            cost = self.compute[left, kind, first] * fill + self.rest[left - 1, :, kind, lanes]
+            end = np.where(self.busy[left, kind, first] > bottleneck, np.inf, cost).argmin(axis=1)
+            total = self.value[left - 1, end, :, lanes] + self.times.boundary_s[kind, :, end] * fill
+            cuts.append(end)
+            members.append(total.argmin(axis=1))
+        cuts.append(np.full(len(lanes), self.layers))
+        return [
+            Chain(microbatch_size=self.times.microbatch_size, kinds=chosen, cut=cut)
+            for chosen, cut in zip(
+                map(tuple, np.array(members).T.tolist()), map(tuple, np.array(cuts).T.tolist()), strict=True
+            )
+        ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -204,13 +205,8 @@ def _extended(sets: _Sets, options: Measures) -> _Sets:
 
 def _crossing_usd(space: Space) -> float:
     """Return the least egress of an iteration's tensors over a cut between two zones."""
-    pools = range(len(space.pools))
-    prices = [
-        space.usd_per_byte(a, b) + space.usd_per_byte(b, a)
-        for a in pools
-        for b in pools
-        if space.pools[a].offer.zone < space.pools[b].offer.zone
-    ]
+    zones = {pool.offer.zone: number for number, pool in enumerate(space.pools)}
+    prices = [space.usd_per_byte(a, b) + space.usd_per_byte(b, a) for a, b in combinations(zones.values(), 2)]
     tensor = space.table(0, 1, 1, recompute=False).boundary_bytes
     return min(prices, default=0.0) * float(tensor.max()) * space.batch
 

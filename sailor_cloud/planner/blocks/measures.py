@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,7 +132,7 @@ def unbeaten(measures: Measures) -> Ints:
     return np.sort(np.concatenate(kept))
 
 
-def _places(values: Floats) -> Ints:
+def _places(values: Floats) -> NDArray[Any]:
     """Return the places of values among those of their row, equal ones the same: small numbers compare fastest."""
     order = np.argsort(values, axis=1)
     ordered = np.take_along_axis(values, order, axis=1)

@@ -12,7 +12,7 @@ from sailor_cloud.planner.blocks.looked_up import LookedUp, last_and_more
 from sailor_cloud.planner.blocks.measures import NAMES, Measures, joined, unbeaten
 from sailor_cloud.planner.blocks.option import Offered, Option
 from sailor_cloud.planner.blocks.units import Unit
-from sailor_cloud.planner.blocks.ways import Ways, WaysOf
+from sailor_cloud.planner.blocks.ways import Ways, WaysOf, numbered
 from sailor_cloud.planner.space import Seat, Space
 from sailor_cloud.planner.twins import first_twins
 
@@ -27,13 +27,16 @@ _Stage = tuple[float, float, float, float]
 class _Group:
     """The unbeaten options of units that compete for the same rows, and their measures; all are parts of `largest`.
 
-    Zones and rows are numbered as the space did that they were first asked in, and `far_s` is left out.
+    Zones and rows are numbered as the space did that they were first asked in, and `far_s` is left out. `leaving`: the
+    devices of a node, tp and how many share a card of the different cuts to other nodes, `out` which one an option has.
     """
 
     largest: list[Option]
     numbers: Ints
     blocks: Ints
     measures: Measures
+    leaving: list[tuple[int, int, int]]
+    out: Ints
 
 
 @dataclass
@@ -74,12 +77,11 @@ class Options:
             unit_of = {unit.devices: unit for unit in units}
             place = {unit.devices: self.units.index(unit) for unit in units}
             here = [unit_of[option.unit.devices] for option in group.largest]
-            far_s = np.array(
-                [self._far_s(unit.pools[0], option, size) for unit, option in zip(here, group.largest, strict=True)]
-            )
+            each = [self._far_s(unit_of[devices].pools[0], tp, flows, size) for devices, tp, flows in group.leaving]
+            far_s = np.array(each)[group.out]
             zones = np.full(len(group.numbers), self._zones(units[0]))
             rows = np.full(len(group.numbers), units[0].mask)
-            measures = group.measures.having(far_s=far_s[group.numbers])
+            measures = group.measures.having(far_s=far_s)
             parts.append(Measures(measures.values, rows, zones))
             numbers.append(group.numbers + len(largest))
             order.append(np.array([place[unit.devices] for unit in here])[group.numbers])
@@ -101,7 +103,8 @@ class Options:
             kept = unbeaten(measures)
             used, numbers = np.unique(ways.numbers[kept], return_inverse=True)
             largest = [ways.largest[index] for index in used]
-            self._groups[key] = _Group(largest, numbers, ways.blocks[kept], measures[kept])
+            leaving, out = numbered([(way.unit.devices, way.tp, way.replicas) for way in largest])
+            self._groups[key] = _Group(largest, numbers, ways.blocks[kept], measures[kept], leaving, out[numbers])
         return self._groups[key]
 
     def _zones(self, unit: Unit) -> int:
@@ -129,13 +132,11 @@ class Options:
         none = np.zeros(len(numbers), dtype=np.int64)
         return Measures(values, none, none)
 
-    def _far_s(self, pool: int, option: Option, size: int) -> float:
+    def _far_s(self, pool: int, tp: int, flows: int, size: int) -> float:
         """Return the seconds of one microbatch's tensors over a cut from a pool to another zone, the slowest one."""
-        if not self.far[pool]:
-            return 0.0
-        key = (pool, option.tp, size, option.replicas)
+        key = (pool, tp, size, flows)
         if key not in self._fars:
-            each = (self._cut_s(pool, other, option.tp, size, option.replicas) for other in self.far[pool])
+            each = (self._cut_s(pool, other, tp, size, flows) for other in self.far[pool])
             self._fars[key] = max(each, default=0.0)
         return self._fars[key]
 

@@ -82,10 +82,10 @@ class WaysOf:
         shares = [(at, option, option.per_node * min(option.blocks, 2)) for at, option in found]
         plain = [(at, option.tp, stages) for at, option, stages in shares]
         head = [(at, option.head_tp or option.tp, stages) for at, option, stages in shares]
-        stages, stage_numbers = _numbered([*plain, *head])
+        stages, stage_numbers = numbered([*plain, *head])
         inside = [(at, option.tp, 0) if _neighbours(option) > 1 else None for at, option in found]
         out = [(at, option.tp, option.replicas) for at, option in found]
-        cuts, cut_numbers = _numbered([*inside, *out])
+        cuts, cut_numbers = numbered([*inside, *out])
         return Ways(
             largest=[option for _, option in found],
             numbers=np.repeat(np.arange(len(found)), most),
@@ -203,7 +203,7 @@ def _neighbours(option: Option) -> int:
     return max(option.per_node if option.blocks > 1 else 0, len(option.last))
 
 
-def _numbered(keys: Iterable[_Key | None]) -> tuple[list[_Key], Ints]:
+def numbered(keys: Iterable[_Key | None]) -> tuple[list[_Key], Ints]:
     """Return the different keys, and the number of each key among them; -1 for none."""
     numbers: dict[_Key, int] = {}
     found = [-1 if key is None else numbers.setdefault(key, len(numbers)) for key in keys]
