@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 from functools import partial
 
 import pytest
 
-from factories.planning import AS_OF, data, example
+from factories.planning import AS_OF, data, example, make_space
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Job
 from sailor_cloud.planner import Wishes, search
+from sailor_cloud.planner.blocks import Blocks
+from sailor_cloud.planner.draft import Draft
+from sailor_cloud.planner.goals import target_of
+from sailor_cloud.planner.layouts import Slot
 from sailor_cloud.planner.team import Team, together
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux copies a process")
@@ -208,3 +213,41 @@ def test_where_no_process_can_be_copied_one_makes_the_search(monkeypatch: pytest
     before = len(os.listdir("/proc/self/fd"))
     assert together(lambda team: team.shared([os.getpid] * 3, nobody), processes=2) == [os.getpid()] * 3
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_calls_of_one_home_go_to_one_process() -> None:
+    reading, writing = os.pipe()
+
+    def meet(number: int) -> int:
+        # The process whose own call this is waits until the other one has made both of its own.
+        if number < 2:
+            os.write(writing, b".")
+        else:
+            for _ in range(2):
+                os.read(reading, 1)
+        return os.getpid()
+
+    def search_(team: Team) -> list[int]:
+        return team.shared([partial(meet, number) for number in range(3)], nobody, homes=[7, 7, 4])
+
+    try:
+        first, second, _ = together(search_, processes=2)
+    finally:
+        os.close(reading)
+        os.close(writing)
+    assert first == second
+
+
+@pytest.mark.parametrize("which", ["draft", "guess"])
+def test_what_is_sent_is_what_arrives(which: str) -> None:
+    space = make_space(example("gcp-a100-v100.yaml"))
+    target = target_of(space.scenario.job)
+    blocks = Blocks(space, target)
+    guess = blocks.rate((1, 8)).guesses[0]
+    sent = guess if which == "guess" else next(blocks.of(guess))
+    arrived = pickle.loads(pickle.dumps(sent))
+    assert arrived == sent
+    assert type(arrived) is type(sent)
+    if isinstance(arrived, Draft):
+        assert arrived.order() == sent.order()
+        assert {type(slot) for part in arrived.pipelines for slot in part.slots} == {Slot}
