@@ -12,6 +12,7 @@ import pytest
 from factories.planning import example, make_space
 from sailor_cloud.planner.blocks import Blocks
 from sailor_cloud.planner.blocks.cuts import Cutter
+from sailor_cloud.planner.blocks.measures import NAMES, Measures, unbeaten
 from sailor_cloud.planner.blocks.options import Options
 from sailor_cloud.planner.blocks.placing import slots
 from sailor_cloud.planner.blocks.schedule import Schedule, UncutPipeline
@@ -190,3 +191,23 @@ def test_layers_that_fit_nowhere_have_no_cut(space):
     pool = next(index for index, each in enumerate(space.pools) if each.accelerator.name == "V100-16")
     pipeline = UncutPipeline(seats=(Seat(pool, 1, 0),), flows=(), size=256, microbatches=4, replicas=1)
     assert Cutter(space).cut(pipeline) is None
+
+
+def test_options_that_none_beats_are_those_that_a_look_at_all_pairs_leaves() -> None:
+    random = np.random.default_rng(5)
+    for count in (1, 2, 30, 120):
+        values = random.integers(0, 3, (len(NAMES), count)).astype(np.float64)
+        rows = random.integers(0, 2, count)
+        measures = Measures(values, rows, rows)
+        names = ("layer_s", "stages", "sum_s", "large_s", "cut_s", "out_s", "usd_per_hour", "lost_per_hour")
+        smaller = np.array([-measures.speed, -np.minimum(measures.room, 1.0), *(getattr(measures, n) for n in names)]).T
+        left = [
+            n
+            for n, one in enumerate(smaller)
+            if not any(
+                rows[m] == rows[n] and (other <= one).all() and ((other < one).any() or m < n)
+                for m, other in enumerate(smaller)
+                if m != n
+            )
+        ]
+        assert unbeaten(measures).tolist() == left

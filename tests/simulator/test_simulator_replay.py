@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sailor_cloud.simulator import Execution, Transfers, fill_s, pipeline_s
+from sailor_cloud.simulator import Execution, Transfers, busy_s, fill_s, pipeline_s
 from sailor_cloud.simulator.replay import Operation, PipelineTimes, replay, stage_steps
 
 NAMES = {
@@ -177,3 +177,14 @@ def test_the_closed_form_judges_many_plans_at_once() -> None:
         alone = pipeline_s(compute[3, 2], cuts[3, 2], counts[3, 2], execution=execution)
         assert together.shape == (7, 5)
         assert together[3, 2] == pytest.approx(float(alone))
+
+
+@pytest.mark.parametrize("transfers", Transfers)
+def test_a_pipeline_is_busy_as_long_alone_as_among_others(transfers: Transfers) -> None:
+    random = np.random.default_rng(3)
+    execution = Execution(transfers=transfers)
+    for stages in range(1, 9):
+        compute, cuts = random.random((20, stages)), random.random((20, stages - 1))
+        together = busy_s(compute, cuts, execution=execution)
+        alone = [busy_s(*each, execution=execution) for each in zip(compute, cuts, strict=True)]
+        assert (together == np.array(alone)).all()
