@@ -35,7 +35,8 @@ def chains_over(
     fill_price = np.stack([each.fill_price for each in lanes])[:, None]
     bottleneck_s = np.stack([each.bottleneck_s for each in lanes])[:, None]
     value: Floats = np.zeros_like(price)
-    following: list[NDArray[np.int64]] = []
+    # Of each cut, last first: what the stages from it on cost by their first kind, and the seconds between kinds.
+    behind: list[tuple[Floats, Floats]] = []
     for s in range(len(spans) - 1, -1, -1):
         first, end = spans[s]
         compute = np.stack([each.compute_s[len(spans) - 1 - s, :, first, end] for each in times])
@@ -43,16 +44,17 @@ def chains_over(
         busy = compute + before + share * np.stack([each.after_s[:, end] for each in times])
         if s < len(spans) - 1:
             boundary = np.stack([each.boundary_s[:, :, end] for each in times])
-            total = value[:, None] + boundary[..., None] * fill_price[:, None]
-            best = total.argmin(axis=2)
-            following.append(best)
-            value = np.take_along_axis(total, best[:, :, None], axis=2)[:, :, 0]
+            behind.append((value, boundary))
+            value = (value[:, None] + boundary[..., None] * fill_price[:, None]).min(axis=2)
         spent = np.where(np.isfinite(compute), compute, 0.0)[..., None] * fill_price + price
         value = np.where(busy[..., None] <= bottleneck_s, value + spent, np.inf)
     members = np.empty((len(spans), *value[:, 0].shape), dtype=np.int64)
     members[0] = value.argmin(axis=1)
-    for s, best in enumerate(reversed(following)):
-        members[s + 1] = np.take_along_axis(best, members[s][:, None], axis=1)[:, 0]
+    sizes = np.arange(len(times))[:, None]
+    for s, (rest, boundary) in enumerate(reversed(behind)):
+        # [sizes, lanes, next kinds]: what was least is again.
+        total = np.moveaxis(rest, 1, 2) + boundary[sizes, members[s]] * fill_price[:, 0, :, None]
+        members[s + 1] = total.argmin(axis=2)
     possible = np.isfinite(value.min(axis=1))
     return [
         [

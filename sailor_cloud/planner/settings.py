@@ -212,18 +212,23 @@ class Settings:
         """Return lanes without prices from a master: devices equal, and each row's at a discount."""
         times = self.kinds.times(size)
         assert times is not None
-        rows = len(self.kinds.space.candidates.rows)
         if cut is None:
             busy = times.compute_s[0]
         else:
             busy = np.stack([times.compute_s[0, :, first, end] for first, end in pairwise(cut)])
         finite = busy[np.isfinite(busy)]
         if not finite.size:
-            return Lanes(bottleneck_s=np.zeros(0), fill_price=np.zeros(0), device_price=np.zeros((rows, 0)))
+            nothing = np.zeros(0)
+            return Lanes(bottleneck_s=nothing, fill_price=nothing, device_price=self._device_prices[:, :0])
         bottleneck = np.geomspace(finite.min() * 1.5, finite.max() * 2.0, BOTTLENECKS)
+        every = np.repeat(bottleneck, self._device_prices.shape[1] // BOTTLENECKS)
+        return Lanes(bottleneck_s=every, fill_price=0.3 / every, device_price=self._device_prices)
+
+    @cached_property
+    def _device_prices(self) -> Floats:
+        """The prices of first lanes, [rows, lanes]: for each bottleneck devices equal, and each row's at a discount."""
+        rows = len(self.kinds.space.candidates.rows)
         used = sorted({kind.row for kind in self.kinds.members})
         prices = [np.ones(rows)]
         prices += [np.where(np.arange(rows) == row, _DISCOUNT, 1.0) for row in used[:_ROWS_PRICED]]
-        every = np.repeat(bottleneck, len(prices))
-        device_price = np.tile(np.array(prices).T, len(bottleneck))
-        return Lanes(bottleneck_s=every, fill_price=0.3 / every, device_price=device_price)
+        return np.tile(np.array(prices).T, BOTTLENECKS)
