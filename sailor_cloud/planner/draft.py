@@ -85,9 +85,7 @@ def _received(
                 recompute=recompute,
             )
         )
-    return Draft(
-        pipelines=tuple(pipelines), goal=goal, figures=figures, zero_stage=zero_stage, expected=expected
-    )
+    return Draft(pipelines=tuple(pipelines), goal=goal, figures=figures, zero_stage=zero_stage, expected=expected)
 
 
 def significant(value: float) -> float:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from factories.planning import example, make_space
+from sailor_cloud.model.job import Job
 from sailor_cloud.planner.blocks import Blocks
 from sailor_cloud.planner.blocks.cuts import Cutter
 from sailor_cloud.planner.blocks.measures import NAMES, Measures, unbeaten
@@ -200,7 +201,9 @@ def test_options_that_none_beats_are_those_that_a_look_at_all_pairs_leaves() -> 
         rows = random.integers(0, 2, count)
         measures = Measures(values, rows, rows)
         names = ("layer_s", "stages", "sum_s", "large_s", "cut_s", "out_s", "usd_per_hour", "lost_per_hour")
-        smaller = np.array([-measures.speed, -np.minimum(measures.room, 1.0), *(getattr(measures, n) for n in names)]).T
+        smaller = np.array(
+            [-measures.speed, -np.minimum(measures.room - measures.ends, 1.0), *(getattr(measures, n) for n in names)]
+        ).T
         left = [
             n
             for n, one in enumerate(smaller)
@@ -211,3 +214,25 @@ def test_options_that_none_beats_are_those_that_a_look_at_all_pairs_leaves() -> 
             )
         ]
         assert unbeaten(measures).tolist() == left
+
+
+@pytest.fixture(scope="module")
+def tight():
+    """Eight small devices, on which the first and the last layers leave less room for others than stages between."""
+    job = example(PATH, model__preset="llama-3-8b", training__precision="bf16", training__global_batch_size=1024)
+    resource = {"provider": "gcp", "zones": ["us-central1-a"], "accelerators": {"L4-24": 8}}
+    return make_space(Job.model_validate({**job.model_dump(mode="json"), "constraints": {}, "resources": [resource]}))
+
+
+def test_stages_between_may_hold_more_layers_than_those_beside_a_large_embedding(tight):
+    search = Blocks(tight, target_of(tight.scenario.job))
+    guess = min(search.rate((1, 1)).guesses, key=lambda guess: guess.iteration_s)
+    assert sum(option.stages for option in guess.options) == 8
+    [first, *_] = search.of(guess)
+    cut = first.pipelines[0].cut
+    layers = [end - begin for begin, end in pairwise(cut)]
+    assert max(layers[1:-1]) > max(layers[0], layers[-1])
+
+
+def test_nodes_of_every_size_are_looked_at(tight):
+    assert {unit.devices for unit in units(tight)} == {1, 2, 4, 8}

@@ -91,7 +91,7 @@ class Cutter:
 
         `most`: how many layers each stage may have from each layer on.
         """
-        high = max((table[0][-1] for table in tables if table[0]), default=0.0)
+        high = max((row[-1] for table in tables for row in table if row), default=0.0)
         found = self._greedy(tables, high, most)
         if found is None:
             return None

@@ -17,7 +17,7 @@ from sailor_cloud.planner.blocks.options import Options
 from sailor_cloud.planner.blocks.units import units
 from sailor_cloud.planner.blocks.ways import MAX_STAGES
 from sailor_cloud.planner.carried import carried
-from sailor_cloud.planner.goals import Figure, Target
+from sailor_cloud.planner.goals import TIE, Figure, Target
 from sailor_cloud.planner.space import Space
 from sailor_cloud.simulator import startup_s, teardown_s
 from sailor_cloud.simulator.money import lost_fraction
@@ -133,7 +133,7 @@ class Guesser:
         `options`, the measures of all: stages hold whole layers.
         """
         all_of, between = sets.measures, sets.members.shape[1] - 1
-        fits = (all_of.room >= 1.0) & (all_of.stages <= self.space.layers)
+        fits = (all_of.room - all_of.ends >= 1.0 - TIE) & (all_of.stages <= self.space.layers)
         each = np.maximum(1.0 / all_of.speed, all_of.layer_s)
         if options is not None:
             each = self._in_layers(each, sets.members, options)

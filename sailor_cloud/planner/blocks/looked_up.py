@@ -25,6 +25,7 @@ class LookedUp(NamedTuple, Generic[_Value]):
     head_layer_s: _Value
     head_block_s: _Value
     head_room: _Value
+    ends: _Value
     inside_s: _Value
     out_s: _Value
     sum_s: _Value
@@ -66,6 +67,7 @@ def last_and_more(found: LookedUp[Floats], replicas: int) -> tuple[Floats, Float
         "tp_most": (found.tp, none),
         "layer_s": (np.minimum(found.layer_s, found.head_layer_s), none),
         "large_s": (found.large_s, none),
+        "ends": (found.ends, none),
         "tp_least": (found.tp, none),
         "block_s": (found.block_s, none),
     }

@@ -15,7 +15,7 @@ Ints = NDArray[np.int64]
 # How the measures of a set follow from those of its options.
 ADDED = ("stages", "speed", "cut_s", "room", "usd_per_hour", "nodes", "lost_per_hour", "sum_usd")
 LARGEST = ("sum_s", "longest_s", "out_s", "far_s", "tied_s", "tp_most")
-SMALLEST = ("layer_s", "large_s", "tp_least", "block_s")
+SMALLEST = ("layer_s", "large_s", "tp_least", "block_s", "ends")
 NAMES = (*ADDED, *LARGEST, *SMALLEST)
 _ADDED = slice(0, len(ADDED))
 _LARGEST = slice(_ADDED.stop, _ADDED.stop + len(LARGEST))
@@ -41,7 +41,8 @@ class Measures:
     computes for a second; large_s: that of the layer with most parameters; sum_usd: that of the whole model; tied_s:
     that of a tied weight between nodes. cut_s: all cuts between the stages, of which longest_s is the longest. out_s,
     far_s: a cut to a node of the same zone, and of another one. room: the share of the layers that all stages have
-    memory for. tp_least, tp_most: the smallest and the largest tp. rows, zones: what is used of them, as bits.
+    memory for, were they all in the middle of the model; ends: what that is less for the first and the last one.
+    tp_least, tp_most: the smallest and the largest tp. rows, zones: what is used of them, as bits.
     """
 
     values: Floats
@@ -60,6 +61,7 @@ class Measures:
     out_s = _Row()
     far_s = _Row()
     room = _Row()
+    ends = _Row()
     tied_s = _Row()
     usd_per_hour = _Row()
     nodes = _Row()
@@ -113,7 +115,7 @@ def unbeaten(measures: Measures) -> Ints:
             measures.large_s,
             measures.cut_s,
             measures.out_s,
-            -np.minimum(measures.room, 1.0),
+            -np.minimum(measures.room - measures.ends, 1.0),
             measures.usd_per_hour,
             measures.lost_per_hour,
         ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +20,17 @@ from sailor_cloud.planner.twins import first_twins
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# The compute seconds of the whole model, of its longest layer and of one in its middle, and how much of it fits.
-_Stage = tuple[float, float, float, float]
+
+class _Stage(NamedTuple):
+    """The compute seconds of the whole model, of its longest layer and of one in its middle, and what fits: the share
+    of the layers between the first and the last one, and how much less of them beside the first and beside the last."""
+
+    whole_s: float
+    layer_s: float
+    block_s: float
+    room: float
+    first_less: float
+    last_less: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +125,7 @@ class Options:
         sharers = min(replicas, 2)
         stages = np.array(
             [self._stage(units[at].pools[0], tp, size, count, sharers) for at, tp, count in ways.stages]
-        ).reshape(-1, 4)
+        ).reshape(-1, len(_Stage._fields))
         # The last one stands for no cut.
         cuts = np.array(
             [
@@ -123,7 +133,10 @@ class Options:
                 0.0,
             ]
         )
-        times = [*stages[ways.plain].T, *stages[ways.head].T, cuts[ways.inside], cuts[ways.out]]
+        plain, head = stages[ways.plain].T, stages[ways.head].T
+        *_, first_less, _ = plain
+        *_, last_less = head
+        times = [*plain[:4], *head[:4], first_less + last_less, cuts[ways.inside], cuts[ways.out]]
         first, more = last_and_more(LookedUp(*times, *ways.fixed), replicas)
         numbers, blocks = ways.numbers, ways.blocks
         values = first[:, numbers] + more[:, numbers] * (blocks - 1)
@@ -141,7 +154,7 @@ class Options:
         return self._fars[key]
 
     def _stage(self, pool: int, tp: int, size: int, stages: int, sharers: int) -> _Stage:
-        """Return the compute seconds of the whole model, its longest layer and one in its middle, and how much fits.
+        """Return the compute seconds of the whole model, its longest layer and one in its middle, and what fits.
 
         Activations are computed again where one of so many equal stages, the first, has no room to keep them; buffers
         are those of as many pipelines as `sharers`.
@@ -149,9 +162,11 @@ class Options:
         key = (self.space.pools[pool].accelerator.name, tp, size, stages, sharers, self.space.zero_stage)
         if key not in self._stages:
             seat, layers = Seat(pool, tp, 0), self.space.layers
-            room = (
-                float(np.isfinite(self.space.stages_s(seat, size, in_flight=1, replicas=sharers)[0, 1:]).sum()) / layers
-            )
+            fits = np.isfinite(self.space.stages_s(seat, size, in_flight=1, replicas=sharers))
+            between = layers - 2
+            most, first, last = (float(each.sum()) for each in (fits[1, 2:-1], fits[0, 1:-1], fits[1:-1, -1]))
+            # No single stage holds what only the first or the last layer keeps from fitting.
+            room = most if fits[0, layers] else min(most, between - 0.5)
             table = self.space.table(pool, tp, size, recompute=False)
             end = -(-layers // stages)
             used = table.memory_bytes(0, end, in_flight=stages, replicas=sharers)
@@ -159,7 +174,9 @@ class Options:
                 table = self.space.table(pool, tp, size, recompute=True)
             ends = np.arange(1, layers + 1)
             each = np.asarray(table.compute_s(ends - 1, ends))
-            self._stages[key] = (float(each.sum()), float(each.max()), float(each[layers // 2]), room)
+            compute = float(each.sum()), float(each.max()), float(each[layers // 2])
+            less = (most + 1.0 - first) / between, (most + 1.0 - last) / between
+            self._stages[key] = _Stage(*compute, room / between, *less)
         return self._stages[key]
 
     def _cut_s(self, src: int, dst: int, tp: int, size: int, flows: int) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -11,8 +10,6 @@ from sailor_cloud.planner.space import Space
 
 # With more zones than this, nodes of several zones are taken together only by region and all in all.
 _ZONES_COMBINED = 3
-# Node sizes of an accelerator that are looked at: so many of the largest, and the smallest.
-_LARGEST = 2
 
 
 @carried
@@ -51,7 +48,7 @@ def units(space: Space) -> list[Unit]:
         if known is None or space.rates[index].expected < space.rates[known].expected:
             cheapest[key] = index
     found: list[Unit] = []
-    for name, devices in _sizes(cheapest):
+    for name, devices in sorted({key[:2] for key in cheapest}):
         there = sorted((key[2], pool) for key, pool in cheapest.items() if key[:2] == (name, devices))
         for together in _areas(space, tuple(row for row, _ in there)):
             chosen = [(row, pool) for row, pool in there if row in together]
@@ -68,18 +65,6 @@ def units(space: Space) -> list[Unit]:
                 )
             )
     return found
-
-
-def _sizes(offered: Iterable[tuple[str, int, int]]) -> list[tuple[str, int]]:
-    """Return the node sizes of each accelerator that are looked at."""
-    by_name: dict[str, set[int]] = {}
-    for name, devices, _ in offered:
-        by_name.setdefault(name, set()).add(devices)
-    return [
-        (name, devices)
-        for name, sizes in sorted(by_name.items())
-        for devices in sorted({*sorted(sizes)[-_LARGEST:], min(sizes)})
-    ]
 
 
 def _areas(space: Space, rows: tuple[int, ...]) -> list[tuple[int, ...]]:
