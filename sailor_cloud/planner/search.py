@@ -127,6 +127,9 @@ def _search(problem: Problem, asked: Wishes, clock: Clock, started: float, team:
     answer, chosen = searched.best(space, target)
     if chosen is None:
         why = explain_infeasible(space, target, searched, exact=answer.exhausted)
+        # The searches for reasons may have met a plan that the first one missed.
+        answer, chosen = searched.best(space, target)
+    if chosen is None:
         return infeasible_document(space.scenario, why, problem.rejected, answer, clock.monotonic_s() - started)
     around = _surroundings(problem, asked, effort.between(searched.share, 1.0), answer, chosen)
     return plan_document(space, target, chosen, answer, around, clock.monotonic_s() - started)

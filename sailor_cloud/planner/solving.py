@@ -15,7 +15,7 @@ from sailor_cloud.planner.assess import Assessor
 from sailor_cloud.planner.bounds import goal_bound
 from sailor_cloud.planner.draft import Draft, in_space, to_plan
 from sailor_cloud.planner.effort import NORMAL, Effort
-from sailor_cloud.planner.goals import Target
+from sailor_cloud.planner.goals import NEAR, NEARLY, Figure, Target
 from sailor_cloud.planner.mixing import mix
 from sailor_cloud.planner.replayed import replayed
 from sailor_cloud.planner.replays import Chosen, best_that_holds, first_that_holds
@@ -31,6 +31,10 @@ KEPT_DRAFTS = 16
 # Searches with limits tightened by the replay's excess, and how much more than the excess they are tightened.
 REPEATS = 3
 TIGHTER = 1.0005
+# Plans of other searches that are tried under the replay before a target is given up.
+_MOST_MET = 32
+# What a plan with the least of one of these nearly has the least of all of: preemption and start-up differ little.
+_TIMES = frozenset({Figure.ITERATION_S, Figure.DURATION_S})
 # Which part of what is left to be told of a search is left for what may follow it.
 _REST = 0.2
 
@@ -132,7 +136,20 @@ class Searched:
         return 1.0 - _REST ** len(self.known)
 
     def answer(self, space: Space, target: Target) -> Answer:
-        """Return the answer by the closed form."""
+        """Return the answer by the closed form.
+
+        A limit on what is minimised itself says nothing about which plan is best, so the search goes without it: what
+        is reached does not depend on how tight such a limit is.
+        """
+        kin = _TIMES if target.goal in _TIMES else {target.goal}
+        free = self._searched(space, _unlimited(target, kin))
+        own = replace(target, limits=tuple(limit for limit in target.limits if limit.figure is target.goal))
+        if free.drafts and _excess(space, own, free.drafts[0]) == 1.0 != _excess(space, target, free.drafts[0]):
+            # The other of the times rules the best plan out, but maybe not one nearly as good.
+            free = self._searched(space, _unlimited(target, {target.goal}))
+        return replace(free, drafts=_within(space, target, free.drafts))
+
+    def _searched(self, space: Space, target: Target) -> Answer:
         for known_space, known_target, answer in self.known:
             if known_space is space and known_target == target:
                 return answer
@@ -145,17 +162,16 @@ class Searched:
 
         The replay often finds plans faster than the closed form, so that such a plan may break limits by that. Where
         none of the best drafts keeps them, limits are tightened by what the replay missed them and the search is
-        repeated; at last the plans that are best by the limits' own figures are tried.
+        repeated; then the plans that are best by the limits' own figures are tried, at last all that any search met.
         """
         answer = self.answer(space, target)
         tightened, drafts = target, answer.drafts
         if answer.exhausted:
             chosen = first_that_holds(space, target, drafts)
         else:
-            every = sorted([*drafts, *answer.others], key=Draft.order)
-            chosen = best_that_holds(space, target, every, team=self.effort.team)
+            near = (draft for draft in (*drafts, *answer.others) if _excess(space, target, draft) <= NEARLY)
+            chosen = best_that_holds(space, target, sorted(near, key=Draft.order), team=self.effort.team)
             chosen = chosen or first_that_holds(space, target, drafts)
-            answer = self._with_bound_of(space, target, answer, chosen)
         for _ in range(REPEATS):
             if chosen is not None or not drafts:
                 break
@@ -168,7 +184,8 @@ class Searched:
             chosen = chosen or first_that_holds(space, target, least)
             if chosen is not None or (least and least[0].figures[limit.figure] > limit.at_most):
                 break
-        return answer, chosen
+        chosen = chosen or self._met_before(space, target)
+        return self._with_bound_of(space, target, answer, chosen), chosen
 
     def _with_bound_of(self, space: Space, target: Target, answer: Answer, chosen: Chosen | None) -> Answer:
         """Return an answer whose bound holds for the chosen plan, too: by the closed form that may break limits."""
@@ -178,10 +195,42 @@ class Searched:
         bounds = [goal_bound(part, loose, close=self.effort.bounded) for part in variants(space, self.restrictions)]
         return replace(answer, bound=min(answer.bound, *bounds))
 
+    def _met_before(self, space: Space, target: Target) -> Chosen | None:
+        """Return the best plan under the replay that any search of the same offers has met; None if none holds.
+
+        Those that break limits a little by the closed form are tried as well: the replay may be kinder.
+        """
+        found: dict[tuple[object, ...], Draft] = {}
+        for known, _, answer in self.known:
+            if known.numbers == space.numbers and known.known is space.known:
+                drafts = [replace(draft, goal=target.goal) for draft in (*answer.drafts, *answer.others)]
+                found |= {draft.order(): draft for draft in drafts if _excess(space, target, draft) <= NEAR}
+        nearest = sorted(found.values(), key=lambda draft: (_excess(space, target, draft), draft.order()))
+        tried = sorted(nearest[:_MOST_MET], key=Draft.order)
+        return best_that_holds(space, target, tried, team=self.effort.team)
+
     def reachable(self, space: Space, target: Target) -> float | None:
         """Return the goal's figure of the best plan under the replay, or None if there is no plan."""
         _, chosen = self.best(space, target)
         return None if chosen is None else float(replayed(chosen.draft, chosen.evaluation)[target.goal])
+
+
+def _unlimited(target: Target, figures: Collection[Figure]) -> Target:
+    """Return a target without limits on some figures."""
+    return replace(target, limits=tuple(limit for limit in target.limits if limit.figure not in figures))
+
+
+def _excess(space: Space, target: Target, draft: Draft) -> float:
+    """Return by what factor a draft breaks the limit that it breaks most: 1 where it keeps all."""
+    most = space.scenario.job.constraints.max_nodes
+    if most is not None and draft.figures[Figure.NODES] > most:
+        return math.inf
+    return float(target.excess({figure: np.array(value) for figure, value in draft.figures.items()}))
+
+
+def _within(space: Space, target: Target, drafts: Sequence[Draft]) -> tuple[Draft, ...]:
+    """Return the drafts that keep all limits."""
+    return tuple(draft for draft in drafts if _excess(space, target, draft) == 1.0)
 
 
 def _tightened(target: Target, before: Target, draft: Draft, evaluation: Evaluation) -> Target:

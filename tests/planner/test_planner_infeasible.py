@@ -118,3 +118,29 @@ def test_a_search_that_is_not_exhaustive_does_not_claim_the_smallest_change():
     found = explain_infeasible(space, target, Searched(), exact=False).message
     assert "the smallest budget that would do is" in exact
     assert "the smallest budget found that would do is" in found
+
+
+REACHED = {
+    "deadline": lambda found: found.prediction.duration_s,
+    "max_usd_per_iteration": lambda found: found.cost.usd_per_iteration,
+    "min_throughput": lambda found: found.prediction.throughput_iterations_per_s,
+}
+
+
+@pytest.mark.parametrize(
+    ("devices", "batch", "goal", "names"),
+    [
+        ({"CPU-fast": 2, "CPU-slow": 2}, 4, "minimize-time", ("max_usd_per_iteration", "min_throughput")),
+        ({"CPU-fast": 2, "CPU-slow": 2}, 4, "minimize-cost", ("max_usd_per_iteration", "deadline")),
+        ({"CPU-fast": 4}, 8, "minimize-cost", ("max_usd_per_iteration", "min_throughput")),
+    ],
+)
+def test_limits_at_what_a_plan_reaches_let_one_in_though_not_all_plans_are_gone_through(devices, batch, goal, names):
+    job = tiny_job(blocks=2, batch=batch, hidden=64, accelerators=devices, goal=goal, steps=1000)
+    assert small_layouts(make_space(job)) is None
+    free = plan(job)
+    # Rounded to the side that suffices, as remedies are told.
+    loose = {name: REACHED[name](free) * (1 - 1e-4 if name == "min_throughput" else 1 + 1e-4) for name in names}
+    limited = plan(job.model_copy(update={"constraints": job.constraints.model_copy(update=loose)}))
+    assert limited.plan is not None, limited.infeasibility
+    assert limited.objective.value == pytest.approx(free.objective.value, rel=1e-3)
