@@ -3,6 +3,7 @@ changes a microbatch size, while that helps."""
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -66,13 +67,22 @@ def _neighbours(space: Space, shapes: tuple[Shape, ...]) -> Iterator[tuple[Shape
     groups = sorted({(_tps(shape), shape.cut, shape.microbatch_size) for shape in shapes})
     for group in groups:
         size = group[2]
-        for other in sorted({size - 1, size + 1, size // 2, 2 * size} - {0, size}):
+        for other in sorted({size - 1, size + 1, size // 2, 2 * size, *_whole(space, shapes, size)} - {0, size}):
             yield tuple(
                 replace(shape, microbatch_size=other)
                 if (_tps(shape), shape.cut, shape.microbatch_size) == group
                 else shape
                 for shape in shapes
             )
+
+
+def _whole(space: Space, shapes: tuple[Shape, ...], size: int) -> Iterator[int]:
+    """Yield the next smaller and the next larger microbatch size that divides an equal share of the batch."""
+    share, rest = divmod(space.batch, len(shapes))
+    if rest == 0:
+        sizes = [other for other in range(1, share + 1) if share % other == 0]
+        yield from sizes[bisect_left(sizes, size) - 1 :][:1] if size > 1 else []
+        yield from sizes[bisect_right(sizes, size) :][:1]
 
 
 def _elsewhere(space: Space, shapes: tuple[Shape, ...]) -> Iterator[tuple[Shape, ...]]:

@@ -81,3 +81,20 @@ def test_near_values_grow_with_the_excess_and_end(space):
         values.append(float(replace(target, limits=(limit,)).near_value(draft.figures)))
     seconds = draft.figures[Figure.ITERATION_S]
     assert values == pytest.approx([seconds, seconds / 0.95, float("inf")])
+
+
+def test_a_microbatch_grows_to_the_next_size_that_divides_the_share_of_a_pipeline():
+    """With 12 samples for each of eight pipelines sizes 5 and 8 leave some pipelines waiting; 6 and 12 don't."""
+    space = make_space(
+        example(
+            "gcp-a100-v100.yaml",
+            model__preset="gpt2",
+            training__global_batch_size=96,
+            resources__0__accelerators={"A100-40": 8},
+        )
+    )
+    pool = pool_of(space, "A100-40", 8)
+    assessor = Assessor(space, Target(goal=Figure.ITERATION_S, limits=()))
+    shapes = [Shape(slots=(Slot(pool, 0, 1),), cut=(0, space.layers), microbatch_size=4) for _ in range(8)]
+    found = refined(assessor, assessor.draft(shapes), assessor.excess)
+    assert {part.microbatch_size for part in found[-1].pipelines} == {12}
