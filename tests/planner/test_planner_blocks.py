@@ -236,3 +236,17 @@ def test_stages_between_may_hold_more_layers_than_those_beside_a_large_embedding
 
 def test_nodes_of_every_size_are_looked_at(tight):
     assert {unit.devices for unit in units(tight)} == {1, 2, 4, 8}
+
+
+@pytest.mark.parametrize(
+    ("batch", "sizes"), [(16, {1, 2, 4, 8, 16}), (24, {1, 2, 3, 4, 6, 8, 12, 24}), (50, {1, 2, 5, 10, 25, 50})]
+)
+def test_sizes_that_divide_a_batch_are_looked_at_powers_of_two_and_one_between_each_two(batch, sizes):
+    job = example(
+        PATH,
+        model__preset="gpt2",
+        training__global_batch_size=batch,
+        training__sequence_length=512,
+        resources__0__accelerators={"A100-40": 4},
+    )
+    assert {size for size, count in Blocks(make_space(job), target_of(job)).rough() if count == 1} == sizes

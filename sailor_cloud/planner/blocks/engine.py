@@ -182,8 +182,7 @@ class Blocks:
         devices = sum(row.devices for row in self.space.candidates.rows)
         return {
             size: [(size, count) for count, _ in replica_counts(self.space.batch // size) if count <= devices]
-            for size in Kinds.of(self.space).sizes()
-            if self.space.batch % size == 0
+            for size in _sizes(self.space.batch, Kinds.of(self.space).sizes())
         }
 
     def near(self) -> list[Key]:
@@ -243,6 +242,18 @@ class Blocks:
             return (float(heads), float(crossed), *memory)
 
         return sorted(set(permutations(options)), key=lambda order: (rank(order), str(order)))[:_ORDERS]
+
+
+def _sizes(batch: int, powers: Sequence[int]) -> list[int]:
+    """Return the powers of two that divide a batch, and between two of them one other number that does.
+
+    It is the one that leaves most factors two in the number of microbatches, since that many pipelines are looked at.
+    """
+    found = [power for power in powers if batch % power == 0]
+    for power in powers:
+        between = [size for size in range(power + 1, min(2 * power, batch + 1)) if batch % size == 0]
+        found += sorted(between, key=lambda size: (-(batch // size & -(batch // size)), size))[:1]
+    return sorted(found)
 
 
 def _rough(count: int) -> bool:
