@@ -111,7 +111,10 @@ def _branches(base: PlanDocument, head: PlanDocument) -> tuple[Figure, ...]:
         branches = [known.get(kind) for known in sums]
         title = next((branch.title for branch in branches if branch), None)
         if title is not None:
-            before, after = (branch.usd if branch else 0.0 for branch in branches)
+            before, after = (
+                None if document.cost is None else branch.usd if branch else 0.0
+                for document, branch in zip((base, head), branches, strict=True)
+            )
             found.append(Figure(what=title, unit="USD", base=before, head=after))
     return tuple(found)
 

@@ -145,7 +145,7 @@ def _total(document: PlanDocument) -> str:
 
 
 def notes(document: PlanDocument) -> tuple[str, ...]:
-    """Return warnings: stale prices, example prices, links that nobody measured, a worst case over the budget."""
+    """Return warnings: stale prices, example prices, links nobody measured, a worst case or a TTL that may end a run."""
     if document.cost is None:
         return ()
     found = []
@@ -164,6 +164,12 @@ def notes(document: PlanDocument) -> tuple[str, ...]:
         found.append(
             f"the worst case of {text.usd(worst)} USD is over the budget of {text.usd(budget)} USD; "
             "the run would be stopped at the budget"
+        )
+    duration = document.prediction.duration_s if document.prediction is not None else None
+    if document.ttl_s is not None and duration is not None and document.ttl_s < duration:
+        found.append(
+            f"nodes end themselves {text.seconds(document.ttl_s)} after their start, before the run is through: the "
+            "budget lasts no longer at the worst case's prices; a deadline or a larger budget gives them more time"
         )
     return tuple(found)
 

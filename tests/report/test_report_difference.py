@@ -75,6 +75,12 @@ def test_a_head_without_a_plan_is_called_so() -> None:
     assert headline(difference(infeasible(), infeasible())) == "infeasible as before"
 
 
+def test_what_a_document_without_a_plan_costs_is_unknown_not_nothing() -> None:
+    figures = difference(infeasible(), document()).branches
+    assert figures
+    assert {figure.base for figure in figures} == {None}
+
+
 def test_markdown_and_text_look_as_reviewed(golden: Callable[[str, str], str]) -> None:
     found = difference(document(), changed(document(), usd=0.001, seconds=5))
     markdown, told = difference_as_markdown(found), difference_as_text(found, width=80)

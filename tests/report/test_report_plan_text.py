@@ -53,6 +53,13 @@ def test_a_stale_price_is_marked_on_its_line_and_below() -> None:
     assert "2026-01-02 STALE" in plan_as_text(costing(document(), old), details=True)
 
 
+def test_a_ttl_that_ends_the_run_early_is_told() -> None:
+    plan = document()
+    lasting = plan.prediction.duration_s
+    told = [" ".join(plan_as_text(replace(plan, ttl_s=lasting * share), width=200).split()) for share in (0.5, 1.5)]
+    assert ["before the run is through" in text for text in told] == [True, False]
+
+
 def test_equal_pipelines_share_their_rows() -> None:
     base = document()
     assert base.plan is not None
