@@ -145,7 +145,7 @@ def _total(document: PlanDocument) -> str:
 
 
 def notes(document: PlanDocument) -> tuple[str, ...]:
-    """Return warnings: stale prices, example prices, links nobody measured, a worst case or a TTL that may end a run."""
+    """Return warnings: stale and example prices, links nobody measured, a worst case or a TTL that may end a run."""
     if document.cost is None:
         return ()
     found = []
