@@ -15,15 +15,20 @@ def narrowed(space: Space) -> tuple[Space, ...]:
 
 
 def _zones(space: Space) -> tuple[Space, ...]:
-    """Return the space over each zone alone, one of those that are nearly alike; none where there is one zone only.
+    """Return the space over each zone alone, one of those that are nearly alike, and over each of several regions.
 
-    In one zone links are fast, so its best plans are often the best of all; among those of all zones together they
-    would be crowded out.
+    In one zone links are fast, so its best plans are often the best of all, and in one region faster than between
+    regions; among those of all zones together they would be crowded out. None where there is one zone only.
     """
-    if len({pool.offer.zone for pool in space.pools}) == 1:
+    zones = sorted({pool.offer.zone for pool in space.pools})
+    if len(zones) == 1:
         return ()
+    regions: dict[str, list[str]] = {}
+    for zone in zones:
+        regions.setdefault(space.scenario.catalog.region_of(zone), []).append(zone)
+    several = [there for there in regions.values() if 1 < len(there) < len(zones)]
     names = {pool.accelerator.name for pool in space.pools}
-    return tuple(part_of(space, names, family[:1]) for family in families(space))
+    return tuple(part_of(space, names, there) for there in (*(family[:1] for family in families(space)), *several))
 
 
 def _few_rows(space: Space) -> tuple[Space, ...]:

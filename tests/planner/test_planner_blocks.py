@@ -250,3 +250,14 @@ def test_sizes_that_divide_a_batch_are_looked_at_powers_of_two_and_one_between_e
         resources__0__accelerators={"A100-40": 4},
     )
     assert {size for size, count in Blocks(make_space(job), target_of(job)).rough() if count == 1} == sizes
+
+
+def test_a_model_that_no_zone_has_memory_for_is_cut_over_two(tight):
+    job = tight.scenario.job.model_dump(mode="json")
+    resource = {"provider": "gcp", "zones": ["us-central1-a", "us-central1-b"], "accelerators": {"L4-24": 4}}
+    space = make_space(Job.model_validate({**job, "resources": [resource]}))
+    search = Blocks(space, target_of(space.scenario.job))
+    guesses = search.rate((1, 1)).guesses
+    found = [draft for guess in guesses for draft in search.of(guess)]
+    zones = {space.pools[slot.pool].offer.zone for draft in found for slot in draft.pipelines[0].slots}
+    assert zones == {"us-central1-a", "us-central1-b"}

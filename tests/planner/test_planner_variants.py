@@ -8,6 +8,7 @@ import pytest
 
 from factories.planning import example, make_space, plan, tiny_job
 from sailor_cloud.planner import Restriction
+from sailor_cloud.planner.narrowing import narrowed
 from sailor_cloud.planner.variants import part_of, variants
 
 JOB = {"blocks": 3, "batch": 6, "hidden": 64}
@@ -55,3 +56,13 @@ def test_accelerators_that_need_different_builds_of_torch_are_never_in_one_plan(
     assert parts == [names - {"V100-16"}, names - {"B200-180"}]
     old = part_of(space, {"V100-16", "A100-40"}, {"us-central1-b"})
     assert variants(old, ()) == (old,)
+
+
+def test_a_region_is_searched_on_its_own_where_there_are_others():
+    zones = ["us-central1-a", "us-central1-b", "europe-west4-a"]
+    space = make_space(example("gcp-a100-v100.yaml", resources__0__zones=zones))
+    parts = [{pool.offer.zone for pool in part.pools} for part in narrowed(space)]
+    assert {"us-central1-a", "us-central1-b"} in parts
+    assert set(zones) in parts
+    alone = make_space(example("gcp-a100-v100.yaml", resources__0__zones=zones[:2]))
+    assert sum(len({pool.offer.zone for pool in part.pools}) == 2 for part in narrowed(alone)) == 1

@@ -27,6 +27,8 @@ Ints = NDArray[np.int64]
 
 # Sets of one unit, of two, ... that are extended by one more.
 _EXTENDED = (40, 20, 10, 0)
+# So many times as many where none of them has memory for the whole model: how good they are, others decide.
+_MORE_SHORT = 4
 
 
 @carried
@@ -68,9 +70,12 @@ class _Sets:
 
 @dataclass(frozen=True, slots=True)
 class _Rating:
+    """`short`: the share of the layers that there is no memory for, infinite where there are too many stages."""
+
     value: Floats
     seconds: Floats
     usd: Floats
+    short: Floats
 
 
 class Guesser:
@@ -107,9 +112,11 @@ class Guesser:
             closer = self._rated(near, size, replicas, options=weighed)
             kept = _unbeaten(closer) if unbeaten else _first(closer.value, keep)
             found_at += [(float(closer.value[index]), near, closer, int(index)) for index in kept]
-            # What breaks a limit may keep it with more devices.
+            # What breaks a limit may keep it with more devices, and what lacks memory has some with others.
             order = np.where(np.isfinite(rating.value), rating.value, 1e30 + rating.seconds)
-            sets = _extended(sets[_first(order, extended)], weighed)
+            order = np.where(rating.short > 0.0, 1e60 * (1.0 + rating.short), order)
+            most = extended * (1 if (rating.short == 0.0).any() else _MORE_SHORT)
+            sets = _extended(sets[_first(order, most)], weighed)
             if not len(sets.members):
                 break
         first = sorted(found_at, key=lambda entry: entry[0])[: None if unbeaten else keep]
@@ -133,7 +140,9 @@ class Guesser:
         `options`, the measures of all: stages hold whole layers.
         """
         all_of, between = sets.measures, sets.members.shape[1] - 1
-        fits = (all_of.room - all_of.ends >= 1.0 - TIE) & (all_of.stages <= self.space.layers)
+        short = 1.0 - all_of.room + all_of.ends
+        short = np.where(all_of.stages <= self.space.layers, np.where(short > TIE, short, 0.0), np.inf)
+        fits = short == 0.0
         each = np.maximum(1.0 / all_of.speed, all_of.layer_s)
         if options is not None:
             each = self._in_layers(each, sets.members, options)
@@ -150,7 +159,7 @@ class Guesser:
         egress = sets.crossed * self.crossing_usd + all_of.sum_usd / all_of.speed
         figures = self._bill(all_of).figures(seconds, egress)
         value = np.where(fits & (all_of.nodes <= self.max_nodes), self.target.near_value(figures), np.inf)
-        return _Rating(value, np.where(fits, seconds, np.inf), figures[Figure.USD_PER_ITERATION])
+        return _Rating(value, np.where(fits, seconds, np.inf), figures[Figure.USD_PER_ITERATION], short)
 
     def _in_layers(self, seconds: Floats, members: Ints, options: Measures) -> Floats:
         """Return about the least seconds, from those given on, in which all stages get through whole layers each.
