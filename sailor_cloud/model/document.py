@@ -166,7 +166,7 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontierPoint:
-    """A plan that no other known one beats in both time and money, by the closed form; without the plan itself.
+    """A plan that no other known one beats in both time and money, by the replay; without the plan itself.
 
     `devices`: how many of each accelerator are bought. Without a number of steps `total_usd` is None.
     """

@@ -2,123 +2,130 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sailor_cloud.model.document import FrontierPoint
-from sailor_cloud.planner.assess import Assessor, Shape
-from sailor_cloud.planner.draft import Draft, nodes_of
-from sailor_cloud.planner.goals import Figure
-from sailor_cloud.planner.refine import refined
-from sailor_cloud.planner.shrinking import Shrinker
+from sailor_cloud.planner.draft import Draft, nodes_of, to_plan
+from sailor_cloud.planner.effort import Effort
+from sailor_cloud.planner.exploring import Explorer
+from sailor_cloud.planner.goals import Target
+from sailor_cloud.planner.replays import Chosen
 from sailor_cloud.planner.space import Space
+from sailor_cloud.planner.tasks import Task, do
+from sailor_cloud.planner.trades import behind, figures, unbeaten
+from sailor_cloud.simulator import Evaluation, evaluate
 
-# Plans judged when nodes are taken away; sets of nodes on which the best plan is refined, those that are not further
-# than this behind another one; plans judged for each; points kept.
-MOST_JUDGED = 500
-_MOST_REFINED = 48
-_NEAR = 1.12
-REFINING_STEPS = 25
+# By the replay plans are faster than by the closed form, by up to about this. Beside the best ones by the closed form
+# so many are replayed between each two of these, and of what is equal to this many parts only one.
+_FASTER = 1.08
+_BETWEEN = 3
+_PARTS = 1000
+# Less than this is no trade; points kept.
+_TRADE = 1.0 / _PARTS
 MOST_POINTS = 40
 
 
-def frontier(assessor: Assessor, seeds: Sequence[Draft]) -> tuple[FrontierPoint, ...]:
-    """Return the plans that no other known one beats in time and money, fastest first.
-
-    Known are the seeds, what is left of the unbeaten ones when nodes are taken away or made smaller one by one, and
-    what a few steps make of the best on each set of nodes. Figures are those of the closed form.
-    """
-    known = {draft.order(): draft for draft in _shrunk(assessor, unbeaten(seeds))}
-    known |= {draft.order(): draft for draft in seeds}
-    for draft in _promising(list(known.values())):
-        for better in refined(assessor, draft, lambda draft: (1.0, draft.order()), most=REFINING_STEPS):
-            known[better.order()] = better
-    points = unbeaten(known.values())
-    while len(points) > MOST_POINTS:
-        points = _thinned(points)
-    return tuple(_point(assessor.space, draft) for draft in points)
-
-
-def _promising(drafts: list[Draft]) -> list[Draft]:
-    """Return the fastest draft on each set of nodes, as far as none is much faster and cheaper; the best ones first."""
-    fastest: dict[tuple[tuple[int, int], ...], Draft] = {}
-    for draft in sorted(drafts, key=lambda draft: (draft.figures[Figure.ITERATION_S], draft.order())):
-        nodes = nodes_of(tuple(part.slots for part in draft.pipelines))
-        fastest.setdefault(tuple(sorted(nodes.items())), draft)
-    seconds, usd = np.array([(draft.figures[Figure.ITERATION_S], money(draft)) for draft in fastest.values()]).T
-    found = []
-    for number, draft in enumerate(fastest.values()):
-        # By how much another one is faster and cheaper at the same time.
-        behind = float(np.minimum(seconds[number] / seconds, usd[number] / usd).max())
-        if behind <= _NEAR:
-            found.append((behind, number, draft))
-    return [draft for _, _, draft in sorted(found, key=lambda entry: entry[:2])[:_MOST_REFINED]]
-
-
-def _shrunk(assessor: Assessor, drafts: list[Draft]) -> list[Draft]:
-    """Return what becomes of drafts as their nodes are taken away; those that are beaten are followed no further."""
-    shrinker = Shrinker(assessor.space)
-    known, waiting = list(drafts), list(drafts)
-    seen: set[tuple[Shape, ...]] = set()
-    while waiting and len(seen) < MOST_JUDGED:
-        draft = waiting.pop(0)
-        if _beaten(draft, known):
-            continue
-        for shapes in shrinker.smaller(draft):
-            if shapes in seen or len(seen) == MOST_JUDGED:
-                continue
-            seen.add(shapes)
-            found = assessor.draft(shapes)
-            if found is not None and not _beaten(found, known):
-                known.append(found)
-                waiting.append(found)
-    return known
-
-
-def _beaten(draft: Draft, others: Iterable[Draft]) -> bool:
-    """Return whether another draft is faster and cheaper."""
-    seconds, usd = draft.figures[Figure.ITERATION_S], money(draft)
-    return any(other.figures[Figure.ITERATION_S] < seconds and money(other) < usd for other in others)
-
-
-def unbeaten(drafts: Iterable[Draft]) -> list[Draft]:
-    """Return the drafts that none beats in both iteration time and money, fastest first."""
+def explored(space: Space, target: Target, drafts: Sequence[Draft], effort: Effort) -> list[Draft]:
+    """Return what single steps from the best of some drafts lead to, whatever the limits on money and time."""
+    begun: dict[int, list[Draft]] = defaultdict(list)
+    for draft in drafts:
+        begun[max(space.zero_stage, draft.zero_stage)].append(draft)
     found: list[Draft] = []
-    for draft in sorted(drafts, key=lambda draft: (draft.figures[Figure.ITERATION_S], money(draft), draft.order())):
-        if not found or money(draft) < money(found[-1]) * (1 - 1e-9):
-            found.append(draft)
+    for number, (stage, some) in enumerate(sorted(begun.items())):
+        part = space if stage == space.zero_stage else space.part(list(range(len(space.pools))), zero_stage=stage)
+        share = effort.between(number / len(begun), (number + 1) / len(begun))
+        found += Explorer(part, target, share).run(some)
     return found
 
 
-def money(draft: Draft) -> float:
+def frontier(space: Space, drafts: Sequence[Draft], chosen: Chosen, effort: Effort) -> tuple[FrontierPoint, ...]:
+    """Return the plans that no other known one beats in time and money, fastest first.
+
+    Figures are those of the replay and the whole bill, which tell apart the best drafts by the closed form. Plans that
+    another one equals or beats but for a thousandth are left out.
+    """
+    first = _point(space, chosen.draft, chosen.evaluation)
+    points: list[FrontierPoint | None] = []
+    wanted = [draft for draft in promising(drafts) if draft.order() != chosen.draft.order()]
+    tasks = [Task(partial(_replayed, space, draft), points.append) for draft in wanted]
+    do(tasks, team=effort.team, tell=effort.tell)
+    return _traded([first, *(point for point in points if point is not None and not _alike(point, first))])
+
+
+def promising(drafts: Sequence[Draft]) -> list[Draft]:
+    """Return the drafts that none beats by the closed form, and some that may be unbeaten by the replay."""
+    seconds, usd = figures(drafts)
+    front = unbeaten(seconds, usd, least=_TRADE)
+    far = behind(seconds, usd, front)
+    found = _thinned(front, seconds)
+    known = {_rounded(seconds[index], usd[index]) for index in front}
+    taken: Counter[int] = Counter()
+    for index in np.lexsort((seconds, far)).tolist():
+        between = int(np.searchsorted(seconds[front], seconds[index], side="right"))
+        place = _rounded(seconds[index], usd[index])
+        if far[index] <= _FASTER and place not in known and taken[between] < _BETWEEN:
+            taken[between] += 1
+            known.add(place)
+            found.append(index)
+    return [drafts[index] for index in found]
+
+
+def _rounded(seconds: float, usd: float) -> tuple[int, int]:
+    return round(_PARTS * np.log(seconds)), round(_PARTS * np.log(usd))
+
+
+def _traded(points: list[FrontierPoint]) -> tuple[FrontierPoint, ...]:
+    """Return the points that no others beat, and that are worth their time and money, fastest first."""
+    seconds = np.array([point.iteration_s for point in points])
+    front = unbeaten(seconds, np.array([money(point) for point in points]), least=_TRADE)
+    slow = [index for index, after in pairwise(front) if seconds[after] <= seconds[index] * (1.0 + _TRADE)]
+    kept = [index for index in front if index not in slow]
+    return tuple(points[index] for index in _thinned(kept, seconds))
+
+
+def _thinned(front: list[int], seconds: NDArray[np.float64]) -> list[int]:
+    """Return the points without those whose neighbours in time are nearest; the ends stay."""
+    points = list(front)
+    while len(points) > MOST_POINTS:
+        gaps = [seconds[points[at + 1]] / seconds[points[at - 1]] for at in range(1, len(points) - 1)]
+        del points[1 + gaps.index(min(gaps))]
+    return points
+
+
+def money(point: FrontierPoint) -> float:
     """Return the USD of the run, or of an iteration where the job has no number of steps."""
-    total = draft.figures[Figure.TOTAL_USD]
-    return total if total < float("inf") else draft.figures[Figure.USD_PER_ITERATION]
+    return point.usd_per_iteration if point.total_usd is None else point.total_usd
 
 
-def _thinned(points: list[Draft]) -> list[Draft]:
-    """Return the points without the one whose neighbours in time are nearest; the ends stay."""
-    times = [draft.figures[Figure.ITERATION_S] for draft in points]
-    gaps = [times[at + 1] / times[at - 1] for at in range(1, len(times) - 1)]
-    drop = 1 + gaps.index(min(gaps))
-    return points[:drop] + points[drop + 1 :]
+def _alike(one: FrontierPoint, other: FrontierPoint) -> bool:
+    """Return whether two plans differ by no more than a trade takes."""
+    return abs(one.iteration_s / other.iteration_s - 1.0) <= _TRADE and abs(money(one) / money(other) - 1.0) <= _TRADE
 
 
-def _point(space: Space, draft: Draft) -> FrontierPoint:
+def _replayed(space: Space, draft: Draft) -> FrontierPoint | None:
+    evaluation = evaluate(to_plan(space, draft), space.scenario)
+    return _point(space, draft, evaluation) if evaluation.fits else None
+
+
+def _point(space: Space, draft: Draft, evaluation: Evaluation) -> FrontierPoint:
     devices: Counter[str] = Counter()
     zones: set[str] = set()
     for pool, count in nodes_of(tuple(part.slots for part in draft.pipelines)).items():
         devices[space.pools[pool].accelerator.name] += count * space.pools[pool].devices
         zones.add(space.pools[pool].offer.zone)
-    figures, steps = draft.figures, space.scenario.job.training.steps
+    prediction, cost = evaluation.prediction, evaluation.cost
     return FrontierPoint(
-        iteration_s=figures[Figure.ITERATION_S],
-        throughput_iterations_per_s=1.0 / figures[Figure.ITERATION_S],
-        usd_per_hour=figures[Figure.USD_PER_HOUR],
-        usd_per_iteration=figures[Figure.USD_PER_ITERATION],
-        total_usd=None if steps is None else figures[Figure.TOTAL_USD],
+        iteration_s=prediction.iteration_s_replay,
+        throughput_iterations_per_s=prediction.throughput_iterations_per_s,
+        usd_per_hour=cost.usd_per_hour,
+        usd_per_iteration=cost.usd_per_iteration,
+        total_usd=cost.total_usd,
         devices=dict(sorted(devices.items())),
         zones=tuple(sorted(zones)),
     )

@@ -33,8 +33,8 @@ def refined(assessor: Assessor, draft: Draft, rank: Callable[[Draft], Rank], *, 
     current, reached = draft, rank(draft)
     while True:
         better: Draft | None = None
-        for shapes in _neighbours(assessor.space, shapes_of(current)):
-            if shapes in seen or not _bought(assessor.space, shapes):
+        for shapes in neighbours(assessor.space, shapes_of(current)):
+            if shapes in seen or not bought(assessor.space, shapes):
                 continue
             seen.add(shapes)
             looked_at += 1
@@ -52,7 +52,7 @@ def refined(assessor: Assessor, draft: Draft, rank: Callable[[Draft], Rank], *, 
             found.append(better)
 
 
-def _neighbours(space: Space, shapes: tuple[Shape, ...]) -> Iterator[tuple[Shape, ...]]:
+def neighbours(space: Space, shapes: tuple[Shape, ...]) -> Iterator[tuple[Shape, ...]]:
     """Yield plans one step away.
 
     A layer moved between two stages of equal cuts, other nodes, a cell of pipelines less or more, another microbatch
@@ -103,7 +103,7 @@ def _elsewhere(space: Space, shapes: tuple[Shape, ...]) -> Iterator[tuple[Shape,
             yield there
 
 
-def _bought(space: Space, shapes: tuple[Shape, ...]) -> bool:
+def bought(space: Space, shapes: tuple[Shape, ...]) -> bool:
     """Return whether no row and no pool has more devices in use than it has."""
     nodes = nodes_of(tuple(shape.slots for shape in shapes))
     devices: Counter[int] = Counter()

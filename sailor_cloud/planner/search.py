@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -13,13 +13,12 @@ from sailor_cloud.model.document import FrontierPoint, GapPart, Infeasibility, P
 from sailor_cloud.model.job import Job
 from sailor_cloud.network import Network
 from sailor_cloud.planner.answer import Answer
-from sailor_cloud.planner.assess import Assessor
 from sailor_cloud.planner.beside import Beside
 from sailor_cloud.planner.candidates import collect
 from sailor_cloud.planner.documents import Surroundings, infeasible_document, plan_document
 from sailor_cloud.planner.draft import Draft
 from sailor_cloud.planner.effort import NORMAL, Effort
-from sailor_cloud.planner.frontier import frontier
+from sailor_cloud.planner.frontier import explored, frontier
 from sailor_cloud.planner.gap import gap_parts
 from sailor_cloud.planner.goals import Target, target_of
 from sailor_cloud.planner.infeasible import by_quota, explain_infeasible
@@ -171,10 +170,8 @@ def _surroundings(problem: Problem, asked: Wishes, effort: Effort, answer: Answe
         beside.restricted([(*asked.restrictions, *extra) for extra in extras])
     effort.tell(border)
     if asked.frontier and not effort.expired():
-        further: list[Draft] = []
-        if not answer.exhausted and not asked.restrictions:
-            further = spread(space, team=effort.team, tell=effort.between(border, 0.7).tell)
-        points = frontier(Assessor(space, target), [*drafts, *beside.drafts, *further])
+        every = _spread(problem, asked, effort.between(border, 0.9), answer, [*drafts, *beside.drafts])
+        points = frontier(space, every, chosen, effort.between(0.9, 1.0))
     if asked.top:
         beside.kinds(drafts, most=asked.top)
     return Surroundings(
@@ -184,6 +181,17 @@ def _surroundings(problem: Problem, asked: Wishes, effort: Effort, answer: Answe
         gap_parts=_gap_parts(space, target, answer, chosen, asked),
         cut_short=asked.time_limit_s is not None,
     )
+
+
+def _spread(problem: Problem, asked: Wishes, effort: Effort, answer: Answer, drafts: Sequence[Draft]) -> list[Draft]:
+    """Return drafts and others over the whole range from the fastest to the cheapest."""
+    space, every = problem.space, list(drafts)
+    if not answer.exhausted and not asked.restrictions:
+        every += spread(space, effort.between(0.0, 0.6))
+    # No step adds an accelerator or a zone; many make pipelines differ.
+    if set(asked.restrictions) <= {Restriction.ONE_ACCELERATOR, Restriction.ONE_ZONE}:
+        every += explored(space, problem.target, every, effort.between(0.6, 1.0))
+    return every
 
 
 def _gap_parts(space: Space, target: Target, answer: Answer, chosen: Chosen, asked: Wishes) -> tuple[GapPart, ...]:

@@ -2,35 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from dataclasses import dataclass, field
 from functools import partial
 
+import numpy as np
+
 from sailor_cloud.planner.blocks import Blocks
+from sailor_cloud.planner.blocks.guesses import Guess
 from sailor_cloud.planner.draft import Draft, in_space
+from sailor_cloud.planner.effort import Effort
 from sailor_cloud.planner.goals import Figure, Target
 from sailor_cloud.planner.narrowing import narrowed
 from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.tasks import Task, do
-from sailor_cloud.planner.team import Team
+from sailor_cloud.planner.trades import behind, unbeaten
 from sailor_cloud.planner.variants import variants
 
+# Guesses are right to about this: those that others beat by more are left out.
+_SLACK = 1.15
+# Guesses of one set of nodes, orders of each, guesses judged at once, and in all.
+_OF_NODES = 10
+_ORDERS = 2
+_AT_ONCE = 50
+MOST_GUESSES = 300
 
-def spread(space: Space, *, team: Team, tell: Callable[[float], None]) -> list[Draft]:
-    """Return plans from the fastest to the cheapest, whatever the job's limits; `team`, `tell`: as in `do`."""
+
+@dataclass(slots=True)
+class _Spread:
+    """A search of some parts of a space; `left`: guesses that aren't judged yet, best first, with their part."""
+
+    space: Space
+    parts: list[Blocks]
+    effort: Effort
+    left: list[tuple[int, Guess]] = field(default_factory=list)
+    drafts: list[Draft] = field(default_factory=list)
+    taken: Counter[tuple[object, ...]] = field(default_factory=Counter)
+
+    def run(self) -> list[Draft]:
+        self._rate()
+        effort = self.effort.between(0.4, 1.0)
+        begun = 0
+        while begun < MOST_GUESSES and not effort.expired() and (some := self._next()):
+            found: list[list[Draft]] = []
+            do(
+                [Task(partial(self._judged, part, guess), found.append) for part, guess in some],
+                team=effort.team,
+                tell=effort.between(begun / MOST_GUESSES, (begun + len(some)) / MOST_GUESSES).tell,
+            )
+            for (part, guess), drafts in zip(some, found, strict=True):
+                self.taken[part, guess.nodes] += bool(drafts)
+                self.drafts += drafts
+            begun += len(some)
+        return self.drafts
+
+    def _rate(self) -> None:
+        """Rate the blocks of all parts, and rank those that no others beat by far."""
+        rated: list[tuple[int, Guess]] = []
+        tasks = [
+            Task(partial(_guesses, search, part, key), rated.extend)
+            for part, search in enumerate(self.parts)
+            for key in search.many()
+        ]
+        do(tasks, team=self.effort.team, tell=self.effort.between(0.0, 0.4).tell)
+        seconds, usd = np.array([(guess.iteration_s, guess.usd) for _, guess in rated]).reshape(-1, 2).T
+        far = behind(seconds, usd, unbeaten(seconds, usd))
+        self.left = [rated[index] for index in np.lexsort((seconds, far)).tolist() if far[index] <= _SLACK]
+
+    def _next(self) -> list[tuple[int, Guess]]:
+        """Take out the next guesses, those of sets of nodes that have not brought many plans yet."""
+        self.left = [entry for entry in self.left if self.taken[entry[0], entry[1].nodes] < _OF_NODES]
+        some, self.left = self.left[:_AT_ONCE], self.left[_AT_ONCE:]
+        return some
+
+    def _judged(self, part: int, guess: Guess) -> list[Draft]:
+        search = self.parts[part]
+        drafts = list(search.of(guess, orders=_ORDERS))
+        return drafts if search.space is self.space else [in_space(each, search.space, self.space) for each in drafts]
+
+
+def spread(space: Space, effort: Effort) -> list[Draft]:
+    """Return plans from the fastest to the cheapest, whatever the job's limits on money and time."""
     anything = Target(goal=Figure.ITERATION_S, limits=())
-    searches = [Blocks(part, anything) for variant in variants(space, ()) for part in narrowed(variant)]
-    ratings = [(search, key) for search in searches for key in search.many()]
-    rated = [
-        Task(partial(search.rate, key, unbeaten=True), partial(search.found.__setitem__, key))
-        for search, key in ratings
-    ]
-    do(rated, team=team, tell=lambda share: tell(0.8 * share))
-    found: list[Draft] = []
-    judged = [Task(partial(_drafts, space, search), found.extend) for search in searches]
-    do(judged, team=team, tell=lambda share: tell(0.8 + 0.2 * share))
-    return found
+    parts = [Blocks(part, anything) for variant in variants(space, ()) for part in narrowed(variant)]
+    return _Spread(space, parts, effort).run()
 
 
-def _drafts(space: Space, search: Blocks) -> list[Draft]:
-    drafts = search.spread()
-    return drafts if search.space is space else [in_space(draft, search.space, space) for draft in drafts]
+def _guesses(search: Blocks, part: int, key: tuple[int, int]) -> list[tuple[int, Guess]]:
+    return [(part, guess) for guess in search.trades(key).guesses]

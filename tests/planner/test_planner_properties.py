@@ -14,7 +14,6 @@ from sailor_cloud.planner.assess import Assessor, Shape
 from sailor_cloud.planner.chains import Lanes, cheapest_chains
 from sailor_cloud.planner.exhaustive import exhaust, small_layouts
 from sailor_cloud.planner.fixed_cut import chains_over
-from sailor_cloud.planner.frontier import frontier, money
 from sailor_cloud.planner.goals import Figure, target_of
 from sailor_cloud.planner.kinds import Kinds
 from sailor_cloud.planner.mixing import mix
@@ -117,21 +116,6 @@ def test_a_bigger_budget_quota_or_set_of_zones_never_gives_a_worse_plan():
         assert all(document.status is Status.OPTIMAL for document in row)
         values = [document.objective.value for document in row]
         assert values == sorted(values)
-
-
-def test_the_frontier_has_no_point_that_another_one_beats():
-    job = tiny_job(blocks=2, batch=6, accelerators={"CPU-fast": 2, "CPU-slow": 1}, zones=("local-a",))
-    space, target = make_space(job), target_of(job)
-    every = exhaust(space, target, small_layouts(space), keep=1)
-    points = frontier(Assessor(space, target), every.others)
-    assert len(points) > 2
-    for faster, slower in pairwise(points):
-        assert faster.iteration_s < slower.iteration_s
-        assert faster.total_usd > slower.total_usd
-    fastest = min(draft.figures[Figure.ITERATION_S] for draft in every.others)
-    cheapest = min(money(draft) for draft in every.others)
-    assert points[0].iteration_s == pytest.approx(fastest)
-    assert points[-1].total_usd == pytest.approx(cheapest)
 
 
 def test_a_refined_plan_is_better_and_stands_on_the_same_nodes():

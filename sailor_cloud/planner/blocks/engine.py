@@ -7,7 +7,7 @@ will; the best are cut, put on nodes in several orders and judged exactly.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, pairwise, permutations
@@ -38,12 +38,10 @@ _CENTRES = 4
 _AROUND = 2
 # Guesses are right to about this: up to so much more than the best plan is looked at.
 _SLACK = 1.1
-# For plans from the fastest to the cheapest: numbers of pipelines up to this are all looked at; guesses of each set of
-# nodes, orders of each, and plans of all that are judged.
+# For plans from the fastest to the cheapest: numbers of pipelines up to this are all looked at, and so many guesses of
+# every microbatch size and number of pipelines kept of those with each number of units.
 _FEW = 24
-_FASTEST = 2
-_SPREAD_ORDERS = 2
-_MOST_SPREAD = 400
+_KEPT_TRADES = 24
 
 
 # A microbatch size and a number of pipelines.
@@ -125,26 +123,6 @@ class Blocks:
             kept = [draft.figures[self.target.goal] for draft in judged.drafts if self.assessor.keeps(draft)]
             self.known = min([self.known, *kept])
 
-    def spread(self) -> list[Draft]:
-        """Return plans from the fastest to the cheapest, whatever the limits; the space's target must have none.
-
-        Of every set of nodes the fastest guesses, as far as none is much faster and cheaper.
-        """
-        for key in self.many():
-            if key not in self.found:
-                self.found[key] = self.rate(key, unbeaten=True)
-        found = [guess for rated in self.found.values() for guess in rated.guesses]
-        found.sort(key=lambda guess: (guess.iteration_s, guess.usd))
-        seconds, usd = np.array([(guess.iteration_s, guess.usd) for guess in found]).reshape(-1, 2).T
-        taken: Counter[tuple[tuple[int, int, int], ...]] = Counter()
-        for index, guess in enumerate(found):
-            nodes = guess.nodes
-            beaten = (seconds * _SLACK < seconds[index]) & (usd * _SLACK < usd[index])
-            if taken[nodes] < _FASTEST and not beaten.any() and self.judged < _MOST_SPREAD:
-                taken[nodes] += 1
-                self.drafts += list(self.of(guess, orders=_SPREAD_ORDERS))
-        return self.drafts
-
     @property
     def rated(self) -> int:
         """How many sets of blocks were rated."""
@@ -158,13 +136,18 @@ class Blocks:
         """Return what is rated for plans from the fastest to the cheapest."""
         return [key for keys in self._counts().values() for key in keys if key[1] <= _FEW or _rough(key[1])]
 
-    def rate(self, key: Key, *, unbeaten: bool = False) -> Rated:
-        """Return the best guesses of a key, or those that none beats; neither depends on what was rated before."""
-        known = None if unbeaten else self._known().get(key)
-        if known is not None:
-            return known
+    def rate(self, key: Key) -> Rated:
+        """Return the best guesses of a key, which don't depend on what was rated before."""
+        known = self._known().get(key)
+        return self._rated(key, keep=_KEPT) if known is None else known
+
+    def trades(self, key: Key) -> Rated:
+        """Return the guesses of a key that no other one beats by far in both time and money."""
+        return self._rated(key, keep=_KEPT_TRADES, trades=True)
+
+    def _rated(self, key: Key, *, keep: int, trades: bool = False) -> Rated:
         before = self.guesser.rated
-        guesses = self.guesser.best(*key, keep=_KEPT, unbeaten=unbeaten)
+        guesses = self.guesser.best(*key, keep=keep, trades=trades)
         return Rated(tuple(guesses), self.guesser.rated - before)
 
     def keep(self, key: Key, rated: Rated) -> None:

@@ -19,12 +19,15 @@ from sailor_cloud.planner.blocks.ways import MAX_STAGES
 from sailor_cloud.planner.carried import carried
 from sailor_cloud.planner.goals import TIE, Figure, Target
 from sailor_cloud.planner.space import Space
+from sailor_cloud.planner.trades import behind, near, unbeaten
 from sailor_cloud.simulator import startup_s, teardown_s
 from sailor_cloud.simulator.money import lost_fraction
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+# Of sets that trade money for time those are kept that are less than this times as slow and as dear as another one.
+_NEARLY = 1.1
 # Sets of one unit, of two, ... that are extended by one more.
 _EXTENDED = (40, 20, 10, 0)
 # So many times as many where none of them has memory for the whole model: how good they are, others decide.
@@ -92,10 +95,10 @@ class Guesser:
         self.crossing_usd = _crossing_usd(space)
         self.rated = 0
 
-    def best(self, size: int, replicas: int, *, keep: int, unbeaten: bool = False) -> list[Guess]:
+    def best(self, size: int, replicas: int, *, keep: int, trades: bool = False) -> list[Guess]:
         """Return the best sets of blocks for so many pipelines at a microbatch size, best first.
 
-        `unbeaten`: instead of the best by the goal, those that no other one beats in both time and money.
+        `trades`: instead of the best by the goal, those that no other one beats by far in both time and money.
         """
         found = self.options.of(size, replicas)
         if found is None:
@@ -108,9 +111,9 @@ class Guesser:
         for extended in _EXTENDED:
             rating = self._rated(sets, size, replicas)
             self.rated += len(sets.members)
-            near = sets[_unbeaten(rating) if unbeaten else _first(rating.value, _CLOSER * keep)]
+            near = sets[_nearly_unbeaten(rating, _CLOSER * keep) if trades else _first(rating.value, _CLOSER * keep)]
             closer = self._rated(near, size, replicas, options=weighed)
-            kept = _unbeaten(closer) if unbeaten else _first(closer.value, keep)
+            kept = _nearly_unbeaten(closer, keep) if trades else _first(closer.value, keep)
             found_at += [(float(closer.value[index]), near, closer, int(index)) for index in kept]
             # What breaks a limit may keep it with more devices, and what lacks memory has some with others.
             order = np.where(np.isfinite(rating.value), rating.value, 1e30 + rating.seconds)
@@ -119,7 +122,7 @@ class Guesser:
             sets = _extended(sets[_first(order, most)], weighed)
             if not len(sets.members):
                 break
-        first = sorted(found_at, key=lambda entry: entry[0])[: None if unbeaten else keep]
+        first = sorted(found_at, key=lambda entry: entry[0])[: None if trades else keep]
         return [self._guess(sets, rating, index, options, size, replicas) for _, sets, rating, index in first]
 
     def _guess(
@@ -220,13 +223,14 @@ def _crossing_usd(space: Space) -> float:
     return min(prices, default=0.0) * float(tensor.max()) * space.batch
 
 
-def _unbeaten(rating: _Rating) -> Ints:
-    """Return the indices of the sets that no other one beats in both time and money, fastest first."""
-    order = np.lexsort((rating.usd, rating.seconds))
-    order = order[np.isfinite(rating.value[order])]
-    usd = rating.usd[order]
-    least = np.minimum.accumulate(np.concatenate([[np.inf], usd[:-1]]))
-    return np.asarray(order[usd < least * (1.0 - 1e-9)])
+def _nearly_unbeaten(rating: _Rating, count: int) -> Ints:
+    """Return the indices of sets that no other one beats by far in both time and money, `count` of them, best first."""
+    finite = np.flatnonzero(np.isfinite(rating.value))
+    seconds, usd = rating.seconds[finite], rating.usd[finite]
+    front = unbeaten(seconds, usd)
+    kept = np.flatnonzero(near(seconds, usd, front, _NEARLY))
+    far = behind(seconds, usd, front, kept)
+    return finite[kept[np.lexsort((seconds[kept], far))[:count]]]
 
 
 def _first(values: Floats, count: int) -> Ints:

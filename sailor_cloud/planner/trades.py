@@ -1,0 +1,63 @@
+"""Trades of money against time: which plans others beat in both, and by how much."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sailor_cloud.planner.draft import Draft
+from sailor_cloud.planner.goals import TIE, Figure
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+def money(draft: Draft) -> float:
+    """Return the USD of the run, or of an iteration where the job has no number of steps."""
+    total = draft.figures[Figure.TOTAL_USD]
+    return total if total < float("inf") else draft.figures[Figure.USD_PER_ITERATION]
+
+
+def trade(draft: Draft) -> tuple[float, float]:
+    """Return the seconds of an iteration and the money of a draft, by the closed form."""
+    return draft.figures[Figure.ITERATION_S], money(draft)
+
+
+def figures(drafts: Iterable[Draft]) -> tuple[Floats, Floats]:
+    """Return the `trade` of each draft as two arrays."""
+    seconds, usd = np.array([trade(draft) for draft in drafts], dtype=np.float64).reshape(-1, 2).T
+    return seconds, usd
+
+
+def unbeaten(seconds: Floats, usd: Floats, *, least: float = TIE) -> list[int]:
+    """Return the indices of those that no other one equals or beats in both, fastest first.
+
+    Each costs less than the one before it by more than the share `least`.
+    """
+    order = np.lexsort((usd, seconds))
+    before = np.minimum.accumulate(np.concatenate([[np.inf], usd[order]]))[:-1]
+    found: list[int] = []
+    for index in order[usd[order] < before * (1.0 - TIE)].tolist():
+        if not found or usd[index] < usd[found[-1]] * (1.0 - least):
+            found.append(index)
+    return found
+
+
+def near(seconds: Floats, usd: Floats, among: list[int], slack: float) -> NDArray[np.bool_]:
+    """Return which are not slower and dearer by `slack` at once than one of `among`, unbeaten ones, fastest first."""
+    faster = np.searchsorted(seconds[among] * slack, seconds, side="left")
+    return np.asarray(usd < np.concatenate([[np.inf], usd[among]])[faster] * slack)
+
+
+def behind(seconds: Floats, usd: Floats, among: list[int], these: Sequence[int] | Ints | None = None) -> Floats:
+    """Return by what factor each is slower and dearer at once than one of those at the indices `among`.
+
+    Below 1 where it is faster or cheaper than any of them. `these`: only those at these indices.
+    """
+    chosen = np.arange(len(seconds)) if these is None else np.asarray(these, dtype=np.int64)
+    if not among:
+        return np.zeros(len(chosen))
+    slower, dearer = seconds[chosen, None] / seconds[among], usd[chosen, None] / usd[among]
+    return np.asarray(np.minimum(slower, dearer).max(axis=1))
