@@ -83,7 +83,7 @@ def test_steps_from_the_fastest_plan_lead_to_those_on_fewer_nodes_of_the_same_ki
 
 
 def test_no_step_leads_to_more_nodes_than_the_job_allows():
-    space, target, every = exhausted()
+    _, target, every = exhausted()
     narrow = make_space(tiny_job(**SIZE, constraints={"max_nodes": 1}))
     least = min(every.others, key=lambda draft: (draft.figures[Figure.NODES], draft.order()))
     found = Explorer(narrow, target, NORMAL).run([replace(least, figures={**least.figures, Figure.TOTAL_USD: 1e9})])
