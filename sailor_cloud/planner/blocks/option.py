@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import overload
 
 import numpy as np
@@ -75,6 +75,14 @@ class Offered(Sequence[Option]):
             return [self[each] for each in range(len(self))[index]]
         if index not in self._made:
             number = int(self.numbers[index])
-            option = replace(self.largest[number], unit=self.units[number], blocks=int(self.blocks[index]))
-            self._made[index] = option
+            way = self.largest[number]
+            self._made[index] = Option(
+                unit=self.units[number],
+                tp=way.tp,
+                per_node=way.per_node,
+                replicas=way.replicas,
+                nodes_each=way.nodes_each,
+                blocks=int(self.blocks[index]),
+                head_tp=way.head_tp,
+            )
         return self._made[index]

@@ -70,11 +70,13 @@ class Options:
         masks: dict[int, list[Unit]] = {}
         for unit in self.units:
             masks.setdefault(unit.mask, []).append(unit)
-        self.competing = list(masks.values())
+        # Units that compete for the same rows, and as they are looked up: only rated here, so of zones that are nearly
+        # alike the first one stands for the others.
+        self.competing = [(units, [self._first_twin(unit) for unit in units]) for units in masks.values()]
 
     def of(self, size: int, replicas: int) -> tuple[Offered, Measures] | None:
         """Return the options that no other one of the same rows equals or beats in every way; None if there is none."""
-        groups = [(units, self._group(units, size, replicas)) for units in self.competing]
+        groups = [(units, self._group(alike, size, replicas)) for units, alike in self.competing]
         groups = [(units, group) for units, group in groups if len(group.numbers)]
         if not groups:
             return None
@@ -103,9 +105,6 @@ class Options:
         return offered, joined(parts)[sequence]
 
     def _group(self, units: list[Unit], size: int, replicas: int) -> _Group:
-        # Only rated here, so of zones that are nearly alike the first one stands for the others.
-        if len(units[0].pools) == 1:
-            units = [replace(unit, pools=(self.twins[unit.pools[0]],)) for unit in units]
         key = (self.ways.name(units), size, replicas, self.space.zero_stage)
         if key not in self._groups:
             ways = self.ways.of(units, replicas)
@@ -116,6 +115,9 @@ class Options:
             leaving, out = numbered([(way.unit.devices, way.tp, way.replicas) for way in largest])
             self._groups[key] = _Group(largest, numbers, ways.blocks[kept], measures[kept], leaving, out[numbers])
         return self._groups[key]
+
+    def _first_twin(self, unit: Unit) -> Unit:
+        return replace(unit, pools=(self.twins[unit.pools[0]],)) if len(unit.pools) == 1 else unit
 
     def _zones(self, unit: Unit) -> int:
         return sum(self.bits[self.space.pools[pool].offer.zone] for pool in unit.pools)
