@@ -113,7 +113,7 @@ def test_a_judge_that_finds_plans_worse_than_their_costs_widens_the_gap_only():
 
 
 def test_every_number_of_microbatches_is_tried_with_its_fewest_replicas():
-    assert replica_counts(6) == [(6, 1), (3, 2), (2, 3), (1, 6)]
+    assert replica_counts(6) == ((6, 1), (3, 2), (2, 3), (1, 6))
     assert [replicas for replicas, _ in replica_counts(1024)][:3] == [1024, 512, 342]
 
 
