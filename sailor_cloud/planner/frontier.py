@@ -55,7 +55,7 @@ def frontier(space: Space, drafts: Sequence[Draft], chosen: Chosen, effort: Effo
     wanted = [draft for draft in promising(drafts) if draft.order() != chosen.draft.order()]
     tasks = [Task(partial(_replayed, space, draft), points.append) for draft in wanted]
     do(tasks, team=effort.team, tell=effort.tell)
-    return _traded([first, *(point for point in points if point is not None and not _alike(point, first))])
+    return _traded(first, [point for point in points if point is not None and not _covers(first, point)])
 
 
 def promising(drafts: Sequence[Draft]) -> list[Draft]:
@@ -80,13 +80,16 @@ def _rounded(seconds: float, usd: float) -> tuple[int, int]:
     return round(_PARTS * np.log(seconds)), round(_PARTS * np.log(usd))
 
 
-def _traded(points: list[FrontierPoint]) -> tuple[FrontierPoint, ...]:
-    """Return the points that no others beat, and that are worth their time and money, fastest first."""
-    seconds = np.array([point.iteration_s for point in points])
-    front = unbeaten(seconds, np.array([money(point) for point in points]), least=_TRADE)
+def _traded(chosen: FrontierPoint, others: list[FrontierPoint]) -> tuple[FrontierPoint, ...]:
+    """Return the points that are worth their time and money, fastest first, the chosen one wherever none beats it."""
+    points = [chosen, *others]
+    seconds, usd = np.array([(point.iteration_s, money(point)) for point in points]).T
+    front = unbeaten(seconds, usd, least=_TRADE)
     slow = [index for index, after in pairwise(front) if seconds[after] <= seconds[index] * (1.0 + _TRADE)]
-    kept = [index for index in front if index not in slow]
-    return tuple(points[index] for index in _thinned(kept, seconds))
+    kept = {index for index in front if index not in slow}
+    if not ((seconds[1:] <= seconds[0]) & (usd[1:] <= usd[0])).any():
+        kept.add(0)
+    return tuple(points[index] for index in _thinned(sorted(kept, key=lambda index: seconds[index]), seconds))
 
 
 def _thinned(front: list[int], seconds: NDArray[np.float64]) -> list[int]:
@@ -103,9 +106,10 @@ def money(point: FrontierPoint) -> float:
     return point.usd_per_iteration if point.total_usd is None else point.total_usd
 
 
-def _alike(one: FrontierPoint, other: FrontierPoint) -> bool:
-    """Return whether two plans differ by no more than a trade takes."""
-    return abs(one.iteration_s / other.iteration_s - 1.0) <= _TRADE and abs(money(one) / money(other) - 1.0) <= _TRADE
+def _covers(one: FrontierPoint, other: FrontierPoint) -> bool:
+    """Return whether another plan is neither faster nor cheaper by as much as a trade takes."""
+    least = 1.0 - _TRADE
+    return other.iteration_s >= one.iteration_s * least and money(other) >= money(one) * least
 
 
 def _replayed(space: Space, draft: Draft) -> FrontierPoint | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,11 +22,14 @@ from sailor_cloud.planner.variants import variants
 
 # Guesses are right to about this: those that others beat by more are left out.
 _SLACK = 1.15
+# The first one of every set of nodes and the first ones of every stretch of time, up to this share longer, come before
+# all others, then the next ones of stretches: how far guesses are off differs, mostly by what goes between zones.
+_STRETCH, _OF_STRETCH = 0.1, 10
 # Guesses of one set of nodes, orders of each, guesses judged at once, and in all.
 _OF_NODES = 10
 _ORDERS = 2
 _AT_ONCE = 50
-MOST_GUESSES = 300
+MOST_GUESSES = 400
 
 
 @dataclass(slots=True)
@@ -65,9 +69,7 @@ class _Spread:
             for key in search.many()
         ]
         do(tasks, team=self.effort.team, tell=self.effort.between(0.0, 0.4).tell)
-        seconds, usd = np.array([(guess.iteration_s, guess.usd) for _, guess in rated]).reshape(-1, 2).T
-        far = behind(seconds, usd, unbeaten(seconds, usd))
-        self.left = [rated[index] for index in np.lexsort((seconds, far)).tolist() if far[index] <= _SLACK]
+        self.left = _ranked(rated)
 
     def _next(self) -> list[tuple[int, Guess]]:
         """Take out the next guesses, those of sets of nodes that have not brought many plans yet."""
@@ -90,3 +92,23 @@ def spread(space: Space, effort: Effort) -> list[Draft]:
 
 def _guesses(search: Blocks, part: int, key: tuple[int, int]) -> list[tuple[int, Guess]]:
     return [(part, guess) for guess in search.trades(key).guesses]
+
+
+def _ranked(rated: list[tuple[int, Guess]]) -> list[tuple[int, Guess]]:
+    """Return the guesses that no others beat by far in the order in which they are judged."""
+    seconds, usd = np.array([(guess.iteration_s, guess.usd) for _, guess in rated]).reshape(-1, 2).T
+    far = behind(seconds, usd, unbeaten(seconds, usd))
+    known: set[tuple[object, ...]] = set()
+    taken: Counter[int] = Counter()
+    found: list[tuple[int, int]] = []
+    for index in np.lexsort((seconds, far)).tolist():
+        if far[index] > _SLACK:
+            break
+        nodes, turn = (rated[index][0], rated[index][1].nodes), 0
+        if nodes in known:
+            stretch = math.floor(math.log(seconds[index]) / _STRETCH)
+            turn = taken[stretch] // _OF_STRETCH
+            taken[stretch] += 1
+        known.add(nodes)
+        found.append((turn, index))
+    return [rated[index] for _, index in sorted(found, key=lambda entry: entry[0])]
