@@ -31,6 +31,8 @@ KEPT_DRAFTS = 16
 # Searches with limits tightened by the replay's excess, and how much more than the excess they are tightened.
 REPEATS = 3
 TIGHTER = 1.0005
+# By how much more a looser limit must allow to be searched with.
+_WORTHWHILE = 1.01
 # Plans of other searches that are tried under the replay before a target is given up.
 _MOST_MET = 32
 # What a plan with the least of one of these nearly has the least of all of: preemption and start-up differ little.
@@ -172,6 +174,8 @@ class Searched:
             near = (draft for draft in (*drafts, *answer.others) if _excess(space, target, draft) <= NEARLY)
             chosen = best_that_holds(space, target, sorted(near, key=Draft.order), team=self.effort.team)
             chosen = chosen or first_that_holds(space, target, drafts)
+            if chosen is not None and _EVEN & self.restrictions:
+                answer, chosen = self._looser(space, target, answer, chosen)
         for _ in range(REPEATS):
             if chosen is not None or not drafts:
                 break
@@ -186,6 +190,21 @@ class Searched:
                 break
         chosen = chosen or self._met_before(space, target)
         return self._with_bound_of(space, target, answer, chosen), chosen
+
+    def _looser(self, space: Space, target: Target, answer: Answer, chosen: Chosen) -> tuple[Answer, Chosen]:
+        """Return what is found where limits are loosened by what the replay of a plan leaves of them.
+
+        The search of even plans has none that break limits by the closed form. The answer's bound is that of the looser
+        limits.
+        """
+        loose = _tightened(target, target, chosen.draft, chosen.evaluation, least=1.0 / NEAR)
+        pairs = zip(target.limits, loose.limits, strict=True)
+        if all(other.at_most < limit.at_most * _WORTHWHILE for limit, other in pairs):
+            return answer, chosen
+        answer = self.answer(space, loose)
+        better = best_that_holds(space, target, answer.drafts, team=self.effort.team)
+        both = [each for each in (chosen, better) if each is not None]
+        return answer, min(both, key=lambda each: float(replayed(each.draft, each.evaluation)[target.goal]))
 
     def _with_bound_of(self, space: Space, target: Target, answer: Answer, chosen: Chosen | None) -> Answer:
         """Return an answer whose bound holds for the chosen plan, too: by the closed form that may break limits."""
@@ -233,11 +252,15 @@ def _within(space: Space, target: Target, drafts: Sequence[Draft]) -> tuple[Draf
     return tuple(draft for draft in drafts if _excess(space, target, draft) == 1.0)
 
 
-def _tightened(target: Target, before: Target, draft: Draft, evaluation: Evaluation) -> Target:
-    """Return the target with each limit as much lower as the replay's figure of a draft is higher."""
+def _tightened(target: Target, before: Target, draft: Draft, evaluation: Evaluation, *, least: float = 1.0) -> Target:
+    """Return the target with each limit as much lower as the replay's figure of a draft is higher.
+
+    `least` below 1: or higher where the replay's is lower, down to this share.
+    """
     figures = replayed(draft, evaluation)
     limits = []
     for limit, last in zip(target.limits, before.limits, strict=True):
-        excess = float(figures[limit.figure]) / draft.figures[limit.figure]
-        limits.append(replace(last, at_most=min(last.at_most, limit.at_most / max(1.0, excess * TIGHTER))))
+        excess = max(least, float(figures[limit.figure]) / draft.figures[limit.figure] * TIGHTER)
+        at_most = limit.at_most / excess
+        limits.append(replace(last, at_most=at_most if least < 1.0 else min(last.at_most, at_most)))
     return replace(target, limits=tuple(limits))
