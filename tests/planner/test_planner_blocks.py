@@ -21,8 +21,10 @@ from sailor_cloud.planner.blocks.units import units
 from sailor_cloud.planner.blocks.ways import MAX_STAGES
 from sailor_cloud.planner.cut_sums import CutSums
 from sailor_cloud.planner.draft import nodes_of, to_plan
+from sailor_cloud.planner.effort import NORMAL
 from sailor_cloud.planner.goals import Figure, target_of
 from sailor_cloud.planner.space import Seat
+from sailor_cloud.planner.spread import spread
 from sailor_cloud.planner.sync import SyncTable
 from sailor_cloud.simulator import busy_s, evaluate
 from sailor_cloud.simulator.scenario import Transfers
@@ -97,9 +99,7 @@ def test_options_are_put_on_nodes_as_they_say(space, replicas):
 
 
 def test_the_spread_reaches_from_the_fastest_to_a_cheap_plan(space):
-    from sailor_cloud.planner.goals import Target
-
-    drafts = Blocks(space, Target(goal=Figure.ITERATION_S, limits=())).spread()
+    drafts = spread(space, NORMAL)
     seconds = [draft.figures[Figure.ITERATION_S] for draft in drafts]
     usd = [draft.figures[Figure.USD_PER_ITERATION] for draft in drafts]
     assert max(seconds) > 2 * min(seconds)

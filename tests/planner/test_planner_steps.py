@@ -96,5 +96,5 @@ def test_a_microbatch_grows_to_the_next_size_that_divides_the_share_of_a_pipelin
     pool = pool_of(space, "A100-40", 8)
     assessor = Assessor(space, Target(goal=Figure.ITERATION_S, limits=()))
     shapes = [Shape(slots=(Slot(pool, 0, 1),), cut=(0, space.layers), microbatch_size=4) for _ in range(8)]
-    found = refined(assessor, assessor.draft(shapes), assessor.excess)
+    found = refined(assessor, assessor.draft(shapes), assessor.rank)
     assert {part.microbatch_size for part in found[-1].pipelines} == {12}
