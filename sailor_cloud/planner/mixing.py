@@ -44,7 +44,7 @@ _JUDGED_AT_ONCE = 4, 16
 _FIRST_CUTS, _MORE_CUTS = 8, 4
 # The replay finds plans faster than the closed form by up to about this: up to so much behind the best one, and of so
 # many, it is estimated what it will find.
-_HOPEFUL, _MOST_HOPEFUL = 1.15, 160
+_HOPEFUL, _MOST_HOPEFUL = 1.35, 160
 
 
 def mix(space: Space, target: Target, *, keep: int, effort: Effort = NORMAL, known: float = np.inf) -> Answer:

@@ -28,6 +28,8 @@ Ints = NDArray[np.int64]
 
 # Of sets that trade money for time those are kept that are less than this times as slow and as dear as another one.
 _NEARLY = 1.1
+# The part of a stage's compute that is the backward pass, about.
+_BACKWARD = 2.0 / 3.0
 # Sets of one unit, of two, ... that are extended by one more.
 _EXTENDED = (40, 20, 10, 0)
 # So many times as many where none of them has memory for the whole model: how good they are, others decide.
@@ -154,7 +156,11 @@ class Guesser:
         joint = joint * all_of.tp_most / all_of.tp_least
         cuts = all_of.cut_s + joint * between
         longest = np.maximum(all_of.longest_s, joint)
-        sums = np.maximum(each * all_of.sum_s, all_of.large_s) + np.where(all_of.nodes > 1, all_of.tied_s, 0.0)
+        sums = np.maximum(each * all_of.sum_s, all_of.large_s)
+        if self.space.scenario.execution.overlap_sync:
+            # Beside a stage's own last backward pass at least.
+            sums = np.maximum(sums - _BACKWARD * each, 0.0)
+        sums = sums + np.where(all_of.nodes > 1, all_of.tied_s, 0.0)
         microbatches = -(-self.space.batch // size // replicas)
         # Stages on both sides of a slow cut get fewer layers for it, but one at least.
         paced = np.maximum(each + cuts / all_of.stages, longest / 2.0 + np.where(longest > 0, all_of.block_s, 0.0))
