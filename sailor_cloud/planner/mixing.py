@@ -33,7 +33,7 @@ from sailor_cloud.planner.twins import elsewhere
 
 _What = TypeVar("_What")
 
-# Which share of a search is over after its ratings, blocks, promises, and whole mixes.
+# Which share of a search is over after its ratings, blocks, promises and whole mixes.
 _RATED, _JUDGED, _PROMISED, _MIXED = 0.4, 0.5, 0.7, 0.9
 # What is rated of each part even when a time limit is over: so many microbatch sizes and numbers of pipelines.
 _ANYWAY = 8

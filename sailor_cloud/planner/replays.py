@@ -56,21 +56,21 @@ def best_that_holds(space: Space, target: Target, drafts: Sequence[Draft], *, te
     distance: dict[Figure, float] = {}
     best, least, count = None, math.inf, 0
     while count < MOST_REPLAYED:
-        some = [draft for draft, about in waiting if _promises(target, about, distance, least)][:AT_ONCE]
+        some = [entry for entry in waiting if _promises(target, entry[1], distance, least)][:AT_ONCE]
         if not some:
             break
         found: list[Mapping[Figure, float] | None] = []
-        do([Task(partial(_figures, space, draft), found.append) for draft in some], team=team, tell=lambda share: None)
-        abouts = {draft.order(): about for draft, about in waiting}
-        for draft, figures in zip(some, found, strict=True):
+        tasks = [Task(partial(_figures, space, draft), found.append) for draft, _ in some]
+        do(tasks, team=team, tell=lambda share: None)
+        for (draft, about), figures in zip(some, found, strict=True):
             if figures is None:
                 continue
-            for figure, about in abouts[draft.order()].items():
-                if math.isfinite(about) and about > 0.0:
-                    distance[figure] = min(distance.get(figure, math.inf), figures[figure] / about)
+            for figure, value in about.items():
+                if math.isfinite(value) and value > 0.0:
+                    distance[figure] = min(distance.get(figure, math.inf), figures[figure] / value)
             if _feasible(target, figures) and figures[target.goal] < least:
                 best, least = draft, figures[target.goal]
-        waiting = [entry for entry in waiting if all(entry[0] is not draft for draft in some)]
+        waiting = [entry for entry in waiting if all(entry is not other for other in some)]
         count += len(some)
     return None if best is None else Chosen(draft=best, evaluation=evaluate(to_plan(space, best), space.scenario))
 

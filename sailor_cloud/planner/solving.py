@@ -31,8 +31,6 @@ KEPT_DRAFTS = 16
 # Searches with limits tightened by the replay's excess, and how much more than the excess they are tightened.
 REPEATS = 3
 TIGHTER = 1.0005
-# By how much more a looser limit must allow to be searched with.
-_WORTHWHILE = 1.01
 # Plans of other searches that are tried under the replay before a target is given up.
 _MOST_MET = 32
 # What a plan with the least of one of these nearly has the least of all of: preemption and start-up differ little.
@@ -146,7 +144,7 @@ class Searched:
         kin = _TIMES if target.goal in _TIMES else {target.goal}
         free = self._searched(space, _unlimited(target, kin))
         own = replace(target, limits=tuple(limit for limit in target.limits if limit.figure is target.goal))
-        if free.drafts and _excess(space, own, free.drafts[0]) == 1.0 != _excess(space, target, free.drafts[0]):
+        if free.drafts and Assessor(space, own).keeps(free.drafts[0]) and not _within(space, target, free.drafts[:1]):
             # The other of the times rules the best plan out, but maybe not one nearly as good.
             free = self._searched(space, _unlimited(target, {target.goal}))
         return replace(free, drafts=_within(space, target, free.drafts))
@@ -171,11 +169,10 @@ class Searched:
         if answer.exhausted:
             chosen = first_that_holds(space, target, drafts)
         else:
-            near = (draft for draft in (*drafts, *answer.others) if _excess(space, target, draft) <= NEARLY)
+            assessor = Assessor(space, target)
+            near = (draft for draft in (*drafts, *answer.others) if assessor.excess(draft) <= NEARLY)
             chosen = best_that_holds(space, target, sorted(near, key=Draft.order), team=self.effort.team)
             chosen = chosen or first_that_holds(space, target, drafts)
-            if chosen is not None and _EVEN & self.restrictions:
-                answer, chosen = self._looser(space, target, answer, chosen)
         for _ in range(REPEATS):
             if chosen is not None or not drafts:
                 break
@@ -191,21 +188,6 @@ class Searched:
         chosen = chosen or self._met_before(space, target)
         return self._with_bound_of(space, target, answer, chosen), chosen
 
-    def _looser(self, space: Space, target: Target, answer: Answer, chosen: Chosen) -> tuple[Answer, Chosen]:
-        """Return what is found where limits are loosened by what the replay of a plan leaves of them.
-
-        The search of even plans has none that break limits by the closed form. The answer's bound is that of the looser
-        limits.
-        """
-        loose = _tightened(target, target, chosen.draft, chosen.evaluation, least=1.0 / NEAR)
-        pairs = zip(target.limits, loose.limits, strict=True)
-        if all(other.at_most < limit.at_most * _WORTHWHILE for limit, other in pairs):
-            return answer, chosen
-        answer = self.answer(space, loose)
-        better = best_that_holds(space, target, answer.drafts, team=self.effort.team)
-        both = [each for each in (chosen, better) if each is not None]
-        return answer, min(both, key=lambda each: float(replayed(each.draft, each.evaluation)[target.goal]))
-
     def _with_bound_of(self, space: Space, target: Target, answer: Answer, chosen: Chosen | None) -> Answer:
         """Return an answer whose bound holds for the chosen plan, too: by the closed form that may break limits."""
         loose = target if chosen is None else target.loosened(chosen.draft.figures)
@@ -219,12 +201,13 @@ class Searched:
 
         Those that break limits a little by the closed form are tried as well: the replay may be kinder.
         """
+        assessor = Assessor(space, target)
         found: dict[tuple[object, ...], Draft] = {}
         for known, _, answer in self.known:
             if known.numbers == space.numbers and known.known is space.known:
                 drafts = [replace(draft, goal=target.goal) for draft in (*answer.drafts, *answer.others)]
-                found |= {draft.order(): draft for draft in drafts if _excess(space, target, draft) <= NEAR}
-        nearest = sorted(found.values(), key=lambda draft: (_excess(space, target, draft), draft.order()))
+                found |= {draft.order(): draft for draft in drafts if assessor.excess(draft) <= NEAR}
+        nearest = sorted(found.values(), key=assessor.rank)
         tried = sorted(nearest[:_MOST_MET], key=Draft.order)
         return best_that_holds(space, target, tried, team=self.effort.team)
 
@@ -239,28 +222,16 @@ def _unlimited(target: Target, figures: Collection[Figure]) -> Target:
     return replace(target, limits=tuple(limit for limit in target.limits if limit.figure not in figures))
 
 
-def _excess(space: Space, target: Target, draft: Draft) -> float:
-    """Return by what factor a draft breaks the limit that it breaks most: 1 where it keeps all."""
-    most = space.scenario.job.constraints.max_nodes
-    if most is not None and draft.figures[Figure.NODES] > most:
-        return math.inf
-    return float(target.excess({figure: np.array(value) for figure, value in draft.figures.items()}))
-
-
 def _within(space: Space, target: Target, drafts: Sequence[Draft]) -> tuple[Draft, ...]:
     """Return the drafts that keep all limits."""
-    return tuple(draft for draft in drafts if _excess(space, target, draft) == 1.0)
+    return tuple(filter(Assessor(space, target).keeps, drafts))
 
 
-def _tightened(target: Target, before: Target, draft: Draft, evaluation: Evaluation, *, least: float = 1.0) -> Target:
-    """Return the target with each limit as much lower as the replay's figure of a draft is higher.
-
-    `least` below 1: or higher where the replay's is lower, down to this share.
-    """
+def _tightened(target: Target, before: Target, draft: Draft, evaluation: Evaluation) -> Target:
+    """Return the target with each limit as much lower as the replay's figure of a draft is higher."""
     figures = replayed(draft, evaluation)
     limits = []
     for limit, last in zip(target.limits, before.limits, strict=True):
-        excess = max(least, float(figures[limit.figure]) / draft.figures[limit.figure] * TIGHTER)
-        at_most = limit.at_most / excess
-        limits.append(replace(last, at_most=at_most if least < 1.0 else min(last.at_most, at_most)))
+        excess = max(1.0, float(figures[limit.figure]) / draft.figures[limit.figure] * TIGHTER)
+        limits.append(replace(last, at_most=min(last.at_most, limit.at_most / excess)))
     return replace(target, limits=tuple(limits))

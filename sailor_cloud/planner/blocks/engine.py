@@ -21,11 +21,10 @@ from sailor_cloud.planner.blocks.option import Option
 from sailor_cloud.planner.blocks.placing import slots
 from sailor_cloud.planner.blocks.schedule import UncutPipeline
 from sailor_cloud.planner.cut_sums import CutSums
-from sailor_cloud.planner.draft import Draft, seats_of
+from sailor_cloud.planner.draft import Draft
 from sailor_cloud.planner.effort import NORMAL, Effort
 from sailor_cloud.planner.goals import NEAR, Target
 from sailor_cloud.planner.kinds import Kinds
-from sailor_cloud.planner.layouts import card_flows
 from sailor_cloud.planner.replica_counts import replica_counts
 from sailor_cloud.planner.space import Space
 
@@ -195,10 +194,12 @@ class Blocks:
             if placed is None:
                 continue
             layout = tuple(placed)
-            seats, flows = self.assessor.place(layout) or (seats_of(layout[0]), card_flows(layout)[0])
+            place = self.assessor.place(layout)
+            if place is None:
+                continue
             pipeline = UncutPipeline(
-                seats=seats,
-                flows=flows,
+                seats=place[0],
+                flows=place[1],
                 size=guess.size,
                 microbatches=microbatches,
                 replicas=guess.replicas,

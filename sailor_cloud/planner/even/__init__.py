@@ -32,9 +32,7 @@ def even_answer(
         (part, solve_even(part, target, keep=_KEPT, even_layers=even_layers, bounded=bounded))
         for part in variants(space, restrictions)
     ]
-    drafts = [
-        draft if part is space else in_space(draft, part, space) for part, answer in answers for draft in answer.drafts
-    ]
+    drafts = [_here(draft, part, space) for part, answer in answers for draft in answer.drafts]
     bound = min((answer.bound for _, answer in answers if answer.bound is not None), default=None)
     if bounded and bound is not None and len(answers) > 1:
         # That of all parts together is found in another way than those of each.
@@ -44,4 +42,9 @@ def even_answer(
         bound=bound,
         columns=sum(answer.columns for _, answer in answers),
         nodes=sum(answer.nodes for _, answer in answers),
+        others=tuple(_here(draft, part, space) for part, answer in answers for draft in answer.others),
     )
+
+
+def _here(draft: Draft, part: Space, space: Space) -> Draft:
+    return draft if part is space else in_space(draft, part, space)
