@@ -135,6 +135,14 @@ class Assessor:
         places = self._standings.of(layout).places
         return self._standings.places[places[0]] if places else None
 
+    def places(self, layout: Layout) -> tuple[int, ...]:
+        """Return the number of the place of each pipeline; none where the layout breaks a quota."""
+        return self._standings.of(layout).places
+
+    def pace(self, place: int, shape: Shape, replicas: int) -> Pace | None:
+        """Return how fast one of so many pipelines is in the place of a number; None if it doesn't fit."""
+        return self._pace(shape, self._standings.places[place], replicas)
+
     def times(self, draft: Draft) -> Times:
         """Return what an iteration of a draft is made of."""
         schedule = steady = update = egress = 0.0

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 
-from sailor_cloud.planner.assess import Assessor, Shape
+from sailor_cloud.planner.assess import Assessor
 from sailor_cloud.planner.draft import Draft, significant
 from sailor_cloud.planner.effort import Effort
 from sailor_cloud.planner.goals import TIE, Figure, Target
-from sailor_cloud.planner.refine import bought, neighbours
+from sailor_cloud.planner.overlap import Overlap
+from sailor_cloud.planner.refine import Step, bought, made, steps
 from sailor_cloud.planner.reshaping import Reshaper, in_order
 from sailor_cloud.planner.shrinking import Shrinker
 from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.tasks import Task, do
 from sailor_cloud.planner.trades import behind, figures, trade, unbeaten
-from sailor_cloud.planner.twins import shapes_of
 
 # Plans judged in all; steps are taken from those that are no further behind others than this, from so many of them at
 # once, so many from each.
@@ -31,7 +31,7 @@ class _Start:
     """A plan that steps are taken from, how many have been, and by what factor another plan is faster and cheaper."""
 
     draft: Draft
-    steps: Iterator[tuple[Shape, ...]]
+    steps: Iterator[Step]
     behind: float
     taken: int = 0
 
@@ -45,18 +45,18 @@ class Explorer:
     effort: Effort
     _front: list[Draft] = field(default_factory=list)
     _starts: list[_Start] = field(default_factory=list)
-    _seen: set[tuple[Shape, ...]] = field(default_factory=set)
+    _seen: set[Step] = field(default_factory=set)
 
     def run(self, drafts: Iterable[Draft], *, most: int = MOST_JUDGED) -> list[Draft]:
         """Return what none beat of what steps from the best of some drafts led to; `most` plans are judged."""
         found: list[Draft] = []
         self._begin(sorted(drafts, key=Draft.order))
-        assessor = Assessor(self.space, self.target)
+        overlap = Overlap(Assessor(self.space, self.target))
         judged = 0
         while judged < most and self._starts and not self.effort.expired():
-            wanted = [shapes for start in self._next() for shapes in self._steps(start)][: most - judged]
+            wanted = [step for start in self._next() for step in self._steps(start)][: most - judged]
             drawn: list[Draft | None] = []
-            tasks = [Task(partial(assessor.draft, shapes), drawn.append) for shapes in wanted]
+            tasks = [Task(partial(_drawn, overlap, step), drawn.append) for step in wanted]
             do(tasks, team=self.effort.team, tell=lambda share: None)
             judged += len(wanted)
             self.effort.tell(judged / most)
@@ -96,11 +96,11 @@ class Explorer:
         order = sorted(self._starts, key=lambda start: (start.behind > 1.0 + TIE, start.taken, start.behind))
         return order[:_AT_ONCE]
 
-    def _steps(self, start: _Start) -> list[tuple[Shape, ...]]:
+    def _steps(self, start: _Start) -> list[Step]:
         """Return the next plans that are one step away; where there are none left, none are looked for again."""
-        found: list[tuple[Shape, ...]] = []
-        for shapes in start.steps:
-            ordered = in_order(shapes)
+        found: list[Step] = []
+        for shapes, microbatches in start.steps:
+            ordered = in_order(shapes), microbatches
             if ordered not in self._seen:
                 self._seen.add(ordered)
                 found.append(ordered)
@@ -111,11 +111,17 @@ class Explorer:
         start.taken += _STEPS
         return found
 
-    def _all_steps(self, draft: Draft) -> Iterator[tuple[Shape, ...]]:
+    def _all_steps(self, draft: Draft) -> Iterator[Step]:
         shrinker = Shrinker(self.space)
-        reshaped = Reshaper(shrinker.cutter).others(draft)
-        near = (shapes for shapes in neighbours(self.space, shapes_of(draft)) if bought(self.space, shapes))
-        return chain(reshaped, shrinker.smaller(draft), near)
+        reshaped = ((shapes, None) for shapes in Reshaper(shrinker.cutter).others(draft))
+        smaller = ((shapes, None) for shapes in shrinker.smaller(draft))
+        near = (step for step in steps(self.space, draft) if bought(self.space, step[0]))
+        return chain(reshaped, smaller, near)
 
     def _staged(self, draft: Draft) -> Draft:
         return replace(draft, zero_stage=self.space.zero_stage)
+
+
+def _drawn(overlap: Overlap, step: Step) -> Draft | None:
+    draft = made(overlap.assessor, step)
+    return None if draft is None else overlap.expected(draft)

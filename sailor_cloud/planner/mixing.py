@@ -66,13 +66,17 @@ def mix(space: Space, target: Target, *, keep: int, effort: Effort = NORMAL, kno
 
 @dataclass(slots=True)
 class _Search:
-    """A search of all parts of a space; the best plan so far has `best` as the goal's figure, any at least `bound`."""
+    """A search of all parts of a space; the best plan so far has `best` as the goal's figure, any at least `bound`.
+
+    `reached`: the least that the replay is expected to find of a plan so far.
+    """
 
     space: Space
     target: Target
     effort: Effort
     best: float
     bound: float = -np.inf
+    reached: float = np.inf
     parts: tuple[Part, ...] = ()
     drafts: list[Draft] = field(default_factory=list)
     # Drafts with about what the replay finds of them, which may break limits by the closed form.
@@ -88,6 +92,8 @@ class _Search:
         self._rate()
         self._judge()
         if not self._over():
+            self._group()
+        if not self._over():
             self._mix(self._promises())
         if not self._over():
             self._refine()
@@ -100,6 +106,11 @@ class _Search:
     def _over(self) -> bool:
         """Return whether a time limit ends the search: never without any plan."""
         return bool(np.isfinite(self.best)) and self.effort.expired()
+
+    @property
+    def _known(self) -> float:
+        """About what a plan's goal must be by the closed form for it to be the best one, there or under the replay."""
+        return min(self.best, self.reached * _HOPEFUL)
 
     def _rate(self) -> None:
         """Rate the blocks of every part; find the bound, and the free chains of parts whose chains aren't known."""
@@ -157,6 +168,14 @@ class _Search:
             self._enter(part, part.judged())
         self.effort.tell(_JUDGED)
 
+    def _group(self) -> None:
+        """Estimate plans of a group of equal pipelines for each accelerator."""
+        do(
+            [Task(partial(_grouped, part, self.effort.expired), partial(self._enter, part)) for part in self.parts],
+            team=self.effort.team,
+            tell=NORMAL.tell,
+        )
+
     def _promises(self) -> list[tuple[Part, Promise]]:
         """Return what settings promise, best first, as many of each part as are solved at most."""
         effort = self.effort.between(_JUDGED, _PROMISED)
@@ -168,7 +187,7 @@ class _Search:
             best = min((promise.value for _, promise in found), default=np.inf)
             tasks = [
                 Task(
-                    partial(part.promised, likely, self.best, best),
+                    partial(part.promised, likely, self._known, best),
                     partial(self._promised, found, part),
                     about=likely.cut,
                 )
@@ -191,13 +210,13 @@ class _Search:
         # With all pipelines it takes longer than with fitting ones only, and the longer they are.
         finds = [
             Task(
-                partial(_whole, part, promise, self.best, fitting, self.effort),
+                partial(_whole, part, promise, self._known, fitting, self.effort),
                 partial(self._enter, part),
                 size=0 if fitting else promise.stages,
                 about=promise.setting.cut,
             )
             for part, promise in promises
-            if promise.value < self.best * RIPE
+            if promise.value < self._known * RIPE
             for fitting in (True, False)
         ]
         do(finds, team=self.effort.team, tell=self.effort.between(_PROMISED, _MIXED).tell)
@@ -208,6 +227,7 @@ class _Search:
         for here, part, draft in sorted(self._found, key=self._near)[:_MOST_HOPEFUL]:
             if draft.figures[self.target.goal] <= self.best * _HOPEFUL:
                 good.setdefault(here.order(), (part, draft))
+        good |= {here.order(): (part, draft) for here, part, draft in self._found if draft.expected is not None}
         # So many for each part, of one as many as of two; parts often find the same.
         most = max(2, len(self.parts)) * self.effort.refined
         for part, draft in polish(list(good.values()), self.effort.between(_MIXED, 1.0), most=most):
@@ -231,6 +251,8 @@ class _Search:
             if part.assessor.keeps(draft):
                 self.drafts.append(here)
                 self.best = min(self.best, draft.figures[self.target.goal])
+            if draft.expected is not None and part.assessor.excess(draft, draft.expected) == 1.0:
+                self.reached = min(self.reached, draft.expected[self.target.goal])
         self.columns += found.columns
         self.nodes += found.nodes
 
@@ -259,6 +281,10 @@ def _rated(searches: Sequence[Blocks], key: Key, expired: Callable[[], bool]) ->
 def _keep_rated(searches: Sequence[Blocks], key: Key, found: Sequence[Rated]) -> None:
     for search, rated in zip(searches, found, strict=True):
         search.keep(key, rated)
+
+
+def _grouped(part: Part, expired: Callable[[], bool]) -> Found:
+    return Found(drafts=(), columns=0, nodes=0) if expired() else part.grouped()
 
 
 def _whole(part: Part, promise: Promise, best: float, fitting: bool, effort: Effort) -> Found:

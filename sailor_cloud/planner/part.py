@@ -21,6 +21,7 @@ from sailor_cloud.planner.chains import Lanes
 from sailor_cloud.planner.draft import Draft
 from sailor_cloud.planner.effort import Effort
 from sailor_cloud.planner.goals import Target
+from sailor_cloud.planner.groups import Groups
 from sailor_cloud.planner.link_classes import TYPICAL_PIPELINES
 from sailor_cloud.planner.overlap import Factors, Overlap
 from sailor_cloud.planner.promises import Promise, Promises
@@ -88,6 +89,11 @@ class Part:
     def judged(self) -> Found:
         """Return the drafts of the most promising blocks, after they were judged."""
         return Found(drafts=tuple(self.blocks.nearly_kept), columns=self.blocks.rated, nodes=self.blocks.judged)
+
+    def grouped(self) -> Found:
+        """Return the best drafts of a group of equal pipelines for each accelerator."""
+        groups = Groups(self.space, self.assessor, self.overlap)
+        return Found(drafts=tuple(groups.best(self.blocks.known)), columns=0, nodes=groups.judged)
 
     def likely(self, others: Sequence[Part] = ()) -> list[Likely]:
         """Return the settings, cut by cut, but for those that another, smaller part has, too."""

@@ -12,8 +12,12 @@ from itertools import pairwise, product
 from sailor_cloud.planner.assess import Assessor, Shape
 from sailor_cloud.planner.cells import fewer_or_more
 from sailor_cloud.planner.draft import Draft, Rank, nodes_of
+from sailor_cloud.planner.levelling import levelled
 from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.twins import moved, renamed, shapes_of
+
+# Pipelines, and how many microbatches they are levelled to have; None where they keep their microbatch sizes.
+Step = tuple[tuple[Shape, ...], int | None]
 
 # Plans judged for one draft at most.
 MOST_STEPS = 90
@@ -29,18 +33,18 @@ def refined(assessor: Assessor, draft: Draft, rank: Callable[[Draft], Rank], *, 
     """
     found: list[Draft] = []
     looked_at = 0
-    seen: set[tuple[Shape, ...]] = set()
+    seen: set[Step] = set()
     current, reached = draft, rank(draft)
     while True:
         better: Draft | None = None
-        for shapes in neighbours(assessor.space, shapes_of(current)):
-            if shapes in seen or not bought(assessor.space, shapes):
+        for step in steps(assessor.space, current):
+            if step in seen or not bought(assessor.space, step[0]):
                 continue
-            seen.add(shapes)
+            seen.add(step)
             looked_at += 1
             if looked_at > most:
                 return found
-            candidate = assessor.draft(shapes)
+            candidate = made(assessor, step)
             ranked = None if candidate is None else rank(candidate)
             if ranked is not None and ranked < reached:
                 better, reached = candidate, ranked
@@ -50,6 +54,26 @@ def refined(assessor: Assessor, draft: Draft, rank: Callable[[Draft], Rank], *, 
         current = better
         if reached[0] == 1.0:
             found.append(better)
+
+
+def made(assessor: Assessor, step: Step) -> Draft | None:
+    """Return what a step leads to; None where that doesn't fit."""
+    shapes, microbatches = step
+    return assessor.draft(shapes) if microbatches is None else levelled(assessor, shapes, microbatches)
+
+
+def steps(space: Space, draft: Draft) -> Iterator[Step]:
+    """Yield the plans one step away, at last those whose pipelines are levelled, on other nodes or in other numbers."""
+    shapes = shapes_of(draft)
+    for others in neighbours(space, shapes):
+        yield others, None
+    microbatches = max(part.microbatches for part in draft.pipelines)
+    # Whatever their microbatch sizes are now.
+    plain = tuple(replace(shape, microbatch_size=1) for shape in shapes)
+    for number in sorted({microbatches - 1, microbatches + 1, microbatches // 2, 2 * microbatches} - {0, microbatches}):
+        yield plain, number
+    for others in fewer_or_more(plain):
+        yield others, microbatches
 
 
 def neighbours(space: Space, shapes: tuple[Shape, ...]) -> Iterator[tuple[Shape, ...]]:

@@ -10,10 +10,9 @@ from functools import partial
 
 import numpy as np
 
-from sailor_cloud.planner.assess import Assessor
 from sailor_cloud.planner.draft import Draft, significant, to_plan
+from sailor_cloud.planner.estimates import Estimates
 from sailor_cloud.planner.goals import Figure, Target
-from sailor_cloud.planner.overlap import Overlap
 from sailor_cloud.planner.replayed import replayed
 from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.tasks import Task, do
@@ -81,16 +80,12 @@ _About = tuple[Draft, Mapping[Figure, float]]
 
 def _estimated(space: Space, target: Target, drafts: Sequence[Draft]) -> list[_About]:
     """Return drafts with about their figures under the replay, best first by these."""
-    known = {draft.order(): (draft, draft.expected) for draft in drafts if draft.expected is not None}
+    known = {draft.order(): draft for draft in drafts if draft.expected is not None}
     others = {draft.order(): draft for draft in drafts if draft.order() not in known}
-    overlaps: dict[int, Overlap] = {}
-    for order, draft in list(others.items())[:MOST_ESTIMATED]:
-        stage = max(space.zero_stage, draft.zero_stage)
-        if stage not in overlaps:
-            there = space.part(list(range(len(space.pools))), zero_stage=stage)
-            overlaps[stage] = Overlap(Assessor(there, target))
-        known[order] = draft, overlaps[stage].figures(draft)
-    return sorted(known.values(), key=lambda entry: (significant(entry[1][target.goal]), entry[0].order()))
+    estimates = Estimates(space, target)
+    known |= {order: estimates.expected(draft) for order, draft in list(others.items())[:MOST_ESTIMATED]}
+    abouts = [(draft, draft.expected) for draft in known.values() if draft.expected is not None]
+    return sorted(abouts, key=lambda entry: (significant(entry[1][target.goal]), entry[0].order()))
 
 
 def _leaders_first(space: Space, target: Target, drafts: Sequence[_About]) -> list[_About]:

@@ -18,6 +18,7 @@ from sailor_cloud.planner.candidates import collect
 from sailor_cloud.planner.documents import Surroundings, infeasible_document, plan_document
 from sailor_cloud.planner.draft import Draft
 from sailor_cloud.planner.effort import NORMAL, Effort
+from sailor_cloud.planner.estimates import Estimates
 from sailor_cloud.planner.frontier import explored, frontier
 from sailor_cloud.planner.gap import gap_parts
 from sailor_cloud.planner.goals import Target, target_of
@@ -188,6 +189,7 @@ def _spread(problem: Problem, asked: Wishes, effort: Effort, answer: Answer, dra
     space, every = problem.space, list(drafts)
     if not answer.exhausted and not asked.restrictions:
         every += spread(space, effort.between(0.0, 0.6))
+    every = Estimates(space, problem.target).of(every, effort.team)
     # No step adds an accelerator or a zone; many make pipelines differ.
     if set(asked.restrictions) <= {Restriction.ONE_ACCELERATOR, Restriction.ONE_ZONE}:
         every += explored(space, problem.target, every, effort.between(0.6, 1.0))

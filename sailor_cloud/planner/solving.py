@@ -170,7 +170,7 @@ class Searched:
             chosen = first_that_holds(space, target, drafts)
         else:
             assessor = Assessor(space, target)
-            near = (draft for draft in (*drafts, *answer.others) if assessor.excess(draft) <= NEARLY)
+            near = (draft for draft in (*drafts, *answer.others) if assessor.excess(draft, draft.expected) <= NEARLY)
             chosen = best_that_holds(space, target, sorted(near, key=Draft.order), team=self.effort.team)
             chosen = chosen or first_that_holds(space, target, drafts)
         for _ in range(REPEATS):
@@ -206,7 +206,7 @@ class Searched:
         for known, _, answer in self.known:
             if known.numbers == space.numbers and known.known is space.known:
                 drafts = [replace(draft, goal=target.goal) for draft in (*answer.drafts, *answer.others)]
-                found |= {draft.order(): draft for draft in drafts if assessor.excess(draft) <= NEAR}
+                found |= {draft.order(): draft for draft in drafts if assessor.excess(draft, draft.expected) <= NEAR}
         nearest = sorted(found.values(), key=assessor.rank)
         tried = sorted(nearest[:_MOST_MET], key=Draft.order)
         return best_that_holds(space, target, tried, team=self.effort.team)

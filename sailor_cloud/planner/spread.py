@@ -14,7 +14,9 @@ from sailor_cloud.planner.blocks.guesses import Guess
 from sailor_cloud.planner.draft import Draft, in_space
 from sailor_cloud.planner.effort import Effort
 from sailor_cloud.planner.goals import Figure, Target
+from sailor_cloud.planner.groups import Groups
 from sailor_cloud.planner.narrowing import narrowed
+from sailor_cloud.planner.overlap import Overlap
 from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.tasks import Task, do
 from sailor_cloud.planner.trades import behind, unbeaten
@@ -45,6 +47,7 @@ class _Spread:
 
     def run(self) -> list[Draft]:
         self._rate()
+        self._group()
         effort = self.effort.between(0.4, 1.0)
         begun = 0
         while begun < MOST_GUESSES and not effort.expired() and (some := self._next()):
@@ -70,6 +73,19 @@ class _Spread:
         ]
         do(tasks, team=self.effort.team, tell=self.effort.between(0.0, 0.4).tell)
         self.left = _ranked(rated)
+
+    def _group(self) -> None:
+        """Look at groups of equal pipelines for each accelerator, on all nodes and on fewer."""
+        found: list[list[Draft]] = []
+        tasks = [Task(partial(self._grouped, part), found.append) for part in range(len(self.parts))]
+        do(tasks, team=self.effort.team, tell=lambda share: None)
+        for drafts in found:
+            self.drafts += drafts
+
+    def _grouped(self, part: int) -> list[Draft]:
+        search = self.parts[part]
+        drafts = Groups(search.space, search.assessor, Overlap(search.assessor)).trades()
+        return drafts if search.space is self.space else [in_space(each, search.space, self.space) for each in drafts]
 
     def _next(self) -> list[tuple[int, Guess]]:
         """Take out the next guesses, those of sets of nodes that have not brought many plans yet."""

@@ -14,15 +14,14 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-def money(draft: Draft) -> float:
-    """Return the USD of the run, or of an iteration where the job has no number of steps."""
-    total = draft.figures[Figure.TOTAL_USD]
-    return total if total < float("inf") else draft.figures[Figure.USD_PER_ITERATION]
-
-
 def trade(draft: Draft) -> tuple[float, float]:
-    """Return the seconds of an iteration and the money of a draft, by the closed form."""
-    return draft.figures[Figure.ITERATION_S], money(draft)
+    """Return the seconds of an iteration and the money of a draft, by what the replay is expected to find where known.
+
+    Money is that of the run, or of an iteration where the job has no number of steps.
+    """
+    known = draft.figures if draft.expected is None else draft.expected
+    total = known[Figure.TOTAL_USD]
+    return known[Figure.ITERATION_S], total if total < float("inf") else known[Figure.USD_PER_ITERATION]
 
 
 def figures(drafts: Iterable[Draft]) -> tuple[Floats, Floats]:

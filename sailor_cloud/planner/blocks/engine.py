@@ -25,6 +25,7 @@ from sailor_cloud.planner.draft import Draft
 from sailor_cloud.planner.effort import NORMAL, Effort
 from sailor_cloud.planner.goals import NEAR, Target
 from sailor_cloud.planner.kinds import Kinds
+from sailor_cloud.planner.levelling import levelled
 from sailor_cloud.planner.replica_counts import replica_counts
 from sailor_cloud.planner.space import Space
 
@@ -161,11 +162,14 @@ class Blocks:
 
     def _counts(self) -> dict[int, list[Key]]:
         """Return the numbers of pipelines that may be looked at, by microbatch size and with it."""
-        devices = sum(row.devices for row in self.space.candidates.rows)
         return {
-            size: [(size, count) for count, _ in replica_counts(self.space.batch // size) if count <= devices]
+            size: [(size, count) for count, _ in replica_counts(self.space.batch // size) if count <= self._devices]
             for size in _sizes(self.space.batch, Kinds.of(self.space).sizes())
         }
+
+    @property
+    def _devices(self) -> int:
+        return sum(row.devices for row in self.space.candidates.rows)
 
     def near(self) -> list[Key]:
         """Return what is not rated yet near the best of what is."""
@@ -173,9 +177,19 @@ class Blocks:
         ranked = sorted((rated.guesses[0].value, key) for key, rated in self.found.items() if rated.guesses)
         keys: dict[Key, None] = {}
         for _, (size, replicas) in ranked[:_CENTRES]:
-            at = counts[size].index((size, replicas))
-            keys |= dict.fromkeys(counts[size][max(0, at - _AROUND) : at + _AROUND + 1])
+            if (size, replicas) in counts.get(size, []):
+                at = counts[size].index((size, replicas))
+                keys |= dict.fromkeys(counts[size][max(0, at - _AROUND) : at + _AROUND + 1])
+            keys |= dict.fromkeys([] if self.even else self._more(size, replicas))
         return [key for key in keys if key not in self.found]
+
+    def _more(self, size: int, replicas: int) -> Iterator[Key]:
+        """Yield keys with more pipelines of as many but smaller microbatches, up to twice as many."""
+        microbatches = -(-self.space.batch // size // replicas)
+        for other in range(size - 1, size // 2, -1):
+            count = -(-self.space.batch // (microbatches * other))
+            if count <= self._devices:
+                yield other, count
 
     def guesses(self) -> list[Guess]:
         """Return the most promising blocks, best first; what has not been rated before is rated here."""
@@ -209,7 +223,10 @@ class Blocks:
                 continue
             self.judged += 1
             shapes = [Shape(slots=row, cut=cut, microbatch_size=guess.size) for row in placed]
-            draft = self.assessor.draft(shapes, even=self.even)
+            if self.space.batch % guess.size:
+                draft = levelled(self.assessor, shapes, microbatches)
+            else:
+                draft = self.assessor.draft(shapes, even=self.even)
             if draft is not None:
                 yield draft
 

@@ -1,0 +1,47 @@
+"""Estimates of what the replay finds of drafts of a space that stand at different ZeRO stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from sailor_cloud.planner.assess import Assessor
+from sailor_cloud.planner.draft import Draft
+from sailor_cloud.planner.goals import Target
+from sailor_cloud.planner.overlap import Overlap
+from sailor_cloud.planner.space import Space
+from sailor_cloud.planner.tasks import Task, do
+from sailor_cloud.planner.team import Team
+
+# How many drafts one task estimates.
+_AT_ONCE = 16
+
+
+@dataclass(slots=True)
+class Estimates:
+    """The estimates of one space and target, by ZeRO stage."""
+
+    space: Space
+    target: Target
+    _overlaps: dict[int, Overlap] = field(default_factory=dict)
+
+    def expected(self, draft: Draft) -> Draft:
+        """Return a draft with about its figures under the replay."""
+        if draft.expected is not None:
+            return draft
+        stage = max(self.space.zero_stage, draft.zero_stage)
+        if stage not in self._overlaps:
+            there = self.space.part(list(range(len(self.space.pools))), zero_stage=stage)
+            self._overlaps[stage] = Overlap(Assessor(there, self.target))
+        return self._overlaps[stage].expected(draft)
+
+    def of(self, drafts: Sequence[Draft], team: Team) -> list[Draft]:
+        """Return drafts with about their figures under the replay, in their order."""
+        found: list[Draft] = []
+        batches = [drafts[first : first + _AT_ONCE] for first in range(0, len(drafts), _AT_ONCE)]
+        do([Task(partial(self._every, batch), found.extend) for batch in batches], team=team, tell=lambda share: None)
+        return found
+
+    def _every(self, drafts: Sequence[Draft]) -> list[Draft]:
+        return [self.expected(draft) for draft in drafts]
