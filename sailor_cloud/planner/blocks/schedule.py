@@ -79,11 +79,15 @@ class Schedule:
         return max(float(each[span]) for each, span in zip(self.sums_s, pairwise(cut), strict=True))
 
     def most_layers(self, most_s: float) -> list[list[int]]:
-        """Return how many layers each stage may have, from each layer on, so that its sum takes no longer."""
+        """Return how many layers each stage may have, from each layer on, so that its sum takes no longer.
+
+        Nor with fewer layers, which may go over their links more slowly.
+        """
         counts: dict[int, list[int]] = {}
         for each in self.sums_s:
             if id(each) not in counts:
-                counts[id(each)] = np.triu(each <= most_s, 1).sum(axis=1).tolist()
+                short = np.logical_and.accumulate(np.triu(each <= most_s, 1) | np.tri(len(each), dtype=bool), axis=1)
+                counts[id(each)] = np.triu(short, 1).sum(axis=1).tolist()
         return [counts[id(each)] for each in self.sums_s]
 
     def _of(self, cut: Sequence[int]) -> tuple[Floats, Floats]:
