@@ -88,10 +88,11 @@ class Assessor:
         self._stages = remembered.setdefault("paces of stages", {})
         self._cuts = remembered.setdefault("paces of cuts", {})
 
-    def draft(self, shapes: Sequence[Shape], *, even: bool = False) -> Draft | None:
+    def draft(self, shapes: Sequence[Shape], *, even: bool = False, microbatches: int | None = None) -> Draft | None:
         """Return the draft of pipelines; None if one doesn't fit, the batch can't be made up or a quota is broken.
 
-        `even`: microbatch counts differ by at most one; for pipelines of one microbatch size.
+        `even`: microbatch counts differ by at most one; for pipelines of one microbatch size. `microbatches`: what each
+        takes, for shapes that make up the batch so.
         """
         ordered = sorted(shapes, key=lambda shape: (shape.slots, shape.cut, shape.microbatch_size))
         layout = tuple(shape.slots for shape in ordered)
@@ -104,7 +105,7 @@ class Assessor:
         sizes = [shape.microbatch_size for shape in ordered]
         bottlenecks = [(pace.bottleneck_s, pace.fill_s) for pace in known]
         share = share_evenly if even else share_batch
-        counts = share(self.space.batch, sizes, bottlenecks)
+        counts = share(self.space.batch, sizes, bottlenecks) if microbatches is None else (microbatches,) * len(sizes)
         if counts is None:
             return None
         schedule = max(pace.schedule_s(count) for count, pace in zip(counts, known, strict=True))

@@ -55,20 +55,20 @@ class _Alike:
 
 
 def levelled(assessor: Assessor, shapes: Iterable[Shape], microbatches: int) -> Draft | None:
-    """Return the draft of pipelines on given slots and cuts that carry so many microbatches each, sized by their speed.
+    """Return the draft of pipelines on given slots and cuts with the microbatch sizes that let them end together.
 
-    Whatever microbatch sizes the shapes have; a few pipelines may take a microbatch less or more than the others. None
-    where there are no such sizes.
+    That is with so many microbatches each, whatever sizes the shapes have; where these don't divide the batch, a few
+    pipelines take less or more. None where no such sizes fit or make up the batch.
     """
     ordered = sorted(shapes, key=lambda shape: shape.slots)
     alike = _alike(assessor, ordered, microbatches)
     wanted = -(-assessor.space.batch // microbatches)
     if wanted < len(ordered) or not alike or not _begun(alike, wanted):
         return None
-    for more in range(_MORE if assessor.space.batch % microbatches else 1):
-        if not _level(alike, wanted + more):
-            return None
-        draft = assessor.draft(_sized(ordered, alike))
+    if assessor.space.batch % microbatches == 0:
+        return assessor.draft(_sized(ordered, alike), microbatches=microbatches) if _level(alike, wanted) else None
+    for more in range(_MORE):
+        draft = assessor.draft(_sized(ordered, alike)) if _level(alike, wanted + more) else None
         if draft is not None:
             return draft
     return None

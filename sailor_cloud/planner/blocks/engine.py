@@ -26,6 +26,7 @@ from sailor_cloud.planner.effort import NORMAL, Effort
 from sailor_cloud.planner.goals import NEAR, Target
 from sailor_cloud.planner.kinds import Kinds
 from sailor_cloud.planner.levelling import levelled
+from sailor_cloud.planner.overlap import Overlap
 from sailor_cloud.planner.replica_counts import replica_counts
 from sailor_cloud.planner.space import Space
 
@@ -93,8 +94,11 @@ class Blocks:
 
     @property
     def nearly_kept(self) -> list[Draft]:
-        """The drafts found that keep all limits or nearly do."""
-        return [draft for draft in self.drafts if self.assessor.excess(draft) <= NEAR]
+        """The drafts found that keep all limits or nearly do, by the closed form or by what the replay may find."""
+        overlap = Overlap(self.assessor)
+        near = [draft for draft in self.drafts if self.assessor.excess(draft) <= NEAR]
+        others = (overlap.expected(draft) for draft in self.drafts if self.assessor.excess(draft) > NEAR)
+        return [*near, *(draft for draft in others if self.assessor.excess(draft, draft.expected) <= NEAR)]
 
     def wanted(self, most: int) -> list[Guess]:
         """Return the next guesses that are judged, `most` of them at most; none once they promise too little."""
