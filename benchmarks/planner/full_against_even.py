@@ -69,7 +69,9 @@ CASES = (
     ("mixed", _artifact(NEAR[:1], SMALL)),
     ("mixed", _artifact(NEAR[:1], MIDDLE)),
     ("mixed", _artifact(NEAR, LARGE)),
-    ("mixed", _artifact(FIVE, {"A100-40": 32})),
+    ("mixed", _artifact(NEAR[:1], {"A100-40": 128, "V100-16": 384})),
+    ("mixed", _artifact(NEAR[:1], {"A100-40": 512, "V100-16": 512})),
+    *(("mixed", _artifact(FIVE, {"A100-40": count})) for count in (32, 80, 128)),
 )
 
 # Shares of the cost of an iteration without a limit, and the jobs that are limited so.
