@@ -9,8 +9,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from sailor_cloud.model.document import Alternative, Rejected
-from sailor_cloud.planner.draft import Draft, in_space, nodes_of, to_plan
+from sailor_cloud.planner.assess import Assessor
+from sailor_cloud.planner.draft import Draft, in_space, nodes_of, significant, to_plan
 from sailor_cloud.planner.effort import Effort
+from sailor_cloud.planner.estimates import Estimates
 from sailor_cloud.planner.goals import Target
 from sailor_cloud.planner.replays import first_that_holds
 from sailor_cloud.planner.shortage import shortage
@@ -75,11 +77,21 @@ class Beside:
         targets = [self.target] if loose == self.target else [self.target, loose]
         for number, target in enumerate(targets):
             lighter = effort.lighter().between(number / len(targets), (number + 1) / len(targets))
-            seeds = [draft for draft in self._seeds(part, restrictions) if _reaches(draft, target)]
+            assessor = Assessor(self.space, target)
+            seeds = [draft for draft in self._seeds(part, restrictions) if _reaches(assessor, draft)]
             least = min((draft.figures[target.goal] for draft in seeds), default=np.inf)
             answer = solve(part, target, restrictions, lighter, known=least)
-            found = [replace(in_space(draft, part, self.space), zero_stage=draft.zero_stage) for draft in answer.drafts]
-            held = first_that_holds(self.space, target, sorted([*found, *seeds], key=Draft.order)[:KEPT_DRAFTS])
+            estimated = [draft for draft in answer.others if draft.expected is not None]
+            found = [
+                replace(in_space(draft, part, self.space), zero_stage=draft.zero_stage)
+                for draft in (*answer.drafts, *estimated)
+            ]
+            estimates = Estimates(self.space, target)
+            plain = sorted((draft for draft in (*found, *seeds) if draft.expected is None), key=Draft.order)
+            known = [draft for draft in (*found, *seeds) if draft.expected is not None]
+            wanted = [*known, *map(estimates.expected, plain[:KEPT_DRAFTS])]
+            reaching = [draft for draft in wanted if _reaches(assessor, draft)]
+            held = first_that_holds(self.space, target, sorted(reaching, key=_promised)[:KEPT_DRAFTS])
             if held is not None:
                 label = self._labelled(held.draft, restrictions)
                 return _Named(label, held.draft, held.evaluation, restrictions)
@@ -102,10 +114,11 @@ class Beside:
         """Add the best drafts of other kinds: other accelerators, zones, numbers of stages or microbatch sizes."""
         known = {kind(self.space, self.chosen)} | {kind(self.space, draft) for draft in self.drafts}
         added = 0
-        for draft in sorted(drafts, key=Draft.order):
+        assessor = Assessor(self.space, self.target)
+        for draft in sorted(drafts, key=_promised):
             if added == most:
                 return
-            if kind(self.space, draft) in known or not _reaches(draft, self.target):
+            if kind(self.space, draft) in known or not _reaches(assessor, draft):
                 continue
             evaluation = evaluate(to_plan(self.space, draft), self.space.scenario)
             if not evaluation.fits:
@@ -163,9 +176,15 @@ def _rejected(label: str, why: str, restrictions: tuple[Restriction, ...]) -> Re
     return Rejected(what=label, why=why, restrictions=names)
 
 
-def _reaches(draft: Draft, target: Target) -> bool:
-    """Return whether a draft keeps the limits of a target."""
-    return bool(target.feasible({figure: np.array(value) for figure, value in draft.figures.items()}))
+def _reaches(assessor: Assessor, draft: Draft) -> bool:
+    """Return whether a draft keeps limits, by what the replay is expected to find where that is known."""
+    return assessor.excess(draft, draft.expected) == 1.0
+
+
+def _promised(draft: Draft) -> tuple[object, ...]:
+    """Return the sort key of a draft: its goal as the replay is expected to find it, where that is known."""
+    known = draft.figures if draft.expected is None else draft.expected
+    return significant(known[draft.goal]), draft.order()
 
 
 def kind(space: Space, draft: Draft) -> tuple[object, ...]:

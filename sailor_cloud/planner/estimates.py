@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from sailor_cloud.planner.assess import Assessor
 from sailor_cloud.planner.draft import Draft
+from sailor_cloud.planner.effort import Effort
 from sailor_cloud.planner.goals import Target
 from sailor_cloud.planner.overlap import Overlap
 from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.tasks import Task, do
-from sailor_cloud.planner.team import Team
 
 # How many drafts one task estimates.
 _AT_ONCE = 16
@@ -36,12 +36,13 @@ class Estimates:
             self._overlaps[stage] = Overlap(Assessor(there, self.target))
         return self._overlaps[stage].expected(draft)
 
-    def of(self, drafts: Sequence[Draft], team: Team) -> list[Draft]:
-        """Return drafts with about their figures under the replay, in their order."""
+    def of(self, drafts: Sequence[Draft], effort: Effort) -> list[Draft]:
+        """Return drafts with about their figures under the replay, in their order; as they are once time is over."""
         found: list[Draft] = []
         batches = [drafts[first : first + _AT_ONCE] for first in range(0, len(drafts), _AT_ONCE)]
-        do([Task(partial(self._every, batch), found.extend) for batch in batches], team=team, tell=lambda share: None)
+        tasks = [Task(partial(self._every, batch, effort.expired), found.extend) for batch in batches]
+        do(tasks, team=effort.team, tell=lambda share: None)
         return found
 
-    def _every(self, drafts: Sequence[Draft]) -> list[Draft]:
-        return [self.expected(draft) for draft in drafts]
+    def _every(self, drafts: Sequence[Draft], expired: Callable[[], bool]) -> list[Draft]:
+        return list(drafts) if expired() else [self.expected(draft) for draft in drafts]

@@ -21,7 +21,7 @@ from sailor_cloud.planner.tasks import Task, do
 from sailor_cloud.planner.trades import behind, figures, unbeaten
 from sailor_cloud.simulator import Evaluation, evaluate
 
-# By the replay plans are faster than by the closed form, by up to about this. Beside the best ones by the closed form
+# By the replay plans may be faster than expected, where nobody estimated that by up to about this. Beside the best ones
 # so many are replayed between each two of these, and of what is equal to this many parts only one.
 _FASTER = 1.08
 _BETWEEN = 3
@@ -59,7 +59,7 @@ def frontier(space: Space, drafts: Sequence[Draft], chosen: Chosen, effort: Effo
 
 
 def promising(drafts: Sequence[Draft]) -> list[Draft]:
-    """Return the drafts that none beats by the closed form, and some that may be unbeaten by the replay."""
+    """Return the drafts that none is expected to beat, and some that may be unbeaten by the replay."""
     seconds, usd = figures(drafts)
     front = unbeaten(seconds, usd, least=_TRADE)
     far = behind(seconds, usd, front)

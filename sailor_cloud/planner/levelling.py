@@ -18,13 +18,28 @@ _TIE = 1e-9
 
 @dataclass(slots=True)
 class _Alike:
-    """Pipelines that are equally fast: the first `larger` of the members take a sample more than `size`."""
+    """Pipelines that are equally fast: the first `larger` of the members take a sample more than `size`.
+
+    `most`: the largest size that fits, where that is known.
+    """
 
     members: list[int]
     end_s: Callable[[int], float]
     size: int = 1
     larger: int = 0
+    most: float = math.inf
     _known: dict[int, float] = field(default_factory=dict)
+
+    def fitting(self, size: int) -> int:
+        """Return the size, or the largest one that fits, which is then known as the `most`; the current one fits."""
+        low, high = min(self.size, size), size + 1
+        if math.isfinite(self.end(size)):
+            return size
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if math.isfinite(self.end(middle)) else (low, middle)
+        self.most = low
+        return low
 
     def end(self, size: int) -> float:
         """Return when a pipeline with microbatches of a size ends, infinite where they don't fit."""
@@ -68,7 +83,9 @@ def levelled(assessor: Assessor, shapes: Iterable[Shape], microbatches: int) -> 
     if assessor.space.batch % microbatches == 0:
         return assessor.draft(_sized(ordered, alike), microbatches=microbatches) if _level(alike, wanted) else None
     for more in range(_MORE):
-        draft = assessor.draft(_sized(ordered, alike)) if _level(alike, wanted + more) else None
+        if not _level(alike, wanted + more):
+            return None
+        draft = assessor.draft(_sized(ordered, alike))
         if draft is not None:
             return draft
     return None
@@ -92,7 +109,7 @@ def _alike(assessor: Assessor, shapes: Sequence[Shape], microbatches: int) -> li
 
 
 def _begun(alike: Sequence[_Alike], wanted: int) -> bool:
-    """Share the samples of a microbatch out by about how fast pipelines are; False where one can't take any."""
+    """Share the samples of a microbatch out by about how fast pipelines are; False where they don't fit."""
     mean = round(wanted / sum(len(each.members) for each in alike))
     for each in alike:
         each.size = max(1, mean)
@@ -103,11 +120,9 @@ def _begun(alike: Sequence[_Alike], wanted: int) -> bool:
     speeds = [each.size / each.end(each.size) for each in alike]
     carried = sum(len(each.members) * speed for each, speed in zip(alike, speeds, strict=True))
     for each, speed in zip(alike, speeds, strict=True):
-        size = max(1, int(wanted * speed / carried))
-        while size > each.size and math.isinf(each.end(size)):
-            size = max(each.size, size * 3 // 4)
-        each.size = size
-    return True
+        each.size = each.fitting(max(1, int(wanted * speed / carried)))
+    most = sum(each.most * len(each.members) for each in alike)
+    return most >= wanted
 
 
 def _level(alike: Sequence[_Alike], wanted: int) -> bool:

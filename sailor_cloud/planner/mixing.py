@@ -21,6 +21,7 @@ from sailor_cloud.planner.bounds import breaks_limits, goal_bound
 from sailor_cloud.planner.draft import Draft, in_space, significant
 from sailor_cloud.planner.effort import NORMAL, Effort
 from sailor_cloud.planner.goals import Target
+from sailor_cloud.planner.group_search import GroupSearch, run
 from sailor_cloud.planner.narrowing import narrowed
 from sailor_cloud.planner.overlap import Overlap
 from sailor_cloud.planner.part import RIPE, Found, Part, Promised
@@ -43,8 +44,10 @@ _JUDGED_AT_ONCE = 4, 16
 # Cuts whose settings are looked at first, since what they promise leaves out others; then ever so many times more.
 _FIRST_CUTS, _MORE_CUTS = 8, 4
 # The replay finds plans faster than the closed form by up to about this: up to so much behind the best one, and of so
-# many, it is estimated what it will find.
+# many, it is estimated what it will find. Those of groups are estimated in any case.
 _HOPEFUL, _MOST_HOPEFUL = 1.35, 160
+# A plan that keeps limits by an estimate keeps them under the replay if they leave as much as this.
+_DEARER = 1.02
 
 
 def mix(space: Space, target: Target, *, keep: int, effort: Effort = NORMAL, known: float = np.inf) -> Answer:
@@ -57,7 +60,7 @@ def mix(space: Space, target: Target, *, keep: int, effort: Effort = NORMAL, kno
     best = sorted({draft.order(): draft for draft in search.drafts}.items())[:keep]
     return Answer(
         drafts=tuple(draft for _, draft in best),
-        others=(*search.drafts, *search.expected),
+        others=(*search.drafts, *search.expected.values()),
         bound=search.bound,
         columns=search.columns,
         nodes=search.nodes,
@@ -79,8 +82,8 @@ class _Search:
     reached: float = np.inf
     parts: tuple[Part, ...] = ()
     drafts: list[Draft] = field(default_factory=list)
-    # Drafts with about what the replay finds of them, which may break limits by the closed form.
-    expected: list[Draft] = field(default_factory=list)
+    # Drafts with about what the replay finds of them, which may break limits by the closed form; by their order.
+    expected: dict[tuple[object, ...], Draft] = field(default_factory=dict)
     columns: int = 0
     nodes: int = 0
     # Each draft with the part that it was found in, and as it stands there.
@@ -101,11 +104,12 @@ class _Search:
             assessor = Assessor(self.space, self.target)
             self.drafts += elsewhere(assessor, self.drafts, assessor.rank)
             overlap = Overlap(assessor)
-            self.expected += map(overlap.expected, elsewhere(assessor, self.expected, overlap.rank))
+            for draft in map(overlap.expected, elsewhere(assessor, self.expected.values(), overlap.rank)):
+                self.expected.setdefault(draft.order(), draft)
 
     def _over(self) -> bool:
         """Return whether a time limit ends the search: never without any plan."""
-        return bool(np.isfinite(self.best)) and self.effort.expired()
+        return bool(np.isfinite(min(self.best, self.reached))) and self.effort.expired()
 
     @property
     def _known(self) -> float:
@@ -170,11 +174,11 @@ class _Search:
 
     def _group(self) -> None:
         """Estimate plans of a group of equal pipelines for each accelerator."""
-        do(
-            [Task(partial(_grouped, part, self.effort.expired), partial(self._enter, part)) for part in self.parts],
-            team=self.effort.team,
-            tell=NORMAL.tell,
-        )
+        for part in self.parts:
+            part.groups.known = part.blocks.known
+        run([part.groups for part in self.parts], GroupSearch.for_the_best, self.effort.quiet())
+        for part in self.parts:
+            self._enter(part, part.grouped())
 
     def _promises(self) -> list[tuple[Part, Promise]]:
         """Return what settings promise, best first, as many of each part as are solved at most."""
@@ -231,9 +235,10 @@ class _Search:
         # So many for each part, of one as many as of two; parts often find the same.
         most = max(2, len(self.parts)) * self.effort.refined
         for part, draft in polish(list(good.values()), self.effort.between(_MIXED, 1.0), most=most):
-            self.expected.append(self._here(part, draft))
+            here = self._here(part, draft)
+            self.expected[here.order()] = here
             if part.assessor.keeps(draft):
-                self.drafts.append(self.expected[-1])
+                self.drafts.append(here)
                 self.best = min(self.best, draft.figures[self.target.goal])
 
     def _here(self, part: Part, draft: Draft) -> Draft:
@@ -251,8 +256,11 @@ class _Search:
             if part.assessor.keeps(draft):
                 self.drafts.append(here)
                 self.best = min(self.best, draft.figures[self.target.goal])
-            if draft.expected is not None and part.assessor.excess(draft, draft.expected) == 1.0:
-                self.reached = min(self.reached, draft.expected[self.target.goal])
+            if draft.expected is not None:
+                self.expected[here.order()] = here
+                dearer = {figure: value * _DEARER for figure, value in draft.expected.items()}
+                if part.assessor.excess(draft, dearer) == 1.0:
+                    self.reached = min(self.reached, draft.expected[self.target.goal])
         self.columns += found.columns
         self.nodes += found.nodes
 
@@ -281,10 +289,6 @@ def _rated(searches: Sequence[Blocks], key: Key, expired: Callable[[], bool]) ->
 def _keep_rated(searches: Sequence[Blocks], key: Key, found: Sequence[Rated]) -> None:
     for search, rated in zip(searches, found, strict=True):
         search.keep(key, rated)
-
-
-def _grouped(part: Part, expired: Callable[[], bool]) -> Found:
-    return Found(drafts=(), columns=0, nodes=0) if expired() else part.grouped()
 
 
 def _whole(part: Part, promise: Promise, best: float, fitting: bool, effort: Effort) -> Found:

@@ -21,7 +21,7 @@ from sailor_cloud.planner.chains import Lanes
 from sailor_cloud.planner.draft import Draft
 from sailor_cloud.planner.effort import Effort
 from sailor_cloud.planner.goals import Target
-from sailor_cloud.planner.groups import Groups
+from sailor_cloud.planner.group_search import GroupSearch
 from sailor_cloud.planner.link_classes import TYPICAL_PIPELINES
 from sailor_cloud.planner.overlap import Factors, Overlap
 from sailor_cloud.planner.promises import Promise, Promises
@@ -45,7 +45,7 @@ POLISHED = 3
 class Found:
     """What a step brought: drafts in the part, how many columns were rated, plans judged or programmes solved.
 
-    Drafts of blocks may break limits a little: single steps may make them keep all.
+    Drafts of blocks and groups may break limits: single steps may make them keep all.
     """
 
     drafts: tuple[Draft, ...]
@@ -83,6 +83,7 @@ class Part:
         self.assessor = Assessor(space, target)
         self.overlap = Overlap(self.assessor)
         self.blocks = Blocks(space, target, effort)
+        self.groups = GroupSearch(self.overlap)
         # By cut, kinds and value of a promise.
         self._priced: dict[tuple[object, ...], tuple[Settings, Promises, Promise]] = {}
 
@@ -91,9 +92,8 @@ class Part:
         return Found(drafts=tuple(self.blocks.nearly_kept), columns=self.blocks.rated, nodes=self.blocks.judged)
 
     def grouped(self) -> Found:
-        """Return the best drafts of a group of equal pipelines for each accelerator."""
-        groups = Groups(self.space, self.assessor, self.overlap)
-        return Found(drafts=tuple(groups.best(self.blocks.known)), columns=0, nodes=groups.judged)
+        """Return the best drafts of a group of equal pipelines for each accelerator, after they were drawn."""
+        return Found(drafts=tuple(self.groups.best()), columns=0, nodes=self.groups.judged)
 
     def likely(self, others: Sequence[Part] = ()) -> list[Likely]:
         """Return the settings, cut by cut, but for those that another, smaller part has, too."""

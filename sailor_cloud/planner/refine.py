@@ -1,5 +1,5 @@
 """Improves whole plans step by step: moves a border between stages, buys nodes elsewhere, drops or adds pipelines, or
-changes a microbatch size, while that helps."""
+changes microbatch sizes, one or all of them, while that helps."""
 
 from __future__ import annotations
 

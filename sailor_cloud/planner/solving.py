@@ -207,7 +207,7 @@ class Searched:
             if known.numbers == space.numbers and known.known is space.known:
                 drafts = [replace(draft, goal=target.goal) for draft in (*answer.drafts, *answer.others)]
                 found |= {draft.order(): draft for draft in drafts if assessor.excess(draft, draft.expected) <= NEAR}
-        nearest = sorted(found.values(), key=assessor.rank)
+        nearest = sorted(found.values(), key=lambda draft: (assessor.excess(draft, draft.expected), draft.order()))
         tried = sorted(nearest[:_MOST_MET], key=Draft.order)
         return best_that_holds(space, target, tried, team=self.effort.team)
 

@@ -14,7 +14,7 @@ from sailor_cloud.planner.blocks.guesses import Guess
 from sailor_cloud.planner.draft import Draft, in_space
 from sailor_cloud.planner.effort import Effort
 from sailor_cloud.planner.goals import Figure, Target
-from sailor_cloud.planner.groups import Groups
+from sailor_cloud.planner.group_search import GroupSearch, run
 from sailor_cloud.planner.narrowing import narrowed
 from sailor_cloud.planner.overlap import Overlap
 from sailor_cloud.planner.space import Space
@@ -76,16 +76,10 @@ class _Spread:
 
     def _group(self) -> None:
         """Look at groups of equal pipelines for each accelerator, on all nodes and on fewer."""
-        found: list[list[Draft]] = []
-        tasks = [Task(partial(self._grouped, part), found.append) for part in range(len(self.parts))]
-        do(tasks, team=self.effort.team, tell=lambda share: None)
-        for drafts in found:
-            self.drafts += drafts
-
-    def _grouped(self, part: int) -> list[Draft]:
-        search = self.parts[part]
-        drafts = Groups(search.space, search.assessor, Overlap(search.assessor)).trades()
-        return drafts if search.space is self.space else [in_space(each, search.space, self.space) for each in drafts]
+        searches = [GroupSearch(Overlap(part.assessor)) for part in self.parts]
+        run(searches, GroupSearch.for_trades, self.effort.quiet())
+        for part, search in zip(self.parts, searches, strict=True):
+            self.drafts += self._here(part.space, search.every())
 
     def _next(self) -> list[tuple[int, Guess]]:
         """Take out the next guesses, those of sets of nodes that have not brought many plans yet."""
@@ -95,8 +89,10 @@ class _Spread:
 
     def _judged(self, part: int, guess: Guess) -> list[Draft]:
         search = self.parts[part]
-        drafts = list(search.of(guess, orders=_ORDERS))
-        return drafts if search.space is self.space else [in_space(each, search.space, self.space) for each in drafts]
+        return self._here(search.space, list(search.of(guess, orders=_ORDERS)))
+
+    def _here(self, part: Space, drafts: list[Draft]) -> list[Draft]:
+        return drafts if part is self.space else [in_space(draft, part, self.space) for draft in drafts]
 
 
 def spread(space: Space, effort: Effort) -> list[Draft]:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
-from factories.planning import example, make_space, plan
+from factories.planning import AS_OF, data, example, make_space, plan
+from sailor_cloud import planner
+from sailor_cloud.clock import FixedClock
 from sailor_cloud.planner import Restriction
 from sailor_cloud.planner.assess import Assessor
 from sailor_cloud.planner.bounds import goal_bound
 from sailor_cloud.planner.draft import nodes_of, to_plan
+from sailor_cloud.planner.effort import NORMAL
 from sailor_cloud.planner.goals import Figure, target_of
-from sailor_cloud.planner.groups import Groups
+from sailor_cloud.planner.group_search import GroupSearch, run
 from sailor_cloud.planner.overlap import Overlap
 from sailor_cloud.simulator import evaluate
 
@@ -24,16 +28,17 @@ def job_of(accelerators, **changes):
     return example("gcp-a100-v100.yaml", resources__0__accelerators=accelerators, **{**ONE, **changes})
 
 
-def groups_of(job):
+def searched(job, wanted=GroupSearch.for_the_best):
     space = make_space(job)
-    assessor = Assessor(space, target_of(job))
-    return space, Groups(space, assessor, Overlap(assessor))
+    search = GroupSearch(Overlap(Assessor(space, target_of(job))))
+    run([search], wanted, NORMAL)
+    return space, search
 
 
 @pytest.fixture(scope="module")
 def found():
-    space, groups = groups_of(job_of({"A100-40": 32, "V100-16": 48}))
-    return space, groups.best()
+    space, search = searched(job_of({"A100-40": 32, "V100-16": 48}))
+    return space, search.best()
 
 
 def test_every_draft_is_a_valid_plan_and_what_the_replay_is_expected_to_find(found):
@@ -99,13 +104,40 @@ def test_fewer_nodes_are_tried_where_money_is_limited():
 
 
 def test_where_nothing_fits_there_are_none():
-    _, groups = groups_of(job_of({"V100-16": 8}, model={"preset": "opt-30b"}))
-    assert groups.best() == []
-    assert groups.trades() == []
+    for wanted in (GroupSearch.for_the_best, GroupSearch.for_trades):
+        _, search = searched(job_of({"V100-16": 8}, model={"preset": "opt-30b"}), wanted)
+        assert search.best() == search.every() == []
 
 
 def test_five_accelerators_are_a_bounded_number_of_plans():
     job = job_of({"A100-40": 16, "V100-16": 16, "T4-16": 16, "L4-24": 16, "P100-16": 16})
-    _, groups = groups_of(job)
-    groups.best()
-    assert groups.judged < 2000
+    _, search = searched(job)
+    assert search.best()
+    assert search.judged < 2000
+
+
+def test_no_group_and_no_point_of_a_frontier_takes_more_nodes_than_the_job_allows():
+    job = job_of({"A100-40": 32, "V100-16": 48}, constraints={"max_nodes": 2})
+    for wanted in (GroupSearch.for_the_best, GroupSearch.for_trades):
+        _, search = searched(job, wanted)
+        assert {draft.figures[Figure.NODES] for draft in search.every()} <= {1, 2}
+        assert search.every()
+    prices, links, times = data()
+    document = planner.search(
+        job,
+        catalog=prices,
+        network=links,
+        profiles=times,
+        clock=FixedClock(AS_OF),
+        wishes=planner.Wishes(frontier=True, top=10),
+    )
+    assert document.frontier
+    assert all(sum(point.devices.values()) <= 2 * 16 for point in document.frontier)
+    assert all(len(other.plan.nodes) <= 2 for other in document.alternatives)
+
+
+def test_nothing_is_drawn_once_time_is_over():
+    job = job_of({"A100-40": 32})
+    search = GroupSearch(Overlap(Assessor(make_space(job), target_of(job))))
+    run([search], GroupSearch.for_the_best, replace(NORMAL, expired=lambda: True))
+    assert search.judged == 0

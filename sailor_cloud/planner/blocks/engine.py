@@ -37,6 +37,10 @@ _ORDERS = 6
 # Around how many of the best and how far other numbers of pipelines are looked at.
 _CENTRES = 4
 _AROUND = 2
+# The closed form may find a plan so many times as slow or dear as the replay.
+_KINDER = 1.6
+# So many numbers of pipelines between one and twice it are looked at, about, with microbatches made smaller for it.
+_MORE = 8
 # Guesses are right to about this: up to so much more than the best plan is looked at.
 _SLACK = 1.1
 # For plans from the fastest to the cheapest: numbers of pipelines up to this are all looked at, and so many guesses of
@@ -96,9 +100,15 @@ class Blocks:
     def nearly_kept(self) -> list[Draft]:
         """The drafts found that keep all limits or nearly do, by the closed form or by what the replay may find."""
         overlap = Overlap(self.assessor)
-        near = [draft for draft in self.drafts if self.assessor.excess(draft) <= NEAR]
-        others = (overlap.expected(draft) for draft in self.drafts if self.assessor.excess(draft) > NEAR)
-        return [*near, *(draft for draft in others if self.assessor.excess(draft, draft.expected) <= NEAR)]
+        found = []
+        for draft in self.drafts:
+            excess = self.assessor.excess(draft)
+            if NEAR < excess <= NEAR * _KINDER:
+                draft = overlap.expected(draft)
+                excess = self.assessor.excess(draft, draft.expected)
+            if excess <= NEAR:
+                found.append(draft)
+        return found
 
     def wanted(self, most: int) -> list[Guess]:
         """Return the next guesses that are judged, `most` of them at most; none once they promise too little."""
@@ -190,7 +200,7 @@ class Blocks:
     def _more(self, size: int, replicas: int) -> Iterator[Key]:
         """Yield keys with more pipelines of as many but smaller microbatches, up to twice as many."""
         microbatches = -(-self.space.batch // size // replicas)
-        for other in range(size - 1, size // 2, -1):
+        for other in range(size - 1, size // 2, -max(1, size // 2 // _MORE)):
             count = -(-self.space.batch // (microbatches * other))
             if count <= self._devices:
                 yield other, count
