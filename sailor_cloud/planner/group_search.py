@@ -22,9 +22,6 @@ from sailor_cloud.planner.tasks import Task, do
 
 # Sets of sorts that are tried on fewer nodes, those of which numbers of nodes near the best are tried, and how often.
 _FIRST, _CLIMBING, _CLIMBS = 4, 3, 2
-# Microbatches of each pipeline are doubled until so many drafts one after another are worse than the best; near good
-# numbers of nodes one is enough.
-_WORSE, _ONCE = 2, 1
 # Drafts returned of those that keep limits, and of those that nearly do, and how many of one set of sorts.
 _KEPT, _ALIKE = 8, 2
 _TIMES = (Figure.ITERATION_S, Figure.DURATION_S)
@@ -32,11 +29,10 @@ _TIMES = (Figure.ITERATION_S, Figure.DURATION_S)
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Groups, with how many microbatches each pipeline has at first, and after how many worse drafts no more come."""
+    """Groups, and how many microbatches each pipeline has at first."""
 
     groups: Groups
     microbatches: int = 1
-    worse: int = _WORSE
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +71,14 @@ class GroupSearch:
         if turn > 1 + _CLIMBS or (timed and not promising):
             return []
         if turn == 1:
-            return self._on_others(self._first(), on_shares, _WORSE)
-        return self._on_others(promising[:_CLIMBING], a_few_more_or_less, _ONCE)
+            return self._on_others(self._first(), on_shares)
+        return self._on_others(promising[:_CLIMBING], a_few_more_or_less)
 
     def for_trades(self, turn: int) -> list[Asked]:
         """Return what to draw for drafts from the fastest to the cheapest, as `for_the_best` does."""
         if turn == 0:
             return self.for_the_best(turn)
-        return self._on_others(self._first(), step_by_step, _WORSE) if turn == 1 else []
+        return self._on_others(self._first(), step_by_step) if turn == 1 else []
 
     def drawn(self, asked: Asked, expired: Callable[[], bool]) -> tuple[list[Draft], int]:
         """Return the drafts of groups with ever more microbatches, as long as that helps, and how many were judged."""
@@ -90,8 +86,8 @@ class GroupSearch:
             return [], 0
         assessor, shapes = self.overlap.assessor, self._ground.shapes(asked.groups)
         drafts: list[Draft] = []
-        best, worse, judged, microbatches = None, 0, 0, asked.microbatches
-        while worse < asked.worse and microbatches * len(shapes) <= assessor.space.batch:
+        judged, microbatches = 0, asked.microbatches
+        while microbatches * len(shapes) <= assessor.space.batch:
             draft = levelled(assessor, shapes, microbatches)
             judged += 1
             microbatches *= 2
@@ -101,9 +97,8 @@ class GroupSearch:
             if math.isinf(assessor.excess(draft)):
                 break
             drafts.append(self.overlap.expected(draft))
-            rank = self.overlap.rank(drafts[-1])
-            worse = worse + 1 if best is not None and rank > best else 0
-            best = rank if best is None else min(best, rank)
+            if len(drafts) > 1 and self.overlap.rank(drafts[-1]) > self.overlap.rank(drafts[-2]):
+                break
         return drafts, judged
 
     def enter(self, asked: Asked, drawn: tuple[list[Draft], int]) -> None:
@@ -144,11 +139,9 @@ class GroupSearch:
         turns = zip(soonest, self._best_of_sorts(), strict=True)
         return list({entry.sorts: entry for turn in turns for entry in turn}.values())[:_FIRST]
 
-    def _on_others(
-        self, entries: Sequence[_Entry], others: Callable[[Groups], Iterator[Groups]], worse: int
-    ) -> list[Asked]:
+    def _on_others(self, entries: Sequence[_Entry], others: Callable[[Groups], Iterator[Groups]]) -> list[Asked]:
         return [
-            Asked(groups, max(part.microbatches for part in entry.draft.pipelines), worse)
+            Asked(groups, max(part.microbatches for part in entry.draft.pipelines))
             for entry in entries
             for groups in self._fresh(others(entry.groups))
         ]
