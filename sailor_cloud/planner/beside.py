@@ -86,12 +86,10 @@ class Beside:
                 replace(in_space(draft, part, self.space), zero_stage=draft.zero_stage)
                 for draft in (*answer.drafts, *estimated)
             ]
-            estimates = Estimates(self.space, target)
-            plain = sorted((draft for draft in (*found, *seeds) if draft.expected is None), key=Draft.order)
-            known = [draft for draft in (*found, *seeds) if draft.expected is not None]
-            wanted = [*known, *map(estimates.expected, plain[:KEPT_DRAFTS])]
-            reaching = [draft for draft in wanted if _reaches(assessor, draft)]
-            held = first_that_holds(self.space, target, sorted(reaching, key=_promised)[:KEPT_DRAFTS])
+            every = sorted([*found, *seeds], key=Draft.order)
+            ordered = Estimates(self.space, target).best_first(every, most=KEPT_DRAFTS)
+            reaching = [draft for draft in ordered if _reaches(assessor, draft)]
+            held = first_that_holds(self.space, target, reaching[:KEPT_DRAFTS])
             if held is not None:
                 label = self._labelled(held.draft, restrictions)
                 return _Named(label, held.draft, held.evaluation, restrictions)
@@ -115,7 +113,7 @@ class Beside:
         known = {kind(self.space, self.chosen)} | {kind(self.space, draft) for draft in self.drafts}
         added = 0
         assessor = Assessor(self.space, self.target)
-        for draft in sorted(drafts, key=_promised):
+        for draft in sorted(drafts, key=lambda draft: (significant(draft.foreseen[draft.goal]), draft.order())):
             if added == most:
                 return
             if kind(self.space, draft) in known or not _reaches(assessor, draft):
@@ -178,13 +176,7 @@ def _rejected(label: str, why: str, restrictions: tuple[Restriction, ...]) -> Re
 
 def _reaches(assessor: Assessor, draft: Draft) -> bool:
     """Return whether a draft keeps limits, by what the replay is expected to find where that is known."""
-    return assessor.excess(draft, draft.expected) == 1.0
-
-
-def _promised(draft: Draft) -> tuple[object, ...]:
-    """Return the sort key of a draft: its goal as the replay is expected to find it, where that is known."""
-    known = draft.figures if draft.expected is None else draft.expected
-    return significant(known[draft.goal]), draft.order()
+    return assessor.excess(draft, draft.foreseen) == 1.0
 
 
 def kind(space: Space, draft: Draft) -> tuple[object, ...]:

@@ -44,6 +44,11 @@ class Draft:
     zero_stage: int = 0
     expected: Mapping[Figure, float] | None = None
 
+    @property
+    def foreseen(self) -> Mapping[Figure, float]:
+        """What the replay is expected to find where that is known, else the figures of the closed form."""
+        return self.figures if self.expected is None else self.expected
+
     def __reduce__(self) -> tuple[object, ...]:
         """Let a draft be sent to another process as plain numbers: it has hundreds of slots."""
         rows = [

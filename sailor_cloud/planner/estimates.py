@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from sailor_cloud.planner.assess import Assessor
-from sailor_cloud.planner.draft import Draft
+from sailor_cloud.planner.draft import Draft, significant
 from sailor_cloud.planner.effort import Effort
 from sailor_cloud.planner.goals import Target
 from sailor_cloud.planner.overlap import Overlap
@@ -35,6 +35,16 @@ class Estimates:
             there = self.space.part(list(range(len(self.space.pools))), zero_stage=stage)
             self._overlaps[stage] = Overlap(Assessor(there, self.target))
         return self._overlaps[stage].expected(draft)
+
+    def best_first(self, drafts: Sequence[Draft], *, most: int) -> list[Draft]:
+        """Return drafts with about their figures under the replay, each once, best first by these.
+
+        Of those that nobody has estimated before only the first ones, `most` of them.
+        """
+        found = {draft.order(): draft for draft in drafts if draft.expected is not None}
+        others = {draft.order(): draft for draft in drafts if draft.order() not in found}
+        found |= {order: self.expected(draft) for order, draft in list(others.items())[:most]}
+        return sorted(found.values(), key=lambda draft: (significant(draft.foreseen[self.target.goal]), draft.order()))
 
     def of(self, drafts: Sequence[Draft], effort: Effort) -> list[Draft]:
         """Return drafts with about their figures under the replay, in their order; as they are once time is over."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from sailor_cloud.planner.draft import Draft, Rank, significant
-from sailor_cloud.planner.effort import Effort
+from sailor_cloud.planner.effort import NORMAL, Effort
 from sailor_cloud.planner.goals import Figure
 from sailor_cloud.planner.groups import Ground, Groups, Sort, a_few_more_or_less, on_shares, step_by_step
 from sailor_cloud.planner.levelling import levelled
@@ -93,9 +93,6 @@ class GroupSearch:
             microbatches *= 2
             if draft is None:
                 continue
-            # More nodes than the job allows are no plan, whatever the microbatches.
-            if math.isinf(assessor.excess(draft)):
-                break
             drafts.append(self.overlap.expected(draft))
             if len(drafts) > 1 and self.overlap.rank(drafts[-1]) > self.overlap.rank(drafts[-2]):
                 break
@@ -111,10 +108,11 @@ class GroupSearch:
     def best(self) -> list[Draft]:
         """Return the best drafts, those that keep limits by what the replay may find and those that nearly do."""
         kept: dict[tuple[object, ...], Draft] = {}
+        allowed = self._allowed()
         for key in (self._rank, self._near):
             taken: Counter[tuple[object, ...]] = Counter()
             first = []
-            for entry in sorted(self._found.values(), key=key):
+            for entry in sorted(allowed, key=key):
                 taken[entry.sorts] += 1
                 if taken[entry.sorts] <= _ALIKE:
                     first.append(entry.draft)
@@ -123,7 +121,12 @@ class GroupSearch:
 
     def every(self) -> list[Draft]:
         """Return all drafts."""
-        return [entry.draft for entry in self._found.values()]
+        return [entry.draft for entry in self._allowed()]
+
+    def _allowed(self) -> list[_Entry]:
+        """Return the entries that take no more nodes than the job allows; others lead to them."""
+        excess = self.overlap.assessor.excess
+        return [entry for entry in self._found.values() if math.isfinite(excess(entry.draft))]
 
     def _fresh(self, every: Iterable[Groups]) -> Iterator[Groups]:
         """Yield the groups that were not asked for before and that there are nodes for."""
@@ -154,12 +157,10 @@ class GroupSearch:
         return list(best.values())
 
     def _value(self, entry: _Entry) -> float:
-        assert entry.draft.expected is not None, "it was estimated"
-        return entry.draft.expected[self.overlap.assessor.target.goal]
+        return entry.draft.foreseen[self.overlap.assessor.target.goal]
 
     def _seconds(self, entry: _Entry) -> tuple[object, ...]:
-        assert entry.draft.expected is not None, "it was estimated"
-        return significant(entry.draft.expected[Figure.ITERATION_S]), entry.draft.order()
+        return significant(entry.draft.foreseen[Figure.ITERATION_S]), entry.draft.order()
 
     def _rank(self, entry: _Entry) -> Rank:
         return self.overlap.rank(entry.draft)
@@ -176,5 +177,5 @@ def run(searches: Sequence[GroupSearch], wanted: Callable[[GroupSearch, int], li
         tasks = [
             Task(partial(search.drawn, asked, effort.expired), partial(search.enter, asked)) for search, asked in some
         ]
-        do(tasks, team=effort.team, tell=effort.tell if turn == 0 else lambda share: None)
+        do(tasks, team=effort.team, tell=NORMAL.tell)
         turn += 1

@@ -176,7 +176,7 @@ class _Search:
         """Estimate plans of a group of equal pipelines for each accelerator."""
         for part in self.parts:
             part.groups.known = part.blocks.known
-        run([part.groups for part in self.parts], GroupSearch.for_the_best, self.effort.quiet())
+        run([part.groups for part in self.parts], GroupSearch.for_the_best, self.effort)
         for part in self.parts:
             self._enter(part, part.grouped())
 

@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from sailor_cloud.planner.draft import Draft, significant, to_plan
+from sailor_cloud.planner.draft import Draft, to_plan
 from sailor_cloud.planner.estimates import Estimates
 from sailor_cloud.planner.goals import Figure, Target
 from sailor_cloud.planner.replayed import replayed
@@ -50,52 +50,39 @@ def best_that_holds(space: Space, target: Target, drafts: Sequence[Draft], *, te
     `drafts`: best first by the closed form, by which they need not keep limits. Drafts are replayed until no other one
     promises more than the best has kept.
     """
-    waiting = _leaders_first(space, target, _estimated(space, target, drafts))
+    estimated = Estimates(space, target).best_first(drafts, most=MOST_ESTIMATED)
+    waiting = _leaders_first(space, target, estimated)
     # The least that the replay was from what was expected of it.
     distance: dict[Figure, float] = {}
     best, least, count = None, math.inf, 0
     while count < MOST_REPLAYED:
-        some = [entry for entry in waiting if _promises(target, entry[1], distance, least)][:AT_ONCE]
+        some = [draft for draft in waiting if _promises(target, draft.foreseen, distance, least)][:AT_ONCE]
         if not some:
             break
         found: list[Mapping[Figure, float] | None] = []
-        tasks = [Task(partial(_figures, space, draft), found.append) for draft, _ in some]
+        tasks = [Task(partial(_figures, space, draft), found.append) for draft in some]
         do(tasks, team=team, tell=lambda share: None)
-        for (draft, about), figures in zip(some, found, strict=True):
+        for draft, figures in zip(some, found, strict=True):
             if figures is None:
                 continue
-            for figure, value in about.items():
+            for figure, value in draft.foreseen.items():
                 if math.isfinite(value) and value > 0.0:
                     distance[figure] = min(distance.get(figure, math.inf), figures[figure] / value)
             if _feasible(target, figures) and figures[target.goal] < least:
                 best, least = draft, figures[target.goal]
-        waiting = [entry for entry in waiting if all(entry is not other for other in some)]
+        waiting = [draft for draft in waiting if all(draft is not other for other in some)]
         count += len(some)
     return None if best is None else Chosen(draft=best, evaluation=evaluate(to_plan(space, best), space.scenario))
 
 
-# A draft with about its figures under the replay.
-_About = tuple[Draft, Mapping[Figure, float]]
-
-
-def _estimated(space: Space, target: Target, drafts: Sequence[Draft]) -> list[_About]:
-    """Return drafts with about their figures under the replay, best first by these."""
-    known = {draft.order(): draft for draft in drafts if draft.expected is not None}
-    others = {draft.order(): draft for draft in drafts if draft.order() not in known}
-    estimates = Estimates(space, target)
-    known |= {order: estimates.expected(draft) for order, draft in list(others.items())[:MOST_ESTIMATED]}
-    abouts = [(draft, draft.expected) for draft in known.values() if draft.expected is not None]
-    return sorted(abouts, key=lambda entry: (significant(entry[1][target.goal]), entry[0].order()))
-
-
-def _leaders_first(space: Space, target: Target, drafts: Sequence[_About]) -> list[_About]:
+def _leaders_first(space: Space, target: Target, drafts: Sequence[Draft]) -> list[Draft]:
     """Return drafts, the best one of each of a few kinds that are about as good first."""
-    leaders: dict[tuple[object, ...], _About] = {}
-    for draft, about in drafts:
-        if about[target.goal] <= drafts[0][1][target.goal] * AS_GOOD:
-            leaders.setdefault(_kind(space, draft), (draft, about))
+    leaders: dict[tuple[object, ...], Draft] = {}
+    for draft in drafts:
+        if draft.foreseen[target.goal] <= drafts[0].foreseen[target.goal] * AS_GOOD:
+            leaders.setdefault(_kind(space, draft), draft)
     first = list(leaders.values())[:AT_ONCE]
-    return [*first, *(entry for entry in drafts if all(entry[0] is not leader for leader, _ in first))]
+    return [*first, *(draft for draft in drafts if all(draft is not leader for leader in first))]
 
 
 def _promises(target: Target, about: Mapping[Figure, float], distance: Mapping[Figure, float], least: float) -> bool:

@@ -189,7 +189,7 @@ def _spread(problem: Problem, asked: Wishes, effort: Effort, answer: Answer, dra
     space, every = problem.space, list(drafts)
     if not answer.exhausted and not asked.restrictions:
         every += spread(space, effort.between(0.0, 0.6))
-    every = Estimates(space, problem.target).of(every, effort.quiet())
+    every = Estimates(space, problem.target).of(every, effort)
     # No step adds an accelerator or a zone; many make pipelines differ.
     if set(asked.restrictions) <= {Restriction.ONE_ACCELERATOR, Restriction.ONE_ZONE}:
         every += explored(space, problem.target, every, effort.between(0.6, 1.0))

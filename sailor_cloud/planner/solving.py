@@ -170,7 +170,7 @@ class Searched:
             chosen = first_that_holds(space, target, drafts)
         else:
             assessor = Assessor(space, target)
-            near = (draft for draft in (*drafts, *answer.others) if assessor.excess(draft, draft.expected) <= NEARLY)
+            near = (draft for draft in (*drafts, *answer.others) if assessor.excess(draft, draft.foreseen) <= NEARLY)
             chosen = best_that_holds(space, target, sorted(near, key=Draft.order), team=self.effort.team)
             chosen = chosen or first_that_holds(space, target, drafts)
         for _ in range(REPEATS):
@@ -206,8 +206,8 @@ class Searched:
         for known, _, answer in self.known:
             if known.numbers == space.numbers and known.known is space.known:
                 drafts = [replace(draft, goal=target.goal) for draft in (*answer.drafts, *answer.others)]
-                found |= {draft.order(): draft for draft in drafts if assessor.excess(draft, draft.expected) <= NEAR}
-        nearest = sorted(found.values(), key=lambda draft: (assessor.excess(draft, draft.expected), draft.order()))
+                found |= {draft.order(): draft for draft in drafts if assessor.excess(draft, draft.foreseen) <= NEAR}
+        nearest = sorted(found.values(), key=lambda draft: (assessor.excess(draft, draft.foreseen), draft.order()))
         tried = sorted(nearest[:_MOST_MET], key=Draft.order)
         return best_that_holds(space, target, tried, team=self.effort.team)
 

@@ -77,7 +77,7 @@ class _Spread:
     def _group(self) -> None:
         """Look at groups of equal pipelines for each accelerator, on all nodes and on fewer."""
         searches = [GroupSearch(Overlap(part.assessor)) for part in self.parts]
-        run(searches, GroupSearch.for_trades, self.effort.quiet())
+        run(searches, GroupSearch.for_trades, self.effort)
         for part, search in zip(self.parts, searches, strict=True):
             self.drafts += self._here(part.space, search.every())
 

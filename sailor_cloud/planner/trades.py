@@ -19,9 +19,9 @@ def trade(draft: Draft) -> tuple[float, float]:
 
     Money is that of the run, or of an iteration where the job has no number of steps.
     """
-    known = draft.figures if draft.expected is None else draft.expected
-    total = known[Figure.TOTAL_USD]
-    return known[Figure.ITERATION_S], total if total < float("inf") else known[Figure.USD_PER_ITERATION]
+    total = draft.foreseen[Figure.TOTAL_USD]
+    usd = total if total < float("inf") else draft.foreseen[Figure.USD_PER_ITERATION]
+    return draft.foreseen[Figure.ITERATION_S], usd
 
 
 def figures(drafts: Iterable[Draft]) -> tuple[Floats, Floats]:

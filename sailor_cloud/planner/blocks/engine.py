@@ -105,7 +105,7 @@ class Blocks:
             excess = self.assessor.excess(draft)
             if NEAR < excess <= NEAR * _KINDER:
                 draft = overlap.expected(draft)
-                excess = self.assessor.excess(draft, draft.expected)
+                excess = self.assessor.excess(draft, draft.foreseen)
             if excess <= NEAR:
                 found.append(draft)
         return found
