@@ -21,12 +21,13 @@ from sailor_formulas import USD_PER_HOUR, Place
 from sailor_links import region
 from sailor_places import Kind, as_plan
 from sailor_traffic import Traffic, Where
+from sailor_zoned import SailorZoned
 
 from sailor_cloud.planner.even.costs import Chain, Judged, StageCosts, Worth
 from sailor_cloud.planner.even.differing import rule_out
 from sailor_cloud.planner.even.mixed import Mixed, mixed
 from sailor_cloud.planner.even.mixes import Mix
-from sailor_cloud.planner.even.prices import least_rent, whole_prices
+from sailor_cloud.planner.even.prices import least_rent, price_vectors, whole_prices
 from sailor_cloud.planner.replica_counts import replica_counts
 
 Floats = NDArray[np.float64]
@@ -76,6 +77,13 @@ class SailorMixed:
         if self.even.case.budget is None and not self.even.case.cheapest:
             return None
         return whole_prices(np.array([USD_PER_HOUR[gpu] for gpu in self.even.gpus]))
+
+    @property
+    def prices(self) -> Ints:
+        return price_vectors(len(self.devices))
+
+    def bounded(self, replicas: int) -> int:
+        return replicas
 
     def most(self, replicas: int) -> Ints:
         devices = self.devices // replicas
@@ -296,8 +304,9 @@ def differing(even: SailorEven, *, gap: float, known: float, cuts: list[tuple[in
         if fastest.bound > 1.0 / case.least_rate:
             return Mixed(found=(), bound=np.inf, searches=fastest.searches)
     if len(even.zones) < 2 or (len({region(zone) for zone in even.zones}) < 2 and not money):
-        # Between zones of one region links are about as fast as inside one.
-        return mixed(SailorMixed(even), known=known, cuts=cuts, gap=gap)
+        # Between zones of one region links are about as fast as inside one; what that leaves is told apart by zone.
+        finer = SailorZoned(even) if len(even.zones) > 1 and not money else None
+        return mixed(SailorMixed(even), known=known, cuts=cuts, gap=gap, finer=finer)
     within_s = 1.0 / case.least_rate if case.least_rate is not None else known
     apart = parts(even.links, case, (Where.INSIDE, Where.SPLIT, Where.PARTLY))
     searched = [rule_out(SailorMixed(part, within_s=within_s), known=known, gap=gap) for part in apart]

@@ -210,6 +210,32 @@ def test_no_plan_costs_less_than_its_cheapest_pipeline_says_by_where_pipelines_s
     assert min(seen[where] for where in (Where.INSIDE, Where.SPLIT, Where.PARTLY)) > 5
 
 
+def test_no_plan_whose_replicas_differ_beats_the_bound_by_zone(artifact):
+    from sailor_cases import Case
+    from sailor_even import SailorEven
+    from sailor_links import Links
+    from sailor_zoned import SailorZoned
+
+    from sailor_cloud.planner.even.differing import rule_out
+    from sailor_cloud.planner.even.ruling import Open
+
+    artifact = with_slow_links(artifact, lambda src, dst: dst == ZONES[1] and src != dst)
+    devices = {("A100-40", ZONES[0]): 2, ("A100-40", ZONES[1]): 2, ("V100-16", ZONES[0]): 3, ("V100-16", ZONES[1]): 2}
+    zoned = SailorZoned(SailorEven(Links(artifact), Case(name="small", devices=devices, sailor=None)))
+    least = {}
+    for size, rows, score in random_plans(artifact, devices, 3000):
+        key = (size, len(rows[0]))
+        least[key] = min(score.iteration_s, least.get(key, math.inf))
+    assert len(least) > 5
+    ruled = 0
+    for (size, replicas), best in least.items():
+        number = Open(size=size, replicas=replicas, microbatches=-(-64 // (size * replicas)), least=0.0, chains=())
+        left = rule_out(zoned, known=best * 1.1, gap=1e-9, only=[number], tries=2, wide=300).open
+        assert left[0].least <= best * (1 + 1e-9)
+        ruled += not rule_out(zoned, known=best * 0.3, gap=1e-9, only=[number], tries=2, wide=300).open
+    assert ruled > len(least) / 2
+
+
 def standing(rows, zones):
     """Return where the pipelines of a plan stand; areas are regions where there are several."""
     from sailor_traffic import Where
@@ -246,9 +272,14 @@ def random_plans(artifact, devices, count):
 
 
 def with_slow_links_between_regions(artifact):
+    return with_slow_links(artifact, lambda src, dst: (src == FAR) != (dst == FAR))
+
+
+def with_slow_links(artifact, which):
+    """Return the artifact with a tenth of the bandwidth from one zone to another where `which` says so."""
     slow = copy.deepcopy(artifact)
     for src, dst in product((*ZONES, FAR), repeat=2):
-        if (src == FAR) != (dst == FAR):
+        if which(src, dst):
             for pairs in slow._curves[src].values():
                 for ends in pairs.values():
                     curves = {

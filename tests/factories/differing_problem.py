@@ -11,7 +11,7 @@ import numpy as np
 from factories.even_problem import RandomEven
 from sailor_cloud.planner.even.costs import Judged, Worth
 from sailor_cloud.planner.even.mixes import Mix
-from sailor_cloud.planner.even.prices import whole_prices
+from sailor_cloud.planner.even.prices import price_vectors, whole_prices
 
 
 @dataclass
@@ -48,6 +48,13 @@ class RandomDiffering(RandomEven):
     @property
     def rents(self) -> np.ndarray | None:
         return None if self.rising else whole_prices(self.price)
+
+    @property
+    def prices(self) -> np.ndarray:
+        return price_vectors(len(self.devices))
+
+    def bounded(self, replicas: int) -> int:
+        return replicas
 
     def counts(self, size: int) -> list[tuple[int, int]]:
         shares, fewest = self.batch // size, {}

@@ -10,6 +10,7 @@ are told apart then, since all pipelines have equally many.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sailor_cloud.planner.even.engine import GAP
@@ -38,16 +39,18 @@ def rule_out(
     tries: int = TRIES,
     wide: int = WIDE,
     most_open: int | None = None,
+    only: Sequence[Open] | None = None,
 ) -> Ruled:
     """Return which numbers of replicas may hold a plan better than `known` by more than the gap, and a bound.
 
     most_searches in all, at as many prices as `tries` for one number of replicas; `wide`: beginnings of pipelines kept
-    per stage at last. most_open: numbers of replicas after which it ends without a bound.
+    per stage at last. most_open: numbers of replicas after which it ends without a bound. only: numbers of replicas
+    that another problem of the same plans has left open, where time is minimised; else all.
     """
     ruling = Ruling(problem, known, gap, most_searches, wide)
     rest: list[Open] = []
     bound = math.inf
-    starts = ruling.starts()
+    starts = ruling.starts() if only is None else ruling.again(only)
     if most_open is not None and not problem.timed:
         # As they are ordered in the end where no search has told them apart.
         starts.sort(key=lambda start: (start.size, start.replicas))

@@ -13,7 +13,7 @@ from sailor_cloud.planner.draft import Draft
 from sailor_cloud.planner.even.costs import Chain, Judged, StageCosts, Worth
 from sailor_cloud.planner.even.mixed import mixed
 from sailor_cloud.planner.even.mixes import Mix
-from sailor_cloud.planner.even.prices import whole_prices
+from sailor_cloud.planner.even.prices import price_vectors, whole_prices
 from sailor_cloud.planner.even.rings import Rings
 from sailor_cloud.planner.even.space import EvenSpace, every_table
 from sailor_cloud.planner.goals import Target
@@ -98,6 +98,13 @@ class DifferingSpace:
     @property
     def rents(self) -> Ints | None:
         return None if self.rising else whole_prices(self.even.prices.least_rents)
+
+    @property
+    def prices(self) -> Ints:
+        return price_vectors(len(self.devices))
+
+    def bounded(self, replicas: int) -> int:
+        return replicas
 
     def most(self, replicas: int) -> Ints:
         return self.devices // replicas

@@ -48,16 +48,20 @@ def mixed(
     tries: int = TRIES,
     wide: int = WIDE,
     numbers: int = _NUMBERS,
+    finer: Differing | None = None,
 ) -> Mixed:
     """Return mixes better than a plan that is known, and a bound on all plans.
 
     cuts: microbatch sizes with cuts of good plans. Only numbers of replicas are looked at that no bound rules out, the
-    most promising `numbers` of them. most_searches, tries, wide: see rule_out.
+    most promising `numbers` of them. most_searches, tries, wide: see rule_out. finer: the same plans by smaller pools,
+    for numbers of replicas that are left open where time is minimised.
     """
     most_open = None if most_searches else numbers
     ruled = rule_out(
         problem, known=known, gap=gap, most_searches=most_searches, tries=tries, wide=wide, most_open=most_open
     )
+    if finer is not None and ruled.open:
+        ruled = rule_out(finer, known=known, gap=gap, only=ruled.open)
     search = _Search(problem, known, gap)
     good = list(cuts)
     for number in ruled.open[:numbers]:

@@ -18,7 +18,7 @@ Ints = NDArray[np.int64]
 class Differing(Problem, Protocol):
     """A space whose pipelines share their cut and microbatch size, while replicas of a stage may be of several kinds.
 
-    Costs and sums are what no pipeline of a plan undercuts, whatever kinds the others are of.
+    Costs and sums are what no pipeline of those `bounded` undercuts, whatever kinds the others are of.
     """
 
     @property
@@ -28,6 +28,13 @@ class Differing(Problem, Protocol):
     @property
     def rents(self) -> Ints | None:
         """Whole prices in about the proportions of what devices cost, None where money plays no part."""
+
+    @property
+    def prices(self) -> Ints:
+        """Whole prices that may be tried where money plays no part, shape [vectors, counted pools]."""
+
+    def bounded(self, replicas: int) -> int:
+        """Return for how many of so many pipelines the costs and sums hold; for the others nothing need."""
 
     def counts(self, size: int) -> list[tuple[int, int]]:
         """Return numbers of replicas, each with the fewest microbatches that one of them has.
@@ -76,7 +83,7 @@ class Priced:
 
     def most(self, replicas: int) -> Ints:
         """Return the mean worth, and as much of the exact pools as the space says."""
-        mean = int(self.prices @ self.inner.devices) // replicas
+        mean = int(self.prices @ self.inner.devices) // self.inner.bounded(replicas)
         return np.array([mean, *self.inner.most(replicas)[len(self.prices) :]], dtype=np.int64)
 
     def sizes(self) -> list[int]:

@@ -45,6 +45,12 @@ def nearest(every: Ints, price: Floats) -> int:
     return int(((logs - wanted) ** 2).sum(axis=1).argmin())
 
 
+def amidst(every: Ints) -> Ints:
+    """Return those of some prices whose proportions are about the mean."""
+    shares = every / every.sum(axis=1, keepdims=True)
+    return np.asarray(every[nearest(every, np.exp(np.log(shares).mean(axis=0)))])
+
+
 @cache
 def price_vectors(pools: int) -> Ints:
     """Return whole prices without a common divisor, shape [vectors, pools]."""

@@ -20,7 +20,7 @@ from sailor_cloud.planner.even.costs import StageCosts
 from sailor_cloud.planner.even.engine import GAP, Engine
 from sailor_cloud.planner.even.judging import Judging
 from sailor_cloud.planner.even.priced import Differing, Priced
-from sailor_cloud.planner.even.prices import nearest, price_vectors
+from sailor_cloud.planner.even.prices import nearest
 from sailor_cloud.planner.even.relax import Relaxed, least_way_s, relax
 
 Floats = NDArray[np.float64]
@@ -175,7 +175,7 @@ class _Raising:
     def _starts(self, number: int) -> list[_Start]:
         """Return the numbers of replicas of a part that no prices rule out without a search."""
         part, found = self.parts[number], []
-        every = price_vectors(len(part.devices))
+        every = part.prices
         for size in part.sizes():
             costs = part.costs(size, None)
             if costs is None or least_way_s(costs) >= self.within:
@@ -224,7 +224,7 @@ class _Raising:
     def _next(self, start: _Start) -> Ints:
         """Return the prices that may rule out the fastest of the pipelines found; the best ones where none can."""
         part = self.parts[start.part]
-        every = np.array([each for each in price_vectors(len(part.devices)) if tuple(each) not in start.tried])
+        every = np.array([each for each in part.prices if tuple(each) not in start.tried])
         if not len(every):
             return start.best
         most = np.floor(part.worths(start.size, start.replicas, every.astype(np.float64)) + 1e-9)

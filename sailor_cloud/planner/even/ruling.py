@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -13,7 +14,7 @@ from sailor_cloud.planner.even.engine import Engine
 from sailor_cloud.planner.even.judging import Judging
 from sailor_cloud.planner.even.node import Node
 from sailor_cloud.planner.even.priced import Differing, Priced
-from sailor_cloud.planner.even.prices import nearest, price_vectors, whole_prices
+from sailor_cloud.planner.even.prices import amidst, nearest, whole_prices
 from sailor_cloud.planner.even.relax import Relaxed, least_way_s, relax
 
 Floats = NDArray[np.float64]
@@ -88,8 +89,7 @@ class Ruling:
 
     def starts(self) -> list[Start]:
         """Return the numbers of replicas that all pools' relaxations together leave, the most promising first."""
-        found = []
-        every = price_vectors(len(self.problem.devices))
+        found, every = [], self.problem.prices
         for size in self.problem.sizes():
             costs = self.problem.costs(size, None)
             if costs is None or (self.problem.timed and least_way_s(costs) >= self.winning):
@@ -97,7 +97,7 @@ class Ruling:
             relaxed = relax(costs)
             for replicas, microbatches in self.problem.counts(size):
                 mean = np.zeros(len(costs.counted))
-                mean[costs.counted] = self.problem.devices / replicas
+                mean[costs.counted] = self.problem.devices / self.problem.bounded(replicas)
                 each = relaxed.priced_s(mean, microbatches)
                 every_price = np.concatenate([relaxed.prices_s[1:], relaxed.worths])
                 least, price = float(each.max()), every_price[int(each[1:].argmax())][costs.counted]
@@ -113,6 +113,12 @@ class Ruling:
         longest = float(self.problem.worth_priced(size, replicas, nothing, prices).longest_s[0])
         return min(longest, self.winning, 1e300) if self.problem.timed else min(longest, 1e300)
 
+    def again(self, numbers: Sequence[Open]) -> list[Start]:
+        """Return numbers of replicas that another problem of the same plans has left open, the most promising first."""
+        middle = amidst(self.problem.prices)
+        found = [Start(each.size, each.replicas, each.microbatches, each.least, middle) for each in numbers]
+        return sorted(found, key=lambda start: (start.least_s, start.size, start.replicas))
+
     def rule(self, start: Start, tries: int, floor: float) -> Open | None:
         """Return what prices leave of a number of replicas, None if nothing.
 
@@ -127,17 +133,21 @@ class Ruling:
         # What ruled out another one last is tried first where there are several tries.
         first = self._ruling[:1] if ladder is None and tries > 1 else []
         for _ in range(tries):
-            prices = first.pop() if first else self._prices(start, chains, ladder)
+            borrowed = bool(first)
+            prices = first.pop() if borrowed else self._prices(start, chains, ladder)
             if prices is None:
                 break
             low, found = self._searched(start, prices, (_QUICK, _NARROW))
+            if not found and low < self.winning and self.wide > _NARROW:
+                low, found = self._searched(start, prices, (self.wide,))
             least = max(least, low)
             if least >= self.winning:
                 self._ruling = [prices, *(each for each in self._ruling if (each != prices).any())][:_RULING]
                 return None
             best, last = (low, prices) if low > best else (best, last)
             chains |= found
-            if least >= floor or (ladder is None and not chains and (prices == start.prices).all()):
+            # Where nothing was found, the next prices would be the same.
+            if least >= floor or (ladder is None and not found and not borrowed):
                 break
         if least < floor:
             low, found = self._searched(start, last, (self.wide,))
@@ -255,13 +265,13 @@ class Ruling:
 
         left: what is left of the ladder, if there is one.
         """
-        every = price_vectors(len(self.problem.devices)) if left is None else np.array(left)
+        every = self.problem.prices if left is None else np.array(left)
         if not len(every):
             return None
         if not chains:
             return start.prices if left is None else left.pop(0)
         use = np.array([passed.use for passed in chains.values()])
-        mean = (every @ self.problem.devices) // start.replicas
+        mean = (every @ self.problem.devices) // self.problem.bounded(start.replicas)
         over = use[:, : every.shape[1]] @ every.T / np.maximum(mean, 0.5)
         if left is not None:
             seconds = np.array([passed.seconds for passed in chains.values()])
@@ -275,6 +285,5 @@ class Ruling:
             return None
         if left is not None:
             return left.pop(int(able[0]))
-        # The prices amidst those: whatever they let pass rules out about half of them.
-        shares = every[able] / every[able].sum(axis=1, keepdims=True)
-        return np.asarray(every[able][nearest(every[able], np.exp(np.log(shares).mean(axis=0)))])
+        # Whatever the prices amidst those let pass rules out about half of them.
+        return amidst(every[able])
