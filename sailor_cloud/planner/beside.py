@@ -14,7 +14,8 @@ from sailor_cloud.planner.draft import Draft, in_space, nodes_of, significant, t
 from sailor_cloud.planner.effort import Effort
 from sailor_cloud.planner.estimates import Estimates
 from sailor_cloud.planner.goals import Target
-from sailor_cloud.planner.replays import first_that_holds
+from sailor_cloud.planner.replayed import replayed
+from sailor_cloud.planner.replays import Chosen, first_that_holds
 from sailor_cloud.planner.shortage import shortage
 from sailor_cloud.planner.solving import KEPT_DRAFTS, solve
 from sailor_cloud.planner.space import Space
@@ -44,9 +45,31 @@ class Beside:
     chosen: Draft
     effort: Effort
     seeds: Sequence[Draft] = ()
-    found: list[Alternative] = field(default_factory=list)
+    named: list[_Named] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
-    drafts: list[Draft] = field(default_factory=list)
+
+    @property
+    def drafts(self) -> list[Draft]:
+        """The drafts of the alternatives."""
+        return [named.draft for named in self.named]
+
+    @property
+    def found(self) -> tuple[Alternative, ...]:
+        """The alternatives as documents have them."""
+        return tuple(self._alternative(named) for named in self.named)
+
+    def overtaken(self, chosen: Chosen) -> Chosen:
+        """Return the chosen plan, or from now on a better one of a smaller space: searches of all can miss those."""
+        best = chosen
+        for named in self.named:
+            figures, least = replayed(named.draft, named.evaluation), replayed(best.draft, best.evaluation)
+            if self.target.feasible(figures) and figures[self.target.goal] < least[self.target.goal]:
+                best = Chosen(draft=named.draft, evaluation=named.evaluation)
+        if best is not chosen:
+            self.chosen = best.draft
+            # What the plan is in itself now is no alternative to it.
+            self.named = [named for named in self.named if not self._keeps(named.restrictions, self._part_of(named))]
+        return best
 
     def restricted(self, restrictions: Sequence[tuple[Restriction, ...]]) -> None:
         """Add the best plan of each smaller space that the chosen plan doesn't stand in already.
@@ -100,11 +123,10 @@ class Beside:
         """Return the known drafts that stand in a part of a smaller space, each once."""
         if not set(restrictions) <= {Restriction.ONE_ACCELERATOR, Restriction.ONE_ZONE}:
             return []
-        names = {pool.accelerator.name for pool in part.pools}
         found = {}
         for draft in self.seeds:
             accelerators, zones = _where(self.space, draft)
-            if names.issuperset(accelerators) and (Restriction.ONE_ZONE not in restrictions or len(zones) == 1):
+            if _holds(part, accelerators) and (Restriction.ONE_ZONE not in restrictions or len(zones) == 1):
                 found[draft.order()] = draft
         return list(found.values())
 
@@ -128,9 +150,8 @@ class Beside:
     def _keeps(self, restrictions: tuple[Restriction, ...], part: Space) -> bool:
         """Return whether the chosen plan stands in a part of a smaller space, so that nothing in it is better."""
         accelerators, zones = _where(self.space, self.chosen)
-        among = {pool.accelerator.name for pool in part.pools}
         kept = {
-            Restriction.ONE_ACCELERATOR: len(accelerators) == 1 and accelerators[0] in among,
+            Restriction.ONE_ACCELERATOR: len(accelerators) == 1 and _holds(part, accelerators),
             Restriction.ONE_ZONE: len(zones) == 1,
             Restriction.EVEN_BATCHES: False,
             Restriction.EVEN_LAYERS: False,
@@ -153,20 +174,30 @@ class Beside:
     def _enter(self, outcome: _Named | Rejected) -> None:
         if isinstance(outcome, Rejected):
             self.rejected.append(outcome)
-            return
-        prediction, cost = outcome.evaluation.prediction, outcome.evaluation.cost
-        self.drafts.append(outcome.draft)
-        self.found.append(
-            Alternative(
-                label=outcome.label,
-                plan=to_plan(self.space, outcome.draft),
-                iteration_s=prediction.iteration_s_replay,
-                throughput_iterations_per_s=prediction.throughput_iterations_per_s,
-                usd_per_hour=cost.usd_per_hour,
-                total_usd=cost.total_usd,
-                restrictions=tuple(restriction.value for restriction in outcome.restrictions),
-            )
+        else:
+            self.named.append(outcome)
+
+    def _part_of(self, named: _Named) -> Space:
+        """Return the part of the space that the best plan of a smaller one was looked for in."""
+        accelerators, _ = _where(self.space, named.draft)
+        return next(part for part in self._parts(named.restrictions) if _holds(part, accelerators))
+
+    def _alternative(self, named: _Named) -> Alternative:
+        prediction, cost = named.evaluation.prediction, named.evaluation.cost
+        return Alternative(
+            label=named.label,
+            plan=to_plan(self.space, named.draft),
+            iteration_s=prediction.iteration_s_replay,
+            throughput_iterations_per_s=prediction.throughput_iterations_per_s,
+            usd_per_hour=cost.usd_per_hour,
+            total_usd=cost.total_usd,
+            restrictions=tuple(restriction.value for restriction in named.restrictions),
         )
+
+
+def _holds(part: Space, accelerators: Sequence[str]) -> bool:
+    """Return whether a part has all of some accelerators."""
+    return {pool.accelerator.name for pool in part.pools}.issuperset(accelerators)
 
 
 def _rejected(label: str, why: str, restrictions: tuple[Restriction, ...]) -> Rejected:

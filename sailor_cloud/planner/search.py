@@ -131,7 +131,18 @@ def _search(problem: Problem, asked: Wishes, clock: Clock, started: float, team:
         answer, chosen = searched.best(space, target)
     if chosen is None:
         return infeasible_document(space.scenario, why, problem.rejected, answer, clock.monotonic_s() - started)
-    around = _surroundings(problem, asked, effort.between(searched.share, 1.0), answer, chosen)
+    effort = effort.between(searched.share, 1.0)
+    border = 0.3 if asked.frontier else 1.0
+    drafts = [chosen.draft, *answer.drafts, *answer.others]
+    beside = Beside(space, target, chosen.draft, effort.between(0.0, border), drafts)
+    if asked.beside and not effort.expired():
+        extras = [extra for extra in _BESIDE if not set(extra) <= set(asked.restrictions)]
+        beside.restricted([(*asked.restrictions, *extra) for extra in extras])
+        if not answer.exhausted:
+            chosen = beside.overtaken(chosen)
+            answer = searched.with_bound_of(space, target, answer, chosen)
+    effort.tell(border)
+    around = _surroundings(problem, asked, effort.between(border, 1.0), answer, chosen, beside)
     return plan_document(space, target, chosen, answer, around, clock.monotonic_s() - started)
 
 
@@ -160,24 +171,20 @@ def _no_pools(problem: Problem) -> Infeasibility:
     )
 
 
-def _surroundings(problem: Problem, asked: Wishes, effort: Effort, answer: Answer, chosen: Chosen) -> Surroundings:
+def _surroundings(
+    problem: Problem, asked: Wishes, effort: Effort, answer: Answer, chosen: Chosen, beside: Beside
+) -> Surroundings:
     space, target = problem.space, problem.target
     drafts = [chosen.draft, *answer.drafts, *answer.others]
-    border = 0.3 if asked.frontier else 1.0
-    beside = Beside(space, target, chosen.draft, effort.between(0.0, border), drafts)
     points: tuple[FrontierPoint, ...] = ()
-    if asked.beside and not effort.expired():
-        extras = [extra for extra in _BESIDE if not set(extra) <= set(asked.restrictions)]
-        beside.restricted([(*asked.restrictions, *extra) for extra in extras])
-    effort.tell(border)
     if asked.frontier and not effort.expired():
-        every = _spread(problem, asked, effort.between(border, 0.9), answer, [*drafts, *beside.drafts])
+        every = _spread(problem, asked, effort.between(0.0, 0.9), answer, [*drafts, *beside.drafts])
         points = frontier(space, every, chosen, effort.between(0.9, 1.0))
     if asked.top:
         beside.kinds(drafts, most=asked.top)
     return Surroundings(
         rejected=(*problem.rejected, *beside.rejected),
-        alternatives=tuple(beside.found),
+        alternatives=beside.found,
         frontier=points,
         gap_parts=_gap_parts(space, target, answer, chosen, asked),
         cut_short=asked.time_limit_s is not None,

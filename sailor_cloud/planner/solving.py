@@ -186,9 +186,9 @@ class Searched:
             if chosen is not None or (least and least[0].figures[limit.figure] > limit.at_most):
                 break
         chosen = chosen or self._met_before(space, target)
-        return self._with_bound_of(space, target, answer, chosen), chosen
+        return self.with_bound_of(space, target, answer, chosen), chosen
 
-    def _with_bound_of(self, space: Space, target: Target, answer: Answer, chosen: Chosen | None) -> Answer:
+    def with_bound_of(self, space: Space, target: Target, answer: Answer, chosen: Chosen | None) -> Answer:
         """Return an answer whose bound holds for the chosen plan, too: by the closed form that may break limits."""
         loose = target if chosen is None else target.loosened(chosen.draft.figures)
         if loose == target or answer.bound is None:

@@ -6,14 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from factories.planning import AS_OF, data, plan, tiny_job
+from factories.planning import AS_OF, data, make_space, plan, tiny_job
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.model.document import Ground, PlanDocument, Status
 from sailor_cloud.planner import Wishes, search
+from sailor_cloud.planner.beside import Beside
+from sailor_cloud.planner.draft import Draft
 from sailor_cloud.planner.effort import NORMAL
 from sailor_cloud.planner.explaining import reasons, ruled_out
+from sailor_cloud.planner.goals import target_of
+from sailor_cloud.planner.replays import first_that_holds
 from sailor_cloud.planner.search import problem_of
 from sailor_cloud.planner.shadow import gains
+from sailor_cloud.planner.solving import Searched
 from sailor_cloud.planner.variants import Restriction
 
 SIZE = {"blocks": 3, "batch": 6, "hidden": 64}
@@ -38,6 +43,22 @@ def test_the_best_plan_of_each_smaller_space_stands_beside_the_chosen_one(docume
         plan(tiny_job(**SIZE), Restriction.ONE_ZONE).prediction.iteration_s_replay, rel=1e-9
     )
     assert alone.throughput_iterations_per_s <= document.prediction.throughput_iterations_per_s * (1 + 1e-9)
+
+
+def test_a_better_plan_of_a_smaller_space_is_chosen_instead_and_stands_beside_it_no_more():
+    space, target = make_space(tiny_job(**SIZE)), target_of(tiny_job(**SIZE))
+    answer, best = Searched().best(space, target)
+    zone = {space.pools[slot.pool].offer.zone for part in best.draft.pipelines for slot in part.slots}
+    assert len(zone) == 2
+    worst = first_that_holds(space, target, sorted(answer.others, key=Draft.order, reverse=True))
+    beside = Beside(space, target, worst.draft, NORMAL)
+    beside.restricted([(Restriction.ONE_ZONE,), (Restriction.ONE_ACCELERATOR,)])
+    before = {alternative.label: alternative.iteration_s for alternative in beside.found}
+    chosen = beside.overtaken(worst)
+    assert chosen.evaluation.prediction.iteration_s_replay == min(before.values())
+    assert beside.chosen is chosen.draft
+    assert {alternative.label for alternative in beside.found} < set(before)
+    assert beside.overtaken(best) is best
 
 
 def test_alternatives_differ_in_kind_and_survive_the_file(document):

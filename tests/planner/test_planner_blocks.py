@@ -261,3 +261,14 @@ def test_a_model_that_no_zone_has_memory_for_is_cut_over_two(tight):
     found = [draft for guess in guesses for draft in search.of(guess)]
     zones = {space.pools[slot.pool].offer.zone for draft in found for slot in draft.pipelines[0].slots}
     assert zones == {"us-central1-a", "us-central1-b"}
+
+
+def test_where_money_is_limited_plans_that_cost_far_less_are_judged_before_many_that_cost_too_much():
+    changes = {"resources__0__accelerators": {"A100-40": 32, "V100-16": 96}, "resources__0__zones": ["us-central1-a"]}
+    found = []
+    for budget in (60.0, 121.3):
+        limited = make_space(example(PATH, constraints={"budget_usd": budget}, **changes))
+        drafts = Blocks(limited, target_of(limited.scenario.job)).run()
+        found.append(min((draft.figures[Figure.ITERATION_S] for draft in drafts), default=np.inf))
+    assert np.isfinite(found).all()
+    assert found[1] <= found[0] * 1.02

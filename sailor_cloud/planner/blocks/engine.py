@@ -7,10 +7,11 @@ will; the best are cut, put on nodes in several orders and judged exactly.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, pairwise, permutations
+from itertools import islice, pairwise, permutations, takewhile
 
 import numpy as np
 
@@ -47,6 +48,8 @@ _SLACK = 1.1
 # every microbatch size and number of pipelines kept of those with each number of units.
 _FEW = 24
 _KEPT_TRADES = 24
+# The best guesses of so many other sets of accelerators or stretches of money, as shares of it, are judged first.
+_LEADERS, _STRETCH = 12, 0.2
 
 
 # A microbatch size and a number of pipelines.
@@ -113,12 +116,14 @@ class Blocks:
     def wanted(self, most: int) -> list[Guess]:
         """Return the next guesses that are judged, `most` of them at most; none once they promise too little."""
         if self._left is None:
-            self._left = deque(self.guesses())
+            self._left = deque(self._leaders_first(self.guesses()))
+        while self._left and self._left[0].value >= self.known * _SLACK:
+            self._left.popleft()
         left = self.effort.judged - self.judged
         over = left <= 0 or (self.drafts and self.effort.expired())
         # Most of them stand in two orders.
         some = [] if over else list(islice(self._left, min(most, -(-left // 2))))
-        return [guess for guess in some if guess.value < self.known * _SLACK]
+        return list(takewhile(lambda guess: guess.value < self.known * _SLACK, some))
 
     def judge(self, guess: Guess) -> Judged:
         """Return the drafts of a guess, whatever was judged before."""
@@ -204,6 +209,19 @@ class Blocks:
             count = -(-self.space.batch // (microbatches * other))
             if count <= self._devices:
                 yield other, count
+
+    def _leaders_first(self, guesses: Sequence[Guess]) -> list[Guess]:
+        """Return guesses, where there are limits the best ones of other accelerators or for far less money first.
+
+        Many dear ones may all turn out to break a limit that others keep.
+        """
+        leaders: dict[tuple[object, ...], int] = {}
+        for number, guess in enumerate(guesses if self.target.limits else ()):
+            names = {self.space.pools[pool].accelerator.name for option in guess.options for pool in option.unit.pools}
+            stretch = math.floor(math.log(guess.usd) / _STRETCH) if guess.usd > 0.0 else -math.inf
+            leaders.setdefault((frozenset(names), stretch), number)
+        first = sorted(leaders.values())[:_LEADERS]
+        return [*(guesses[number] for number in first), *(g for n, g in enumerate(guesses) if n not in set(first))]
 
     def guesses(self) -> list[Guess]:
         """Return the most promising blocks, best first; what has not been rated before is rated here."""
