@@ -42,7 +42,7 @@ RESTRICTIONS = ("one-accelerator", "one-zone", "even-batches", "even-layers")
 )
 @click.option("--top", metavar="N", type=click.IntRange(0, 50), default=0, help="Also show N plans of other kinds.")
 @click.option(
-    "--frontier", is_flag=True, help="Also find the best plans from the fastest to the cheapest; HTML has them anyway."
+    "--frontier", is_flag=True, help="Also show the best plans from the fastest to the cheapest; HTML has them anyway."
 )
 @click.option(
     "--time-limit",

@@ -168,7 +168,9 @@ class Alternative:
 class FrontierPoint:
     """A plan that no other known one beats in both time and money, by the replay; without the plan itself.
 
-    `devices`: how many of each accelerator are bought. Without a number of steps `total_usd` is None.
+    Money is `total_usd` (`usd_per_iteration` without a number of steps, where that is None), or what the nodes cost per
+    hour without traffic: `cheapest` tells those that none beats in the first, others are unbeaten in the second alone.
+    `devices`: how many of each accelerator are bought.
     """
 
     iteration_s: float
@@ -178,6 +180,13 @@ class FrontierPoint:
     total_usd: float | None
     devices: dict[str, int]
     zones: tuple[str, ...]
+    nodes_usd_per_hour: float | None = None
+    cheapest: bool = True
+
+    @property
+    def usd(self) -> float:
+        """USD of the run, or of an iteration without a number of steps."""
+        return self.usd_per_iteration if self.total_usd is None else self.total_usd
 
 
 class Ground(StrEnum):

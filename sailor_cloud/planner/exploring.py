@@ -17,7 +17,7 @@ from sailor_cloud.planner.reshaping import Reshaper, in_order
 from sailor_cloud.planner.shrinking import Shrinker
 from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.tasks import Task, do
-from sailor_cloud.planner.trades import behind, figures, trade, unbeaten
+from sailor_cloud.planner.trades import Money, behind, figures, of_run, trade, unbeaten
 
 # Plans judged in all; steps are taken from those that are no further behind others than this, from so many of them at
 # once, so many from each.
@@ -38,11 +38,12 @@ class _Start:
 
 @dataclass(slots=True)
 class Explorer:
-    """Takes steps from plans of one ZeRO stage, that of the space."""
+    """Takes steps from plans of one ZeRO stage, that of the space; `money` is what they are compared by beside time."""
 
     space: Space
     target: Target
     effort: Effort
+    money: Money = of_run
     _front: list[Draft] = field(default_factory=list)
     _starts: list[_Start] = field(default_factory=list)
     _seen: set[Step] = field(default_factory=set)
@@ -64,9 +65,10 @@ class Explorer:
         return found
 
     def _begin(self, drafts: Sequence[Draft]) -> None:
-        different = {tuple(significant(value) for value in trade(draft)): draft for draft in reversed(drafts)}
+        values = [tuple(significant(value) for value in trade(draft, self.money)) for draft in drafts]
+        different = dict(zip(reversed(values), reversed(drafts), strict=True))
         every = list(different.values())[::-1]
-        self._front = [every[index] for index in unbeaten(*figures(every))]
+        self._front = [every[index] for index in unbeaten(*figures(every, self.money))]
         self._starts = [_Start(draft, self._all_steps(draft), 1.0) for draft in every]
         self._leave_behind()
 
@@ -74,7 +76,7 @@ class Explorer:
         """Take in what steps led to, and return what of it none beats."""
         most = self.space.scenario.job.constraints.max_nodes
         every = [*self._front, *(draft for draft in drafts if most is None or draft.figures[Figure.NODES] <= most)]
-        front = unbeaten(*figures(every))
+        front = unbeaten(*figures(every, self.money))
         found = [every[index] for index in front if index >= len(self._front)]
         self._front = [every[index] for index in front]
         self._starts += [_Start(draft, self._all_steps(draft), 1.0) for draft in found]
@@ -86,7 +88,7 @@ class Explorer:
         """Take no more steps from plans that others beat by far."""
         every = [*self._front, *(start.draft for start in self._starts)]
         ahead = len(self._front)
-        values = behind(*figures(every), list(range(ahead)), range(ahead, len(every)))
+        values = behind(*figures(every, self.money), list(range(ahead)), range(ahead, len(every)))
         for start, value in zip(self._starts, values.tolist(), strict=True):
             start.behind = value
         self._starts = [start for start in self._starts if start.behind <= _NEAR]

@@ -1,9 +1,13 @@
-"""What money buys: plans over the whole range from cheap to fast, none of which another one beats in both."""
+"""What money buys: plans over the whole range from cheap to fast, none of which another one beats in both.
+
+Money is that of the run, or that of the nodes per hour: the fewer there are, the longer they take, mostly for as much.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
@@ -18,7 +22,7 @@ from sailor_cloud.planner.goals import Target
 from sailor_cloud.planner.replays import Chosen
 from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.tasks import Task, do
-from sailor_cloud.planner.trades import behind, figures, unbeaten
+from sailor_cloud.planner.trades import Money, OfNodes, behind, figures, of_run, unbeaten
 from sailor_cloud.simulator import Evaluation, evaluate
 
 # By the replay plans may be faster than expected, where nobody estimated that by up to about this. Beside the best ones
@@ -26,8 +30,8 @@ from sailor_cloud.simulator import Evaluation, evaluate
 _FASTER = 1.08
 _BETWEEN = 3
 _PARTS = 1000
-# Less than this is no trade; points kept.
-_TRADE = 1.0 / _PARTS
+# Less than this is no trade, or of the nodes' price, which comes in lumps, less than the second; points kept.
+_TRADE, _LUMP = 1.0 / _PARTS, 0.02
 MOST_POINTS = 40
 
 
@@ -37,30 +41,36 @@ def explored(space: Space, target: Target, drafts: Sequence[Draft], effort: Effo
     for draft in drafts:
         begun[max(space.zero_stage, draft.zero_stage)].append(draft)
     found: list[Draft] = []
-    for number, (stage, some) in enumerate(sorted(begun.items())):
+    moneys = (of_run, OfNodes(space))
+    wanted = [(stage, money) for stage in sorted(begun) for money in moneys]
+    for number, (stage, money) in enumerate(wanted):
         part = space if stage == space.zero_stage else space.part(list(range(len(space.pools))), zero_stage=stage)
-        share = effort.between(number / len(begun), (number + 1) / len(begun))
-        found += Explorer(part, target, share).run(some)
+        share = effort.between(number / len(wanted), (number + 1) / len(wanted))
+        met = Explorer(part, target, share, money).run(begun[stage])
+        begun[stage] += met
+        found += met
     return found
 
 
 def frontier(space: Space, drafts: Sequence[Draft], chosen: Chosen, effort: Effort) -> tuple[FrontierPoint, ...]:
-    """Return the plans that no other known one beats in time and money, fastest first.
+    """Return the plans that no other known one beats in time and money, of either sort, fastest first.
 
-    Figures are those of the replay and the whole bill, which tell apart the best drafts by the closed form. Plans that
-    another one equals or beats but for a thousandth are left out.
+    Money is that of the run, or that of the nodes per hour. Figures are those of the replay and the whole bill, which
+    tell apart the best drafts by the closed form. Plans that another one equals or beats but for a thousandth are left
+    out.
     """
     first = _point(space, chosen.draft, chosen.evaluation)
     points: list[FrontierPoint | None] = []
-    wanted = [draft for draft in promising(drafts) if draft.order() != chosen.draft.order()]
+    every = {draft.order(): draft for money in (of_run, OfNodes(space)) for draft in promising(drafts, money)}
+    wanted = [draft for order, draft in every.items() if order != chosen.draft.order()]
     tasks = [Task(partial(_replayed, space, draft), points.append) for draft in wanted]
     do(tasks, team=effort.team, tell=effort.tell)
     return _traded(first, [point for point in points if point is not None and not _covers(first, point)])
 
 
-def promising(drafts: Sequence[Draft]) -> list[Draft]:
+def promising(drafts: Sequence[Draft], money: Money = of_run) -> list[Draft]:
     """Return the drafts that none is expected to beat, and some that may be unbeaten by the replay."""
-    seconds, usd = figures(drafts)
+    seconds, usd = figures(drafts, money)
     front = unbeaten(seconds, usd, least=_TRADE)
     far = behind(seconds, usd, front)
     found = _thinned(front, seconds)
@@ -83,13 +93,19 @@ def _rounded(seconds: float, usd: float) -> tuple[int, int]:
 def _traded(chosen: FrontierPoint, others: list[FrontierPoint]) -> tuple[FrontierPoint, ...]:
     """Return the points that are worth their time and money, fastest first, the chosen one wherever none beats it."""
     points = [chosen, *others]
-    seconds, usd = np.array([(point.iteration_s, money(point)) for point in points]).T
-    front = unbeaten(seconds, usd, least=_TRADE)
-    slow = [index for index, after in pairwise(front) if seconds[after] <= seconds[index] * (1.0 + _TRADE)]
-    kept = {index for index in front if index not in slow}
+    seconds, usd, rate = np.array([(point.iteration_s, point.usd, _rate(point)) for point in points]).T
+    cheapest = _worth_it(seconds, usd, _TRADE)
     if not ((seconds[1:] <= seconds[0]) & (usd[1:] <= usd[0])).any():
-        kept.add(0)
-    return tuple(points[index] for index in _thinned(sorted(kept, key=lambda index: seconds[index]), seconds))
+        cheapest.add(0)
+    kept = sorted(cheapest | _worth_it(seconds, rate, _LUMP), key=lambda index: (seconds[index], usd[index]))
+    return tuple(replace(points[index], cheapest=index in cheapest) for index in _thinned(kept, seconds))
+
+
+def _worth_it(seconds: NDArray[np.float64], usd: NDArray[np.float64], least: float) -> set[int]:
+    """Return the indices of what none beats, and what is faster and dearer than the next by such a share at least."""
+    front = unbeaten(seconds, usd, least=least)
+    slow = [index for index, after in pairwise(front) if seconds[after] <= seconds[index] * (1.0 + least)]
+    return {index for index in front if index not in slow}
 
 
 def _thinned(front: list[int], seconds: NDArray[np.float64]) -> list[int]:
@@ -101,15 +117,16 @@ def _thinned(front: list[int], seconds: NDArray[np.float64]) -> list[int]:
     return points
 
 
-def money(point: FrontierPoint) -> float:
-    """Return the USD of the run, or of an iteration where the job has no number of steps."""
-    return point.usd_per_iteration if point.total_usd is None else point.total_usd
+def _rate(point: FrontierPoint) -> float:
+    assert point.nodes_usd_per_hour is not None, "it is told of every point"
+    return point.nodes_usd_per_hour
 
 
 def _covers(one: FrontierPoint, other: FrontierPoint) -> bool:
     """Return whether another plan is neither faster nor cheaper by as much as a trade takes."""
     least = 1.0 - _TRADE
-    return other.iteration_s >= one.iteration_s * least and money(other) >= money(one) * least
+    figures = [(point.iteration_s, point.usd, _rate(point)) for point in (one, other)]
+    return all(theirs >= ours * least for ours, theirs in zip(*figures, strict=True))
 
 
 def _replayed(space: Space, draft: Draft) -> FrontierPoint | None:
@@ -132,4 +149,5 @@ def _point(space: Space, draft: Draft, evaluation: Evaluation) -> FrontierPoint:
         total_usd=cost.total_usd,
         devices=dict(sorted(devices.items())),
         zones=tuple(sorted(zones)),
+        nodes_usd_per_hour=OfNodes(space)(draft),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -27,11 +28,12 @@ _SLACK = 1.15
 # The first one of every set of nodes and the first ones of every stretch of time, up to this share longer, come before
 # all others, then the next ones of stretches: how far guesses are off differs, mostly by what goes between zones.
 _STRETCH, _OF_STRETCH = 0.1, 10
-# Guesses of one set of nodes, orders of each, guesses judged at once, and in all.
+# Guesses of one set of nodes, orders of each, guesses judged at once, and in all: by the money of an iteration, and by
+# that of the nodes per hour.
 _OF_NODES = 10
 _ORDERS = 2
 _AT_ONCE = 50
-MOST_GUESSES = 400
+MOST_GUESSES = 400, 150
 
 
 @dataclass(slots=True)
@@ -44,27 +46,32 @@ class _Spread:
     left: list[tuple[int, Guess]] = field(default_factory=list)
     drafts: list[Draft] = field(default_factory=list)
     taken: Counter[tuple[object, ...]] = field(default_factory=Counter)
+    _seen: set[tuple[int, Guess]] = field(default_factory=set)
 
     def run(self) -> list[Draft]:
-        self._rate()
+        rated = self._rate()
         self._group()
-        effort = self.effort.between(0.4, 1.0)
-        begun = 0
-        while begun < MOST_GUESSES and not effort.expired() and (some := self._next()):
-            found: list[list[Draft]] = []
-            do(
-                [Task(partial(self._judged, part, guess), found.append) for part, guess in some],
-                team=effort.team,
-                tell=effort.between(begun / MOST_GUESSES, (begun + len(some)) / MOST_GUESSES).tell,
-            )
-            for (part, guess), drafts in zip(some, found, strict=True):
-                self.taken[part, guess.nodes] += bool(drafts)
-                self.drafts += drafts
-            begun += len(some)
+        effort, total, begun = self.effort.between(0.4, 1.0), sum(MOST_GUESSES), 0
+        for usd, most in zip((_of_iteration, _of_nodes), MOST_GUESSES, strict=True):
+            self.left = _ranked(rated, usd)
+            end = begun + most
+            while begun < end and not effort.expired() and (some := self._next()):
+                share = effort.between(begun / total, (begun + len(some)) / total)
+                self._judge(some, share)
+                begun += len(some)
         return self.drafts
 
-    def _rate(self) -> None:
-        """Rate the blocks of all parts, and rank those that no others beat by far."""
+    def _judge(self, some: list[tuple[int, Guess]], effort: Effort) -> None:
+        found: list[list[Draft]] = []
+        tasks = [Task(partial(self._judged, part, guess), found.append) for part, guess in some]
+        do(tasks, team=effort.team, tell=effort.tell)
+        self._seen.update(some)
+        for (part, guess), drafts in zip(some, found, strict=True):
+            self.taken[part, guess.nodes] += bool(drafts)
+            self.drafts += drafts
+
+    def _rate(self) -> list[tuple[int, Guess]]:
+        """Return guesses of all parts."""
         rated: list[tuple[int, Guess]] = []
         tasks = [
             Task(partial(_guesses, search, part, key), rated.extend)
@@ -72,7 +79,7 @@ class _Spread:
             for key in search.many()
         ]
         do(tasks, team=self.effort.team, tell=self.effort.between(0.0, 0.4).tell)
-        self.left = _ranked(rated)
+        return rated
 
     def _group(self) -> None:
         """Look at groups of equal pipelines for each accelerator, on all nodes and on fewer."""
@@ -83,7 +90,9 @@ class _Spread:
 
     def _next(self) -> list[tuple[int, Guess]]:
         """Take out the next guesses, those of sets of nodes that have not brought many plans yet."""
-        self.left = [entry for entry in self.left if self.taken[entry[0], entry[1].nodes] < _OF_NODES]
+        self.left = [
+            entry for entry in self.left if self.taken[entry[0], entry[1].nodes] < _OF_NODES and entry not in self._seen
+        ]
         some, self.left = self.left[:_AT_ONCE], self.left[_AT_ONCE:]
         return some
 
@@ -106,9 +115,17 @@ def _guesses(search: Blocks, part: int, key: tuple[int, int]) -> list[tuple[int,
     return [(part, guess) for guess in search.trades(key).guesses]
 
 
-def _ranked(rated: list[tuple[int, Guess]]) -> list[tuple[int, Guess]]:
+def _of_iteration(guess: Guess) -> float:
+    return guess.usd
+
+
+def _of_nodes(guess: Guess) -> float:
+    return guess.usd_per_hour
+
+
+def _ranked(rated: list[tuple[int, Guess]], money: Callable[[Guess], float]) -> list[tuple[int, Guess]]:
     """Return the guesses that no others beat by far in the order in which they are judged."""
-    seconds, usd = np.array([(guess.iteration_s, guess.usd) for _, guess in rated]).reshape(-1, 2).T
+    seconds, usd = np.array([(guess.iteration_s, money(guess)) for _, guess in rated]).reshape(-1, 2).T
     far = behind(seconds, usd, unbeaten(seconds, usd))
     known: set[tuple[object, ...]] = set()
     taken: Counter[int] = Counter()

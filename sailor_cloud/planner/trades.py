@@ -1,32 +1,63 @@
-"""Trades of money against time: which plans others beat in both, and by how much."""
+"""Trades of money against time: which plans others beat in both, and by how much.
+
+Money is what the run costs, or what the nodes cost per hour: the same work on fewer nodes takes longer, mostly for as
+much.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sailor_cloud.planner.draft import Draft
+from sailor_cloud.planner.draft import Draft, nodes_of
 from sailor_cloud.planner.goals import TIE, Figure
+from sailor_cloud.planner.space import Space
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-def trade(draft: Draft) -> tuple[float, float]:
-    """Return the seconds of an iteration and the money of a draft, by what the replay is expected to find where known.
+# What a draft costs.
+Money = Callable[[Draft], float]
 
-    Money is that of the run, or of an iteration where the job has no number of steps.
+
+def of_run(draft: Draft) -> float:
+    """Return the USD of the run, or of an iteration where the job has no number of steps.
+
+    By what the replay is expected to find where that is known.
     """
     total = draft.foreseen[Figure.TOTAL_USD]
-    usd = total if total < float("inf") else draft.foreseen[Figure.USD_PER_ITERATION]
-    return draft.foreseen[Figure.ITERATION_S], usd
+    return total if total < float("inf") else draft.foreseen[Figure.USD_PER_ITERATION]
 
 
-def figures(drafts: Iterable[Draft]) -> tuple[Floats, Floats]:
+@dataclass(slots=True)
+class OfNodes:
+    """The USD per hour of a draft's nodes, without traffic; looked up once for each draft."""
+
+    space: Space
+    _known: dict[int, tuple[Draft, float]] = field(default_factory=dict)
+
+    def __call__(self, draft: Draft) -> float:
+        known = self._known.get(id(draft))
+        if known is None:
+            counts = nodes_of(tuple(part.slots for part in draft.pipelines))
+            rate = sum(self.space.rates[pool].expected * count for pool, count in sorted(counts.items()))
+            # The draft is kept, so that no other one gets its id.
+            known = self._known[id(draft)] = draft, rate
+        return known[1]
+
+
+def trade(draft: Draft, money: Money = of_run) -> tuple[float, float]:
+    """Return the seconds of an iteration, by what the replay is expected to find where known, and the money."""
+    return draft.foreseen[Figure.ITERATION_S], money(draft)
+
+
+def figures(drafts: Iterable[Draft], money: Money = of_run) -> tuple[Floats, Floats]:
     """Return the `trade` of each draft as two arrays."""
-    seconds, usd = np.array([trade(draft) for draft in drafts], dtype=np.float64).reshape(-1, 2).T
+    seconds, usd = np.array([trade(draft, money) for draft in drafts], dtype=np.float64).reshape(-1, 2).T
     return seconds, usd
 
 

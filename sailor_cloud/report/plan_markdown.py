@@ -6,6 +6,7 @@ from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.report import text
 from sailor_cloud.report.choices import choices, usd_unit, without_plan
 from sailor_cloud.report.facts import Fact, assumptions, notes, outcome_facts, proof, request_facts
+from sailor_cloud.report.frontier_rows import BEST, frontier_numbers, frontier_rows
 from sailor_cloud.report.group_lines import group_lines
 from sailor_cloud.report.markdown import cell, folded, table
 from sailor_cloud.report.memory_rows import memory_rows
@@ -27,6 +28,8 @@ def plan_as_markdown(document: PlanDocument) -> str:
     parts += [_groups(document), _money(document)]
     if document.alternatives or without_plan(document):
         parts.append(_alternatives(document))
+    if document.frontier:
+        parts.append(folded("Cost against time", _frontier(document)))
     parts.append(folded("Every cost line with source and date", _lines(document)))
     parts.append(folded("Prices and their age", _prices(document)))
     parts.append(folded("Memory per stage", _memory(document)))
@@ -123,6 +126,11 @@ def _alternatives(document: PlanDocument) -> str:
     ]
     rows += [(row.what, "", "", "", "", "", row.why) for row in without_plan(document)]
     return table(("instead", *numbers, "verdict"), rows, numbers=numbers)
+
+
+def _frontier(document: PlanDocument) -> str:
+    numbers = frontier_numbers(document)
+    return table(("devices", "zones", *numbers, BEST), frontier_rows(document), numbers=numbers)
 
 
 def _rejected(document: PlanDocument) -> str:

@@ -17,7 +17,7 @@ from sailor_cloud.report.ruled_out import ruled_out
 from sailor_cloud.report.tables import plain_table, print_report, trimmed
 from sailor_cloud.report.terminal.groups_table import groups_table, has_recompute
 from sailor_cloud.report.terminal.money_table import money_table
-from sailor_cloud.report.terminal.others import alternatives_table, rejected_table
+from sailor_cloud.report.terminal.others import alternatives_table, frontier_table, rejected_table
 from sailor_cloud.report.terminal.stages import memory_table, waits_table
 
 _COLOURS = {Status.OPTIMAL: "green", Status.FEASIBLE: "yellow", Status.INFEASIBLE: "bold red"}
@@ -41,6 +41,8 @@ def plan_report(
         parts.append(_block(waits_table(document, ascii_only=ascii_only, width=width)))
     if document.alternatives or without_plan(document):
         parts.append(_block(alternatives_table(document, width=width)))
+    if document.frontier:
+        parts.append(_block(frontier_table(document, width=width)))
     if ruled_out(document):
         parts.append(_block(rejected_table(document, details=details)))
     if details:

@@ -9,7 +9,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from factories.planning import make_space, tiny_job
+from factories.planning import AS_OF, data, example, make_space, tiny_job
+from sailor_cloud import planner
+from sailor_cloud.clock import FixedClock
 from sailor_cloud.planner.blocks.cuts import Cutter
 from sailor_cloud.planner.draft import to_plan
 from sailor_cloud.planner.effort import NORMAL
@@ -19,7 +21,7 @@ from sailor_cloud.planner.frontier import frontier, promising
 from sailor_cloud.planner.goals import Figure, target_of
 from sailor_cloud.planner.replays import first_that_holds
 from sailor_cloud.planner.reshaping import Reshaper
-from sailor_cloud.planner.trades import behind, figures, near, unbeaten
+from sailor_cloud.planner.trades import OfNodes, behind, figures, near, unbeaten
 from sailor_cloud.simulator import evaluate
 
 SIZE = {"blocks": 2, "batch": 6, "accelerators": {"CPU-fast": 2, "CPU-slow": 1}, "zones": ("local-a",)}
@@ -49,14 +51,57 @@ def test_the_frontier_has_no_point_that_another_one_beats_by_the_replay():
     space, target, every = exhausted()
     chosen = first_that_holds(space, target, every.drafts)
     points = frontier(space, every.others, chosen, NORMAL)
-    assert len(points) > 2
-    for faster, slower in pairwise(points):
+    cheapest = [point for point in points if point.cheapest]
+    assert len(cheapest) > 2
+    for faster, slower in pairwise(cheapest):
         assert faster.iteration_s * 1.001 < slower.iteration_s
         assert faster.total_usd > slower.total_usd * 1.001
     for draft in promising(every.others):
         shown = evaluate(to_plan(space, draft), space.scenario)
         seconds, usd = shown.prediction.iteration_s_replay, shown.cost.total_usd
         assert any(point.iteration_s <= seconds * 1.002 and point.total_usd <= usd * 1.002 for point in points)
+
+
+def test_drafts_promise_by_the_price_of_their_nodes_what_no_cheaper_ones_are_expected_to_reach():
+    space, _, every = exhausted()
+    rate_of = OfNodes(space)
+    found = promising(every.others, rate_of)
+    rates = {rate_of(draft) for draft in found}
+    assert rates == {rate_of(draft) for draft in every.others if beaten_by_none(draft, every.others, rate_of)}
+    assert len(rates) > 1
+
+
+def beaten_by_none(draft, others, rate_of):
+    seconds, rate = draft.foreseen[Figure.ITERATION_S], rate_of(draft)
+    return not [
+        other
+        for other in others
+        if rate_of(other) < rate * (1 - 1e-3) and other.foreseen[Figure.ITERATION_S] <= seconds * (1 + 1e-3)
+    ]
+
+
+def test_two_zones_of_two_accelerators_have_at_least_twenty_points_each_beaten_by_none():
+    prices, links, times = data()
+    document = planner.search(
+        example("gcp-a100-v100.yaml"),
+        catalog=prices,
+        network=links,
+        profiles=times,
+        clock=FixedClock(AS_OF),
+        wishes=planner.Wishes(beside=True, frontier=True, processes=2),
+    )
+    points = document.frontier
+    assert len(points) >= 20
+    assert {point.cheapest for point in points} == {True, False}
+    for point in points:
+        money = "total_usd" if point.cheapest else "nodes_usd_per_hour"
+        assert not [
+            rival
+            for rival in points
+            if rival is not point
+            and rival.iteration_s <= point.iteration_s
+            and getattr(rival, money) <= getattr(point, money)
+        ]
 
 
 def test_the_chosen_plan_stands_on_the_frontier_with_the_figures_that_are_told_of_it():

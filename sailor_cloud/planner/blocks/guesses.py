@@ -39,11 +39,12 @@ _MORE_SHORT = 4
 @carried
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guess:
-    """Blocks for `replicas` pipelines, and about what they reach."""
+    """Blocks for `replicas` pipelines, and about what they reach: `usd` of an iteration, nodes with `usd_per_hour`."""
 
     value: float
     iteration_s: float
     usd: float
+    usd_per_hour: float
     size: int
     replicas: int
     options: tuple[Option, ...]
@@ -80,6 +81,7 @@ class _Rating:
     value: Floats
     seconds: Floats
     usd: Floats
+    usd_per_hour: Floats
     short: Floats
 
 
@@ -100,7 +102,8 @@ class Guesser:
     def best(self, size: int, replicas: int, *, keep: int, trades: bool = False) -> list[Guess]:
         """Return the best sets of blocks for so many pipelines at a microbatch size, best first.
 
-        `trades`: instead of the best by the goal, those that no other one beats by far in both time and money.
+        `trades`: instead of the best by the goal, those that no other one beats by far in both time and money, either
+        that of an iteration or that of the nodes per hour.
         """
         found = self.options.of(size, replicas)
         if found is None:
@@ -134,6 +137,7 @@ class Guesser:
             value=float(rating.value[index]),
             iteration_s=float(rating.seconds[index]),
             usd=float(rating.usd[index]),
+            usd_per_hour=float(rating.usd_per_hour[index]),
             size=size,
             replicas=replicas,
             options=tuple(options[member] for member in sets.members[index].tolist()),
@@ -168,7 +172,8 @@ class Guesser:
         egress = sets.crossed * self.crossing_usd + all_of.sum_usd / all_of.speed
         figures = self._bill(all_of).figures(seconds, egress)
         value = np.where(fits & (all_of.nodes <= self.max_nodes), self.target.near_value(figures), np.inf)
-        return _Rating(value, np.where(fits, seconds, np.inf), figures[Figure.USD_PER_ITERATION], short)
+        seconds = np.where(fits, seconds, np.inf)
+        return _Rating(value, seconds, figures[Figure.USD_PER_ITERATION], all_of.usd_per_hour, short)
 
     def _in_layers(self, seconds: Floats, members: Ints, options: Measures) -> Floats:
         """Return about the least seconds, from those given on, in which all stages get through whole layers each.
@@ -230,13 +235,19 @@ def _crossing_usd(space: Space) -> float:
 
 
 def _nearly_unbeaten(rating: _Rating, count: int) -> Ints:
-    """Return the indices of sets that no other one beats by far in both time and money, `count` of them, best first."""
+    """Return the indices of sets that no other one beats by far in both time and money, each once.
+
+    For either sort of money, that of an iteration and that of the nodes per hour, `count` of them, best first.
+    """
     finite = np.flatnonzero(np.isfinite(rating.value))
-    seconds, usd = rating.seconds[finite], rating.usd[finite]
-    front = unbeaten(seconds, usd)
-    kept = np.flatnonzero(near(seconds, usd, front, _NEARLY))
-    far = behind(seconds, usd, front, kept)
-    return finite[kept[np.lexsort((seconds[kept], far))[:count]]]
+    seconds = rating.seconds[finite]
+    found: dict[int, None] = {}
+    for usd in (rating.usd[finite], rating.usd_per_hour[finite]):
+        front = unbeaten(seconds, usd)
+        kept = np.flatnonzero(near(seconds, usd, front, _NEARLY))
+        far = behind(seconds, usd, front, kept)
+        found |= dict.fromkeys(finite[kept[np.lexsort((seconds[kept], far))[:count]]].tolist())
+    return np.array(list(found), dtype=np.int64)
 
 
 def _first(values: Floats, count: int) -> Ints:

@@ -1,4 +1,7 @@
-"""Cost against time: the chosen plan, its alternatives, and the line of those that nothing beats."""
+"""Cost against time: the chosen plan, its alternatives, and the line of those that nothing beats.
+
+Fainter points cost more for the run than others as fast, but less per hour.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +29,11 @@ def frontier_chart(document: PlanDocument) -> Markup:
     ys = [choice.usd for choice in found]
     nearby = _nearby(document, found)
     across = Scale(*_range([*xs, *(point.iteration_s * factor for point in nearby)]), LEFT, WIDTH - RIGHT)
-    up = Scale(*_range([*ys, *(_usd(point) for point in nearby)]), HEIGHT - BOTTOM, TOP)
+    up = Scale(*_range([*ys, *(point.usd for point in nearby)]), HEIGHT - BOTTOM, TOP)
     parts = _axes(across, up, unit, usd_unit(document))
     parts += _limits(document, across, up, factor)
     parts.append(_frontier(found, nearby, across, up, factor))
-    parts += [_small_point(document, point, across(point.iteration_s * factor), up(_usd(point))) for point in nearby]
+    parts += [_small_point(document, point, across(point.iteration_s * factor), up(point.usd)) for point in nearby]
     spots = [(across(x), up(y)) for x, y in zip(xs, ys, strict=True)]
     taken: list[tuple[float, float, float]] = [(x, y - 6, x) for x, y in spots]
     if (budget := _budget_y(document, up)) is not None:
@@ -104,17 +107,13 @@ def _nearby(document: PlanDocument, found: Sequence[Choice]) -> list[FrontierPoi
     return [point for point in document.frontier if point.iteration_s <= longest]
 
 
-def _usd(point: FrontierPoint) -> float:
-    return point.usd_per_iteration if point.total_usd is None else point.total_usd
-
-
 def _frontier(
     found: Sequence[Choice], nearby: Sequence[FrontierPoint], across: Scale, up: Scale, factor: float
 ) -> Markup:
     """Return the steps through the plans that no other beats in both time and money."""
     best = sorted((choice.iteration_s, choice.usd) for choice in found if choice.efficient)
     if nearby:
-        best = sorted((point.iteration_s, _usd(point)) for point in nearby)
+        best = sorted((point.iteration_s, point.usd) for point in nearby if point.cheapest)
     path, before = "", 0.0
     for place, (seconds, usd) in enumerate(best):
         x, y = across(seconds * factor), up(usd)
@@ -138,14 +137,15 @@ def _point(document: PlanDocument, choice: Choice, x: float, y: float) -> Markup
 
 def _small_point(document: PlanDocument, point: FrontierPoint, x: float, y: float) -> Markup:
     devices = " + ".join(f"{count} {name}" for name, count in point.devices.items())
-    tip = "\n".join(
-        [
-            f"{devices} in {', '.join(point.zones)}",
-            f"iteration {text.seconds(point.iteration_s)}",
-            f"{text.usd(_usd(point))} {usd_unit(document)}, {text.usd(point.usd_per_hour)} USD/h",
-        ]
-    )
-    return element("circle", cx=x, cy=y, r=4, class_="point efficient", data_tip=tip, tabindex=0)
+    lines = [
+        f"{devices} in {', '.join(point.zones)}",
+        f"iteration {text.seconds(point.iteration_s)}",
+        f"{text.usd(point.usd)} {usd_unit(document)}, {text.usd(point.usd_per_hour)} USD/h",
+    ]
+    if not point.cheapest and point.nodes_usd_per_hour is not None:
+        lines.append(f"no faster plan has nodes for {text.usd(point.nodes_usd_per_hour)} USD/h or less")
+    kind = "efficient" if point.cheapest else "beaten"
+    return element("circle", cx=x, cy=y, r=4, class_=f"point {kind}", data_tip="\n".join(lines), tabindex=0)
 
 
 def _tip(document: PlanDocument, choice: Choice) -> str:

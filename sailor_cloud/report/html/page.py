@@ -47,7 +47,12 @@ def _report(document: PlanDocument, timeline: Sequence[TimelineSpan], regions: S
         *(element("p", note, class_="note") for note in notes(document)),
         _section("Plan", sections.groups(document)),
         _section("Cost", money_chart(document), sections.cost_lines(document)),
-        _section("Cost against time", frontier_chart(document), sections.alternatives(document)),
+        _section(
+            "Cost against time",
+            frontier_chart(document),
+            *sections.frontier_key(document),
+            sections.alternatives(document),
+        ),
         _section("One iteration", schedule_chart(document, timeline), sections.waits(document)),
         _section("Memory", memory_chart(document), sections.memory(document)),
         _section("Zones and traffic", region_map(document, regions), zone_map(document), sections.traffic(document)),

@@ -6,7 +6,7 @@ from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.report import text
 from sailor_cloud.report.choices import choices, usd_unit, without_plan
 from sailor_cloud.report.group_lines import group_lines
-from sailor_cloud.report.html.svg import Markup
+from sailor_cloud.report.html.svg import Markup, element
 from sailor_cloud.report.html.tables import html_table
 from sailor_cloud.report.memory_rows import memory_rows
 from sailor_cloud.report.money import expected_usd, price_rows, worst_usd
@@ -40,6 +40,16 @@ def cost_lines(document: PlanDocument) -> Markup:
     rows.append((span, "", "", text.usd_beside(whole, whole), text.usd_beside(worst_usd(cost), whole), "", ""))
     numbers = ("quantity", "USD each", "USD", "worst case")
     return html_table(("what", *numbers, "as of", "source"), rows, numbers=numbers, total=True)
+
+
+def frontier_key(document: PlanDocument) -> tuple[Markup, ...]:
+    """Return what grey points are, where there are any."""
+    if all(point.cheapest for point in document.frontier):
+        return ()
+    told = (
+        "Dashed: no plan as fast costs less for the run. Small grey points: none as fast has nodes for less per hour."
+    )
+    return (element("p", told, class_="key"),)
 
 
 def alternatives(document: PlanDocument) -> Markup:

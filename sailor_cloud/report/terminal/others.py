@@ -7,6 +7,7 @@ from rich.table import Table
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.report import text
 from sailor_cloud.report.choices import choices, usd_unit, without_plan
+from sailor_cloud.report.frontier_rows import BEST, TITLE, frontier_numbers, frontier_rows
 from sailor_cloud.report.ruled_out import ruled_out
 from sailor_cloud.report.tables import plain_table
 from sailor_cloud.report.terminal.groups_table import NARROW
@@ -33,6 +34,15 @@ def alternatives_table(document: PlanDocument, *, width: int) -> Table:
         )
     for row in without_plan(document):
         table.add_row(row.what, *("-" for _ in numbers), row.why)
+    return table
+
+
+def frontier_table(document: PlanDocument, *, width: int) -> Table:
+    """Return the plans from the fastest to the cheapest; on a narrow terminal without their zones."""
+    numbers, zones = frontier_numbers(document), ("",) if width >= NARROW else ()
+    table = plain_table(TITLE, *zones, *numbers, BEST, numbers=numbers, gap=2 if width >= NARROW else 1)
+    for devices, zone, *rest in frontier_rows(document):
+        table.add_row(devices, *(zone for _ in zones), *rest)
     return table
 
 

@@ -1,0 +1,62 @@
+"""Points of cost against time, in every form of the report."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from factories.documents import document
+from factories.priced_documents import gcp_document
+from sailor_cloud.model.document import FrontierPoint, PlanDocument
+from sailor_cloud.report.html.page import plan_as_html
+from sailor_cloud.report.plan_markdown import plan_as_markdown
+from sailor_cloud.report.plan_text import plan_as_text
+
+
+def with_points(base: PlanDocument) -> PlanDocument:
+    def point(iteration_s: float, usd: float, devices: int, *, cheapest: bool) -> FrontierPoint:
+        return FrontierPoint(
+            iteration_s=iteration_s,
+            throughput_iterations_per_s=1.0 / iteration_s,
+            usd_per_hour=usd * 3600.0 / iteration_s,
+            usd_per_iteration=usd,
+            total_usd=1000.0 * usd if base.job.training.steps else None,
+            devices={"A100-40": devices},
+            zones=("us-central1-a", "us-west1-b")[: 1 + devices // 8],
+            nodes_usd_per_hour=1.9 * devices,
+            cheapest=cheapest,
+        )
+
+    points = (point(2.0, 0.05, 8, cheapest=True), point(3.0, 0.06, 6, cheapest=False))
+    return replace(base, frontier=points)
+
+
+@pytest.mark.parametrize("width", [60, 120])
+def test_a_table_tells_devices_zones_time_and_both_sorts_of_money(width: int) -> None:
+    shown = plan_as_text(with_points(document()), width=width)
+    rows = [" ".join(line.split()) for line in shown[shown.index("cost against time") :].splitlines()[1:3]]
+    zones = ("", "") if width == 60 else (" 2 zones", " us-central1-a")
+    assert rows == [f"8 A100-40{zones[0]} 2.00 s 50.00 15.20 run", f"6 A100-40{zones[1]} 3.00 s 60.00 11.40 hour"]
+    assert "cost against time" not in plan_as_text(document(), width=width)
+
+
+def test_markdown_has_the_same_rows_and_money_of_an_iteration_where_there_are_no_steps() -> None:
+    shown = plan_as_markdown(with_points(document(steps=None)))
+    assert "| 8 A100-40 | 2 zones | 2.00 s | 0.0500 | 15.20 | run |" in shown
+    assert "| devices | zones | iteration | USD/iteration | nodes USD/h | best per |" in shown
+
+
+def test_the_page_draws_the_line_through_the_cheapest_points_alone_and_says_what_others_are() -> None:
+    shown, plain = (plan_as_html(made, timeline=()) for made in (with_points(gcp_document()), gcp_document()))
+    assert "no faster plan has nodes for 11.40 USD/h or less" in shown
+    assert shown.count('class="point beaten"') == plain.count('class="point beaten"') + 1
+    assert 'class="key"' in shown
+    assert 'class="key"' not in plain
+    alone = plan_as_html(replace(gcp_document(), frontier=with_points(gcp_document()).frontier[:1]), timeline=())
+
+    def steps(page: str) -> int:
+        path = page.split('class="frontier"')[0].rpartition("<path")[2]
+        return path.count("L")
+
+    assert steps(shown) == steps(alone) == 0
