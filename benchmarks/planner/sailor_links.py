@@ -42,6 +42,14 @@ class Links:
             self._hops[key] = np.asarray(self.artifact.ring_s(nbytes, replicas, src, dst))
         return self._hops[key]
 
+    def least_ring_s(self, nbytes: Floats, tp: int, replicas: int, hop: tuple[Place, Place]) -> Floats:
+        """Return the least seconds of a sum over a hop in which a replica of so large a tp takes part.
+
+        nbytes: at tp 1. The smallest tp in the ring decides; fewer bytes may take longer, just above a whole bucket.
+        """
+        smaller = [each for each in (1, 2, 4) if each <= tp]
+        return np.asarray(np.min([self.ring_s(nbytes / each, replicas, *hop) for each in smaller], axis=0))
+
     def least_sum_s(self, nbytes: Floats, replicas: int, gpu: str, room: Room, areas: dict[str, str]) -> Floats:
         """Return the least seconds of a stage's sum over all sets of zones that have room for its replicas.
 

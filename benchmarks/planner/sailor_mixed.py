@@ -121,10 +121,10 @@ class SailorMixed:
             for kind in self.even.kinds(size):
                 each = [np.zeros(len(distinct))]
                 if replicas > 1:
-                    each = [links.ring_s(distinct / kind.tp, replicas, *hop) for hop in self._hops(kind)]
+                    each = [links.least_ring_s(distinct, kind.tp, replicas, hop) for hop in self._hops(kind)]
                 least = np.min(each, axis=0)
                 if replicas > 1 and self.where in (Where.INSIDE, Where.SPLIT):
-                    each = [links.ring_s(distinct / kind.tp, replicas, *hop) for hop in self._far_hops()]
+                    each = [links.least_ring_s(distinct, kind.tp, replicas, hop) for hop in self._far_hops()]
                     least = np.maximum(least, np.min(each, axis=0))
                 rows.append(least[where].reshape(spans.shape))
             self._sync[size, replicas] = np.stack(rows)

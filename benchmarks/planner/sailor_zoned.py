@@ -34,22 +34,37 @@ class SailorZoned:
     """A Differing problem where time alone is minimised; see sailor_cloud.planner.even.priced."""
 
     even: SailorEven
-    settles: bool = False
-    rising: bool = True
-    timed: bool = True
-    rents: Ints | None = None
     places: tuple[tuple[str, str], ...] = field(init=False)
     prices: Ints = field(init=False)
     _costs: dict[int, StageCosts | None] = field(default_factory=dict)
     _sync: dict[tuple[int, int], Floats] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        case = self.even.case
+        assert case.budget is None, "only time counts here"
+        assert case.least_rate is None, "only time counts here"
         self.places = tuple(sorted(self.even.case.devices))
         self.prices = self._prices()
 
     @property
     def batch(self) -> int:
         return self.even.batch
+
+    @property
+    def settles(self) -> bool:
+        return False
+
+    @property
+    def rising(self) -> bool:
+        return True
+
+    @property
+    def timed(self) -> bool:
+        return True
+
+    @property
+    def rents(self) -> Ints | None:
+        return None
 
     @property
     def devices(self) -> Ints:
@@ -95,7 +110,7 @@ class SailorZoned:
             rows = []
             for _, place in self.kinds(size):
                 hops = [(before, replace(place, tp=1)) for before in ends]
-                least = np.min([links.ring_s(distinct / place.tp, replicas, *hop) for hop in hops], axis=0)
+                least = np.min([links.least_ring_s(distinct, place.tp, replicas, hop) for hop in hops], axis=0)
                 rows.append(least[where].reshape(len(params), len(params)))
             self._sync[size, replicas] = np.stack(rows)
         return self._sync[size, replicas]

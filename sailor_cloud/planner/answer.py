@@ -25,3 +25,7 @@ class Answer:
     nodes: int
     others: tuple[Draft, ...] = ()
     exhausted: bool = False
+
+    def gap(self, value: float) -> float | None:
+        """Return the share by which a plan of such a value may be above the best one; None without a bound."""
+        return None if self.bound is None else max(0.0, value - self.bound) / value

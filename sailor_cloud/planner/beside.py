@@ -13,7 +13,7 @@ from sailor_cloud.planner.assess import Assessor
 from sailor_cloud.planner.draft import Draft, in_space, nodes_of, significant, to_plan
 from sailor_cloud.planner.effort import Effort
 from sailor_cloud.planner.estimates import Estimates
-from sailor_cloud.planner.goals import Target
+from sailor_cloud.planner.goals import TIE, Target
 from sailor_cloud.planner.replayed import replayed
 from sailor_cloud.planner.replays import Chosen, first_that_holds
 from sailor_cloud.planner.shortage import shortage
@@ -47,6 +47,8 @@ class Beside:
     seeds: Sequence[Draft] = ()
     named: list[_Named] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
+    # Smaller spaces that the chosen plan stands in.
+    _kept: list[tuple[Space, tuple[Restriction, ...]]] = field(default_factory=list)
 
     @property
     def drafts(self) -> list[Draft]:
@@ -63,12 +65,17 @@ class Beside:
         best = chosen
         for named in self.named:
             figures, least = replayed(named.draft, named.evaluation), replayed(best.draft, best.evaluation)
-            if self.target.feasible(figures) and figures[self.target.goal] < least[self.target.goal]:
+            if self.target.feasible(figures) and figures[self.target.goal] < least[self.target.goal] * (1.0 - TIE):
                 best = Chosen(draft=named.draft, evaluation=named.evaluation)
-        if best is not chosen:
-            self.chosen = best.draft
-            # What the plan is in itself now is no alternative to it.
-            self.named = [named for named in self.named if not self._keeps(named.restrictions, self._part_of(named))]
+        if best is chosen:
+            return chosen
+        self.chosen = best.draft
+        # What the plan stands in itself now is no alternative to it, what the one before stood in is one.
+        self.named = [named for named in self.named if not named.restrictions or not self._stands_in(named)]
+        for part, restrictions in self._kept:
+            if not self._keeps(restrictions, part):
+                label = self._labelled(chosen.draft, restrictions)
+                self._enter(_Named(label, chosen.draft, chosen.evaluation, restrictions))
         return best
 
     def restricted(self, restrictions: Sequence[tuple[Restriction, ...]]) -> None:
@@ -85,6 +92,7 @@ class Beside:
                 self._enter(_rejected(" and ".join(_name(restriction) for restriction in chosen), why, chosen))
         every = [(part, chosen) for chosen in restrictions for part in (() if many else self._parts(chosen))]
         wanted = [(part, chosen) for part, chosen in every if not self._keeps(chosen, part)]
+        self._kept = [(part, chosen) for part, chosen in every if self._keeps(chosen, part)]
         for number, entry in enumerate(wanted):
             self._enter(self._best_of(*entry, self.effort.between(number / len(wanted), (number + 1) / len(wanted))))
 
@@ -177,10 +185,11 @@ class Beside:
         else:
             self.named.append(outcome)
 
-    def _part_of(self, named: _Named) -> Space:
-        """Return the part of the space that the best plan of a smaller one was looked for in."""
+    def _stands_in(self, named: _Named) -> bool:
+        """Return whether the chosen plan stands in the smaller space that a plan is the best of."""
         accelerators, _ = _where(self.space, named.draft)
-        return next(part for part in self._parts(named.restrictions) if _holds(part, accelerators))
+        part = next(part for part in self._parts(named.restrictions) if _holds(part, accelerators))
+        return self._keeps(named.restrictions, part)
 
     def _alternative(self, named: _Named) -> Alternative:
         prediction, cost = named.evaluation.prediction, named.evaluation.cost

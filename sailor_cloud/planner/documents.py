@@ -45,7 +45,7 @@ def plan_document(
     scenario, evaluation = space.scenario, chosen.evaluation
     plan = to_plan(space, chosen.draft)
     value = chosen.draft.figures[target.goal]
-    gap = None if answer.bound is None else max(0.0, value - answer.bound) / value
+    gap = answer.gap(value)
     proven = gap is not None and gap <= OPTIMAL_GAP and not around.cut_short
     offers = {node.offer for node in plan.nodes}
     return PlanDocument(

@@ -6,10 +6,9 @@ Money is that of the run, or that of the nodes per hour: the fewer there are, th
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,7 +64,7 @@ def frontier(space: Space, drafts: Sequence[Draft], chosen: Chosen, effort: Effo
     wanted = [draft for order, draft in every.items() if order != chosen.draft.order()]
     tasks = [Task(partial(_replayed, space, draft), points.append) for draft in wanted]
     do(tasks, team=effort.team, tell=effort.tell)
-    return _traded(first, [point for point in points if point is not None and not _covers(first, point)])
+    return traded(first, [point for point in points if point is not None and not _covers(first, point)])
 
 
 def promising(drafts: Sequence[Draft], money: Money = of_run) -> list[Draft]:
@@ -90,7 +89,7 @@ def _rounded(seconds: float, usd: float) -> tuple[int, int]:
     return round(_PARTS * np.log(seconds)), round(_PARTS * np.log(usd))
 
 
-def _traded(chosen: FrontierPoint, others: list[FrontierPoint]) -> tuple[FrontierPoint, ...]:
+def traded(chosen: FrontierPoint, others: list[FrontierPoint]) -> tuple[FrontierPoint, ...]:
     """Return the points that are worth their time and money, fastest first, the chosen one wherever none beats it."""
     points = [chosen, *others]
     seconds, usd, rate = np.array([(point.iteration_s, point.usd, _rate(point)) for point in points]).T
@@ -98,22 +97,32 @@ def _traded(chosen: FrontierPoint, others: list[FrontierPoint]) -> tuple[Frontie
     if not ((seconds[1:] <= seconds[0]) & (usd[1:] <= usd[0])).any():
         cheapest.add(0)
     kept = sorted(cheapest | _worth_it(seconds, rate, _LUMP), key=lambda index: (seconds[index], usd[index]))
-    return tuple(replace(points[index], cheapest=index in cheapest) for index in _thinned(kept, seconds))
+    ends = {0, *sorted(cheapest, key=lambda index: seconds[index])[-1:]}
+    shown = _thinned(kept, seconds, stay=ends, first=set(kept) - cheapest)
+    return tuple(replace(points[index], cheapest=index in cheapest) for index in shown)
 
 
 def _worth_it(seconds: NDArray[np.float64], usd: NDArray[np.float64], least: float) -> set[int]:
     """Return the indices of what none beats, and what is faster and dearer than the next by such a share at least."""
-    front = unbeaten(seconds, usd, least=least)
-    slow = [index for index, after in pairwise(front) if seconds[after] <= seconds[index] * (1.0 + least)]
-    return {index for index in front if index not in slow}
+    kept: list[int] = []
+    for index in reversed(unbeaten(seconds, usd, least=least)):
+        if not kept or seconds[kept[-1]] > seconds[index] * (1.0 + least):
+            kept.append(index)
+    return set(kept)
 
 
-def _thinned(front: list[int], seconds: NDArray[np.float64]) -> list[int]:
-    """Return the points without those whose neighbours in time are nearest; the ends stay."""
+def _thinned(
+    front: list[int], seconds: NDArray[np.float64], stay: Set[int] = frozenset(), first: Set[int] = frozenset()
+) -> list[int]:
+    """Return the points without those whose neighbours in time are nearest, of the `first` ones while there are any.
+
+    The ends and those that `stay` do.
+    """
     points = list(front)
     while len(points) > MOST_POINTS:
-        gaps = [seconds[points[at + 1]] / seconds[points[at - 1]] for at in range(1, len(points) - 1)]
-        del points[1 + gaps.index(min(gaps))]
+        inner = [at for at in range(1, len(points) - 1) if points[at] not in stay]
+        among = [at for at in inner if points[at] in first] or inner
+        del points[min(among, key=lambda at: seconds[points[at + 1]] / seconds[points[at - 1]])]
     return points
 
 

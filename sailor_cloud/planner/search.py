@@ -12,7 +12,7 @@ from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import FrontierPoint, GapPart, Infeasibility, PlanDocument, Rejected
 from sailor_cloud.model.job import Job
 from sailor_cloud.network import Network
-from sailor_cloud.planner.answer import Answer
+from sailor_cloud.planner.answer import OPTIMAL_GAP, Answer
 from sailor_cloud.planner.beside import Beside
 from sailor_cloud.planner.candidates import collect
 from sailor_cloud.planner.documents import Surroundings, infeasible_document, plan_document
@@ -42,8 +42,9 @@ _BESIDE = ((Restriction.ONE_ACCELERATOR,), (Restriction.ONE_ZONE,))
 class Wishes:
     """What a search is asked for beyond the plan.
 
-    `restrictions` make the space smaller. `beside`: also the best plans of smaller spaces. `frontier`: also the plans
-    from the fastest to the cheapest that no other one beats in both. `top`: also so many plans of other kinds. After
+    `restrictions` make the space smaller. `beside`: also the best plans of smaller spaces, one of which is the answer
+    where the search of all found none as good. `frontier`: also the plans from the fastest to the cheapest that no
+    other one beats in both. `top`: also so many plans of other kinds. After
     `time_limit_s` the best plan found until then is the answer, and never called optimal. `progress` is told which
     share of the search is done, ever larger ones. With more than one of `processes` two make the search; the answer is
     the same.
@@ -138,9 +139,11 @@ def _search(problem: Problem, asked: Wishes, clock: Clock, started: float, team:
     if asked.beside and not effort.expired():
         extras = [extra for extra in _BESIDE if not set(extra) <= set(asked.restrictions)]
         beside.restricted([(*asked.restrictions, *extra) for extra in extras])
-        if not answer.exhausted:
-            chosen = beside.overtaken(chosen)
-            answer = searched.with_bound_of(space, target, answer, chosen)
+        gap = answer.gap(chosen.draft.figures[target.goal])
+        # What is proven by the closed form isn't given up for what the replay says of another one.
+        better = chosen if gap is not None and gap <= OPTIMAL_GAP else beside.overtaken(chosen)
+        if better is not chosen:
+            chosen, answer = better, searched.with_bound_of(space, target, answer, better)
     effort.tell(border)
     around = _surroundings(problem, asked, effort.between(border, 1.0), answer, chosen, beside)
     return plan_document(space, target, chosen, answer, around, clock.monotonic_s() - started)

@@ -38,22 +38,24 @@ MOST_GUESSES = 400, 150
 
 @dataclass(slots=True)
 class _Spread:
-    """A search of some parts of a space; `left`: guesses that aren't judged yet, best first, with their part."""
+    """A search of some parts of a space; `left`: numbers of guesses that aren't judged yet, best first."""
 
     space: Space
     parts: list[Blocks]
     effort: Effort
-    left: list[tuple[int, Guess]] = field(default_factory=list)
+    # Guesses with their part.
+    rated: list[tuple[int, Guess]] = field(default_factory=list)
+    left: list[int] = field(default_factory=list)
     drafts: list[Draft] = field(default_factory=list)
     taken: Counter[tuple[object, ...]] = field(default_factory=Counter)
-    _seen: set[tuple[int, Guess]] = field(default_factory=set)
+    _seen: set[int] = field(default_factory=set)
 
     def run(self) -> list[Draft]:
-        rated = self._rate()
+        self._rate()
         self._group()
         effort, total, begun = self.effort.between(0.4, 1.0), sum(MOST_GUESSES), 0
         for usd, most in zip((_of_iteration, _of_nodes), MOST_GUESSES, strict=True):
-            self.left = _ranked(rated, usd)
+            self.left = [number for number in _ranked(self.rated, usd) if number not in self._seen]
             end = begun + most
             while begun < end and not effort.expired() and (some := self._next()):
                 share = effort.between(begun / total, (begun + len(some)) / total)
@@ -61,25 +63,23 @@ class _Spread:
                 begun += len(some)
         return self.drafts
 
-    def _judge(self, some: list[tuple[int, Guess]], effort: Effort) -> None:
+    def _judge(self, some: list[int], effort: Effort) -> None:
         found: list[list[Draft]] = []
-        tasks = [Task(partial(self._judged, part, guess), found.append) for part, guess in some]
+        tasks = [Task(partial(self._judged, *self.rated[number]), found.append) for number in some]
         do(tasks, team=effort.team, tell=effort.tell)
         self._seen.update(some)
-        for (part, guess), drafts in zip(some, found, strict=True):
+        for (part, guess), drafts in zip((self.rated[number] for number in some), found, strict=True):
             self.taken[part, guess.nodes] += bool(drafts)
             self.drafts += drafts
 
-    def _rate(self) -> list[tuple[int, Guess]]:
-        """Return guesses of all parts."""
-        rated: list[tuple[int, Guess]] = []
+    def _rate(self) -> None:
+        """Rate the blocks of all parts."""
         tasks = [
-            Task(partial(_guesses, search, part, key), rated.extend)
+            Task(partial(_guesses, search, part, key), self.rated.extend)
             for part, search in enumerate(self.parts)
             for key in search.many()
         ]
         do(tasks, team=self.effort.team, tell=self.effort.between(0.0, 0.4).tell)
-        return rated
 
     def _group(self) -> None:
         """Look at groups of equal pipelines for each accelerator, on all nodes and on fewer."""
@@ -88,11 +88,10 @@ class _Spread:
         for part, search in zip(self.parts, searches, strict=True):
             self.drafts += self._here(part.space, search.every())
 
-    def _next(self) -> list[tuple[int, Guess]]:
+    def _next(self) -> list[int]:
         """Take out the next guesses, those of sets of nodes that have not brought many plans yet."""
-        self.left = [
-            entry for entry in self.left if self.taken[entry[0], entry[1].nodes] < _OF_NODES and entry not in self._seen
-        ]
+        nodes = ((number, *self.rated[number]) for number in self.left)
+        self.left = [number for number, part, guess in nodes if self.taken[part, guess.nodes] < _OF_NODES]
         some, self.left = self.left[:_AT_ONCE], self.left[_AT_ONCE:]
         return some
 
@@ -123,8 +122,8 @@ def _of_nodes(guess: Guess) -> float:
     return guess.usd_per_hour
 
 
-def _ranked(rated: list[tuple[int, Guess]], money: Callable[[Guess], float]) -> list[tuple[int, Guess]]:
-    """Return the guesses that no others beat by far in the order in which they are judged."""
+def _ranked(rated: list[tuple[int, Guess]], money: Callable[[Guess], float]) -> list[int]:
+    """Return the numbers of guesses that no others beat by far in the order in which they are judged."""
     seconds, usd = np.array([(guess.iteration_s, money(guess)) for _, guess in rated]).reshape(-1, 2).T
     far = behind(seconds, usd, unbeaten(seconds, usd))
     known: set[tuple[object, ...]] = set()
@@ -140,4 +139,4 @@ def _ranked(rated: list[tuple[int, Guess]], money: Callable[[Guess], float]) -> 
             taken[stretch] += 1
         known.add(nodes)
         found.append((turn, index))
-    return [rated[index] for _, index in sorted(found, key=lambda entry: entry[0])]
+    return [index for _, index in sorted(found, key=lambda entry: entry[0])]

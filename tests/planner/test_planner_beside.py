@@ -45,7 +45,7 @@ def test_the_best_plan_of_each_smaller_space_stands_beside_the_chosen_one(docume
     assert alone.throughput_iterations_per_s <= document.prediction.throughput_iterations_per_s * (1 + 1e-9)
 
 
-def test_a_better_plan_of_a_smaller_space_is_chosen_instead_and_stands_beside_it_no_more():
+def test_a_better_plan_of_a_smaller_space_is_chosen_and_the_one_before_stands_beside_it_where_that_is_not():
     space, target = make_space(tiny_job(**SIZE)), target_of(tiny_job(**SIZE))
     answer, best = Searched().best(space, target)
     zone = {space.pools[slot.pool].offer.zone for part in best.draft.pipelines for slot in part.slots}
@@ -57,7 +57,11 @@ def test_a_better_plan_of_a_smaller_space_is_chosen_instead_and_stands_beside_it
     chosen = beside.overtaken(worst)
     assert chosen.evaluation.prediction.iteration_s_replay == min(before.values())
     assert beside.chosen is chosen.draft
-    assert {alternative.label for alternative in beside.found} < set(before)
+    # The first one stood in one zone and on one accelerator; the better one has another accelerator in both zones.
+    assert set(before) == {"all CPU-fast"}
+    assert {alternative.label for alternative in beside.found} == {"all CPU-slow", "one zone: local-b"}
+    slow = worst.evaluation.prediction.iteration_s_replay
+    assert {alternative.iteration_s for alternative in beside.found} == {slow}
     assert beside.overtaken(best) is best
 
 

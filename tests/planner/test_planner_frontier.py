@@ -12,12 +12,13 @@ import pytest
 from factories.planning import AS_OF, data, example, make_space, tiny_job
 from sailor_cloud import planner
 from sailor_cloud.clock import FixedClock
+from sailor_cloud.model.document import FrontierPoint
 from sailor_cloud.planner.blocks.cuts import Cutter
 from sailor_cloud.planner.draft import to_plan
 from sailor_cloud.planner.effort import NORMAL
 from sailor_cloud.planner.exhaustive import exhaust, small_layouts
 from sailor_cloud.planner.exploring import Explorer
-from sailor_cloud.planner.frontier import frontier, promising
+from sailor_cloud.planner.frontier import MOST_POINTS, frontier, promising, traded
 from sailor_cloud.planner.goals import Figure, target_of
 from sailor_cloud.planner.replays import first_that_holds
 from sailor_cloud.planner.reshaping import Reshaper
@@ -62,6 +63,44 @@ def test_the_frontier_has_no_point_that_another_one_beats_by_the_replay():
         assert any(point.iteration_s <= seconds * 1.002 and point.total_usd <= usd * 1.002 for point in points)
 
 
+def made_up(count, *, slower, cheaper, cheapest):
+    return [
+        FrontierPoint(
+            iteration_s=slower**number,
+            throughput_iterations_per_s=slower**-number,
+            usd_per_hour=1.0,
+            usd_per_iteration=100.0 * (cheaper**-number if cheapest else 1.0 + 0.1 * number),
+            total_usd=None,
+            devices={},
+            zones=(),
+            nodes_usd_per_hour=50.0 * cheaper**-number * (2.0 if cheapest else 1.0),
+        )
+        for number in range(count)
+    ]
+
+
+def test_points_that_are_near_their_neighbours_leave_no_stretch_without_any():
+    chosen, *others = made_up(12, slower=1.019, cheaper=1.03, cheapest=False)
+    seconds = [point.iteration_s for point in traded(chosen, others)]
+    assert seconds[-1] == others[-1].iteration_s
+    assert all(later <= earlier * 1.04 for earlier, later in pairwise(seconds))
+    assert all(later > earlier * 1.02 for earlier, later in pairwise(seconds[1:]))
+
+
+def test_of_too_many_points_those_that_cost_more_for_the_run_go_first_and_the_ends_stay():
+    chosen, *others = made_up(41, slower=1.03, cheaper=1.03, cheapest=True)
+    dearer = [
+        replace(point, iteration_s=1.001 * point.iteration_s)
+        for point in made_up(60, slower=1.04, cheaper=1.04, cheapest=False)
+    ]
+    points = traded(chosen, [*others, *dearer])
+    assert len(points) == MOST_POINTS
+    assert points[0] == replace(chosen, cheapest=True)
+    cheapest = [point.usd_per_iteration for point in points if point.cheapest]
+    assert cheapest[-1] == min(point.usd_per_iteration for point in (*others, *dearer))
+    assert sum(not point.cheapest for point in points) == 1
+
+
 def test_drafts_promise_by_the_price_of_their_nodes_what_no_cheaper_ones_are_expected_to_reach():
     space, _, every = exhausted()
     rate_of = OfNodes(space)
@@ -80,6 +119,7 @@ def beaten_by_none(draft, others, rate_of):
     ]
 
 
+@pytest.mark.slow
 def test_two_zones_of_two_accelerators_have_at_least_twenty_points_each_beaten_by_none():
     prices, links, times = data()
     document = planner.search(

@@ -49,7 +49,7 @@ _SLACK = 1.1
 _FEW = 24
 _KEPT_TRADES = 24
 # The best guesses of so many other sets of accelerators or stretches of money, as shares of it, are judged first.
-_LEADERS, _STRETCH = 12, 0.2
+_LEADERS, _OF_MONEY = 12, 0.2
 
 
 # A microbatch size and a number of pipelines.
@@ -218,10 +218,11 @@ class Blocks:
         leaders: dict[tuple[object, ...], int] = {}
         for number, guess in enumerate(guesses if self.target.limits else ()):
             names = {self.space.pools[pool].accelerator.name for option in guess.options for pool in option.unit.pools}
-            stretch = math.floor(math.log(guess.usd) / _STRETCH) if guess.usd > 0.0 else -math.inf
+            stretch = math.floor(math.log(guess.usd) / _OF_MONEY) if guess.usd > 0.0 else -math.inf
             leaders.setdefault((frozenset(names), stretch), number)
-        first = sorted(leaders.values())[:_LEADERS]
-        return [*(guesses[number] for number in first), *(g for n, g in enumerate(guesses) if n not in set(first))]
+        first = dict.fromkeys(sorted(leaders.values())[:_LEADERS])
+        others = (guess for number, guess in enumerate(guesses) if number not in first)
+        return [*(guesses[number] for number in first), *others]
 
     def guesses(self) -> list[Guess]:
         """Return the most promising blocks, best first; what has not been rated before is rated here."""

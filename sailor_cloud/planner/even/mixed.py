@@ -60,8 +60,9 @@ def mixed(
     ruled = rule_out(
         problem, known=known, gap=gap, most_searches=most_searches, tries=tries, wide=wide, most_open=most_open
     )
-    if finer is not None and ruled.open:
-        ruled = rule_out(finer, known=known, gap=gap, only=ruled.open)
+    if finer is not None and ruled.open and math.isfinite(ruled.bound):
+        closer = rule_out(finer, known=known, gap=gap, most_searches=most_searches, wide=wide, only=ruled.open)
+        ruled = replace(closer, open=_with_chains(closer.open, ruled.open), searches=ruled.searches + closer.searches)
     search = _Search(problem, known, gap)
     good = list(cuts)
     for number in ruled.open[:numbers]:
@@ -74,6 +75,12 @@ def mixed(
         bound=min([ruled.bound, search.winning, *left]),
         searches=ruled.searches,
     )
+
+
+def _with_chains(left: Iterable[Open], before: Iterable[Open]) -> tuple[Open, ...]:
+    """Return numbers of replicas with the pipelines found before, too, for their cuts."""
+    chains = {(number.size, number.replicas): number.chains for number in before}
+    return tuple(replace(each, chains=(*each.chains, *chains[each.size, each.replicas])) for each in left)
 
 
 @dataclass(slots=True)

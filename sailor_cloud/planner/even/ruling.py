@@ -125,7 +125,7 @@ class Ruling:
         What is not below `floor` is not looked at more closely, since something else is.
         """
         least, chains = (start.least_s if self.problem.timed else 0.0), dict[Chain, Passed]()
-        best, last = -math.inf, start.prices
+        best, last, widely = -math.inf, start.prices, None
         # What ruled out others often rules out this one.
         if any(self._least(start, prices) == math.inf for prices in self._ruling):
             return None
@@ -140,6 +140,7 @@ class Ruling:
             low, found = self._searched(start, prices, (_QUICK, _NARROW))
             if not found and low < self.winning and self.wide > _NARROW:
                 low, found = self._searched(start, prices, (self.wide,))
+                widely = prices
             least = max(least, low)
             if least >= self.winning:
                 self._ruling = [prices, *(each for each in self._ruling if (each != prices).any())][:_RULING]
@@ -149,7 +150,7 @@ class Ruling:
             # Where nothing was found, the next prices would be the same.
             if least >= floor or (ladder is None and not found and not borrowed):
                 break
-        if least < floor:
+        if least < floor and last is not widely:
             low, found = self._searched(start, last, (self.wide,))
             least, chains = max(least, low), chains | found
             if least >= self.winning:
