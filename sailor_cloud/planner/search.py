@@ -42,12 +42,11 @@ _BESIDE = ((Restriction.ONE_ACCELERATOR,), (Restriction.ONE_ZONE,))
 class Wishes:
     """What a search is asked for beyond the plan.
 
-    `restrictions` make the space smaller. `beside`: also the best plans of smaller spaces, one of which is the answer
-    where the search of all found none as good. `frontier`: also the plans from the fastest to the cheapest that no
-    other one beats in both. `top`: also so many plans of other kinds. After
-    `time_limit_s` the best plan found until then is the answer, and never called optimal. `progress` is told which
-    share of the search is done, ever larger ones. With more than one of `processes` two make the search; the answer is
-    the same.
+    `restrictions` make the space smaller. `beside`: also the best plans of smaller spaces, one of which is the
+    answer where the search of all found none as good. `frontier`: also the plans from the fastest to the cheapest
+    that no other one beats in both. `top`: also so many plans of other kinds. After `time_limit_s` the best plan
+    found until then is the answer, and never called optimal. `progress` is told which share of the search is done,
+    ever larger ones. With more than one of `processes` two make the search; the answer is the same.
     """
 
     restrictions: tuple[Restriction, ...] = ()
