@@ -51,14 +51,12 @@ def test_each_call_is_made_once_and_both_processes_know_what_all_returned(tmp_pa
 
 
 def test_both_processes_take_calls() -> None:
-    reading, writing = os.pipe()
+    pipes = os.pipe(), os.pipe()
 
     def meet(number: int) -> int:
-        # The first call waits until the other process makes the second one.
-        if number == 0:
-            os.read(reading, 1)
-        else:
-            os.write(writing, b".")
+        # Either call ends only once the other one has begun: one process alone would never end the first.
+        os.write(pipes[number][1], b".")
+        os.read(pipes[1 - number][0], 1)
         return os.getpid()
 
     def search_(team: Team) -> list[int]:
@@ -67,8 +65,8 @@ def test_both_processes_take_calls() -> None:
     try:
         first, second = together(search_, processes=2)
     finally:
-        os.close(reading)
-        os.close(writing)
+        for end in (*pipes[0], *pipes[1]):
+            os.close(end)
     assert first != second
     assert os.getpid() in (first, second)
 
