@@ -13,6 +13,8 @@ from sailor_cloud.planner.assess import Assessor
 from sailor_cloud.planner.draft import Draft, in_space, nodes_of, significant, to_plan
 from sailor_cloud.planner.effort import Effort
 from sailor_cloud.planner.estimates import Estimates
+from sailor_cloud.planner.evened import EVEN, evened, stands_evenly
+from sailor_cloud.planner.exhaustive import small_layouts
 from sailor_cloud.planner.goals import TIE, Target
 from sailor_cloud.planner.replayed import replayed
 from sailor_cloud.planner.replays import Chosen, first_that_holds
@@ -86,11 +88,11 @@ class Beside:
         """
         many = len({pool.row for pool in self.space.pools}) > MOST_ROWS
         for chosen in restrictions:
-            if many and not self._keeps(chosen, self.space):
-                told = " ".join(f"--restrict {restriction.value}" for restriction in chosen)
-                why = f"not searched among so many zones; {told} does"
+            if many and not _evened(chosen) and not self._keeps(chosen, self.space):
+                why = f"not searched among so many zones; {_option(chosen)} does"
                 self._enter(_rejected(" and ".join(_name(restriction) for restriction in chosen), why, chosen))
-        every = [(part, chosen) for chosen in restrictions for part in (() if many else self._parts(chosen))]
+        searched = [chosen for chosen in restrictions if not many or _evened(chosen)]
+        every = [(part, chosen) for chosen in searched for part in self._parts(chosen)]
         wanted = [(part, chosen) for part, chosen in every if not self._keeps(chosen, part)]
         self._kept = [(part, chosen) for part, chosen in every if self._keeps(chosen, part)]
         for number, entry in enumerate(wanted):
@@ -106,31 +108,48 @@ class Beside:
     def _best_of(self, part: Space, restrictions: tuple[Restriction, ...], effort: Effort) -> _Named | Rejected:
         loose = replace(self.target, limits=tuple(limit for limit in self.target.limits if limit.name not in _TOLD))
         targets = [self.target] if loose == self.target else [self.target, loose]
+        # A small space is gone through, and its best plan by the closed form is the answer.
+        small = small_layouts(self.space) is not None
+        near = _evened(restrictions) and not small
         for number, target in enumerate(targets):
             lighter = effort.lighter().between(number / len(targets), (number + 1) / len(targets))
             assessor = Assessor(self.space, target)
-            seeds = [draft for draft in self._seeds(part, restrictions) if _reaches(assessor, draft)]
-            least = min((draft.figures[target.goal] for draft in seeds), default=np.inf)
-            answer = solve(part, target, restrictions, lighter, known=least)
-            estimated = [draft for draft in answer.others if draft.expected is not None]
-            found = [
-                replace(in_space(draft, part, self.space), zero_stage=draft.zero_stage)
-                for draft in (*answer.drafts, *estimated)
-            ]
-            every = sorted([*found, *seeds], key=Draft.order)
-            ordered = Estimates(self.space, target).best_first(every, most=KEPT_DRAFTS)
+            if near:
+                every = evened(self.space, target, self._seeds(part, restrictions), restrictions, lighter)
+            else:
+                every = self._searched(part, target, restrictions, lighter)
+            ordered = sorted(every, key=Draft.order)
+            if not small:
+                ordered = Estimates(self.space, target).best_first(ordered, most=KEPT_DRAFTS)
             reaching = [draft for draft in ordered if _reaches(assessor, draft)]
             held = first_that_holds(self.space, target, reaching[:KEPT_DRAFTS])
             if held is not None:
                 label = self._labelled(held.draft, restrictions)
                 return _Named(label, held.draft, held.evaluation, restrictions)
         one_zone = Restriction.ONE_ZONE in restrictions
-        return _rejected(_label(part, restrictions), shortage(part, one_zone=one_zone), restrictions)
+        why = shortage(part, one_zone=one_zone)
+        if near:
+            why = f"none found near the plan; {_option(restrictions)} searches for one"
+        return _rejected(_label(part, restrictions), why, restrictions)
+
+    def _searched(
+        self, part: Space, target: Target, restrictions: tuple[Restriction, ...], effort: Effort
+    ) -> list[Draft]:
+        """Return the best drafts of a smaller space, and those known of it."""
+        assessor = Assessor(self.space, target)
+        known = self._seeds(part, restrictions) if not EVEN & set(restrictions) else []
+        seeds = [draft for draft in known if _reaches(assessor, draft)]
+        least = min((draft.figures[target.goal] for draft in seeds), default=np.inf)
+        answer = solve(part, target, restrictions, effort, known=least)
+        estimated = [draft for draft in answer.others if draft.expected is not None]
+        found = [
+            replace(in_space(draft, part, self.space), zero_stage=draft.zero_stage)
+            for draft in (*answer.drafts, *estimated)
+        ]
+        return [*found, *seeds]
 
     def _seeds(self, part: Space, restrictions: tuple[Restriction, ...]) -> list[Draft]:
-        """Return the known drafts that stand in a part of a smaller space, each once."""
-        if not set(restrictions) <= {Restriction.ONE_ACCELERATOR, Restriction.ONE_ZONE}:
-            return []
+        """Return the known drafts on the accelerators and zones of a part of a smaller space, each once."""
         found = {}
         for draft in self.seeds:
             accelerators, zones = _where(self.space, draft)
@@ -161,10 +180,9 @@ class Beside:
         kept = {
             Restriction.ONE_ACCELERATOR: len(accelerators) == 1 and _holds(part, accelerators),
             Restriction.ONE_ZONE: len(zones) == 1,
-            Restriction.EVEN_BATCHES: False,
-            Restriction.EVEN_LAYERS: False,
         }
-        return all(kept[restriction] for restriction in restrictions)
+        even = stands_evenly(self.space, self.chosen, restrictions)
+        return even and all(kept[restriction] for restriction in set(restrictions) - EVEN)
 
     def _labelled(self, draft: Draft, restrictions: tuple[Restriction, ...]) -> str:
         accelerators, zones = _where(self.space, draft)
@@ -202,6 +220,15 @@ class Beside:
             total_usd=cost.total_usd,
             restrictions=tuple(restriction.value for restriction in named.restrictions),
         )
+
+
+def _evened(restrictions: Sequence[Restriction]) -> bool:
+    """Return whether what was added last to what was asked for is that batches or layers are even."""
+    return restrictions[-1] in EVEN
+
+
+def _option(restrictions: Iterable[Restriction]) -> str:
+    return " ".join(f"--restrict {restriction.value}" for restriction in restrictions)
 
 
 def _holds(part: Space, accelerators: Sequence[str]) -> bool:

@@ -41,6 +41,8 @@ _ANYWAY = 8
 # Sets of blocks of each part that are judged at once, at first and at most; some of them in vain where one makes the
 # next not worth it, which the first ones do most.
 _JUDGED_AT_ONCE = 4, 16
+# Microbatch sizes and numbers of pipelines for which blocks are rated as if layers were even.
+_EVEN_KEYS = 16
 # Cuts whose settings are looked at first, since what they promise leaves out others; then ever so many times more.
 _FIRST_CUTS, _MORE_CUTS = 8, 4
 # The replay finds plans faster than the closed form by up to about this: up to so much behind the best one, and of so
@@ -94,6 +96,8 @@ class _Search:
         self.parts = tuple(Part(part, self.target, self.effort.quiet()) for part in spaces)
         self._rate()
         self._judge()
+        if self.effort.bounded and not self._over():
+            self._judge_evenly()
         if not self._over():
             self._group()
         if not self._over():
@@ -171,6 +175,30 @@ class _Search:
         for part in self.parts:
             self._enter(part, part.judged())
         self.effort.tell(_JUDGED)
+
+    def _judge_evenly(self) -> None:
+        """Judge blocks that promise most where layers are even: rated as if they were, longer pipelines come first.
+
+        They have the microbatch sizes and numbers of pipelines of the best ones that were judged.
+        """
+        team = self.effort.team
+        for part in self.parts:
+            known, kinder = part.blocks.known, part.blocks.reached
+            effort = self.effort.lighter().quiet()
+            blocks = Blocks(part.space.evenly(), self.target, effort, known=known, kinder=kinder)
+            ordered = sorted(part.blocks.drafts, key=Draft.order)
+            keys = dict.fromkeys((draft.pipelines[0].microbatch_size, len(draft.pipelines)) for draft in ordered)
+            ratings = [
+                Task(partial(blocks.rate, key), partial(blocks.keep, key), about=key[1:])
+                for key in list(keys)[:_EVEN_KEYS]
+            ]
+            do(ratings, team=team, tell=NORMAL.tell)
+            while blocks.found and (wanted := blocks.wanted(_JUDGED_AT_ONCE[1])):
+                judged: list[Judged] = []
+                tasks = [Task(partial(blocks.judge, guess), judged.append, about=(guess.replicas,)) for guess in wanted]
+                do(tasks, team=team, tell=NORMAL.tell)
+                blocks.enter(judged)
+            self._enter(part, Found(drafts=tuple(blocks.nearly_kept), columns=blocks.rated, nodes=blocks.judged))
 
     def _group(self) -> None:
         """Estimate plans of a group of equal pipelines for each accelerator."""

@@ -52,6 +52,8 @@ def pipeline_table(space: Space, seats: tuple[Seat, ...], *, replicas: int, flow
     flows: per cut, how many cuts of the whole plan share its network card.
     """
     cuts = all_cuts(space.layers, len(seats))
+    if space.even_layers:
+        cuts = cuts[[space.allows(cut) for cut in cuts.tolist()]]
     seconds = np.full((len(cuts), space.batch + 1), np.inf)
     microbatch = np.zeros((len(cuts), space.batch + 1), dtype=np.int64)
     for run in _runs(space, seats, cuts, flows, replicas):

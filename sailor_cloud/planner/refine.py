@@ -84,7 +84,7 @@ def neighbours(space: Space, shapes: tuple[Shape, ...]) -> Iterator[tuple[Shape,
     """
     for cut in sorted({shape.cut for shape in shapes}):
         slowest = max((shape for shape in shapes if shape.cut == cut), key=lambda shape: max(_compute_s(space, shape)))
-        for recut in _recut(cut, _compute_s(space, slowest), _gradient_bytes(space, slowest)):
+        for recut in filter(space.allows, _recut(cut, _compute_s(space, slowest), _gradient_bytes(space, slowest))):
             yield tuple(replace(shape, cut=recut) if shape.cut == cut else shape for shape in shapes)
     yield from _elsewhere(space, shapes)
     yield from fewer_or_more(shapes)

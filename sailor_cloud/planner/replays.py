@@ -26,6 +26,9 @@ AS_GOOD = 1.05
 # By how much the replay's distance from what was expected of it differs between drafts.
 ALIKE = 0.995
 
+# The figures of a plan under the replay; none where it doesn't fit there.
+_Figures = Mapping[Figure, float] | None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
@@ -37,9 +40,13 @@ class Chosen:
 
 def first_that_holds(space: Space, target: Target, drafts: Sequence[Draft]) -> Chosen | None:
     """Return the first draft whose plan keeps the constraints under the replay, too."""
+    known = _known(space)
     for draft in drafts:
+        if _name(draft) in known and not _holds(target, known[_name(draft)]):
+            continue
         evaluation = evaluate(to_plan(space, draft), space.scenario)
-        if evaluation.fits and target.feasible(replayed(draft, evaluation)).all():
+        known[_name(draft)] = _figures(draft, evaluation)
+        if _holds(target, known[_name(draft)]):
             return Chosen(draft=draft, evaluation=evaluation)
     return None
 
@@ -51,7 +58,7 @@ def best_that_holds(space: Space, target: Target, drafts: Sequence[Draft], *, te
     promises more than the best has kept.
     """
     estimated = Estimates(space, target).best_first(drafts, most=MOST_ESTIMATED)
-    waiting = _leaders_first(space, target, estimated)
+    waiting, known = _leaders_first(space, target, estimated), _known(space)
     # The least that the replay was from what was expected of it.
     distance: dict[Figure, float] = {}
     best, least, count = None, math.inf, 0
@@ -59,16 +66,17 @@ def best_that_holds(space: Space, target: Target, drafts: Sequence[Draft], *, te
         some = [draft for draft in waiting if _promises(target, draft.foreseen, distance, least)][:AT_ONCE]
         if not some:
             break
-        found: list[Mapping[Figure, float] | None] = []
-        tasks = [Task(partial(_figures, space, draft), found.append) for draft in some]
+        # Both processes go through the same tasks, whatever either of them knows.
+        tasks = [Task(partial(_replay, space, draft), partial(known.__setitem__, _name(draft))) for draft in some]
         do(tasks, team=team, tell=lambda share: None)
-        for draft, figures in zip(some, found, strict=True):
+        for draft in some:
+            figures = known[_name(draft)]
             if figures is None:
                 continue
             for figure, value in draft.foreseen.items():
                 if math.isfinite(value) and value > 0.0:
                     distance[figure] = min(distance.get(figure, math.inf), figures[figure] / value)
-            if _feasible(target, figures) and figures[target.goal] < least:
+            if _holds(target, figures) and figures[target.goal] < least:
                 best, least = draft, figures[target.goal]
         waiting = [draft for draft in waiting if all(draft is not other for other in some)]
         count += len(some)
@@ -88,17 +96,34 @@ def _leaders_first(space: Space, target: Target, drafts: Sequence[Draft]) -> lis
 def _promises(target: Target, about: Mapping[Figure, float], distance: Mapping[Figure, float], least: float) -> bool:
     """Return whether a draft may keep limits and be better than `least` under the replay."""
     figures = {figure: value * distance.get(figure, 1.0) * ALIKE for figure, value in about.items()}
-    return figures[target.goal] < least and _feasible(target, figures)
+    return figures[target.goal] < least and _holds(target, figures)
 
 
-def _figures(space: Space, draft: Draft) -> Mapping[Figure, float] | None:
-    """Return the figures of a draft under the replay; None where it doesn't fit there."""
-    evaluation = evaluate(to_plan(space, draft), space.scenario)
+def _known(space: Space) -> dict[tuple[object, ...], _Figures]:
+    """Return what the replay found of plans of a space, by their names; searches of other targets meet many again."""
+    known: dict[tuple[object, ...], _Figures] = space.remembered.setdefault("replayed", {})
+    return known
+
+
+def _name(draft: Draft) -> tuple[object, ...]:
+    return draft.zero_stage, tuple(part.key() for part in draft.pipelines)
+
+
+def _replay(space: Space, draft: Draft) -> _Figures:
+    known = _known(space)
+    if _name(draft) not in known:
+        known[_name(draft)] = _figures(draft, evaluate(to_plan(space, draft), space.scenario))
+    return known[_name(draft)]
+
+
+def _figures(draft: Draft, evaluation: Evaluation) -> _Figures:
     found = {figure: float(value) for figure, value in replayed(draft, evaluation).items()}
     return found if evaluation.fits else None
 
 
-def _feasible(target: Target, figures: Mapping[Figure, float]) -> bool:
+def _holds(target: Target, figures: _Figures) -> bool:
+    if figures is None:
+        return False
     return bool(target.feasible({figure: np.array(value) for figure, value in figures.items()}))
 
 

@@ -35,7 +35,7 @@ from sailor_cloud.workload import ComputeProfiles
 from sailor_cloud.workload import decoder as decoder_of
 
 # Smaller spaces whose best plans stand beside the chosen one.
-_BESIDE = ((Restriction.ONE_ACCELERATOR,), (Restriction.ONE_ZONE,))
+_BESIDE = tuple((restriction,) for restriction in Restriction)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -196,16 +196,29 @@ class Settings:
         lanes = self._first_lanes(size, None)
         if not lanes.count:
             return []
-        allowed = np.ones((len(self.kinds), layers + 1, layers + 1), dtype=bool)
-        chains = cheapest_chains(self.kinds, times, allowed, lanes).chains
+        shape = (len(self.kinds), layers + 1, layers + 1)
+        chains = [
+            chain
+            for spans in self._spans()
+            for chain in cheapest_chains(self.kinds, times, np.broadcast_to(spans, shape), lanes).chains
+        ]
         return [
             (frozenset(names[member] for member in chain.kinds), chain.cut) for chain in chains if chain is not None
         ]
 
+    def _spans(self) -> list[NDArray[np.bool_]]:
+        """Return the stages [first, end) that a chain may be made of; where layers are even, by the shortest ones."""
+        layer = np.arange(self.kinds.space.layers + 1)
+        held = layer - layer[:, None]
+        if not self.kinds.space.even_layers:
+            return [held > 0]
+        lengths = sorted({self.kinds.space.lengths(stages)[0] for stages in range(1, self.kinds.max_stages + 1)})
+        return [(held == length) | (held == length + 1) for length in lengths]
+
     def _known_chains(self) -> list[tuple[frozenset[tuple[int, int]], list[FreeChain]]]:
         space = self.kinds.space
         known: list[tuple[frozenset[tuple[int, int]], list[FreeChain]]]
-        known = space.known.searches.setdefault(f"free chains {space.zero_stage}", [])
+        known = space.known.searches.setdefault(f"free chains {space.zero_stage}, even {space.even_layers}", [])
         return known
 
     def _first_lanes(self, size: int, cut: tuple[int, ...] | None) -> Lanes:

@@ -15,6 +15,7 @@ from sailor_cloud.planner.assess import Assessor
 from sailor_cloud.planner.bounds import goal_bound
 from sailor_cloud.planner.draft import Draft, in_space, to_plan
 from sailor_cloud.planner.effort import NORMAL, Effort
+from sailor_cloud.planner.evened import EVEN, evened
 from sailor_cloud.planner.goals import NEAR, NEARLY, Figure, Target
 from sailor_cloud.planner.mixing import mix
 from sailor_cloud.planner.replayed import replayed
@@ -38,8 +39,6 @@ _TIMES = frozenset({Figure.ITERATION_S, Figure.DURATION_S})
 # Which part of what is left to be told of a search is left for what may follow it.
 _REST = 0.2
 
-_EVEN = frozenset({Restriction.EVEN_BATCHES, Restriction.EVEN_LAYERS})
-
 
 def solve(
     space: Space,
@@ -54,10 +53,8 @@ def solve(
     `known`: the goal's figure of a plan that is known already; there may be no drafts where none is better. Where
     nothing is to be bounded, one of zones that are nearly alike stands for the others.
     """
-    if _EVEN & set(restrictions):
-        from sailor_cloud.planner.even import even_answer
-
-        return even_answer(space, target, restrictions, bounded=effort.bounded)
+    if EVEN & set(restrictions):
+        return _even(space, target, restrictions, effort, known)
     parts = variants(space, restrictions)
     if len(parts) == 1 and parts[0] is space:
         return _solve_part(space, target, effort, known)
@@ -78,6 +75,24 @@ def solve(
         others=tuple(in_space(draft, part, space) for part, answer in answers for draft in answer.others),
         exhausted=all(answer.exhausted for _, answer in answers),
     )
+
+
+def _even(space: Space, target: Target, restrictions: Collection[Restriction], effort: Effort, known: float) -> Answer:
+    """Search a space of even batches or even layers; the best plans without that are a second place to begin at."""
+    free = [restriction for restriction in restrictions if restriction not in EVEN]
+    if Restriction.EVEN_BATCHES in restrictions:
+        from sailor_cloud.planner.even import even_answer
+
+        answer = even_answer(space, target, restrictions, bounded=effort.bounded)
+    else:
+        answer = solve(space.evenly(), target, free, effort.between(0.0, 0.5), known=known)
+    if answer.exhausted or not effort.bounded or effort.expired():
+        return answer
+    uneven = solve(space, target, free, effort.between(0.5, 0.9))
+    near = evened(space, target, [*uneven.drafts, *uneven.others], restrictions, effort.between(0.9, 1.0))
+    every = {draft.order(): draft for draft in (*answer.drafts, *_within(space, target, near))}
+    drafts = tuple(every[order] for order in sorted(every)[:KEPT_DRAFTS])
+    return replace(answer, drafts=drafts, others=(*answer.others, *near))
 
 
 def _answers(parts: Sequence[Space], target: Target, effort: Effort, known: float) -> list[tuple[Space, Answer]]:

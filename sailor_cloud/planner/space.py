@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,7 +64,8 @@ class Known:
 class Space:
     """Everything that can be said about stages, cuts and nodes before a plan is put together.
 
-    `numbers`: of its pools in the first space that `known` was made for.
+    `numbers`: of its pools in the first space that `known` was made for. `even_layers`: the stages of a pipeline hold
+    equal numbers of layers, up to one.
     """
 
     scenario: Scenario
@@ -72,6 +75,7 @@ class Space:
     zero_stage: int = 0
     known: Known = field(default_factory=Known)
     numbers: tuple[int, ...] = ()
+    even_layers: bool = False
     # What searches of this space keep for the next target; each under a name of its own.
     remembered: dict[str, Any] = field(default_factory=dict)
 
@@ -103,8 +107,33 @@ class Space:
                 zero_stage=zero_stage,
                 known=self.known,
                 numbers=tuple(self.numbers[index] for index in kept),
+                even_layers=self.even_layers,
             )
         return parts[key]
+
+    def evenly(self) -> Space:
+        """Return the space of the plans whose stages hold equal numbers of layers, up to one; always the same one."""
+        if self.even_layers:
+            return self
+        if "evenly" not in self.remembered:
+            self.remembered["evenly"] = replace(self, even_layers=True, remembered={})
+        evenly: Space = self.remembered["evenly"]
+        return evenly
+
+    def lengths(self, stages: int) -> tuple[int, int]:
+        """Return the least and the largest number of layers that one of so many stages of a pipeline may hold."""
+        return (self.layers // stages, -(-self.layers // stages)) if self.even_layers else (1, self.layers - stages + 1)
+
+    def spans(self, stages: int) -> NDArray[np.bool_]:
+        """Return which stages [first, end) a pipeline of so many may have, shape [layers + 1, layers + 1]."""
+        least, most = self.lengths(stages)
+        held = np.arange(self.layers + 1)[None] - np.arange(self.layers + 1)[:, None]
+        return (held >= least) & (held <= most)
+
+    def allows(self, cut: Sequence[int]) -> bool:
+        """Return whether a pipeline may be cut so."""
+        least, most = self.lengths(len(cut) - 1)
+        return all(least <= end - first <= most for first, end in pairwise(cut))
 
     def table(self, pool: int, tp: int, microbatch_size: int, *, recompute: bool) -> StageTable:
         """Return the stage table of a pool's accelerator."""

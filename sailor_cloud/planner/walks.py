@@ -102,7 +102,7 @@ class _Kept:
 
 def walks(space: Space, layouts: tuple[Layout, ...]) -> Iterator[Walk]:
     """Yield the plans of every layout; they are kept for the next target and for parts while there are not too many."""
-    kept: _Kept = space.known.searches.setdefault(f"walks {space.zero_stage}", _Kept())
+    kept: _Kept = space.known.searches.setdefault(f"walks {space.zero_stage}, even {space.even_layers}", _Kept())
     known = kept.walks
     tables: dict[tuple[tuple[Seat, ...], int, tuple[int, ...]], PipelineTable] = {}
     sums = CutSums(space)

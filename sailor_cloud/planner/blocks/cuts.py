@@ -109,24 +109,29 @@ class Cutter:
         stages = len(pipeline.seats)
         if stages > self.space.layers:
             return None
-        return [
+        tables = [
             self._table(seat, pipeline.size, min(stages - s, pipeline.microbatches), min(pipeline.replicas, 2))
             for s, seat in enumerate(pipeline.seats)
         ]
+        if not self.space.even_layers:
+            return tables
+        _, longest = self.space.lengths(stages)
+        return [[row[:longest] for row in table] for table in tables]
 
     def _greedy(
         self, tables: list[_Ends], most_s: float, most: Sequence[Sequence[int]] | None
     ) -> tuple[int, ...] | None:
         """Give each stage as many layers as it gets through in time."""
         layers, borders = self.space.layers, [0]
+        least, _ = self.space.lengths(len(tables))
         for s, table in enumerate(tables):
             first = borders[-1]
             taken = bisect_right(table[first], most_s)
             if most is not None:
                 taken = min(taken, most[s][first])
-            if taken == 0:
+            if taken < least:
                 return None
-            borders.append(min(first + taken, layers - (len(tables) - 1 - s)))
+            borders.append(min(first + taken, layers - least * (len(tables) - 1 - s)))
         return tuple(borders) if borders[-1] == layers else None
 
     def _table(self, seat: Seat, size: int, held: int, sharers: int) -> _Ends:

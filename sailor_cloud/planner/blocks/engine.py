@@ -74,13 +74,18 @@ class Judged:
 
 @dataclass
 class Blocks:
-    """One search; `known` is the goal's figure of the best plan known so far, `found` what has been rated before."""
+    """One search; `known` is the goal's figure of the best plan known so far, `found` what has been rated before.
+
+    `kinder`: the share of a guess that plans are expected to reach; `reached`: the least one that a plan did reach.
+    """
 
     space: Space
     target: Target
     effort: Effort = NORMAL
     even: bool = False
     known: float = np.inf
+    kinder: float = 1.0
+    reached: float = 1.0
     judged: int = 0
     found: dict[Key, Rated] = field(default_factory=dict)
     drafts: list[Draft] = field(default_factory=list)
@@ -117,13 +122,14 @@ class Blocks:
         """Return the next guesses that are judged, `most` of them at most; none once they promise too little."""
         if self._left is None:
             self._left = deque(self._leaders_first(self.guesses()))
-        while self._left and self._left[0].value >= self.known * _SLACK:
+        worst = self.known * _SLACK / self.kinder
+        while self._left and self._left[0].value >= worst:
             self._left.popleft()
         left = self.effort.judged - self.judged
         over = left <= 0 or (self.drafts and self.effort.expired())
         # Most of them stand in two orders.
         some = [] if over else list(islice(self._left, min(most, -(-left // 2))))
-        return list(takewhile(lambda guess: guess.value < self.known * _SLACK, some))
+        return list(takewhile(lambda guess: guess.value < worst, some))
 
     def judge(self, guess: Guess) -> Judged:
         """Return the drafts of a guess, whatever was judged before."""
@@ -136,11 +142,12 @@ class Blocks:
         """Enter what the next guesses became, in their order."""
         assert self._left is not None, "they were wanted"
         for judged in found:
-            self._left.popleft()
+            guess = self._left.popleft()
             self.judged += judged.plans
             self.drafts += judged.drafts
             kept = [draft.figures[self.target.goal] for draft in judged.drafts if self.assessor.keeps(draft)]
             self.known = min([self.known, *kept])
+            self.reached = min([self.reached, *(value / guess.value for value in kept)])
 
     @property
     def rated(self) -> int:

@@ -114,10 +114,10 @@ class Guesser:
         weighed = measures.having(sum_usd=measures.sum_usd * measures.speed)
         sets = _Sets(np.arange(len(weighed))[:, None], weighed, np.zeros(len(weighed)))
         for extended in _EXTENDED:
-            rating = self._rated(sets, size, replicas)
+            rating = self._rated(sets, size, replicas, weighed)
             self.rated += len(sets.members)
             near = sets[_nearly_unbeaten(rating, _CLOSER * keep) if trades else _first(rating.value, _CLOSER * keep)]
-            closer = self._rated(near, size, replicas, options=weighed)
+            closer = self._rated(near, size, replicas, weighed, whole=True)
             kept = _nearly_unbeaten(closer, keep) if trades else _first(closer.value, keep)
             found_at += [(float(closer.value[index]), near, closer, int(index)) for index in kept]
             # What breaks a limit may keep it with more devices, and what lacks memory has some with others.
@@ -143,17 +143,23 @@ class Guesser:
             options=tuple(options[member] for member in sets.members[index].tolist()),
         )
 
-    def _rated(self, sets: _Sets, size: int, replicas: int, *, options: Measures | None = None) -> _Rating:
-        """Rate sets: layers shared out by speed, some stage holds the longest one.
+    def _rated(self, sets: _Sets, size: int, replicas: int, options: Measures, *, whole: bool = False) -> _Rating:
+        """Rate sets: layers shared out by speed, or evenly; some stage holds the longest one.
 
-        `options`, the measures of all: stages hold whole layers.
+        `options`: the measures of all. `whole`: stages hold whole layers.
         """
         all_of, between = sets.measures, sets.members.shape[1] - 1
-        short = 1.0 - all_of.room + all_of.ends
+        room, each = all_of.room, 1.0 / all_of.speed
+        if self.space.even_layers:
+            # The slowest stage holds as many as the others, and so does the one with least memory.
+            room = all_of.stages * (options.room / options.stages)[sets.members].min(axis=1)
+            most = np.ceil(self.space.layers / all_of.stages) / self.space.layers
+            each = most * (options.stages / options.speed)[sets.members].max(axis=1)
+        short = 1.0 - room + all_of.ends
         short = np.where(all_of.stages <= self.space.layers, np.where(short > TIE, short, 0.0), np.inf)
         fits = short == 0.0
-        each = np.maximum(1.0 / all_of.speed, all_of.layer_s)
-        if options is not None:
+        each = np.maximum(each, all_of.layer_s)
+        if whole and not self.space.even_layers:
             each = self._in_layers(each, sets.members, options)
         # Every device of the larger tp takes the whole tensor, from as many as the smaller one has.
         joint = np.where(sets.crossed > 0, all_of.far_s, all_of.out_s) * (between > 0)

@@ -44,15 +44,19 @@ class Schedule:
     @classmethod
     def of(cls, space: Space, pipeline: UncutPipeline, sums_s: Sequence[Floats]) -> Schedule:
         seats, count = pipeline.seats, pipeline.microbatches
+        compute_s = [
+            space.stages_s(
+                seat, pipeline.size, in_flight=min(len(seats) - s, count), replicas=min(pipeline.replicas, 2)
+            )
+            for s, seat in enumerate(seats)
+        ]
+        if space.even_layers:
+            allowed = space.spans(len(seats))
+            compute_s = [np.where(allowed, each, np.inf) for each in compute_s]
         return cls(
             execution=space.scenario.execution,
             microbatches=count,
-            compute_s=[
-                space.stages_s(
-                    seat, pipeline.size, in_flight=min(len(seats) - s, count), replicas=min(pipeline.replicas, 2)
-                )
-                for s, seat in enumerate(seats)
-            ],
+            compute_s=compute_s,
             cuts_s=[
                 space.boundary(src, dst, pipeline.size, flows=shared)
                 for (src, dst), shared in zip(pairwise(seats), pipeline.flows, strict=True)

@@ -1,0 +1,155 @@
+"""Even layers as a smaller space of their own, and even plans made of known ones."""
+
+from __future__ import annotations
+
+from itertools import combinations, pairwise
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from factories.brute_force import every_plan
+from factories.planning import AS_OF, data, example, make_space, plan, tiny_job
+from sailor_cloud.clock import FixedClock
+from sailor_cloud.model.plan import Pipeline, Plan
+from sailor_cloud.planner import Restriction, Wishes, search
+from sailor_cloud.planner.blocks.cuts import Cutter
+from sailor_cloud.planner.blocks.schedule import UncutPipeline
+from sailor_cloud.planner.effort import NORMAL
+from sailor_cloud.planner.evened import evened, stands_evenly
+from sailor_cloud.planner.goals import target_of
+from sailor_cloud.planner.settings import Settings
+from sailor_cloud.planner.solving import solve
+from sailor_cloud.planner.space import Seat
+from sailor_cloud.simulator import evaluate
+
+ONE_ZONE = {"resources__0__zones": ["us-central1-a"], "constraints": {}}
+
+
+def lengths(pipeline: Pipeline) -> list[int]:
+    return [stage.end_layer - stage.first_layer for stage in pipeline.stages]
+
+
+def has_even_layers(plan: Plan) -> bool:
+    return all(max(lengths(pipeline)) - min(lengths(pipeline)) <= 1 for pipeline in plan.pipelines)
+
+
+def has_even_batches(plan: Plan) -> bool:
+    counts = [pipeline.microbatches for pipeline in plan.pipelines]
+    shapes = {(tuple(lengths(pipeline)), pipeline.microbatch_size) for pipeline in plan.pipelines}
+    return len(shapes) == 1 and max(counts) - min(counts) <= 1
+
+
+@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(
+    blocks=st.integers(1, 3),
+    batch=st.integers(1, 3),
+    zones=st.sampled_from([("local-a",), ("local-a", "local-b")]),
+    accelerators=st.sampled_from([{"CPU-fast": 2}, {"CPU-fast": 1, "CPU-slow": 1}, {"CPU-fast": 1, "CPU-slow": 2}]),
+)
+def test_a_small_search_of_even_layers_equals_brute_force(blocks, batch, zones, accelerators):
+    job = tiny_job(blocks=blocks, batch=batch, zones=zones, accelerators=accelerators, constraints={"max_nodes": 3})
+    space = make_space(job)
+    every = [evaluate(found, space.scenario) for found in every_plan(space.scenario) if has_even_layers(found)]
+    least = min(each.prediction.iteration_s for each in every if each.fits)
+    answer = solve(space, target_of(job), (Restriction.EVEN_LAYERS,))
+    assert answer.exhausted
+    assert answer.drafts[0].figures[target_of(job).goal] == pytest.approx(least, rel=1e-9)
+    assert answer.bound == pytest.approx(least, rel=1e-9)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(stages=st.integers(1, 6), size=st.sampled_from([1, 2, 4]), slow=st.integers(0, 63), replicas=st.integers(1, 2))
+def test_no_other_even_cut_has_a_faster_busiest_stage(gcp, stages, size, slow, replicas):
+    names = ("A100-40", "V100-16")
+    pools = [next(n for n, pool in enumerate(gcp.pools) if pool.accelerator.name == name) for name in names]
+    seats = tuple(Seat(pools[slow >> s & 1], 1, s) for s in range(stages))
+    pipeline = UncutPipeline(seats=seats, flows=(1,) * (stages - 1), size=size, microbatches=64, replicas=replicas)
+    times = [gcp.stages_s(seat, size, in_flight=stages - s, replicas=replicas) for s, seat in enumerate(seats)]
+    best = np.inf
+    for inner in combinations(range(1, gcp.layers), stages - 1):
+        spans = list(pairwise((0, *inner, gcp.layers)))
+        if max(end - first for first, end in spans) - min(end - first for first, end in spans) <= 1:
+            best = min(best, max(float(each[span]) for each, span in zip(times, spans, strict=True)))
+    found = Cutter(gcp.evenly()).cut(pipeline)
+    if found is None:
+        assert best == np.inf
+        return
+    held = [end - first for first, end in pairwise(found[0])]
+    assert (len(held), sum(held), max(held) - min(held) <= 1) == (stages, gcp.layers, True)
+    assert max(float(each[span]) for each, span in zip(times, pairwise(found[0]), strict=True)) <= best * 1.001
+
+
+@pytest.fixture(scope="module")
+def gcp():
+    return make_space(example("gcp-a100-v100.yaml", **ONE_ZONE))
+
+
+def test_free_chains_of_even_layers_have_even_layers_and_others_of_the_same_offers_keep_theirs(gcp):
+    even, free = (Settings.of(space, cuts=3).every() for space in (gcp.evenly(), gcp))
+    cuts = [{setting.cut for setting in each} for each in (even, free)]
+    assert len({len(cut) for cut in cuts[0]}) > 3
+    assert all(gcp.evenly().allows(cut) for cut in cuts[0])
+    assert not all(gcp.evenly().allows(cut) for cut in cuts[1])
+
+
+def test_pipelines_of_even_layers_may_differ_in_length_and_microbatch_size():
+    """Faster accelerators get larger microbatches instead of more layers, which even batches forbid."""
+    job = example("gcp-a100-v100.yaml", **ONE_ZONE)
+    layers, both, whole = (
+        plan(job, *chosen)
+        for chosen in ((Restriction.EVEN_LAYERS,), (Restriction.EVEN_LAYERS, Restriction.EVEN_BATCHES), ())
+    )
+    assert has_even_layers(layers.plan)
+    assert not has_even_batches(layers.plan)
+    assert has_even_layers(both.plan)
+    assert has_even_batches(both.plan)
+    seconds = [each.prediction.iteration_s_replay for each in (whole, layers, both)]
+    assert seconds == sorted(seconds)
+    assert seconds[2] > 1.02 * seconds[1]
+
+
+def test_the_best_even_plans_stand_beside_the_chosen_one_unless_it_is_one_itself():
+    job = example("gcp-a100-v100.yaml", constraints={})
+    prices, links, times = data()
+    document = search(
+        job, catalog=prices, network=links, profiles=times, clock=FixedClock(AS_OF), wishes=Wishes(beside=True)
+    )
+    even = {each.restrictions[0]: each for each in document.alternatives if each.restrictions[0].startswith("even")}
+    checks = {"even-batches": has_even_batches, "even-layers": has_even_layers}
+    assert not any(check(document.plan) for check in checks.values())
+    assert set(even) == set(checks)
+    for name, check in checks.items():
+        assert even[name].label == name.replace("-", " ")
+        assert check(even[name].plan)
+        assert even[name].iteration_s >= document.prediction.iteration_s_replay
+        # A search of its own finds none that is much better.
+        alone = plan(job, Restriction(name)).prediction.iteration_s_replay
+        assert even[name].iteration_s <= 1.03 * alone
+
+
+def test_evened_plans_stand_evenly_and_none_that_is_known_is_better(gcp):
+    answer = solve(gcp, target_of(gcp.scenario.job))
+    known = [*answer.drafts, *answer.others]
+    for restriction in (Restriction.EVEN_BATCHES, Restriction.EVEN_LAYERS):
+        standing = [draft for draft in known if stands_evenly(gcp, draft, (restriction,))]
+        assert 0 < len(standing) < len(known)
+        found = evened(gcp, target_of(gcp.scenario.job), known, (restriction,), NORMAL)
+        assert all(stands_evenly(gcp, draft, (restriction,)) for draft in found)
+        least = min(draft.foreseen[draft.goal] for draft in standing)
+        assert min(draft.foreseen[draft.goal] for draft in found) <= least
+
+
+def test_no_plan_of_even_layers_is_better_than_that_of_the_whole_space_by_far():
+    """Models of many large layers are cut over long pipelines, which are guessed too slow unless layers are even."""
+    job = example(
+        "gcp-a100-v100.yaml",
+        model={"preset": "opt-30b"},
+        training__global_batch_size=128,
+        constraints={},
+        resources__0__markets=["on-demand"],
+        resources__0__accelerators={"A100-40": 80, "V100-16": 384},
+    )
+    whole, even = (plan(job, *chosen).prediction.iteration_s_replay for chosen in ((), (Restriction.EVEN_LAYERS,)))
+    assert whole <= 1.005 * even
