@@ -116,4 +116,5 @@ def _part(space: Space, share: dict[_Lot, int]) -> Space:
         zero_stage=space.zero_stage,
         known=space.known,
         numbers=tuple(space.numbers[index] for index in kept),
+        even_layers=space.even_layers,
     )

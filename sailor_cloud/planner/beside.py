@@ -18,7 +18,7 @@ from sailor_cloud.planner.exhaustive import small_layouts
 from sailor_cloud.planner.goals import TIE, Target
 from sailor_cloud.planner.replayed import replayed
 from sailor_cloud.planner.replays import Chosen, first_that_holds
-from sailor_cloud.planner.shortage import shortage
+from sailor_cloud.planner.shortage import NO_PLAN, shortage
 from sailor_cloud.planner.solving import KEPT_DRAFTS, solve
 from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.variants import MOST_ROWS, Restriction, part_of
@@ -84,7 +84,8 @@ class Beside:
         """Add the best plan of each smaller space that the chosen plan doesn't stand in already.
 
         Each accelerator is a space of its own. Where no plan keeps the limits, the best one that breaks limits on
-        money or time; where there is none either, what the model takes and what is allowed.
+        money or time; where there is none either, what the model takes and what is allowed, as far as that tells.
+        Plans of even batches and even layers are made of known ones but in small problems.
         """
         many = len({pool.row for pool in self.space.pools}) > MOST_ROWS
         for chosen in restrictions:
@@ -115,7 +116,11 @@ class Beside:
             lighter = effort.lighter().between(number / len(targets), (number + 1) / len(targets))
             assessor = Assessor(self.space, target)
             if near:
-                every = evened(self.space, target, self._seeds(part, restrictions), restrictions, lighter)
+                known = self._seeds(part, restrictions)
+                if target is not self.target:
+                    # All known ones were found under the limits that nothing keeps.
+                    known += self._searched(part, target, [each for each in restrictions if each not in EVEN], lighter)
+                every = evened(self.space, target, known, restrictions, lighter)
             else:
                 every = self._searched(part, target, restrictions, lighter)
             ordered = sorted(every, key=Draft.order)
@@ -128,16 +133,16 @@ class Beside:
                 return _Named(label, held.draft, held.evaluation, restrictions)
         one_zone = Restriction.ONE_ZONE in restrictions
         why = shortage(part, one_zone=one_zone)
-        if near:
+        if near and why == NO_PLAN:
             why = f"none found near the plan; {_option(restrictions)} searches for one"
         return _rejected(_label(part, restrictions), why, restrictions)
 
     def _searched(
-        self, part: Space, target: Target, restrictions: tuple[Restriction, ...], effort: Effort
+        self, part: Space, target: Target, restrictions: Sequence[Restriction], effort: Effort
     ) -> list[Draft]:
         """Return the best drafts of a smaller space, and those known of it."""
         assessor = Assessor(self.space, target)
-        known = self._seeds(part, restrictions) if not EVEN & set(restrictions) else []
+        known = [draft for draft in self._seeds(part, restrictions) if stands_evenly(self.space, draft, restrictions)]
         seeds = [draft for draft in known if _reaches(assessor, draft)]
         least = min((draft.figures[target.goal] for draft in seeds), default=np.inf)
         answer = solve(part, target, restrictions, effort, known=least)
@@ -148,10 +153,10 @@ class Beside:
         ]
         return [*found, *seeds]
 
-    def _seeds(self, part: Space, restrictions: tuple[Restriction, ...]) -> list[Draft]:
+    def _seeds(self, part: Space, restrictions: Sequence[Restriction]) -> list[Draft]:
         """Return the known drafts on the accelerators and zones of a part of a smaller space, each once."""
         found = {}
-        for draft in self.seeds:
+        for draft in (*self.seeds, *self.drafts):
             accelerators, zones = _where(self.space, draft)
             if _holds(part, accelerators) and (Restriction.ONE_ZONE not in restrictions or len(zones) == 1):
                 found[draft.order()] = draft

@@ -40,39 +40,43 @@ def stands_evenly(space: Space, draft: Draft, restrictions: Collection[Restricti
 def evened(
     space: Space, target: Target, drafts: Iterable[Draft], restrictions: Collection[Restriction], effort: Effort
 ) -> list[Draft]:
-    """Return drafts with the even batches or even layers that are asked for, where layers are even best first.
+    """Return drafts with the even batches or even layers that are asked for, in no order.
 
-    Known ones that stand so; where layers have to be even, all are cut so, and the best are improved step by step.
+    Known ones that stand so, and what others become: where layers have to be even, all are cut so and the best improved
+    step by step; where batches have to, all pipelines get the cut and the microbatch size of one of them.
     """
-    known = list({draft.order(): draft for draft in drafts}.values())
-    if Restriction.EVEN_LAYERS in restrictions:
-        stages = {stage: [draft for draft in known if draft.zero_stage == stage] for stage in (0, 1)}
-        known = [
-            found
-            for stage, here in stages.items()
-            for found in (_cut_evenly(_at(space, stage), target, here, effort) if here else ())
-        ]
-    return [draft for draft in known if stands_evenly(space, draft, restrictions)]
+    known = {draft.order(): draft for draft in drafts}
+    for number, stage in enumerate((0, 1)):
+        here = [draft for draft in known.values() if max(space.zero_stage, draft.zero_stage) == stage]
+        if here:
+            there = space if stage == space.zero_stage else space.part(list(range(len(space.pools))), zero_stage=stage)
+            share = effort.between(number / 2, (number + 1) / 2)
+            made = _made_even(there, target, here, restrictions, share)
+            known |= {draft.order(): draft for draft in made}
+    return [draft for draft in known.values() if stands_evenly(space, draft, restrictions)]
 
 
-def _at(space: Space, stage: int) -> Space:
-    """Return a space at a ZeRO stage."""
-    return space if stage == space.zero_stage else space.part(list(range(len(space.pools))), zero_stage=stage)
-
-
-def _cut_evenly(space: Space, target: Target, drafts: Sequence[Draft], effort: Effort) -> list[Draft]:
-    """Return drafts of one ZeRO stage, cut evenly and improved, with about their figures under the replay."""
+def _made_even(
+    space: Space, target: Target, drafts: Sequence[Draft], restrictions: Collection[Restriction], effort: Effort
+) -> list[Draft]:
+    """Return what the best drafts of one ZeRO stage become, with about their figures under the replay."""
     best = sorted(drafts, key=lambda draft: (significant(draft.foreseen[target.goal]), draft.order()))[:_MOST]
-    part = Part(space.evenly(), target, effort.lighter())
+    layers = Restriction.EVEN_LAYERS in restrictions
+    part = Part(space.evenly() if layers else space, target, effort.lighter())
     found: list[Draft] = []
-    tasks = [
-        Task(partial(_recut, part.assessor, best[first : first + _AT_ONCE]), found.extend)
-        for first in range(0, len(best), _AT_ONCE)
-    ]
-    do(tasks, team=effort.team, tell=effort.between(0.0, 0.5).tell)
+    changes = (*((_recut,) if layers else ()), *((_alike,) if Restriction.EVEN_BATCHES in restrictions else ()))
+    for number, change in enumerate(changes):
+        made: list[Draft] = []
+        tasks = [
+            Task(partial(change, part.assessor, best[first : first + _AT_ONCE]), made.extend)
+            for first in range(0, len(best), _AT_ONCE)
+        ]
+        do(tasks, team=effort.team, tell=effort.between(0.25 * number, 0.25 * (number + 1)).tell)
+        found = best = list({draft.order(): draft for draft in made}.values())
     if not effort.expired():
-        placed = [(part, draft) for draft in {draft.order(): draft for draft in found}.values()]
-        found = [draft for _, draft in polish(placed, effort.between(0.5, 1.0), most=2)]
+        # Single steps make batches uneven, so that there is no use of them there.
+        most = 2 if Restriction.EVEN_BATCHES not in restrictions else 0
+        found = [draft for _, draft in polish([(part, draft) for draft in found], effort.between(0.5, 1.0), most=most)]
     return [replace(draft, zero_stage=space.zero_stage) for draft in found]
 
 
@@ -97,4 +101,18 @@ def _recut(assessor: Assessor, drafts: Sequence[Draft]) -> list[Draft]:
         made = assessor.draft(shapes) if len(shapes) == len(draft.pipelines) else None
         if made is not None:
             found.append(made)
+    return found
+
+
+def _alike(assessor: Assessor, drafts: Sequence[Draft]) -> list[Draft]:
+    """Return what drafts of equally long pipelines become where all have the cut and microbatch size of one of them."""
+    found = []
+    for draft in drafts:
+        shapes = shapes_of(draft)
+        if len({len(shape.slots) for shape in shapes}) == 1:
+            for cut, size in sorted({(shape.cut, shape.microbatch_size) for shape in shapes}):
+                alike = [replace(shape, cut=cut, microbatch_size=size) for shape in shapes]
+                made = assessor.draft(alike, even=True) if assessor.space.batch % size == 0 else None
+                if made is not None:
+                    found.append(made)
     return found

@@ -164,6 +164,7 @@ def _any_number_of_nodes(space: Space) -> Space:
         zero_stage=space.zero_stage,
         known=space.known,
         numbers=space.numbers,
+        even_layers=space.even_layers,
     )
 
 

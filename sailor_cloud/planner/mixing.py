@@ -96,7 +96,7 @@ class _Search:
         self.parts = tuple(Part(part, self.target, self.effort.quiet()) for part in spaces)
         self._rate()
         self._judge()
-        if self.effort.bounded and not self._over():
+        if self.effort.bounded and not self.space.even_layers and not self._over():
             self._judge_evenly()
         if not self._over():
             self._group()
@@ -181,22 +181,21 @@ class _Search:
 
         They have the microbatch sizes and numbers of pipelines of the best ones that were judged.
         """
-        team = self.effort.team
+        effort = self.effort.lighter().quiet()
         for part in self.parts:
-            known, kinder = part.blocks.known, part.blocks.reached
-            effort = self.effort.lighter().quiet()
-            blocks = Blocks(part.space.evenly(), self.target, effort, known=known, kinder=kinder)
-            ordered = sorted(part.blocks.drafts, key=Draft.order)
-            keys = dict.fromkeys((draft.pipelines[0].microbatch_size, len(draft.pipelines)) for draft in ordered)
+            known, reaches = part.blocks.known, part.blocks.reached
+            blocks = Blocks(part.space.evenly(), self.target, effort, known=known, reaches=reaches)
+            best = sorted(part.blocks.drafts, key=Draft.order)
+            keys = dict.fromkeys((draft.pipelines[0].microbatch_size, len(draft.pipelines)) for draft in best)
             ratings = [
-                Task(partial(blocks.rate, key), partial(blocks.keep, key), about=key[1:])
+                Task(partial(_rated, [blocks], key, effort.expired), partial(_keep_rated, [blocks], key), about=key[1:])
                 for key in list(keys)[:_EVEN_KEYS]
             ]
-            do(ratings, team=team, tell=NORMAL.tell)
-            while blocks.found and (wanted := blocks.wanted(_JUDGED_AT_ONCE[1])):
+            do(ratings, team=effort.team, tell=NORMAL.tell)
+            while not self._over() and blocks.found and (wanted := blocks.wanted(_JUDGED_AT_ONCE[1])):
                 judged: list[Judged] = []
                 tasks = [Task(partial(blocks.judge, guess), judged.append, about=(guess.replicas,)) for guess in wanted]
-                do(tasks, team=team, tell=NORMAL.tell)
+                do(tasks, team=effort.team, tell=NORMAL.tell)
                 blocks.enter(judged)
             self._enter(part, Found(drafts=tuple(blocks.nearly_kept), columns=blocks.rated, nodes=blocks.judged))
 

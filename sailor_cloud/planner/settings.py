@@ -199,21 +199,20 @@ class Settings:
         shape = (len(self.kinds), layers + 1, layers + 1)
         chains = [
             chain
-            for spans in self._spans()
-            for chain in cheapest_chains(self.kinds, times, np.broadcast_to(spans, shape), lanes).chains
+            for allowed in self._allowed()
+            for chain in cheapest_chains(self.kinds, times, np.broadcast_to(allowed, shape), lanes).chains
         ]
         return [
             (frozenset(names[member] for member in chain.kinds), chain.cut) for chain in chains if chain is not None
         ]
 
-    def _spans(self) -> list[NDArray[np.bool_]]:
+    def _allowed(self) -> list[NDArray[np.bool_]]:
         """Return the stages [first, end) that a chain may be made of; where layers are even, by the shortest ones."""
-        layer = np.arange(self.kinds.space.layers + 1)
-        held = layer - layer[:, None]
-        if not self.kinds.space.even_layers:
-            return [held > 0]
-        lengths = sorted({self.kinds.space.lengths(stages)[0] for stages in range(1, self.kinds.max_stages + 1)})
-        return [(held == length) | (held == length + 1) for length in lengths]
+        space = self.kinds.space
+        if not space.even_layers:
+            return [space.holding(1, space.layers)]
+        lengths = sorted({space.lengths(stages)[0] for stages in range(1, self.kinds.max_stages + 1)})
+        return [space.holding(length, length + 1) for length in lengths]
 
     def _known_chains(self) -> list[tuple[frozenset[tuple[int, int]], list[FreeChain]]]:
         space = self.kinds.space

@@ -92,7 +92,8 @@ def _even(space: Space, target: Target, restrictions: Collection[Restriction], e
     near = evened(space, target, [*uneven.drafts, *uneven.others], restrictions, effort.between(0.9, 1.0))
     every = {draft.order(): draft for draft in (*answer.drafts, *_within(space, target, near))}
     drafts = tuple(every[order] for order in sorted(every)[:KEPT_DRAFTS])
-    return replace(answer, drafts=drafts, others=(*answer.others, *near))
+    columns, nodes = answer.columns + uneven.columns, answer.nodes + uneven.nodes
+    return replace(answer, drafts=drafts, others=(*answer.others, *near), columns=columns, nodes=nodes)
 
 
 def _answers(parts: Sequence[Space], target: Target, effort: Effort, known: float) -> list[tuple[Space, Answer]]:

@@ -124,10 +124,10 @@ class Space:
         """Return the least and the largest number of layers that one of so many stages of a pipeline may hold."""
         return (self.layers // stages, -(-self.layers // stages)) if self.even_layers else (1, self.layers - stages + 1)
 
-    def spans(self, stages: int) -> NDArray[np.bool_]:
-        """Return which stages [first, end) a pipeline of so many may have, shape [layers + 1, layers + 1]."""
-        least, most = self.lengths(stages)
-        held = np.arange(self.layers + 1)[None] - np.arange(self.layers + 1)[:, None]
+    def holding(self, least: int, most: int) -> NDArray[np.bool_]:
+        """Return which stages [first, end) hold at least and at most so many layers, shape [layers + 1, layers + 1]."""
+        layer = np.arange(self.layers + 1)
+        held = layer - layer[:, None]
         return (held >= least) & (held <= most)
 
     def allows(self, cut: Sequence[int]) -> bool:

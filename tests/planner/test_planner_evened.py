@@ -10,8 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from factories.brute_force import every_plan
-from factories.planning import AS_OF, data, example, make_space, plan, tiny_job
+from factories.planning import AS_OF, data, example, make_space, plan, quota, tiny_job
 from sailor_cloud.clock import FixedClock
+from sailor_cloud.model.offer import Market, Provider
 from sailor_cloud.model.plan import Pipeline, Plan
 from sailor_cloud.planner import Restriction, Wishes, search
 from sailor_cloud.planner.blocks.cuts import Cutter
@@ -25,6 +26,11 @@ from sailor_cloud.planner.space import Seat
 from sailor_cloud.simulator import evaluate
 
 ONE_ZONE = {"resources__0__zones": ["us-central1-a"], "constraints": {}}
+
+
+def searched(job, **wishes):
+    prices, links, times = data()
+    return search(job, catalog=prices, network=links, profiles=times, clock=FixedClock(AS_OF), wishes=Wishes(**wishes))
 
 
 def lengths(pipeline: Pipeline) -> list[int]:
@@ -111,11 +117,8 @@ def test_pipelines_of_even_layers_may_differ_in_length_and_microbatch_size():
 
 
 def test_the_best_even_plans_stand_beside_the_chosen_one_unless_it_is_one_itself():
-    job = example("gcp-a100-v100.yaml", constraints={})
-    prices, links, times = data()
-    document = search(
-        job, catalog=prices, network=links, profiles=times, clock=FixedClock(AS_OF), wishes=Wishes(beside=True)
-    )
+    document = searched(example("gcp-a100-v100.yaml", constraints={}), beside=True)
+    job = document.job
     even = {each.restrictions[0]: each for each in document.alternatives if each.restrictions[0].startswith("even")}
     checks = {"even-batches": has_even_batches, "even-layers": has_even_layers}
     assert not any(check(document.plan) for check in checks.values())
@@ -127,6 +130,55 @@ def test_the_best_even_plans_stand_beside_the_chosen_one_unless_it_is_one_itself
         # A search of its own finds none that is much better.
         alone = plan(job, Restriction(name)).prediction.iteration_s_replay
         assert even[name].iteration_s <= 1.03 * alone
+
+
+def test_an_account_s_quotas_leave_layers_even():
+    """Quotas over several zones are shared out to parts of the space of their own."""
+    quotas = (
+        quota("spot", 8, {"A100-40": Market.SPOT}, provider=Provider.GCP, region="us-central1"),
+        quota("on-demand", 0, {"A100-40": Market.ON_DEMAND}, provider=Provider.GCP, region="us-central1"),
+    )
+    job = example("gcp-a100-v100.yaml")
+    assert not has_even_layers(plan(job, quotas=quotas).plan)
+    assert has_even_layers(plan(job, Restriction.EVEN_LAYERS, quotas=quotas).plan)
+
+
+def test_what_is_told_of_evening_never_falls(gcp):
+    """Models that press on memory have plans at two ZeRO stages, which are evened one after the other."""
+    model = {"preset": "opt-30b"}
+    accelerators = {"A100-40": 32, "V100-16": 32}
+    job = example(
+        "gcp-a100-v100.yaml",
+        model=model,
+        training__global_batch_size=64,
+        resources__0__accelerators=accelerators,
+        **ONE_ZONE,
+    )
+    shares: list[float] = []
+    for restriction in (Restriction.EVEN_LAYERS, Restriction.EVEN_BATCHES):
+        searched(job, restrictions=(restriction,), beside=True, progress=shares.append)
+        assert len(shares) > 20
+        assert shares == sorted(shares)
+        shares.clear()
+
+
+@pytest.mark.parametrize("restriction", [Restriction.EVEN_BATCHES, Restriction.EVEN_LAYERS])
+def test_even_rows_are_no_worse_than_others_that_stand_evenly(restriction):
+    """Where no plan keeps the limits, either: then all of them break some."""
+    check = has_even_batches if restriction is Restriction.EVEN_BATCHES else has_even_layers
+    for constraints in ({"max_nodes": 5}, {"max_usd_per_hour": 8, "min_throughput": 0.12}):
+        job = example("gcp-a100-v100.yaml", **{**ONE_ZONE, "constraints": constraints})
+        document = searched(job, restrictions=(Restriction.ONE_ACCELERATOR,), beside=True)
+        rows = [row for row in document.alternatives if check(row.plan)]
+        own = [row for row in rows if row.restrictions[-1] == restriction]
+        assert own
+        for row in own:
+            alike = [
+                other
+                for other in rows
+                if {node.offer for node in other.plan.nodes} == {node.offer for node in row.plan.nodes}
+            ]
+            assert row.iteration_s <= min(other.iteration_s for other in alike) * 1.001
 
 
 def test_evened_plans_stand_evenly_and_none_that_is_known_is_better(gcp):

@@ -76,7 +76,8 @@ class Judged:
 class Blocks:
     """One search; `known` is the goal's figure of the best plan known so far, `found` what has been rated before.
 
-    `kinder`: the share of a guess that plans are expected to reach; `reached`: the least one that a plan did reach.
+    `even`: numbers of microbatches differ by one at most, whatever the space says of layers. `reaches`: the share of a
+    guess that plans are expected to reach; `reached`: the least one that a plan did reach.
     """
 
     space: Space
@@ -84,7 +85,7 @@ class Blocks:
     effort: Effort = NORMAL
     even: bool = False
     known: float = np.inf
-    kinder: float = 1.0
+    reaches: float = 1.0
     reached: float = 1.0
     judged: int = 0
     found: dict[Key, Rated] = field(default_factory=dict)
@@ -122,7 +123,7 @@ class Blocks:
         """Return the next guesses that are judged, `most` of them at most; none once they promise too little."""
         if self._left is None:
             self._left = deque(self._leaders_first(self.guesses()))
-        worst = self.known * _SLACK / self.kinder
+        worst = self.known * _SLACK / self.reaches
         while self._left and self._left[0].value >= worst:
             self._left.popleft()
         left = self.effort.judged - self.judged

@@ -51,7 +51,7 @@ class Schedule:
             for s, seat in enumerate(seats)
         ]
         if space.even_layers:
-            allowed = space.spans(len(seats))
+            allowed = space.holding(*space.lengths(len(seats)))
             compute_s = [np.where(allowed, each, np.inf) for each in compute_s]
         return cls(
             execution=space.scenario.execution,
