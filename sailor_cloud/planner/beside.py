@@ -13,7 +13,7 @@ from sailor_cloud.planner.assess import Assessor
 from sailor_cloud.planner.draft import Draft, in_space, nodes_of, significant, to_plan
 from sailor_cloud.planner.effort import Effort
 from sailor_cloud.planner.estimates import Estimates
-from sailor_cloud.planner.evened import EVEN, evened, stands_evenly
+from sailor_cloud.planner.evened import evened, stands_evenly
 from sailor_cloud.planner.exhaustive import small_layouts
 from sailor_cloud.planner.goals import TIE, Target
 from sailor_cloud.planner.replayed import replayed
@@ -21,7 +21,7 @@ from sailor_cloud.planner.replays import Chosen, first_that_holds
 from sailor_cloud.planner.shortage import NO_PLAN, shortage
 from sailor_cloud.planner.solving import KEPT_DRAFTS, solve
 from sailor_cloud.planner.space import Space
-from sailor_cloud.planner.variants import MOST_ROWS, Restriction, part_of
+from sailor_cloud.planner.variants import EVEN, MOST_ROWS, Restriction, part_of
 from sailor_cloud.simulator import Evaluation, evaluate
 
 # Limits on money and time that a plan beside the chosen one may break; it then says by how much.

@@ -19,8 +19,6 @@ from sailor_cloud.planner.tasks import Task, do
 from sailor_cloud.planner.twins import shapes_of
 from sailor_cloud.planner.variants import Restriction
 
-EVEN = frozenset({Restriction.EVEN_BATCHES, Restriction.EVEN_LAYERS})
-
 # So many known plans are cut evenly, the best ones; how many one task cuts.
 _MOST, _AT_ONCE = 96, 16
 

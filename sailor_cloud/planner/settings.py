@@ -211,8 +211,7 @@ class Settings:
         space = self.kinds.space
         if not space.even_layers:
             return [space.holding(1, space.layers)]
-        lengths = sorted({space.lengths(stages)[0] for stages in range(1, self.kinds.max_stages + 1)})
-        return [space.holding(length, length + 1) for length in lengths]
+        return [space.holding(length, length + 1) for length in space.shortest(self.kinds.max_stages)]
 
     def _known_chains(self) -> list[tuple[frozenset[tuple[int, int]], list[FreeChain]]]:
         space = self.kinds.space

@@ -15,14 +15,14 @@ from sailor_cloud.planner.assess import Assessor
 from sailor_cloud.planner.bounds import goal_bound
 from sailor_cloud.planner.draft import Draft, in_space, to_plan
 from sailor_cloud.planner.effort import NORMAL, Effort
-from sailor_cloud.planner.evened import EVEN, evened
+from sailor_cloud.planner.evened import evened
 from sailor_cloud.planner.goals import NEAR, NEARLY, Figure, Target
 from sailor_cloud.planner.mixing import mix
 from sailor_cloud.planner.replayed import replayed
 from sailor_cloud.planner.replays import Chosen, best_that_holds, first_that_holds
 from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.twins import elsewhere, families
-from sailor_cloud.planner.variants import Restriction, variants
+from sailor_cloud.planner.variants import EVEN, Restriction, variants
 from sailor_cloud.simulator import Evaluation, evaluate
 
 Floats = NDArray[np.float64]

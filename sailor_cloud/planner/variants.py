@@ -26,6 +26,9 @@ class Restriction(StrEnum):
     EVEN_LAYERS = "even-layers"
 
 
+EVEN = frozenset({Restriction.EVEN_BATCHES, Restriction.EVEN_LAYERS})
+
+
 def variants(space: Space, restrictions: Collection[Restriction]) -> tuple[Space, ...]:
     """Return the parts whose best plan is the best of the space under the restrictions; the space itself if all of it.
 

@@ -91,7 +91,7 @@ def test_no_plan_within_a_budget_beats_the_bound(monkeypatch, accelerators, zone
     for usd in [costs[0] * (1 + 1e-6), costs[len(costs) // 4], costs[len(costs) // 2], costs[-1]]:
         best = next(seconds for seconds, cost in plans if cost <= usd)
         limit = Limit(name="budget_usd", figure=Figure.TOTAL_USD, at_most=usd)
-        parts = sharing(space, Kinds.of(space), Target(goal=Figure.ITERATION_S, limits=(limit,)), even_layers=False)
+        parts = sharing(space, Kinds.of(space), Target(goal=Figure.ITERATION_S, limits=(limit,)))
         assert any(isinstance(part, AtHome) for part in parts) == (len(zones) > 1)
         found = raised(parts, known=1.7 * best, most_searches=200)
         assert found.bound <= best * (1 + 1e-9), usd
@@ -184,7 +184,7 @@ def test_some_pipeline_at_home_is_worth_no_more_than_said():
             goal=Figure.ITERATION_S,
             limits=(Limit(name="usd", figure=Figure.USD_PER_ITERATION, at_most=usd * (1 + 1e-9)),),
         )
-        part = next(part for part in sharing(space, kinds, target, even_layers=False) if isinstance(part, AtHome))
+        part = next(part for part in sharing(space, kinds, target) if isinstance(part, AtHome))
         part.within_s = seconds * (1 + 1e-9)
         most = part.worths(1, len(layout), prices)
         names = ["A100-40", "V100-16"]

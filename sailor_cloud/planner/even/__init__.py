@@ -27,11 +27,8 @@ def even_answer(
     equal numbers of layers, up to one. Replicas of a stage may differ in accelerator, tp and zone. Where nothing has to
     be `bounded`, plans count alone, and the bound is no use.
     """
-    even_layers = Restriction.EVEN_LAYERS in restrictions
-    answers = [
-        (part, solve_even(part, target, keep=_KEPT, even_layers=even_layers, bounded=bounded))
-        for part in variants(space, restrictions)
-    ]
+    there = space.evenly() if Restriction.EVEN_LAYERS in restrictions else space
+    answers = [(part, solve_even(part, target, keep=_KEPT, bounded=bounded)) for part in variants(there, restrictions)]
     drafts = [_here(draft, part, space) for part, answer in answers for draft in answer.drafts]
     bound = min((answer.bound for _, answer in answers if answer.bound is not None), default=None)
     if bounded and bound is not None and len(answers) > 1:

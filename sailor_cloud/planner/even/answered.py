@@ -16,7 +16,6 @@ class Question:
     space: Space
     target: Target
     keep: int
-    even_layers: bool
     bounded: bool
 
     def covers(self, other: Question) -> bool:
@@ -25,8 +24,9 @@ class Question:
         return (
             here.scenario is there.scenario
             and (here.numbers, here.zero_stage) == (there.numbers, there.zero_stage)
+            and here.even_layers == there.even_layers
             and here.candidates == there.candidates
-            and (self.target, self.keep, self.even_layers) == (other.target, other.keep, other.even_layers)
+            and (self.target, self.keep) == (other.target, other.keep)
             and self.bounded >= other.bounded
         )
 

@@ -32,7 +32,7 @@ _CUTS = 3
 
 
 def solve_differing(
-    space: Space, kinds: Kinds, target: Target, drafts: list[Draft], *, even_layers: bool, bounded: bool
+    space: Space, kinds: Kinds, target: Target, drafts: list[Draft], *, bounded: bool
 ) -> tuple[list[Draft], float, int]:
     """Return better drafts than those known, a bound on all even plans, and how many searches it took.
 
@@ -44,7 +44,7 @@ def solve_differing(
     cuts = dict.fromkeys((draft.pipelines[0].microbatch_size, draft.pipelines[0].cut) for draft in first)
     found: list[Draft] = []
     bound, searches = math.inf, 0
-    for tables in every_table(space, kinds, even_layers=even_layers):
+    for tables in every_table(space, kinds):
         problem = DifferingSpace(EvenSpace(tables, target))
         if not bounded:
             # Without searches no other cuts are known.

@@ -33,33 +33,31 @@ _MOST_ZONES = 3
 _SEARCHES, _SEARCHED_CELLS = 80, 20_000_000
 
 
-def solve_even(
-    space: Space, target: Target, *, keep: int = 16, even_layers: bool = False, bounded: bool = True
-) -> Answer:
+def solve_even(space: Space, target: Target, *, keep: int = 16, bounded: bool = True) -> Answer:
     """Return the best drafts of the even batches of a space, best first, and a value that none of them undercuts.
 
     Zones are searched one by one first: the whole space then only has to be better than the best of them. At last come
     plans whose replicas of a stage are of several kinds; what bounds those bounds all. Without `bounded` the bound is
     of no use.
     """
-    question = Question(space=space, target=target, keep=keep, even_layers=even_layers, bounded=bounded)
+    question = Question(space=space, target=target, keep=keep, bounded=bounded)
     known = question.known()
     return known if known is not None else question.answered(_answer(question))
 
 
 def _answer(question: Question) -> Answer:
-    space, target, even_layers = question.space, question.target, question.even_layers
+    space, target = question.space, question.target
     if breaks_limits(space, target):
         return Answer(drafts=(), bound=None, columns=0, nodes=0)
     # Plans whose stages stand together on nodes are found fast; others then only have to be better.
     blocks = Blocks(space, target, even=True)
-    drafts = [] if even_layers else blocks.run()
+    drafts = blocks.run()
     columns = nodes = 0
     # The best of each zone is asked for beside the best of all.
     every = question.bounded and len({pool.row for pool in space.pools}) <= MOST_ROWS
     zones = _single_zones(space, every=every)
     for zone in zones if every else []:
-        answer = solve_even(zone, target, keep=question.keep, even_layers=even_layers, bounded=False)
+        answer = solve_even(zone, target, keep=question.keep, bounded=False)
         drafts += [in_space(draft, zone, space) for draft in answer.drafts]
         columns, nodes = columns + answer.columns, nodes + answer.nodes
     kinds = Kinds.of(space)
@@ -69,7 +67,7 @@ def _answer(question: Question) -> Answer:
         # Beside a plan nobody waits for a proof that there is none.
         cells = _CELLS if drafts or not question.bounded else math.inf
         known = _Known(question.keep, _least(drafts, target), patience, cells)
-        outcome = _solve(part, members, target, even_layers, known)
+        outcome = _solve(part, members, target, known)
         drafts += [draft if part is space else in_space(draft, part, space) for draft in _drafts(outcome)]
         columns, nodes = columns + outcome.pipelines, nodes + outcome.nodes
     # The replay may be kinder to those that break limits a little.
@@ -78,15 +76,13 @@ def _answer(question: Question) -> Answer:
 
 def _proven(question: Question, kinds: Kinds, drafts: list[Draft], columns: int, nodes: int) -> Answer:
     """Return the answer with better drafts whose replicas differ, and the bound."""
-    space, target, even_layers = question.space, question.target, question.even_layers
+    space, target = question.space, question.target
     # Every even plan is a plan of the whole space; without any plan there is a proof to be made.
     floor = goal_bound(space, target) if question.bounded and drafts else -math.inf
-    differing, bound, searches = solve_differing(
-        space, kinds, target, drafts, even_layers=even_layers, bounded=question.bounded and not drafts
-    )
+    differing, bound, searches = solve_differing(space, kinds, target, drafts, bounded=question.bounded and not drafts)
     ordered = {draft.order(): draft for draft in (*drafts, *differing)}
     if question.bounded and drafts:
-        known, raising = _least(list(ordered.values()), target), sharing(space, kinds, target, even_layers=even_layers)
+        known, raising = _least(list(ordered.values()), target), sharing(space, kinds, target)
         found = raised(raising, known=known, most_searches=_SEARCHES, most_cells=_SEARCHED_CELLS, floor=floor)
         bound, searches = found.bound, searches + found.searches
     return Answer(
@@ -129,9 +125,9 @@ class _Known:
     most_cells: float
 
 
-def _solve(space: Space, kinds: Kinds, target: Target, even_layers: bool, known: _Known) -> Outcome:
+def _solve(space: Space, kinds: Kinds, target: Target, known: _Known) -> Outcome:
     outcomes: list[Outcome] = []
-    for tables in every_table(space, kinds, even_layers=even_layers):
+    for tables in every_table(space, kinds):
         least = min([known.least, *(found.value for outcome in outcomes for found in outcome.found)])
         parts = [EvenSpace(tables, target)]
         # Bounds come from elsewhere where time is minimised.

@@ -73,12 +73,9 @@ class EvenSpace:
         return Judged() if draft is None else Judged(value=draft.figures[self.target.goal], placed=draft)
 
 
-def every_table(space: Space, kinds: Kinds, *, even_layers: bool) -> list[Tables]:
-    """Return the costs of all plans.
-
-    With `even_layers` by the length of a stage, which others exceed by one at most.
-    """
-    if not even_layers:
+def every_table(space: Space, kinds: Kinds) -> list[Tables]:
+    """Return the costs of all plans; where layers are even, by the length of the shortest stages."""
+    if not space.even_layers:
         return [Tables(space, kinds)]
-    lengths = sorted({space.layers // stages for stages in range(1, min(MAX_STAGES, space.layers) + 1)})
+    lengths = space.shortest(min(MAX_STAGES, space.layers))
     return [Tables(space, kinds, lengths=frozenset({length, length + 1})) for length in lengths]

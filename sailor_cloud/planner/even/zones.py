@@ -169,10 +169,10 @@ class AtHome(Anywhere):
         return self._room[size]
 
 
-def sharing(space: Space, kinds: Kinds, target: Target, *, even_layers: bool) -> list[Sharing]:
+def sharing(space: Space, kinds: Kinds, target: Target) -> list[Sharing]:
     """Return spaces that together hold all even plans; none where something else than time is minimised."""
     traffic, found = Traffic.of(space, kinds), list[Sharing]()
-    for tables in every_table(space, kinds, even_layers=even_layers):
+    for tables in every_table(space, kinds):
         even = EvenSpace(tables, target)
         if not even.timed:
             return []
