@@ -8,13 +8,14 @@ from functools import partial
 
 from sailor_cloud.planner.assess import Assessor
 from sailor_cloud.planner.blocks.cuts import Cutter
-from sailor_cloud.planner.blocks.schedule import UncutPipeline
-from sailor_cloud.planner.draft import Draft, seats_of, significant
+from sailor_cloud.planner.draft import Draft, significant
 from sailor_cloud.planner.effort import Effort
 from sailor_cloud.planner.goals import Target
+from sailor_cloud.planner.layouts import Slot
 from sailor_cloud.planner.part import Part
 from sailor_cloud.planner.polish import polish
-from sailor_cloud.planner.space import Seat, Space
+from sailor_cloud.planner.reshaping import Reshaper
+from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.tasks import Task, do
 from sailor_cloud.planner.twins import shapes_of
 from sailor_cloud.planner.variants import Restriction
@@ -80,23 +81,13 @@ def _made_even(
 
 def _recut(assessor: Assessor, drafts: Sequence[Draft]) -> list[Draft]:
     """Return what drafts become where each pipeline gets the even cut whose busiest stage computes least."""
-    cutter, found = Cutter(assessor.space), []
+    reshaper, found = Reshaper(Cutter(assessor.space)), []
     for draft in drafts:
-        cuts: dict[tuple[tuple[Seat, ...], int, int], tuple[int, ...] | None] = {}
-        shapes = []
-        for shape, own in zip(shapes_of(draft), draft.pipelines, strict=True):
-            key = (seats_of(shape.slots), shape.microbatch_size, own.microbatches)
-            if key not in cuts:
-                seats, size, microbatches = key
-                pipeline = UncutPipeline(
-                    seats=seats, flows=(), size=size, microbatches=microbatches, replicas=len(draft.pipelines)
-                )
-                cut = cutter.cut(pipeline)
-                cuts[key] = None if cut is None else cut[0]
-            even = cuts[key]
-            if even is not None:
-                shapes.append(replace(shape, cut=even))
-        made = assessor.draft(shapes) if len(shapes) == len(draft.pipelines) else None
+        by_size: dict[int, list[tuple[Slot, ...]]] = {}
+        for part in draft.pipelines:
+            by_size.setdefault(part.microbatch_size, []).append(part.slots)
+        shapes = [reshaper.cut(slots, size, len(draft.pipelines)) for size, slots in by_size.items()]
+        made = assessor.draft([shape for each in shapes if each is not None for shape in each]) if all(shapes) else None
         if made is not None:
             found.append(made)
     return found

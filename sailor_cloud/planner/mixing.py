@@ -150,28 +150,10 @@ class _Search:
             settings.enter([chain for found in by_size for chain in found])
 
     def _judge(self) -> None:
-        """Judge the most promising blocks of all parts, a few of each at once."""
-        team = self.effort.team
+        """Judge the most promising blocks of all parts."""
         for part in self.parts:
             part.blocks.known = self.best
-        at_once, most = _JUDGED_AT_ONCE
-        while any(wanted := [part.blocks.wanted(at_once) for part in self.parts]):
-            at_once = min(most, 2 * at_once)
-            found: list[list[Judged]] = [[] for _ in self.parts]
-            do(
-                [
-                    Task(partial(part.blocks.judge, guess), there.append, about=(guess.replicas,))
-                    for part, guesses, there in zip(self.parts, wanted, found, strict=True)
-                    for guess in guesses
-                ],
-                team=team,
-                tell=NORMAL.tell,
-            )
-            for part, there in zip(self.parts, found, strict=True):
-                part.blocks.enter(there)
-            best = min(part.blocks.known for part in self.parts)
-            for part in self.parts:
-                part.blocks.known = best
+        self._judge_blocks([part.blocks for part in self.parts], *_JUDGED_AT_ONCE)
         for part in self.parts:
             self._enter(part, part.judged())
         self.effort.tell(_JUDGED)
@@ -192,12 +174,29 @@ class _Search:
                 for key in list(keys)[:_EVEN_KEYS]
             ]
             do(ratings, team=effort.team, tell=NORMAL.tell)
-            while not self._over() and blocks.found and (wanted := blocks.wanted(_JUDGED_AT_ONCE[1])):
-                judged: list[Judged] = []
-                tasks = [Task(partial(blocks.judge, guess), judged.append, about=(guess.replicas,)) for guess in wanted]
-                do(tasks, team=effort.team, tell=NORMAL.tell)
-                blocks.enter(judged)
+            if blocks.found:
+                self._judge_blocks([blocks], _JUDGED_AT_ONCE[1], _JUDGED_AT_ONCE[1])
             self._enter(part, Found(drafts=tuple(blocks.nearly_kept), columns=blocks.rated, nodes=blocks.judged))
+
+    def _judge_blocks(self, searches: Sequence[Blocks], at_once: int, most: int) -> None:
+        """Judge the most promising blocks of some searches, so many of each at once at first and at most."""
+        while any(wanted := [search.wanted(at_once) for search in searches]):
+            at_once = min(most, 2 * at_once)
+            found: list[list[Judged]] = [[] for _ in searches]
+            do(
+                [
+                    Task(partial(search.judge, guess), there.append, about=(guess.replicas,))
+                    for search, guesses, there in zip(searches, wanted, found, strict=True)
+                    for guess in guesses
+                ],
+                team=self.effort.team,
+                tell=NORMAL.tell,
+            )
+            for search, there in zip(searches, found, strict=True):
+                search.enter(there)
+            best = min(search.known for search in searches)
+            for search in searches:
+                search.known = best
 
     def _group(self) -> None:
         """Estimate plans of a group of equal pipelines for each accelerator."""

@@ -33,7 +33,7 @@ class Reshaper:
         for members in groups.values():
             rest = [shape for shape in shapes if shape not in members]
             for wanted, size in self._instead(members):
-                made = self._made(wanted, size, len(rest) + len(wanted))
+                made = self.cut(wanted, size, len(rest) + len(wanted))
                 if made is not None and {*rest, *made} != set(shapes):
                     yield (*rest, *made)
             if len(shapes) > 1:
@@ -52,7 +52,7 @@ class Reshaper:
             for other in sorted({size, max(1, size // 2)}):
                 yield [half for slots in each for half in (slots[::2], slots[1::2])], other
 
-    def _made(self, wanted: Sequence[_Slots], size: int, replicas: int) -> list[Shape] | None:
+    def cut(self, wanted: Sequence[_Slots], size: int, replicas: int) -> list[Shape] | None:
         """Return pipelines of which there are so many in all, each cut to be fastest; None where one has no cut."""
         cuts: dict[tuple[Seat, ...], tuple[int, ...]] = {}
         microbatches = -(-self.cutter.space.batch // size // replicas)
