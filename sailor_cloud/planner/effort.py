@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from sailor_cloud.planner.team import Team
 
 
-def _never() -> bool:
+def never() -> bool:
+    """Return that no time limit is over."""
     return False
 
 
@@ -33,7 +34,7 @@ class Effort:
     closer: int = 2
     bounded: bool = True
     team: Team = field(default_factory=Team)
-    expired: Callable[[], bool] = _never
+    expired: Callable[[], bool] = never
     tell: Callable[[float], None] = _nobody
 
     def lighter(self) -> Effort:

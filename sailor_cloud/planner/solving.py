@@ -83,7 +83,7 @@ def _even(space: Space, target: Target, restrictions: Collection[Restriction], e
     if Restriction.EVEN_BATCHES in restrictions:
         from sailor_cloud.planner.even import even_answer
 
-        answer = even_answer(space, target, restrictions, bounded=effort.bounded)
+        answer = even_answer(space, target, restrictions, bounded=effort.bounded, expired=effort.expired)
     else:
         answer = solve(space.evenly(), target, free, effort.between(0.0, 0.5), known=known)
     if answer.exhausted or not effort.bounded or effort.expired():

@@ -17,7 +17,9 @@ from sailor_cloud.model.plan import Pipeline, Plan
 from sailor_cloud.planner import Restriction, Wishes, search
 from sailor_cloud.planner.blocks.cuts import Cutter
 from sailor_cloud.planner.blocks.schedule import UncutPipeline
+from sailor_cloud.planner.bounds import goal_bound
 from sailor_cloud.planner.effort import NORMAL
+from sailor_cloud.planner.even import even_answer
 from sailor_cloud.planner.evened import evened, stands_evenly
 from sailor_cloud.planner.goals import target_of
 from sailor_cloud.planner.settings import Settings
@@ -205,3 +207,13 @@ def test_no_plan_of_even_layers_is_better_than_that_of_the_whole_space_by_far():
     )
     whole, even = (plan(job, *chosen).prediction.iteration_s_replay for chosen in ((), (Restriction.EVEN_LAYERS,)))
     assert whole <= 1.005 * even
+
+
+def test_a_time_limit_ends_a_search_of_even_batches(gcp):
+    """Over at once: what is found fast is the answer, with the bound of the whole space."""
+    target = target_of(gcp.scenario.job)
+    answer = even_answer(gcp, target, expired=lambda: True)
+    assert answer.drafts
+    assert answer.nodes == 0
+    assert answer.bound == goal_bound(gcp, target)
+    assert all(stands_evenly(gcp, draft, (Restriction.EVEN_BATCHES,)) for draft in answer.drafts)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from sailor_cloud.planner.answer import Answer
 from sailor_cloud.planner.bounds import goal_bound
 from sailor_cloud.planner.draft import Draft, in_space
+from sailor_cloud.planner.effort import never
 from sailor_cloud.planner.even.solving import solve_even
 from sailor_cloud.planner.goals import Target
 from sailor_cloud.planner.space import Space
@@ -19,16 +20,25 @@ _KEPT = 16
 
 
 def even_answer(
-    space: Space, target: Target, restrictions: Collection[Restriction] = (), *, bounded: bool = True
+    space: Space,
+    target: Target,
+    restrictions: Collection[Restriction] = (),
+    *,
+    bounded: bool = True,
+    expired: Callable[[], bool] = never,
 ) -> Answer:
     """Return the best drafts whose pipelines share stage count, layer cut and microbatch size, and a bound on them.
 
     Microbatch counts differ by at most one. `restrictions` make the space smaller still: with EVEN_LAYERS stages hold
     equal numbers of layers, up to one. Replicas of a stage may differ in accelerator, tp and zone. Where nothing has to
-    be `bounded`, plans count alone, and the bound is no use.
+    be `bounded`, plans count alone, and the bound is no use. Once a time limit has `expired`, the plans found by then
+    are the answer, if there are any.
     """
     there = space.evenly() if Restriction.EVEN_LAYERS in restrictions else space
-    answers = [(part, solve_even(part, target, keep=_KEPT, bounded=bounded)) for part in variants(there, restrictions)]
+    answers = [
+        (part, solve_even(part, target, keep=_KEPT, bounded=bounded, expired=expired))
+        for part in variants(there, restrictions)
+    ]
     drafts = [_here(draft, part, space) for part, answer in answers for draft in answer.drafts]
     bound = min((answer.bound for _, answer in answers if answer.bound is not None), default=None)
     if bounded and bound is not None and len(answers) > 1:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sailor_cloud.planner.effort import never
 from sailor_cloud.planner.even.costs import Problem, StageCosts
 from sailor_cloud.planner.even.grid import Grid
 from sailor_cloud.planner.even.judging import Candidate, Judging
@@ -44,6 +45,7 @@ def solve(
     patience: int = 100_000,
     most_cells: float = math.inf,
     wide: int = WIDE,
+    expired: Callable[[], bool] = never,
 ) -> Outcome:
     """Return the best plans and a bound; proven to `gap` where the judges of the parts agree with their costs.
 
@@ -51,9 +53,10 @@ def solve(
     by one. known: the value of a plan that is known already; only better ones are looked for. patience: nodes with
     plans but none better after which the search of a part ends, once plans turned out worse than their costs. wide:
     beginnings of pipelines kept per stage at most; where they are few, the bound is the lower for it. most_cells: of
-    the tables that are made of each part since the last better plan.
+    the tables that are made of each part since the last better plan. expired: asked whether a time limit is over.
     """
-    return Engine(parts, Judging(parts, keep, gap, known), wide=wide, most_cells=most_cells).run(most_nodes, patience)
+    judging = Judging(parts, keep, gap, known)
+    return Engine(parts, judging, wide=wide, most_cells=most_cells, expired=expired).run(most_nodes, patience)
 
 
 @dataclass(slots=True)
@@ -65,6 +68,7 @@ class Engine:
     wide: int = WIDE
     most_cells: float = math.inf
     cells: int = 0
+    expired: Callable[[], bool] = never
 
     @property
     def best(self) -> float:
@@ -92,7 +96,7 @@ class Engine:
             value, *key = heapq.heappop(heap)
             size, replicas = key
             hopeless = self.judging.loose < self.winning and stale >= patience
-            hopeless |= self.cells > self.most_cells
+            hopeless |= self.cells > self.most_cells or self.expired()
             if value >= self.winning or self.nodes == most_nodes or hopeless:
                 break
             if not nodes[size, replicas].refined:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -10,6 +11,7 @@ from sailor_cloud.planner.answer import Answer
 from sailor_cloud.planner.blocks import Blocks
 from sailor_cloud.planner.bounds import breaks_limits, goal_bound
 from sailor_cloud.planner.draft import Draft, in_space
+from sailor_cloud.planner.effort import NORMAL, never
 from sailor_cloud.planner.even.answered import Question
 from sailor_cloud.planner.even.differing_space import solve_differing
 from sailor_cloud.planner.even.engine import NARROW, WIDE, solve
@@ -33,45 +35,60 @@ _MOST_ZONES = 3
 _SEARCHES, _SEARCHED_CELLS = 80, 20_000_000
 
 
-def solve_even(space: Space, target: Target, *, keep: int = 16, bounded: bool = True) -> Answer:
+def solve_even(
+    space: Space, target: Target, *, keep: int = 16, bounded: bool = True, expired: Callable[[], bool] = never
+) -> Answer:
     """Return the best drafts of the even batches of a space, best first, and a value that none of them undercuts.
 
     Zones are searched one by one first: the whole space then only has to be better than the best of them. At last come
     plans whose replicas of a stage are of several kinds; what bounds those bounds all. Without `bounded` the bound is
-    of no use.
+    of no use. Once a time limit has `expired`, what was found by then is the answer, if there is anything.
     """
     question = Question(space=space, target=target, keep=keep, bounded=bounded)
     known = question.known()
-    return known if known is not None else question.answered(_answer(question))
+    if known is not None:
+        return known
+    answer = _answer(question, expired)
+    # What a time limit cut short is no answer for others.
+    return answer if expired() else question.answered(answer)
 
 
-def _answer(question: Question) -> Answer:
+def _answer(question: Question, expired: Callable[[], bool]) -> Answer:
     space, target = question.space, question.target
     if breaks_limits(space, target):
         return Answer(drafts=(), bound=None, columns=0, nodes=0)
     # Plans whose stages stand together on nodes are found fast; others then only have to be better.
-    blocks = Blocks(space, target, even=True)
+    blocks = Blocks(space, target, replace(NORMAL, expired=expired), even=True)
     drafts = blocks.run()
     columns = nodes = 0
     # The best of each zone is asked for beside the best of all.
     every = question.bounded and len({pool.row for pool in space.pools}) <= MOST_ROWS
     zones = _single_zones(space, every=every)
     for zone in zones if every else []:
-        answer = solve_even(zone, target, keep=question.keep, bounded=False)
+        if drafts and expired():
+            break
+        answer = solve_even(zone, target, keep=question.keep, bounded=False, expired=expired)
         drafts += [in_space(draft, zone, space) for draft in answer.drafts]
         columns, nodes = columns + answer.columns, nodes + answer.nodes
     kinds = Kinds.of(space)
     left = [] if every else [(zone, Kinds.of(zone)) for zone in zones]
     for part, members in [*left, (space, kinds)]:
+        if drafts and expired():
+            break
         patience = _PATIENCE if part is space and zones else _ZONE_PATIENCE
         # Beside a plan nobody waits for a proof that there is none.
         cells = _CELLS if drafts or not question.bounded else math.inf
-        known = _Known(question.keep, _least(drafts, target), patience, cells)
+        known = _Known(question.keep, _least(drafts, target), patience, cells, expired)
         outcome = _solve(part, members, target, known)
         drafts += [draft if part is space else in_space(draft, part, space) for draft in _drafts(outcome)]
         columns, nodes = columns + outcome.pipelines, nodes + outcome.nodes
+    if drafts and expired():
+        best = tuple(sorted(drafts, key=Draft.order)[: question.keep])
+        answer = Answer(drafts=best, bound=goal_bound(space, target), columns=columns, nodes=nodes)
+    else:
+        answer = _proven(question, kinds, drafts, columns, nodes)
     # The replay may be kinder to those that break limits a little.
-    return replace(_proven(question, kinds, drafts, columns, nodes), others=tuple(blocks.nearly_kept))
+    return replace(answer, others=tuple(blocks.nearly_kept))
 
 
 def _proven(question: Question, kinds: Kinds, drafts: list[Draft], columns: int, nodes: int) -> Answer:
@@ -117,12 +134,13 @@ def _single_zones(space: Space, *, every: bool) -> list[Space]:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Plans kept of a search, the value of the best one known, and its patience; see engine.solve."""
+    """Plans kept of a search, the value of the best one known, and what ends it; see engine.solve."""
 
     keep: int
     least: float
     patience: int
     most_cells: float
+    expired: Callable[[], bool]
 
 
 def _solve(space: Space, kinds: Kinds, target: Target, known: _Known) -> Outcome:
@@ -133,7 +151,16 @@ def _solve(space: Space, kinds: Kinds, target: Target, known: _Known) -> Outcome
         # Bounds come from elsewhere where time is minimised.
         wide = WIDE if not parts[0].timed else NARROW
         outcomes.append(
-            solve(parts, keep=known.keep, known=least, patience=known.patience, most_cells=known.most_cells, wide=wide)
+            solve(
+                parts,
+                keep=known.keep,
+                known=least,
+                patience=known.patience,
+                most_cells=known.most_cells,
+                wide=wide,
+                # With a plan known, nothing has to be found.
+                expired=known.expired if math.isfinite(least) else never,
+            )
         )
     return Outcome(
         found=tuple(found for outcome in outcomes for found in outcome.found),
