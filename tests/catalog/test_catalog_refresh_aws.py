@@ -5,7 +5,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from moto import mock_aws
-from moto.server import ThreadedMotoServer
 
 from factories.cloud_prices import aws_market
 from sailor_cloud.catalog import load, snapshot
@@ -14,6 +13,7 @@ from sailor_cloud.clock import FixedClock
 from sailor_cloud.errors import CredentialsError, RequestError
 from sailor_cloud.model.offer import Market, Provider
 from sailor_cloud.testing.aws_prices import AwsFault, AwsWorld, SpotPrice, aws_world, product
+from sailor_cloud.testing.moto_server import moto_server
 
 NOW = datetime(2026, 11, 21, 6, tzinfo=UTC)
 ON_DEMAND = "aws/use1-az6/p3.2xlarge/1xV100-16/on-demand"
@@ -33,14 +33,9 @@ def market(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
             with mock_aws():
                 yield world
             return
-        server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-        server.start()
-        try:
-            host, port = server.get_host_and_port()
-            monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        with moto_server() as address:
+            monkeypatch.setenv("AWS_ENDPOINT_URL", address)
             yield world
-        finally:
-            server.stop()
 
 
 def run(*regions: str) -> Refreshed:

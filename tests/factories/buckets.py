@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from sailor_cloud.testing.moto_server import moto_server
 from sailor_cloud.testing.object_store import ObjectStore, google_environment, serve_objects
 
 __all__ = ["BUCKET", "GoogleBucket", "google_bucket", "google_environment", "s3_bucket", "s3_environment"]
@@ -18,19 +19,13 @@ BUCKET = "run-bucket"
 def s3_bucket() -> Iterator[dict[str, str]]:
     """Serve an empty bucket; give the environment in which s3:// reaches it."""
     import boto3
-    from moto.server import ThreadedMotoServer
 
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        environ = s3_environment(f"http://{host}:{port}")
+    with moto_server() as address:
+        environ = s3_environment(address)
         keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
         client = boto3.client("s3", endpoint_url=environ["AWS_ENDPOINT_URL"], region_name="us-east-1", **keys)
         client.create_bucket(Bucket=BUCKET)
         yield environ
-    finally:
-        server.stop()
 
 
 def s3_environment(endpoint: str) -> dict[str, str]:

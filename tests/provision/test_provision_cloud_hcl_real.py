@@ -22,6 +22,7 @@ from factories.provider_mirror import mirror
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import AwsAccount, NetworkAccess
 from sailor_cloud.testing.moto_gaps import moto_gaps
+from sailor_cloud.testing.moto_server import moto_server
 
 pytestmark = [
     pytest.mark.slow,
@@ -47,20 +48,8 @@ def cli_config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def moto_access() -> Iterator[dict[str, str]]:
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(port=0, verbose=False)
-    with moto_gaps():
-        server.start()
-        try:
-            host, port = server.get_host_and_port()
-            yield {
-                "endpoint_url": f"http://{host}:{port}",
-                "aws_access_key_id": "testing",
-                "aws_secret_access_key": "testing",
-            }
-        finally:
-            server.stop()
+    with moto_gaps(), moto_server() as address:
+        yield {"endpoint_url": address, "aws_access_key_id": "testing", "aws_secret_access_key": "testing"}
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from factories.local_runs import LocalRun, local_run
 from sailor_cloud.model.job import StateBackend
 from sailor_cloud.provision.render import BACKEND_FILE
 from sailor_cloud.provision.terraform_driver import TerraformCommandError
+from sailor_cloud.testing.moto_server import moto_server
 from sailor_cloud.testing.terraform_cloud import FakeCloud
 from sailor_cloud.testing.terraform_provider import serve
 
@@ -31,18 +32,11 @@ def run(tmp_path: Path) -> Iterator[LocalRun]:
 def bucket() -> Iterator[tuple[Any, str]]:
     """A client of a moto server with a bucket named `states`, and the server's address."""
     import boto3
-    from moto.server import ThreadedMotoServer
 
-    server = ThreadedMotoServer(port=0, verbose=False)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        address = f"http://{host}:{port}"
+    with moto_server() as address:
         client = boto3.client("s3", endpoint_url=address, **ACCESS)
         client.create_bucket(Bucket="states")
         yield client, address
-    finally:
-        server.stop()
 
 
 def reach_moto(root: Path) -> None:

@@ -22,6 +22,7 @@ from sailor_cloud.provision.provisioner import apply
 from sailor_cloud.provision.teardown import destroy
 from sailor_cloud.testing.mock_cloud import in_environment
 from sailor_cloud.testing.moto_gaps import Gaps, moto_gaps
+from sailor_cloud.testing.moto_server import moto_server
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("real-aws-provider")]
 REGION = "us-east-1"
@@ -39,34 +40,27 @@ def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Moto]:
     if found is None:
         pytest.skip("no local mirror of hashicorp/aws here; the stand-in alone was used")
     import boto3
-    from moto.server import ThreadedMotoServer
 
     config = tmp_path_factory.mktemp("mirror") / "mirror.tfrc"
     config.write_text(f'provider_installation {{\n  filesystem_mirror {{ path = "{found}" }}\n}}\n')
-    server = ThreadedMotoServer(port=0, verbose=False)
-    with moto_gaps() as gaps:
-        server.start()
-        try:
-            host, port = server.get_host_and_port()
-            variables = {
-                "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-                "AWS_ACCESS_KEY_ID": "testing",
-                "AWS_SECRET_ACCESS_KEY": "testing",
-                "AWS_EC2_METADATA_DISABLED": "true",
-                "AWS_MAX_ATTEMPTS": "2",
-                "TF_CLI_CONFIG_FILE": str(config),
-                # The real provider's schemas are large: its memory has to be collected, and computing takes long.
-                "GOMAXPROCS": str(os.cpu_count() or 1),
-                "GOGC": "100",
-                "GOMEMLIMIT": "off",
-            }
-            with in_environment(variables):
-                ec2 = boto3.client("ec2", region_name=REGION)
-                image = ec2.register_image(Name="test", RootDeviceName="/dev/sda1", Architecture="x86_64")
-                _take_default_subnet(ec2)
-                yield Moto(gaps=gaps, image=image["ImageId"])
-        finally:
-            server.stop()
+    with moto_gaps() as gaps, moto_server() as address:
+        variables = {
+            "AWS_ENDPOINT_URL": address,
+            "AWS_ACCESS_KEY_ID": "testing",
+            "AWS_SECRET_ACCESS_KEY": "testing",
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "AWS_MAX_ATTEMPTS": "2",
+            "TF_CLI_CONFIG_FILE": str(config),
+            # The real provider's schemas are large: its memory has to be collected, and computing takes long.
+            "GOMAXPROCS": str(os.cpu_count() or 1),
+            "GOGC": "100",
+            "GOMEMLIMIT": "off",
+        }
+        with in_environment(variables):
+            ec2 = boto3.client("ec2", region_name=REGION)
+            image = ec2.register_image(Name="test", RootDeviceName="/dev/sda1", Architecture="x86_64")
+            _take_default_subnet(ec2)
+            yield Moto(gaps=gaps, image=image["ImageId"])
 
 
 def _take_default_subnet(ec2: Any) -> None:
