@@ -148,7 +148,9 @@ class Assessor:
         """Return what an iteration of a draft is made of."""
         schedule = steady = update = egress = 0.0
         busy: dict[int, float] = {}
-        for pipeline, pace in zip(draft.pipelines, self.paces(draft), strict=True):
+        paces = self.paces(draft)
+        assert paces is not None, "a draft of a large problem holds all that its stages can"
+        for pipeline, pace in zip(draft.pipelines, paces, strict=True):
             count = pipeline.microbatches
             schedule = max(schedule, pace.schedule_s(count))
             steady = max(steady, count * pace.bottleneck_s)
@@ -167,15 +169,16 @@ class Assessor:
             busy_device_s=busy,
         )
 
-    def paces(self, draft: Draft) -> list[Pace]:
-        """Return the pace of every pipeline of a draft."""
+    def paces(self, draft: Draft) -> list[Pace] | None:
+        """Return the pace of every pipeline of a draft.
+
+        None where one fits only because it has fewer microbatches than its stages could hold at once.
+        """
         shapes = [
             Shape(slots=pipeline.slots, cut=pipeline.cut, microbatch_size=pipeline.microbatch_size)
             for pipeline in draft.pipelines
         ]
-        found = self._paced(shapes, self.standing(draft).places)
-        assert found is not None, "a draft fits"
-        return found
+        return self._paced(shapes, self.standing(draft).places)
 
     def standing(self, draft: Draft) -> Standing:
         """Return what follows from where a draft stands."""

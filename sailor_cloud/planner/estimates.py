@@ -32,8 +32,7 @@ class Estimates:
             return draft
         stage = max(self.space.zero_stage, draft.zero_stage)
         if stage not in self._overlaps:
-            there = self.space.part(list(range(len(self.space.pools))), zero_stage=stage)
-            self._overlaps[stage] = Overlap(Assessor(there, self.target))
+            self._overlaps[stage] = Overlap(Assessor(self.space.at(stage), self.target))
         return self._overlaps[stage].expected(draft)
 
     def best_first(self, drafts: Sequence[Draft], *, most: int) -> list[Draft]:

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 
 from sailor_cloud.planner.assess import Assessor
 from sailor_cloud.planner.blocks.cuts import Cutter
-from sailor_cloud.planner.draft import Draft, significant
+from sailor_cloud.planner.draft import Draft
 from sailor_cloud.planner.effort import Effort
 from sailor_cloud.planner.goals import Target
 from sailor_cloud.planner.layouts import Slot
 from sailor_cloud.planner.part import Part
-from sailor_cloud.planner.polish import polish
+from sailor_cloud.planner.remade import remade
 from sailor_cloud.planner.reshaping import Reshaper
 from sailor_cloud.planner.space import Space
-from sailor_cloud.planner.tasks import Task, do
 from sailor_cloud.planner.twins import shapes_of
 from sailor_cloud.planner.variants import Restriction
-
-# So many known plans are cut evenly, the best ones; how many one task cuts.
-_MOST, _AT_ONCE = 96, 16
 
 
 def stands_evenly(space: Space, draft: Draft, restrictions: Collection[Restriction]) -> bool:
@@ -48,7 +43,7 @@ def evened(
     for number, stage in enumerate((0, 1)):
         here = [draft for draft in known.values() if max(space.zero_stage, draft.zero_stage) == stage]
         if here:
-            there = space if stage == space.zero_stage else space.part(list(range(len(space.pools))), zero_stage=stage)
+            there = space.at(stage)
             share = effort.between(number / 2, (number + 1) / 2)
             made = _made_even(there, target, here, restrictions, share)
             known |= {draft.order(): draft for draft in made}
@@ -59,24 +54,12 @@ def _made_even(
     space: Space, target: Target, drafts: Sequence[Draft], restrictions: Collection[Restriction], effort: Effort
 ) -> list[Draft]:
     """Return what the best drafts of one ZeRO stage become, with about their figures under the replay."""
-    best = sorted(drafts, key=lambda draft: (significant(draft.foreseen[target.goal]), draft.order()))[:_MOST]
     layers = Restriction.EVEN_LAYERS in restrictions
     part = Part(space.evenly() if layers else space, target, effort.lighter())
-    found: list[Draft] = []
     changes = (*((_recut,) if layers else ()), *((_alike,) if Restriction.EVEN_BATCHES in restrictions else ()))
-    for number, change in enumerate(changes):
-        made: list[Draft] = []
-        tasks = [
-            Task(partial(change, part.assessor, best[first : first + _AT_ONCE]), made.extend)
-            for first in range(0, len(best), _AT_ONCE)
-        ]
-        do(tasks, team=effort.team, tell=effort.between(0.25 * number, 0.25 * (number + 1)).tell)
-        found = best = list({draft.order(): draft for draft in made}.values())
-    if not effort.expired():
-        # Single steps make batches uneven, so that there is no use of them there.
-        most = 2 if Restriction.EVEN_BATCHES not in restrictions else 0
-        found = [draft for _, draft in polish([(part, draft) for draft in found], effort.between(0.5, 1.0), most=most)]
-    return [replace(draft, zero_stage=space.zero_stage) for draft in found]
+    # Single steps make batches uneven, so that there is no use of them there.
+    most = 2 if Restriction.EVEN_BATCHES not in restrictions else 0
+    return [replace(draft, zero_stage=space.zero_stage) for draft in remade(part, drafts, changes, effort, most=most)]
 
 
 def _recut(assessor: Assessor, drafts: Sequence[Draft]) -> list[Draft]:

@@ -43,7 +43,7 @@ def explored(space: Space, target: Target, drafts: Sequence[Draft], effort: Effo
     moneys = (of_run, OfNodes(space))
     wanted = [(stage, money) for stage in sorted(begun) for money in moneys]
     for number, (stage, money) in enumerate(wanted):
-        part = space if stage == space.zero_stage else space.part(list(range(len(space.pools))), zero_stage=stage)
+        part = space.at(stage)
         share = effort.between(number / len(wanted), (number + 1) / len(wanted))
         met = Explorer(part, target, share, money).run(begun[stage])
         begun[stage] += met

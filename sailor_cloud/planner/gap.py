@@ -28,8 +28,7 @@ def gap_parts(space: Space, target: Target, draft: Draft) -> tuple[GapPart, ...]
     those of the closed form.
     """
     value = draft.figures[target.goal]
-    if draft.zero_stage != space.zero_stage:
-        space = space.part(list(range(len(space.pools))), zero_stage=draft.zero_stage)
+    space = space.at(draft.zero_stage)
     times = Assessor(space, target).times(draft)
     work = goal_bound(space, target, close=False)
     match target.goal:

@@ -63,9 +63,9 @@ class Overlap:
 
     def figures(self, draft: Draft) -> Mapping[Figure, float]:
         """Return about the figures of a draft under the replay."""
-        if not self.assessor.space.scenario.execution.overlap_sync:
+        paces = self.assessor.paces(draft) if self.assessor.space.scenario.execution.overlap_sync else None
+        if paces is None:
             return draft.figures
-        paces = self.assessor.paces(draft)
         egress = sum(
             pace.usd_per_sample * part.microbatch_size * part.microbatches
             for part, pace in zip(draft.pipelines, paces, strict=True)
@@ -86,13 +86,15 @@ class Overlap:
         return {figure: float(value) for figure, value in figures.items()}
 
     def _summed(self, draft: Draft, tails: Sequence[_Tail], alike: Sequence[int]) -> tuple[float, float]:
-        """Return the seconds until all stages are through with sums and steps, and the USD of egress of the sums.
+        """Return the seconds until all stages are through with sums, steps and gathers, and the sums' USD of egress.
 
         `alike`: of each pipeline the number of its tail.
         """
         bucket_bytes = self.assessor.space.scenario.execution.bucket_bytes
         through: dict[tuple[int, int], float] = {}
         usd = 0.0
+        gathers: list[tuple[tuple[tuple[int, int], ...], float]] = []
+        share = tails[0].tables[0].gathered_share
         layout, cuts = zip(*((part.slots, part.cut) for part in draft.pipelines), strict=True)
         for each in self.assessor.sync.sums(layout, cuts):
             # A stage may hold nothing but a tied weight, which is summed apart.
@@ -105,11 +107,18 @@ class Overlap:
             ]
             first, last = max(begun for begun, _ in ready), max(done for _, done in ready)
             start = max(first, max(through.get(member, 0.0) for member in each.members))
-            through.update(dict.fromkeys(each.members, max(start + each.seconds, last + bucket * each.seconds)))
+            sum_s = each.seconds * (1.0 - share)
+            through.update(dict.fromkeys(each.members, max(start + sum_s, last + bucket * sum_s)))
             usd += each.usd
-        ends = [end + update for tail in tails for end, update in zip(tail.ends_s, tail.update_s, strict=True)]
-        ends += [end + tails[alike[p]].update_s[s] for (p, s), end in through.items()]
-        return max(ends), usd
+            gathers.append((each.members, each.seconds - sum_s))
+        alone = max(end + update for tail in tails for end, update in zip(tail.ends_s, tail.update_s, strict=True))
+        for (p, s), end in through.items():
+            tail = tails[alike[p]]
+            through[p, s] = max(end, tail.ends_s[s]) + tail.update_s[s]
+        if share:
+            for members, gather_s in gathers:
+                through.update(dict.fromkeys(members, max(through[member] for member in members) + gather_s))
+        return max([alone, *through.values()]), usd
 
     def _tail(self, part: DraftPipeline, pace: Pace, replicas: int) -> _Tail:
         space = self.assessor.space

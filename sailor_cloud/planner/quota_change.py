@@ -14,6 +14,7 @@ from sailor_cloud.planner.quotas import binding, name, unit, used
 from sailor_cloud.planner.replays import first_that_holds
 from sailor_cloud.planner.solving import Searched
 from sailor_cloud.planner.space import Space, build
+from sailor_cloud.planner.variants import zero_stages
 
 # Searches for the least of a quota; each halves what is left between too little and enough.
 _MOST_SEARCHES = 8
@@ -45,7 +46,7 @@ def quota_changes(space: Space, target: Target, searched: Searched) -> tuple[Quo
     for quota in binding(known, free.pools, free.rows):
         others = tuple(other for other in known if other is not quota)
         loose = under_quotas(space, others)
-        if loose.pools and not breaks_limits(loose, target):
+        if loose.pools and not all(breaks_limits(loose.at(stage), target) for stage in zero_stages(loose)):
             most = math.fsum(
                 max(quota.units(pool.offer) / pool.devices for pool in free.pools if pool.row == row) * limit.devices
                 for row, limit in enumerate(free.rows)

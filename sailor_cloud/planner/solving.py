@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +20,15 @@ from sailor_cloud.planner.effort import NORMAL, Effort
 from sailor_cloud.planner.evened import evened
 from sailor_cloud.planner.goals import NEAR, NEARLY, Figure, Target
 from sailor_cloud.planner.mixing import mix
+from sailor_cloud.planner.part import Part
+from sailor_cloud.planner.remade import remade
 from sailor_cloud.planner.replayed import replayed
 from sailor_cloud.planner.replays import Chosen, best_that_holds, first_that_holds
 from sailor_cloud.planner.space import Space
-from sailor_cloud.planner.twins import elsewhere, families
-from sailor_cloud.planner.variants import EVEN, Restriction, variants
+from sailor_cloud.planner.tasks import Task, do
+from sailor_cloud.planner.team import Team
+from sailor_cloud.planner.twins import elsewhere, families, shapes_of
+from sailor_cloud.planner.variants import EVEN, Restriction, fits_whole, variants
 from sailor_cloud.simulator import Evaluation, evaluate
 
 Floats = NDArray[np.float64]
@@ -97,10 +103,13 @@ def _even(space: Space, target: Target, restrictions: Collection[Restriction], e
 
 
 def _answers(parts: Sequence[Space], target: Target, effort: Effort, known: float) -> list[tuple[Space, Answer]]:
-    return [
-        (part, _solve_part(part, target, effort.between(number / len(parts), (number + 1) / len(parts)), known))
-        for number, part in enumerate(parts)
-    ]
+    answers: list[tuple[Space, Answer]] = []
+    for number, part in enumerate(parts):
+        own = effort.between(number / len(parts), (number + 1) / len(parts))
+        before = answers[-1] if answers else None
+        whole = before if before and (before[0].pools, before[0].zero_stage) == (part.pools, 0) else None
+        answers.append((part, _solve_part(part, target, own, known, whole)))
+    return answers
 
 
 def _first_of_families(space: Space, parts: Sequence[Space]) -> list[Space]:
@@ -114,18 +123,29 @@ def _in_other_zones(space: Space, target: Target, drafts: Sequence[Draft]) -> li
     """Return the best drafts of each ZeRO stage as they are in zones nearly alike."""
     found: list[Draft] = []
     for stage in sorted({draft.zero_stage for draft in drafts}):
-        there = space.part(list(range(len(space.pools))), zero_stage=stage)
+        there = space.at(stage)
         here = [draft for draft in drafts if draft.zero_stage == stage]
         assessor = Assessor(there, target)
         found += [replace(draft, zero_stage=stage) for draft in elsewhere(assessor, here, assessor.rank)]
     return found
 
 
-def _solve_part(space: Space, target: Target, effort: Effort, known: float) -> Answer:
-    """Solve by going through all plans where they are few, else by mixing pipelines."""
+def _solve_part(
+    space: Space, target: Target, effort: Effort, known: float, whole: tuple[Space, Answer] | None = None
+) -> Answer:
+    """Solve by going through all plans where they are few, else by mixing pipelines.
+
+    `whole`: the space with whole optimizers and its answer, where `space` is the same one with ZeRO-1. That is searched
+    as closely where the model fits on no device without, less closely where it does on some only, and else the plans
+    that are known become plans with ZeRO-1: there it makes room that nobody needs, and shares out the optimizer step.
+    """
     layouts = exhaustive.small_layouts(space)
     if layouts is None:
-        return mix(space, target, keep=KEPT_DRAFTS, effort=effort, known=known)
+        fits = [] if whole is None else fits_whole(whole[0])
+        if whole is not None and all(fits):
+            return _sharded(space, target, whole[1], effort)
+        own = replace(effort.lighter(), bounded=effort.bounded) if any(fits) else effort
+        return mix(space, target, keep=KEPT_DRAFTS, effort=own, known=known)
     found = exhaustive.exhaust(space, target, layouts, keep=KEPT_DRAFTS, effort=effort)
     best = found.drafts[0].figures[target.goal] if found.drafts else None
     return Answer(
@@ -136,6 +156,29 @@ def _solve_part(space: Space, target: Target, effort: Effort, known: float) -> A
         others=(*found.drafts, *found.others),
         exhausted=True,
     )
+
+
+def _sharded(space: Space, target: Target, whole: Answer, effort: Effort) -> Answer:
+    """Return what the best plans of an answer with whole optimizers become with ZeRO-1, with the bound of all such."""
+    drafts = list({draft.order(): draft for draft in (*whole.drafts, *whole.others)}.values())
+    alone = replace(effort.lighter().quiet(), team=Team())
+    part = Part(space, target, alone)
+    found: list[Draft] = []
+    bounds: list[float] = []
+    # The one takes as long as the other.
+    tasks: list[Task[Any]] = [
+        Task(partial(goal_bound, space, target, close=effort.bounded), bounds.append),
+        Task(partial(remade, part, drafts, [_as_they_are], alone, most=alone.refined), found.extend),
+    ]
+    do(tasks, team=effort.team, tell=effort.tell)
+    kept = sorted(filter(part.assessor.keeps, found), key=Draft.order)[:KEPT_DRAFTS]
+    return Answer(drafts=tuple(kept), bound=bounds[0], columns=len(drafts), nodes=0, others=tuple(found))
+
+
+def _as_they_are(assessor: Assessor, drafts: Sequence[Draft]) -> list[Draft]:
+    """Return drafts anew in the space of an assessor: what is recomputed and what fits may differ there."""
+    made = (assessor.draft(shapes_of(draft)) for draft in drafts)
+    return [draft for draft in made if draft is not None]
 
 
 @dataclass(slots=True)

@@ -111,6 +111,12 @@ class Space:
             )
         return parts[key]
 
+    def at(self, zero_stage: int) -> Space:
+        """Return the same space with all plans at a ZeRO stage."""
+        if zero_stage == self.zero_stage:
+            return self
+        return self.part(list(range(len(self.pools))), zero_stage=zero_stage)
+
     def evenly(self) -> Space:
         """Return the space of the plans whose stages hold equal numbers of layers, up to one; always the same one."""
         if self.even_layers:

@@ -21,7 +21,7 @@ from sailor_cloud.planner.overlap import Overlap
 from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.tasks import Task, do
 from sailor_cloud.planner.trades import behind, unbeaten
-from sailor_cloud.planner.variants import variants
+from sailor_cloud.planner.variants import fits_whole, variants
 
 # Guesses are right to about this: those that others beat by more are left out.
 _SLACK = 1.15
@@ -106,7 +106,10 @@ class _Spread:
 def spread(space: Space, effort: Effort) -> list[Draft]:
     """Return plans from the fastest to the cheapest, whatever the job's limits on money and time."""
     anything = Target(goal=Figure.ITERATION_S, limits=())
-    parts = [Blocks(part, anything) for variant in variants(space, ()) for part in narrowed(variant)]
+    # Where all devices hold the whole model, plans with ZeRO-1 are like those without.
+    shared = not all(fits_whole(space))
+    alike = [variant for variant in variants(space, ()) if shared or variant.zero_stage == space.zero_stage]
+    parts = [Blocks(part, anything) for variant in alike for part in narrowed(variant)]
     return _Spread(space, parts, effort).run()
 
 

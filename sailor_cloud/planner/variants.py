@@ -42,11 +42,8 @@ def variants(space: Space, restrictions: Collection[Restriction]) -> tuple[Space
     zones: list[frozenset[str]] = [frozenset(pool.offer.zone for pool in pools)]
     if Restriction.ONE_ZONE in restrictions:
         zones = [frozenset([name]) for name in sorted({pool.offer.zone for pool in pools})]
-    stages: tuple[int, ...] = (space.zero_stage,)
-    if space.zero_stage == 0 and memory_presses(space):
-        # Where there is much to search, only the one that fits more.
-        stages = (0, 1) if len({pool.row for pool in pools}) <= MOST_ROWS else (1,)
-    if len(accelerators) == len(zones) == len(stages) == 1:
+    stages = zero_stages(space)
+    if len(accelerators) == len(zones) == 1 and stages == (space.zero_stage,):
         return (space,)
     parts = [
         part_of(space, names, places, zero_stage=stage) for names, places, stage in product(accelerators, zones, stages)
@@ -54,17 +51,24 @@ def variants(space: Space, restrictions: Collection[Restriction]) -> tuple[Space
     return tuple(part for part in parts if part.pools)
 
 
-def memory_presses(space: Space) -> bool:
-    """Return whether the whole model fits on no single device.
+def zero_stages(space: Space) -> tuple[int, ...]:
+    """Return the ZeRO stages that plans of a space may stand at.
 
-    Only then ZeRO-1 is looked at: it makes room for optimizer state, but weights must be gathered after each step.
+    The first makes room for more layers and larger microbatches on a device, and shares out the optimizer step, but
+    weights must be gathered after it.
     """
-    for index in range(len(space.pools)):
+    return (0, 1) if space.zero_stage == 0 else (space.zero_stage,)
+
+
+def fits_whole(space: Space) -> list[bool]:
+    """Return of each accelerator whether one device holds the whole model with its optimizer."""
+    found: dict[str, bool] = {}
+    for index, pool in enumerate(space.pools):
         if 1 in space.tp_degrees[index]:
             table = space.table(index, 1, 1, recompute=False)
-            if table.memory_bytes(0, table.layers, in_flight=1, replicas=2) <= table.limit_bytes:
-                return False
-    return bool(space.pools)
+            held = table.memory_bytes(0, table.layers, in_flight=1, replicas=2)
+            found[pool.accelerator.name] = bool(held <= table.limit_bytes)
+    return list(found.values())
 
 
 def part_of(

@@ -80,7 +80,10 @@ def outcome_facts(document: PlanDocument) -> tuple[Fact, ...]:
         return ()
     seconds = prediction.iteration_s_replay
     error = text.share(prediction.error_p50)
-    facts = [
+    facts = []
+    if document.plan is not None and document.plan.zero_stage:
+        facts.append(Fact(name="optimizer", value="ZeRO-1: every pipeline keeps and steps a share of its state"))
+    facts += [
         Fact(
             name="iteration",
             value=f"{text.seconds(seconds)} ± {error} (9 of 10 within {text.share(prediction.error_p90)}; "

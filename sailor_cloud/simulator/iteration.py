@@ -64,19 +64,15 @@ def run_iteration(layout: Layout, *, timeline: bool = False) -> Iteration:
     replays = _replays(layout, times, spans=timeline)
     ends, synced, sync_spans = _synchronise(layout, groups, replays)
     spans: list[TimelineSpan] = []
-    total = 0.0
-    finished: dict[tuple[int, int], float] = {}
-    for seat in layout.seats:
-        key = (seat.pipeline, seat.index)
-        finished[key] = ends[key] + _update_s(layout, seat)
-        total = max(total, finished[key])
+    updated = {key: ends[key] + _update_s(layout, seat) for key, seat in _by_key(layout)}
+    total, gather_spans = _gather(groups, updated, synced)
     waits = tuple(
         _stage_waits(layout, seat, replays[seat.pipeline], synced[seat.pipeline, seat.index], total)
         for seat in layout.seats
     )
     if timeline:
-        spans = [*_compute_spans(replays), *sync_spans]
-        spans += [_span(seat, "update", None, ends[key], finished[key]) for key, seat in _by_key(layout)]
+        spans = [*_compute_spans(replays), *sync_spans, *gather_spans]
+        spans += [_span(seat, "update", None, ends[key], updated[key]) for key, seat in _by_key(layout)]
         spans.sort(key=lambda span: (span.pipeline, span.stage, span.start_s, span.end_s, span.what))
     return Iteration(
         closed_form_s=_closed_form_s(layout, times, groups),
@@ -145,18 +141,39 @@ def _synchronise(
             continue
         keys = [(seat.pipeline, seat.index) for seat in group.members]
         start = max(through[key] for key in keys)
-        end = start + group.seconds
+        end = start + group.sum_s
         if overlap:
             bucket = min(1.0, layout.scenario.execution.bucket_bytes / group.nbytes)
             times = [_gradients_s(replays, seat, group, bucket) for seat in group.members]
             start = max(start, max(first for first, _ in times))
-            end = max(start + group.seconds, max(last for _, last in times) + bucket * group.seconds)
+            end = max(start + group.sum_s, max(last for _, last in times) + bucket * group.sum_s)
         for key, seat in zip(keys, group.members, strict=True):
             through[key] = end
-            summed[key] += group.seconds
+            summed[key] += group.sum_s
             spans.append(_span(seat, "sync", None, start, end))
     ends = {key: max(through[key], clock[key]) for key in clock}
     return ends, {key: min(summed[key], ends[key] - clock[key]) for key in clock}, spans
+
+
+def _gather(
+    groups: tuple[SyncGroup, ...], updated: dict[tuple[int, int], float], synced: dict[tuple[int, int], float]
+) -> tuple[float, list[TimelineSpan]]:
+    """Gather what ZeRO-1 updated in shares, group by group; return when all stages are through, and the spans.
+
+    Adds the gathers to what the sums of each stage took.
+    """
+    through = updated.copy()
+    spans = []
+    for group in groups:
+        if not group.gather_s:
+            continue
+        keys = [(seat.pipeline, seat.index) for seat in group.members]
+        start = max(through[key] for key in keys)
+        for key, seat in zip(keys, group.members, strict=True):
+            through[key] = start + group.gather_s
+            synced[key] += group.gather_s
+            spans.append(_span(seat, "gather", None, start, through[key]))
+    return max(through.values()), spans
 
 
 def _gradients_s(replays: list[PipelineReplay], seat: Seat, group: SyncGroup, bucket: float) -> tuple[float, float]:

@@ -94,6 +94,11 @@ class StageTable:
         """Return the bytes that pipelines sum for layers [first, end), all tensor-parallel shards together."""
         return self.gradient_prefix_bytes[end] - self.gradient_prefix_bytes[first]
 
+    @property
+    def gathered_share(self) -> float:
+        """The share of gradient_bytes that ZeRO-1 gathers after the optimizer step: it can't run beside a pass."""
+        return 1.0 - _GRADIENT_BYTES / _summed_bytes(self.weight_bytes, self.zero_stage)
+
     def memory_parts(self, first: Any, end: Any, *, in_flight: ArrayLike, replicas: int = 1) -> dict[str, Any]:
         """Return the peak bytes of one device by part, as int64 of the inputs' shape.
 
@@ -143,6 +148,11 @@ class StageTable:
         return np.where(self._has_block(first, end), self.working_bytes[1], 0.0)
 
 
+def _summed_bytes(weight_bytes: int, zero_stage: int) -> float:
+    """Bytes per parameter that go round twice: gathering weights takes one pass of the ring, a sum two."""
+    return _GRADIENT_BYTES + (weight_bytes / 2.0 if zero_stage else 0.0)
+
+
 def stage_table(
     scenario: Scenario, accelerator: str, *, tp: int, microbatch_size: int, recompute: bool = False, zero_stage: int = 0
 ) -> StageTable:
@@ -169,8 +179,7 @@ def stage_table(
     stack = scenario.profiles.stack(accelerator)
     again = _recomputed_s(times.forward_s) if recompute else 0.0
     weight = _WEIGHT_BYTES[training.precision]
-    # Gathering takes one pass of the ring, a sum two.
-    summed = _GRADIENT_BYTES + (weight / 2.0 if zero_stage else 0.0)
+    summed = _summed_bytes(weight, zero_stage)
     master = 4 if zero_stage or weight < 4 else 0
     return StageTable(
         accelerator=part,

@@ -25,7 +25,7 @@ class SyncGroup:
 
     `nbytes` are the gradients of all tensor-parallel shards together, `seconds` the time of their sum. `tied` marks a
     tied weight, which the first and the last stage of each pipeline hold. With ZeRO-1 gradients are summed whole and
-    the new weights gathered after the step: more bytes, counted at the time of the sum.
+    the new weights gathered after the step: `nbytes` and `seconds` hold both, `gather_s` is the time of the second.
     """
 
     first_layer: int
@@ -34,6 +34,14 @@ class SyncGroup:
     nbytes: float
     seconds: float
     tied: bool = False
+
+    @property
+    def gather_s(self) -> float:
+        return self.seconds * self.members[0].table.gathered_share
+
+    @property
+    def sum_s(self) -> float:
+        return self.seconds - self.gather_s
 
 
 def sync_groups(layout: Layout) -> tuple[SyncGroup, ...]:

@@ -59,7 +59,9 @@ def _plans_on(scenario: Scenario, chains: list[tuple[Offer, ...]], layers: int, 
         sizes = [[size for size in range(1, part + 1) if part % size == 0] for part in samples]
         for chosen_cuts in product(*cuts):
             for chosen_sizes in product(*sizes):
-                yield _plan(scenario, chains, chosen_cuts, samples, chosen_sizes)
+                # With ZeRO-1 several pipelines share out the optimizer step.
+                for zero_stage in range(min(2, len(chains))):
+                    yield _plan(scenario, chains, chosen_cuts, samples, chosen_sizes, zero_stage)
 
 
 def _plan(
@@ -68,6 +70,7 @@ def _plan(
     cuts: tuple[tuple[int, ...], ...],
     samples: tuple[int, ...],
     sizes: tuple[int, ...],
+    zero_stage: int,
 ) -> Plan:
     nodes: list[Node] = []
     numbers: Counter[str] = Counter()
@@ -81,7 +84,7 @@ def _plan(
             stages.append(Stage(first_layer=first, end_layer=end, node=node.id, devices=(0,)))
         pipelines.append(Pipeline(id=p, microbatch_size=size, microbatches=part // size, stages=tuple(stages)))
     return Plan(
-        zero_stage=0,
+        zero_stage=zero_stage,
         precision=scenario.job.training.precision,
         nodes=tuple(nodes),
         pipelines=tuple(pipelines),

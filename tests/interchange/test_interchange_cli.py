@@ -30,7 +30,7 @@ def run(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[st
 @pytest.fixture(scope="module")
 def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("plan") / "plan.json"
-    run("plan", PLAN_JOB, "--as-of", "2026-11-21", "-o", path)
+    run("plan", PLAN_JOB, "--restrict", "even-batches", "--as-of", "2026-11-21", "-o", path)
     return path
 
 

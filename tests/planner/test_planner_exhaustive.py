@@ -48,12 +48,16 @@ def test_the_search_equals_brute_force(blocks, batch, zones, fast, slow, max_nod
         if rate + egress * 3600 / seconds <= at_most * (1 + 1e-9)
     ]
     layouts = small_layouts(space)
-    found = exhaust(space, target_of(job), layouts, keep=1)
+    found = [
+        draft.figures[target_of(job).goal]
+        for zero_stage in (0, 1)
+        for draft in exhaust(space.at(zero_stage), target_of(job), layouts, keep=1).drafts
+    ]
 
     if not kept:
-        assert not found.drafts
+        assert not found
     else:
-        assert found.drafts[0].figures[target_of(job).goal] == pytest.approx(min(kept), rel=1e-9)
+        assert min(found) == pytest.approx(min(kept), rel=1e-9)
 
 
 def test_the_figures_of_a_draft_are_those_of_the_simulator():

@@ -41,7 +41,7 @@ def test_the_plan_is_valid_and_survives_the_file():
 
 
 def test_nodes_live_until_the_deadline_and_its_grace():
-    assert plan(example("quickstart.yaml")).ttl_s == 600 + DEADLINE_GRACE_S
+    assert plan(example("quickstart.yaml", constraints__budget_usd=10)).ttl_s == 600 + DEADLINE_GRACE_S
 
 
 def test_without_a_deadline_nodes_live_as_long_as_the_budget_lasts():

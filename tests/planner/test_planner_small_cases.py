@@ -161,8 +161,8 @@ def best_of(space: Space, target: Target) -> float | None:
     if not space.pools:
         return None
     layouts = space.remembered.setdefault("layouts", small_layouts(space))
-    drafts = exhaust(space, target, layouts, keep=1).drafts
-    return drafts[0].figures[target.goal] if drafts else None
+    found = [exhaust(space.at(zero_stage), target, layouts, keep=1).drafts for zero_stage in (0, 1)]
+    return min((drafts[0].figures[target.goal] for drafts in found if drafts), default=None)
 
 
 def check(space: Space, target: Target, plans: list[Known]) -> float | None:
@@ -177,8 +177,8 @@ def check_bound(space: Space, target: Target, plans: list[Known]) -> None:
     """See that no plan beats the bound, and that limits which some plan keeps are not called impossible."""
     kept = [known.figures[target.goal] for known in plans if known.keeps(target)]
     if kept:
-        assert goal_bound(space, target) <= min(kept) * (1 + 1e-9)
-        assert not breaks_limits(space, target)
+        assert min(goal_bound(space.at(zero_stage), target) for zero_stage in (0, 1)) <= min(kept) * (1 + 1e-9)
+        assert not all(breaks_limits(space.at(zero_stage), target) for zero_stage in (0, 1))
 
 
 def never_worse(now: float | None, looser: float | None) -> None:

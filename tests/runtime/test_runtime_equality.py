@@ -83,7 +83,11 @@ EQUAL_CASES: dict[str, dict[str, Any]] = {
         "zero_stage": 1,
         "training": {"gradient_clipping": 0.5},
     },
-    "zero-1, tp 2 beside tp 1, tied": {"pipelines": UNEQUAL_TP, "zero_stage": 1},
+    "zero-1, tp 2 beside tp 1, tied, gathered in many rounds": {
+        "pipelines": UNEQUAL_TP,
+        "zero_stage": 1,
+        "bucket_elements": 500,
+    },
     "one device": {"pipelines": [(3, 4, [(0, 6, 1)])]},
     "many sums beside the backward pass": {
         "pipelines": [(4, 2, [(0, 2, 2), (2, 6, 1)]), (2, 2, [(0, 6, 1)])],

@@ -17,12 +17,14 @@ from sailor_cloud.simulator.layout import Layout, Seat, lay_out
 from sailor_cloud.simulator.sync import sync_groups
 
 
-def plan_on(scenario: Scenario, *pipelines: tuple[list[Offer], tuple[int, ...]], microbatches: int = 16) -> Plan:
+def plan_on(
+    scenario: Scenario, *pipelines: tuple[list[Offer], tuple[int, ...]], microbatches: int = 16, zero_stage: int = 0
+) -> Plan:
     chains = [
         chain(p, offers, cuts, microbatch_size=2, microbatches=microbatches)
         for p, (offers, cuts) in enumerate(pipelines)
     ]
-    return make_plan(scenario, chains)
+    return make_plan(scenario, chains, zero_stage=zero_stage)
 
 
 def test_layers_are_summed_by_exactly_the_stages_that_hold_them() -> None:
@@ -136,6 +138,35 @@ def test_a_sum_beside_the_backward_pass_begins_with_the_first_bucket_and_ends_a_
         assert (span.start_s, span.end_s) == pytest.approx((begun - update, end))
         for stage in iteration.waits:
             assert stage.waits.sync_s == pytest.approx(end - (whole - update))
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+def test_weights_that_zero_1_updates_in_shares_are_gathered_after_the_step(precision: str) -> None:
+    """Beside a pass only gradients can travel: the new weights are not there yet."""
+    scenario = gcp_scenario(batch=64, precision=precision)
+    offers = [offer_in(scenario, zone, "A100-40", devices=2) for zone in ("us-central1-a", "us-west1-b")]
+    layouts = [
+        lay_out(plan_on(scenario, *(([offer], (0, 26)) for offer in offers), zero_stage=stage), scenario)
+        for stage in (0, 1)
+    ]
+    plain, shared = (run_iteration(layout, timeline=True) for layout in layouts)
+    [whole] = [group for group in plain.groups if group.seconds > 0]
+    [group] = [group for group in shared.groups if group.seconds > 0]
+    assert (whole.gather_s, whole.sum_s) == (0.0, whole.seconds)
+    # Two passes with four bytes of a gradient, one with a weight.
+    weight = {"fp16": 2, "fp32": 4}[precision]
+    assert group.gather_s / group.sum_s == pytest.approx(weight / (2 * 4))
+    assert group.sum_s == pytest.approx(whole.seconds, rel=0.01)
+    spans = {what: [span for span in shared.timeline if span.what == what] for what in ("sync", "update", "gather")}
+    assert not any(span.what == "gather" for span in plain.timeline)
+    stepped = max(span.end_s for span in spans["update"])
+    assert {(span.start_s, span.end_s) for span in spans["gather"]} == {(stepped, stepped + group.gather_s)}
+    assert shared.replay_s == stepped + group.gather_s
+    updates = [layout.seats[0].table.update_s(0, 26, shards=2) for layout in layouts]
+    assert updates[1] == updates[0] / 2
+    assert shared.replay_s == pytest.approx(plain.replay_s - updates[1] + group.gather_s, rel=0.01)
+    for before, after in zip(plain.waits, shared.waits, strict=True):
+        assert after.waits.sync_s == pytest.approx(before.waits.sync_s + group.gather_s, rel=0.01)
 
 
 def test_a_ring_moves_two_passes_in_steps_of_a_share() -> None:

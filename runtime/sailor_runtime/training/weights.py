@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -10,12 +11,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from sailor_runtime.training import gradients
 from sailor_runtime.training.first_weights import FirstWeights
 from sailor_runtime.training.layout import Atom
 from sailor_runtime.training.stage import Shard, StageModule
 
 # Half-open intervals of a parameter, one per dimension, in coordinates of the whole parameter.
 Region = tuple[tuple[int, int], ...]
+# What each holder sends at once: parts of parameters, together about a bucket, so that copies on the way stay small.
+Round = list[list[tuple[str, Region]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +56,7 @@ class MasterWeights:
         self._rank = rank
         self._copied = zero_stage > 0 or module.dtype != master or offload
         self._master = master
-        self._exchanged: dict[tuple[int, ...], list[list[tuple[str, Region]]]] = {}
+        self._exchanged: dict[tuple[int, ...], list[Round]] = {}
         owned = self._divide(atoms) if zero_stage > 0 else self._whole_shards()
         self.pieces = tuple(
             Piece(parameter=name, region=region, value=self._value(name, region)) for name, region in owned
@@ -92,9 +96,10 @@ class MasterWeights:
             self._target(piece.parameter, piece.region).copy_(piece.value)
             piece.value.grad = None
         for holders in sorted(self._exchanged):
-            self._exchange(holders, self._exchanged[holders])
+            for owned in self._exchanged[holders]:
+                self._exchange(holders, owned)
 
-    def _exchange(self, holders: tuple[int, ...], owned: list[list[tuple[str, Region]]]) -> None:
+    def _exchange(self, holders: tuple[int, ...], owned: Round) -> None:
         targets = [[self._target(name, region) for name, region in parts] for parts in owned]
         size = max(sum(target.numel() for target in parts) for parts in targets)
         device = next(iter(self._module.parameters.values())).device
@@ -125,22 +130,27 @@ class MasterWeights:
     def _divide(self, atoms: Iterable[Atom]) -> list[tuple[str, Region]]:
         """Cut each atom into one piece of rows per holder; note who owns what, return what this rank owns."""
         owned: list[tuple[str, Region]] = []
-        exchanged: dict[tuple[int, ...], list[list[tuple[str, Region]]]] = defaultdict(list)
+        exchanged: dict[tuple[int, ...], list[Round]] = defaultdict(list)
+        room: dict[tuple[int, ...], int] = defaultdict(int)
         for atom in atoms:
             shard = self._module.shards.get(atom.parameter)
             if shard is None or self._rank not in atom.holders:
                 continue
             if not (shard.start <= atom.start and atom.end <= shard.end):
                 continue
-            parts = exchanged.setdefault(atom.holders, [[] for _ in atom.holders])
+            if room[atom.holders] <= 0:
+                exchanged[atom.holders].append([[] for _ in atom.holders])
+                room[atom.holders] = gradients.BUCKET_ELEMENTS
+            parts = exchanged[atom.holders][-1]
             for index, holder in enumerate(atom.holders):
                 region = _share(shard, atom, index, len(atom.holders))
                 if region[0][0] == region[0][1]:
                     continue
                 parts[index].append((atom.parameter, region))
+                room[atom.holders] -= math.prod(end - start for start, end in region)
                 if holder == self._rank:
                     owned.append((atom.parameter, region))
-        self._exchanged = {holders: parts for holders, parts in exchanged.items() if len(holders) > 1}
+        self._exchanged = {holders: rounds for holders, rounds in exchanged.items() if len(holders) > 1}
         return owned
 
 

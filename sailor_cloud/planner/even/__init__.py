@@ -9,9 +9,10 @@ from sailor_cloud.planner.bounds import goal_bound
 from sailor_cloud.planner.draft import Draft, in_space
 from sailor_cloud.planner.effort import never
 from sailor_cloud.planner.even.solving import solve_even
+from sailor_cloud.planner.exhaustive import small_layouts
 from sailor_cloud.planner.goals import Target
 from sailor_cloud.planner.space import Space
-from sailor_cloud.planner.variants import Restriction, variants
+from sailor_cloud.planner.variants import Restriction, fits_whole, variants
 
 __all__ = ["even_answer", "solve_even"]
 
@@ -35,15 +36,20 @@ def even_answer(
     are the answer, if there are any.
     """
     there = space.evenly() if Restriction.EVEN_LAYERS in restrictions else space
+    parts = variants(there, restrictions)
+    # Where all devices hold the whole model, ZeRO-1 brings little; its bound counts all plans then, even or not.
+    left = [part for part in parts if part.zero_stage > space.zero_stage and not _searched(there, part)]
     answers = [
         (part, solve_even(part, target, keep=_KEPT, bounded=bounded, expired=expired))
-        for part in variants(there, restrictions)
+        for part in parts
+        if all(part is not each for each in left)
     ]
     drafts = [_here(draft, part, space) for part, answer in answers for draft in answer.drafts]
     bound = min((answer.bound for _, answer in answers if answer.bound is not None), default=None)
-    if bounded and bound is not None and len(answers) > 1:
+    if bounded and bound is not None and len(parts) > 1:
         # That of all parts together is found in another way than those of each.
-        bound = max(bound, goal_bound(space, target))
+        together = min(goal_bound(space.at(stage), target) for stage in {part.zero_stage for part in parts})
+        bound = max(min(bound, *(goal_bound(part, target) for part in left)) if left else bound, together)
     return Answer(
         drafts=tuple(sorted(drafts, key=Draft.order)[:_KEPT]),
         bound=bound,
@@ -51,6 +57,11 @@ def even_answer(
         nodes=sum(answer.nodes for _, answer in answers),
         others=tuple(_here(draft, part, space) for part, answer in answers for draft in answer.others),
     )
+
+
+def _searched(space: Space, part: Space) -> bool:
+    """Return whether a part with ZeRO-1 is searched: where it makes room that is needed, or the part is small."""
+    return small_layouts(part) is not None or not all(fits_whole(space))
 
 
 def _here(draft: Draft, part: Space, space: Space) -> Draft:

@@ -24,6 +24,7 @@ _CLASSES = {
     "forward": "c1",
     "backward": "c3",
     "sync": "c5",
+    "gather": "c5",
     "update": "c4",
 }
 _LEGEND = (
