@@ -144,12 +144,13 @@ class Assessor:
         """Return how fast one of so many pipelines is in the place of a number; None if it doesn't fit."""
         return self._pace(shape, self._standings.places[place], replicas)
 
-    def times(self, draft: Draft) -> Times:
-        """Return what an iteration of a draft is made of."""
+    def times(self, draft: Draft) -> Times | None:
+        """Return what an iteration of a draft is made of; None where `paces` has none."""
         schedule = steady = update = egress = 0.0
         busy: dict[int, float] = {}
         paces = self.paces(draft)
-        assert paces is not None, "a draft of a large problem holds all that its stages can"
+        if paces is None:
+            return None
         for pipeline, pace in zip(draft.pipelines, paces, strict=True):
             count = pipeline.microbatches
             schedule = max(schedule, pace.schedule_s(count))

@@ -9,6 +9,7 @@ from sailor_cloud.model.document import Ground, PlanDocument
 from sailor_cloud.planner.search import Problem
 from sailor_cloud.planner.shadow import Gain
 from sailor_cloud.planner.space import Seat, Space
+from sailor_cloud.planner.variants import zero_stages
 from sailor_cloud.units import GIB, MIB, duration_text, usd_text
 
 
@@ -113,13 +114,15 @@ def _by_memory(space: Space) -> list[RuledOut]:
         if name in seen:
             continue
         seen.add(name)
-        table = space.table(index, 1, 1, recompute=False)
-        used = int(table.memory_bytes(0, table.layers, in_flight=1, replicas=2))
+        # ZeRO-1 makes the more room the more pipelines share the optimizer: at most as many as there are samples.
+        tables = [space.at(zero_stage).table(index, 1, 1, recompute=False) for zero_stage in zero_stages(space)]
+        table, most = tables[0], space.batch
+        used = min(int(each.memory_bytes(0, each.layers, in_flight=1, replicas=most)) for each in tables)
         if used > table.limit_bytes:
             unit, unit_name = (GIB, "GiB") if table.limit_bytes >= GIB else (MIB, "MiB")
             why = (
                 f"the whole model on one device takes {used / unit:.3g} of {table.limit_bytes / unit:.3g} {unit_name}, "
-                "even with one sample at a time"
+                "even with one sample at a time and ZeRO-1"
             )
             found.append(RuledOut(what=f"{name} without stages or tp", why=why, ground=Ground.MEMORY))
     return found

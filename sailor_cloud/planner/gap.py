@@ -25,11 +25,13 @@ def gap_parts(space: Space, target: Target, draft: Draft) -> tuple[GapPart, ...]
     """Return what a draft's goal is made of, work alone first; the parts add up to the draft's figure.
 
     Seconds of one iteration or of the whole run, or USD likewise, as the goal counts them. The draft's figures are
-    those of the closed form.
+    those of the closed form. () where a pipeline has fewer microbatches than its stages could hold at once.
     """
     value = draft.figures[target.goal]
     space = space.at(draft.zero_stage)
     times = Assessor(space, target).times(draft)
+    if times is None:
+        return ()
     work = goal_bound(space, target, close=False)
     match target.goal:
         case Figure.ITERATION_S | Figure.DURATION_S:

@@ -100,7 +100,7 @@ class Overlap:
             # A stage may hold nothing but a tied weight, which is summed apart.
             if not each.nbytes:
                 continue
-            bucket = min(1.0, bucket_bytes / each.nbytes)
+            bucket = min(1.0, bucket_bytes / (each.nbytes * (1.0 - share)))
             ready = [
                 _ready_s(tails[number], s, each.layers, bucket)
                 for number, s in {(alike[p], s) for p, s in each.members}

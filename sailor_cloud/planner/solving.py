@@ -160,7 +160,9 @@ def _solve_part(
 
 def _sharded(space: Space, target: Target, whole: Answer, effort: Effort) -> Answer:
     """Return what the best plans of an answer with whole optimizers become with ZeRO-1, with the bound of all such."""
-    drafts = list({draft.order(): draft for draft in (*whole.drafts, *whole.others)}.values())
+    # One pipeline has nobody to share with.
+    several = [draft for draft in (*whole.drafts, *whole.others) if len(draft.pipelines) > 1]
+    drafts = list({draft.order(): draft for draft in several}.values())
     alone = replace(effort.lighter().quiet(), team=Team())
     part = Part(space, target, alone)
     found: list[Draft] = []

@@ -143,7 +143,7 @@ def _synchronise(
         start = max(through[key] for key in keys)
         end = start + group.sum_s
         if overlap:
-            bucket = min(1.0, layout.scenario.execution.bucket_bytes / group.nbytes)
+            bucket = group.bucket(layout.scenario.execution.bucket_bytes)
             times = [_gradients_s(replays, seat, group, bucket) for seat in group.members]
             start = max(start, max(first for first, _ in times))
             end = max(start + group.sum_s, max(last for _, last in times) + bucket * group.sum_s)

@@ -43,6 +43,10 @@ class SyncGroup:
     def sum_s(self) -> float:
         return self.seconds - self.gather_s
 
+    def bucket(self, bucket_bytes: float) -> float:
+        """Return the share of the group's gradients that one message of a sum carries at most."""
+        return min(1.0, bucket_bytes / (self.nbytes * (1.0 - self.members[0].table.gathered_share)))
+
 
 def sync_groups(layout: Layout) -> tuple[SyncGroup, ...]:
     """Return the groups in the order in which gradients become ready: last layers first."""

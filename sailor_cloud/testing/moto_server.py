@@ -52,6 +52,8 @@ class AnsweredOnce:
 
         call = environ.get("HTTP_AMZ_SDK_INVOCATION_ID")
         if call in self._answers:
+            # Closed with bytes unread, a connection is broken before the answer has arrived.
+            environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
             return self._answers[call]
         answer = Response.from_app(self._app, environ, buffered=True)
         if call is not None and environ["REQUEST_METHOD"] not in ("GET", "HEAD") and answer.status_code < 500:

@@ -157,6 +157,10 @@ def test_weights_that_zero_1_updates_in_shares_are_gathered_after_the_step(preci
     weight = {"fp16": 2, "fp32": 4}[precision]
     assert group.gather_s / group.sum_s == pytest.approx(weight / (2 * 4))
     assert group.sum_s == pytest.approx(whole.seconds, rel=0.01)
+    # A message carries as large a share of the gradients as without.
+    bucket_bytes = scenario.execution.bucket_bytes
+    assert group.bucket(bucket_bytes) == pytest.approx(whole.bucket(bucket_bytes), rel=1e-12)
+    assert 0.0 < whole.bucket(bucket_bytes) == bucket_bytes / whole.nbytes < 1.0
     spans = {what: [span for span in shared.timeline if span.what == what] for what in ("sync", "update", "gather")}
     assert not any(span.what == "gather" for span in plain.timeline)
     stepped = max(span.end_s for span in spans["update"])

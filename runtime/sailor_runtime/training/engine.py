@@ -162,6 +162,9 @@ class Engine:
             if result.finite:
                 self._update(norm, result.learning_rate)
                 self.updates += 1
+        with self._spans.during(Doing.GATHER):
+            if result.finite:
+                self.weights.gather()
         if result.finite or result.skipped:
             self.scale.update(overflowed=result.skipped)
             self.next_step += 1

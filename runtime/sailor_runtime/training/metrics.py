@@ -57,7 +57,7 @@ def spent(spans: list[Span], iteration_s: float, wire_s: Mapping[Doing, float], 
         iteration_s=iteration_s,
         compute_s=total_s(spans, Doing.FORWARD, Doing.BACKWARD, Doing.UPDATE),
         transfer_s=transfer + total_s(spans, Doing.SEND),
-        sync_s=total_s(spans, Doing.SYNC),
+        sync_s=total_s(spans, Doing.SYNC, Doing.GATHER),
         memory_peak_bytes=memory_peak_bytes,
     )
 

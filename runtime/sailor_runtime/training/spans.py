@@ -21,6 +21,7 @@ class Doing(StrEnum):
     SEND = "send"
     SYNC = "sync"
     UPDATE = "update"
+    GATHER = "gather"
 
 
 WAITING = (Doing.RECEIVE_ACTIVATION, Doing.RECEIVE_GRADIENT)

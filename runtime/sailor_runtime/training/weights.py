@@ -18,7 +18,8 @@ from sailor_runtime.training.stage import Shard, StageModule
 
 # Half-open intervals of a parameter, one per dimension, in coordinates of the whole parameter.
 Region = tuple[tuple[int, int], ...]
-# What each holder sends at once: parts of parameters, together about a bucket, so that copies on the way stay small.
+# What each holder sends at once: parts of parameters, together a bucket or one more than that: a large embedding is
+# gathered at once, when no activations are held.
 Round = list[list[tuple[str, Region]]]
 
 
@@ -89,12 +90,16 @@ class MasterWeights:
 
     @torch.no_grad()
     def publish(self) -> None:
-        """Bring updated pieces into the parameters, here and on all other ranks that hold them; a collective."""
+        """Bring updated pieces into this rank's parameters."""
         if not self._copied:
             return
         for piece in self.pieces:
             self._target(piece.parameter, piece.region).copy_(piece.value)
             piece.value.grad = None
+
+    @torch.no_grad()
+    def gather(self) -> None:
+        """Bring the pieces that other ranks updated into this rank's parameters; a collective."""
         for holders in sorted(self._exchanged):
             for owned in self._exchanged[holders]:
                 self._exchange(holders, owned)

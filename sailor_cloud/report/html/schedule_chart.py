@@ -31,7 +31,7 @@ _LEGEND = (
     ("forward", "c1"),
     ("backward", "c3"),
     ("transfer", "c2"),
-    ("gradient sum", "c5"),
+    ("sum or gather", "c5"),
     ("optimizer", "c4"),
     ("bubble", "bubble"),
 )

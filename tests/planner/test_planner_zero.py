@@ -1,0 +1,70 @@
+"""Plans with ZeRO-1: where they are looked for, that the simulator agrees, and that the bound counts them."""
+
+from __future__ import annotations
+
+import pytest
+
+from factories.planning import example, make_space
+from sailor_cloud.planner import solving
+from sailor_cloud.planner.bounds import goal_bound
+from sailor_cloud.planner.draft import to_plan
+from sailor_cloud.planner.exhaustive import small_layouts
+from sailor_cloud.planner.goals import Figure, target_of
+from sailor_cloud.planner.solving import Searched, solve
+from sailor_cloud.planner.variants import fits_whole
+from sailor_cloud.simulator import evaluate
+
+
+def job_of(preset: str, batch: int, a100: int, v100: int):
+    return example(
+        "gcp-a100-v100.yaml",
+        model={"preset": preset},
+        resources__0__zones=["us-central1-a"],
+        resources__0__accelerators={"A100-40": a100, "V100-16": v100},
+        training__global_batch_size=batch,
+        training__sequence_length=1024 if preset.startswith("gpt2") else 2048,
+        constraints={},
+    )
+
+
+# The model fits on every device, on A100s alone, and on none.
+JOBS = {
+    "fits": (job_of("sailor-opt-350", 64, 8, 32), [True, True]),
+    "fits on some": (job_of("gpt2-xl", 64, 8, 8), [True, False]),
+    "fits on none": (job_of("llama-3-8b", 64, 16, 8), [False, False]),
+}
+
+
+@pytest.fixture(scope="module", params=JOBS)
+def searched(request: pytest.FixtureRequest):
+    job, fits = JOBS[request.param]
+    space, target = make_space(job), target_of(job)
+    assert fits_whole(space) == fits
+    assert small_layouts(space) is None
+    return space, target, solve(space, target)
+
+
+def test_plans_with_zero_1_are_found_and_are_what_the_simulator_says(searched):
+    space, _, answer = searched
+    shared = [draft for draft in answer.others if draft.zero_stage == 1]
+    assert shared
+    for draft in shared[:: max(1, len(shared) // 8)]:
+        evaluation = evaluate(to_plan(space, draft), space.scenario)
+        assert evaluation.fits
+        assert evaluation.prediction.iteration_s == pytest.approx(draft.figures[Figure.ITERATION_S], rel=1e-9)
+
+
+def test_the_bound_is_that_of_plans_without_and_with_zero_1(searched):
+    space, target, answer = searched
+    assert answer.bound == min(goal_bound(space.at(zero_stage), target) for zero_stage in (0, 1))
+    assert all(draft.figures[target.goal] >= answer.bound for draft in answer.drafts)
+
+
+def test_plans_with_zero_1_are_chosen_where_they_are_better_than_all_without(searched, monkeypatch):
+    space, target, _ = searched
+    _, free = Searched().best(space, target)
+    monkeypatch.setattr(solving, "variants", lambda there, restrictions: (there,))
+    _, whole = Searched().best(make_space(space.scenario.job), target)
+    assert (free.draft.zero_stage, whole.draft.zero_stage) == (1, 0)
+    seconds = [chosen.evaluation.prediction.iteration_s_replay for chosen in (free, whole)]
+    assert seconds[0] < seconds[1]
