@@ -106,7 +106,7 @@ class _Spread:
 def spread(space: Space, effort: Effort) -> list[Draft]:
     """Return plans from the fastest to the cheapest, whatever the job's limits on money and time."""
     anything = Target(goal=Figure.ITERATION_S, limits=())
-    # Where all devices hold the whole model, plans with ZeRO-1 are few per cent apart from those without at most.
+    # Where all devices hold the whole model, plans with ZeRO-1 are within a few per cent of those without.
     shared = not all(fits_whole(space))
     alike = [variant for variant in variants(space, ()) if shared or variant.zero_stage == space.zero_stage]
     parts = [Blocks(part, anything) for variant in alike for part in narrowed(variant)]

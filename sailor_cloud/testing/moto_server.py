@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from sailor_cloud.testing.http_api import in_thread
+
 
 @contextlib.contextmanager
 def moto_server() -> Iterator[str]:
@@ -17,14 +19,8 @@ def moto_server() -> Iterator[str]:
     app = AnsweredOnce(DomainDispatcherApplication(create_backend_app))
     server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=MotoRequestHandler)
     server.daemon_threads = True  # type: ignore[attr-defined]
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with in_thread(server) as address:
+        yield address
 
 
 class AnsweredOnce:

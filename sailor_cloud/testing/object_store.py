@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape, unescape
 
 from sailor_cloud.model.offer import Provider
+from sailor_cloud.testing.http_api import in_thread
 
 # When a request goes to S3, object stores ask for a region whatever the endpoint is.
 _REGION = "us-east-1"
@@ -42,15 +42,8 @@ class ObjectStore:
 def serve_objects(store: ObjectStore) -> Iterator[str]:
     """Serve on a free port of loopback; yields the address as a URL without a path."""
     handler = type("Handler", (_Handler,), {"store": store})
-    with _Server(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        thread.start()
-        store.url = f"http://127.0.0.1:{server.server_port}"
-        try:
-            yield store.url
-        finally:
-            server.shutdown()
-            thread.join()
+    with in_thread(_Server(("127.0.0.1", 0), handler)) as store.url:
+        yield store.url
 
 
 def google_environment(endpoint: str, folder: Path) -> dict[str, str]:

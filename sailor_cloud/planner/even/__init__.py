@@ -49,7 +49,7 @@ def even_answer(
     if bounded and bound is not None and len(parts) > 1:
         # That of all parts together is found in another way than those of each.
         together = min(goal_bound(space.at(stage), target) for stage in {part.zero_stage for part in parts})
-        bound = max(min(bound, *(goal_bound(part, target) for part in left)) if left else bound, together)
+        bound = max(min([bound, *(goal_bound(part, target) for part in left)]), together)
     return Answer(
         drafts=tuple(sorted(drafts, key=Draft.order)[:_KEPT]),
         bound=bound,
