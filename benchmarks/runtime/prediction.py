@@ -22,14 +22,14 @@ from sailor_cloud.launch.run_spec import model_spec
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.model.plan import Node, Pipeline, Plan, Stage
-from sailor_cloud.simulator import Execution, Scenario
+from sailor_cloud.simulator import Engine, Scenario
 from sailor_cloud.simulator.evaluate import evaluate
 from sailor_cloud.simulator.scenario import Transfers
 
 BAR = 0.15
 AS_OF = datetime(2026, 11, 21, tzinfo=UTC)
 # What the runtime does: a receive is posted before the tensor is needed, sums run beside the backward pass.
-RUNTIME = Execution(transfers=Transfers.OVERLAPPED, overlap_sync=True, bucket_bytes=4.0 * 4 * 2**20)
+RUNTIME = Engine(transfers=Transfers.OVERLAPPED, overlap_sync=True, bucket_bytes=4.0 * 4 * 2**20)
 FAST, SLOW = "CPU-fast", "CPU-slow"
 MODEL = {
     "model_type": "gpt2",
@@ -120,6 +120,6 @@ def _scenario(job: Job, shapes: Sequence[tuple[int, int, Any]], data: Path, pric
         network=network.load(profiles=data),
         profiles=workload.profiles.load(profiles=data),
         as_of=AS_OF,
-        execution=RUNTIME,
+        engine=RUNTIME,
     )
     return plan, scenario

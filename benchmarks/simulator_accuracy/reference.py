@@ -16,13 +16,13 @@ from sailor_cloud.interchange.sailor_names import MODELS, our_accelerator
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.offer import Confidence, Market, Offer, Precision, Provider
 from sailor_cloud.model.plan import Node, Pipeline, Plan, Stage
-from sailor_cloud.simulator import Execution, Scenario, Transfers
+from sailor_cloud.simulator import Engine, Scenario, Transfers
 from sailor_cloud.workload import Attention, profiles
 
 ZONE = "us-central1-a"
 AS_OF = date(2025, 9, 1)
 # The engine that was measured: DeepSpeed's blocking sends of one slice per device, plain attention, 500 MB buckets.
-EXECUTION = Execution(
+ENGINE = Engine(
     transfers=Transfers.BLOCKING,
     split_transfers=True,
     overlap_sync=False,
@@ -74,7 +74,7 @@ def base_scenario(artifact: Path) -> Scenario:
             network=network.load(profiles=out / "bandwidth_profiles"),
             profiles=profiles.load(profiles=out / "compute_profiles"),
             as_of=datetime(AS_OF.year, AS_OF.month, AS_OF.day, tzinfo=UTC),
-            execution=EXECUTION,
+            engine=ENGINE,
         )
 
 

@@ -14,7 +14,7 @@ from sailor_cloud import catalog, network, workload
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.offer import Precision
 from sailor_cloud.model.plan import Node, Pipeline, Plan, Stage
-from sailor_cloud.simulator import Execution, Scenario, pipeline_s
+from sailor_cloud.simulator import Engine, Scenario, pipeline_s
 from sailor_cloud.simulator.iteration import run_iteration
 from sailor_cloud.simulator.layout import lay_out
 from sailor_cloud.workload import profiles
@@ -46,7 +46,7 @@ def closed_form_per_s() -> float:
     seconds = []
     for _ in range(_REPEATS):
         started = time.process_time()
-        pipeline_s(compute, cuts, microbatches, execution=Execution())
+        pipeline_s(compute, cuts, microbatches, engine=Engine())
         seconds.append(time.process_time() - started)
     return _PLANS / min(seconds)
 

@@ -242,7 +242,7 @@ class Assessor:
         ]
         compute, between = np.array([each.compute_s for each in stages]), np.array([seconds for seconds, _ in cuts])
         return Pace(
-            bottleneck_s=float(busy_s(compute, between, execution=self.space.scenario.execution).max()),
+            bottleneck_s=float(busy_s(compute, between, engine=self.space.scenario.engine).max()),
             fill_s=float(fill_s(compute, between)),
             update_s=max(each.update_s for each in stages),
             usd_per_sample=sum(usd for _, usd in cuts),

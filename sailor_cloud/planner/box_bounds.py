@@ -81,15 +81,15 @@ class BoxBounds:
     def __post_init__(self) -> None:
         space = self.space
         self.floors, self.links = StageFloors.of(space), FastestLinks.of(space)
-        floors, execution = self.floors, space.scenario.execution
+        floors, engine = self.floors, space.scenario.engine
         kinds = list(zip(floors.accelerators, floors.tp.astype(int).tolist(), strict=True))
         self.rates = np.array(
-            [[self.links.sum_rate(*kind, max(2, p), execution.bucket_bytes) for kind in kinds] for p in PIPELINES]
+            [[self.links.sum_rate(*kind, max(2, p), engine.bucket_bytes) for kind in kinds] for p in PIPELINES]
         )
         cards, evenness = self.links.cards, self.links.evenness
         self.cards = np.array([cards.get(name, math.inf) / evenness for name in floors.accelerators])
         tensors = [size * floors.tensor_bytes for size in floors.sizes]
-        split = execution.split_transfers
+        split = engine.split_transfers
         self.tensor_rates = np.array([self.links.tensor_rate(nbytes, split=split) for nbytes in tensors])
         ranges = np.full((2, len(floors.sizes), *floors.seconds.shape[1:]), np.inf)
         for first in range(len(floors.sizes)):

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sailor_cloud.planner.kinds import Kinds, StageTimes
-from sailor_cloud.simulator import Execution
-from sailor_cloud.simulator.scenario import Transfers
+from sailor_cloud.simulator import Engine
+from sailor_cloud.simulator.engines import Transfers
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -50,9 +50,9 @@ class Chains:
     chains: tuple[Chain | None, ...]
 
 
-def after_share(execution: Execution) -> float:
+def after_share(engine: Engine) -> float:
     """Return which part of the cut after a stage keeps it busy, as far as that can be said of one stage alone."""
-    return {Transfers.BLOCKING: 1.0, Transfers.RECEIVER: 0.5, Transfers.OVERLAPPED: 0.0}[execution.transfers]
+    return {Transfers.BLOCKING: 1.0, Transfers.RECEIVER: 0.5, Transfers.OVERLAPPED: 0.0}[engine.transfers]
 
 
 def cheapest_chains(kinds: Kinds, times: StageTimes, allowed: Bools, lanes: Lanes) -> Chains:
@@ -71,8 +71,8 @@ class _Program:
     def __init__(self, kinds: Kinds, times: StageTimes, allowed: Bools, lanes: Lanes) -> None:
         self.kinds, self.times, self.lanes = kinds, times, lanes
         self.layers = kinds.space.layers
-        share = after_share(kinds.space.scenario.execution)
-        overlapped = kinds.space.scenario.execution.transfers is Transfers.OVERLAPPED
+        share = after_share(kinds.space.scenario.engine)
+        overlapped = kinds.space.scenario.engine.transfers is Transfers.OVERLAPPED
         before = np.zeros_like(times.before_s) if overlapped else times.before_s
         waits = before[:, :, None] + share * times.after_s[:, None, :]
         compute = np.where(allowed, times.compute_s, np.inf)

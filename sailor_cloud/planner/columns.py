@@ -89,7 +89,7 @@ def columns_over(kinds: Kinds, cut: tuple[int, ...], chains: Sequence[Chain]) ->
         if s < stages - 1:
             cuts[:, s] = np.stack([each.boundary_s[:, :, b] for each in times])[at, here, members[:, s + 1]]
     longest_update = update.max(axis=1)
-    busy = busy_s(compute, cuts, execution=kinds.space.scenario.execution).max(axis=1)
+    busy = busy_s(compute, cuts, engine=kinds.space.scenario.engine).max(axis=1)
     fill = fill_s(compute, cuts)
     devices = np.zeros((len(chains), len(kinds.space.candidates.rows)), dtype=np.int64)
     rows, tps = np.array([(kind.row, kind.tp) for kind in kinds.members]).T

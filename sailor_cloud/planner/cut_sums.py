@@ -88,7 +88,7 @@ class CutSums:
         return self._times[key]
 
     def _of_bytes(self, nbytes: Floats, hops: Hops) -> tuple[Floats, Floats]:
-        bucket = self.space.scenario.execution.bucket_bytes
+        bucket = self.space.scenario.engine.bucket_bytes
         message = np.minimum(nbytes, bucket) / hops.members
         links = self.single.links(hops)
         slowest = np.argmax([link.transfer_s(message) for link in links], axis=0)

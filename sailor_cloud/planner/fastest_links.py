@@ -115,7 +115,7 @@ def _fastest(space: Space) -> FastestLinks:
                 cards[name] = max(cards.get(name, 0.0), rate)
                 late = min(late, _late_s(link))
     ways = {key: Way(links=_best(tuple(links))) for key, links in found.items()}
-    longest = space.scenario.execution.bucket_bytes / 2.0
+    longest = space.scenario.engine.bucket_bytes / 2.0
     every = [link for way in ways.values() for link in way.links] + _inside(space, kinds)
     return FastestLinks(
         ways=ways,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from sailor_cloud.planner.chains import Chain, Lanes, after_share
 from sailor_cloud.planner.kinds import Kinds, StageTimes
-from sailor_cloud.simulator.scenario import Transfers
+from sailor_cloud.simulator.engines import Transfers
 
 Floats = NDArray[np.float64]
 
@@ -26,8 +26,8 @@ def chains_over(
     if not times:
         return []
     spans = list(pairwise(cut))
-    execution = kinds.space.scenario.execution
-    share, waits = after_share(execution), execution.transfers is not Transfers.OVERLAPPED
+    engine = kinds.space.scenario.engine
+    share, waits = after_share(engine), engine.transfers is not Transfers.OVERLAPPED
     tps = np.array([kind.tp for kind in kinds.members], dtype=np.float64)
     rows = [kind.row for kind in kinds.members]
     # [sizes, kinds, lanes], and without kinds.

@@ -67,7 +67,7 @@ def slowest_link(kinds: Kinds, members: frozenset[int], *, stages: int = 1) -> L
     links = [
         space.link(a, b, same_node=False, pairs=pairs, flows=max(flows[a], flows[b])) for a in pools for b in pools
     ]
-    message = space.scenario.execution.bucket_bytes / TYPICAL_PIPELINES
+    message = space.scenario.engine.bucket_bytes / TYPICAL_PIPELINES
     return max(links, key=lambda link: link.transfer_s(message))
 
 

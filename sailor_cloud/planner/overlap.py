@@ -63,7 +63,7 @@ class Overlap:
 
     def figures(self, draft: Draft) -> Mapping[Figure, float]:
         """Return about the figures of a draft under the replay."""
-        paces = self.assessor.paces(draft) if self.assessor.space.scenario.execution.overlap_sync else None
+        paces = self.assessor.paces(draft) if self.assessor.space.scenario.engine.overlap_sync else None
         if paces is None:
             return draft.figures
         egress = sum(
@@ -90,7 +90,7 @@ class Overlap:
 
         `alike`: of each pipeline the number of its tail.
         """
-        bucket_bytes = self.assessor.space.scenario.execution.bucket_bytes
+        bucket_bytes = self.assessor.space.scenario.engine.bucket_bytes
         through: dict[tuple[int, int], float] = {}
         usd = 0.0
         gathers: list[tuple[tuple[tuple[int, int], ...], float]] = []

@@ -167,7 +167,7 @@ def _timed(
         boundary[:, :, s] = each[:, cuts[:, s + 1]]
     fits = np.isfinite(compute).all(axis=2)
     compute[~fits] = 0.0
-    bottleneck = busy_s(compute, boundary, execution=space.scenario.execution).max(axis=2)
+    bottleneck = busy_s(compute, boundary, engine=space.scenario.engine).max(axis=2)
     fill = np.where(fits, fill_s(compute, boundary), np.inf)
     return [
         _Run(size, first, last, bottleneck[number], fill[number])

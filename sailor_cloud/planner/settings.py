@@ -102,14 +102,14 @@ class Settings:
         """Return the seconds of the longest sum if so many pipelines take part."""
         key = (setting.cut, setting.link, pipelines)
         if key not in self._syncs:
-            bucket = self.kinds.space.scenario.execution.bucket_bytes
+            bucket = self.kinds.space.scenario.engine.bucket_bytes
             each = gradient_sync_s(setting.bytes_each, pipelines, setting.link, bucket_bytes=bucket)
             self._syncs[key] = float(np.max(each))
         return self._syncs[key]
 
     def _time_sums(self, settings: Sequence[Setting]) -> None:
         """Enter what `sync_s` is asked for first, of all cuts with the same link at once."""
-        bucket = self.kinds.space.scenario.execution.bucket_bytes
+        bucket = self.kinds.space.scenario.engine.bucket_bytes
         by_link: dict[Link, dict[tuple[int, ...], Floats]] = {}
         for setting in settings:
             by_link.setdefault(setting.link, {})[setting.cut] = setting.bytes_each

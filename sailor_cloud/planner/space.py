@@ -235,8 +235,8 @@ class Space:
             sizes = powers if microbatch_size in powers else [microbatch_size]
             # A sample's tensors are the same on all accelerators.
             tensor = self.table(src.pool, src.tp, 1, recompute=False).boundary_bytes * np.array(sizes)[:, None]
-            execution = self.scenario.execution
-            seconds = boundary_s(there, back, tensor, src_tp=src.tp, dst_tp=dst.tp, execution=execution)
+            engine = self.scenario.engine
+            seconds = boundary_s(there, back, tensor, src_tp=src.tp, dst_tp=dst.tp, engine=engine)
             known |= zip(sizes, seconds, strict=True)
         return known[microbatch_size]
 
@@ -254,8 +254,8 @@ class Space:
         key = (self.numbers[src.pool], src.tp, self.numbers[dst.pool], dst.tp)
         if key not in self.known.egress_usd:
             tensor = self.table(src.pool, src.tp, 1, recompute=False).boundary_bytes
-            execution = self.scenario.execution
-            forward, backward = boundary_wire_bytes(tensor, src_tp=src.tp, dst_tp=dst.tp, execution=execution)
+            engine = self.scenario.engine
+            forward, backward = boundary_wire_bytes(tensor, src_tp=src.tp, dst_tp=dst.tp, engine=engine)
             there, back = self.usd_per_byte(src.pool, dst.pool), self.usd_per_byte(dst.pool, src.pool)
             self.known.egress_usd[key] = np.asarray(forward * there + backward * back)
         return self.known.egress_usd[key]

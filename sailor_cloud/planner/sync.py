@@ -119,7 +119,7 @@ class SyncTable:
     def _sum(self, hops: Hops, nbytes: float) -> _Sum:
         key = (hops, nbytes)
         if key not in self._sums:
-            bucket = self.space.scenario.execution.bucket_bytes
+            bucket = self.space.scenario.engine.bucket_bytes
             message = min(nbytes, bucket) / hops.members
             slowest = max(self.links(hops), key=lambda link: link.transfer_s(message))
             seconds = float(gradient_sync_s(nbytes, hops.members, slowest, bucket_bytes=bucket))

@@ -13,6 +13,7 @@ from sailor_cloud.simulator.closed_form import (
     pipeline_s,
     ring_s,
 )
+from sailor_cloud.simulator.engines import ENGINES, Engine, Transfers, engine_named
 from sailor_cloud.simulator.evaluate import Evaluation, evaluate
 from sailor_cloud.simulator.iteration import StageWaits, TimelineSpan
 from sailor_cloud.simulator.money import (
@@ -27,13 +28,14 @@ from sailor_cloud.simulator.money import (
     startup_s,
     teardown_s,
 )
-from sailor_cloud.simulator.scenario import Execution, Scenario, Transfers
+from sailor_cloud.simulator.scenario import Scenario
 from sailor_cloud.simulator.stage_table import StageTable, stage_table
 from sailor_cloud.workload import tp_problem
 
 __all__ = [
+    "ENGINES",
+    "Engine",
     "Evaluation",
-    "Execution",
     "NodeRate",
     "Scenario",
     "StageTable",
@@ -47,6 +49,7 @@ __all__ = [
     "busy_s",
     "cut_flows",
     "egress_usd_per_byte",
+    "engine_named",
     "evaluate",
     "fill_s",
     "gradient_sync_s",

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sailor_cloud.network import Link
-from sailor_cloud.simulator.scenario import Execution, Transfers
+from sailor_cloud.simulator.engines import Engine, Transfers
 
 Floats = NDArray[np.float64]
 
@@ -35,25 +35,25 @@ def boundary_pairs(src_tp: int, dst_tp: int) -> int:
     return min(src_tp, dst_tp)
 
 
-def boundary_wire_bytes(tensor_bytes: Any, *, src_tp: int, dst_tp: int, execution: Execution) -> tuple[Any, Any]:
+def boundary_wire_bytes(tensor_bytes: Any, *, src_tp: int, dst_tp: int, engine: Engine) -> tuple[Any, Any]:
     """Return the bytes of one microbatch that cross a cut forward (activation) and backward (its gradient).
 
     Every receiving device takes the whole tensor, unless transfers are split; then it crosses once.
     """
-    if execution.split_transfers:
+    if engine.split_transfers:
         return tensor_bytes, tensor_bytes
     return tensor_bytes * dst_tp, tensor_bytes * src_tp
 
 
 def boundary_s(
-    forward_link: Link, backward_link: Link, tensor_bytes: Any, *, src_tp: int, dst_tp: int, execution: Execution
+    forward_link: Link, backward_link: Link, tensor_bytes: Any, *, src_tp: int, dst_tp: int, engine: Engine
 ) -> Any:
     """Return the seconds that one microbatch's activation and gradient take over one cut, one after the other."""
-    forward, backward = boundary_wire_bytes(tensor_bytes, src_tp=src_tp, dst_tp=dst_tp, execution=execution)
+    forward, backward = boundary_wire_bytes(tensor_bytes, src_tp=src_tp, dst_tp=dst_tp, engine=engine)
     return forward_link.transfer_s(forward) + backward_link.transfer_s(backward)
 
 
-def busy_s(compute_s: Floats, boundary_s: Floats, *, execution: Execution) -> Floats:
+def busy_s(compute_s: Floats, boundary_s: Floats, *, engine: Engine) -> Floats:
     """Return how long each stage is busy with one microbatch.
 
     compute_s: [..., stages]; boundary_s: [..., stages - 1]. Blocking transfers keep both ends busy. Where the receiver
@@ -64,7 +64,7 @@ def busy_s(compute_s: Floats, boundary_s: Floats, *, execution: Execution) -> Fl
     nothing = np.zeros_like(compute_s[..., :1])
     before = np.concatenate([nothing, boundary_s], axis=-1)
     after = np.concatenate([boundary_s, nothing], axis=-1)
-    match execution.transfers:
+    match engine.transfers:
         case Transfers.BLOCKING:
             return np.asarray(compute_s + before + after)
         case Transfers.RECEIVER:
@@ -103,9 +103,9 @@ def fill_s(compute_s: Floats, boundary_s: Floats) -> Floats:
     return np.asarray(compute_s.sum(axis=-1) + boundary_s.sum(axis=-1))
 
 
-def pipeline_s(compute_s: Floats, boundary_s: Floats, microbatches: ArrayLike, *, execution: Execution) -> Floats:
+def pipeline_s(compute_s: Floats, boundary_s: Floats, microbatches: ArrayLike, *, engine: Engine) -> Floats:
     """Return the seconds of a pipeline's schedule without gradient sync and optimizer step; shapes as in busy_s."""
-    bottleneck = busy_s(compute_s, boundary_s, execution=execution).max(axis=-1)
+    bottleneck = busy_s(compute_s, boundary_s, engine=engine).max(axis=-1)
     return np.asarray((np.asarray(microbatches) - 1) * bottleneck + fill_s(compute_s, boundary_s))
 
 

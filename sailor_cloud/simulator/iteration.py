@@ -110,7 +110,7 @@ def _pipeline_times(layout: Layout, seats: tuple[Seat, ...], flows: tuple[int, .
 def _cut_bytes(layout: Layout, src: Seat, dst: Seat) -> tuple[float, float]:
     """Bytes of one microbatch over the cut after `src`: forward and backward."""
     tensor = float(src.table.boundary_bytes[src.stage.end_layer])
-    forward, backward = boundary_wire_bytes(tensor, src_tp=src.tp, dst_tp=dst.tp, execution=layout.scenario.execution)
+    forward, backward = boundary_wire_bytes(tensor, src_tp=src.tp, dst_tp=dst.tp, engine=layout.scenario.engine)
     return float(forward), float(backward)
 
 
@@ -118,7 +118,7 @@ def _replays(layout: Layout, times: list[PipelineTimes], *, spans: bool) -> list
     known: dict[PipelineTimes, PipelineReplay] = {}
     for each in times:
         if each not in known:
-            known[each] = replay(each, layout.scenario.execution.transfers, spans=spans)
+            known[each] = replay(each, layout.scenario.engine.transfers, spans=spans)
     return [known[each] for each in times]
 
 
@@ -131,7 +131,7 @@ def _synchronise(
     with the first bucket of gradients, and a sum ends no sooner than one bucket after the last of them.
     """
     clock = {(seat.pipeline, seat.index): replays[seat.pipeline].end_s[seat.index] for seat in layout.seats}
-    overlap = layout.scenario.execution.overlap_sync
+    overlap = layout.scenario.engine.overlap_sync
     through = dict.fromkeys(clock, 0.0) if overlap else clock.copy()
     summed = dict.fromkeys(clock, 0.0)
     spans = []
@@ -143,7 +143,7 @@ def _synchronise(
         start = max(through[key] for key in keys)
         end = start + group.sum_s
         if overlap:
-            bucket = group.bucket(layout.scenario.execution.bucket_bytes)
+            bucket = group.bucket(layout.scenario.engine.bucket_bytes)
             times = [_gradients_s(replays, seat, group, bucket) for seat in group.members]
             start = max(start, max(first for first, _ in times))
             end = max(start + group.sum_s, max(last for _, last in times) + bucket * group.sum_s)
@@ -205,12 +205,12 @@ def _stage_waits(layout: Layout, seat: Seat, done: PipelineReplay, synced_s: flo
 
 
 def _closed_form_s(layout: Layout, times: list[PipelineTimes], groups: tuple[SyncGroup, ...]) -> float:
-    execution = layout.scenario.execution
+    engine = layout.scenario.engine
     longest = 0.0
     for each in set(times):
         compute = np.array(each.forward_s) + np.array(each.backward_s)
         cuts = np.array(each.activation_s) + np.array(each.gradient_s)
-        longest = max(longest, float(pipeline_s(compute, cuts, each.microbatches, execution=execution)))
+        longest = max(longest, float(pipeline_s(compute, cuts, each.microbatches, engine=engine)))
     update = max(_update_s(layout, seat) for seat in layout.seats)
     return longest + makespan_s(groups) + update
 

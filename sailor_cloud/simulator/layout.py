@@ -12,8 +12,6 @@ from sailor_cloud.simulator.scenario import Scenario, place_of
 from sailor_cloud.simulator.stage_table import StageTable, stage_table
 from sailor_cloud.workload import tp_problem
 
-ZERO_STAGES = (0, 1)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
@@ -123,8 +121,10 @@ def _check(plan: Plan, scenario: Scenario) -> None:
     except RequestError as error:
         problems.extend(error.problems)
     problems += _node_problems(plan, scenario)
-    if plan.zero_stage not in ZERO_STAGES:
-        problems.append(Problem(path="plan.zero_stage", message=f"is {plan.zero_stage}", hint="0 or 1"))
+    stages = scenario.engine.zero_stages
+    if plan.zero_stage not in stages:
+        hint = f"{', '.join(map(str, stages[:-1]))} or {stages[-1]}"
+        problems.append(Problem(path="plan.zero_stage", message=f"is {plan.zero_stage}", hint=hint))
     if plan.precision is not scenario.job.training.precision:
         message = f"is {plan.precision}, the job trains in {scenario.job.training.precision}"
         problems.append(Problem(path="plan.precision", message=message))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 
-from sailor_cloud.simulator.scenario import Transfers
+from sailor_cloud.simulator.engines import Transfers
 
 
 class Operation(IntEnum):

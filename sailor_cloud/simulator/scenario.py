@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 
 from sailor_cloud.catalog import Catalog
 from sailor_cloud.errors import Problem, RequestError
@@ -13,33 +12,8 @@ from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.offer import Accelerator, Offer
 from sailor_cloud.network import Link, Network, Place
-from sailor_cloud.workload import Attention, ComputeProfiles
-
-
-class Transfers(StrEnum):
-    """Who waits while a tensor travels between stages: both ends, the receiver, or nobody (posted ahead)."""
-
-    BLOCKING = "blocking"
-    RECEIVER = "receiver"
-    OVERLAPPED = "overlapped"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Execution:
-    """How the training program behaves where programs differ; the defaults are sailor_runtime's.
-
-    It sends a tensor as soon as it is computed and has a receive per direction posted ahead. Its buckets hold 16 MiB
-    per rank; ranks of a stage side by side and layers with larger matrices make that 64 MiB. `split_transfers`:
-    tensor-parallel senders send one slice each instead of every receiver taking the whole tensor. `overlap_sync`:
-    gradients are reduced, bucket by bucket, while the last backward pass of a stage runs. A reduction message has at
-    most `bucket_bytes`.
-    """
-
-    transfers: Transfers = Transfers.OVERLAPPED
-    split_transfers: bool = False
-    overlap_sync: bool = True
-    bucket_bytes: float = 4.0 * 16 * 2**20
-    attention: Attention = Attention.FLASH
+from sailor_cloud.simulator.engines import SAILOR, Engine
+from sailor_cloud.workload import ComputeProfiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +27,7 @@ class Scenario:
     network: Network
     profiles: ComputeProfiles
     as_of: datetime
-    execution: Execution = field(default_factory=Execution)
+    engine: Engine = SAILOR
 
     def offer(self, offer_id: str) -> Offer:
         """Return an offer by id. Raises RequestError for one that is not among the scenario's."""

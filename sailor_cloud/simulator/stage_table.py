@@ -173,9 +173,9 @@ def stage_table(
         microbatch_size=microbatch_size,
         tp=tp,
         precision=training.precision,
-        attention=scenario.execution.attention,
+        attention=scenario.engine.attention,
     )
-    costs = layer_costs(decoder, training.sequence_length, tp, attention=scenario.execution.attention)
+    costs = layer_costs(decoder, training.sequence_length, tp, attention=scenario.engine.attention)
     stack = scenario.profiles.stack(accelerator)
     again = _recomputed_s(times.forward_s) if recompute else 0.0
     weight = _WEIGHT_BYTES[training.precision]
@@ -200,7 +200,7 @@ def stage_table(
         gradient_bytes_per_parameter=summed,
         optimizer_bytes_per_parameter=master + _MOMENT_BYTES[training.optimizer],
         stack=stack,
-        bucket_bytes=scenario.execution.bucket_bytes,
+        bucket_bytes=scenario.engine.bucket_bytes,
         limit_bytes=int(part.memory_gib * GIB * stack.usable_fraction),
         error_p50=times.error_p50,
         error_p90=times.error_p90,

@@ -153,7 +153,7 @@ def _seconds(layout: Layout, group: SyncGroup, flows: Mapping[str | None, int]) 
     if count < 2:
         return 0.0
     slowest = _slowest_link(layout, group, flows)
-    return float(gradient_sync_s(group.nbytes, count, slowest, bucket_bytes=layout.scenario.execution.bucket_bytes))
+    return float(gradient_sync_s(group.nbytes, count, slowest, bucket_bytes=layout.scenario.engine.bucket_bytes))
 
 
 def _slowest_link(layout: Layout, group: SyncGroup, flows: Mapping[str | None, int]) -> Link:
@@ -165,5 +165,5 @@ def _slowest_link(layout: Layout, group: SyncGroup, flows: Mapping[str | None, i
         if (src.place, dst.place) not in hops:
             shared = max(flows[src.place.node], flows[dst.place.node])
             hops[src.place, dst.place] = layout.links.between(src.place, dst.place, pairs=pairs, flows=shared)
-    message = min(group.nbytes, layout.scenario.execution.bucket_bytes) / len(ring)
+    message = min(group.nbytes, layout.scenario.engine.bucket_bytes) / len(ring)
     return max(hops.values(), key=lambda link: link.transfer_s(message))

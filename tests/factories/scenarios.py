@@ -13,7 +13,7 @@ from sailor_cloud.model.job import Job
 from sailor_cloud.model.offer import Market, Offer
 from sailor_cloud.model.plan import Node, Pipeline, Plan, Stage
 from sailor_cloud.network import Network
-from sailor_cloud.simulator import Execution, Scenario
+from sailor_cloud.simulator import Engine, Scenario
 from sailor_cloud.workload import ComputeProfiles, profiles
 
 AS_OF = datetime(2026, 11, 21, tzinfo=UTC)
@@ -74,7 +74,7 @@ def make_job(
     )
 
 
-def make_scenario(job: Job, *, execution: Execution | None = None) -> Scenario:
+def make_scenario(job: Job, *, engine: Engine | None = None) -> Scenario:
     """The job with every offer of its resources."""
     offers: dict[str, Offer] = {}
     for resource in job.resources:
@@ -90,16 +90,16 @@ def make_scenario(job: Job, *, execution: Execution | None = None) -> Scenario:
         network=_network(),
         profiles=_profiles(),
         as_of=AS_OF,
-        execution=execution or Execution(),
+        engine=engine or Engine(),
     )
 
 
 def gcp_scenario(
-    *, preset: str = "sailor-opt-350", batch: int = 64, execution: Execution | None = None, **training: Any
+    *, preset: str = "sailor-opt-350", batch: int = 64, engine: Engine | None = None, **training: Any
 ) -> Scenario:
     settings: dict[str, Any] = {"sequence_length": 2048, "precision": "fp16", **training}
     job = make_job(model={"preset": preset}, resources=[GCP], batch=batch, **settings)
-    return make_scenario(job, execution=execution)
+    return make_scenario(job, engine=engine)
 
 
 def offer_in(

@@ -125,7 +125,7 @@ def test_no_other_cut_of_equal_stages_has_a_faster_busiest_stage(space):
 @pytest.mark.parametrize("transfers", Transfers)
 def test_a_cut_counts_the_tensors_that_stages_wait_for(space, transfers):
     """A GPU of one node, over whose card eight pipelines send, and then three of another one."""
-    scenario = replace(space.scenario, execution=replace(space.scenario.execution, transfers=transfers))
+    scenario = replace(space.scenario, engine=replace(space.scenario.engine, transfers=transfers))
     here = replace(space, scenario=scenario)
     pools = [
         next(index for index, each in enumerate(space.pools) if each.accelerator.name == name and each.devices == 8)
@@ -145,7 +145,7 @@ def test_a_cut_counts_the_tensors_that_stages_wait_for(space, transfers):
             here.boundary(src, dst, size, flows=shared)[layer]
             for (src, dst), shared, layer in zip(pairwise(seats), flows, cut[1:-1], strict=True)
         ]
-        return float(busy_s(np.array(compute), np.array(between), execution=scenario.execution).max())
+        return float(busy_s(np.array(compute), np.array(between), engine=scenario.engine).max())
 
     nothing = np.zeros((here.layers + 1, here.layers + 1))
     found = Cutter(here).fastest(pipeline, [nothing] * 4)

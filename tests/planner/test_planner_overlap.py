@@ -58,6 +58,6 @@ def test_a_measured_draft_is_estimated_as_the_replay_finds_it(drafts):
 
 def test_without_overlap_the_closed_form_is_what_is_expected(drafts):
     space, target, some = drafts
-    scenario = replace(space.scenario, execution=replace(space.scenario.execution, overlap_sync=False))
+    scenario = replace(space.scenario, engine=replace(space.scenario.engine, overlap_sync=False))
     overlap = Overlap(Assessor(replace(space, scenario=scenario), target))
     assert overlap.figures(some[0]) == some[0].figures

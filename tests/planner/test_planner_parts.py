@@ -138,8 +138,8 @@ def every_chain(kinds):
 
 
 def price(kinds, times, lanes, lane, chain):
-    execution = kinds.space.scenario.execution
-    share, waits = after_share(execution), execution.transfers is not Transfers.OVERLAPPED
+    engine = kinds.space.scenario.engine
+    share, waits = after_share(engine), engine.transfers is not Transfers.OVERLAPPED
     stages = len(chain.kinds)
     total = 0.0
     for s, (k, (first, end)) in enumerate(zip(chain.kinds, pairwise(chain.cut), strict=True)):

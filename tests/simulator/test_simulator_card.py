@@ -12,7 +12,7 @@ import pytest
 from factories.scenarios import gcp_scenario, offer_in
 from sailor_cloud.model.plan import Node, Pipeline, Plan, Stage
 from sailor_cloud.network import Link, Place
-from sailor_cloud.simulator import Execution, Scenario, Transfers, cut_flows, ring_flows, ring_s
+from sailor_cloud.simulator import Engine, Scenario, Transfers, cut_flows, ring_flows, ring_s
 from sailor_cloud.simulator.iteration import run_iteration
 from sailor_cloud.simulator.layout import Links, lay_out
 from sailor_cloud.simulator.scenario import place_of
@@ -65,7 +65,7 @@ def link_between_nodes(scenario: Scenario, *, flows: int) -> Link:
 
 @pytest.mark.parametrize("transfers", Transfers)
 def test_tensors_of_four_pipelines_between_the_same_nodes_take_their_share_of_the_card(transfers: Transfers) -> None:
-    scenario = gcp_scenario(batch=64, execution=Execution(transfers=transfers))
+    scenario = gcp_scenario(batch=64, engine=Engine(transfers=transfers))
     shared = plan_on_nodes(scenario, [["a", "b"]] * 4)
     alone = plan_on_nodes(scenario, [[f"a{p}", f"b{p}"] for p in range(4)])
     wanted = "receive_activation" if transfers is Transfers.RECEIVER else "send_activation"
@@ -99,7 +99,7 @@ def test_sums_of_four_stages_between_the_same_nodes_take_their_share_of_the_card
     for groups, flows in ((alone.groups, 1), (shared.groups, 4)):
         link = link_between_nodes(scenario, flows=flows)
         for group in groups:
-            expected = ring_s(group.nbytes, 2, link, bucket_bytes=scenario.execution.bucket_bytes)
+            expected = ring_s(group.nbytes, 2, link, bucket_bytes=scenario.engine.bucket_bytes)
             assert group.seconds == pytest.approx(float(expected))
     for one, four in zip(alone.groups, shared.groups, strict=True):
         assert four.seconds > one.seconds
@@ -128,7 +128,7 @@ def packed_plan(seed: int) -> tuple[Plan, Scenario]:
         size, count = random.choice([1, 2, 4]), random.randint(1, 40)
         pipelines.append(Pipeline(id=p, microbatch_size=size, microbatches=count, stages=tuple(stages)))
         batch += size * count
-    scenario = gcp_scenario(batch=batch, execution=Execution(transfers=random.choice(list(Transfers))))
+    scenario = gcp_scenario(batch=batch, engine=Engine(transfers=random.choice(list(Transfers))))
     nodes = tuple(node for node, _ in free)
     precision = scenario.job.training.precision
     return Plan(zero_stage=0, precision=precision, nodes=nodes, pipelines=tuple(pipelines)), scenario

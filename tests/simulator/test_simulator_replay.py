@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sailor_cloud.simulator import Execution, Transfers, busy_s, fill_s, pipeline_s
+from sailor_cloud.simulator import Engine, Transfers, busy_s, fill_s, pipeline_s
 from sailor_cloud.simulator.replay import Operation, PipelineTimes, replay, stage_steps
 
 NAMES = {
@@ -128,8 +128,8 @@ def closed_form_s(pipeline: PipelineTimes, transfers: Transfers) -> tuple[float,
     """The closed form of a pipeline, and its fill."""
     compute = np.array(pipeline.forward_s) + np.array(pipeline.backward_s)
     cuts = np.array(pipeline.activation_s) + np.array(pipeline.gradient_s)
-    execution = Execution(transfers=transfers)
-    return float(pipeline_s(compute, cuts, pipeline.microbatches, execution=execution)), float(fill_s(compute, cuts))
+    engine = Engine(transfers=transfers)
+    return float(pipeline_s(compute, cuts, pipeline.microbatches, engine=engine)), float(fill_s(compute, cuts))
 
 
 @settings(max_examples=200, deadline=None)
@@ -172,9 +172,9 @@ def test_the_closed_form_judges_many_plans_at_once() -> None:
     compute, cuts = random.uniform(0.1, 1.0, (7, 5, 4)), random.uniform(0.0, 0.2, (7, 5, 3))
     counts = random.integers(1, 30, (7, 5))
     for transfers in Transfers:
-        execution = Execution(transfers=transfers)
-        together = pipeline_s(compute, cuts, counts, execution=execution)
-        alone = pipeline_s(compute[3, 2], cuts[3, 2], counts[3, 2], execution=execution)
+        engine = Engine(transfers=transfers)
+        together = pipeline_s(compute, cuts, counts, engine=engine)
+        alone = pipeline_s(compute[3, 2], cuts[3, 2], counts[3, 2], engine=engine)
         assert together.shape == (7, 5)
         assert together[3, 2] == pytest.approx(float(alone))
 
@@ -182,9 +182,9 @@ def test_the_closed_form_judges_many_plans_at_once() -> None:
 @pytest.mark.parametrize("transfers", Transfers)
 def test_a_pipeline_is_busy_as_long_alone_as_among_others(transfers: Transfers) -> None:
     random = np.random.default_rng(3)
-    execution = Execution(transfers=transfers)
+    engine = Engine(transfers=transfers)
     for stages in range(1, 9):
         compute, cuts = random.random((20, stages)), random.random((20, stages - 1))
-        together = busy_s(compute, cuts, execution=execution)
-        alone = [busy_s(*each, execution=execution) for each in zip(compute, cuts, strict=True)]
+        together = busy_s(compute, cuts, engine=engine)
+        alone = [busy_s(*each, engine=engine) for each in zip(compute, cuts, strict=True)]
         assert (together == np.array(alone)).all()

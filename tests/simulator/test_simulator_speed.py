@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 from factories.scenarios import chain, gcp_scenario, make_plan, offer_in
-from sailor_cloud.simulator import Execution, pipeline_s
+from sailor_cloud.simulator import Engine, pipeline_s
 from sailor_cloud.simulator.iteration import run_iteration
 from sailor_cloud.simulator.layout import lay_out
 
@@ -41,4 +41,4 @@ def test_the_closed_form_judges_20_000_plans_a_second() -> None:
     random = np.random.default_rng(0)
     compute, cuts = random.uniform(0.1, 1.0, (20_000, 8)), random.uniform(0.0, 0.1, (20_000, 7))
     counts = random.integers(1, 64, 20_000)
-    assert best_of(3, lambda: pipeline_s(compute, cuts, counts, execution=Execution())) <= 1.0
+    assert best_of(3, lambda: pipeline_s(compute, cuts, counts, engine=Engine())) <= 1.0

@@ -11,7 +11,7 @@ import pytest
 from factories.scenarios import chain, gcp_scenario, make_job, make_plan, make_scenario, offer_in, two_stage_plan
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.model.plan import Plan
-from sailor_cloud.simulator import Execution, Scenario, Transfers, evaluate, ring_s
+from sailor_cloud.simulator import Engine, Scenario, Transfers, evaluate, ring_s
 from sailor_cloud.simulator.iteration import run_iteration
 from sailor_cloud.simulator.layout import Layout, Seat, lay_out
 from sailor_cloud.simulator.sync import sync_groups
@@ -99,7 +99,7 @@ def test_traffic_between_stages_counts_every_microbatch_and_receiver() -> None:
         ("us-central1-a", "us-central1-b"): tensor * 4 * 16,
         ("us-central1-b", "us-central1-a"): tensor * 2 * 16,
     }
-    split = dataclasses.replace(scenario, execution=Execution(split_transfers=True))
+    split = dataclasses.replace(scenario, engine=Engine(split_transfers=True))
     assert set(run_iteration(lay_out(plan, split)).traffic.values()) == {tensor * 16}
 
 
@@ -107,7 +107,7 @@ def test_overlapping_the_sums_with_the_backward_pass_is_never_slower() -> None:
     for transfers in Transfers:
         seconds = {}
         for overlap in (False, True):
-            scenario = gcp_scenario(batch=64, execution=Execution(transfers=transfers, overlap_sync=overlap))
+            scenario = gcp_scenario(batch=64, engine=Engine(transfers=transfers, overlap_sync=overlap))
             a = offer_in(scenario, "us-central1-a", "A100-40", devices=2)
             west = offer_in(scenario, "us-west1-b", "A100-40", devices=2)
             plan = plan_on(scenario, ([a, a], (0, 10, 26)), ([west, west], (0, 14, 26)))
@@ -120,13 +120,13 @@ def test_a_sum_beside_the_backward_pass_begins_with_the_first_bucket_and_ends_a_
     for zones in (("us-central1-a", "us-central1-a"), ("us-central1-a", "us-west1-b")):
         seconds = {}
         for overlap in (False, True):
-            scenario = gcp_scenario(batch=64, execution=Execution(overlap_sync=overlap))
+            scenario = gcp_scenario(batch=64, engine=Engine(overlap_sync=overlap))
             chains = [([offer_in(scenario, zone, "A100-40", devices=2)], (0, 26)) for zone in zones]
             layout = lay_out(plan_on(scenario, *chains), scenario)
             iteration = run_iteration(layout, timeline=True)
             seconds[overlap] = iteration.replay_s
         [group] = [group for group in iteration.groups if group.seconds > 0]
-        share = scenario.execution.bucket_bytes / group.nbytes
+        share = scenario.engine.bucket_bytes / group.nbytes
         assert share < 1
         backward = float(layout.seats[0].table.backward_s(0, 26))
         whole = seconds[False] - group.seconds
@@ -158,7 +158,7 @@ def test_weights_that_zero_1_updates_in_shares_are_gathered_after_the_step(preci
     assert group.gather_s / group.sum_s == pytest.approx(weight / (2 * 4))
     assert group.sum_s == pytest.approx(whole.seconds, rel=0.01)
     # A message carries as large a share of the gradients as without.
-    bucket_bytes = scenario.execution.bucket_bytes
+    bucket_bytes = scenario.engine.bucket_bytes
     assert group.bucket(bucket_bytes) == pytest.approx(whole.bucket(bucket_bytes), rel=1e-12)
     assert 0.0 < whole.bucket(bucket_bytes) == bucket_bytes / whole.nbytes < 1.0
     spans = {what: [span for span in shared.timeline if span.what == what] for what in ("sync", "update", "gather")}
@@ -223,7 +223,7 @@ def ragged_plan(seed: int) -> tuple[Plan, Scenario]:
         size, count = random.choice([1, 2, 4]), random.randint(1, 40)
         chains.append(chain(p, nodes, cuts, microbatch_size=size, microbatches=count))
         batch += size * count
-    scenario = gcp_scenario(batch=batch, execution=Execution(transfers=random.choice(list(Transfers))))
+    scenario = gcp_scenario(batch=batch, engine=Engine(transfers=random.choice(list(Transfers))))
     return make_plan(scenario, chains), scenario
 
 
@@ -231,8 +231,8 @@ def ragged_plan(seed: int) -> tuple[Plan, Scenario]:
 @pytest.mark.parametrize("seed", range(60))
 def test_the_closed_form_of_a_whole_plan_stays_within_its_bound_of_the_replay(seed: int, overlap: bool) -> None:
     plan, scenario = ragged_plan(seed)
-    execution = dataclasses.replace(scenario.execution, overlap_sync=overlap)
-    layout = lay_out(plan, dataclasses.replace(scenario, execution=execution))
+    engine = dataclasses.replace(scenario.engine, overlap_sync=overlap)
+    layout = lay_out(plan, dataclasses.replace(scenario, engine=engine))
     iteration = run_iteration(layout)
     longest_fill = max(
         sum(seat.compute_s for seat in seats) + sum(transfer_s(layout, seats)) for seats in layout.pipelines

@@ -167,7 +167,7 @@ class Guesser:
         cuts = all_of.cut_s + joint * between
         longest = np.maximum(all_of.longest_s, joint)
         sums = np.maximum(each * all_of.sum_s, all_of.large_s)
-        if self.space.scenario.execution.overlap_sync:
+        if self.space.scenario.engine.overlap_sync:
             # Beside a stage's own last backward pass at least.
             sums = np.maximum(sums - _BACKWARD * each, 0.0)
         sums = sums + np.where(all_of.nodes > 1, all_of.tied_s, 0.0)

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from sailor_cloud.planner.chains import after_share
 from sailor_cloud.planner.space import Seat, Space
-from sailor_cloud.simulator import Execution, busy_s, fill_s
-from sailor_cloud.simulator.scenario import Transfers
+from sailor_cloud.simulator import Engine, busy_s, fill_s
+from sailor_cloud.simulator.engines import Transfers
 
 # So many times are tried at once, so often, each time between two neighbours of the times before.
 _AT_ONCE, _TURNS = 8, 2
@@ -35,7 +35,7 @@ class UncutPipeline:
 class Schedule:
     """Seconds of a pipeline's stages: compute and gradient sums [layers + 1, layers + 1], cuts [layers + 1]."""
 
-    execution: Execution
+    engine: Engine
     microbatches: int
     compute_s: list[Floats]
     cuts_s: list[Floats]
@@ -54,7 +54,7 @@ class Schedule:
             allowed = space.holding(*space.lengths(len(seats)))
             compute_s = [np.where(allowed, each, np.inf) for each in compute_s]
         return cls(
-            execution=space.scenario.execution,
+            engine=space.scenario.engine,
             microbatches=count,
             compute_s=compute_s,
             cuts_s=[
@@ -67,7 +67,7 @@ class Schedule:
     def seconds(self, cut: Sequence[int]) -> float:
         """Return the seconds of an iteration but for the optimizer step."""
         compute, between = self._of(cut)
-        busy = float(busy_s(compute, between, execution=self.execution).max())
+        busy = float(busy_s(compute, between, engine=self.engine).max())
         return self.steady_s(busy) + float(fill_s(compute, between)) + self.sum_s(cut)
 
     def steady_s(self, busy_s: float) -> float:
@@ -76,7 +76,7 @@ class Schedule:
 
     def busy_s(self, cut: Sequence[int]) -> float:
         """Return how long the busiest stage of a cut is busy with a microbatch."""
-        return float(busy_s(*self._of(cut), execution=self.execution).max())
+        return float(busy_s(*self._of(cut), engine=self.engine).max())
 
     def sum_s(self, cut: Sequence[int]) -> float:
         """Return the seconds of the longest gradient sum; sums of different stages run beside one another."""
@@ -124,8 +124,8 @@ class Schedule:
         and of the cuts between them is how long they are busy. The excess of a run's sum over as many limits as it has
         stages is kept for the worst run that ends with a stage.
         """
-        overlapped = self.execution.transfers is Transfers.OVERLAPPED
-        after = after_share(self.execution)
+        overlapped = self.engine.transfers is Transfers.OVERLAPPED
+        after = after_share(self.engine)
         layers = len(compute_s[0]) - 1
         excess = np.full((len(limits), layers + 1), np.inf)
         excess[:, 0] = 0.0

@@ -171,7 +171,7 @@ class WaysOf:
         inside = option.nodes_each == 1 and not outside
         key = (self._numbers(pools), inside, option.tp, flows, nbytes, holders)
         if key not in self._rings:
-            bucket = self.space.scenario.execution.bucket_bytes
+            bucket = self.space.scenario.engine.bucket_bytes
             message = min(nbytes, bucket) / holders
             links = self._links(option, inside, flows)
             link = links[0] if len(links) == 1 else max(links, key=lambda link: link.transfer_s(message))

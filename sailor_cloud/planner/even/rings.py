@@ -176,7 +176,7 @@ class RingSums:
     def _ring_s(self, nbytes: Floats, holders: int, links: list[Link]) -> Floats:
         if holders < 2 or not links:
             return np.zeros(nbytes.shape)
-        bucket = self.space.scenario.execution.bucket_bytes
+        bucket = self.space.scenario.engine.bucket_bytes
         distinct, where = np.unique(nbytes, return_inverse=True)
         # Groups have many links in common.
         asked = (holders, distinct.tobytes())

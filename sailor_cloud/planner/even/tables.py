@@ -12,7 +12,7 @@ from sailor_cloud.planner.even.costs import StageCosts
 from sailor_cloud.planner.even.rings import Group, Rings, RingSums
 from sailor_cloud.planner.kinds import Kind, Kinds
 from sailor_cloud.planner.space import Seat, Space
-from sailor_cloud.simulator.scenario import Transfers
+from sailor_cloud.simulator.engines import Transfers
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -106,7 +106,7 @@ class Tables:
             use, update = np.concatenate([use, use]), np.concatenate([update, update])
             cuts = self._boundaries(size, rings)
             held, most_held = self._held(rings)
-        after, before = _BUSY[self.space.scenario.execution.transfers]
+        after, before = _BUSY[self.space.scenario.engine.transfers]
         return StageCosts(
             size=size,
             use=use,
@@ -118,7 +118,7 @@ class Tables:
             first_after=np.ones(MAX_STAGES),
             last_before=1.0,
             update_s=update,
-            handed=self.space.scenario.execution.transfers is Transfers.OVERLAPPED,
+            handed=self.space.scenario.engine.transfers is Transfers.OVERLAPPED,
             twice=twice,
             held=held,
             most_held=most_held,

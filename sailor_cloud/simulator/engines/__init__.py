@@ -1,0 +1,6 @@
+"""Training programs as the simulator sees them: who waits, what is sharded, and how layers fall on stages."""
+
+from sailor_cloud.simulator.engines.engine import Engine, MemoryRule, StageSplit, Transfers
+from sailor_cloud.simulator.engines.registry import ENGINES, SAILOR, engine_named
+
+__all__ = ["ENGINES", "SAILOR", "Engine", "MemoryRule", "StageSplit", "Transfers", "engine_named"]
