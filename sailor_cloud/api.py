@@ -12,7 +12,7 @@ from sailor_cloud.errors import RequestError
 
 if TYPE_CHECKING:
     from sailor_cloud.launch.options import Outcome
-    from sailor_cloud.launch.replan import Policy
+    from sailor_cloud.launch.replanning.replan import Policy
     from sailor_cloud.launch.simulation.market import Trace
     from sailor_cloud.model.document import PlanDocument
     from sailor_cloud.model.job import Job
@@ -166,7 +166,7 @@ def up(
     """
     from sailor_cloud import workload
     from sailor_cloud.launch.options import LaunchOptions
-    from sailor_cloud.launch.searching import CatalogSearch
+    from sailor_cloud.launch.replanning.search import CatalogSearch
     from sailor_cloud.launch.start import run_document
 
     decoder, ticking = workload.decoder(document.job.model, base=base), clock or SystemClock()
@@ -192,7 +192,7 @@ def resume(
 ) -> Outcome:
     """Take over a run whose controller died, and go on as `up` does. Raises RequestError where it is over already."""
     from sailor_cloud import workload
-    from sailor_cloud.launch.searching import CatalogSearch
+    from sailor_cloud.launch.replanning.search import CatalogSearch
     from sailor_cloud.launch.start import base_of, resume_run
 
     origin = base or base_of(run)
@@ -227,7 +227,7 @@ def replay(
     from sailor_cloud import workload
     from sailor_cloud.catalog import load
     from sailor_cloud.catalog.job_check import resource_problems
-    from sailor_cloud.launch.searching import CatalogSearch
+    from sailor_cloud.launch.replanning.search import CatalogSearch
     from sailor_cloud.launch.simulation.replay import Remembered, at_start, replay
 
     problems = resource_problems(job, load())

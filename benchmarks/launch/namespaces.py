@@ -28,7 +28,7 @@ from zones import INTERFACE, CannotError, Zone, events, timed_messages, zones
 
 from sailor_cloud import catalog, network, resources, workload
 from sailor_cloud.clock import SystemClock
-from sailor_cloud.launch.run_spec import build_spec
+from sailor_cloud.launch.fleet.run_spec import build_spec
 from sailor_cloud.model.document import SCHEMA_VERSION, Inputs, Objective, PlanDocument, Search, Status
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.job_file import parse_job

@@ -17,8 +17,8 @@ from bars import Bar
 from worlds import run_world, spec_of
 
 from sailor_cloud import catalog, network, workload
-from sailor_cloud.launch import profile_files, profiling
-from sailor_cloud.launch.run_spec import model_spec
+from sailor_cloud.launch.fleet.run_spec import model_spec
+from sailor_cloud.launch.profiling import files, profiler
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.model.plan import Node, Pipeline, Plan, Stage
@@ -89,12 +89,12 @@ def _job(shapes: Sequence[tuple[int, int, Any]]) -> Job:
 
 def _profile(job: Job, data: Path, *, together: int) -> None:
     tps = (1, 2) if together == 3 else (1,)
-    wanted = profiling.Wanted(accelerator=FAST, microbatch_sizes=(2, 4), tps=tps, together=together)
+    wanted = profiler.Wanted(accelerator=FAST, microbatch_sizes=(2, 4), tps=tps, together=together)
     decoder = workload.decoder(job.model)
-    task = profiling.task_of(job, decoder, wanted)
-    rows = profiling.run_profile(task, data, lambda done, of, what: print(f"profile {together}: {done}/{of} {what}"))
-    found = profile_files.profile_of(rows, task, decoder, catalog.load().accelerator(FAST))
-    profile_files.write(found, task, data, today=AS_OF.date(), zones=None)
+    task = profiler.task_of(job, decoder, wanted)
+    rows = profiler.run_profile(task, data, lambda done, of, what: print(f"profile {together}: {done}/{of} {what}"))
+    found = files.profile_of(rows, task, decoder, catalog.load().accelerator(FAST))
+    files.write(found, task, data, today=AS_OF.date(), zones=None)
 
 
 def _scenario(job: Job, shapes: Sequence[tuple[int, int, Any]], data: Path, prices: Any) -> tuple[Plan, Scenario]:

@@ -21,7 +21,7 @@ def cost(run: str, as_json: bool) -> None:
     from dataclasses import asdict
 
     from sailor_cloud.clock import SystemClock
-    from sailor_cloud.launch.costs import run_costs
+    from sailor_cloud.launch.spend.run_costs import run_costs
     from sailor_cloud.report.console import result_console
     from sailor_cloud.report.cost_text import cost_report
     from sailor_cloud.report.tables import print_report

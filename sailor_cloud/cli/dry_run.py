@@ -24,7 +24,7 @@ _KEY_TO_COME = "ssh-ed25519 (made when the run begins)"
 def show_dry_run(document: PlanDocument, *, ssh_from: str | None, with_terraform: bool, as_json: bool) -> None:
     """Print what would be created. Raises RequestError with what the job lacks for its clouds."""
     from sailor_cloud import network, resources
-    from sailor_cloud.launch.lifetime import life_s
+    from sailor_cloud.launch.spend.lifetime import life_s
     from sailor_cloud.provision.dry_run import terraform_plans
     from sailor_cloud.provision.guards import traffic_between_clouds
     from sailor_cloud.provision.preview import preview

@@ -26,7 +26,7 @@ def logs(run: str, follow: bool, node: str | None, rank: int | None, as_json: bo
     """
     import asyncio
 
-    from sailor_cloud.launch.reading import Selection, show_logs
+    from sailor_cloud.launch.watch.log_reader import Selection, show_logs
     from sailor_cloud.run.folder import RunFolder
 
     if follow and as_json:

@@ -16,7 +16,7 @@ from sailor_cloud.cli.options import as_of_option, clock_for, job_argument, json
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sailor_cloud.launch.profile_files import Profile
+    from sailor_cloud.launch.profiling.files import Profile
     from sailor_runtime.profile.task import LinkTask
 
 
@@ -85,7 +85,7 @@ def profile(
     from sailor_cloud import catalog, workload
     from sailor_cloud.catalog.job_check import resource_problems
     from sailor_cloud.errors import RequestError
-    from sailor_cloud.launch import profile_files, profiling
+    from sailor_cloud.launch.profiling import files, profiler
     from sailor_cloud.report.console import result_console
 
     job, prices = read_job(job_file), catalog.load()
@@ -93,16 +93,16 @@ def profile(
     if problems:
         raise RequestError(problems)
     link, zones = _link(link_to, link_end, link_zones)
-    wanted = profiling.Wanted(
+    wanted = profiler.Wanted(
         accelerator=accelerator, microbatch_sizes=microbatch_sizes, tps=tps, together=together, link=link
     )
     decoder = workload.decoder(job.model, base=job_file.parent)
-    task = profiling.task_of(job, decoder, wanted)
+    task = profiler.task_of(job, decoder, wanted)
     folder = output or Path("profiles") / job.name
     with _progress() as show:
-        rows = profiling.run_profile(task, folder, show)
-    found = profile_files.profile_of(rows, task, decoder, prices.accelerator(task.accelerator))
-    written = profile_files.write(found, task, folder, today=clock_for(as_of).now().date(), zones=zones)
+        rows = profiler.run_profile(task, folder, show)
+    found = files.profile_of(rows, task, decoder, prices.accelerator(task.accelerator))
+    written = files.write(found, task, folder, today=clock_for(as_of).now().date(), zones=zones)
     if as_json:
         click.echo(json.dumps(_as_json(found, written), indent=2))
         return

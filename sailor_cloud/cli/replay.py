@@ -54,7 +54,7 @@ def replay(
     from dataclasses import asdict
 
     from sailor_cloud import api
-    from sailor_cloud.launch.replan import Policy
+    from sailor_cloud.launch.replanning.replan import Policy
     from sailor_cloud.launch.simulation.trace_file import read_trace
     from sailor_cloud.report.console import result_console
     from sailor_cloud.report.replay_text import replay_report

@@ -31,7 +31,7 @@ def ssh(run: str, node: str | None, command: tuple[str, ...], as_json: bool) -> 
     sailor-cloud ssh RUN
     sailor-cloud ssh RUN NODE nvidia-smi
     """
-    from sailor_cloud.launch.reading import node_of
+    from sailor_cloud.launch.watch.log_reader import node_of
     from sailor_cloud.run.folder import RunFolder
 
     folder = RunFolder.open(run)

@@ -20,7 +20,7 @@ def status(run: str | None, as_json: bool) -> None:
     sailor-cloud status RUN --json
     """
     from sailor_cloud.clock import SystemClock
-    from sailor_cloud.launch.status import run_status, status_to_dict
+    from sailor_cloud.launch.watch.status import run_status, status_to_dict
     from sailor_cloud.report.console import result_console
     from sailor_cloud.report.status_text import run_report, runs_report
     from sailor_cloud.report.tables import print_report

@@ -8,18 +8,18 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from sailor_cloud.clock import Clock
-from sailor_cloud.launch import egress, usage
-from sailor_cloud.launch.charges import total_usd
-from sailor_cloud.launch.fleet import Fleet, Link
-from sailor_cloud.launch.market import Choice, blocked, refusals
-from sailor_cloud.launch.monitor import Monitor
-from sailor_cloud.launch.notify import Notifier
+from sailor_cloud.launch.fleet.fleet import Fleet, Link
 from sailor_cloud.launch.options import LaunchOptions
-from sailor_cloud.launch.prices import UsePrices
-from sailor_cloud.launch.record import EventRecord, Leg, legs
-from sailor_cloud.launch.remaining import Left
-from sailor_cloud.launch.replan import Policy, Search
+from sailor_cloud.launch.replanning.refusals import Choice, blocked, refusals
+from sailor_cloud.launch.replanning.remaining_job import Left
+from sailor_cloud.launch.replanning.replan import Policy, Search
+from sailor_cloud.launch.spend import egress, usage
+from sailor_cloud.launch.spend.charges import total_usd
+from sailor_cloud.launch.spend.prices import UsePrices
 from sailor_cloud.launch.stopping import StopSignal
+from sailor_cloud.launch.telemetry.generation_log import EventRecord, Leg, legs
+from sailor_cloud.launch.telemetry.monitor import Monitor
+from sailor_cloud.launch.telemetry.notify import Notifier
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import BUCKET_SCHEMES, Offer, Provider

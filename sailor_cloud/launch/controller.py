@@ -10,24 +10,25 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from sailor_cloud.errors import LaunchError, SailorError
-from sailor_cloud.launch import fallback, nodes, takeover
-from sailor_cloud.launch.announce import announce, how_to_go_on
-from sailor_cloud.launch.budget import BudgetGuard
+from sailor_cloud.launch import takeover
 from sailor_cloud.launch.context import RunContext
+from sailor_cloud.launch.fleet.run_spec import build_spec, plan_hash
 from sailor_cloud.launch.generation import End, Generation, Result
-from sailor_cloud.launch.growth import Growth
-from sailor_cloud.launch.monitor import Monitor
-from sailor_cloud.launch.names import same_shape
-from sailor_cloud.launch.notify import Notice
 from sailor_cloud.launch.options import Ending, Outcome
-from sailor_cloud.launch.price_watch import PriceWatch
-from sailor_cloud.launch.record import generations, new_monitor, write_plan
+from sailor_cloud.launch.recovery import fallback, nodes
+from sailor_cloud.launch.recovery.growth import Growth
+from sailor_cloud.launch.recovery.slow_links import SlowLinks, known_slow_links
+from sailor_cloud.launch.replanning.node_names import same_shape
 from sailor_cloud.launch.results import Fetch
-from sailor_cloud.launch.run_spec import build_spec, plan_hash
-from sailor_cloud.launch.slow_links import SlowLinks, known_slow_links
-from sailor_cloud.launch.spending import SpendingWatch
 from sailor_cloud.launch.stopping import Stopped
 from sailor_cloud.launch.teardown import close_books
+from sailor_cloud.launch.telemetry.generation_log import generations, new_monitor, write_plan
+from sailor_cloud.launch.telemetry.monitor import Monitor
+from sailor_cloud.launch.telemetry.notify import Notice
+from sailor_cloud.launch.watch.announce import announce, how_to_go_on
+from sailor_cloud.launch.watch.budget import BudgetGuard
+from sailor_cloud.launch.watch.price_watch import PriceWatch
+from sailor_cloud.launch.watch.spending_guard import SpendingWatch
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.run.journal import Event
 

@@ -10,12 +10,12 @@ from enum import StrEnum
 
 from sailor_cloud.clock import Clock
 from sailor_cloud.errors import LaunchError, ProvisionError
-from sailor_cloud.launch.events import AgentEvent
-from sailor_cloud.launch.fleet import Fleet, Health, Link, UnreachableError
-from sailor_cloud.launch.monitor import Failure, Monitor
+from sailor_cloud.launch.fleet.fleet import Fleet, Health, Link, UnreachableError
 from sailor_cloud.launch.options import LaunchOptions
-from sailor_cloud.launch.record import EventRecord
 from sailor_cloud.launch.stopping import StopSignal
+from sailor_cloud.launch.telemetry.agent_events import AgentEvent
+from sailor_cloud.launch.telemetry.generation_log import EventRecord
+from sailor_cloud.launch.telemetry.monitor import Failure, Monitor
 from sailor_cloud.model.document import PlanDocument
 
 logger = logging.getLogger(__name__)

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from sailor_cloud import resources
 from sailor_cloud.clock import Clock
 from sailor_cloud.errors import DataError
-from sailor_cloud.launch import usage
-from sailor_cloud.launch.charges import total_usd
-from sailor_cloud.launch.prices import UsePrices
-from sailor_cloud.launch.record import legs
+from sailor_cloud.launch.spend import usage
+from sailor_cloud.launch.spend.charges import total_usd
+from sailor_cloud.launch.spend.prices import UsePrices
+from sailor_cloud.launch.telemetry.generation_log import legs
 from sailor_cloud.model.document import CostKind, PlanDocument
 from sailor_cloud.model.offer import BUCKET_SCHEMES, Offer, Provider
 from sailor_cloud.provision.kept import kept_bucket

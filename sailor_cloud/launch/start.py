@@ -12,14 +12,14 @@ from sailor_cloud.clock import Clock
 from sailor_cloud.errors import RequestError
 from sailor_cloud.launch.context import RunContext
 from sailor_cloud.launch.controller import Controller
-from sailor_cloud.launch.lifetime import life_s
-from sailor_cloud.launch.notify import notifier_from
+from sailor_cloud.launch.fleet.ssh_fleet import SshFleet
+from sailor_cloud.launch.job_paths import settled
 from sailor_cloud.launch.options import LaunchOptions, Outcome
-from sailor_cloud.launch.places import settled
-from sailor_cloud.launch.price_watch import refresh_from_providers
-from sailor_cloud.launch.record import generations, read_plan
-from sailor_cloud.launch.replan import Policy, Search
-from sailor_cloud.launch.ssh_fleet import SshFleet
+from sailor_cloud.launch.replanning.replan import Policy, Search
+from sailor_cloud.launch.spend.lifetime import life_s
+from sailor_cloud.launch.telemetry.generation_log import generations, read_plan
+from sailor_cloud.launch.telemetry.notify import notifier_from
+from sailor_cloud.launch.watch.price_watch import refresh_from_providers
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.provision.provisioner import check_supported

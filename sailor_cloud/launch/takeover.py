@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from sailor_cloud.launch import fallback, nodes
 from sailor_cloud.launch.context import RunContext
-from sailor_cloud.launch.fleet import Health, UnreachableError
-from sailor_cloud.launch.monitor import Monitor
-from sailor_cloud.launch.record import generations, legs, read_plan
+from sailor_cloud.launch.fleet.fleet import Health, UnreachableError
+from sailor_cloud.launch.recovery import fallback, nodes
+from sailor_cloud.launch.telemetry.generation_log import generations, legs, read_plan
+from sailor_cloud.launch.telemetry.monitor import Monitor
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.run.journal import Event, read
 

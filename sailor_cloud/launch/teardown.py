@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable
 
 from sailor_cloud.clock import Clock
-from sailor_cloud.launch import shared, usage
-from sailor_cloud.launch.bill_parts import bill_parts
-from sailor_cloud.launch.charges import charge_all
 from sailor_cloud.launch.options import Ending
-from sailor_cloud.launch.prices import UsePrices
-from sailor_cloud.launch.record import Leg, journaled_calibration_s, last_monitor, legs
 from sailor_cloud.launch.results import Fetch
+from sailor_cloud.launch.spend import gateways, usage
+from sailor_cloud.launch.spend.bill_parts import bill_parts
+from sailor_cloud.launch.spend.charges import charge_all
+from sailor_cloud.launch.spend.prices import UsePrices
+from sailor_cloud.launch.telemetry.generation_log import Leg, journaled_calibration_s, last_monitor, legs
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.provision.progress import Listener
 from sailor_cloud.provision.records import NODE
@@ -50,7 +50,7 @@ def close_books(
     """Charge what the run has used, and write and return the receipt of a run whose resources were removed."""
     recorded = legs(folder)
     ledger, entries, now = Ledger.of(folder, clock), read(folder.journal_file), clock.now()
-    shared.keep_books(ledger, entries, prices)
+    gateways.keep_books(ledger, entries, prices)
     used = usage.charges(document, recorded, prices, until=usage.bucket_end(entries, now))
     charge_all(ledger, used, at=now)
     receipt = Receipt(

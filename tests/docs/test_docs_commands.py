@@ -14,7 +14,7 @@ import pytest
 from factories.called import called
 from factories.commands import COMMAND, ROOT
 from factories.quick_runs import EXTRA_PATHS, RANKS
-from sailor_cloud.launch import agents
+from sailor_cloud.launch.fleet import agents
 
 DOCS = ROOT / "docs"
 PAGES = sorted(path.name for path in DOCS.glob("*.md") if path.name != "design.md")

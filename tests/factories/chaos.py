@@ -15,16 +15,16 @@ from factories.quick_search import PRICE, QuickSearch, job
 from sailor_cloud.errors import ProvisionError, TerraformError
 from sailor_cloud.launch.controller import Controller
 from sailor_cloud.launch.options import Ending
-from sailor_cloud.launch.prices import UsePrices
-from sailor_cloud.launch.record import generations, read_plan
-from sailor_cloud.launch.replan import Policy
+from sailor_cloud.launch.replanning.replan import Policy
 from sailor_cloud.launch.simulation.fleet import SimulatedFleet
 from sailor_cloud.launch.simulation.market import Place, Trace
 from sailor_cloud.launch.simulation.replay import OPTIONS, SilentObserver, simulated_context
 from sailor_cloud.launch.simulation.time import SimulatedClock, run_simulated
 from sailor_cloud.launch.simulation.world import World
+from sailor_cloud.launch.spend.prices import UsePrices
 from sailor_cloud.launch.start import OVER
 from sailor_cloud.launch.teardown import close_books
+from sailor_cloud.launch.telemetry.generation_log import generations, read_plan
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Goal
 from sailor_cloud.run.folder import RunFolder

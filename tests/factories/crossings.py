@@ -11,7 +11,7 @@ from pathlib import Path
 
 from factories.nodes import local_node
 from sailor_cloud import api, catalog, network, workload
-from sailor_cloud.launch.run_spec import build_spec
+from sailor_cloud.launch.fleet.run_spec import build_spec
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.job_file import parse_job

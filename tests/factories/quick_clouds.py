@@ -11,7 +11,7 @@ import pytest
 
 from factories.cloud_plans import AWS_OFFERS, GCP_OFFERS, cloud_document
 from factories.quick_runs import QUICK, QuickRun, quick_run
-from sailor_cloud.launch import agents
+from sailor_cloud.launch.fleet import agents
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.testing.mock_cloud import MockCloud

@@ -10,7 +10,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from factories.quick_runs import CLOCK, EXTRA_PATHS, QUICK, RANKS, Notes, planned
-from sailor_cloud.launch import agents
+from sailor_cloud.launch.fleet import agents
 from sailor_cloud.launch.start import run_document
 from sailor_cloud.workload import decoder
 

@@ -20,7 +20,7 @@ import pytest
 from factories.documents import document
 from factories.runs import read_lines
 from sailor_cloud.clock import SystemClock
-from sailor_cloud.launch import agents
+from sailor_cloud.launch.fleet import agents
 from sailor_cloud.launch.options import LaunchOptions, Outcome
 from sailor_cloud.launch.start import resume_run, run_document
 from sailor_cloud.model.document import PlanDocument

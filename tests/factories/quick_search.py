@@ -9,7 +9,7 @@ from functools import cache
 
 from factories.documents import document
 from factories.plans import node, pipeline, plan, stage
-from sailor_cloud.launch.replan import Rates
+from sailor_cloud.launch.replanning.replan import Rates
 from sailor_cloud.model.document import (
     Cost,
     CostKind,
@@ -72,7 +72,7 @@ def offer(zone: str, accelerator: str, usd_per_hour: float) -> Offer:
 
 @dataclass(frozen=True, slots=True)
 class QuickSearch:
-    """The search as a controller sees it; see `launch.replan.Search`."""
+    """The search as a controller sees it; see `launch.replanning.replan.Search`."""
 
     prices: Prices = lambda zone, accelerator: PRICE[accelerator]
 

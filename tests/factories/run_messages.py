@@ -19,10 +19,10 @@ from factories.priced_documents import gcp_document
 from factories.run_specs import run_spec
 from sailor_cloud import catalog, network
 from sailor_cloud.errors import SailorError
-from sailor_cloud.launch.announce import how_to_go_on
 from sailor_cloud.launch.crowding import crowding_note
-from sailor_cloud.launch.preflight import preflight_note
-from sailor_cloud.launch.ssh import connect
+from sailor_cloud.launch.fleet.ssh import connect
+from sailor_cloud.launch.telemetry.preflight import preflight_note
+from sailor_cloud.launch.watch.announce import how_to_go_on
 from sailor_cloud.model.document import LinkUse
 from sailor_cloud.model.offer import Precision, Provider
 from sailor_cloud.provision.error_table import classify, error_of

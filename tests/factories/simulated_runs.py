@@ -7,7 +7,7 @@ from pathlib import Path
 
 from factories.quick_search import QuickSearch, job
 from sailor_cloud.launch.controller import Controller
-from sailor_cloud.launch.replan import Policy
+from sailor_cloud.launch.replanning.replan import Policy
 from sailor_cloud.launch.simulation.market import Place, Trace
 from sailor_cloud.launch.simulation.replay import SilentObserver, simulated_context
 from sailor_cloud.launch.simulation.time import SimulatedClock, run_simulated

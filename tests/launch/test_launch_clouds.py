@@ -16,7 +16,7 @@ from factories.crossings import TYPES, ZONES, undisturbed_losses, write_crossing
 from factories.runs import COMMAND, read_lines
 from factories.webhooks import Received, listener
 from sailor_cloud.clock import SystemClock
-from sailor_cloud.launch.notify import URL_VARIABLE
+from sailor_cloud.launch.telemetry.notify import URL_VARIABLE
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.run.ledger import Ledger

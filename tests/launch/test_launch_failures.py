@@ -17,9 +17,9 @@ import pytest
 from factories.quick_runs import QuickRun, journal, planned, quick_run, steps_of, trained
 from factories.runs import assert_nothing_is_left
 from factories.webhooks import listener
-from sailor_cloud.launch import agents
-from sailor_cloud.launch.notify import TOKEN_VARIABLE, URL_VARIABLE
+from sailor_cloud.launch.fleet import agents
 from sailor_cloud.launch.options import Ending
+from sailor_cloud.launch.telemetry.notify import TOKEN_VARIABLE, URL_VARIABLE
 from sailor_cloud.provision import processes
 from sailor_cloud.provision.local.spec import VmInfo
 from sailor_cloud.run.folder import RunFolder

@@ -12,8 +12,8 @@ import pytest
 
 from factories.cloud_plans import AWS_OFFERS, GCP_OFFERS, cloud_document
 from factories.quick_runs import CLOCK
-from sailor_cloud.launch.prices import UsePrices
 from sailor_cloud.launch.results import Fetch
+from sailor_cloud.launch.spend.prices import UsePrices
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.kept import kept_bucket

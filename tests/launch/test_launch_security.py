@@ -18,10 +18,10 @@ import pytest
 from factories.quick_runs import CLOCK, QuickRun, journal, planned, quick_run, trained
 from factories.runs import assert_nothing_is_left
 from sailor_cloud.durable import write_atomically
-from sailor_cloud.launch.notify import TOKEN_VARIABLE, URL_VARIABLE
 from sailor_cloud.launch.options import Ending
-from sailor_cloud.launch.reading import Selection, show_logs
-from sailor_cloud.launch.snapshot import snapshot
+from sailor_cloud.launch.telemetry.notify import TOKEN_VARIABLE, URL_VARIABLE
+from sailor_cloud.launch.watch.log_reader import Selection, show_logs
+from sailor_cloud.launch.watch.snapshot import snapshot
 from sailor_cloud.provision import processes
 from sailor_cloud.provision.local.spec import VmInfo
 from sailor_cloud.report.dashboard import Dashboard
@@ -97,7 +97,7 @@ def open_to_others(folder: Path) -> list[Path]:
 def test_another_host_key_stops_the_run_before_anything_is_sent(run: QuickRun, monkeypatch: pytest.MonkeyPatch) -> None:
     import asyncssh
 
-    from sailor_cloud.launch import ssh_fleet
+    from sailor_cloud.launch.fleet import ssh_fleet
 
     found = ssh_fleet.SshFleet.create
     other = asyncssh.generate_private_key("ssh-ed25519").export_public_key().decode().strip()
@@ -119,7 +119,7 @@ def test_another_host_key_stops_the_run_before_anything_is_sent(run: QuickRun, m
 def test_a_host_key_that_changes_in_mid_run_stops_it(run: QuickRun, monkeypatch: pytest.MonkeyPatch) -> None:
     import asyncssh
 
-    from sailor_cloud.launch import agents
+    from sailor_cloud.launch.fleet import agents
 
     links: list[agents.AgentLink] = []
     ensure = agents.AgentLink.ensure_agent

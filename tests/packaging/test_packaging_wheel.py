@@ -87,7 +87,7 @@ def test_an_installed_wheel_plans_from_its_own_data(installed: Path, tmp_path: P
 
 
 def test_an_installed_wheel_finds_the_runtime_that_it_ships(installed: Path, tmp_path: Path) -> None:
-    code = "from sailor_cloud.launch.bundle import pack_runtime; print(len(pack_runtime().content))"
+    code = "from sailor_cloud.launch.fleet.bundle import pack_runtime; print(len(pack_runtime().content))"
     packed = run(installed, "python", "-c", code, cwd=tmp_path)
     assert packed.returncode == 0, packed.stderr
     assert int(packed.stdout) > 10_000

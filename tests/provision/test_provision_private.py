@@ -20,8 +20,8 @@ from sailor_cloud import catalog
 from sailor_cloud.catalog import Service
 from sailor_cloud.cli.ssh import ssh
 from sailor_cloud.errors import RequestError
-from sailor_cloud.launch.fleet import UnreachableError
-from sailor_cloud.launch.ssh import NodeConnection, connect
+from sailor_cloud.launch.fleet.fleet import UnreachableError
+from sailor_cloud.launch.fleet.ssh import NodeConnection, connect
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import GcpAccount, NetworkAccess
 from sailor_cloud.model.offer import Provider

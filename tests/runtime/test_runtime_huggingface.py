@@ -12,7 +12,7 @@ import transformers
 
 from factories.run_specs import TINY
 from sailor_cloud.errors import RequestError
-from sailor_cloud.launch.run_spec import model_spec
+from sailor_cloud.launch.fleet.run_spec import model_spec
 from sailor_cloud.workload.decoders import decoder_from_config
 from sailor_runtime.spec import ModelSpec, RopeScaling
 from sailor_runtime.training import huggingface, reference

@@ -1,4 +1,4 @@
-"""The controller's view of a simulated world; see `launch.fleet`."""
+"""The controller's view of a simulated world; see `launch.fleet.fleet`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sailor_cloud.errors import StockoutError
-from sailor_cloud.launch.events import AgentEvent
-from sailor_cloud.launch.fleet import Health, Link, UnreachableError
+from sailor_cloud.launch.fleet.fleet import Health, Link, UnreachableError
 from sailor_cloud.launch.simulation.world import SimulatedNode, World
+from sailor_cloud.launch.telemetry.agent_events import AgentEvent
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.provision.nodes import ReachableNode
 from sailor_cloud.provision.progress import Interrupt, Listener, ProvisionInterrupted

@@ -12,15 +12,15 @@ from pathlib import Path
 from sailor_cloud.errors import RequestError
 from sailor_cloud.launch.context import RunContext
 from sailor_cloud.launch.controller import Controller
-from sailor_cloud.launch.lifetime import life_s
-from sailor_cloud.launch.notify import NoNotifier
 from sailor_cloud.launch.options import LaunchOptions
-from sailor_cloud.launch.record import legs
-from sailor_cloud.launch.replan import Policy, Rates, Search
+from sailor_cloud.launch.replanning.replan import Policy, Rates, Search
 from sailor_cloud.launch.simulation.fleet import SimulatedFleet
 from sailor_cloud.launch.simulation.market import Place, Trace
 from sailor_cloud.launch.simulation.time import SimulatedClock, run_simulated
 from sailor_cloud.launch.simulation.world import World
+from sailor_cloud.launch.spend.lifetime import life_s
+from sailor_cloud.launch.telemetry.generation_log import legs
+from sailor_cloud.launch.telemetry.notify import NoNotifier
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Job

@@ -1,0 +1,152 @@
+"""Puts the runtime on a node, starts its agent, sends it commands and reads its events."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sailor_cloud.errors import LaunchError
+from sailor_cloud.launch.fleet.bundle import Bundle
+from sailor_cloud.launch.fleet.fleet import Health, UnreachableError
+from sailor_cloud.launch.fleet.packages import prepared_python
+from sailor_cloud.launch.fleet.software import Software
+from sailor_cloud.launch.fleet.ssh import NodeConnection
+from sailor_cloud.launch.telemetry.agent_events import AgentEvent, parse_line
+from sailor_cloud.model.offer import Provider
+from sailor_cloud.provision.nodes import ReachableNode
+
+logger = logging.getLogger(__name__)
+
+EVENTS_FILE = "agent.jsonl"
+RANK_MODULE = "sailor_runtime.training"
+# Where ranks look for modules besides the shipped runtime.
+EXTRA_PATHS: tuple[str, ...] = ()
+FIRST_PORT, LAST_PORT = 29500, 29599
+
+# Prints the first free port of those named. All addresses are tried, because the rendezvous store listens on all; a
+# port in TIME_WAIT counts as free, as it does for the store.
+_FREE_PORT = """
+import socket, sys
+for port in map(int, sys.argv[1:]):
+    with socket.socket() as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            s.bind(("", port))
+            s.listen(1)
+        except OSError:
+            continue
+    print(port)
+    break
+"""
+
+# An agent holds its lock as long as it lives, so the lock can't name a process that only has the same id.
+_AGENT_RUNS = """
+import fcntl
+try:
+    with open("agent.lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    print("no")
+except FileNotFoundError:
+    print("no")
+except BlockingIOError:
+    print("yes")
+"""
+
+
+@dataclass(slots=True)
+class AgentLink:
+    """The controller's end of one agent; see `fleet.Link`."""
+
+    connection: NodeConnection
+    bundle: Bundle
+    software: Software = field(default_factory=Software)
+    offset: int = 0
+    _sent: int = 0
+    _torn: bytes = field(default=b"")
+
+    @property
+    def node(self) -> ReachableNode:
+        return self.connection.node
+
+    @property
+    def python(self) -> str:
+        """An interpreter of the node for small things: on this machine the one that runs the controller."""
+        return sys.executable if self.node.provider == Provider.LOCAL else "python3"
+
+    async def ensure_agent(self) -> None:
+        if not await self._agent_runs():
+            await self._ship()
+            await self._start(await self._python_for_ranks())
+
+    async def _python_for_ranks(self) -> str:
+        """Return the interpreter that has torch; on a cloud it may have to be made first."""
+        if self.node.provider == Provider.LOCAL:
+            return self.python
+        return await prepared_python(self.connection, self.software, node=self.node.id)
+
+    async def _ship(self) -> None:
+        """Copy the runtime to the node, unless the same content is there already."""
+        folder = f"runtime/{self.bundle.sha256}"
+        archive = f"{folder}.tar.gz"
+        await self.connection.write(archive, self.bundle.content)
+        unpack = f"test -d {folder} || {{ mkdir -p {folder}.partial && tar -xzf {archive} -C {folder}.partial && "
+        await self.connection.run(["sh", "-c", unpack + f"mv {folder}.partial {folder}; }}"])
+
+    async def _start(self, python: str) -> None:
+        """Start the agent, detached from this connection. Raises LaunchError when it does not say hello."""
+        workdir = self.node.workdir
+        paths = ":".join((f"{workdir}/runtime/{self.bundle.sha256}", *EXTRA_PATHS))
+        environment = {"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
+        agent = [python, "-m", "sailor_runtime.agent", "--home", workdir, "--rank-module", RANK_MODULE]
+        await self.connection.run([*agent, *self._preemption_options(), "--detach"], environment=environment)
+
+    def _preemption_options(self) -> list[str]:
+        """Whose notices the agent watches for; a local node is taken away without one."""
+        provider = self.node.provider
+        return [] if provider == Provider.LOCAL else ["--provider", provider.value]
+
+    async def _agent_runs(self) -> bool:
+        return (await self.connection.run([self.python, "-c", _AGENT_RUNS])).strip() == "yes"
+
+    async def health(self) -> Health:
+        try:
+            return Health.WELL if await self._agent_runs() else Health.AGENT_DEAD
+        except UnreachableError:
+            return Health.UNREACHABLE
+
+    async def free_port(self, first_choice: int) -> int:
+        """Return a port of the training range that is free on the node, from `first_choice` on."""
+        span = LAST_PORT - FIRST_PORT + 1
+        choices = [str(FIRST_PORT + (first_choice + i) % span) for i in range(span)]
+        said = await self.connection.run([self.python, "-c", _FREE_PORT, *choices])
+        if not said.strip():
+            raise LaunchError(f"node {self.node.id} has no free port in {FIRST_PORT}-{LAST_PORT}")
+        return int(said)
+
+    async def write(self, path: str, content: bytes) -> None:
+        await self.connection.write(path, content)
+
+    async def command(self, name: str, *, generation: int, plan_hash: str, **details: Any) -> None:
+        """Put a command in the agent's inbox."""
+        self._sent += 1
+        body = {"command": name, "generation": generation, "plan_hash": plan_hash, **details}
+        # The generation leads the name, so that a controller that took over does not reuse one.
+        path = f"inbox/{generation:04d}-{self._sent:06d}-{name}.json"
+        await self.connection.write(path, json.dumps(body).encode())
+
+    async def new_events(self) -> list[AgentEvent]:
+        data = await self.connection.read_from(EVENTS_FILE, self.offset)
+        self.offset += len(data)
+        *lines, self._torn = (self._torn + data).split(b"\n")
+        events = (parse_line(line, node=self.node.id) for line in lines if line.strip())
+        return [event for event in events if event is not None]
+
+    async def fetch_logs(self, target: Path) -> None:
+        await self.connection.fetch("logs/*", target)
+
+    async def close(self) -> None:
+        await self.connection.close()

@@ -1,0 +1,125 @@
+"""The nodes of a run as they really are: made by Terraform, reached by SSH, looked for by tag."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, TypeVar
+
+from sailor_cloud import catalog
+from sailor_cloud.clock import Clock
+from sailor_cloud.launch.fleet.agents import AgentLink
+from sailor_cloud.launch.fleet.bundle import Bundle, pack_runtime
+from sailor_cloud.launch.fleet.fleet import Link
+from sailor_cloud.launch.fleet.software import Software, software_for
+from sailor_cloud.launch.fleet.ssh import NodeConnection
+from sailor_cloud.launch.options import LaunchOptions
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.offer import Provider
+from sailor_cloud.provision import provisioner, teardown
+from sailor_cloud.provision.nodes import ReachableNode, reachable_nodes, running_names
+from sailor_cloud.provision.progress import Interrupt, Listener
+from sailor_cloud.provision.records import NODE, ledger_key
+from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.run.journal import Event, Journal
+from sailor_cloud.run.ledger import Ledger
+
+# Connecting costs a key exchange; more at once would only wait for each other.
+_AT_ONCE = 16
+
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class SshFleet:
+    """See `fleet.Fleet`."""
+
+    folder: RunFolder
+    clock: Clock
+    options: LaunchOptions = field(default_factory=LaunchOptions)
+    _bundle: Bundle | None = None
+    _software: Software | None = None
+
+    @property
+    def bundle(self) -> Bundle:
+        if self._bundle is None:
+            self._bundle = pack_runtime()
+        return self._bundle
+
+    @property
+    def software(self) -> Software:
+        """The packages for all nodes of the run, whichever the job may come to buy, so that no re-plan mixes builds."""
+        if self._software is None:
+            prices, job = catalog.load(), self.folder.read_document().job
+            names = {name for entry in job.resources for name in entry.accelerators}
+            self._software = software_for(prices.accelerator(name).compute_capability for name in sorted(names))
+        return self._software
+
+    async def create(
+        self, document: PlanDocument, *, expires_at: datetime, interrupt: Interrupt, on_progress: Listener
+    ) -> provisioner.Applied:
+        return await asyncio.to_thread(self._created, document, expires_at, interrupt, on_progress)
+
+    def _created(
+        self, document: PlanDocument, expires_at: datetime, interrupt: Interrupt, on_progress: Listener
+    ) -> provisioner.Applied:
+        outcome = provisioner.apply(
+            self.folder,
+            document,
+            clock=self.clock,
+            expires_at=expires_at,
+            ssh_from=self.options.ssh_from,
+            on_progress=on_progress,
+            interrupt=interrupt,
+        )
+        return provisioner.obtained(outcome)
+
+    async def connect(self, nodes: Sequence[ReachableNode]) -> list[Link]:
+        gate = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(node: ReachableNode) -> AgentLink:
+            connection = NodeConnection(node, self.folder.ssh_key_file)
+            patience_s = self.options.connect_timeout_s
+            if node.provider is not Provider.LOCAL:
+                patience_s = self.options.boot_timeout_s
+            async with gate:
+                await connection.open(patience_s)
+            return AgentLink(connection=connection, bundle=self.bundle, software=self.software)
+
+        attempts = await asyncio.gather(*(one(node) for node in nodes), return_exceptions=True)
+        links = [link for link in attempts if isinstance(link, AgentLink)]
+        for failure in attempts:
+            if isinstance(failure, BaseException):
+                for link in links:
+                    await link.close()
+                raise failure
+        return list(links)
+
+    async def found(self, document: PlanDocument) -> tuple[ReachableNode, ...]:
+        return await asyncio.to_thread(reachable_nodes, self.folder, document)
+
+    async def running(self, document: PlanDocument) -> frozenset[str]:
+        return frozenset(node.id for node in await self.found(document))
+
+    async def all_running(self) -> frozenset[str]:
+        return await asyncio.to_thread(running_names, self.folder)
+
+    async def retire(self, nodes: Sequence[str]) -> None:
+        if not nodes:
+            return
+        left = await self.all_running()
+        journal, ledger = Journal.of(self.folder, self.clock), Ledger.of(self.folder, self.clock)
+        for node in nodes:
+            if node not in left:
+                ledger.close_item(ledger_key(node), at=self.clock.now())
+                journal.append(Event.GONE, resource=NODE, key=node, confirmed_by=teardown.SWEEP)
+
+    async def destroy(self, on_progress: Listener, before_data: Callable[[], None] | None = None) -> teardown.Destroyed:
+        return await asyncio.to_thread(
+            teardown.destroy, self.folder, clock=self.clock, on_progress=on_progress, before_data=before_data
+        )
+
+    async def in_background(self, work: Callable[..., _T], *arguments: Any, **options: Any) -> _T:
+        return await asyncio.to_thread(work, *arguments, **options)

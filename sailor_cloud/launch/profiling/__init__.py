@@ -1,0 +1,1 @@
+"""Measures this machine with the runtime's profiler and writes profiles."""

@@ -1,0 +1,210 @@
+"""The one loop that gets a run the nodes it needs: what is refused or lost is planned around, and every step is told.
+
+It serves stockouts, quotas and preemptions alike. It is bounded by the number of attempts and by what is left of
+money and time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from sailor_cloud.errors import ProvisionError, QuotaError, StockoutError, TerraformError
+from sailor_cloud.launch.context import RunContext
+from sailor_cloud.launch.fleet.fleet import UnreachableError
+from sailor_cloud.launch.options import Ending, LaunchOptions
+from sailor_cloud.launch.recovery import nodes
+from sailor_cloud.launch.recovery.nodes import ShortfallError, plan_nodes
+from sailor_cloud.launch.replanning.refusals import Choice, Refusal, refusal, refusals
+from sailor_cloud.launch.replanning.replan import Option, Rates, decide
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job import Job
+from sailor_cloud.model.offer import Offer
+from sailor_cloud.model.plan import Node
+from sailor_cloud.provision.progress import ProvisionInterrupted
+from sailor_cloud.provision.records import NODE
+from sailor_cloud.run.journal import Event, read
+from sailor_cloud.run.state import fold
+from sailor_cloud.units import SECONDS_PER_HOUR
+
+
+@dataclass(slots=True)
+class _Attempts:
+    """How often getting nodes has failed, and when that is too often."""
+
+    options: LaunchOptions
+    recoveries: int = 0
+    faults: int = 0
+
+    def recovered(self, why: Exception | str) -> None:
+        """Count a plan that had to be given up. Raises ProvisionError once there were too many."""
+        self.recoveries += 1
+        if self.recoveries > self.options.most_recoveries:
+            most = self.options.most_recoveries
+            raise ProvisionError(f"gave up after {most} plans whose nodes could not be had; the last time: {why}")
+
+    def pause_s(self, error: ProvisionError) -> float:
+        """Return how long to wait after an error of Terraform or a cloud. Raises it once it has come too often."""
+        self.faults += 1
+        pause_s = self.options.fault_pause(self.faults)
+        if pause_s is None:
+            raise ProvisionError(f"the same went wrong {self.faults} times in a row, the last time: {error}") from error
+        return pause_s
+
+
+async def obtain(context: RunContext, document: PlanDocument) -> None:
+    """Make the nodes of a plan run and their agents answer; the plan may change on the way when nodes can't be had.
+
+    Sets the context's document and links. Raises ShortfallError, stopping.Stopped, or whatever keeps nodes away.
+    """
+    attempts = _Attempts(context.options)
+    while True:
+        if await nodes.lost_before(context, document):
+            attempts.recovered("nodes were lost while others were being created")
+            document = await next_plan(context, document)
+        try:
+            await nodes.create(context, document)
+            await nodes.connect(context)
+            return
+        except (StockoutError, QuotaError) as error:
+            _refuse_fallback(context, error)
+            leave_alone(context, document, error)
+            attempts.recovered(error)
+        except UnreachableError as error:
+            running = await nodes.told(context, partial(context.fleet.running, document))
+            if len(running) == len(plan_nodes(document)):
+                raise
+            context.observer.note(str(error))
+            attempts.recovered(error)
+        except (ShortfallError, ProvisionInterrupted):
+            raise
+        except ProvisionError as error:
+            if not await nodes.lost_before(context, document):
+                # Clouds have moments in which they answer with an error of their own; repeated, apply goes on.
+                if not isinstance(error, TerraformError):
+                    raise
+                pause_s = attempts.pause_s(error)
+                context.observer.note(f"{error}\ntrying again in {pause_s:.0f} s")
+                await context.stop.unless_stopped(asyncio.sleep(pause_s))
+                continue
+            context.observer.note(str(error))
+            attempts.recovered(error)
+            continue
+        document = await next_plan(context, document)
+
+
+async def next_plan(context: RunContext, document: PlanDocument, *, without: tuple[str, ...] = ()) -> PlanDocument:
+    """Decide how to go on without the nodes that are missing; waits where that is best, or nothing can be had now."""
+    while True:
+        survivors = await nodes.alive(context, document, without=without)
+        option = await _decision(context, document, survivors)
+        if option is not None and not option.wait_s:
+            break
+        await _wait(context, option)
+    kept = {node.id for node in survivors}
+    gone = [node.id for node in plan_nodes(document) if node.id not in kept]
+    bought = [node for node in plan_nodes(option.document) if node.id not in kept]
+    context.journal.append(
+        Event.REPLANNED, choice=option.label, lost=gone, bought=[node.id for node in bought], seconds=option.seconds
+    )
+    offers = nodes.offers_of(context, option.document)
+    context.observer.note(
+        f"{option.label}: {len(survivors)} nodes stay, {_shopping_list(bought, offers)}; "
+        f"{option.seconds:.0f} s and {option.usd:.4f} USD to the end"
+    )
+    context.document = option.document
+    context.settled = True
+    return option.document
+
+
+async def _wait(context: RunContext, option: Option | None) -> None:
+    """Wait until what was refused may be asked for again; with no option, as long as a refusal lasts at first."""
+    pause_s = context.options.stockout_pause_s if option is None else option.wait_s
+    why = "nothing that fits can be had now"
+    if option is not None:
+        why = f"{option.label}: {option.seconds:.0f} s and {option.usd:.4f} USD to the end, the best way now"
+        context.journal.append(Event.REPLANNED, choice=option.label, lost=[], bought=[], seconds=option.seconds)
+    context.observer.note(f"{why}; trying again in {pause_s / 60:.0f} min")
+    context.show("waiting for capacity")
+    await context.stop.unless_stopped(asyncio.sleep(pause_s))
+
+
+def leave_alone(context: RunContext, document: PlanDocument, error: StockoutError | QuotaError) -> None:
+    """Leave what was refused alone: for a while where capacity is lacking, for the whole run where a quota is."""
+    offers, now = nodes.offers_of(context, document), context.clock.now()
+    asked = [offers[name] for name in error.offers] or [offers[node.offer] for node in _refused(context, document)]
+    if isinstance(error, StockoutError):
+        known = refusals(read(context.folder.journal_file))
+        refused = refusal(asked, known, now=now, pause_s=context.options.stockout_pause_s)
+        how_long = f"for {(refused.until - now).total_seconds() / 60:.0f} min"
+    else:
+        refused = Refusal(frozenset(Choice.of(offer) for offer in asked), context.expires_at)
+        how_long = "for the rest of the run"
+    context.journal.append(Event.NO_CAPACITY, message=str(error), **refused.to_data())
+    names = ", ".join(str(choice) for choice in sorted(refused.choices))
+    context.observer.note(f"refused: {names}; left alone {how_long}: {error}")
+
+
+def _refuse_fallback(context: RunContext, error: ProvisionError) -> None:
+    """Raise the error where the user wants this plan or none."""
+    if not context.options.fallback:
+        raise ProvisionError(f"{error}; --no-fallback keeps the run from taking another plan") from error
+
+
+async def _decision(context: RunContext, document: PlanDocument, survivors: tuple[Node, ...]) -> Option | None:
+    await nodes.learn_prices(context)
+    left = context.left()
+    if left.usd is not None:
+        left = replace(left, usd=left.usd - _reserve_usd(context, document))
+    situation = replace(nodes.situation_of(context, document, survivors), left=left)
+    decision = await context.fleet.in_background(
+        decide, situation, context.search or _NoSearch(), policy=context.policy
+    )
+    if decision.option is None and decision.shortfall:
+        raise ShortfallError(decision.shortfall, Ending.DEADLINE if decision.of_time else Ending.BUDGET)
+    return decision.option
+
+
+def _reserve_usd(context: RunContext, document: PlanDocument) -> float:
+    rate = document.cost.usd_per_hour if document.cost else 0.0
+    return rate * context.options.teardown_reserve_s / SECONDS_PER_HOUR
+
+
+def _refused(context: RunContext, document: PlanDocument) -> tuple[Node, ...]:
+    """Return the nodes that were refused in the newest attempt; where nobody is named, all that did not come."""
+    entries = read(context.folder.journal_file)
+    begun = max((entry.seq for entry in entries if entry.event is Event.PROVISION_STARTED), default=0)
+    failed = {entry.key for entry in entries if entry.seq > begun and entry.event is Event.CREATE_FAILED and entry.key}
+    came = {row.key for row in fold(entries).resources if row.resource == NODE and row.created_at is not None}
+    missing = tuple(node for node in plan_nodes(document) if node.id not in came)
+    named = tuple(node for node in missing if node.id in failed)
+    return named or missing or plan_nodes(document)
+
+
+def _shopping_list(bought: Iterable[Node], offers: dict[str, Offer]) -> str:
+    counted = Counter(Choice.of(offers[node.offer]) for node in bought)
+    if not counted:
+        return "none is bought"
+    return "buys " + ", ".join(f"{number} x {choice}" for choice, number in sorted(counted.items()))
+
+
+class _NoSearch:
+    """For a policy under which nobody searches."""
+
+    def __call__(self, job: Job) -> PlanDocument:
+        raise AssertionError("a controller without a search never re-plans")
+
+    def offers(self, job: Job) -> tuple[Offer, ...]:
+        return ()
+
+    def learn_links(self, rates: Rates) -> None:
+        pass
+
+    def judged(self, document: PlanDocument) -> PlanDocument:
+        return document
+
+    def moving(self, document: PlanDocument, current: PlanDocument) -> tuple[float, float]:
+        return 0.0, 0.0

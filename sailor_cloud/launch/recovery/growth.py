@@ -1,0 +1,149 @@
+"""Lets a plan that was cut down grow again: buys while training goes on, and switches once the nodes are there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+
+from sailor_cloud.errors import QuotaError, SailorError, StockoutError
+from sailor_cloud.launch.context import RunContext
+from sailor_cloud.launch.generation import Generation
+from sailor_cloud.launch.recovery import fallback, nodes
+from sailor_cloud.launch.recovery.background import beside
+from sailor_cloud.launch.replanning.replan import Option, Policy, growth
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.provision.progress import Interrupt, ProvisionInterrupted
+from sailor_cloud.run.journal import Event
+
+logger = logging.getLogger(__name__)
+
+# A switch ends a generation and starts another: measured at 7.5 s from death to training for small models
+# (2 cores, 2026-11), minutes for large ones with their checkpoint.
+LEAST_GAIN_S = 120.0
+
+
+@dataclass(slots=True)
+class Growth:
+    """Looks now and then whether more nodes would pay; `document` is the plan to switch to once there is one."""
+
+    context: RunContext
+    generation: Generation
+    document: PlanDocument | None = None
+    _interrupt: Interrupt = field(default_factory=Interrupt)
+    _buying: bool = False
+
+    @contextlib.asynccontextmanager
+    async def beside(self) -> AsyncIterator[None]:
+        """Look beside a generation; what is being bought when it ends is given up."""
+        if not self._wanted:
+            yield
+            return
+        async with beside(self._look(), ends_itself=self._let_go):
+            yield
+
+    def _let_go(self) -> bool:
+        """Give up what is being bought. Terraform must be waited for: two at once would fight over the state."""
+        self._interrupt.request()
+        return self._buying
+
+    @property
+    def _wanted(self) -> bool:
+        """Only a run that had to settle for less has something to win back."""
+        context = self.context
+        return (
+            context.options.growth_interval_s is not None
+            and context.search is not None
+            and context.policy is not Policy.NEVER
+            and (context.settled or context.policy is Policy.ALWAYS)
+        )
+
+    async def _look(self) -> None:
+        interval_s = self.context.options.growth_interval_s
+        assert interval_s is not None
+        while self.document is None and not self._interrupt.requested:
+            await asyncio.sleep(interval_s)
+            try:
+                await self._attempt()
+            except (StockoutError, QuotaError) as error:
+                self.context.observer.note(f"no capacity to grow: {error}")
+            except ProvisionInterrupted:
+                return
+            except SailorError as error:
+                logger.warning("growing the run failed: %s", error)
+
+    async def _attempt(self) -> None:
+        """Buy a better plan's nodes and switch to it; where not all come, see whether those that came are of use."""
+        context = self.context
+        option = await self._better()
+        if option is None:
+            return
+        try:
+            await self._buy(option.document)
+        except (StockoutError, QuotaError) as error:
+            fallback.leave_alone(context, option.document, error)
+            option = await self._better()
+            if option is None:
+                await self._give_back()
+                return
+            await self._buy(option.document)
+        self.document = hand_over(context, self.generation, option)
+
+    async def _better(self) -> Option | None:
+        """Return a plan that pays for the switch, over all nodes that run now."""
+        context = self.context
+        assert context.search is not None
+        await nodes.learn_prices(context)
+        running = await nodes.running_nodes(context)
+        situation = nodes.situation_of(context, context.document, running)
+        # Steps since the newest checkpoint are kept, because a switch saves one.
+        left = replace(situation.left, steps=max(1, context.steps - self.generation.monitor.step))
+        gain_s = LEAST_GAIN_S if context.policy is Policy.BEST else 0.0
+        return await context.fleet.in_background(
+            growth, replace(situation, left=left), context.search, least_gain_s=gain_s
+        )
+
+    async def _buy(self, wanted: PlanDocument) -> None:
+        """Have the nodes of the plan wanted beside those that train now."""
+        assert wanted.plan is not None
+        current = self.context.document.plan
+        assert current is not None
+        kept = {node.id for node in current.nodes}
+        added = tuple(node for node in wanted.plan.nodes if node.id not in kept)
+        both = replace(wanted, plan=replace(wanted.plan, nodes=(*current.nodes, *added)))
+        await self._create(_with_offers(both, self.context.document))
+
+    async def _give_back(self) -> None:
+        await self._create(self.context.document)
+        await nodes.release(self.context, self.context.document)
+
+    async def _create(self, document: PlanDocument) -> None:
+        context = self.context
+        self._buying = True
+        try:
+            with nodes.paying_for(context, document):
+                await context.fleet.create(
+                    document, expires_at=context.expires_at, interrupt=self._interrupt, on_progress=context.on_resource
+                )
+        finally:
+            self._buying = False
+
+
+def hand_over(context: RunContext, generation: Generation, option: Option) -> PlanDocument:
+    """End a generation for a better plan, and return that."""
+    assert option.document.plan is not None
+    context.journal.append(Event.REPLANNED, choice=option.label, seconds=option.seconds)
+    context.observer.note(
+        f"{option.label}: switching to a plan with {len(option.document.plan.nodes)} nodes; "
+        f"{option.seconds:.0f} s and {option.usd:.4f} USD to the end"
+    )
+    generation.handover.set()
+    return option.document
+
+
+def _with_offers(document: PlanDocument, other: PlanDocument) -> PlanDocument:
+    """Return a document that also knows the offers of another one."""
+    offers = {offer.id: offer for offer in (*other.inputs.offers, *document.inputs.offers)}
+    return replace(document, inputs=replace(document.inputs, offers=tuple(offers.values())))

@@ -1,0 +1,201 @@
+"""The nodes of a run: asks for them, connects to them, and lets go of those that no plan needs any more."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from typing import TypeVar
+
+from sailor_cloud.errors import CredentialsError, ProvisionError
+from sailor_cloud.launch.context import RunContext
+from sailor_cloud.launch.options import Ending
+from sailor_cloud.launch.replanning.replan import Situation
+from sailor_cloud.launch.telemetry.notify import Notice
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.offer import Offer
+from sailor_cloud.model.plan import Node
+from sailor_cloud.provision.progress import ProvisionInterrupted
+from sailor_cloud.provision.records import NODE
+from sailor_cloud.run.journal import Event, read
+from sailor_cloud.run.state import fold
+from sailor_cloud.units import SECONDS_PER_HOUR
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+
+class ShortfallError(ProvisionError):
+    """What is left of budget or time can't finish the run; `ending` says which."""
+
+    def __init__(self, message: str, ending: Ending) -> None:
+        self.ending = ending
+        super().__init__(message)
+
+
+async def told(context: RunContext, ask: Callable[[], Awaitable[_T]]) -> _T:
+    """Return what the fleet says of its nodes; where a provider does not answer it is asked again, for minutes."""
+    failed = 0
+    while True:
+        try:
+            return await ask()
+        except CredentialsError:
+            raise
+        except ProvisionError as error:
+            failed += 1
+            pause_s = context.options.fault_pause(failed)
+            if pause_s is None:
+                raise
+            context.observer.note(f"{error}\nasking again in {pause_s:.0f} s")
+            await context.stop.unless_stopped(asyncio.sleep(pause_s))
+
+
+async def lost_before(context: RunContext, document: PlanDocument) -> bool:
+    """Whether nodes of the plan existed and don't any more: a name is never used for a second node."""
+    created = {row.key for row in fold(read(context.folder.journal_file)).resources if row.created_at is not None}
+    running = await told(context, partial(context.fleet.running, document))
+    return any(node.id in created and node.id not in running for node in plan_nodes(document))
+
+
+async def alive(context: RunContext, document: PlanDocument, *, without: tuple[str, ...] = ()) -> tuple[Node, ...]:
+    """Return the plan's nodes that run, except those that are about to go."""
+    running = await told(context, partial(context.fleet.running, document))
+    return tuple(node for node in plan_nodes(document) if node.id in running and node.id not in without)
+
+
+async def running_nodes(context: RunContext) -> tuple[Node, ...]:
+    """Return all nodes of the run that run now, of whichever plan, with those of the newest plan first."""
+    rows = {row.key: row for row in fold(read(context.folder.journal_file)).resources if row.resource == NODE}
+    offers = {(o.zone, o.instance_type, o.market.value): o for o in offers_of(context, context.document).values()}
+    found = list(await alive(context, context.document))
+    for name in await told(context, context.fleet.all_running):
+        if name in {node.id for node in found} or name not in rows:
+            continue
+        data = rows[name].data
+        offer = offers.get((data.get("zone", ""), data.get("instance_type", ""), data.get("market", "")))
+        if offer is not None:
+            found.append(Node(id=name, offer=offer.id, devices=offer.accelerator_count))
+    return tuple(found)
+
+
+def situation_of(context: RunContext, document: PlanDocument, survivors: tuple[Node, ...]) -> Situation:
+    state = fold(read(context.folder.journal_file))
+    return Situation(
+        job=context.job_document.job,
+        document=document,
+        survivors=survivors,
+        blocked=context.blocked(),
+        # A name that was refused never stood for a node, so it is free again.
+        taken=frozenset(row.key for row in state.resources if row.live or row.created_at is not None),
+        left=context.left(),
+        offers=offers_of(context, document),
+    )
+
+
+def offers_of(context: RunContext, document: PlanDocument) -> dict[str, Offer]:
+    """Return every offer that the run has come across; the newest price of each counts."""
+    for known in (context.job_document, context.document, document):
+        context.offers.update((offer.id, offer) for offer in known.inputs.offers)
+    return {**context.offers, **context.quotes}
+
+
+async def learn_prices(context: RunContext) -> None:
+    """Take in today's prices of everything that the job allows to buy."""
+    if context.search is not None:
+        quoted = await context.fleet.in_background(context.search.offers, context.job_document.job)
+        context.quotes = {offer.id: offer for offer in quoted}
+
+
+async def create(context: RunContext, document: PlanDocument) -> None:
+    """Have the nodes made that are missing and those removed that the plan lacks."""
+    context.show("creating nodes")
+    try:
+        with paying_for(context, document):
+            applied = await context.fleet.create(
+                document,
+                expires_at=context.expires_at,
+                interrupt=context.stop.interrupt,
+                on_progress=context.on_resource,
+            )
+    except ProvisionInterrupted:
+        context.stop.check()
+        raise
+    context.stop.check()
+    missing = {node.id for node in plan_nodes(document)} - {node.id for node in applied.nodes}
+    if missing:
+        raise ProvisionError(f"{len(missing)} nodes were lost as soon as they were there: {', '.join(sorted(missing))}")
+    context.observer.note(f"{len(applied.nodes)} nodes up in {applied.seconds:.1f} s")
+    context.document = document
+    await release(context, document)
+    context.applied_nodes = {node.id: node for node in applied.nodes}
+
+
+@contextlib.contextmanager
+def paying_for(context: RunContext, document: PlanDocument) -> Iterator[None]:
+    """Count the nodes that are asked for as costing until the ledger has them. Raises ShortfallError beforehand."""
+    offers = offers_of(context, document)
+    new = [node for node in plan_nodes(document) if node.id not in context.links]
+    rate = sum(offers[node.offer].usd_per_hour for node in new)
+    _check_affordable(context, rate)
+    context.pending_usd_per_hour, context.pending_since = rate, context.clock.now()
+    try:
+        yield
+    finally:
+        context.pending_since = None
+
+
+async def release(context: RunContext, document: PlanDocument) -> None:
+    """Let go of nodes that the plan does not have: close their connections and their books."""
+    kept = {node.id for node in plan_nodes(document)}
+    for name in [name for name in context.links if name not in kept]:
+        await context.links.pop(name).close()
+    live = {row.key for row in fold(read(context.folder.journal_file)).resources if row.resource == NODE and row.live}
+    await context.fleet.retire(sorted(live - kept))
+
+
+async def connect(context: RunContext) -> None:
+    context.journal.append(Event.DEPLOY_STARTED)
+    context.show("connecting")
+    missing = [node for name, node in context.applied_nodes.items() if name not in context.links]
+    for link in await context.stop.unless_stopped(context.fleet.connect(missing)):
+        context.links[link.node.id] = link
+    context.show("starting agents")
+
+    async def ensure() -> None:
+        await asyncio.gather(*(link.ensure_agent() for link in context.links.values()))
+
+    await context.stop.unless_stopped(ensure())
+    context.observer.note(f"runtime on {len(context.links)} nodes, agents started")
+
+
+def _check_affordable(context: RunContext, new_usd_per_hour: float) -> None:
+    """Raise ShortfallError rather than buy nodes that the budget guard would have removed at once.
+
+    A VM is billed for a minute at least, and stopping and removing everything takes the guard's reserve.
+    """
+    budget = context.job_document.constraints.budget_usd
+    if budget is None or not context.ledger.lines():
+        return
+    reserve_s = context.options.teardown_reserve_s
+    rate = context.ledger.usd_per_hour() + new_usd_per_hour
+    needed = context.spent_usd + rate * max(60.0, reserve_s) / SECONDS_PER_HOUR
+    if needed >= budget:
+        raise ShortfallError(
+            f"{needed:.2f} USD would be spent before new nodes could do anything, of a budget of {budget:.2f} USD",
+            Ending.BUDGET,
+        )
+
+
+def lost(context: RunContext, names: tuple[str, ...], why: str) -> None:
+    """Write down that nodes are gone or about to go, and tell."""
+    context.journal.append(Event.NODES_LOST, nodes=list(names), why=why)
+    context.observer.note(why)
+    context.notifier.tell(Notice.PREEMPTED, run=context.folder.run_id, text=why, nodes=list(names))
+
+
+def plan_nodes(document: PlanDocument) -> tuple[Node, ...]:
+    assert document.plan is not None
+    return document.plan.nodes

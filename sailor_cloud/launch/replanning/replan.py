@@ -1,0 +1,280 @@
+"""What to do when nodes are gone or can't be had: replace them, plan anew, or go on with what is left."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Protocol
+
+from sailor_cloud.launch.replanning.node_names import fresh_names
+from sailor_cloud.launch.replanning.refusals import Choice
+from sailor_cloud.launch.replanning.remaining_job import Devices, Left, remaining_job
+from sailor_cloud.launch.spend import egress
+from sailor_cloud.launch.spend.lifetime import usd_per_hour
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job import Goal, Job
+from sailor_cloud.model.offer import Offer
+from sailor_cloud.model.plan import Node
+from sailor_cloud.simulator import startup_s, teardown_s
+from sailor_cloud.units import SECONDS_PER_HOUR
+from sailor_runtime.spec import HOLD_S
+
+# By how much nodes may start later than reckoned, so that those that waited for them still hold; judgement.
+_LATE_S = 120.0
+
+# Bytes/s from one zone to another.
+Rates = Mapping[tuple[str, str], float]
+
+
+class Search(Protocol):
+    """The planner as a run sees it."""
+
+    def __call__(self, job: Job) -> PlanDocument:
+        """Return the best plan of a job, or a document without one."""
+
+    def offers(self, job: Job) -> tuple[Offer, ...]:
+        """Return everything that a job allows to buy, at the newest prices that are known."""
+
+    def learn_links(self, rates: Rates) -> None:
+        """Plan from now on with these links as slow as they were found."""
+
+    def judged(self, document: PlanDocument) -> PlanDocument:
+        """Return the document with the prediction and the cost that its plan has by what is known now."""
+
+    def moving(self, document: PlanDocument, current: PlanDocument) -> tuple[float, float]:
+        """Return the seconds and the USD of bringing the state of a running plan to the nodes of another one."""
+
+
+class Policy(StrEnum):
+    """`best` weighs money and time to finish; the others are there to compare with."""
+
+    BEST = "best"
+    NEVER = "never-replan"
+    ALWAYS = "always-replan"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """A way to go on. `seconds` and `usd` are until the last step, start-up and moving the state included.
+
+    `wait_s` of the seconds pass before anything is bought; the nodes that run are paid for meanwhile.
+    """
+
+    label: str
+    document: PlanDocument
+    seconds: float
+    usd: float
+    wait_s: float = 0.0
+
+    def fits(self, left: Left) -> bool:
+        """Whether the run can be finished this way, and would not cost more than is left without a controller."""
+        if left.seconds is not None and self.seconds > left.seconds:
+            return False
+        if left.usd is not None and self.usd > left.usd:
+            return False
+        alone_usd = usd_per_hour(self.document) * left.life_s / SECONDS_PER_HOUR
+        return left.usd_alone is None or alone_usd <= left.usd_alone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """What there is to decide about. `survivors` run now; what is `blocked` can't be bought for so many seconds.
+
+    `taken` are names that earlier nodes of the run had; a new node never gets one of them. `offers` are those that
+    are known, by id.
+    """
+
+    job: Job
+    document: PlanDocument
+    survivors: tuple[Node, ...]
+    blocked: Mapping[Choice, float]
+    taken: frozenset[str]
+    left: Left
+    offers: Mapping[str, Offer] = field(default_factory=dict)
+
+    @property
+    def devices(self) -> Devices:
+        return Devices(survivors=self.survivors, blocked=frozenset(self.blocked), offers=self.offers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The option chosen; without one `shortfall` says what is lacking, of money or (`of_time`) of time."""
+
+    option: Option | None
+    shortfall: str = ""
+    of_time: bool = False
+
+
+def decide(situation: Situation, search: Search, *, policy: Policy = Policy.BEST) -> Decision:
+    """Return how to go on, by time to finish or by money as the job's goal has it, within what is left of both."""
+    options = _options(situation, search, policy)
+    fitting = [option for option in options if option.fits(situation.left)]
+    if fitting:
+        return Decision(option=min(fitting, key=lambda option: _rank(option, situation.job.goal)))
+    if options:
+        nearest = min(options, key=lambda option: option.usd)
+        seconds = situation.left.seconds
+        of_time = seconds is not None and nearest.seconds > seconds
+        return Decision(option=None, shortfall=_shortfall(nearest, situation.left), of_time=of_time)
+    return Decision(option=None)
+
+
+def growth(situation: Situation, search: Search, *, least_gain_s: float, label: str = "grow") -> Option | None:
+    """Return a plan that finishes sooner although it has to be switched to, or None where none is worth it."""
+    document = _searched(situation, search, only_survivors=False)
+    if document is None:
+        return None
+    bigger = _option(label, document, situation, search)
+    current = _option("stay", situation.document, situation, None)
+    if not bigger.fits(situation.left):
+        return None
+    if situation.job.goal is Goal.MINIMIZE_COST:
+        return bigger if bigger.usd < current.usd else None
+    return bigger if bigger.seconds + least_gain_s < current.seconds else None
+
+
+def _options(situation: Situation, search: Search, policy: Policy) -> list[Option]:
+    """Return the ways to go on, those that change least first.
+
+    To wait is one only where what is left can't train: else that goes on, and grows back once capacity returns.
+    """
+    options = []
+    wait_s = _wait_s(situation)
+    if policy is not Policy.ALWAYS and not wait_s:
+        options.append(_option("replace", _replaced(situation), situation, search))
+    if situation.survivors and policy is Policy.BEST:
+        smaller = _searched(situation, search, only_survivors=True)
+        if smaller is not None:
+            options.append(_option("go on with what is left", smaller, situation, search))
+    idle = not any(option.fits(situation.left) for option in options)
+    if policy is Policy.BEST and wait_s and idle and wait_s <= longest_wait_s(situation):
+        options.append(_option("wait and replace", _replaced(situation), situation, search, wait_s=wait_s))
+    anew = None if policy is Policy.NEVER else _searched(situation, search, only_survivors=False)
+    if anew is not None:
+        options.append(_option("re-plan", anew, situation, search))
+    return options
+
+
+def longest_wait_s(situation: Situation) -> float:
+    """Return how long the survivors can wait before lost nodes are asked for; there is no limit without survivors.
+
+    Agents without work power their nodes off after HOLD_S, and the new nodes must have started by then.
+    """
+    if not situation.survivors:
+        return math.inf
+    starting = max((startup_s(situation.offers[node.offer].provider) for node in _lost(situation)), default=0.0)
+    return float(HOLD_S) - starting - _LATE_S
+
+
+def _lost(situation: Situation) -> list[Node]:
+    assert situation.document.plan is not None
+    alive = {node.id for node in situation.survivors}
+    return [node for node in situation.document.plan.nodes if node.id not in alive]
+
+
+def _wait_s(situation: Situation) -> float:
+    """Return the seconds until all lost nodes may be asked for again; 0 where none is blocked."""
+    choices = {Choice.of(situation.offers[node.offer]) for node in _lost(situation)}
+    return max((situation.blocked[choice] for choice in choices & situation.blocked.keys()), default=0.0)
+
+
+def _replaced(situation: Situation) -> PlanDocument:
+    """Return the same plan with new nodes, at the newest prices, for the lost ones."""
+    document, plan, offers = situation.document, situation.document.plan, situation.offers
+    assert plan is not None
+    new = _lost(situation)
+    paid = document.inputs.offers_by_id()
+    dearer = math.fsum(offers[node.offer].usd_per_hour - paid[node.offer].usd_per_hour for node in new)
+    rest = _for_rest(document, situation)
+    if rest.cost is not None:
+        rest = replace(rest, cost=replace(rest.cost, usd_per_hour=rest.cost.usd_per_hour + dearer))
+    newest = tuple(offers[offer.id] for offer in document.inputs.offers)
+    return replace(
+        rest,
+        inputs=replace(document.inputs, offers=newest),
+        plan=fresh_names(plan, situation.survivors, situation.taken, offers),
+    )
+
+
+def _for_rest(document: PlanDocument, situation: Situation) -> PlanDocument:
+    """Return a document whose job and traffic are those of the iterations that are left."""
+    steps = document.job.training.steps
+    training = document.job.training.model_copy(update={"steps": situation.left.steps})
+    job = document.job.model_copy(update={"training": training})
+    if document.cost is None or not steps:
+        return replace(document, job=job)
+    share = situation.left.steps / steps
+    lines = tuple(
+        replace(line, quantity=line.quantity * share, usd=line.usd * share, worst_usd=line.worst_usd * share)
+        for line in document.cost.lines
+    )
+    return replace(document, job=job, cost=replace(document.cost, lines=lines))
+
+
+def _searched(situation: Situation, search: Search, *, only_survivors: bool) -> PlanDocument | None:
+    for limits in (True, False):
+        job = remaining_job(
+            situation.job, situation.devices, situation.left, only_survivors=only_survivors, limits=limits
+        )
+        if job is None:
+            return None
+        document = search(job)
+        if document.plan is not None:
+            offers = {**situation.offers, **document.inputs.offers_by_id()}
+            plan = fresh_names(document.plan, situation.survivors, situation.taken, offers)
+            return replace(document, plan=plan)
+        if situation.left.usd is None and situation.left.seconds is None:
+            return None
+    return None
+
+
+def _option(
+    label: str, document: PlanDocument, situation: Situation, search: Search | None, *, wait_s: float = 0.0
+) -> Option:
+    """Return a way to go on; `search` tells what moving the state takes, None where nothing has to be moved."""
+    assert document.plan is not None
+    assert document.prediction is not None
+    assert document.cost is not None
+    offers = document.inputs.offers_by_id()
+    alive = {node.id for node in situation.survivors}
+    providers = {offers[node.offer].provider for node in document.plan.nodes}
+    new = {offers[node.offer].provider for node in document.plan.nodes if node.id not in alive}
+    moved_s, moved_usd = (0.0, 0.0) if search is None else search.moving(document, situation.document)
+    seconds = max((startup_s(provider) for provider in new), default=0.0) + moved_s
+    seconds += document.prediction.iteration_s_replay * situation.left.steps
+    paid_s = seconds + max(teardown_s(provider) for provider in providers)
+    usd = _nodes_usd_per_hour(document) * paid_s / SECONDS_PER_HOUR
+    idle_usd = math.fsum(situation.offers[node.offer].usd_per_hour for node in situation.survivors) * wait_s
+    return Option(
+        label=label,
+        document=document,
+        seconds=wait_s + seconds,
+        usd=usd + moved_usd + egress.usd_per_step(document) * situation.left.steps + idle_usd / SECONDS_PER_HOUR,
+        wait_s=wait_s,
+    )
+
+
+def _nodes_usd_per_hour(document: PlanDocument) -> float:
+    """Return what the nodes of a plan cost whether they train or not: its rate without traffic."""
+    assert document.prediction is not None
+    traffic = egress.usd_per_step(document) * SECONDS_PER_HOUR / document.prediction.iteration_s_replay
+    return max(0.0, usd_per_hour(document) - traffic)
+
+
+def _rank(option: Option, goal: Goal) -> tuple[float, float]:
+    """Return what to sort by; of equals the first stays, and that is what changes least."""
+    return (option.usd, option.seconds) if goal is Goal.MINIMIZE_COST else (option.seconds, option.usd)
+
+
+def _shortfall(option: Option, left: Left) -> str:
+    lacks = []
+    if left.usd is not None and option.usd > left.usd:
+        lacks.append(f"{option.usd:.2f} USD where {max(left.usd, 0.0):.2f} are left of the budget")
+    if left.seconds is not None and option.seconds > left.seconds:
+        lacks.append(f"{option.seconds:.0f} s where {max(left.seconds, 0.0):.0f} are left until the deadline")
+    if not lacks:
+        return f"no plan for the {left.steps} iterations that are left is within the budget should it run until its TTL"
+    return f"the {left.steps} iterations that are left need at least {' and '.join(lacks)}"

@@ -1,0 +1,97 @@
+"""The planner over the newest prices, for a run that re-plans."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sailor_cloud import catalog, network, planner, resources, workload
+from sailor_cloud.catalog import Catalog
+from sailor_cloud.clock import Clock
+from sailor_cloud.launch.replanning.replan import Rates
+from sailor_cloud.launch.telemetry.preflight import PROBE_BYTES
+from sailor_cloud.model.decoder import Decoder
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job import Job
+from sailor_cloud.model.offer import Offer, Provider
+from sailor_cloud.network import Network
+from sailor_cloud.planner.moving import moving
+from sailor_cloud.simulator import Scenario
+from sailor_cloud.simulator.resimulate import simulate_document
+from sailor_cloud.workload import ComputeProfiles
+
+
+@dataclass(slots=True)
+class CatalogSearch:
+    """See `replan.Search`. Data are read at the first use; prices again after each refresh."""
+
+    decoder: Decoder
+    clock: Clock
+    _catalog: Catalog | None = None
+    _read_from: Path | None = None
+    _rest: tuple[Network, ComputeProfiles] | None = field(default=None)
+
+    def __call__(self, job: Job) -> PlanDocument:
+        if self._rest is None:
+            self._rest = network.load(), workload.profiles.load()
+        links, profiles = self._rest
+        return planner.search(
+            job,
+            catalog=self._newest_catalog(),
+            network=links,
+            profiles=profiles,
+            clock=self.clock,
+            decoder=self.decoder,
+        )
+
+    def offers(self, job: Job) -> tuple[Offer, ...]:
+        prices = self._newest_catalog()
+        return tuple(
+            offer
+            for entry in job.resources
+            for offer in prices.offers(
+                provider=entry.provider,
+                zones=entry.zones,
+                accelerators=entry.accelerators,
+                markets=entry.markets,
+                instance_types=entry.instance_types,
+            )
+        )
+
+    def learn_links(self, rates: Rates) -> None:
+        links, profiles = self._rest or (network.load(), workload.profiles.load())
+        self._rest = links.as_measured(rates, probe_bytes=PROBE_BYTES), profiles
+
+    def judged(self, document: PlanDocument) -> PlanDocument:
+        links, profiles = self._rest or (network.load(), workload.profiles.load())
+        return simulate_document(
+            document,
+            catalog=self._newest_catalog(),
+            network=links,
+            profiles=profiles,
+            decoder=self.decoder,
+            as_of=self.clock.now(),
+        ).document
+
+    def moving(self, document: PlanDocument, current: PlanDocument) -> tuple[float, float]:
+        """Return what `planner.moving` says, the checkpoints being where the first node of the running plan is."""
+        assert document.plan is not None
+        links, profiles = self._rest or (network.load(), workload.profiles.load())
+        scenario = Scenario(
+            job=document.job,
+            decoder=self.decoder,
+            offers=document.inputs.offers_by_id(),
+            catalog=self._newest_catalog(),
+            network=links,
+            profiles=profiles,
+            as_of=self.clock.now(),
+        )
+        on_the_spot = current.home.provider is Provider.LOCAL
+        move = moving(document.plan, scenario, store_zone=None if on_the_spot else current.home.zone)
+        return move.seconds, move.usd
+
+    def _newest_catalog(self) -> Catalog:
+        newest = resources.refreshed_prices()
+        if self._catalog is None or newest != self._read_from:
+            self._catalog, self._read_from = catalog.load(), newest
+        return self._catalog

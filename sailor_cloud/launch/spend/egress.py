@@ -1,0 +1,148 @@
+"""What the traffic between zones costs: the bytes that the ranks' connections have sent, at the price of each pair.
+
+Where no measure came, as for the steps since the newest one, the plan's figures count, and the line says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from sailor_cloud.errors import MissingPriceError
+from sailor_cloud.launch.spend.charges import AS_PLANNED, METERED, carried, planned, total_usd
+from sailor_cloud.launch.spend.prices import UsePrices
+from sailor_cloud.launch.telemetry.generation_log import Leg
+from sailor_cloud.model.document import CostKind, CostLine, PlanDocument
+from sailor_cloud.model.parts import part_of, traffic_part
+from sailor_cloud.run.ledger import LedgerLine
+from sailor_cloud.units import GB
+
+# From one zone to another.
+Pair = tuple[str, str]
+
+
+def usd_per_step(document: PlanDocument) -> float:
+    """Return the price of one iteration's traffic, as planned."""
+    steps = document.job.training.steps
+    return math.fsum(line.usd for line in _lines(document)) / steps if steps else 0.0
+
+
+def measured_usd_per_step(leg: Leg, prices: UsePrices) -> float:
+    """Return the price of one iteration's traffic in a generation, at least what is planned.
+
+    Without what was sent before the first step, for checks and measurements that don't come again.
+    """
+    planned_usd, monitor = usd_per_step(leg.document), leg.monitor
+    if not monitor.steps_done:
+        return planned_usd
+    start = replace(leg, monitor=replace(monitor, traffic=monitor.traffic_before, iteration_seconds=[]))
+    usd = total_usd(charges([leg], prices)) - total_usd(charges([start], prices))
+    return max(planned_usd, usd / monitor.steps_done)
+
+
+def charges(legs: Iterable[Leg], prices: UsePrices) -> tuple[LedgerLine, ...]:
+    """Return the traffic of all generations, of iterations that were done twice as well."""
+    return tuple(charge for leg in legs for charge in _of(leg, prices))
+
+
+def sent_bytes(leg: Leg) -> dict[Pair, float]:
+    """Return the bytes that were measured between zones; nothing until every rank has told its own."""
+    plan = leg.document.plan
+    if plan is None or len(leg.monitor.traffic) < _ranks(leg.document):
+        return {}
+    offers = leg.document.inputs.offers_by_id()
+    zones = {node.id: offers[node.offer].zone for node in plan.nodes}
+    found: dict[Pair, float] = {}
+    for sent in leg.monitor.traffic.values():
+        for node, nbytes in sent.by_node.items():
+            src, dst = zones.get(sent.node), zones.get(node)
+            if src is not None and dst is not None and src != dst:
+                found[src, dst] = found.get((src, dst), 0.0) + nbytes
+    return found
+
+
+def _of(leg: Leg, prices: UsePrices) -> Iterator[LedgerLine]:
+    steps, done, measured = leg.document.job.training.steps, leg.monitor.steps_done, sent_bytes(leg)
+    if not steps:
+        return
+    prefix = f"generation {leg.generation}: " if leg.generation > 1 else ""
+    lines = _lines(leg.document)
+    by_part = {part: nbytes for pair, nbytes in measured.items() for part in _parts(pair)}
+    metered = _metered(leg)
+    for line in lines:
+        told = metered.get(part_of(line), [0])
+        # What a rank hasn't told of yet is as planned, each sending its share.
+        rest = (done - sum(told) / len(told)) / steps
+        quantity = by_part.get(part_of(line), 0.0) / GB + line.quantity * rest
+        if quantity:
+            yield planned(line, quantity=quantity, prefix=prefix, note=_note(min(told), done))
+    expected = {part_of(line) for line in lines}
+    for pair, nbytes in sorted(measured.items()):
+        if expected.isdisjoint(_parts(pair)):
+            yield from _unplanned(pair, nbytes, lines, prices, prefix)
+
+
+def _metered(leg: Leg) -> dict[str, list[int]]:
+    """Return of how many iterations each sender has told, by the names of what is paid for what they send.
+
+    Nothing until every rank has told its own.
+    """
+    plan = leg.document.plan
+    if plan is None or len(leg.monitor.traffic) < _ranks(leg.document):
+        return {}
+    offers = leg.document.inputs.offers_by_id()
+    zones = {node.id: offers[node.offer].zone for node in plan.nodes}
+    told: dict[str, list[int]] = {}
+    for sent in leg.monitor.traffic.values():
+        if sent.node in zones:
+            told.setdefault(zones[sent.node], []).append(leg.monitor.steps_metered(sent))
+    pairs = [(src, dst) for src in told for dst in set(zones.values()) - {src}]
+    return {part: told[src] for src, dst in pairs for part in _parts((src, dst))}
+
+
+def _note(metered: int, done: int) -> str:
+    if 0 < metered < done:
+        return f"{METERED} for {metered} of {done} steps"
+    return METERED if metered or not done else AS_PLANNED
+
+
+def _unplanned(
+    pair: Pair, nbytes: float, lines: list[CostLine], prices: UsePrices, prefix: str
+) -> Iterator[LedgerLine]:
+    """Charge for traffic that the plan does not reckon with, such as what ranks say to each other besides training.
+
+    A run goes on where its price is missing: the dearest of the plan's stands in for it. Raises MissingPriceError where
+    there is none either.
+    """
+    src, dst = pair
+    try:
+        found = prices.between(src, dst)
+    except MissingPriceError:
+        if not lines:
+            raise
+        dearest = max(lines, key=lambda line: line.usd_per_unit)
+        note = f"{METERED}, at the price of {dearest.what}"
+        line = replace(dearest, what=f"{src} to {dst}", part=f"{src} to {dst}")
+        yield planned(line, quantity=nbytes / GB, note=note, prefix=prefix)
+        return
+    for price in found:
+        part = traffic_part(src, dst, price.payer_zone)
+        yield carried(CostKind.EGRESS, part, price, nbytes=nbytes, prefix=prefix)
+
+
+def _lines(document: PlanDocument) -> list[CostLine]:
+    if document.cost is None:
+        return []
+    return [line for line in document.cost.lines if line.kind is CostKind.EGRESS]
+
+
+def _parts(pair: Pair) -> tuple[str, str]:
+    """Return the names that a plan's bill may have for the traffic of a pair, whichever side pays."""
+    src, dst = pair
+    return traffic_part(src, dst, src), traffic_part(src, dst, dst)
+
+
+def _ranks(document: PlanDocument) -> int:
+    assert document.plan is not None
+    return sum(stage.tp for pipeline in document.plan.pipelines for stage in pipeline.stages)

@@ -1,0 +1,52 @@
+"""What a run pays for by the hour beside its nodes and what comes with them: the gateways of private networks.
+
+Their times are those of the journal, so that whoever writes the books, and however often, writes the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sailor_cloud.catalog import Service
+from sailor_cloud.launch.spend.prices import UsePrices
+from sailor_cloud.model.offer import Provider
+from sailor_cloud.run.journal import Entry
+from sailor_cloud.run.ledger import Ledger
+from sailor_cloud.run.state import ResourceState, fold
+from sailor_cloud.simulator import service_kind, service_part
+
+
+def keep_books(ledger: Ledger, entries: Iterable[Entry], prices: UsePrices) -> None:
+    """Charge for every gateway since it was made, or asked for where nobody wrote down more, until it was gone."""
+    for row in fold(entries).resources:
+        since = row.created_at or (row.intended_at if row.live else None)
+        for service in _services(row) if since is not None else ():
+            assert since is not None
+            key = f"{row.resource}/{row.key}/{service}"
+            place = Provider(row.data["provider"]), row.data["region"]
+            price = prices.services.price(*place, service)
+            ledger.open_item(
+                key,
+                kind=service_kind(service),
+                what=f"{service} in {place[1]}",
+                part=service_part(service),
+                usd_per_hour=price.usd_per_unit,
+                since=since,
+                price_source=price.source,
+                price_as_of=price.as_of_from,
+            )
+            if row.gone_at is not None:
+                ledger.close_item(key, at=row.gone_at)
+
+
+def _services(row: ResourceState) -> tuple[Service, ...]:
+    """Return what a resource is billed as; addresses of nodes are charged with their nodes."""
+    match row.resource:
+        case "aws_nat_gateway":
+            return (Service.NAT_GATEWAY,)
+        case "google_compute_router_nat":
+            # Cloud NAT takes an address by itself, which is billed as those of VMs are.
+            return (Service.NAT_GATEWAY, Service.PUBLIC_ADDRESS)
+        case "aws_eip" if "aws_eip.nat" in row.key:
+            return (Service.PUBLIC_ADDRESS,)
+    return ()

@@ -1,0 +1,50 @@
+"""What a run has used beside the hours in its ledger: traffic, checkpoints, and packages for its nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+
+from sailor_cloud.launch.spend import checkpoint_storage, egress
+from sailor_cloud.launch.spend.charges import AS_PLANNED, planned
+from sailor_cloud.launch.spend.prices import UsePrices
+from sailor_cloud.launch.telemetry.generation_log import Leg
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job import NetworkAccess
+from sailor_cloud.model.offer import Offer
+from sailor_cloud.provision.kept import BUCKETS
+from sailor_cloud.run.journal import Entry
+from sailor_cloud.run.ledger import LedgerLine
+from sailor_cloud.run.state import fold
+from sailor_cloud.simulator.gateways import setup_lines
+
+
+def charges(
+    document: PlanDocument, legs: Sequence[Leg], prices: UsePrices, *, until: datetime
+) -> tuple[LedgerLine, ...]:
+    """Return everything until some time. `document` is the plan that was confirmed; it has the prices of storage."""
+    return (
+        *egress.charges(legs, prices),
+        *checkpoint_storage.charges(document, legs, prices, until=until),
+        *_packages(document, legs, prices),
+    )
+
+
+def _packages(document: PlanDocument, legs: Sequence[Leg], prices: UsePrices) -> Iterator[LedgerLine]:
+    """Yield what all nodes that ever trained have fetched through NAT to be set up; nobody measures that."""
+    network = document.job.cloud.network
+    if network is not NetworkAccess.PRIVATE:
+        return
+    nodes: dict[str, Offer] = {}
+    for leg in legs:
+        offers = leg.document.inputs.offers_by_id()
+        nodes |= {node.id: offers[node.offer] for node in leg.document.plan.nodes} if leg.document.plan else {}
+    for line in setup_lines(Counter(nodes.values()), prices.services, network, starts=(1.0, 1.0)):
+        yield planned(line, quantity=line.quantity, note=AS_PLANNED)
+
+
+def bucket_end(entries: Iterable[Entry], now: datetime) -> datetime:
+    """Return when the run's own bucket ended, now where it has not or there was none."""
+    ends = [row.gone_at for row in fold(entries).resources if row.resource in BUCKETS and row.gone_at is not None]
+    return min([*ends, now])

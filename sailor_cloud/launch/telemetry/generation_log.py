@@ -1,0 +1,125 @@
+"""Keeps plans and agent events of every generation in the run folder, for whoever comes after this process."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from sailor_cloud.errors import RequestError
+from sailor_cloud.launch.telemetry.agent_events import AgentEvent, parse_line
+from sailor_cloud.launch.telemetry.monitor import Monitor
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.run.folder import RunFolder, private_dir
+from sailor_cloud.run.journal import Event, close_torn_line, read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leg:
+    """One generation: its plan, whose `job.training.steps` are the steps that were left, and its events."""
+
+    generation: int
+    document: PlanDocument
+    monitor: Monitor
+
+
+def events_file(folder: RunFolder) -> Path:
+    return folder.logs_dir / "events.jsonl"
+
+
+class EventRecord:
+    """Appends agent events to the run's own file; an event that is there already is left out."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._path = events_file(folder)
+        self._newest: dict[str, int] = {}
+        close_torn_line(self._path)
+        for event in read_events(folder):
+            self._note(event["node"], event)
+
+    def append(self, node: str, events: list[AgentEvent]) -> list[AgentEvent]:
+        """Append events of one node and return those that are new."""
+        fresh = [event for event in events if event.get("seq", 0) > self._newest.get(node, 0) or "seq" not in event]
+        if fresh:
+            handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            with os.fdopen(handle, "a", encoding="utf-8") as file:
+                file.writelines(json.dumps({**event, "node": node}) + "\n" for event in fresh)
+        for event in fresh:
+            self._note(node, event)
+        return fresh
+
+    def _note(self, node: str, event: AgentEvent) -> None:
+        self._newest[node] = max(self._newest.get(node, 0), int(event.get("seq", 0)))
+
+
+def read_events(folder: RunFolder) -> list[AgentEvent]:
+    """Return all recorded events, each with its `node`."""
+    path = events_file(folder)
+    if not path.is_file():
+        return []
+    # The last line may have been cut off when the controller died.
+    whole, _, _ = path.read_bytes().rpartition(b"\n")
+    events = (parse_line(line, node="run") for line in whole.splitlines() if line)
+    return [event for event in events if event is not None and isinstance(event.get("node"), str)]
+
+
+def plan_file(folder: RunFolder, generation: int) -> Path:
+    return folder.path / "generations" / f"{generation}.json"
+
+
+def write_plan(folder: RunFolder, generation: int, document: PlanDocument) -> None:
+    """Keep the plan of one generation."""
+    private_dir(plan_file(folder, generation).parent)
+    folder.write_text(f"generations/{generation}.json", document.to_json())
+
+
+def read_plan(folder: RunFolder, generation: int) -> PlanDocument:
+    """Return the plan of one generation; the first one's is the run's own. Raises RequestError."""
+    path = plan_file(folder, generation)
+    return PlanDocument.from_json(path.read_bytes(), origin=str(path)) if path.is_file() else folder.read_document()
+
+
+def generations(folder: RunFolder) -> tuple[int, ...]:
+    """Return the numbers of the generations that the journal says were started."""
+    started = {
+        int(entry.data["generation"])
+        for entry in read(folder.journal_file)
+        if entry.event is Event.GENERATION_STARTED and "generation" in entry.data
+    }
+    return tuple(sorted(started))
+
+
+def new_monitor(document: PlanDocument, generation: int) -> Monitor:
+    training = document.job.training
+    return Monitor(generation=generation, tokens_per_iteration=training.global_batch_size * training.sequence_length)
+
+
+def legs(folder: RunFolder) -> tuple[Leg, ...]:
+    """Return all generations in order, as far as they were recorded."""
+    events = read_events(folder)
+    found = []
+    for generation in generations(folder):
+        try:
+            document = read_plan(folder, generation)
+        except RequestError:
+            continue
+        monitor = new_monitor(document, generation)
+        for event in events:
+            monitor.apply(event["node"], event)
+        found.append(Leg(generation=generation, document=document, monitor=monitor))
+    return tuple(found)
+
+
+def last_monitor(found: tuple[Leg, ...], document: PlanDocument) -> Monitor:
+    """Return what is known of the newest generation that has trained, else of the newest."""
+    trained = [leg.monitor for leg in found if leg.monitor.steps_done]
+    if trained:
+        return trained[-1]
+    return found[-1].monitor if found else new_monitor(document, 1)
+
+
+def journaled_calibration_s(folder: RunFolder) -> float | None:
+    """Return the calibrated prediction that the run's journal holds."""
+    found = [entry.data["iteration_s"] for entry in read(folder.journal_file) if entry.event is Event.CALIBRATED]
+    return float(found[-1]) if found else None

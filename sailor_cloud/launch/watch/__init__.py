@@ -1,0 +1,1 @@
+"""Watches a run: its spending, its prices, its status and its logs."""

@@ -1,0 +1,81 @@
+"""Tells the observer and the journal what an agent's event means for the run."""
+
+from __future__ import annotations
+
+from sailor_cloud.launch.context import RunContext
+from sailor_cloud.launch.spend.lifetime import usd_per_hour
+from sailor_cloud.launch.telemetry.agent_events import AgentEvent
+from sailor_cloud.launch.telemetry.monitor import Monitor
+from sailor_cloud.launch.telemetry.preflight import preflight_note
+from sailor_cloud.run.journal import Event
+from sailor_cloud.units import SECONDS_PER_HOUR
+
+
+def announce(context: RunContext, event: AgentEvent, monitor: Monitor) -> None:
+    """Pass on one event of the generation that is followed."""
+    if event.get("generation") not in (None, monitor.generation):
+        return
+    match event["event"]:
+        case "generation_started" if monitor.generation == 1:
+            context.show("checking the first steps against one process")
+        case "generation_started":
+            context.show(f"starting generation {monitor.generation}")
+        case "verified":
+            context.observer.note(
+                f"first {event['steps']} steps equal one process in float64: largest weight difference "
+                f"{event['max_abs_difference']:.1e} (tolerance {event['tolerance']:.0e})"
+            )
+            context.show("calibrating")
+        case "preflight":
+            context.journal.append(Event.PREFLIGHT, devices=event["devices"], links=event["links"])
+            context.observer.note(preflight_note(context.document, event))
+        case "calibrated":
+            _calibrate(context, event)
+        case "training" if event.get("checkpoint") and monitor.generation == 1:
+            context.observer.note(f"going on from {event['checkpoint']}")
+        case "checkpoint":
+            context.journal.append(Event.CHECKPOINT_SAVED, path=event["path"], step=event["step"])
+        case "checkpoint_failed":
+            context.observer.note(
+                f"step {event['step']} could not be saved: {event['reason']}; training goes on and will save again"
+            )
+        case "checkpoint_damaged":
+            context.observer.note(f"{event['reason']}; going on from the checkpoint before it")
+        case "preempt_notice":
+            context.observer.note("the provider is about to take a node away; saving a checkpoint")
+        case "step":
+            if context.activity != "training":
+                context.show("training")
+            context.observer.step(context.progress())
+
+
+def how_to_go_on(context: RunContext, *, limited: bool = True) -> str:
+    """Return what was saved of a run that was stopped before its end, and what the rest would cost.
+
+    `limited`: it was stopped by a limit of the job.
+    """
+    saved = context.saved_step
+    if saved == 0:
+        return "no checkpoint had been saved yet"
+    left, monitor, prediction = context.steps - saved, context.monitor, context.document.prediction
+    assert prediction is not None
+    pace = (monitor.measured_iteration_s if monitor else None) or prediction.iteration_s_replay
+    usd = usd_per_hour(context.document) * left * pace / SECONDS_PER_HOUR
+    todo = [] if context.document.job.checkpoint.to else ["name that folder as checkpoint.to in the job"]
+    todo += ["raise the limit"] if limited else []
+    how = f"{', '.join(todo)}, and start it again" if todo else "start it again"
+    return (
+        f"step {saved} of {context.steps} is saved in {context.checkpoints_dir}; the other {left} iterations need "
+        f"about {usd:.2f} USD more: {how}"
+    )
+
+
+def _calibrate(context: RunContext, measured: AgentEvent) -> None:
+    prediction = context.document.prediction
+    assert prediction is not None
+    context.calibrated_s = float(measured["iteration_s"])
+    context.journal.append(Event.CALIBRATED, iteration_s=context.calibrated_s)
+    context.observer.note(
+        f"iteration time: {prediction.iteration_s_replay:.3f} s planned, {context.calibrated_s:.3f} s "
+        f"calibrated over {measured['iterations']} iterations with all ranks running"
+    )

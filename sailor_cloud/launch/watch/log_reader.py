@@ -1,0 +1,138 @@
+"""Reads the logs of a run, from its nodes while they live, from the run folder afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from sailor_cloud.errors import LaunchError, RequestError
+from sailor_cloud.launch.fleet.fleet import UnreachableError
+from sailor_cloud.launch.fleet.ssh import NodeConnection
+from sailor_cloud.launch.telemetry.generation_log import generations, read_plan
+from sailor_cloud.provision.nodes import ReachableNode, reachable_nodes
+from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.run.journal import read
+from sailor_cloud.run.state import Phase, fold
+
+_RANK_LOG = re.compile(r"g(\d+)-rank(\d+)\.log")
+
+# Takes the node, the log's name and a line without its end.
+Show = Callable[[str, str, str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which logs are wanted; None: all."""
+
+    node: str | None = None
+    rank: int | None = None
+
+    def has(self, node: str, log: str) -> bool:
+        if self.node is not None and node != self.node:
+            return False
+        match = _RANK_LOG.fullmatch(log)
+        return self.rank is None or (match is not None and int(match[2]) == self.rank)
+
+
+@dataclass(slots=True)
+class _Tail:
+    """How far one log was read."""
+
+    offset: int = 0
+    torn: bytes = b""
+
+    def lines(self, data: bytes) -> list[str]:
+        self.offset += len(data)
+        *whole, self.torn = (self.torn + data).split(b"\n")
+        return [line.decode(errors="replace") for line in whole]
+
+
+def live_nodes(folder: RunFolder) -> tuple[ReachableNode, ...]:
+    """Return the nodes of the newest generation that run now."""
+    document = read_plan(folder, max(generations(folder), default=1))
+    return reachable_nodes(folder, document)
+
+
+def node_of(folder: RunFolder, name: str | None) -> ReachableNode:
+    """Return a living node by its name, or the first one. Raises RequestError."""
+    found = live_nodes(folder)
+    if not found:
+        raise RequestError(f"no node of run {folder.run_id} runs now; its logs are in {folder.logs_dir}")
+    if name is None:
+        return found[0]
+    for node in found:
+        if node.id == name:
+            return node
+    raise RequestError(f"run {folder.run_id} has no node {name!r}; nodes: {', '.join(node.id for node in found)}")
+
+
+async def show_logs(
+    folder: RunFolder, selection: Selection, show: Show, *, follow: bool, interval_s: float = 0.5
+) -> None:
+    """Show logs, node by node; with `follow` go on until the run is gone.
+
+    Raises RequestError when there is nothing that fits the selection.
+    """
+    reader = _Reader(folder, selection, show)
+    try:
+        while True:
+            await reader.once()
+            over = fold(read(folder.journal_file)).phase is Phase.GONE
+            if not follow or over:
+                if over:
+                    await reader.once()
+                break
+            await asyncio.sleep(interval_s)
+    finally:
+        await reader.close()
+    if not reader.tails:
+        raise RequestError(f"run {folder.run_id} has no logs that fit; all there are lie in {folder.logs_dir}")
+
+
+@dataclass(slots=True)
+class _Reader:
+    folder: RunFolder
+    selection: Selection
+    show: Show
+    tails: dict[tuple[str, str], _Tail] = field(default_factory=dict)
+    connections: dict[str, NodeConnection] = field(default_factory=dict)
+
+    async def once(self) -> None:
+        live = {node.id: node for node in live_nodes(self.folder)}
+        for node in live.values():
+            try:
+                await self._from_node(node)
+            except UnreachableError:
+                continue
+            except LaunchError:
+                # The node is on its way out; what was fetched before is in the folder.
+                continue
+        for directory in sorted(entry for entry in self.folder.logs_dir.iterdir() if entry.is_dir()):
+            if directory.name not in live:
+                self._from_folder(directory.name)
+
+    async def close(self) -> None:
+        for connection in self.connections.values():
+            await connection.close()
+
+    async def _from_node(self, node: ReachableNode) -> None:
+        connection = self.connections.setdefault(node.id, NodeConnection(node, self.folder.ssh_key_file))
+        for path in await connection.list_files("logs/*.log"):
+            name = path.rpartition("/")[2]
+            if self.selection.has(node.id, name):
+                tail = self.tails.setdefault((node.id, name), _Tail())
+                self._pass_on(node.id, name, tail, await connection.read_from(f"logs/{name}", tail.offset))
+
+    def _from_folder(self, node: str) -> None:
+        for path in sorted((self.folder.logs_dir / node).glob("*.log")):
+            if self.selection.has(node, path.name):
+                tail = self.tails.setdefault((node, path.name), _Tail())
+                with path.open("rb") as file:
+                    file.seek(tail.offset)
+                    self._pass_on(node, path.name, tail, file.read())
+
+    def _pass_on(self, node: str, name: str, tail: _Tail, data: bytes) -> None:
+        for line in tail.lines(data):
+            self.show(node, name, line)

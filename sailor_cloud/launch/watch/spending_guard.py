@@ -1,0 +1,107 @@
+"""Watches what a run spends while it goes on: warns, tells the webhook, and stops the run in time."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from sailor_cloud.launch.context import RunContext
+from sailor_cloud.launch.options import Ending
+from sailor_cloud.launch.spend import gateways
+from sailor_cloud.launch.telemetry.notify import Notice
+from sailor_cloud.launch.watch.budget import BudgetGuard
+from sailor_cloud.model.job import NetworkAccess
+from sailor_cloud.run.journal import Event, read
+from sailor_cloud.units import SECONDS_PER_HOUR
+
+_SHARES = ((0.5, Notice.BUDGET_50), (0.8, Notice.BUDGET_80))
+
+
+@dataclass(slots=True)
+class SpendingWatch:
+    """Runs beside everything else that a controller does."""
+
+    context: RunContext
+    guard: BudgetGuard
+    interval_s: float = 1.0
+    _told: set[str] = field(default_factory=set)
+    _warned: bool = False
+
+    def __post_init__(self) -> None:
+        # A controller that took over does not repeat what the one before it has told.
+        entries = read(self.context.folder.journal_file)
+        self._told = {entry.data["notice"] for entry in entries if entry.event is Event.NOTIFIED}
+
+    async def run(self) -> None:
+        while self.context.stop.ending is None:
+            self.look()
+            await asyncio.sleep(self.interval_s)
+
+    def look(self) -> None:
+        """Compare spending and time with their limits once, and act on it."""
+        context = self.context
+        now = context.clock.now()
+        if context.job_document.job.cloud.network is NetworkAccess.PRIVATE:
+            gateways.keep_books(context.ledger, read(context.folder.journal_file), context.prices)
+        beyond_ledger_usd = context.used_usd + context.pending_usd + self._last_steps_usd()
+        ending = self.guard.verdict(context.ledger, now=now, beyond_ledger_usd=beyond_ledger_usd)
+        if ending is None and now >= context.expires_at - timedelta(seconds=self.guard.reserve_s):
+            # Without a deadline, or with a later one, it is the budget that set the TTL.
+            deadline = self.guard.deadline
+            ending = Ending.DEADLINE if deadline is not None and deadline <= context.expires_at else Ending.BUDGET
+        self._tell_shares(ending)
+        if ending is None:
+            self._warn()
+            return
+        limit = "the budget" if ending is Ending.BUDGET else "the time limit"
+        context.observer.note(f"{limit} is reached: saving a checkpoint and tearing down")
+        context.stop.request(ending)
+
+    def _last_steps_usd(self) -> float:
+        """Return what the traffic of the iterations may cost that are done between the decision and the end."""
+        monitor = self.context.monitor
+        pace = monitor.measured_iteration_s if monitor else None
+        if pace is None:
+            return 0.0
+        return self.context.used_usd_per_step * (1.0 + self.guard.reserve_s / pace)
+
+    def _tell_shares(self, ending: Ending | None) -> None:
+        budget, spent = self.guard.budget_usd, self.context.spent_usd
+        if budget is None:
+            return
+        for share, notice in _SHARES:
+            if spent >= share * budget:
+                self._once(notice, f"{100 * share:.0f} % of the budget is spent: {spent:.2f} of {budget:.2f} USD")
+        if ending is Ending.BUDGET:
+            self._once(Notice.BUDGET_100, f"the budget of {budget:.2f} USD is used up but for the teardown")
+
+    def _once(self, notice: Notice, text: str) -> None:
+        if notice.value not in self._told:
+            self._told.add(notice.value)
+            self.context.journal.append(Event.NOTIFIED, notice=notice.value)
+            self.context.observer.note(text)
+            self.context.notifier.tell(notice, run=self.context.folder.run_id, text=text)
+
+    def _warn(self) -> None:
+        """Warn once when the rest of the run, at the pace measured, will not fit what is left."""
+        context, monitor = self.context, self.context.monitor
+        pace = monitor.measured_iteration_s if monitor else None
+        if self._warned or monitor is None or pace is None:
+            return
+        seconds = pace * (context.steps - monitor.step)
+        if self.guard.budget_usd is not None:
+            usd = context.spent_usd + context.ledger.usd_per_hour() * seconds / SECONDS_PER_HOUR
+            usd += context.used_usd_per_step * (context.steps - monitor.step)
+            if usd > self.guard.budget_usd:
+                self._warned = True
+                context.observer.note(
+                    f"warning: at the measured {pace:.3f} s per iteration the run would need {usd:.2f} USD; it will be "
+                    f"stopped, with a checkpoint, below the budget of {self.guard.budget_usd:.2f} USD"
+                )
+        if self.guard.deadline is not None and context.clock.now() + timedelta(seconds=seconds) > self.guard.deadline:
+            self._warned = True
+            context.observer.note(
+                f"warning: at the measured {pace:.3f} s per iteration the run would end after its deadline; it will be "
+                "stopped there with a checkpoint"
+            )

@@ -1,0 +1,224 @@
+"""The loop that gets nodes: what is refused is left alone, planned around, and told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from factories.chaos import START
+from factories.quick_search import PRICE, QuickSearch, job
+from sailor_cloud.errors import ProvisionError, QuotaError, StockoutError, TerraformError
+from sailor_cloud.launch.controller import Controller
+from sailor_cloud.launch.options import Ending, LaunchOptions, Outcome
+from sailor_cloud.launch.replanning.replan import Policy
+from sailor_cloud.launch.simulation.market import Place, Trace
+from sailor_cloud.launch.simulation.replay import OPTIONS, SilentObserver, simulated_context
+from sailor_cloud.launch.simulation.time import SimulatedClock, run_simulated
+from sailor_cloud.launch.simulation.world import World
+from sailor_cloud.model.document import CostKind
+from sailor_cloud.model.job import Job
+from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.run.journal import Event, Journal, read
+from sailor_cloud.workload import decoder
+
+A, B = "us-central1-a", "us-central1-b"
+ALL = {Place(A, "A100-40"): 4, Place(B, "A100-40"): 4, Place(A, "V100-16"): 6, Place(B, "V100-16"): 6}
+
+
+@dataclass(slots=True)
+class Simulated:
+    """A run in simulated time, whose calls to the cloud go wrong as `trouble` says."""
+
+    root: Path
+    trace: Trace
+    options: LaunchOptions = OPTIONS
+    policy: Policy = Policy.BEST
+    trouble: Callable[[str], None] = lambda call: None
+    search: QuickSearch = field(default_factory=QuickSearch)
+    notes: list[str] = field(default_factory=list)
+    folder: RunFolder = field(init=False)
+    clock: SimulatedClock = field(init=False)
+
+    def run(self, wanted: Job | None = None) -> Outcome:
+        self.clock = SimulatedClock(START)
+        self.folder = RunFolder.create("fallback", root=self.root)
+        document = self.search(wanted or job(budget_usd=200.0))
+        self.folder.write_document(document)
+        Journal.of(self.folder, self.clock).append(Event.RUN_CREATED, job="fallback")
+        context = simulated_context(
+            self.folder,
+            document,
+            World(clock=self.clock, trace=self.trace),
+            clock=self.clock,
+            decoder=decoder(document.job.model),
+            search=self.search,
+            policy=self.policy,
+            observer=SilentObserver(self.notes.append),
+            options=self.options,
+            trouble=self.trouble,
+        )
+        return run_simulated(Controller(context).run(), self.clock)
+
+    def told(self, words: str) -> list[str]:
+        return [note for note in self.notes if words in note]
+
+    def refused(self) -> list[list[str]]:
+        entries = read(self.folder.journal_file)
+        return [row for entry in entries if entry.event is Event.NO_CAPACITY for row in entry.data["refused"]]
+
+
+def trace(**changes: int) -> Trace:
+    """All that the job allows from the start on, except for what `changes` name."""
+    named = {Place(zone, name): f"{zone[-1]}_{name[0].lower()}" for zone in (A, B) for name in ("A100-40", "V100-16")}
+    return Trace(times_s=(0.0,), devices={place: (changes.get(key, ALL[place]),) for place, key in named.items()})
+
+
+class Failing:
+    """Refuses creations with what it is given, one after the other."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+
+    def __call__(self, call: str) -> None:
+        if self.errors and call == "create":
+            raise self.errors.pop(0)
+
+
+def test_a_stockout_is_planned_around_and_every_step_is_told(tmp_path: Path) -> None:
+    run = Simulated(tmp_path, trace(a_a=0))
+    outcome = run.run()
+    assert outcome.ending is Ending.COMPLETED, outcome.message
+    assert run.refused()[0] == ["vm-a100-40", "A100-40", A, "spot"]
+    refused = run.told("refused: vm-a100-40 (A100-40, spot) in us-central1-a; left alone for ")
+    assert "left alone for 10 min: no capacity for" in refused[0]
+    step = run.told("re-plan: ")[0]
+    assert "x vm-v100-16 (V100-16, spot) in us-central1-a" in step
+    assert "USD to the end" in step
+    assert outcome.receipt.clean
+
+
+def test_without_fallback_a_stockout_ends_the_run_and_what_had_come_is_removed(tmp_path: Path) -> None:
+    options = LaunchOptions(fallback=False)
+    run = Simulated(tmp_path, trace(a_a=0), options=options, policy=Policy.NEVER)
+    outcome = run.run()
+    assert (outcome.ending, outcome.exit_code) == (Ending.FAILED, 1)
+    assert "no capacity for" in outcome.message
+    assert "--no-fallback keeps the run from taking another plan" in outcome.message
+    assert outcome.receipt.clean
+    assert outcome.receipt.resources, "the nodes of the other zone had come"
+
+
+def test_what_is_refused_again_is_left_alone_longer(tmp_path: Path) -> None:
+    run = Simulated(tmp_path, trace(a_a=0))
+    run.run()
+    pauses = [note.partition("left alone for ")[2].partition(" min")[0] for note in run.told("refused: ")]
+    assert pauses[:4] == ["10", "20", "40", "40"]
+
+
+def test_a_quota_is_named_and_left_alone_for_the_rest_of_the_run(tmp_path: Path) -> None:
+    run = Simulated(tmp_path, trace(), trouble=Failing(QuotaError("NVIDIA_A100_GPUS in us-central1: limit 0, need 8")))
+    outcome = run.run()
+    assert outcome.ending is Ending.COMPLETED, outcome.message
+    assert run.told("left alone for the rest of the run: NVIDIA_A100_GPUS in us-central1: limit 0, need 8")
+    nodes = {line.part.partition(" ")[0] for line in outcome.receipt.lines if line.kind is CostKind.COMPUTE}
+    assert nodes == {"vm-v100-16"}
+
+
+def test_a_refusal_is_forgotten_after_its_time_and_outlives_its_controller_until_then(tmp_path: Path) -> None:
+    run = Simulated(tmp_path, trace(), trouble=Failing(StockoutError("none")))
+    run.run()
+    entries = [entry for entry in read(run.folder.journal_file) if entry.event is Event.NO_CAPACITY]
+    from sailor_cloud.launch.replanning.refusals import blocked, refusals
+
+    known = refusals(entries)
+    begun = entries[0].ts
+    assert {choice.zone for choice in blocked(known, begun)} == {A, B}
+    assert blocked(known, begun + timedelta(seconds=OPTIONS.stockout_pause_s - 1))
+    assert not blocked(known, begun + timedelta(seconds=OPTIONS.stockout_pause_s))
+
+
+def test_errors_of_a_cloud_are_tried_again_with_longer_and_longer_pauses(tmp_path: Path) -> None:
+    run = Simulated(tmp_path, trace(), trouble=Failing(*(TerraformError("googleapi: Error 503") for _ in range(6))))
+    assert run.run().ending is Ending.COMPLETED
+    assert [note.rpartition(" in ")[2] for note in run.told("trying again")] == [
+        "10 s",
+        "20 s",
+        "40 s",
+        "80 s",
+        "160 s",
+        "160 s",
+    ]
+
+
+def test_a_cloud_that_only_answers_with_errors_ends_the_run_with_its_words(tmp_path: Path) -> None:
+    run = Simulated(tmp_path, trace(), trouble=Failing(*(TerraformError("googleapi: Error 503") for _ in range(7))))
+    outcome = run.run()
+    assert outcome.ending is Ending.FAILED
+    assert outcome.message == "the same went wrong 7 times in a row, the last time: googleapi: Error 503"
+    assert outcome.receipt.spent_usd == 0.0
+
+
+def test_a_cloud_that_does_not_say_what_exists_is_asked_again(tmp_path: Path) -> None:
+    silent = [ProvisionError("googleapi: Error 503"), ProvisionError("googleapi: Error 503")]
+
+    def trouble(call: str) -> None:
+        if call == "running" and silent:
+            raise silent.pop()
+
+    run = Simulated(tmp_path, trace(), trouble=trouble)
+    assert run.run().ending is Ending.COMPLETED
+    assert len(run.told("asking again in")) == 2
+
+
+def test_refusals_without_end_are_bounded(tmp_path: Path) -> None:
+    def refuse(call: str) -> None:
+        if call == "create":
+            raise StockoutError("never any")
+
+    options = LaunchOptions(most_recoveries=3, stockout_pause_s=1.0, poll_s=20.0, watch_s=20.0)
+    outcome = Simulated(tmp_path, trace(), options=options, trouble=refuse).run()
+    assert outcome.ending is Ending.FAILED
+    assert "gave up after 3 plans whose nodes could not be had; the last time: never any" in outcome.message
+
+
+def test_a_run_waits_for_its_nodes_where_nothing_else_can_be_had(tmp_path: Path) -> None:
+    times = (0.0, 2000.0, 2900.0)
+    gone = Trace(times_s=times, devices={place: (most, 0, most) for place, most in ALL.items()})
+    run = Simulated(tmp_path, gone)
+    outcome = run.run()
+    assert outcome.ending is Ending.COMPLETED, outcome.message
+    waited = run.told("wait and replace: ")
+    assert waited
+    assert all("USD to the end, the best way now; trying again in " in note for note in waited)
+    decided = [e.data["choice"] for e in read(run.folder.journal_file) if e.event is Event.REPLANNED]
+    assert decided[-2:] == ["wait and replace", "replace"]
+
+
+@pytest.mark.parametrize("dearer", [False, True])
+def test_today_s_prices_decide_between_replacing_and_planning_anew(dearer: bool, tmp_path: Path) -> None:
+    """A zone's nodes are lost; bought again they cost what they cost now, not what they did at the start."""
+    clock: list[SimulatedClock] = []
+
+    def prices(zone: str, accelerator: str) -> float:
+        moved = dearer and bool(clock) and clock[0].elapsed_s > 1000.0 and zone == A
+        return PRICE[accelerator] * (100.0 if moved else 1.0)
+
+    times = (0.0, 2000.0, 2001.0)
+    devices = {place: (most, 0 if place == Place(A, "A100-40") else most, most) for place, most in ALL.items()}
+    run = Simulated(tmp_path, Trace(times_s=times, devices=devices), search=QuickSearch(prices))
+    original = run_simulated
+
+    def watched(work: object, at: SimulatedClock) -> object:
+        clock.append(at)
+        return original(work, at)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("test_launch_fallback.run_simulated", watched)
+        outcome = run.run(job(budget_usd=40.0))
+    assert outcome.ending is Ending.COMPLETED, outcome.message
+    second = [line for line in outcome.receipt.lines if line.kind is CostKind.COMPUTE][8:]
+    assert any(f"in {A}" in line.what for line in second) is not dearer

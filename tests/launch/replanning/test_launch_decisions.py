@@ -1,0 +1,164 @@
+"""What a run does about a lost node is decided by figures alone: each way to go on wins where its figures are best."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from factories.quick_search import PRICE, SPEED, QuickSearch, job, search
+from sailor_cloud.launch.recovery.growth import LEAST_GAIN_S
+from sailor_cloud.launch.replanning.refusals import Choice
+from sailor_cloud.launch.replanning.remaining_job import Left
+from sailor_cloud.launch.replanning.replan import Decision, Policy, Situation, decide, growth
+from sailor_cloud.model.job import Goal, Job
+
+A, B = "us-central1-a", "us-central1-b"
+STEPS = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """A run on two A100s, of which `kept` are left; what else there is, V100s in another zone, has its price.
+
+    An iteration takes 6.5 s on both A100s, 12.5 s on one. Nodes need 420 s to start.
+    """
+
+    kept: int = 1
+    wait_s: float | None = None
+    elsewhere_usd_per_hour: float = PRICE["V100-16"]
+    elsewhere: int = 0
+    goal: Goal = Goal.MINIMIZE_TIME
+    usd: float | None = None
+    seconds: float | None = None
+    steps: int = STEPS
+
+    def situation(self) -> tuple[Situation, QuickSearch]:
+        own = {(A, "A100-40"): 2}
+        document = search(_job(own))
+        assert document.plan is not None
+        everything = _job({**own, (B, "V100-16"): self.elsewhere} if self.elsewhere else own)
+        quick = QuickSearch(lambda zone, name: self.elsewhere_usd_per_hour if zone == B else PRICE[name])
+        offers = {offer.id: offer for offer in (*quick.offers(everything), *document.inputs.offers)}
+        lost = Choice.of(offers[document.plan.nodes[1].offer])
+        found = Situation(
+            job=everything.model_copy(update={"goal": self.goal}),
+            document=document,
+            survivors=document.plan.nodes[: self.kept],
+            blocked={} if self.wait_s is None else {lost: self.wait_s},
+            taken=frozenset(node.id for node in document.plan.nodes),
+            left=Left(steps=self.steps, usd=self.usd, seconds=self.seconds),
+            offers=offers,
+        )
+        return found, quick
+
+    def grown(self) -> str | None:
+        """Return what a run does that trains on the one node that is left."""
+        found, quick = self.situation()
+        alone = search(_job({(A, "A100-40"): 1}))
+        option = growth(replace(found, document=alone), quick, least_gain_s=LEAST_GAIN_S)
+        return None if option is None else option.label
+
+    def decided(self, policy: Policy = Policy.BEST) -> Decision:
+        return decide(*self.situation(), policy=policy)
+
+
+def _job(devices: dict[tuple[str, str], int]) -> Job:
+    entry = job().resources[0]
+    entries = tuple(
+        entry.model_copy(update={"zones": (zone,), "accelerators": {name: most}})
+        for (zone, name), most in devices.items()
+    )
+    return job(budget_usd=1e6, deadline=1e6).model_copy(update={"resources": entries})
+
+
+# Agents hold for half an hour; the new node takes 420 s to start, and may be two minutes late.
+LONGEST_S = 1800.0 - 420.0 - 120.0
+REPLACED, WAITED, SMALLER, ELSEWHERE = "replace", "wait and replace", "go on with what is left", "re-plan"
+CHEAP = Goal.MINIMIZE_COST
+
+
+@pytest.mark.parametrize(
+    ("figures", "best"),
+    [
+        (Figures(), REPLACED),
+        # What is left trains and grows back later: 12,500 s and 5.26 USD, and with five V100s 6520 s.
+        (Figures(wait_s=600.0), SMALLER),
+        (Figures(wait_s=600.0, elsewhere=6), ELSEWHERE),
+        (Figures(wait_s=600.0, elsewhere=6, goal=CHEAP), SMALLER),
+        (Figures(wait_s=600.0, elsewhere=6, goal=CHEAP, elsewhere_usd_per_hour=0.01), ELSEWHERE),
+        (Figures(wait_s=600.0, elsewhere=6, usd=6.0, elsewhere_usd_per_hour=50.0), SMALLER),
+        # Nothing is left: 6920 s and 5.87 USD after the wait, six V100s 6520 s and 8.85 USD, four of them 9320 s.
+        (Figures(kept=0, wait_s=600.0, elsewhere=6), ELSEWHERE),
+        (Figures(kept=0, wait_s=600.0, elsewhere=4), WAITED),
+        (Figures(kept=0, wait_s=600.0, elsewhere=4, steps=100), ELSEWHERE),
+        (Figures(kept=0, wait_s=100.0, elsewhere=4, steps=100), WAITED),
+        (Figures(kept=0, wait_s=600.0, elsewhere=6, goal=CHEAP), WAITED),
+        (Figures(kept=0, wait_s=600.0, elsewhere=6, goal=CHEAP, elsewhere_usd_per_hour=0.1), ELSEWHERE),
+        # What does not keep the limits is no way to go on, however good it is otherwise.
+        (Figures(kept=0, wait_s=600.0, elsewhere=6, goal=CHEAP, seconds=7000.0), ELSEWHERE),
+        (Figures(kept=0, wait_s=600.0, elsewhere=6, usd=6.0), WAITED),
+        # Too slow alone: the node that is left waits too, but no longer than its agent stays.
+        (Figures(wait_s=600.0, seconds=9000.0), WAITED),
+        (Figures(wait_s=LONGEST_S, seconds=9000.0), WAITED),
+    ],
+)
+def test_each_way_to_go_on_wins_where_its_figures_are_best(figures: Figures, best: str) -> None:
+    option = figures.decided().option
+    assert option is not None
+    assert option.label == best
+    assert option.wait_s == (figures.wait_s if best == WAITED else 0.0)
+
+
+@pytest.mark.parametrize(
+    ("figures", "grows"),
+    [
+        # 100 iterations are over 180 s earlier on both A100s, start-up included; 50 are not.
+        (Figures(steps=100), True),
+        (Figures(steps=50), False),
+        (Figures(steps=100, wait_s=600.0), False),
+        # Money: 5.26 USD where it stands, 5.87 on both, 2.86 with V100s for a cent.
+        (Figures(goal=CHEAP), False),
+        (Figures(goal=CHEAP, wait_s=600.0, elsewhere=6, elsewhere_usd_per_hour=0.01), True),
+        (Figures(usd=6.0), True),
+        (Figures(usd=5.5), False),
+    ],
+)
+def test_a_run_grows_where_its_figures_say_that_it_pays(figures: Figures, grows: bool) -> None:
+    assert figures.grown() == ("grow" if grows else None)
+
+
+def test_a_node_that_is_left_is_not_kept_waiting_for_one_that_would_come_after_its_agent_has_gone() -> None:
+    assert Figures(wait_s=LONGEST_S + 1, seconds=9000.0).decided().option is None
+
+
+def test_where_no_way_keeps_the_limits_the_nearest_one_says_what_it_lacks() -> None:
+    poor, late = Figures(wait_s=600.0, usd=1.0).decided(), Figures(wait_s=LONGEST_S + 1, seconds=60.0).decided()
+    assert (poor.option, poor.of_time) == (None, False)
+    assert "USD where 1.00 are left of the budget" in poor.shortfall
+    assert (late.option, late.of_time) == (None, True)
+    assert "s where 60 are left until the deadline" in late.shortfall
+
+
+@pytest.mark.parametrize(
+    ("policy", "first", "blocked"),
+    [(Policy.BEST, REPLACED, ELSEWHERE), (Policy.NEVER, REPLACED, None), (Policy.ALWAYS, ELSEWHERE, ELSEWHERE)],
+)
+def test_policies_differ_in_what_they_consider(policy: Policy, first: str, blocked: str | None) -> None:
+    open_ = Figures().decided(policy).option
+    shut = Figures(wait_s=600.0, elsewhere=6).decided(policy).option
+    assert open_ is not None
+    assert open_.label == first
+    assert (None if shut is None else shut.label) == blocked
+
+
+def test_traffic_is_paid_for_by_the_iteration_and_nodes_by_the_hour() -> None:
+    option = Figures().decided().option
+    assert option is not None
+    nodes_usd = 2 * PRICE["A100-40"] * (option.seconds + 120.0) / 3600.0
+    assert option.usd == pytest.approx(nodes_usd)
+    twice = replace(Figures(), steps=2 * STEPS).decided().option
+    assert twice is not None
+    assert twice.usd - option.usd == pytest.approx(
+        2 * PRICE["A100-40"] * STEPS * (SPEED["A100-40"] * 12 + 0.5) / 3600.0
+    )

@@ -1,0 +1,297 @@
+"""What a run is charged for by use: measured where somebody measured it, as planned elsewhere, and told which."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from factories.cloud_plans import GCP_OFFERS, cloud_document
+from factories.documents import NOW, cost_line, costing, document
+from factories.scenarios import TINY, chain, make_job, make_plan, make_scenario, offer_in
+from sailor_cloud import catalog, network
+from sailor_cloud.catalog import Service
+from sailor_cloud.clock import FixedClock
+from sailor_cloud.launch.spend import checkpoint_storage, egress, gateways, usage
+from sailor_cloud.launch.spend.charges import charge_all, total_usd
+from sailor_cloud.launch.spend.prices import UsePrices
+from sailor_cloud.launch.telemetry.generation_log import Leg, new_monitor
+from sailor_cloud.model.document import CostKind, PlanDocument
+from sailor_cloud.model.job import NetworkAccess
+from sailor_cloud.model.offer import Market, Provider
+from sailor_cloud.model.parts import part_of, traffic_part
+from sailor_cloud.network import Network
+from sailor_cloud.network.egress import EgressTable
+from sailor_cloud.network.zones import ZoneInfo
+from sailor_cloud.provision.records import NODE, intend_node, open_node
+from sailor_cloud.provision.render import placed_nodes
+from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.run.journal import Event, Journal
+from sailor_cloud.run.ledger import Ledger
+from sailor_cloud.simulator import evaluate
+from sailor_cloud.simulator.checkpoints import PART_BYTES
+from sailor_cloud.units import GB, GIB, HOURS_PER_MONTH
+
+THERE, BACK = traffic_part("local-a", "local-b", "local-a"), traffic_part("local-b", "local-a", "local-b")
+PRICES = UsePrices()
+
+
+def planned() -> PlanDocument:
+    """Twenty steps on two nodes, which are to send 4 GB there and 2 GB back."""
+    lines = (
+        cost_line(CostKind.EGRESS, THERE, quantity=4.0, usd_per_unit=0.01, unit="GB"),
+        cost_line(CostKind.EGRESS, BACK, quantity=2.0, usd_per_unit=0.01, unit="GB"),
+    )
+    return costing(document(steps=20), *lines)
+
+
+def leg(*events: dict[str, Any], done: int = 10, of: PlanDocument | None = None, generation: int = 1) -> Leg:
+    found = of or planned()
+    monitor = new_monitor(found, generation)
+    for number in range(1, done + 1):
+        monitor.apply(
+            "n0", {"event": "step", "generation": generation, "step": number, "loss": 1.0, "iteration_s": 0.5}
+        )
+    for event in events:
+        monitor.apply(event["node"], {"generation": generation, **event})
+    return Leg(generation=generation, document=found, monitor=monitor)
+
+
+def sent(rank: int, step: int, **by_node: int) -> dict[str, Any]:
+    return {"event": "traffic", "node": f"n{rank}", "rank": rank, "step": step, "sent": by_node}
+
+
+def quantities(found: Leg) -> dict[str, tuple[float, str]]:
+    return {
+        charge.part: (charge.quantity, charge.what.removeprefix(f"{charge.part}, "))
+        for charge in egress.charges([found], PRICES)
+    }
+
+
+def test_bytes_that_were_measured_are_charged_in_place_of_those_planned() -> None:
+    found = leg(sent(0, 10, n1=7 * GB), sent(1, 10, n0=3 * GB))
+    assert quantities(found) == {THERE: (7.0, "metered"), BACK: (3.0, "metered")}
+    assert total_usd(egress.charges([found], PRICES)) == pytest.approx(0.10)
+
+
+def test_steps_since_a_rank_s_newest_measure_are_charged_as_planned() -> None:
+    # Of ten steps one rank has told of eight; a step is planned with 0.2 GB there and 0.1 GB back.
+    found = leg(sent(0, 10, n1=7 * GB), sent(1, 8, n0=3 * GB))
+    assert quantities(found) == {THERE: (7.0, "metered"), BACK: (pytest.approx(3.2), "metered for 8 of 10 steps")}
+
+
+def test_money_spent_does_not_fall_when_a_rank_that_was_behind_tells_the_rest() -> None:
+    # A step sends what is planned: 0.2 GB there, 0.1 GB back.
+    counts = [(2, 2), (8, 2), (8, 8), (10, 8), (10, 10)]
+    legs = [leg(sent(0, a, n1=a * GB // 5), sent(1, b, n0=b * GB // 10)) for a, b in counts]
+    assert [total_usd(egress.charges([found], PRICES)) for found in legs] == pytest.approx([0.03] * len(counts))
+
+
+@pytest.mark.parametrize("events", [(), (sent(0, 10, n1=7 * GB),)], ids=["nobody", "not all ranks"])
+def test_without_a_measure_of_every_rank_the_plan_s_figures_are_charged_and_told(
+    events: tuple[dict[str, Any], ...],
+) -> None:
+    note = "by the plan's figures"
+    assert quantities(leg(*events)) == {THERE: (pytest.approx(2.0), note), BACK: (pytest.approx(1.0), note)}
+
+
+def test_what_was_sent_before_the_first_step_is_charged_too() -> None:
+    found = leg(sent(0, 0, n1=GB), sent(1, 0), done=0)
+    assert [(one.part, one.quantity) for one in egress.charges([found], PRICES)] == [(THERE, 1.0)]
+
+
+def test_an_iteration_costs_what_it_sends_and_not_what_was_sent_before_the_first() -> None:
+    # 30 GB of checks, then 0.5 GB there and 0.1 GB back per step; the plan foresees 0.2 and 0.1 GB.
+    before = (sent(0, 0, n1=30 * GB), sent(1, 0))
+    assert egress.measured_usd_per_step(leg(*before, done=0), PRICES) == pytest.approx(0.003)
+    assert egress.measured_usd_per_step(leg(*before, done=2), PRICES) == pytest.approx(0.003), (
+        "nobody has measured steps yet"
+    )
+    later = leg(*before, sent(0, 10, n1=35 * GB), sent(1, 10, n0=GB))
+    assert egress.measured_usd_per_step(later, PRICES) == pytest.approx(0.006)
+
+
+def test_traffic_that_the_plan_does_not_foresee_is_charged_at_the_price_of_its_zones() -> None:
+    bare = costing(document(steps=20))
+    found = leg(sent(0, 10, n1=7 * GB), sent(1, 10), of=bare)
+    (charge,) = egress.charges([found], PRICES)
+    (price,) = network.load().egress("local-a", "local-b")
+    assert (charge.part, charge.quantity, charge.usd_per_unit) == (THERE, 7.0, price.usd_per_gb)
+
+
+def test_traffic_without_a_price_is_charged_at_the_dearest_of_the_plan() -> None:
+    zones = [
+        ZoneInfo(name=name, provider=Provider.LOCAL, region="local", egress_group="", latitude=None, longitude=None)
+        for name in ("local-a", "local-b")
+    ]
+    bare = Network(zones=zones, curves=(), instances=(), region_pairs={}, egress=EgressTable({}))
+    prices = UsePrices(load_network=lambda: bare)
+    line = cost_line(CostKind.EGRESS, THERE, quantity=4.0, usd_per_unit=0.02, unit="GB")
+    found = leg(sent(0, 10, n1=GB), sent(1, 10, n0=3 * GB), of=costing(document(steps=20), line))
+    told = {one.part: (one.usd, one.what.partition(", metered")[2]) for one in egress.charges([found], prices)}
+    assert told == {THERE: (0.02, ""), "local-b to local-a": (0.06, f", at the price of {THERE}")}
+
+
+def test_each_generation_has_lines_of_its_own_and_all_count_for_the_plan_s_line(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl", FixedClock(NOW))
+    charges = egress.charges([leg(), leg(generation=2)], PRICES)
+    for _ in range(2):
+        charge_all(ledger, charges, at=NOW)
+    there = [line for line in ledger.lines() if line.part == THERE]
+    assert [line.key for line in there] == [THERE, f"generation 2: {THERE}"]
+    assert ledger.spent_usd() == pytest.approx(total_usd(charges))
+
+
+def stored(**changes: Any) -> PlanDocument:
+    """A plan on two zones of Google Cloud whose checkpoints go to a bucket beside the first one."""
+    base = cloud_document(("n0", GCP_OFFERS[0]), ("n1", GCP_OFFERS[2]), image=None)
+    region = GCP_OFFERS[0].region
+    kept = cost_line(
+        CostKind.CHECKPOINT, f"2 checkpoints kept in gcp {region}", quantity=1.0, usd_per_unit=0.02, unit="GiB-month"
+    )
+    writes = cost_line(
+        CostKind.CHECKPOINT, "writing checkpoints", quantity=3.0, usd_per_unit=0.05, unit="1000 requests"
+    )
+    still = cost_line(CostKind.CHECKPOINT, "2 x a2 spot, standing still", quantity=9.0, usd_per_unit=9.0, unit="hour")
+    job = base.job.model_copy(update={"checkpoint": base.job.checkpoint.model_copy(update={"keep": 2})})
+    return replace(costing(base, kept, writes, still), job=job, **changes)
+
+
+def saved(step: int, hours: float, *written: tuple[int, int]) -> dict[str, Any]:
+    at = (NOW + timedelta(hours=hours)).timestamp()
+    told = {"written": [list(one) for one in written]} if written else {}
+    return {"event": "checkpoint", "node": "n0", "step": step, "path": f"gs://b/step-{step}", "ts": at, **told}
+
+
+def test_checkpoints_are_charged_by_what_was_written_and_how_long_it_was_kept() -> None:
+    size = 3 * GIB
+    # Two of three are kept: the first one goes when the third one comes.
+    found = leg(
+        *(saved(step, hours, (1, 2 * GIB), (2, GIB)) for step, hours in ((4, 1.0), (8, 2.0), (10, 4.0))), of=stored()
+    )
+    charges = {
+        one.part: one
+        for one in checkpoint_storage.charges(found.document, [found], PRICES, until=NOW + timedelta(hours=10))
+    }
+    hours = 3.0 + 8.0 + 6.0
+    assert charges["2 checkpoints kept in gcp us-central1"].quantity == pytest.approx(3 * hours / HOURS_PER_MONTH)
+    requests = 3 * (size / PART_BYTES + 3) / 1000.0
+    assert charges["writing checkpoints"].quantity == pytest.approx(requests)
+    assert all(one.what.endswith(", metered") for one in charges.values())
+    # The second stage stands in Europe.
+    (price,) = network.load().egress("europe-west4-a", "us-central1-a")
+    moved = charges["checkpoints from europe-west4-a to us-central1, paid by europe-west4-a"]
+    assert (moved.quantity, moved.usd_per_unit) == (pytest.approx(3 * GIB / GB), price.usd_per_gb)
+    assert "2 x a2 spot, standing still" not in charges, "nodes are charged by their own clocks"
+
+
+def test_checkpoints_whose_size_nobody_told_are_charged_as_planned() -> None:
+    found = leg(saved(4, 1.0), saved(8, 2.0, (1, GIB), (1, GIB)), of=stored())
+    charges = checkpoint_storage.charges(found.document, [found], PRICES, until=NOW)
+    assert [(one.quantity, one.what.rpartition(", ")[2]) for one in charges] == [
+        (pytest.approx(0.5), "by the plan's figures"),
+        (pytest.approx(1.5), "by the plan's figures"),
+    ]
+
+
+def test_checkpoints_in_a_folder_cost_nothing() -> None:
+    found = leg({**saved(4, 1.0, (1, GIB), (1, GIB)), "path": "/somewhere/step-4"}, of=stored())
+    assert checkpoint_storage.charges(found.document, [found], PRICES, until=NOW) == ()
+
+
+@pytest.mark.parametrize(
+    ("provider", "kind", "services"),
+    [
+        (Provider.GCP, "google_compute_router_nat.run", (Service.NAT_GATEWAY, Service.PUBLIC_ADDRESS)),
+        (Provider.AWS, 'aws_nat_gateway.run["use1-az4"]', (Service.NAT_GATEWAY,)),
+        (Provider.AWS, 'aws_eip.nat["use1-az4"]', (Service.PUBLIC_ADDRESS,)),
+        (Provider.AWS, 'aws_eip.node["n0"]', ()),
+        (Provider.AWS, "aws_vpc.run", ()),
+    ],
+)
+def test_gateways_are_charged_by_the_hour_from_their_making_to_their_end(
+    provider: Provider, kind: str, services: tuple[Service, ...], tmp_path: Path
+) -> None:
+    region = "us-central1" if provider is Provider.GCP else "us-east-1"
+    clock = FixedClock(NOW)
+    journal, ledger = Journal(tmp_path / "journal.jsonl", clock), Ledger(tmp_path / "ledger.jsonl", clock)
+    about = {"resource": kind.partition(".")[0], "key": f"{provider.value}-{region}/{kind}"}
+    journal.append(Event.CREATE_INTENDED, provider=provider.value, region=region, stack=provider.value, **about)
+    journal.append(Event.CREATED, **about)
+    gateways.keep_books(ledger, journal.entries(), PRICES)
+    price = catalog.load_services().price
+    rate = sum(price(provider, region, service).usd_per_unit for service in services)
+    assert ledger.usd_per_hour() == pytest.approx(rate)
+    Journal(tmp_path / "journal.jsonl", FixedClock(NOW + timedelta(hours=2))).append(Event.GONE, **about)
+    for _ in range(2):
+        gateways.keep_books(ledger, journal.entries(), PRICES)
+    assert ledger.usd_per_hour() == 0.0
+    assert ledger.spent_usd(NOW + timedelta(hours=9)) == pytest.approx(2 * rate)
+
+
+@pytest.mark.parametrize("network_access", list(NetworkAccess))
+@pytest.mark.parametrize("provider", [Provider.GCP, Provider.AWS])
+def test_what_a_plan_foresees_by_the_hour_has_the_same_name_in_the_ledger(
+    provider: Provider, network_access: NetworkAccess, tmp_path: Path
+) -> None:
+    plan = _billed(provider, network_access)
+    assert plan.cost is not None
+    folder, clock = RunFolder.create("parts", root=tmp_path), FixedClock(NOW)
+    journal, ledger = Journal.of(folder, clock), Ledger.of(folder, clock)
+    for placed in placed_nodes(plan):
+        intend_node(journal, placed)
+        row = next(entry for entry in journal.entries() if entry.resource == NODE and entry.key == placed.node.id)
+        open_node(ledger, placed.node.id, row.data, since=NOW)
+    if network_access is NetworkAccess.PRIVATE:
+        _make_gateways(journal, provider, plan)
+    gateways.keep_books(ledger, journal.entries(), PRICES)
+    expected = {part_of(line): line.usd_per_unit for line in plan.cost.lines if line.unit == "hour"}
+    paid = {line.part: line.usd_per_unit for line in ledger.lines()}
+    assert paid == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("network_access", list(NetworkAccess))
+@pytest.mark.parametrize("provider", [Provider.GCP, Provider.AWS])
+def test_what_a_plan_foresees_by_use_has_the_same_name_and_price_in_the_ledger(
+    provider: Provider, network_access: NetworkAccess
+) -> None:
+    plan = _billed(provider, network_access)
+    assert plan.cost is not None
+    assert plan.plan is not None
+    ranks = sum(stage.tp for pipeline in plan.plan.pipelines for stage in pipeline.stages)
+    found = leg(saved(10, 1.0, *[(1, GIB)] * ranks), of=plan)
+    expected = {part_of(line): line.usd_per_unit for line in plan.cost.lines if line.unit != "hour"}
+    charges = usage.charges(plan, [found], PRICES, until=NOW + timedelta(hours=2))
+    assert {one.part: one.usd_per_unit for one in charges} == pytest.approx(expected)
+    assert any(one.part.startswith("packages through NAT") for one in charges) is (
+        network_access is NetworkAccess.PRIVATE
+    )
+
+
+def _billed(provider: Provider, access: NetworkAccess) -> PlanDocument:
+    """A plan of one node in each of two zones, with the bill that the simulator makes for it."""
+    zones = ("us-central1-a", "us-central1-b") if provider is Provider.GCP else ("use1-az1", "use1-az2")
+    resources = {"provider": provider.value, "zones": zones, "accelerators": {"A100-40": 8}, "markets": ["spot"]}
+    job = make_job(model={**TINY, "num_attention_heads": 8}, resources=[resources], steps=100)
+    job = job.model_copy(update={"cloud": job.cloud.model_copy(update={"network": access})})
+    scenario = make_scenario(job)
+    count = 1 if provider is Provider.GCP else 8
+    offers = [offer_in(scenario, zone, "A100-40", devices=count, market=Market.SPOT) for zone in zones]
+    chains = [chain(index, [one], (0, 8), microbatch_size=1, microbatches=12) for index, one in enumerate(offers)]
+    plan = make_plan(scenario, chains)
+    bought = {offer.id: offer for offer in offers}
+    found = evaluate(plan, replace(scenario, offers=bought))
+    base = document()
+    return replace(base, job=job, inputs=replace(base.inputs, offers=tuple(offers)), plan=plan, cost=found.cost)
+
+
+def _make_gateways(journal: Journal, provider: Provider, plan: PlanDocument) -> None:
+    region = plan.inputs.offers[0].region
+    kinds = ("google_compute_router_nat",) if provider is Provider.GCP else ("aws_nat_gateway", "aws_eip")
+    for kind in kinds:
+        about = {"resource": kind, "key": f"{provider.value}-{region}/{kind}.nat"}
+        journal.append(Event.CREATE_INTENDED, provider=provider.value, region=region, stack=provider.value, **about)
+        journal.append(Event.CREATED, **about)

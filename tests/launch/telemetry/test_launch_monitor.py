@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from typing import Any
+
+from sailor_cloud.launch.telemetry.monitor import UNSETTLED_STEPS, Monitor
+
+
+def step(number: int, *, iteration_s: float = 0.5, generation: int = 1) -> dict[str, Any]:
+    return {"event": "step", "generation": generation, "step": number, "loss": 5.0 / number, "iteration_s": iteration_s}
+
+
+def test_measured_time_is_the_median_once_the_pace_has_settled() -> None:
+    monitor = Monitor(generation=1, tokens_per_iteration=100)
+    slow_start = [9.0] * UNSETTLED_STEPS
+    for number, seconds in enumerate([*slow_start, 0.4, 0.5, 0.6], start=1):
+        monitor.apply("n0", step(number, iteration_s=seconds))
+    assert monitor.measured_iteration_s == 0.5
+    assert monitor.tokens_per_s == 200
+    assert (monitor.step, monitor.first_loss, monitor.loss) == (UNSETTLED_STEPS + 3, 5.0, 1.0)
+
+
+def test_events_of_an_earlier_generation_are_ignored() -> None:
+    monitor = Monitor(generation=2, tokens_per_iteration=100)
+    monitor.apply("n0", step(7, generation=1))
+    monitor.apply("n0", {"event": "stopped", "generation": 1, "reason": "failed"})
+    assert monitor.step == 0
+    assert monitor.stopped == {}
+
+
+def test_a_dead_rank_is_kept_with_its_signal_and_last_lines() -> None:
+    monitor = Monitor(generation=1, tokens_per_iteration=100)
+    monitor.apply("n1", {"event": "rank_dead", "generation": 1, "rank": 3, "signal": "SIGKILL", "tail": "last words"})
+    (failure,) = monitor.failures
+    assert (failure.node, failure.rank, failure.how, failure.tail) == (
+        "n1",
+        3,
+        "ended with signal SIGKILL",
+        "last words",
+    )
+
+
+def test_nothing_is_measured_before_the_first_settled_step() -> None:
+    monitor = Monitor(generation=1, tokens_per_iteration=100)
+    monitor.apply("n0", step(1))
+    assert monitor.measured_iteration_s is None
+    assert monitor.tokens_per_s is None
+
+
+def test_the_parts_of_the_last_iteration_are_kept_where_the_runtime_tells_them() -> None:
+    monitor = Monitor(generation=1, tokens_per_iteration=10)
+    monitor.apply("n0", step(1, iteration_s=0.5))
+    assert monitor.parts == {}
+    parts = {"compute": 0.25, "transfer": 0.0, "bubble": 0.125, "sync": 0.125}
+    monitor.apply("n0", {**step(2, iteration_s=0.5), **{f"{name}_s": value for name, value in parts.items()}})
+    assert monitor.parts == parts

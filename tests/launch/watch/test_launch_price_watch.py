@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from factories.chaos import START
+from factories.quick_search import QuickSearch, job
+from sailor_cloud.errors import CredentialsError
+from sailor_cloud.launch.context import RunContext
+from sailor_cloud.launch.replanning.replan import Policy
+from sailor_cloud.launch.simulation.market import Trace
+from sailor_cloud.launch.simulation.replay import SilentObserver, simulated_context
+from sailor_cloud.launch.simulation.time import SimulatedClock, run_simulated
+from sailor_cloud.launch.simulation.world import World
+from sailor_cloud.launch.watch.price_watch import PriceWatch
+from sailor_cloud.model.offer import Market, Provider
+from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.workload import decoder
+
+Refresh = Callable[[tuple[Provider, ...], tuple[str, ...]], None]
+
+
+def context_of(root: Path, notes: list[str], refresh: Refresh | None, market: Market = Market.SPOT) -> RunContext:
+    wanted = job(budget_usd=200.0)
+    entries = tuple(entry.model_copy(update={"markets": (market,)}) for entry in wanted.resources)
+    document = QuickSearch()(wanted.model_copy(update={"resources": entries}))
+    clock = SimulatedClock(START)
+    context = simulated_context(
+        RunFolder.create("prices", root=root),
+        document,
+        World(clock=clock, trace=Trace(times_s=(0.0,), devices={})),
+        clock=clock,
+        decoder=decoder(document.job.model),
+        search=QuickSearch(),
+        policy=Policy.BEST,
+        observer=SilentObserver(notes.append),
+    )
+    context.refresh = refresh
+    return context
+
+
+def test_prices_of_the_job_s_clouds_and_regions_are_asked_for(tmp_path: Path) -> None:
+    asked: list[object] = []
+    context = context_of(tmp_path, [], lambda providers, regions: asked.append((providers, regions)))
+    run_simulated(PriceWatch(context).look(), SimulatedClock(START))
+    assert asked == [((Provider.GCP,), ("us-central1",))]
+
+
+def test_a_refresh_that_fails_is_told_once_and_ends_nothing(tmp_path: Path) -> None:
+    notes: list[str] = []
+
+    def refused(providers: tuple[Provider, ...], regions: tuple[str, ...]) -> None:
+        raise CredentialsError("no rights to list SKUs")
+
+    watch = PriceWatch(context_of(tmp_path, notes, refused))
+
+    async def twice() -> None:
+        await watch.look()
+        await watch.look()
+
+    run_simulated(twice(), SimulatedClock(START))
+    assert notes == ["spot prices could not be refreshed; the plan goes on with older ones: no rights to list SKUs"]
+
+
+@pytest.mark.parametrize(("market", "wanted"), [(Market.SPOT, True), (Market.ON_DEMAND, False)])
+def test_only_prices_that_move_are_watched(market: Market, wanted: bool, tmp_path: Path) -> None:
+    watch = PriceWatch(context_of(tmp_path, [], lambda providers, regions: None, market))
+    assert watch.wanted is wanted
+    watch.context.refresh = None
+    assert not watch.wanted
