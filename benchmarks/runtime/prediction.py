@@ -23,8 +23,8 @@ from sailor_cloud.model.job import Job
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.model.plan import Node, Pipeline, Plan, Stage
 from sailor_cloud.simulator import Engine, Scenario
+from sailor_cloud.simulator.engines import Transfers
 from sailor_cloud.simulator.evaluate import evaluate
-from sailor_cloud.simulator.scenario import Transfers
 
 BAR = 0.15
 AS_OF = datetime(2026, 11, 21, tzinfo=UTC)

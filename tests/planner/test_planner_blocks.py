@@ -27,7 +27,7 @@ from sailor_cloud.planner.space import Seat
 from sailor_cloud.planner.spread import spread
 from sailor_cloud.planner.sync import SyncTable
 from sailor_cloud.simulator import busy_s, evaluate
-from sailor_cloud.simulator.scenario import Transfers
+from sailor_cloud.simulator.engines import Transfers
 
 PATH = "gcp-a100-v100.yaml"
 
