@@ -36,7 +36,7 @@ from sailor_cloud.model.offer import Offer, Precision, Provider
 from sailor_cloud.model.plan import Node, Pipeline, Plan, Stage
 from sailor_cloud.network.curve_fit import FittedCurve, fit_curve, write_curves
 from sailor_cloud.network.records import CurveScope
-from sailor_cloud.provision.nodes import ReachableNode
+from sailor_cloud.provision.access.nodes import ReachableNode
 from sailor_cloud.simulator import Evaluation, Scenario, evaluate
 
 JOB = """

@@ -15,7 +15,7 @@ from sailor_cloud.clock import SystemClock
 if TYPE_CHECKING:
     from sailor_cloud.model.document import PlanDocument
     from sailor_cloud.provision.guards import CloudTraffic
-    from sailor_cloud.provision.preview import PlannedRoot
+    from sailor_cloud.provision.rendering.preview import PlannedRoot
 
 # The key pair of a run is made when the run begins.
 _KEY_TO_COME = "ssh-ed25519 (made when the run begins)"
@@ -27,7 +27,7 @@ def show_dry_run(document: PlanDocument, *, ssh_from: str | None, with_terraform
     from sailor_cloud.launch.spend.lifetime import life_s
     from sailor_cloud.provision.dry_run import terraform_plans
     from sailor_cloud.provision.guards import traffic_between_clouds
-    from sailor_cloud.provision.preview import preview
+    from sailor_cloud.provision.rendering.preview import preview
     from sailor_cloud.run.folder import RunFolder, new_run_id
 
     clock = SystemClock()

@@ -12,7 +12,7 @@ from sailor_cloud.cli.options import PRIVATE, json_option
 from sailor_cloud.cli.waiting import waiting
 
 if TYPE_CHECKING:
-    from sailor_cloud.provision.reap import Found, Leftover
+    from sailor_cloud.provision.cleanup.reap import Found, Leftover
 
 
 @click.command(short_help="Delete tagged resources that no live run owns.")
@@ -33,8 +33,8 @@ def reap(older_than: str | None, projects: tuple[str, ...], regions: tuple[str, 
     sailor-cloud reap --project my-project --region us-east-1
     """
     from sailor_cloud.clock import SystemClock
-    from sailor_cloud.provision.places import Places
-    from sailor_cloud.provision.reap import find_leftovers
+    from sailor_cloud.provision.cleanup.reap import find_leftovers
+    from sailor_cloud.provision.scopes import Places
     from sailor_cloud.run.folder import RunFolder
 
     os.umask(PRIVATE)
@@ -79,7 +79,7 @@ def _removed(leftover: Leftover) -> tuple[str, ...]:
     from sailor_cloud.clock import SystemClock
     from sailor_cloud.errors import SailorError
     from sailor_cloud.launch.down import take_down
-    from sailor_cloud.provision.reap import remove_strangers
+    from sailor_cloud.provision.cleanup.reap import remove_strangers
 
     click.echo(f"{leftover.run_id}: deleting {len(leftover.resources)} resources", err=True)
     if leftover.folder is None:

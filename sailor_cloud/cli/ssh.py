@@ -14,7 +14,7 @@ from sailor_cloud.cli.options import json_option, run_argument
 from sailor_cloud.errors import LaunchError
 
 if TYPE_CHECKING:
-    from sailor_cloud.provision.tunnel import Tunnel
+    from sailor_cloud.provision.access.tunnel import Tunnel
 
 
 @click.command(short_help="Log in to a node of a run.", context_settings={"ignore_unknown_options": True})

@@ -23,9 +23,9 @@ from sailor_cloud.launch.telemetry.notify import Notifier
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import BUCKET_SCHEMES, Offer, Provider
-from sailor_cloud.provision.nodes import ReachableNode
+from sailor_cloud.provision.access.nodes import ReachableNode
 from sailor_cloud.provision.progress import Progress, Step
-from sailor_cloud.provision.render_data import bucket_of
+from sailor_cloud.provision.rendering.data import bucket_of
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Journal, read
 from sailor_cloud.run.ledger import Ledger

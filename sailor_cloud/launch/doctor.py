@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from sailor_cloud import resources
 from sailor_cloud.errors import ProvisionError
-from sailor_cloud.provision.terraform_binary import find_terraform
+from sailor_cloud.provision.terraform.binary import find_terraform
 from sailor_cloud.units import GIB
 
 LEAST_FREE_BYTES = 2 * GIB

@@ -14,9 +14,9 @@ from sailor_cloud.launch.spend.charges import charge_all
 from sailor_cloud.launch.spend.prices import UsePrices
 from sailor_cloud.launch.telemetry.generation_log import Leg, journaled_calibration_s, last_monitor, legs
 from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.provision.bookkeeping import NODE
+from sailor_cloud.provision.cleanup.teardown import Destroyed, destroy
 from sailor_cloud.provision.progress import Listener
-from sailor_cloud.provision.records import NODE
-from sailor_cloud.provision.teardown import Destroyed, destroy
 from sailor_cloud.run import history
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import read

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from sailor_cloud.provision.sweep import LiveResource
+from sailor_cloud.provision.live_resources import LiveResource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

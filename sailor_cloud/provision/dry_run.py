@@ -11,14 +11,14 @@ from pathlib import Path
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Provider
-from sailor_cloud.provision.error_table import Cause, classify, error_of, gravest
-from sailor_cloud.provision.nodes import ensure_ssh_key
-from sailor_cloud.provision.preview import PlannedRoot, preview
+from sailor_cloud.provision.access.nodes import ensure_ssh_key
+from sailor_cloud.provision.apply.open_root import open_driver
+from sailor_cloud.provision.errors.causes import Cause, classify, error_of, gravest
 from sailor_cloud.provision.progress import Interrupt
-from sailor_cloud.provision.render import write_cli_config, write_root
-from sailor_cloud.provision.root import open_driver
-from sailor_cloud.provision.terraform_binary import TerraformBinary, find_terraform
-from sailor_cloud.provision.terraform_driver import TerraformCommandError, TerraformDriver
+from sailor_cloud.provision.rendering.preview import PlannedRoot, preview
+from sailor_cloud.provision.rendering.root import write_cli_config, write_root
+from sailor_cloud.provision.terraform.binary import TerraformBinary, find_terraform
+from sailor_cloud.provision.terraform.driver import TerraformCommandError, TerraformDriver
 from sailor_cloud.run.folder import RunFolder
 
 

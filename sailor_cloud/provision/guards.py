@@ -11,7 +11,7 @@ from sailor_cloud.errors import DataError, RequestError, StalePriceError
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.network import Network
-from sailor_cloud.provision.render import placed_nodes
+from sailor_cloud.provision.rendering.root import placed_nodes
 
 _CLOUDS = (Provider.GCP, Provider.AWS)
 

@@ -8,9 +8,9 @@ from datetime import datetime
 
 from sailor_cloud.errors import QuotaError, StockoutError
 from sailor_cloud.model.offer import Market, Provider
-from sailor_cloud.provision.error_table import Fault, error_of
-from sailor_cloud.provision.nodes import ReachableNode
-from sailor_cloud.provision.render import PlacedNode
+from sailor_cloud.provision.access.nodes import ReachableNode
+from sailor_cloud.provision.errors.causes import Fault, error_of
+from sailor_cloud.provision.rendering.root import PlacedNode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,24 +10,24 @@ from sailor_cloud.errors import ProvisionError, RequestError
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision import processes
-from sailor_cloud.provision.apply_root import Refusal, apply_root, confirm_gone, remove_root, shrink
-from sailor_cloud.provision.backoff import Backoff, Pause
-from sailor_cloud.provision.error_table import Cause
-from sailor_cloud.provision.host_keys import LIMIT_S, first_contact, learn_host_keys
-from sailor_cloud.provision.instances import instances
-from sailor_cloud.provision.nodes import ReachableNode, ensure_ssh_key, reachable_nodes
+from sailor_cloud.provision.access.host_keys import LIMIT_S, first_contact, learn_host_keys
+from sailor_cloud.provision.access.instances import instances
+from sailor_cloud.provision.access.nodes import ReachableNode, ensure_ssh_key, reachable_nodes
+from sailor_cloud.provision.access.tunnel import is_private, refuse_without_programs
+from sailor_cloud.provision.apply.apply import Refusal, apply_root, confirm_gone, remove_root, shrink
+from sailor_cloud.provision.apply.session import Work
+from sailor_cloud.provision.bookkeeping import NODE, open_node
+from sailor_cloud.provision.errors.backoff import Backoff, Pause
+from sailor_cloud.provision.errors.causes import Cause
+from sailor_cloud.provision.live_resources import BY_TAG
 from sailor_cloud.provision.outcomes import Applied, Outcome, QuotaHit, Stockout, grouped, obtained
-from sailor_cloud.provision.places import places_of, touched
-from sailor_cloud.provision.planned_roots import WantedRoot, owns_network, unwanted_roots, wanted_roots
-from sailor_cloud.provision.preview import Prices, preview
 from sailor_cloud.provision.progress import Interrupt, Listener
 from sailor_cloud.provision.quota import quota_numbers
-from sailor_cloud.provision.records import NODE, open_node
-from sailor_cloud.provision.render import placed_nodes, write_cli_config
-from sailor_cloud.provision.sweep import BY_TAG
-from sailor_cloud.provision.terraform_binary import TerraformBinary, find_terraform
-from sailor_cloud.provision.tunnel import is_private, refuse_without_programs
-from sailor_cloud.provision.work import Work
+from sailor_cloud.provision.rendering.planned_roots import WantedRoot, owns_network, unwanted_roots, wanted_roots
+from sailor_cloud.provision.rendering.preview import Prices, preview
+from sailor_cloud.provision.rendering.root import placed_nodes, write_cli_config
+from sailor_cloud.provision.scopes import places_of, touched
+from sailor_cloud.provision.terraform.binary import TerraformBinary, find_terraform
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal
 from sailor_cloud.run.ledger import Ledger

@@ -9,12 +9,12 @@ from typing import Any
 
 from sailor_cloud.catalog.quotas import Counted, QuotaRule, load_rules
 from sailor_cloud.model.offer import Market, Provider
-from sailor_cloud.provision import sweep_gcp
-from sailor_cloud.provision.error_table import Fault
+from sailor_cloud.provision.errors.causes import Fault
 from sailor_cloud.provision.outcomes import Refused
-from sailor_cloud.provision.places import Places
-from sailor_cloud.provision.render import PlacedNode
-from sailor_cloud.provision.sweep_aws import boto_client
+from sailor_cloud.provision.providers.aws.sweep import boto_client
+from sailor_cloud.provision.providers.gcp import sweep
+from sailor_cloud.provision.rendering.root import PlacedNode
+from sailor_cloud.provision.scopes import Places
 
 # Which instances a quota of EC2 counts, by how their types begin (docs.aws.amazon.com/ec2/latest/instancetypes,
 # "Amazon EC2 instance type quotas", and the names of these quotas in Service Quotas).
@@ -92,7 +92,7 @@ def _usage_gcp(fault: Fault, regions: set[str], places: Places) -> float | None:
     if not region or len(places.gcp_projects) != 1:
         return None
     try:
-        client = sweep_gcp.google_client("RegionsClient")
+        client = sweep.google_client("RegionsClient")
         told = client.get(project=places.gcp_projects[0], region=region)
         return next((float(quota.usage) for quota in told.quotas if quota.metric == fault.quota), None)
     except Exception:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sailor_cloud.provision import processes
-from sailor_cloud.provision.local import vm
-from sailor_cloud.provision.local.spec import SPEC_VARIABLE, VmInfo, VmSpec
+from sailor_cloud.provision.providers.local import vm
+from sailor_cloud.provision.providers.local.spec import SPEC_VARIABLE, VmInfo, VmSpec
 
 NODE = "vm"
 # A public key of nobody: machines on paper are never connected to.
@@ -131,7 +131,7 @@ def _start(spec: VmSpec, binaries: Path) -> None:
     """Start a machine from a process of its own, so that it is nobody's child here."""
     path = f"{binaries}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     done = subprocess.run(
-        [sys.executable, "-m", "sailor_cloud.provision.local.vm", "start"],
+        [sys.executable, "-m", "sailor_cloud.provision.providers.local.vm", "start"],
         env={**os.environ, "PATH": path, SPEC_VARIABLE: spec.to_json()},
         capture_output=True,
         text=True,

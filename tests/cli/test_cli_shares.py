@@ -21,7 +21,7 @@ from sailor_cloud.clock import FixedClock
 from sailor_cloud.interchange import import_artifact
 from sailor_cloud.launch.doctor import examine
 from sailor_cloud.model.offer import Precision, Provider
-from sailor_cloud.provision.reap import find_leftovers
+from sailor_cloud.provision.cleanup.reap import find_leftovers
 from sailor_cloud.report import console as consoles
 from sailor_cloud.run.folder import RunFolder, new_run_id
 

@@ -14,8 +14,8 @@ from factories.cloud_plans import AWS_OFFERS, GCP_OFFERS, cloud_document
 from factories.local_runs import CLOCK, LocalRun, expiry, local_run
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Provider
+from sailor_cloud.provision.cleanup.teardown import Destroyed, destroy
 from sailor_cloud.provision.provisioner import Outcome, apply
-from sailor_cloud.provision.teardown import Destroyed, destroy
 from sailor_cloud.run.journal import Journal
 from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.run.state import Phase, fold

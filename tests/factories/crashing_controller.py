@@ -59,8 +59,8 @@ def _control(wish: dict[str, Any]) -> None:
     from datetime import datetime
 
     from sailor_cloud.clock import SystemClock
+    from sailor_cloud.provision.cleanup.teardown import destroy
     from sailor_cloud.provision.provisioner import apply
-    from sailor_cloud.provision.teardown import destroy
     from sailor_cloud.run.folder import RunFolder
 
     _die_at(wish["point"], with_terraform=wish["with_terraform"])
@@ -106,9 +106,9 @@ def _main() -> None:
     import boto3
     from google.cloud import compute_v1
 
+    import sailor_cloud.provision.cleanup.teardown
     import sailor_cloud.provision.provisioner
-    import sailor_cloud.provision.teardown
-    from sailor_cloud.provision.sweep_aws import boto_client
+    from sailor_cloud.provision.providers.aws.sweep import boto_client
 
     assert boto3
     assert compute_v1

@@ -20,9 +20,9 @@ from factories.documents import document
 from sailor_cloud.clock import SystemClock
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.provision import processes
-from sailor_cloud.provision.local.spec import SPEC_VARIABLE, VmInfo, VmSpec
-from sailor_cloud.provision.nodes import ensure_ssh_key
-from sailor_cloud.provision.terraform_binary import TerraformBinary, find_terraform
+from sailor_cloud.provision.access.nodes import ensure_ssh_key
+from sailor_cloud.provision.providers.local.spec import SPEC_VARIABLE, VmInfo, VmSpec
+from sailor_cloud.provision.terraform.binary import TerraformBinary, find_terraform
 from sailor_cloud.run.folder import RunFolder, new_run_id
 
 CLOCK = SystemClock()
@@ -69,7 +69,7 @@ def vm_spec(folder: RunFolder, node: str = "n0", *, index: int = 0, expires_at: 
 
 def vm_command(action: str, spec: VmSpec) -> subprocess.CompletedProcess[str]:
     """Run `start` or `stop` as Terraform does."""
-    command = [sys.executable, "-m", "sailor_cloud.provision.local.vm", action]
+    command = [sys.executable, "-m", "sailor_cloud.provision.providers.local.vm", action]
     environment = {**os.environ, SPEC_VARIABLE: spec.to_json()}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
 

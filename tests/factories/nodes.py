@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sailor_cloud.model.offer import Provider
-from sailor_cloud.provision.nodes import ReachableNode
+from sailor_cloud.provision.access.nodes import ReachableNode
 
 
 def local_node(name: str, **changes: Any) -> ReachableNode:

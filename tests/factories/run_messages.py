@@ -25,10 +25,10 @@ from sailor_cloud.launch.telemetry.preflight import preflight_note
 from sailor_cloud.launch.watch.announce import how_to_go_on
 from sailor_cloud.model.document import LinkUse
 from sailor_cloud.model.offer import Precision, Provider
-from sailor_cloud.provision.error_table import classify, error_of
+from sailor_cloud.provision.errors.causes import classify, error_of
 from sailor_cloud.provision.progress import Interrupt
-from sailor_cloud.provision.terraform_binary import Kind, TerraformBinary, find_terraform
-from sailor_cloud.provision.terraform_driver import Diagnostic, TerraformDriver
+from sailor_cloud.provision.terraform.binary import Kind, TerraformBinary, find_terraform
+from sailor_cloud.provision.terraform.driver import Diagnostic, TerraformDriver
 from sailor_cloud.report.plan_text import plan_as_text
 from sailor_cloud.workload import decoder, profiles
 

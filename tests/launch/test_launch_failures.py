@@ -21,7 +21,7 @@ from sailor_cloud.launch.fleet import agents
 from sailor_cloud.launch.options import Ending
 from sailor_cloud.launch.telemetry.notify import TOKEN_VARIABLE, URL_VARIABLE
 from sailor_cloud.provision import processes
-from sailor_cloud.provision.local.spec import VmInfo
+from sailor_cloud.provision.providers.local.spec import VmInfo
 from sailor_cloud.run.folder import RunFolder
 
 pytestmark = pytest.mark.slow

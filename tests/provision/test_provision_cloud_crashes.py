@@ -18,13 +18,14 @@ from sailor_cloud.errors import ProvisionError
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import AwsAccount, NetworkAccess
 from sailor_cloud.model.offer import Provider
-from sailor_cloud.provision import processes, teardown
+from sailor_cloud.provision import processes
+from sailor_cloud.provision.cleanup import teardown
 from sailor_cloud.provision.outcomes import obtained
-from sailor_cloud.provision.places import BESIDE_COMPUTE
 from sailor_cloud.provision.progress import Interrupt, Progress, ProvisionInterrupted, Step
-from sailor_cloud.provision.render import root_of, roots
-from sailor_cloud.provision.sweep_gcp_members import MEMBER
-from sailor_cloud.provision.terraform_binary import TerraformBinary
+from sailor_cloud.provision.providers.gcp.member_sweep import MEMBER
+from sailor_cloud.provision.rendering.root import root_of, roots
+from sailor_cloud.provision.scopes import BESIDE_COMPUTE
+from sailor_cloud.provision.terraform.binary import TerraformBinary
 from sailor_cloud.run.folder import resource_name
 from sailor_cloud.run.journal import Event
 from sailor_cloud.run.ledger import Ledger

@@ -13,7 +13,7 @@ from factories.cloud_stacks import drivers_of, previewed, stacks
 from factories.local_runs import LocalRun, local_run
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import NetworkAccess
-from sailor_cloud.provision.terraform_driver import TerraformCommandError
+from sailor_cloud.provision.terraform.driver import TerraformCommandError
 from sailor_cloud.testing.terraform_cloud import FakeCloud
 from sailor_cloud.testing.terraform_provider import serve
 

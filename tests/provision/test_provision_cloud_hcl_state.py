@@ -13,8 +13,8 @@ from factories.cloud_plans import efa_document, with_job
 from factories.cloud_stacks import drivers_of, previewed
 from factories.local_runs import LocalRun, local_run
 from sailor_cloud.model.job import StateBackend
-from sailor_cloud.provision.render import BACKEND_FILE
-from sailor_cloud.provision.terraform_driver import TerraformCommandError
+from sailor_cloud.provision.rendering.root import BACKEND_FILE
+from sailor_cloud.provision.terraform.driver import TerraformCommandError
 from sailor_cloud.testing.moto_server import moto_server
 from sailor_cloud.testing.terraform_cloud import FakeCloud
 from sailor_cloud.testing.terraform_provider import serve

@@ -28,8 +28,8 @@ from factories.local_runs import CLOCK, terraform_of_kind
 from sailor_cloud.errors import CredentialsError, ProvisionError, QuotaError, RequestError, StockoutError
 from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.model.offer import Provider
-from sailor_cloud.provision.backoff import Backoff
-from sailor_cloud.provision.nodes import reachable_nodes, running_names
+from sailor_cloud.provision.access.nodes import reachable_nodes, running_names
+from sailor_cloud.provision.errors.backoff import Backoff
 from sailor_cloud.provision.outcomes import Applied, QuotaHit, Stockout, obtained
 from sailor_cloud.provision.progress import Progress, Step
 from sailor_cloud.provision.provisioner import check_supported

@@ -16,10 +16,10 @@ from factories.local_runs import CLOCK, LocalRun, expiry, local_run, terraform_o
 from factories.provider_mirror import mirror
 from sailor_cloud.errors import StockoutError
 from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.provision.cleanup.teardown import destroy
 from sailor_cloud.provision.outcomes import Applied, Stockout, obtained
-from sailor_cloud.provision.places import Places, sweep_places
 from sailor_cloud.provision.provisioner import apply
-from sailor_cloud.provision.teardown import destroy
+from sailor_cloud.provision.scopes import Places, sweep_places
 from sailor_cloud.testing.mock_cloud import in_environment
 from sailor_cloud.testing.moto_gaps import Gaps, moto_gaps
 from sailor_cloud.testing.moto_server import moto_server

@@ -13,7 +13,7 @@ import pytest
 
 from factories.local_runs import terraform_of_kind
 from sailor_cloud import resources
-from sailor_cloud.provision.terraform_binary import TerraformBinary
+from sailor_cloud.provision.terraform.binary import TerraformBinary
 
 HCL = resources.data_root() / "terraform"
 MODULES = sorted(path.name for path in (HCL / "modules").iterdir())

@@ -30,14 +30,15 @@ from factories.local_runs import (
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.errors import ProvisionError, RequestError
 from sailor_cloud.model.offer import Provider
-from sailor_cloud.provision import processes, teardown
-from sailor_cloud.provision.nodes import reachable_nodes
+from sailor_cloud.provision import processes
+from sailor_cloud.provision.access.nodes import reachable_nodes
+from sailor_cloud.provision.cleanup import teardown
+from sailor_cloud.provision.cleanup.teardown import Destroyed, destroy
+from sailor_cloud.provision.live_resources import sweep_local
 from sailor_cloud.provision.progress import Interrupt, Progress, ProvisionInterrupted, Step
 from sailor_cloud.provision.provisioner import Applied, apply, obtained
-from sailor_cloud.provision.render import root_of
-from sailor_cloud.provision.sweep import sweep_local
-from sailor_cloud.provision.teardown import Destroyed, destroy
-from sailor_cloud.provision.terraform_binary import TerraformBinary
+from sailor_cloud.provision.rendering.root import root_of
+from sailor_cloud.provision.terraform.binary import TerraformBinary
 from sailor_cloud.run.journal import Event, Journal
 from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.run.state import Phase, RunState, fold
@@ -48,7 +49,7 @@ import os, signal, sys
 from datetime import UTC, datetime, timedelta
 from sailor_cloud.clock import SystemClock
 from sailor_cloud.provision.provisioner import apply
-from sailor_cloud.provision.teardown import destroy
+from sailor_cloud.provision.cleanup.teardown import destroy
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal
 from pathlib import Path

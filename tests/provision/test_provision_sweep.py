@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from factories.local_runs import local_run, started
-from sailor_cloud.provision.sweep import sweep_local
+from sailor_cloud.provision.live_resources import sweep_local
 
 
 def test_a_sweep_finds_processes_and_folders_of_its_run_only(tmp_path: Path) -> None:
@@ -16,7 +16,7 @@ def test_a_sweep_finds_processes_and_folders_of_its_run_only(tmp_path: Path) -> 
     assert [(row.type, row.name) for row in found if row.type == "folder"] == [("folder", "n0")]
     assert len([row for row in found if row.type == "process"]) >= 2
     assert {(row.run_id, row.node, row.provider, row.region) for row in found} == {(run.run_id, "n0", "local", "local")}
-    assert any("provision.local.server" in row.detail for row in found)
+    assert any("provision.providers.local.server" in row.detail for row in found)
 
 
 def test_a_folder_that_a_dead_node_left_behind_counts(tmp_path: Path) -> None:

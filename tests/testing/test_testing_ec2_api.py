@@ -11,9 +11,9 @@ from botocore.exceptions import ClientError
 
 from sailor_cloud.errors import CredentialsError
 from sailor_cloud.model.offer import Provider
-from sailor_cloud.provision.instances import instances, published_host_key
-from sailor_cloud.provision.places import Places
-from sailor_cloud.provision.sweep_aws import AWS_KINDS, remove_aws, sweep_aws
+from sailor_cloud.provision.access.instances import instances, published_host_key
+from sailor_cloud.provision.providers.aws.sweep import AWS_KINDS, remove_aws, sweep_aws
+from sailor_cloud.provision.scopes import Places
 from sailor_cloud.testing.ec2_api import serve_ec2
 from sailor_cloud.testing.mock_cloud import in_environment
 from sailor_cloud.testing.terraform_cloud import FakeCloud

@@ -12,7 +12,7 @@ import pytest
 
 from factories.local_runs import expiry
 from sailor_cloud.provision import processes
-from sailor_cloud.provision.local.spec import PORT, VmInfo
+from sailor_cloud.provision.providers.local.spec import PORT, VmInfo
 from sailor_cloud.testing.mock_cloud import MockCloud
 from sailor_cloud.testing.terraform_cloud import CloudError
 

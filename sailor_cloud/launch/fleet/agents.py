@@ -17,7 +17,7 @@ from sailor_cloud.launch.fleet.software import Software
 from sailor_cloud.launch.fleet.ssh import NodeConnection
 from sailor_cloud.launch.telemetry.agent_events import AgentEvent, parse_line
 from sailor_cloud.model.offer import Provider
-from sailor_cloud.provision.nodes import ReachableNode
+from sailor_cloud.provision.access.nodes import ReachableNode
 
 logger = logging.getLogger(__name__)
 

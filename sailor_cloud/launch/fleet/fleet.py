@@ -14,10 +14,10 @@ from typing import Any, Protocol, TypeVar
 from sailor_cloud.errors import LaunchError
 from sailor_cloud.launch.telemetry.agent_events import AgentEvent
 from sailor_cloud.model.document import PlanDocument
-from sailor_cloud.provision.nodes import ReachableNode
+from sailor_cloud.provision.access.nodes import ReachableNode
+from sailor_cloud.provision.cleanup.teardown import Destroyed
 from sailor_cloud.provision.progress import Interrupt, Listener
 from sailor_cloud.provision.provisioner import Applied
-from sailor_cloud.provision.teardown import Destroyed
 
 _T = TypeVar("_T")
 

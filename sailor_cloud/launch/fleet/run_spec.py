@@ -12,7 +12,7 @@ from sailor_cloud.errors import RequestError
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.plan import Plan
-from sailor_cloud.provision.nodes import ReachableNode
+from sailor_cloud.provision.access.nodes import ReachableNode
 from sailor_runtime import spec as rt
 
 VERIFY_STEPS = 5

@@ -14,8 +14,8 @@ import asyncssh
 
 from sailor_cloud.errors import LaunchError
 from sailor_cloud.launch.fleet.fleet import UnreachableError
-from sailor_cloud.provision.nodes import ReachableNode
-from sailor_cloud.provision.tunnel import OpenTunnel
+from sailor_cloud.provision.access.nodes import ReachableNode
+from sailor_cloud.provision.access.tunnel import OpenTunnel
 
 logger = logging.getLogger(__name__)
 

@@ -18,10 +18,11 @@ from sailor_cloud.launch.fleet.ssh import NodeConnection
 from sailor_cloud.launch.options import LaunchOptions
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Provider
-from sailor_cloud.provision import provisioner, teardown
-from sailor_cloud.provision.nodes import ReachableNode, reachable_nodes, running_names
+from sailor_cloud.provision import provisioner
+from sailor_cloud.provision.access.nodes import ReachableNode, reachable_nodes, running_names
+from sailor_cloud.provision.bookkeeping import NODE, ledger_key
+from sailor_cloud.provision.cleanup import teardown
 from sailor_cloud.provision.progress import Interrupt, Listener
-from sailor_cloud.provision.records import NODE, ledger_key
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal
 from sailor_cloud.run.ledger import Ledger

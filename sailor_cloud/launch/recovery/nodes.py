@@ -17,8 +17,8 @@ from sailor_cloud.launch.telemetry.notify import Notice
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.model.plan import Node
+from sailor_cloud.provision.bookkeeping import NODE
 from sailor_cloud.provision.progress import ProvisionInterrupted
-from sailor_cloud.provision.records import NODE
 from sailor_cloud.run.journal import Event, read
 from sailor_cloud.run.state import fold
 from sailor_cloud.units import SECONDS_PER_HOUR

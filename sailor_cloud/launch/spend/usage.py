@@ -13,7 +13,7 @@ from sailor_cloud.launch.telemetry.generation_log import Leg
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.model.offer import Offer
-from sailor_cloud.provision.kept import BUCKETS
+from sailor_cloud.provision.cleanup.kept import BUCKETS
 from sailor_cloud.run.journal import Entry
 from sailor_cloud.run.ledger import LedgerLine
 from sailor_cloud.run.state import fold

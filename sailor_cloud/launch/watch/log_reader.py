@@ -11,7 +11,7 @@ from sailor_cloud.errors import LaunchError, RequestError
 from sailor_cloud.launch.fleet.fleet import UnreachableError
 from sailor_cloud.launch.fleet.ssh import NodeConnection
 from sailor_cloud.launch.telemetry.generation_log import generations, read_plan
-from sailor_cloud.provision.nodes import ReachableNode, reachable_nodes
+from sailor_cloud.provision.access.nodes import ReachableNode, reachable_nodes
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import read
 from sailor_cloud.run.state import Phase, fold

@@ -8,7 +8,7 @@ from sailor_cloud.clock import Clock
 from sailor_cloud.launch.spend.prices import UsePrices
 from sailor_cloud.launch.spend.run_costs import run_costs
 from sailor_cloud.launch.telemetry.generation_log import Leg, last_monitor, legs, read_events
-from sailor_cloud.provision.records import NODE
+from sailor_cloud.provision.bookkeeping import NODE
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Entry, Event, read
 from sailor_cloud.run.state import fold

@@ -1,1 +1,1 @@
-"""The local stand-in for a VM: an SSH server process on its own loopback address with its own folder."""
+"""Where the local node's program was: the HCL that older runs keep in their folders still names it."""

@@ -20,14 +20,14 @@ resource "terraform_data" "node" {
   triggers_replace = [each.value.instance_type, each.value.folder, var.public_key, var.expires_at]
 
   provisioner "local-exec" {
-    interpreter = [self.output.python, "-m", "sailor_cloud.provision.local.vm"]
+    interpreter = [self.output.python, "-m", "sailor_cloud.provision.providers.local.vm"]
     command     = "start"
     environment = { SAILOR_CLOUD_VM = self.output.spec }
   }
 
   provisioner "local-exec" {
     when        = destroy
-    interpreter = [self.output.python, "-m", "sailor_cloud.provision.local.vm"]
+    interpreter = [self.output.python, "-m", "sailor_cloud.provision.providers.local.vm"]
     command     = "stop"
     environment = { SAILOR_CLOUD_VM = self.output.spec }
   }

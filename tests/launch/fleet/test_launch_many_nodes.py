@@ -14,7 +14,7 @@ import asyncssh
 from sailor_cloud.launch.fleet.ssh_fleet import SshFleet
 from sailor_cloud.launch.options import LaunchOptions
 from sailor_cloud.model.offer import Provider
-from sailor_cloud.provision.nodes import ReachableNode
+from sailor_cloud.provision.access.nodes import ReachableNode
 
 NODES, BOOTING = 24, 8
 

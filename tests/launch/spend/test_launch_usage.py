@@ -26,8 +26,8 @@ from sailor_cloud.model.parts import part_of, traffic_part
 from sailor_cloud.network import Network
 from sailor_cloud.network.egress import EgressTable
 from sailor_cloud.network.zones import ZoneInfo
-from sailor_cloud.provision.records import NODE, intend_node, open_node
-from sailor_cloud.provision.render import placed_nodes
+from sailor_cloud.provision.bookkeeping import NODE, intend_node, open_node
+from sailor_cloud.provision.rendering.root import placed_nodes
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal
 from sailor_cloud.run.ledger import Ledger

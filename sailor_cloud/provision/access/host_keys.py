@@ -1,0 +1,100 @@
+"""The host keys of a run's nodes: learned once from the cloud, kept in the run's folder, and pinned from then on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from sailor_cloud.errors import ProvisionError
+from sailor_cloud.provision.access.instances import Instance, published_host_key
+from sailor_cloud.provision.access.login import way_in
+from sailor_cloud.provision.access.tunnel import tunnel_to
+from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.run.journal import append_line
+
+FILE = "host_keys"
+# A booted instance tells its key within a minute or two; consoles of older instance types lag behind by minutes.
+LIMIT_S = 420.0
+_RETRY_S = 2.0
+_ALGORITHMS = ["ssh-ed25519", "ecdsa-sha2-nistp256", "rsa-sha2-512"]
+
+
+def known_host_keys(folder: RunFolder) -> dict[str, str]:
+    """Return host keys by the cloud's id of the instance."""
+    path = _path(folder)
+    if not path.is_file():
+        return {}
+    lines = (line.partition(" ") for line in path.read_text().splitlines())
+    return {name: key for name, _, key in lines if key}
+
+
+def learn_host_keys(
+    folder: RunFolder,
+    found: Iterable[Instance],
+    *,
+    pause: Callable[[float], None] = time.sleep,
+    limit_s: float = 0.0,
+    poll_s: float = 5.0,
+) -> tuple[Instance, ...]:
+    """Ask the cloud for the keys that are not known yet, again and again until the limit; return who told none."""
+    waited = 0.0
+    while True:
+        known = known_host_keys(folder)
+        silent = []
+        for instance in found:
+            if instance.id in known:
+                continue
+            key = published_host_key(instance)
+            if key is None:
+                silent.append(instance)
+            else:
+                append_line(_path(folder), f"{instance.id} {key}")
+        if not silent or waited >= limit_s:
+            return tuple(silent)
+        pause(poll_s)
+        waited += poll_s
+
+
+def first_contact(folder: RunFolder, instance: Instance, *, private: bool = False, limit_s: float = 120.0) -> None:
+    """Pin the key that a node shows at the first contact, because its cloud did not tell it.
+
+    Unlike a key that the cloud tells, this one would be a stranger's where somebody sits on the way at that moment.
+    `private`: the node has no public address. Raises ProvisionError where the node does not answer.
+    """
+    import asyncssh
+
+    way = way_in(instance.machine)
+    tunnel = tunnel_to(folder, instance, port=way.port) if private else None
+
+    async def ask() -> str:
+        until = time.monotonic() + limit_s
+        while True:
+            opened = tunnel.open() if tunnel is not None else None
+            try:
+                key = await asyncssh.get_server_host_key(
+                    instance.address,
+                    way.port,
+                    sock=opened.socket if opened is not None else None,
+                    server_host_key_algs=_ALGORITHMS,
+                    config=None,
+                )
+                assert key is not None, "a server shows a key of a kind that it was asked for"
+                return str(key.export_public_key().decode()).strip()
+            except (OSError, asyncssh.Error) as error:
+                if time.monotonic() > until:
+                    raise ProvisionError(
+                        f"node {instance.node} at {instance.address} has told its cloud no host key and does not "
+                        f"answer on port {way.port}: {error}"
+                    ) from error
+                await asyncio.sleep(_RETRY_S)
+            finally:
+                if opened is not None:
+                    opened.close()
+
+    append_line(_path(folder), f"{instance.id} {asyncio.run(ask())}")
+
+
+def _path(folder: RunFolder) -> Path:
+    return folder.path / FILE

@@ -1,0 +1,173 @@
+"""The nodes of a run that can be reached by SSH, and the key that opens them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sailor_cloud.durable import write_atomically
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.offer import Provider
+from sailor_cloud.provision import processes
+from sailor_cloud.provision.access.host_keys import known_host_keys, learn_host_keys
+from sailor_cloud.provision.access.instances import Instance, instances
+from sailor_cloud.provision.access.login import way_in
+from sailor_cloud.provision.access.tunnel import Tunnel, is_private, tunnel_to
+from sailor_cloud.provision.bookkeeping import NODE
+from sailor_cloud.provision.live_resources import sweep_local
+from sailor_cloud.provision.providers.local.spec import VmInfo
+from sailor_cloud.provision.rendering.root import PlacedNode, placed_nodes
+from sailor_cloud.provision.scopes import places_of, touched
+from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.run.journal import read
+from sailor_cloud.run.state import ResourceState, fold
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReachableNode:
+    """A node that runs. Training traffic goes to `private_address`; commands start in `workdir`.
+
+    On a local node SFTP takes paths relative to `workdir`, or absolute ones inside it. A node with a `tunnel` is
+    reached through it alone: `address` says which it is, and nothing can connect to it from here.
+    """
+
+    id: str
+    provider: Provider
+    region: str
+    zone: str
+    instance_type: str
+    accelerator: str
+    devices: int
+    address: str
+    port: int
+    user: str
+    host_public_key: str
+    private_address: str
+    workdir: str
+    created_at: datetime
+    tunnel: Tunnel | None = None
+
+    @classmethod
+    def of(
+        cls,
+        placed: PlacedNode,
+        *,
+        address: str,
+        port: int,
+        user: str,
+        host_public_key: str,
+        private_address: str,
+        workdir: str,
+        created_at: datetime,
+        tunnel: Tunnel | None = None,
+    ) -> ReachableNode:
+        """Return a node of a plan with the way to it."""
+        return cls(
+            id=placed.node.id,
+            provider=placed.offer.provider,
+            region=placed.offer.region,
+            zone=placed.offer.zone,
+            instance_type=placed.offer.instance_type,
+            accelerator=placed.offer.accelerator,
+            devices=placed.node.devices,
+            address=address,
+            port=port,
+            user=user,
+            host_public_key=host_public_key,
+            private_address=private_address,
+            workdir=workdir,
+            created_at=created_at,
+            tunnel=tunnel,
+        )
+
+
+def reachable_nodes(folder: RunFolder, document: PlanDocument) -> tuple[ReachableNode, ...]:
+    """Return the plan's nodes that run now, in the plan's order; those on a cloud as the cloud says.
+
+    A node whose host key is not known yet is left out. Raises ProvisionError where a cloud can't be asked.
+    """
+    placed = placed_nodes(document)
+    on_cloud = _cloud_nodes(folder, document, tuple(p for p in placed if p.offer.provider is not Provider.LOCAL))
+    found = (_local_node(folder, p) if p.offer.provider is Provider.LOCAL else on_cloud.get(p.node.id) for p in placed)
+    return tuple(node for node in found if node is not None)
+
+
+def running_names(folder: RunFolder) -> frozenset[str]:
+    """Return the nodes of the run that exist, of whichever plan. Raises ProvisionError where a cloud can't be asked."""
+    local = {found.node for found in sweep_local(folder.run_id, nodes_dir=folder.nodes_dir) if found.node}
+    places = touched(read(folder.journal_file))
+    return frozenset(local | {instance.node for instance in instances(places, folder.run_id) if instance.node})
+
+
+def ensure_ssh_key(folder: RunFolder) -> str:
+    """Return the run's public key in OpenSSH form; the key pair is made at the first call and lives in the folder."""
+    public_file = folder.ssh_key_file.with_name(f"{folder.ssh_key_file.name}.pub")
+    if not public_file.is_file() or not folder.ssh_key_file.is_file():
+        import asyncssh
+
+        key = asyncssh.generate_private_key("ssh-ed25519", comment=folder.run_id)
+        write_atomically(folder.ssh_key_file, key.export_private_key().decode())
+        write_atomically(public_file, key.export_public_key().decode())
+    return public_file.read_text().strip()
+
+
+def _cloud_nodes(folder: RunFolder, document: PlanDocument, placed: tuple[PlacedNode, ...]) -> dict[str, ReachableNode]:
+    if not placed:
+        return {}
+    entries = read(folder.journal_file)
+    places = touched(entries) | places_of(document)
+    running = [instance for instance in instances(places, folder.run_id) if instance.running and instance.address]
+    learn_host_keys(folder, running)
+    keys = known_host_keys(folder)
+    wanted = {p.node.id: p for p in placed}
+    rows = {row.key: row for row in fold(entries).resources if row.resource == NODE}
+    private = is_private(document)
+    return {
+        instance.node: _cloud_node(
+            wanted[instance.node],
+            instance,
+            keys[instance.id],
+            rows.get(instance.node),
+            tunnel_to(folder, instance, port=way_in(instance.machine).port) if private else None,
+        )
+        for instance in running
+        if instance.node in wanted and instance.id in keys
+    }
+
+
+def _cloud_node(
+    placed: PlacedNode, instance: Instance, host_public_key: str, row: ResourceState | None, tunnel: Tunnel | None
+) -> ReachableNode:
+    way = way_in(instance.machine)
+    created_at = (row.created_at or row.intended_at) if row is not None else None
+    return ReachableNode.of(
+        placed,
+        address=instance.address,
+        port=way.port,
+        user=way.user,
+        host_public_key=host_public_key,
+        private_address=instance.private_address,
+        workdir=way.workdir,
+        created_at=created_at or datetime.now(UTC),
+        tunnel=tunnel,
+    )
+
+
+def _local_node(folder: RunFolder, placed: PlacedNode) -> ReachableNode | None:
+    workdir = folder.node_dir(placed.node.id)
+    info = VmInfo.read(workdir)
+    if info is None or info.run_id != folder.run_id:
+        return None
+    supervisor = processes.read(info.pid)
+    if supervisor is None or (supervisor.run_id, supervisor.node) != (folder.run_id, placed.node.id):
+        return None
+    return ReachableNode.of(
+        placed,
+        address=info.address,
+        port=info.port,
+        user=info.user,
+        host_public_key=info.host_public_key,
+        private_address=info.address,
+        workdir=str(workdir),
+        created_at=datetime.fromisoformat(info.started_at),
+    )

@@ -1,0 +1,122 @@
+"""How a node without a public address is reached: through a program of its cloud that carries SSH on stdin and stdout.
+
+Google Cloud: Identity-Aware Proxy, which asks the caller for rights and comes in from a range of its own
+(cloud.google.com/iap/docs/using-tcp-forwarding). AWS: a session of Systems Manager, to which the node's agent connects
+from inside (docs.aws.amazon.com/systems-manager/latest/userguide, "Allow and control permissions for SSH connections
+through Session Manager"). Both programs are meant to be the ProxyCommand of an SSH client.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from sailor_cloud.errors import Problem, RequestError
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job import NetworkAccess
+from sailor_cloud.model.offer import Provider
+from sailor_cloud.provision.access.instances import Instance
+from sailor_cloud.run.folder import RunFolder
+
+# What must be on PATH, by cloud, and where it is from.
+PROGRAMS = {
+    Provider.GCP: {"gcloud": "https://cloud.google.com/sdk/docs/install"},
+    Provider.AWS: {
+        "aws": "https://docs.aws.amazon.com/cli/latest/userguide/getting-started-install.html",
+        "session-manager-plugin": "https://docs.aws.amazon.com/systems-manager/latest/userguide/"
+        "session-manager-working-with-install-plugin.html",
+    },
+}
+_GRACE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tunnel:
+    """A program whose stdin and stdout are a connection to a node's SSH; what it says besides goes to `log`."""
+
+    program: tuple[str, ...]
+    log: Path
+
+    def open(self) -> OpenTunnel:
+        """Start the program. It runs apart from the terminal, whose Ctrl-C is for the controller alone."""
+        ours, its = socket.socketpair()
+        with its, open(self.log, "ab", opener=_private) as log:
+            process = subprocess.Popen(
+                self.program, stdin=its.fileno(), stdout=its.fileno(), stderr=log, start_new_session=True
+            )
+        return OpenTunnel(socket=ours, process=process)
+
+    def last_words(self) -> str:
+        """Return the last line of the log; empty where the program said nothing."""
+        try:
+            lines = self.log.read_text(errors="replace").split("\n")
+        except OSError:
+            return ""
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTunnel:
+    """A tunnel's program that runs, and our end of the connection that it carries."""
+
+    socket: socket.socket
+    process: subprocess.Popen[bytes]
+
+    def close(self) -> None:
+        """End the program with what it has started, and wait for it: two seconds at most until it is killed."""
+        self.socket.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGTERM)
+            try:
+                self.process.wait(_GRACE_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def is_private(document: PlanDocument) -> bool:
+    """Tell whether the nodes of a job on clouds have no public address."""
+    return document.job.cloud.network is NetworkAccess.PRIVATE
+
+
+def tunnel_to(folder: RunFolder, instance: Instance, *, port: int) -> Tunnel:
+    """Return the way to an instance's port; nothing is started."""
+    program: tuple[str, ...]
+    if instance.provider is Provider.GCP:
+        place = (f"--project={instance.project}", f"--zone={instance.zone}")
+        program = ("gcloud", "compute", "start-iap-tunnel", instance.machine, str(port), "--listen-on-stdin", *place)
+        program = (*program, "--verbosity=warning")
+    else:
+        target = ("--target", instance.machine, "--region", instance.region)
+        document = ("--document-name", "AWS-StartSSHSession", "--parameters", f"portNumber={port}")
+        program = ("aws", "ssm", "start-session", *target, *document)
+    return Tunnel(program=program, log=folder.logs_dir / f"tunnel-{instance.node}.log")
+
+
+def refuse_without_programs(document: PlanDocument, providers: Iterable[Provider]) -> None:
+    """Raise RequestError where nodes would be bought that nobody here could reach."""
+    if not is_private(document):
+        return
+    problems = [
+        Problem(
+            path="cloud.network",
+            message=f"is private, and nodes on {provider} are then reached through {name}, which is not on PATH",
+            hint=f"install it ({source}), or leave cloud.network out, which opens port 22 to your own address alone",
+        )
+        for provider in sorted(set(providers))
+        for name, source in PROGRAMS.get(provider, {}).items()
+        if shutil.which(name) is None
+    ]
+    if problems:
+        raise RequestError(problems)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

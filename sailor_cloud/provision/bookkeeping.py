@@ -1,0 +1,111 @@
+"""What the journal and the ledger hold about a node, and about everything else that is created."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date, datetime
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from sailor_cloud.model.document import CostKind
+from sailor_cloud.model.job import NetworkAccess
+from sailor_cloud.model.offer import Offer, Provider
+from sailor_cloud.model.parts import node_part
+from sailor_cloud.provision.rendering.root import PlacedNode, Root
+from sailor_cloud.run.journal import Draft, Event, Journal
+from sailor_cloud.run.ledger import Ledger
+
+if TYPE_CHECKING:
+    from sailor_cloud.catalog import Catalog
+
+NODE = "node"
+
+
+def intend_node(journal: Journal, placed: PlacedNode) -> None:
+    """Journal that a node is about to be asked for, with all that is needed to find, price and delete it later."""
+    journal.append_all([node_intent(placed)])
+
+
+def node_intent(placed: PlacedNode) -> Draft:
+    offer = placed.offer
+    told = {
+        "provider": offer.provider.value,
+        "region": offer.region,
+        "zone": offer.zone,
+        "instance_type": offer.instance_type,
+        "market": offer.market.value,
+        "usd_per_hour": offer.usd_per_hour,
+        "services": _services(offer, placed.network),
+        "price_source": offer.source,
+        "price_as_of": offer.as_of_from.isoformat(),
+    }
+    return Draft(event=Event.CREATE_INTENDED, resource=NODE, key=placed.node.id, data=told)
+
+
+def resource_intent(root: Root, kind: str, address: str) -> Draft:
+    """Return the intent to ask for something besides nodes, such as a network."""
+    told = {"provider": root.provider.value, "region": root.region, "stack": root.stack}
+    return Draft(event=Event.CREATE_INTENDED, resource=kind, key=resource_key(root, address), data=told)
+
+
+def resource_key(root: Root, address: str) -> str:
+    """Return the name that a resource besides nodes has in the journal, for it has no other before it exists."""
+    return f"{root.stack}-{root.region}/{address.removeprefix('module.cluster.')}"
+
+
+def open_node(ledger: Ledger, node: str, intent: Mapping[str, Any], *, since: datetime) -> None:
+    """Charge for a node from some time on, and for each thing that comes with it, at prices that its intent froze."""
+    kind, zone, market = intent["instance_type"], intent["zone"], intent["market"]
+    ledger.open_item(
+        ledger_key(node),
+        kind=CostKind.COMPUTE,
+        what=f"{node}: {kind} in {zone}, {market}",
+        part=node_part(kind, market, zone),
+        usd_per_hour=intent["usd_per_hour"],
+        since=since,
+        price_source=intent["price_source"],
+        price_as_of=date.fromisoformat(intent["price_as_of"]),
+    )
+    for service in intent.get("services", ()):
+        ledger.open_item(
+            f"{ledger_key(node)}/{service['service']}",
+            kind=CostKind(service["kind"]),
+            what=f"{node}: {service['part']}",
+            part=service["part"],
+            usd_per_hour=service["usd_per_hour"],
+            since=since,
+            price_source=service["price_source"],
+            price_as_of=date.fromisoformat(service["price_as_of"]),
+        )
+
+
+def _services(offer: Offer, network: NetworkAccess) -> list[dict[str, Any]]:
+    """Return what a node's disk and way to the network cost. Raises MissingPriceError."""
+    if offer.provider is Provider.LOCAL:
+        return []
+    # The simulator brings numpy along, which no command needs that only looks or removes.
+    from sailor_cloud.simulator import service_kind, service_part, services_with
+
+    return [
+        {
+            "service": price.service.value,
+            "kind": service_kind(price.service).value,
+            "part": service_part(price.service),
+            "usd_per_hour": usd_per_hour,
+            "price_source": price.source,
+            "price_as_of": price.as_of_from.isoformat(),
+        }
+        for price, usd_per_hour in services_with(offer, _prices(), network)
+    ]
+
+
+@cache
+def _prices() -> Catalog:
+    from sailor_cloud import catalog
+
+    # Prices of disks and addresses change once in years; those of this process's start will do.
+    return catalog.load()
+
+
+def ledger_key(node: str) -> str:
+    return f"{NODE}/{node}"

@@ -1,0 +1,1 @@
+"""Removes what runs have made, and proves that it is gone."""

@@ -1,0 +1,186 @@
+"""Finds what runs have left behind, on every cloud that runs of this machine touched, and removes it.
+
+A run counts as live while a controller works on it, or while it may be one of another machine that has not expired.
+Nothing without the tag of a run is ever looked at.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from sailor_cloud.clock import Clock
+from sailor_cloud.model.offer import Provider
+from sailor_cloud.provision.cleanup.kept import BUCKETS, KeptBucket, kept_bucket
+from sailor_cloud.provision.cleanup.leftovers import Leftovers
+from sailor_cloud.provision.errors.backoff import Backoff, Pause
+from sailor_cloud.provision.live_resources import EXPIRES_FORM, HOLDS_OBJECTS, WHOLE_ACCOUNT, CloudSweep, LiveResource
+from sailor_cloud.provision.providers.aws.account_sweep import HOME
+from sailor_cloud.provision.scopes import Places, remove_from, sweep_places, sweep_rights, touched
+from sailor_cloud.run.folder import RunFolder, begun_at
+from sailor_cloud.run.journal import read
+from sailor_cloud.run.state import Phase, fold
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leftover:
+    """What one run has left. `folder` is None for a run of another machine; `why` says what it is, for people."""
+
+    run_id: str
+    folder: RunFolder | None
+    resources: tuple[LiveResource, ...]
+    owner: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """`reapable` is what no live run owns, `live` what one does; with problems there may be more of both."""
+
+    reapable: tuple[Leftover, ...]
+    live: tuple[Leftover, ...]
+    problems: tuple[str, ...]
+
+
+def find_leftovers(
+    folders: Iterable[RunFolder],
+    *,
+    clock: Clock,
+    places: Places | None = None,
+    older_than: timedelta | None = None,
+    progress: Callable[[int, int], None] = lambda done, of: None,
+) -> Found:
+    """Look for everything that carries a run's tag, in the places that the runs of `folders` touched and in `places`.
+
+    Without `older_than`, what runs of other machines have is theirs until it has expired; with it, until the run is
+    that old, and what a dead controller of this machine has left counts only once nothing was written for so long.
+    `progress` is told how many looks are done, of how many: one into the places, one for each run of this machine.
+    """
+    known = {folder.run_id: folder for folder in folders}
+    where = places or Places()
+    for folder in known.values():
+        where |= touched(read(folder.journal_file))
+    looks = 1 + len(known)
+    progress(0, looks)
+    swept = sweep_places(where)
+    problems = list(swept.problems)
+    by_run: dict[str, list[LiveResource]] = defaultdict(list)
+    for resource in swept.found:
+        by_run[resource.run_id].append(resource)
+    for done, folder in enumerate(known.values(), start=1):
+        progress(done, looks)
+        here = Leftovers(folder=folder, places=Places()).sweep().found
+        rights = _rights(folder)
+        problems += rights.problems
+        if here or rights.found:
+            by_run[folder.run_id] += (*here, *rights.found)
+    reapable: list[Leftover] = []
+    live: list[Leftover] = []
+    for run_id, resources in sorted(by_run.items()):
+        of_here = known.get(run_id)
+        kept = [resource for resource in resources if _may_be_wanted(resource, of_here)]
+        rest = tuple(resource for resource in resources if resource not in kept)
+        live += [_kept(bucket, of_here) for bucket in kept]
+        if rest:
+            leftover, is_live = _judged(run_id, of_here, rest, clock.now(), older_than)
+            (live if is_live else reapable).append(leftover)
+    return Found(reapable=tuple(reapable), live=tuple(live), problems=tuple(problems))
+
+
+def _rights(folder: RunFolder) -> CloudSweep:
+    """Return a run's rights on buckets of the user's: they have no tag, so that only its own folder tells of them."""
+    entries = read(folder.journal_file)
+    where = touched(entries) if fold(entries).phase is not Phase.GONE else Places()
+    return sweep_rights(where, run_id=folder.run_id)
+
+
+def remove_strangers(leftover: Leftover, *, pause: Pause, backoff: Backoff | None = None) -> tuple[str, ...]:
+    """Delete what a run without a folder here has left; return what is left of it, or can't be looked for."""
+    patience, failed = backoff or Backoff(), 0
+    places = _places_of(leftover.resources)
+    resources = leftover.resources
+    while True:
+        problems = remove_from(places, resources)
+        swept = sweep_places(places, run_id=leftover.run_id)
+        left = tuple(resource for resource in swept.found if not _may_be_wanted(resource, None))
+        if not left and not swept.problems:
+            return ()
+        failed += 1
+        pause_s = patience.pause_s(failed)
+        if pause_s is None:
+            return (*problems, *swept.problems, *(f"still there: {found.type} {found.name}" for found in left))
+        pause(pause_s)
+        resources = left
+
+
+def _may_be_wanted(resource: LiveResource, folder: RunFolder | None) -> bool:
+    """Tell a bucket that holds what somebody may want: kept by a run of this machine, or of a run of another one."""
+    if resource.type not in BUCKETS or resource.detail != HOLDS_OBJECTS:
+        return False
+    return folder is None or kept_bucket(folder.run_id, read(folder.journal_file)) is not None
+
+
+def _kept(bucket: LiveResource, folder: RunFolder | None) -> Leftover:
+    command = KeptBucket(name=bucket.name).row(bucket.type, 0.0).delete_command
+    why = f"holds objects that may be wanted; '{command}' deletes it"
+    return Leftover(run_id=bucket.run_id, folder=folder, resources=(bucket,), owner=bucket.owner, why=why)
+
+
+def _judged(
+    run_id: str,
+    folder: RunFolder | None,
+    resources: tuple[LiveResource, ...],
+    now: datetime,
+    older_than: timedelta | None,
+) -> tuple[Leftover, bool]:
+    owner = next((resource.owner for resource in resources if resource.owner), "")
+    why, live = _of_here(folder, now, older_than) if folder else _of_elsewhere(run_id, resources, now, older_than)
+    return Leftover(run_id=run_id, folder=folder, resources=resources, owner=owner, why=why), live
+
+
+def _of_here(folder: RunFolder, now: datetime, older_than: timedelta | None) -> tuple[str, bool]:
+    holder = folder.lock_holder()
+    if holder is not None:
+        return f"process {holder.pid} works on it", True
+    state = fold(read(folder.journal_file))
+    if state.phase is Phase.GONE:
+        return "was torn down, and this is left", False
+    since = state.updated_at or now
+    why = f"no controller works on it since {since:%Y-%m-%d %H:%M} UTC"
+    if older_than is not None and now - since < older_than:
+        return f"{why}, which is less than was asked for", True
+    return f"{why}; 'sailor-cloud resume {folder.run_id}' would go on with it", False
+
+
+def _of_elsewhere(
+    run_id: str, resources: tuple[LiveResource, ...], now: datetime, older_than: timedelta | None
+) -> tuple[str, bool]:
+    begun = begun_at(run_id)
+    if older_than is not None and begun is not None and now - begun >= older_than:
+        return f"of another machine, begun {begun:%Y-%m-%d %H:%M} UTC", False
+    expiries = [_expiry(resource.expires) for resource in resources]
+    last = max((expiry for expiry in expiries if expiry is not None), default=None)
+    if last is not None and last < now:
+        return f"of another machine, expired {last:%Y-%m-%d %H:%M} UTC", False
+    until = f"until {last:%Y-%m-%d %H:%M} UTC" if last is not None else "without an expiry"
+    return f"may be a live run of another machine, {until}", True
+
+
+def _expiry(text: str) -> datetime | None:
+    try:
+        return datetime.strptime(text, EXPIRES_FORM).replace(tzinfo=UTC)
+    except ValueError:
+        return None
+
+
+def _places_of(resources: tuple[LiveResource, ...]) -> Places:
+    on_aws = {resource.region for resource in resources if resource.provider == Provider.AWS}
+    if WHOLE_ACCOUNT in on_aws:
+        # What belongs to the account is seen from anywhere.
+        on_aws = on_aws - {WHOLE_ACCOUNT} or {HOME}
+    return Places(
+        gcp_projects=tuple(sorted({resource.project for resource in resources if resource.project})),
+        aws_regions=tuple(sorted(on_aws)),
+    )

@@ -1,0 +1,296 @@
+"""Removes everything that a run created, and proves it by looking without Terraform. Repeating it is harmless."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sailor_cloud.clock import Clock
+from sailor_cloud.errors import ProvisionError, SailorError
+from sailor_cloud.model.offer import Provider
+from sailor_cloud.provision import processes
+from sailor_cloud.provision.apply.apply import COMPUTE
+from sailor_cloud.provision.apply.open_root import open_driver, progress_of
+from sailor_cloud.provision.bookkeeping import NODE, ledger_key, open_node
+from sailor_cloud.provision.cleanup.destroyed import Destroyed, rows, unknown_nodes
+from sailor_cloud.provision.cleanup.kept import BUCKETS, KeptBucket, kept_bucket, usd_per_month
+from sailor_cloud.provision.cleanup.leftovers import Leftovers
+from sailor_cloud.provision.errors.backoff import Backoff, Pause
+from sailor_cloud.provision.errors.causes import classify, gravest
+from sailor_cloud.provision.live_resources import BY_TAG, FOLDER, CloudSweep, LiveResource
+from sailor_cloud.provision.progress import Interrupt, Listener, ProvisionInterrupted
+from sailor_cloud.provision.rendering.root import BACKEND_FILE, Root, roots, write_cli_config
+from sailor_cloud.provision.terraform.binary import TerraformBinary, find_terraform
+from sailor_cloud.provision.terraform.driver import TerraformCommandError, TerraformDriver
+from sailor_cloud.provision.terraform.state_locks import lock_id
+from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.run.journal import Draft, Event, Journal
+from sailor_cloud.run.ledger import Ledger
+from sailor_cloud.run.receipt import KeptResource
+from sailor_cloud.run.state import Phase, RunState, fold
+
+__all__ = ["SWEEP", "Destroyed", "destroy"]
+
+_LOG = logging.getLogger(__name__)
+_ATTEMPTS = 2
+# How long a Terraform that outlived its controller may take to finish alone, before it is interrupted.
+_PATIENCE_S = 20.0
+_SETTLE_S = 10.0
+SWEEP = BY_TAG
+
+
+def destroy(
+    folder: RunFolder,
+    *,
+    clock: Clock,
+    on_progress: Listener | None = None,
+    interrupt: Interrupt | None = None,
+    timeout_s: float = 1800.0,
+    terraform: TerraformBinary | None = None,
+    backoff: Backoff | None = None,
+    pause: Pause | None = None,
+    before_data: Callable[[], None] | None = None,
+) -> Destroyed:
+    """Remove what the run has, compute first, with Terraform and then by tag, and confirm it by a sweep.
+
+    Goes on past every error and reports them in `problems`. Works with a Terraform of the run that still runs, a
+    stale lock, a lost or unreadable state, and without any Terraform. What a cloud that can't be asked may still have
+    counts as left. The run's own bucket is kept while it holds checkpoints that were not fetched; `before_data`, called
+    once the nodes are gone, may fetch them. Raises ProvisionInterrupted only.
+    """
+    stop, journal = interrupt or Interrupt(), Journal.of(folder, clock)
+    teardown = _Teardown(
+        folder=folder,
+        clock=clock,
+        journal=journal,
+        ledger=Ledger.of(folder, clock),
+        interrupt=stop,
+        on_progress=on_progress,
+        timeout_s=timeout_s,
+        terraform=terraform,
+        leftovers=Leftovers.of(folder, journal.entries()),
+        backoff=backoff or Backoff(),
+        pause=pause or stop.wait,
+        keep=kept_bucket(folder.run_id, journal.entries()),
+        before_data=before_data,
+    )
+    return teardown.run()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Teardown:
+    folder: RunFolder
+    clock: Clock
+    journal: Journal
+    ledger: Ledger
+    interrupt: Interrupt
+    on_progress: Listener | None
+    timeout_s: float
+    terraform: TerraformBinary | None
+    leftovers: Leftovers
+    backoff: Backoff
+    pause: Pause
+    problems: list[str] = field(default_factory=list)
+    cleared: set[tuple[str, str]] = field(default_factory=set)
+    keep: KeptBucket | None = None
+    before_data: Callable[[], None] | None = None
+
+    def run(self) -> Destroyed:
+        state = self._state()
+        if state.phase is Phase.GONE and not state.live:
+            swept = self.leftovers.sweep()
+            if not swept.found and not swept.problems:
+                return Destroyed(resources=rows(state), left=(), problems=(), kept=self._kept(state))
+        self.journal.append(Event.TEARDOWN_STARTED)
+        self._end_other_terraform()
+        before = self.leftovers.sweep()
+        self._charge_for_found(state, before.found)
+        self.journal.append_all(
+            [Draft(event=Event.DESTROY_INTENDED, resource=row.resource, key=row.key) for row in state.live]
+        )
+        written = tuple(root for root in roots(self.folder) if _may_have_state(root))
+        if sum(root.provider is not Provider.LOCAL for root in written) > 1:
+            for root in written:
+                if root.stack in COMPUTE_STACKS:
+                    self._destroy_root(root, target=COMPUTE[root.provider])
+        for root in written:
+            if root.stack.endswith("-data"):
+                self._save_data()
+            self._destroy_root(root)
+        self.interrupt.check()
+        if self.leftovers.places.any and any(row.created_at is None for row in state.live):
+            # What was asked for by somebody who died may come to be a little later.
+            self.pause(_SETTLE_S)
+        return self._confirm(before, self._remove_leftovers() or self.leftovers.sweep())
+
+    def _save_data(self) -> None:
+        if self.keep is not None and self.before_data is not None:
+            self.before_data()
+            self.before_data, self.keep = None, kept_bucket(self.folder.run_id, self.journal.entries())
+
+    def _state(self) -> RunState:
+        return fold(self.journal.entries())
+
+    def _end_other_terraform(self) -> None:
+        """Let a Terraform that outlived its controller finish, so that its state is complete; then kill it."""
+        others = processes.terraform_of(self.folder.run_id)
+        if not others:
+            return
+        _LOG.info("waiting for Terraform of an earlier command: %s", [process.pid for process in others])
+        left = processes.let_finish(
+            lambda: processes.terraform_of(self.folder.run_id), patience_s=_PATIENCE_S, grace_s=self.timeout_s
+        )
+        if left:
+            self.problems.append(f"Terraform of an earlier command does not end: {[process.pid for process in left]}")
+
+    def _charge_for_found(self, state: RunState, found: tuple[LiveResource, ...]) -> None:
+        """Charge for nodes that exist or existed although the controller died before it could write that down."""
+        existed = {resource.node for resource in found}
+        existed |= {resource.key for resource in state.resources if resource.created_at is not None}
+        for resource in state.resources:
+            if resource.resource == NODE and resource.key in existed and resource.intended_at is not None:
+                open_node(self.ledger, resource.key, resource.data, since=resource.intended_at)
+
+    def _destroy_root(self, root: Root, *, target: str | None = None) -> None:
+        try:
+            binary = self.terraform or find_terraform()
+            write_cli_config(self.folder)
+        except ProvisionError as error:
+            if (told := f"{error}; what it had created is removed by tag") not in self.problems:
+                self.problems.append(told)
+            return
+        driver = open_driver(
+            self.folder,
+            root,
+            binary=binary,
+            interrupt=self.interrupt,
+            on_event=lambda event: self._tell(root, event),
+            timeout_s=self.timeout_s,
+        )
+        failed = 0
+        while True:
+            try:
+                driver.init()
+                if self.keep is not None and root.stack.endswith("-data"):
+                    self._let_go_of_bucket(driver, root)
+                driver.destroy(target)
+                if target is None:
+                    self.cleared.add((root.stack, root.region))
+                return
+            except ProvisionInterrupted:
+                raise
+            except TerraformCommandError as failure:
+                failed += 1
+                if not self._worth_another_try(root, driver, failure, failed):
+                    if target is None:
+                        self.problems.append(str(failure))
+                    return
+
+    def _let_go_of_bucket(self, driver: TerraformDriver, root: Root) -> None:
+        kind = BUCKETS[0] if root.provider is Provider.GCP else BUCKETS[1]
+        if any(address.startswith(f"{kind}.run") for address in driver.state_list()):
+            driver.forget(f"{kind}.run")
+
+    def _worth_another_try(
+        self, root: Root, driver: TerraformDriver, failure: TerraformCommandError, failed: int
+    ) -> bool:
+        """Break a stale lock; wait where the cloud is overloaded; try anything else a second time."""
+        faults = [classify(root.provider, fault) for fault in failure.faults]
+        if faults and gravest(faults).worth_retrying:
+            pause_s = self.backoff.pause_s(failed)
+            if pause_s is not None:
+                self.pause(pause_s)
+            return pause_s is not None
+        if failed >= _ATTEMPTS:
+            return False
+        if failure.state_locked:
+            self._unlock(driver, failure)
+        return True
+
+    def _tell(self, root: Root, event: Mapping[str, Any]) -> None:
+        progress = progress_of(root, event)
+        if progress is not None and self.on_progress is not None:
+            self.on_progress(progress)
+
+    def _unlock(self, driver: TerraformDriver, failure: TerraformCommandError) -> None:
+        """Break a lock whose holder is gone: no Terraform of this run is left at this point."""
+        held = lock_id(failure)
+        if held is None:
+            return
+        try:
+            driver.force_unlock(held)
+        except TerraformCommandError as error:
+            self.problems.append(str(error))
+
+    def _remove_leftovers(self) -> CloudSweep | None:
+        """Delete what Terraform does not know of, or return the look that found nothing.
+
+        Clouds need a while to let go of what others stood in.
+        """
+        failed = 0
+        while True:
+            swept = self.leftovers.sweep()
+            if not swept.found and not swept.problems:
+                return swept
+            problems = self.leftovers.remove(swept.found)
+            if not problems:
+                return None
+            failed += 1
+            pause_s = self.backoff.pause_s(failed) if self.leftovers.places.any else None
+            if pause_s is None:
+                self.problems += problems
+                return None
+            self.pause(pause_s)
+
+    def _confirm(self, before: CloudSweep, swept: CloudSweep) -> Destroyed:
+        """Write down as gone what can't be found any more."""
+        self.problems += swept.problems
+        state = self._state()
+        now = self.clock.now()
+        ran = {resource.node for resource in before.found if resource.type != FOLDER and resource.node}
+        gone = []
+        for row in (*state.live, *unknown_nodes(state, before)):
+            if self.keep is not None and row.resource in BUCKETS:
+                gone.append(Draft(event=Event.KEPT, resource=row.resource, key=row.key, data={"name": self.keep.name}))
+                continue
+            confirmed_by = self.leftovers.confirmed_by(row, swept, frozenset(self.cleared))
+            if confirmed_by is None:
+                continue
+            if row.resource == NODE:
+                # A node that no longer ran had ended at its expiry at the latest.
+                ended = row.key not in ran and state.expires_at is not None
+                at = min(now, state.expires_at) if ended and state.expires_at is not None else now
+                self.ledger.close_item(ledger_key(row.key), at=at)
+            data = {"confirmed_by": confirmed_by}
+            gone.append(Draft(event=Event.GONE, resource=row.resource, key=row.key, data=data))
+        self.journal.append_all(gone)
+        unconfirmed = self._state().live
+        if swept.found or unconfirmed:
+            names = ", ".join(f"{resource.type} {resource.name}" for resource in swept.found)
+            unsure = ", ".join(f"{row.resource} {row.key}" for row in unconfirmed)
+            told = f"still there: {names}" if names else f"nobody has confirmed that these are gone: {unsure}"
+            self.journal.append(Event.TEARDOWN_FAILED, message=told)
+        else:
+            self.journal.append(Event.TORN_DOWN, problems=self.problems)
+        state = self._state()
+        return Destroyed(resources=rows(state), left=swept.found, problems=tuple(self.problems), kept=self._kept(state))
+
+    def _kept(self, state: RunState) -> tuple[KeptResource, ...]:
+        kept = [row for row in state.resources if row.kept]
+        if not kept:
+            return ()
+        try:
+            monthly = usd_per_month(self.folder.read_document())
+        except SailorError:
+            monthly = 0.0
+        return tuple(KeptBucket(name=row.data["name"]).row(row.resource, monthly) for row in kept)
+
+
+# The stacks that hold nodes on a cloud.
+COMPUTE_STACKS = (Provider.GCP.value, Provider.AWS.value)
+
+
+def _may_have_state(root: Root) -> bool:
+    return root.state_file.is_file() or (root.path / BACKEND_FILE).is_file()

@@ -1,0 +1,1 @@
+"""What the providers' errors mean, and how often a request is repeated."""

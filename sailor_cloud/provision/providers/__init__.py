@@ -1,0 +1,1 @@
+"""One folder per provider: how what it sells is bought, found and removed."""

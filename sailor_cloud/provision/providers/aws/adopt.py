@@ -1,0 +1,141 @@
+"""Import ids on AWS, where ids are the cloud's own choice: tags lead to what has any, and that to its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sailor_cloud.provision.adoptable import Planned
+from sailor_cloud.provision.live_resources import LiveResource
+from sailor_cloud.provision.providers.aws.sweep import boto_client, is_gone
+
+# Under which attribute stands the name of what is called by it and not by an id; everything else has a tag Name.
+_NAMED = {
+    "aws_key_pair": "key_name",
+    "aws_placement_group": "name",
+    "aws_launch_template": "name",
+    "aws_scheduler_schedule_group": "name",
+    "aws_iam_role": "name",
+    "aws_iam_instance_profile": "name",
+    "aws_s3_bucket": "bucket",
+}
+_IN_NETWORKS = ("aws_subnet", "aws_route_table", "aws_security_group", "aws_instance", "aws_vpc_endpoint")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwsAdoptable:
+    """See `adoptable.Adoptable`. `regions` are those of the root: two for a link."""
+
+    regions: tuple[str, ...]
+
+    def whole(self, planned: Planned, orphans: Iterable[LiveResource]) -> LiveResource | None:
+        everything = tuple(orphans)
+        name = planned.after.get(_NAMED[planned.type]) if planned.type in _NAMED else _title(planned.after)
+        same = [o for o in everything if o.type == planned.type and name in (o.name, o.title) and not o.ending]
+        if planned.type == "aws_vpc":
+            # Should there be two, the one that nodes stand in.
+            same.sort(key=lambda vpc: (-_inhabitants(everything, vpc.name), vpc.name))
+        if planned.type in _IN_NETWORKS:
+            others = _second_networks(everything)
+            same = [orphan for orphan in same if orphan.network not in others]
+        return same[0] if same else None
+
+    def import_id(self, resource: LiveResource) -> str:
+        return resource.name
+
+    def part_id(self, planned: Planned) -> str | None:
+        find = _PARTS.get(planned.type)
+        if find is None:
+            return None
+        for region in self.regions:
+            try:
+                found = find(boto_client(region, _SERVICES.get(planned.type, "ec2")), planned.after)
+            except Exception as error:
+                # What it would be a part of is not there, or in the other region of a link.
+                if not is_gone(error):
+                    raise
+                continue
+            if found:
+                return found
+        return None
+
+
+def _title(after: Mapping[str, Any]) -> str:
+    return str((after.get("tags") or {}).get("Name", ""))
+
+
+def _inhabitants(everything: Iterable[LiveResource], network: str) -> int:
+    return sum(found.type == "aws_instance" and found.network == network for found in everything)
+
+
+def _second_networks(everything: tuple[LiveResource, ...]) -> set[str]:
+    """Return the networks beside those that are adopted: more than one under a name should never be."""
+    first: dict[str, LiveResource] = {}
+    networks = [found for found in everything if found.type == "aws_vpc"]
+    for vpc in sorted(networks, key=lambda vpc: (-_inhabitants(everything, vpc.name), vpc.name)):
+        first.setdefault(vpc.title, vpc)
+    return {vpc.name for vpc in networks} - {vpc.name for vpc in first.values()}
+
+
+def _route(client: Any, after: Mapping[str, Any]) -> str | None:
+    table, destination = after.get("route_table_id"), after.get("destination_cidr_block")
+    for found in _tables(client, table):
+        if any(route.get("DestinationCidrBlock") == destination for route in found["Routes"]):
+            return f"{table}_{destination}"
+    return None
+
+
+def _association(client: Any, after: Mapping[str, Any]) -> str | None:
+    table, subnet = after.get("route_table_id"), after.get("subnet_id")
+    for found in _tables(client, table):
+        if any(subnet and joined.get("SubnetId") == subnet for joined in found["Associations"]):
+            return f"{subnet}/{table}"
+    return None
+
+
+def _tables(client: Any, table: str | None) -> Iterator[dict[str, Any]]:
+    if table:
+        yield from client.describe_route_tables(RouteTableIds=[table])["RouteTables"]
+
+
+def _rule(client: Any, after: Mapping[str, Any], *, egress: bool) -> str | None:
+    group = after.get("security_group_id")
+    if not group:
+        return None
+    told = client.describe_security_group_rules(Filters=[{"Name": "group-id", "Values": [group]}])
+    for rule in told["SecurityGroupRules"]:
+        if rule["IsEgress"] == egress and _allows_the_same(rule, after):
+            return str(rule["SecurityGroupRuleId"])
+    return None
+
+
+def _allows_the_same(rule: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Tell what AWS would call a duplicate; rules for every protocol have no ports."""
+    if rule["IpProtocol"] != after["ip_protocol"]:
+        return False
+    ports = (rule.get("FromPort"), rule.get("ToPort")) == (after.get("from_port"), after.get("to_port"))
+    other = (rule.get("ReferencedGroupInfo") or {}).get("GroupId")
+    whom = (rule.get("CidrIpv4") or None, other or None)
+    return (ports or after["ip_protocol"] == "-1") and whom == (
+        after.get("cidr_ipv4"),
+        after.get("referenced_security_group_id"),
+    )
+
+
+def _schedule(client: Any, after: Mapping[str, Any]) -> str | None:
+    group, name = after.get("group_name"), after["name"]
+    if not group:
+        return None
+    client.get_schedule(GroupName=group, Name=name)
+    return f"{group}/{name}"
+
+
+_PARTS: Mapping[str, Callable[[Any, Mapping[str, Any]], str | None]] = {
+    "aws_route": _route,
+    "aws_route_table_association": _association,
+    "aws_vpc_security_group_ingress_rule": lambda client, after: _rule(client, after, egress=False),
+    "aws_vpc_security_group_egress_rule": lambda client, after: _rule(client, after, egress=True),
+    "aws_scheduler_schedule": _schedule,
+}
+_SERVICES = {"aws_scheduler_schedule": "scheduler"}

@@ -1,0 +1,295 @@
+"""Looks for what is left of runs on AWS by tag, through EC2's own API, and deletes it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from sailor_cloud.errors import CredentialsError, ProvisionError
+from sailor_cloud.model.offer import Provider
+from sailor_cloud.provision.live_resources import (
+    EXPIRES_LABEL,
+    NODE_LABEL,
+    OWNER_LABEL,
+    RUN_LABEL,
+    CloudSweep,
+    LiveResource,
+)
+
+_TERMINATION_LIMIT_S = 900.0
+_ENDING = ("shutting-down", "stopping", "stopped", "deleting", "rejected", "expired", "failed")
+
+ClientOf = Callable[[str], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    """A kind of resource: how it is listed, where its id stands, and how one is deleted."""
+
+    type: str
+    listed_by: str
+    list_key: str
+    id_key: str
+    delete: Callable[[Any, str], None]
+    # Most calls filter under this name; what is deleted stays listed for a while under these states.
+    filter_key: str = "Filters"
+    gone: tuple[str, ...] = ()
+
+
+def _detach_and_delete_gateway(client: Any, name: str) -> None:
+    (gateway,) = client.describe_internet_gateways(InternetGatewayIds=[name])["InternetGateways"]
+    for attachment in gateway["Attachments"]:
+        client.detach_internet_gateway(InternetGatewayId=name, VpcId=attachment["VpcId"])
+    client.delete_internet_gateway(InternetGatewayId=name)
+
+
+def _disassociate_and_delete_table(client: Any, name: str) -> None:
+    (table,) = client.describe_route_tables(RouteTableIds=[name])["RouteTables"]
+    for association in table["Associations"]:
+        if not association.get("Main"):
+            client.disassociate_route_table(AssociationId=association["RouteTableAssociationId"])
+    client.delete_route_table(RouteTableId=name)
+
+
+# In the order in which they are deleted: what costs money first, what others stand in last.
+_KINDS = (
+    _Kind(
+        type="aws_instance",
+        listed_by="describe_instances",
+        list_key="Reservations",
+        id_key="InstanceId",
+        delete=lambda client, name: client.terminate_instances(InstanceIds=[name]),
+        gone=("terminated",),
+    ),
+    _Kind(
+        type="aws_nat_gateway",
+        listed_by="describe_nat_gateways",
+        list_key="NatGateways",
+        id_key="NatGatewayId",
+        delete=lambda client, name: client.delete_nat_gateway(NatGatewayId=name),
+        filter_key="Filter",
+        gone=("deleted", "failed"),
+    ),
+    _Kind(
+        type="aws_ebs_volume",
+        listed_by="describe_volumes",
+        list_key="Volumes",
+        id_key="VolumeId",
+        delete=lambda client, name: client.delete_volume(VolumeId=name),
+    ),
+    _Kind(
+        type="aws_eip",
+        listed_by="describe_addresses",
+        list_key="Addresses",
+        id_key="AllocationId",
+        delete=lambda client, name: client.release_address(AllocationId=name),
+    ),
+    _Kind(
+        type="aws_vpc_endpoint",
+        listed_by="describe_vpc_endpoints",
+        list_key="VpcEndpoints",
+        id_key="VpcEndpointId",
+        delete=lambda client, name: client.delete_vpc_endpoints(VpcEndpointIds=[name]),
+        gone=("deleted",),
+    ),
+    _Kind(
+        type="aws_vpc_peering_connection",
+        listed_by="describe_vpc_peering_connections",
+        list_key="VpcPeeringConnections",
+        id_key="VpcPeeringConnectionId",
+        delete=lambda client, name: client.delete_vpc_peering_connection(VpcPeeringConnectionId=name),
+        gone=("deleted", "rejected", "expired", "failed"),
+    ),
+    _Kind(
+        type="aws_launch_template",
+        listed_by="describe_launch_templates",
+        list_key="LaunchTemplates",
+        id_key="LaunchTemplateId",
+        delete=lambda client, name: client.delete_launch_template(LaunchTemplateId=name),
+    ),
+    _Kind(
+        type="aws_placement_group",
+        listed_by="describe_placement_groups",
+        list_key="PlacementGroups",
+        id_key="GroupName",
+        delete=lambda client, name: client.delete_placement_group(GroupName=name),
+    ),
+    _Kind(
+        type="aws_key_pair",
+        listed_by="describe_key_pairs",
+        list_key="KeyPairs",
+        id_key="KeyName",
+        delete=lambda client, name: client.delete_key_pair(KeyName=name),
+    ),
+    _Kind(
+        type="aws_internet_gateway",
+        listed_by="describe_internet_gateways",
+        list_key="InternetGateways",
+        id_key="InternetGatewayId",
+        delete=_detach_and_delete_gateway,
+    ),
+    _Kind(
+        type="aws_route_table",
+        listed_by="describe_route_tables",
+        list_key="RouteTables",
+        id_key="RouteTableId",
+        delete=_disassociate_and_delete_table,
+    ),
+    _Kind(
+        type="aws_subnet",
+        listed_by="describe_subnets",
+        list_key="Subnets",
+        id_key="SubnetId",
+        delete=lambda client, name: client.delete_subnet(SubnetId=name),
+    ),
+    _Kind(
+        type="aws_security_group",
+        listed_by="describe_security_groups",
+        list_key="SecurityGroups",
+        id_key="GroupId",
+        delete=lambda client, name: client.delete_security_group(GroupId=name),
+    ),
+    _Kind(
+        type="aws_vpc",
+        listed_by="describe_vpcs",
+        list_key="Vpcs",
+        id_key="VpcId",
+        delete=lambda client, name: client.delete_vpc(VpcId=name),
+    ),
+)
+AWS_KINDS = tuple(kind.type for kind in _KINDS)
+
+
+def sweep_aws(regions: Iterable[str], *, run_id: str | None = None, client_of: ClientOf | None = None) -> CloudSweep:
+    """Return the resources of one run, or of all runs, that exist in some regions.
+
+    An instance that is shutting down still exists. Raises CredentialsError, or ProvisionError without boto3.
+    """
+    connect = client_of or boto_client
+    found: list[LiveResource] = []
+    problems: list[str] = []
+    for region in sorted(set(regions)):
+        client = connect(region)
+        for kind in _KINDS:
+            try:
+                found += _listed(client, kind, region, run_id)
+            except Exception as error:
+                if is_refusal(error):
+                    raise CredentialsError(f"AWS refused to list resources in {region}: {error}") from error
+                problems.append(f"{kind.type} in {region} can't be listed: {error}")
+    return CloudSweep(found=tuple(found), problems=tuple(problems))
+
+
+def remove_aws(
+    resources: Sequence[LiveResource], *, client_of: ClientOf | None = None, poll_s: float = 5.0
+) -> tuple[str, ...]:
+    """Delete resources that a sweep found, compute first, and wait for instances to be gone; return what failed.
+
+    Goes on past every error, and deletes nothing without a run's tag.
+    """
+    connect = client_of or boto_client
+    ours = [resource for resource in resources if resource.run_id and resource.provider == Provider.AWS]
+    problems: list[str] = []
+    for region in sorted({resource.region for resource in ours}):
+        client = connect(region)
+        for kind in _KINDS:
+            asked = []
+            for name in [found.name for found in ours if (found.region, found.type) == (region, kind.type)]:
+                try:
+                    kind.delete(client, name)
+                    asked.append(name)
+                except Exception as error:
+                    if not is_gone(error):
+                        problems.append(f"{kind.type} {name} in {region} can't be deleted: {error}")
+            if kind.type == "aws_instance" and asked:
+                problems += _wait_until_terminated(client, asked, region, poll_s)
+    return tuple(problems)
+
+
+def _listed(client: Any, kind: _Kind, region: str, run_id: str | None) -> Iterator[LiveResource]:
+    wanted = {"Name": f"tag:{RUN_LABEL}", "Values": [run_id]} if run_id else {"Name": "tag-key", "Values": [RUN_LABEL]}
+    for item in _pages(client, kind, [wanted]):
+        if _state(item) in kind.gone:
+            continue
+        tags = {tag["Key"]: tag["Value"] for tag in item.get("Tags", [])}
+        yield LiveResource(
+            provider=Provider.AWS.value,
+            region=region,
+            zone=item.get("Placement", {}).get("AvailabilityZone", "") or item.get("AvailabilityZone", ""),
+            type=kind.type,
+            name=item[kind.id_key],
+            run_id=tags.get(RUN_LABEL, ""),
+            node=tags.get(NODE_LABEL, ""),
+            detail=str(item.get("InstanceType", "")),
+            title=tags.get("Name", "") or item.get("LaunchTemplateName", ""),
+            owner=tags.get(OWNER_LABEL, ""),
+            expires=tags.get(EXPIRES_LABEL, ""),
+            network=item.get("VpcId", "") if kind.type != "aws_vpc" else "",
+            ending=_state(item) in _ENDING,
+        )
+
+
+def _state(item: Mapping[str, Any]) -> str:
+    """Return the state of something, which the calls tell in three ways."""
+    state = item.get("State") or item.get("Status") or ""
+    return str(state.get("Name") or state.get("Code") or "") if isinstance(state, dict) else str(state).lower()
+
+
+def _pages(client: Any, kind: _Kind, filters: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    if client.can_paginate(kind.listed_by):
+        answers: Iterable[dict[str, Any]] = client.get_paginator(kind.listed_by).paginate(**{kind.filter_key: filters})
+    else:
+        answers = [getattr(client, kind.listed_by)(**{kind.filter_key: filters})]
+    for answer in answers:
+        for item in answer[kind.list_key]:
+            yield from item["Instances"] if kind.list_key == "Reservations" else [item]
+
+
+def _wait_until_terminated(client: Any, names: list[str], region: str, poll_s: float) -> list[str]:
+    until = time.monotonic() + _TERMINATION_LIMIT_S
+    while time.monotonic() < until:
+        answer = client.describe_instances(InstanceIds=names)
+        states = [instance["State"]["Name"] for group in answer["Reservations"] for instance in group["Instances"]]
+        if all(state == "terminated" for state in states):
+            return []
+        time.sleep(poll_s)
+    return [f"instances in {region} are not terminated after {_TERMINATION_LIMIT_S:.0f} s: {', '.join(names)}"]
+
+
+def _code(error: Exception) -> str:
+    response = getattr(error, "response", None)
+    return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
+
+
+def is_gone(error: Exception) -> bool:
+    """Whether AWS says that there is no such thing."""
+    return "NotFound" in _code(error) or "Unknown" in _code(error)
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether AWS turns the caller away, or there is nobody to be: asking again would not help."""
+    refused = ("AuthFailure", "UnauthorizedOperation", "InvalidClientTokenId", "ExpiredToken", "RequestExpired")
+    return _code(error) in refused or type(error).__name__ in ("NoCredentialsError", "PartialCredentialsError")
+
+
+def boto_client(region: str, service: str = "ec2") -> Any:
+    """Return a client for a service in a region; making one takes a tenth of a second, so each is made once.
+
+    Another environment, which may lead to another account, gets clients of its own. Raises ProvisionError without
+    boto3.
+    """
+    return _client(region, service, tuple(sorted(pair for pair in os.environ.items() if pair[0].startswith("AWS_"))))
+
+
+@lru_cache(maxsize=64)
+def _client(region: str, service: str, environment: tuple[tuple[str, str], ...]) -> Any:
+    try:
+        import boto3
+    except ImportError as error:
+        raise ProvisionError("looking at AWS needs boto3; install it with pip install 'sailor-cloud[aws]'") from error
+    client: Any = boto3.client
+    return client(service, region_name=region)

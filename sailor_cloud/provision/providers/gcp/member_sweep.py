@@ -1,0 +1,106 @@
+"""Looks for the right that a run has added on a bucket of the user's, and takes it away.
+
+It has no tag: its member is an account whose name is the run's own. What has become of the account makes no difference,
+because a bucket remembers the members of accounts that were deleted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from urllib.parse import quote
+
+from sailor_cloud.errors import CredentialsError, ProvisionError
+from sailor_cloud.model.offer import Provider
+from sailor_cloud.provision.live_resources import WHOLE_ACCOUNT, CloudSweep, LiveResource
+from sailor_cloud.provision.providers.gcp.data_sweep import STORAGE, GoogleApi, Json, google_api, status_of
+from sailor_cloud.run.folder import resource_name
+
+MEMBER = "google_storage_bucket_iam_member"
+# The only right that a run adds; see terraform/stacks/gcp-data.
+_ROLE = "roles/storage.objectUser"
+_DELETED = re.compile(r"deleted:(?P<member>[^?]+)\?uid=\d+")
+# Somebody else may change the policy between our look and our change.
+_TRIES = 5
+
+
+def sweep_gcp_members(project: str, buckets: Iterable[str], *, run_id: str) -> CloudSweep:
+    """Return the rights that a run has on buckets of the user's; `detail` is the bucket, `name` the member.
+
+    A bucket that is gone has no members. Raises CredentialsError, or ProvisionError without google-auth.
+    """
+    found: list[LiveResource] = []
+    problems = []
+    for bucket in sorted(set(buckets)):
+        try:
+            found += _members(google_api(*STORAGE), project, bucket, run_id)
+        except ProvisionError:
+            raise
+        except Exception as error:
+            if status_of(error) == 401:
+                raise CredentialsError(f"Google Cloud refused to show who may use {bucket}: {error}") from error
+            if status_of(error) != 404:
+                problems.append(f"{MEMBER} of {bucket} can't be listed: {error}")
+    return CloudSweep(found=tuple(found), problems=tuple(problems))
+
+
+def remove_gcp_members(project: str, resources: Sequence[LiveResource]) -> tuple[str, ...]:
+    """Take away rights that a sweep found, and nobody else's; return what failed."""
+    problems = []
+    for found in (resource for resource in resources if (resource.type, resource.project) == (MEMBER, project)):
+        try:
+            _remove(google_api(*STORAGE), found.detail, found.name)
+        except Exception as error:
+            if status_of(error) != 404:
+                problems.append(f"{MEMBER} {found.name} of {found.detail} can't be removed: {error}")
+    return tuple(problems)
+
+
+def _members(storage: GoogleApi, project: str, bucket: str, run_id: str) -> Iterator[LiveResource]:
+    account = f"serviceAccount:{resource_name(run_id, 'node')}@"
+    members = {_alive(member) for binding in _bindings(_policy(storage, bucket)) for member in binding["members"]}
+    for member in sorted(member for member in members if member.startswith(account)):
+        yield LiveResource(
+            provider=Provider.GCP.value,
+            region=WHOLE_ACCOUNT,
+            type=MEMBER,
+            name=member,
+            run_id=run_id,
+            detail=bucket,
+            project=project,
+            title=member,
+        )
+
+
+def _remove(storage: GoogleApi, bucket: str, member: str) -> None:
+    for remaining in reversed(range(_TRIES)):
+        policy = _policy(storage, bucket)
+        for binding in _bindings(policy):
+            binding["members"] = [other for other in binding["members"] if _alive(other) != member]
+        policy["bindings"] = [binding for binding in policy.get("bindings", ()) if binding["members"]]
+        try:
+            storage.put(_place(bucket), policy)
+        except Exception as error:
+            if status_of(error) != 412 or not remaining:
+                raise
+        else:
+            return
+
+
+def _policy(storage: GoogleApi, bucket: str) -> Json:
+    # Of an older version, conditions of others would be lost at the next change.
+    return storage.ask("GET", _place(bucket), optionsRequestedPolicyVersion="3")
+
+
+def _bindings(policy: Json) -> Iterator[Json]:
+    yield from (binding for binding in policy.get("bindings", ()) if binding["role"] == _ROLE)
+
+
+def _alive(member: str) -> str:
+    """Return a member as it is called while its account exists."""
+    deleted = _DELETED.fullmatch(member)
+    return deleted["member"] if deleted else member
+
+
+def _place(bucket: str) -> str:
+    return f"/storage/v1/b/{quote(bucket)}/iam"

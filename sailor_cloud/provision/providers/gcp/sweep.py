@@ -1,0 +1,211 @@
+"""Looks for what is left of runs on Google Cloud by label, through Compute Engine's own API, and deletes it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sailor_cloud.errors import CredentialsError, ProvisionError
+from sailor_cloud.model.offer import Provider
+from sailor_cloud.provision.live_resources import (
+    EXPIRES_LABEL,
+    NODE_LABEL,
+    OWNER_LABEL,
+    RUN_LABEL,
+    CloudSweep,
+    LiveResource,
+    labels_in,
+)
+
+_DELETION_LIMIT_S = 900.0
+_ENDPOINT = "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE"
+
+# Gives a client of google-cloud-compute by the name of its class.
+ClientOf = Callable[[str], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    """A kind of resource: its client, the attribute of its lists, and its key in requests.
+
+    place: what a name is unique in; `global` kinds have one list, all others one for each place.
+    """
+
+    type: str
+    client: str
+    items: str
+    key: str
+    place: str
+
+
+# In the order in which they are deleted: what costs money first, what others stand in last.
+_KINDS = (
+    _Kind(type="google_compute_instance", client="InstancesClient", items="instances", key="instance", place="zone"),
+    _Kind(type="google_compute_disk", client="DisksClient", items="disks", key="disk", place="zone"),
+    _Kind(
+        type="google_compute_resource_policy",
+        client="ResourcePoliciesClient",
+        items="resource_policies",
+        key="resource_policy",
+        place="region",
+    ),
+    _Kind(type="google_compute_router", client="RoutersClient", items="routers", key="router", place="region"),
+    _Kind(type="google_compute_firewall", client="FirewallsClient", items="", key="firewall", place="global"),
+    _Kind(
+        type="google_compute_subnetwork",
+        client="SubnetworksClient",
+        items="subnetworks",
+        key="subnetwork",
+        place="region",
+    ),
+    _Kind(type="google_compute_network", client="NetworksClient", items="", key="network", place="global"),
+)
+GCP_KINDS = tuple(kind.type for kind in _KINDS)
+
+
+def sweep_gcp(project: str, *, run_id: str | None = None, client_of: ClientOf | None = None) -> CloudSweep:
+    """Return the resources of one run, or of all runs, that exist in a project, in every region.
+
+    A stopped instance still exists. Raises CredentialsError, or ProvisionError without google-cloud-compute.
+    """
+    connect = client_of or google_client
+    found: list[LiveResource] = []
+    problems: list[str] = []
+    for kind in _KINDS:
+        try:
+            found += _listed(connect(kind.client), kind, project, run_id, problems)
+        except ProvisionError:
+            raise
+        except Exception as error:
+            if is_refusal(error):
+                raise CredentialsError(f"Google Cloud refused to list resources of {project}: {error}") from error
+            problems.append(f"{kind.type} in {project} can't be listed: {error}")
+    return CloudSweep(found=tuple(found), problems=tuple(problems))
+
+
+def remove_gcp(
+    project: str,
+    resources: Sequence[LiveResource],
+    *,
+    client_of: ClientOf | None = None,
+    poll_s: float = 5.0,
+    limit_s: float = _DELETION_LIMIT_S,
+) -> tuple[str, ...]:
+    """Delete resources that a sweep found, compute first, each kind gone before the next; return what failed.
+
+    Goes on past every error, and deletes nothing without a run's label.
+    """
+    connect = client_of or google_client
+    ours = [resource for resource in resources if resource.run_id and resource.provider == Provider.GCP]
+    problems: list[str] = []
+    for kind in _KINDS:
+        asked = []
+        for resource in ours:
+            if resource.type != kind.type:
+                continue
+            try:
+                connect(kind.client).delete_unary(project=project, **_address(kind, resource))
+                asked.append(resource)
+            except Exception as error:
+                if not _is_gone(error):
+                    problems.append(f"{kind.type} {resource.name} can't be deleted: {error}")
+        problems += _wait_until_gone(connect, kind, project, asked, poll_s=poll_s, limit_s=limit_s)
+    return tuple(problems)
+
+
+def _address(kind: _Kind, resource: LiveResource) -> dict[str, str]:
+    place = {"zone": resource.zone, "region": resource.region}
+    return {kind.key: resource.name} | ({kind.place: place[kind.place]} if kind.place in place else {})
+
+
+def _listed(client: Any, kind: _Kind, project: str, run_id: str | None, problems: list[str]) -> Iterator[LiveResource]:
+    for place, item in _items(client, kind, project, problems):
+        labels = dict(item.labels) if kind.place == "zone" else labels_in(item.description)
+        owner = labels.get(RUN_LABEL, "")
+        if not owner or (run_id is not None and owner != run_id):
+            continue
+        zone = place if kind.place == "zone" else ""
+        yield LiveResource(
+            provider=Provider.GCP.value,
+            region=zone.rpartition("-")[0] or place,
+            zone=zone,
+            type=kind.type,
+            name=item.name,
+            run_id=owner,
+            node=labels.get(NODE_LABEL, ""),
+            detail=item.machine_type.rpartition("/")[2] if kind.key == "instance" else "",
+            project=project,
+            title=item.name,
+            owner=labels.get(OWNER_LABEL, ""),
+            expires=labels.get(EXPIRES_LABEL, ""),
+        )
+
+
+def _items(client: Any, kind: _Kind, project: str, problems: list[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the place and the item, of all places; those that can't be asked become problems."""
+    if kind.place == "global":
+        yield from (("global", item) for item in client.list(project=project))
+        return
+    for scope, scoped in client.aggregated_list(project=project):
+        if scoped.warning.code == "UNREACHABLE":
+            problems.append(f"{kind.type} in {scope} can't be listed: {scoped.warning.message}")
+        yield from ((scope.rpartition("/")[2], item) for item in getattr(scoped, kind.items))
+
+
+def _wait_until_gone(
+    connect: ClientOf, kind: _Kind, project: str, asked: list[LiveResource], *, poll_s: float, limit_s: float
+) -> list[str]:
+    until = time.monotonic() + limit_s
+    left = asked
+    while left:
+        left = [resource for resource in left if _exists(connect(kind.client), kind, project, resource)]
+        if left and time.monotonic() >= until:
+            names = ", ".join(resource.name for resource in left)
+            return [f"{kind.type} not gone after {limit_s:.0f} s: {names}"]
+        if left:
+            time.sleep(poll_s)
+    return []
+
+
+def _exists(client: Any, kind: _Kind, project: str, resource: LiveResource) -> bool:
+    try:
+        client.get(project=project, **_address(kind, resource))
+    except Exception as error:
+        # Whatever else went wrong, it is no proof that the resource is gone.
+        return not _is_gone(error)
+    return True
+
+
+def _is_gone(error: Exception) -> bool:
+    return getattr(error, "code", None) == 404
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether Google Cloud turns the caller away, or there is nobody to be: asking again would not help."""
+    return getattr(error, "code", None) in (401, 403) or type(error).__name__ in (
+        "DefaultCredentialsError",
+        "RefreshError",
+    )
+
+
+def google_client(name: str) -> Any:
+    try:
+        from google.api_core.client_options import ClientOptions
+        from google.auth.credentials import AnonymousCredentials
+        from google.cloud import compute_v1
+    except ImportError as error:
+        raise ProvisionError(
+            "looking at Google Cloud needs google-cloud-compute; install it with pip install 'sailor-cloud[gcp]'"
+        ) from error
+    endpoint = os.environ.get(_ENDPOINT, "").rstrip("/")
+    if not endpoint:
+        return getattr(compute_v1, name)()
+    options: dict[str, Any] = {"client_options": ClientOptions(api_endpoint=endpoint)}
+    if endpoint.startswith("http://"):
+        # A token never travels in the clear.
+        anonymous: Any = AnonymousCredentials
+        options["credentials"] = anonymous()
+    return getattr(compute_v1, name)(**options)

@@ -1,0 +1,80 @@
+"""Host keys of nodes on a cloud: told by the cloud, else pinned at the first contact."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from factories.cloud_runs import waited
+from factories.local_runs import LocalRun, local_run, started
+from sailor_cloud.errors import ProvisionError
+from sailor_cloud.model.offer import Provider
+from sailor_cloud.provision.access import host_keys
+from sailor_cloud.provision.access.host_keys import first_contact, known_host_keys, learn_host_keys
+from sailor_cloud.provision.access.instances import Instance
+from sailor_cloud.provision.access.login import FAKE_MACHINES, way_in
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[LocalRun]:
+    with local_run(tmp_path) as made:
+        yield made
+
+
+def instance(name: str = "i-1", address: str = "127.0.0.1") -> Instance:
+    return Instance(
+        node="n0",
+        id=name,
+        machine=name,
+        provider=Provider.AWS,
+        region="us-east-1",
+        zone="use1-az4",
+        project="",
+        address=address,
+        private_address=address,
+        running=True,
+    )
+
+
+def test_a_key_is_asked_for_until_it_is_there_and_then_never_again(
+    run: LocalRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = [None, None, "ssh-ed25519 AAAA"]
+    monkeypatch.setattr(host_keys, "published_host_key", lambda found: answers.pop(0))
+    pause = waited()
+    assert learn_host_keys(run.folder, [instance()], pause=pause, limit_s=60.0) == ()
+    assert pause.seconds == [5.0, 5.0]
+    assert known_host_keys(run.folder) == {"i-1": "ssh-ed25519 AAAA"}
+    assert learn_host_keys(run.folder, [instance()], pause=pause) == ()
+    assert run.folder.path.joinpath(host_keys.FILE).stat().st_mode & 0o077 == 0
+
+
+def test_one_that_stays_silent_is_named_after_the_limit(run: LocalRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_keys, "published_host_key", lambda found: None)
+    pause = waited()
+    silent = learn_host_keys(run.folder, [instance()], pause=pause, limit_s=10.0)
+    assert [found.id for found in silent] == ["i-1"]
+    assert pause.seconds == [5.0, 5.0]
+
+
+def test_the_key_of_the_first_contact_is_pinned(run: LocalRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = started(run.folder)
+    monkeypatch.setenv(FAKE_MACHINES, str(run.folder.nodes_dir))
+    first_contact(run.folder, instance(address=info.address))
+    (key,) = known_host_keys(run.folder).values()
+    assert key.split()[:2] == info.host_public_key.split()[:2]
+
+
+def test_a_node_that_never_answers_is_an_error_that_names_it(run: LocalRun) -> None:
+    with pytest.raises(
+        ProvisionError, match=r"node n0 at 127\.0\.0\.1 has told its cloud no host key and does not answer"
+    ):
+        first_contact(run.folder, instance(), limit_s=0.0)
+
+
+def test_nodes_are_logged_into_at_port_22_outside_of_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(FAKE_MACHINES, raising=False)
+    way = way_in("sc-1-n0")
+    assert (way.port, way.user, way.workdir) == (22, "sailor", "/home/sailor")

@@ -1,0 +1,101 @@
+"""What is left of runs is found on both clouds, and deleted only where no live run owns it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from factories.cloud_runs import INSTANCE, PROJECT, CloudRun, cloud_run, waited
+from factories.local_runs import CLOCK
+from sailor_cloud.cli.main import cli
+from sailor_cloud.clock import FixedClock
+from sailor_cloud.model.offer import Provider
+from sailor_cloud.provision.cleanup.reap import Found, find_leftovers, remove_strangers
+from sailor_cloud.provision.outcomes import obtained
+from sailor_cloud.provision.scopes import Places
+from sailor_cloud.testing.terraform_cloud import Failure
+
+
+@pytest.fixture(params=[Provider.GCP, Provider.AWS], ids=lambda provider: provider.value)
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CloudRun]:
+    with cloud_run(Provider(request.param), tmp_path / "runs") as made:
+        yield made
+
+
+def where(run: CloudRun) -> Places:
+    if run.provider is Provider.GCP:
+        return Places(gcp_projects=(PROJECT,))
+    return Places(aws_regions=("us-east-1",))
+
+
+def names(found: Found) -> tuple[list[str], list[str]]:
+    return [leftover.run_id for leftover in found.reapable], [leftover.run_id for leftover in found.live]
+
+
+def test_a_run_whose_controller_works_is_left_alone_and_one_whose_controller_died_is_found(run: CloudRun) -> None:
+    obtained(run.apply())
+    folders = [run.run.folder]
+    with run.run.folder.lock():
+        assert names(find_leftovers(folders, clock=CLOCK)) == ([], [run.run.run_id])
+    found = find_leftovers(folders, clock=CLOCK)
+    assert names(found) == ([run.run.run_id], [])
+    (leftover,) = found.reapable
+    assert "no controller works on it" in leftover.why
+    assert leftover.owner.lower().startswith("me")
+    assert {resource.run_id for resource in leftover.resources} == {run.run.run_id}
+    lately = find_leftovers(folders, clock=CLOCK, older_than=timedelta(hours=1))
+    assert names(lately) == ([], [run.run.run_id])
+
+
+def test_a_run_of_another_machine_is_left_alone_until_it_has_expired(run: CloudRun) -> None:
+    obtained(run.apply())
+    now = datetime.now(UTC)
+    assert names(find_leftovers([], clock=CLOCK, places=where(run))) == ([], [run.run.run_id])
+    old = find_leftovers([], clock=CLOCK, places=where(run), older_than=timedelta(0))
+    assert names(old) == ([run.run.run_id], [])
+    later = FixedClock(now + timedelta(hours=2))
+    found = find_leftovers([], clock=later, places=where(run))
+    assert names(found) == ([run.run.run_id], [])
+    (leftover,) = found.reapable
+    assert (leftover.folder, "expired" in leftover.why) == (None, True)
+
+    # Clouds need a while, and may not answer at once.
+    message = {Provider.GCP: "sorry", Provider.AWS: "api error InternalError: sorry"}[run.provider]
+    run.cloud.failures.append(Failure(type=INSTANCE[run.provider], message=message, operation="delete", times=1))
+    pause = waited()
+    assert remove_strangers(leftover, pause=pause) == ()
+    assert run.cloud.owned_by(run.run.run_id) == ()
+    assert set(run.cloud.resources) == run.foreign
+
+
+def test_nothing_without_a_tag_of_a_run_is_found(run: CloudRun) -> None:
+    found = find_leftovers([], clock=FixedClock(datetime(2030, 1, 1, tzinfo=UTC)), places=where(run))
+    assert found == Found(reapable=(), live=(), problems=())
+
+
+def test_the_command_deletes_after_confirmation_and_tells_what_it_leaves(
+    run: CloudRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SAILOR_CLOUD_HOME", str(run.run.folder.path.parent.parent))
+    obtained(run.apply())
+    runner = CliRunner()
+    asked = runner.invoke(cli, ["reap"])
+    assert asked.exit_code != 0
+    assert run.run.run_id in asked.output
+    assert run.nodes() == ["n0", "n1"]
+    with run.run.folder.lock():
+        kept = runner.invoke(cli, ["reap", "--yes"])
+    assert "left alone: process" in kept.output
+    assert "nothing to delete" in kept.output
+    assert run.nodes() == ["n0", "n1"]
+    done = runner.invoke(cli, ["reap", "--yes"])
+    assert done.exit_code == 0, done.output
+    assert "gone, as a second look confirms" in done.output
+    assert run.cloud.owned_by(run.run.run_id) == ()
+    assert set(run.cloud.resources) == run.foreign
+    assert run.run.folder.receipt_file.is_file()
+    assert runner.invoke(cli, ["reap", "--json"]).exit_code == 0

@@ -1,0 +1,191 @@
+"""The providers' errors, told apart by their own codes; the texts are those that users of Terraform reported."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from factories.cloud_plans import aws_document
+from sailor_cloud.errors import CredentialsError, ProvisionError, QuotaError, StockoutError
+from sailor_cloud.model.offer import Provider
+from sailor_cloud.provision.errors.causes import RULES, Cause, Fault, classify, error_of, gravest
+from sailor_cloud.provision.outcomes import grouped
+from sailor_cloud.provision.quota import quota_numbers
+from sailor_cloud.provision.rendering.root import placed_nodes
+from sailor_cloud.provision.scopes import Places
+from sailor_cloud.provision.terraform.driver import Diagnostic
+
+VCPU = (
+    "creating EC2 Instance: operation error EC2: RunInstances, https response error StatusCode: 400, RequestID: r, "
+    "api error VcpuLimitExceeded: You have requested more vCPU capacity than your current vCPU limit of 32 allows for "
+    "the instance bucket that the specified instance type belongs to."
+)
+NO_CAPACITY = (
+    "creating EC2 Instance: operation error EC2: RunInstances, https response error StatusCode: 500, RequestID: r, "
+    "api error InsufficientInstanceCapacity: We currently do not have sufficient p4d.24xlarge capacity in the "
+    "Availability Zone you requested (us-east-1a)."
+)
+VPCS = "creating EC2 VPC: api error VpcLimitExceeded: The maximum number of VPCs has been reached."
+GPU_QUOTA = (
+    "Error waiting for instance to create: Quota 'NVIDIA_A100_GPUS' exceeded.  Limit: 8.0 in region us-central1."
+)
+STOCKOUT = (
+    "Error waiting for instance to create: The zone 'projects/p/zones/us-central1-a' does not have enough resources "
+    "available to fulfill the request.  Try a different zone, or try again later."
+)
+
+
+def fault(provider: Provider, text: str) -> Fault:
+    return classify(provider, Diagnostic(summary=text, detail="", address="google_compute_instance.node"))
+
+
+# What users of Terraform were told, by what is behind it; every row of the table decides at least one of them.
+TOLD = {
+    Provider.GCP: {
+        Cause.STOCKOUT: (
+            STOCKOUT,
+            "code: ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS",
+            "A a2-highgpu-1g VM instance is currently unavailable in the us-central1-a zone.",
+            "googleapi: Error 503: insufficientCapacity",
+        ),
+        Cause.QUOTA: (
+            GPU_QUOTA,
+            "googleapi: Error 403: quota, quotaExceeded",
+            "googleapi: Error 429: Maximum number of service accounts on project reached., rateLimitExceeded",
+        ),
+        Cause.THROTTLED: (
+            "googleapi: Error 403: Rate Limit Exceeded, rateLimitExceeded",
+            "googleapi: Error 429: Quota exceeded for quota metric 'Queries', RATE_LIMIT_EXCEEDED",
+        ),
+        Cause.CREDENTIALS: (
+            "google: could not find default credentials. See https://developers.google.com",
+            "googleapi: Error 403: Required 'compute.instances.create' permission for 'projects/p'",
+            "googleapi: Error 403: Permission 'iam.serviceAccounts.create' denied on resource (or it may not exist).",
+            "googleapi: Error 403: me@example.org does not have storage.buckets.create access., forbidden",
+            "googleapi: Error 403: Compute Engine API has not been used in project 1 before., accessNotConfigured",
+            "googleapi: Error 401: Request had invalid authentication credentials.",
+            'oauth2: "invalid_grant" "Token has been expired or revoked."',
+        ),
+        Cause.EXISTS: (
+            "googleapi: Error 409: The resource 'projects/p/x' already exists, alreadyExists",
+            "googleapi: Error 409: Your previous request to create the named bucket succeeded and you already own it.",
+        ),
+        Cause.SERVER: ("googleapi: Error 503: Backend Error, backendError", "googleapi: Error 500: internalError"),
+        Cause.SLOW: (
+            "Error waiting for instance to create: timeout while waiting for state to become 'DONE' (last state: "
+            "'RUNNING', timeout: 15m0s)",
+            'Get "https://compute.googleapis.com/compute/v1/projects/p": net/http: request canceled (Client.Timeout '
+            "exceeded while awaiting headers)",
+        ),
+        Cause.OTHER: ("googleapi: Error 400: Invalid value for field 'resource.machineType'",),
+    },
+    Provider.AWS: {
+        Cause.STOCKOUT: (
+            NO_CAPACITY,
+            "api error InsufficientVolumeCapacity: not enough capacity to fulfil your EBS volume provision request",
+            "api error Unsupported: Your requested instance type (p5.48xlarge) is not supported in zone x",
+            "api error SpotMaxPriceTooLow: Your Spot request price of 1.5 is lower than required",
+            "waiting for EC2 Instance (i-1) create: unexpected state 'shutting-down', wanted target 'running'. last "
+            "error: Server.InsufficientInstanceCapacity: There was insufficient capacity to satisfy the launch request",
+            "waiting for EC2 Instance (i-1) create: unexpected state 'shutting-down', wanted target 'running'. last "
+            "error: Server.SpotInstanceTermination: Spot instance termination",
+        ),
+        Cause.QUOTA: (
+            VCPU,
+            "api error MaxSpotInstanceCountExceeded: Max spot instance count exceeded",
+            VPCS,
+            "api error LimitExceeded: Cannot exceed quota for RolesPerAccount: 1000",
+            "api error TooManyBuckets: You have attempted to create more buckets than allowed",
+            "ServiceQuotaExceededException: You have reached the number of schedule groups",
+        ),
+        Cause.THROTTLED: (
+            "api error RequestLimitExceeded: Request limit exceeded.",
+            "StatusCode: 503, RequestID: r, api error SlowDown: Please reduce your request rate.",
+        ),
+        Cause.CREDENTIALS: (
+            "api error AuthFailure: AWS was not able to validate the provided access credentials",
+            "api error UnauthorizedOperation: You are not authorized to perform this operation.",
+            "api error AccessDenied: User: arn:aws:iam::1:user/me is not authorized to perform: iam:CreateRole",
+            "api error InvalidAccessKeyId: The AWS Access Key Id you provided does not exist in our records.",
+            "Error: No valid credential sources found",
+        ),
+        Cause.EXISTS: ("api error InvalidKeyPair.Duplicate: The keypair already exists",),
+        Cause.SERVER: (
+            "https response error StatusCode: 503, RequestID: r, api error Unavailable: try later",
+            "exceeded maximum number of attempts, 4, https response error StatusCode: 500, api error InternalError: r",
+        ),
+        Cause.SLOW: (
+            "waiting for EC2 Instance (i-1) create: timeout while waiting for state to become 'running' (last state: "
+            "'pending', timeout: 15m0s)",
+            "operation error EC2: RunInstances, exceeded maximum number of attempts, 4, dial tcp: i/o timeout",
+        ),
+        Cause.OTHER: ("api error InvalidParameterValue: Value () for parameter groupId is invalid.",),
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("provider", "cause", "text"),
+    [(provider, cause, text) for provider, told in TOLD.items() for cause, texts in told.items() for text in texts],
+)
+def test_the_providers_errors_are_told_apart(provider: Provider, cause: Cause, text: str) -> None:
+    assert fault(provider, text).cause is cause
+
+
+def test_every_row_of_the_table_names_its_source_and_decides_something_that_somebody_was_told() -> None:
+    deciding = set()
+    for provider, told in TOLD.items():
+        assert set(told) == set(Cause), "each cause on each cloud"
+        for text in (text for texts in told.values() for text in texts):
+            rows = (rule for rule in RULES if rule.provider is provider and re.search(rule.pattern, text, re.S))
+            deciding.add(next(rows, None))
+    assert [rule for rule in RULES if rule not in deciding] == []
+    assert all("/" in rule.source and "." in rule.source for rule in RULES)
+
+
+def test_a_quota_on_networks_is_not_taken_for_the_one_on_instances() -> None:
+    refused = grouped(placed_nodes(aws_document()), {"n0": VPCS})
+    told = quota_numbers(fault(Provider.AWS, VPCS), placed_nodes(aws_document()), refused, Places())
+    assert (told.fault.quota, told.limit, told.usage, told.need) == ("VpcLimitExceeded", None, None, None)
+
+
+def test_only_what_may_pass_is_worth_another_try() -> None:
+    texts = {
+        "api error RequestLimitExceeded: slow down": True,
+        "api error InternalError: sorry": True,
+        "net/http: TLS handshake timeout": True,
+        NO_CAPACITY: False,
+        VCPU: False,
+    }
+    assert {text: fault(Provider.AWS, text).worth_retrying for text in texts} == texts
+
+
+def test_a_quota_error_names_quota_limit_place_and_the_way_to_more() -> None:
+    error = error_of(fault(Provider.GCP, GPU_QUOTA))
+    assert isinstance(error, QuotaError)
+    assert str(error).startswith(
+        "google_compute_instance.node: the quota NVIDIA_A100_GPUS of 8 in us-central1 does not allow the plan; "
+        "ask for more at console.cloud.google.com/iam-admin/quotas"
+    )
+    vcpu = error_of(fault(Provider.AWS, VCPU))
+    assert isinstance(vcpu, QuotaError)
+    assert "the quota VcpuLimitExceeded of 32 does not allow the plan" in str(vcpu)
+
+
+def test_each_cause_becomes_its_own_error() -> None:
+    stockout = error_of(fault(Provider.AWS, NO_CAPACITY))
+    assert isinstance(stockout, StockoutError)
+    assert "aws has no capacity now" in str(stockout)
+    login = error_of(fault(Provider.GCP, "google: could not find default credentials."))
+    assert isinstance(login, CredentialsError)
+    assert "gcloud auth application-default login" in str(login)
+    other = error_of(fault(Provider.GCP, "something else"))
+    assert type(other) is ProvisionError
+    assert str(other) == "google_compute_instance.node: something else"
+
+
+def test_what_stops_everything_comes_before_what_another_zone_would_cure() -> None:
+    faults = [fault(Provider.GCP, text) for text in ("something else", STOCKOUT, GPU_QUOTA)]
+    assert gravest(faults).cause is Cause.QUOTA
+    assert gravest(faults[:2]).cause is Cause.STOCKOUT
