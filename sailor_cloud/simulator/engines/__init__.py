@@ -2,5 +2,6 @@
 
 from sailor_cloud.simulator.engines.engine import Engine, MemoryRule, StageSplit, Transfers
 from sailor_cloud.simulator.engines.registry import ENGINES, SAILOR, engine_named
+from sailor_cloud.simulator.engines.split import stage_bounds
 
-__all__ = ["ENGINES", "SAILOR", "Engine", "MemoryRule", "StageSplit", "Transfers", "engine_named"]
+__all__ = ["ENGINES", "SAILOR", "Engine", "MemoryRule", "StageSplit", "Transfers", "engine_named", "stage_bounds"]

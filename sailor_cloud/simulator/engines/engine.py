@@ -46,7 +46,9 @@ class Engine:
     gradients are reduced, bucket by bucket, while the last backward pass of a stage runs. A reduction message has at
     most `bucket_bytes`; gradients travel in `reduce_bytes` per parameter. `sequence_parallel`: tensor-parallel devices
     also share out norms and dropout. `fused`: one kernel does a run of element-wise operations. `launch_factor`: how
-    many times the common time to launch a layer's kernels it needs. `default_zero_stage` holds where none is named.
+    many times the common time to launch a layer's kernels it needs. `default_zero_stage` holds where none is named,
+    `pipelined_zero_stages` with more than one stage. `stages_outermost`: where only degrees are given, ranks count
+    through devices, then pipelines, then stages, so that the pipelines' equal stages are neighbours.
     """
 
     name: str = "sailor"
@@ -57,7 +59,9 @@ class Engine:
     reduce_bytes: int = 4
     attention: Attention = Attention.FLASH
     zero_stages: tuple[int, ...] = (0, 1)
+    pipelined_zero_stages: tuple[int, ...] = (0, 1)
     default_zero_stage: int = 0
+    stages_outermost: bool = False
     sequence_parallel: bool = False
     fused: bool = False
     launch_factor: float = 1.0

@@ -7,11 +7,13 @@ from sailor_cloud.simulator.engines.engine import Engine, StageSplit, Transfers
 
 SAILOR = Engine()
 # DeepSpeed's pipeline engine sends one slice per tensor-parallel rank and waits for it; it reduces gradients in buckets
-# of 5e8 bytes after the last backward pass. Source: deepspeed/runtime/pipe/engine.py and zero defaults, 0.14 (2024).
+# of 5e8 bytes after the last backward pass, and refuses ZeRO-2 and 3. Source: deepspeed/runtime/pipe/engine.py and zero
+# defaults, 0.14 (2024).
 DEEPSPEED = Engine(
     name="deepspeed",
     transfers=Transfers.BLOCKING,
     split_transfers=True,
+    stages_outermost=True,
     overlap_sync=False,
     bucket_bytes=5.0e8,
     zero_stages=(0, 1, 2, 3),
@@ -22,6 +24,7 @@ MEGATRON = Engine(
     name="megatron",
     transfers=Transfers.BLOCKING,
     split_transfers=True,
+    stages_outermost=True,
     bucket_bytes=1.6e8,
     sequence_parallel=True,
     fused=True,
@@ -32,7 +35,9 @@ FSDP = Engine(
     name="fsdp",
     transfers=Transfers.BLOCKING,
     split_transfers=True,
+    stages_outermost=True,
     zero_stages=(0, 1, 2, 3),
+    pipelined_zero_stages=(0, 1, 2, 3),
     default_zero_stage=3,
     sequence_parallel=True,
 )
@@ -41,6 +46,7 @@ NANOTRON = Engine(
     name="nanotron",
     transfers=Transfers.BLOCKING,
     split_transfers=True,
+    stages_outermost=True,
     sequence_parallel=True,
     split=StageSplit.WEIGHTED,
 )
