@@ -1,0 +1,278 @@
+"""Reads tables of published runs: the decoder, the layout and the program of every row, and what was measured."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+
+from sailor_cloud.model.decoder import Activation, Decoder, Family, Form
+from sailor_cloud.model.offer import Precision
+from sailor_cloud.simulator import Engine, engine_named
+from sailor_cloud.units import GIB
+from sailor_cloud.workload import Attention
+
+# What a row's `framework` begins with, and the engine whose behaviour it has.
+FRAMEWORKS = {
+    "nanotron": "nanotron",
+    "llm-foundry": "fsdp",
+    "torchtitan": "fsdp",
+    "InternEvo": "megatron",
+    "FlagScale": "megatron",
+    "PaddleNLP": "megatron",
+    "NeMo": "megatron",
+    "Megatron-DeepSpeed": "deepspeed",
+    "Megatron": "megatron",
+    "HF Trainer + DeepSpeed": "deepspeed",
+    "DeepSpeed": "deepspeed",
+    "GPT-NeoX": "deepspeed",
+    "BMTrain": "deepspeed",
+    "lit-gpt": "fsdp",
+    "litgpt": "fsdp",
+    "PyTorch": "fsdp",
+    "nanoGPT": "fsdp",
+    "llm.c": "megatron",
+}
+# The failed layouts are of these programs and parts; the table names neither.
+FAILED_FRAMEWORK, FAILED_GPU, FAILED_GPUS_PER_NODE, FAILED_SEQUENCE = "nanotron", "H100-80", 8, 4096
+_COMMIT = re.compile(r"@[0-9a-f]{6,}\^?")
+# Columns that tell one table from another.
+THROUGHPUT_COLUMNS = frozenset({"framework", "gpu", "tokens_per_s_per_gpu", "peak_memory_gib"})
+FAILED_COLUMNS = frozenset({"model", "n_nodes", "grad_accum", "global_batch_size"})
+
+
+class Recompute(StrEnum):
+    NONE = "none"
+    SELECTIVE = "selective"
+    FULL = "full"
+    UNKNOWN = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedRun:
+    """One published run, or one layout that failed: then nothing is measured.
+
+    `devices_per_node`, `compiled` and measured figures are None where the source is silent. `engine` has the row's
+    attention. `accelerator` is a part of the catalog or, for parts that it lacks, the source's own.
+    """
+
+    id: str
+    source: str
+    trust: str
+    framework: str
+    engine: Engine
+    decoder: Decoder
+    sequence_length: int
+    accelerator: str
+    devices: int
+    devices_per_node: int | None
+    internode_gbps: float | None
+    precision: Precision
+    tp: int
+    pp: int
+    dp: int
+    zero_stage: int
+    microbatch_size: int
+    global_batch_size: int
+    recompute: Recompute
+    compiled: bool | None
+    tokens_per_s_per_device: float | None
+    iteration_s: float | None
+    peak_bytes: float | None
+    note: str
+
+    @property
+    def microbatches(self) -> int:
+        return max(1, self.global_batch_size // (self.dp * self.microbatch_size))
+
+    @property
+    def source_name(self) -> str:
+        """The source's page or file, without the commit that it was read at."""
+        return _COMMIT.sub("", self.source)
+
+    @property
+    def layout(self) -> str:
+        return (
+            f"tp={self.tp} pp={self.pp} dp={self.dp} microbatch={self.microbatch_size} zero={self.zero_stage}"
+            f"{f' recompute={self.recompute}' if self.recompute else ''}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unread:
+    """A row that can't be used, and why."""
+
+    id: str
+    source: str
+    reason: str
+
+
+def is_published(header: Sequence[str]) -> bool:
+    return set(header) >= THROUGHPUT_COLUMNS
+
+
+def is_failed(header: Sequence[str]) -> bool:
+    return set(header) >= FAILED_COLUMNS and "framework" not in header
+
+
+def read_published(path: Path) -> tuple[tuple[PublishedRun, ...], tuple[Unread, ...]]:
+    """Read published_throughput.csv or a table of its columns."""
+    runs, unread = [], []
+    for row in _rows(path):
+        try:
+            runs.append(_run(row))
+        except (ValueError, KeyError) as error:
+            unread.append(Unread(id=row.get("id", ""), source=row.get("source", ""), reason=str(error)))
+    return tuple(runs), tuple(unread)
+
+
+def read_failed(path: Path, decoders: Mapping[str, Decoder]) -> tuple[tuple[PublishedRun, ...], tuple[Unread, ...]]:
+    """Read published_failed_or_oom.csv; `decoders` are those of the runs of the same models by name."""
+    runs, unread = [], []
+    for number, row in enumerate(_rows(path)):
+        try:
+            runs.append(_failed(f"f{number:04}", row, decoders))
+        except (ValueError, KeyError) as error:
+            unread.append(Unread(id=f"f{number:04}", source=path.name, reason=str(error)))
+    return tuple(runs), tuple(unread)
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def _run(row: Mapping[str, str]) -> PublishedRun:
+    if (_number(row, "cp") or 1) != 1:
+        raise ValueError(f"context parallelism {row['cp']} is not modelled")
+    engine = _engine(row["framework"])
+    pp, dp = _count(row, "pp"), _count(row, "dp")
+    batch = _number(row, "global_batch_size")
+    microbatch = _count(row, "microbatch_size")
+    gib = _number(row, "peak_memory_gib")
+    compiled = _number(row, "compile")
+    per_node = _number(row, "gpus_per_node")
+    stage = _number(row, "zero_stage")
+    return PublishedRun(
+        id=row["id"],
+        source=row["source"],
+        trust=row["trust"],
+        framework=row["framework"],
+        engine=replace(engine, attention=Attention.PLAIN if row["attention"] == "plain" else Attention.FLASH),
+        decoder=_decoder(row),
+        sequence_length=_count(row, "sequence_length"),
+        accelerator=row["gpu"],
+        devices=_count(row, "n_gpus"),
+        devices_per_node=None if per_node is None else int(per_node),
+        internode_gbps=_number(row, "internode_network"),
+        precision=_precision(row["precision"]),
+        tp=_count(row, "tp"),
+        pp=pp,
+        dp=dp,
+        zero_stage=engine.default_zero_stage if stage is None else int(stage),
+        microbatch_size=microbatch,
+        global_batch_size=dp * microbatch if batch is None else int(batch),
+        recompute=Recompute(row["recompute"]),
+        compiled=None if compiled is None else bool(compiled),
+        tokens_per_s_per_device=_number(row, "tokens_per_s_per_gpu"),
+        iteration_s=_number(row, "iteration_s"),
+        peak_bytes=None if gib is None else gib * GIB,
+        note=row["note"],
+    )
+
+
+def _failed(name: str, row: Mapping[str, str], decoders: Mapping[str, Decoder]) -> PublishedRun:
+    if row["model"] not in decoders:
+        raise ValueError(f"the shape of {row['model']} is not known")
+    return PublishedRun(
+        id=name,
+        source="failed or out of memory",
+        trust="medium",
+        framework=FAILED_FRAMEWORK,
+        engine=_engine(FAILED_FRAMEWORK),
+        decoder=decoders[row["model"]],
+        sequence_length=FAILED_SEQUENCE,
+        accelerator=FAILED_GPU,
+        devices=_count(row, "n_nodes") * FAILED_GPUS_PER_NODE,
+        devices_per_node=FAILED_GPUS_PER_NODE,
+        internode_gbps=None,
+        precision=Precision.BF16,
+        tp=_count(row, "tp"),
+        pp=_count(row, "pp"),
+        dp=_count(row, "dp"),
+        zero_stage=int(_number(row, "zero_stage") or 0),
+        microbatch_size=_count(row, "microbatch_size"),
+        global_batch_size=_count(row, "global_batch_size"),
+        recompute=Recompute.NONE,
+        compiled=None,
+        tokens_per_s_per_device=None,
+        iteration_s=None,
+        peak_bytes=None,
+        note="",
+    )
+
+
+def _engine(framework: str) -> Engine:
+    for start, name in FRAMEWORKS.items():
+        if framework.startswith(start):
+            return engine_named(name)
+    raise ValueError(f"no engine is known for {framework}")
+
+
+def _precision(name: str) -> Precision:
+    try:
+        return Precision(name)
+    except ValueError:
+        raise ValueError(f"precision {name} is not modelled") from None
+
+
+def _decoder(row: Mapping[str, str]) -> Decoder:
+    hidden, heads, blocks = _count(row, "hidden_size"), _count(row, "n_heads"), _count(row, "n_layers")
+    gated = _count(row, "ffn_matrices") == 3
+    tokens = _count(row, "sequence_length")
+    # BLOOM has ALiBi: no table of positions.
+    learned = not gated and not row["model"].startswith("bloom")
+    return Decoder(
+        name=row["model"],
+        family=Family.LLAMA if gated else Family.GPT2,
+        vocab_size=_count(row, "vocab_size"),
+        hidden_size=hidden,
+        blocks=blocks,
+        heads=heads,
+        kv_heads=int(_number(row, "n_kv_heads") or heads),
+        head_size=hidden // heads,
+        ffn_size=_count(row, "ffn_size"),
+        max_positions=tokens,
+        position_rows=tokens if learned else 0,
+        embedding_size=hidden,
+        gated_mlp=gated,
+        rms_norm=gated,
+        norm_first=True,
+        final_norm=True,
+        qkv_bias=not gated,
+        attention_output_bias=not gated,
+        mlp_bias=not gated,
+        tied_head=row["tied"] == "1" or "suggests tied embeddings" in row["note"],
+        form=Form(
+            activation=Activation.SILU if gated else Activation.GELU,
+            norm_epsilon=1e-5,
+            rope_theta=1e4 if gated else None,
+            rope_scaling=None,
+            windows=(0,) * blocks,
+            scaled_attention=True,
+        ),
+    )
+
+
+def _number(row: Mapping[str, str], name: str) -> float | None:
+    return float(row[name]) if row.get(name) else None
+
+
+def _count(row: Mapping[str, str], name: str) -> int:
+    value = _number(row, name)
+    if value is None or value < 1 or value != int(value):
+        raise ValueError(f"{name} is {row.get(name) or 'not stated'}")
+    return int(value)

@@ -1,0 +1,84 @@
+"""Tables of published runs, read into typed records."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "simulator_accuracy"))
+
+from published import Recompute, is_failed, is_published, read_failed, read_published
+
+from sailor_cloud.units import GIB
+from sailor_cloud.workload import Attention, parameter_count
+
+ROW = {
+    "id": "r1", "source": "maker/tables@0123456789 README.md", "source_date": "2024-01", "trust": "high",
+    "framework": "Megatron-LM", "model": "gpt-small", "n_layers": "24.0", "hidden_size": "2048.0", "n_heads": "16.0",
+    "n_kv_heads": "16.0", "ffn_size": "8192.0", "ffn_matrices": "2.0", "vocab_size": "51200.0", "tied": "1",
+    "sequence_length": "2048", "gpu": "A100-80", "n_gpus": "16", "gpus_per_node": "8.0", "internode_network": "",
+    "precision": "bf16", "tp": "4.0", "pp": "2.0", "dp": "2.0", "cp": "1.0", "zero_stage": "1.0",
+    "microbatch_size": "2.0", "global_batch_size": "64.0", "recompute": "full", "attention": "plain", "compile": "",
+    "tokens_per_s_per_gpu": "5000.0", "tflops_per_gpu": "", "iteration_s": "", "peak_memory_gib": "31.5", "note": "",
+}  # fmt: skip
+FAILED = {
+    "model": "gpt-small", "n_nodes": "2", "tp": "4", "pp": "2", "dp": "2", "zero_stage": "1", "microbatch_size": "8",
+    "grad_accum": "16", "global_batch_size": "256",
+}  # fmt: skip
+
+
+def table(folder: Path, *rows: dict[str, str]) -> Path:
+    path = folder / "table.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def test_a_row_becomes_a_decoder_a_layout_and_an_engine(tmp_path: Path) -> None:
+    (run,), unread = read_published(table(tmp_path, ROW))
+    assert not unread
+    assert (run.tp, run.pp, run.dp, run.zero_stage, run.microbatches) == (4, 2, 2, 1, 16)
+    assert (run.engine.name, run.engine.attention, run.recompute) == ("megatron", Attention.PLAIN, Recompute.FULL)
+    # 24 blocks of 12 h^2 + 13 h, 51,200 rows of a tied head, 2,048 positions, the last norm.
+    assert parameter_count(run.decoder) == 24 * (12 * 2048**2 + 13 * 2048) + (51200 + 2048 + 2) * 2048
+    assert run.peak_bytes == 31.5 * GIB
+    assert run.source_name == "maker/tables README.md"
+
+
+def test_rows_that_cant_be_read_are_told_and_the_others_read(tmp_path: Path) -> None:
+    bad = [
+        ROW | {"id": "r2", "precision": "fp8"},
+        ROW | {"id": "r3", "microbatch_size": ""},
+        ROW | {"id": "r4", "framework": "abacus"},
+    ]
+    runs, unread = read_published(table(tmp_path, *bad, ROW))
+    assert [run.id for run in runs] == ["r1"]
+    assert [(row.id, row.reason) for row in unread] == [
+        ("r2", "precision fp8 is not modelled"),
+        ("r3", "microbatch_size is not stated"),
+        ("r4", "no engine is known for abacus"),
+    ]
+
+
+def test_a_failed_layout_takes_its_shape_from_the_runs_of_its_model(tmp_path: Path) -> None:
+    (run,), _ = read_published(table(tmp_path, ROW))
+    (failed,), unread = read_failed(table(tmp_path, FAILED), {run.decoder.name: run.decoder})
+    assert not unread
+    assert (failed.decoder, failed.devices, failed.peak_bytes, failed.engine.name) == (
+        run.decoder,
+        16,
+        None,
+        "nanotron",
+    )
+    _, (unknown,) = read_failed(table(tmp_path, FAILED), {})
+    assert unknown.reason == "the shape of gpt-small is not known"
+
+
+@pytest.mark.parametrize(("row", "published"), [(ROW, True), (FAILED, False)])
+def test_the_header_tells_the_kind_of_table(row: dict[str, str], published: bool) -> None:
+    assert (is_published(list(row)), is_failed(list(row))) == (published, not published)
