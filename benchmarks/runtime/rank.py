@@ -26,8 +26,8 @@ def main() -> None:
     import torch.distributed as dist
     from contenders import CONTENDERS
 
-    from sailor_runtime.training import layout
-    from sailor_runtime.training.world import World
+    from sailor_runtime.training.pipeline import layout
+    from sailor_runtime.training.pipeline.process_groups import World
 
     torch.manual_seed(0)
     world = World(spec, rank, layout.atoms(spec), backend="gloo" if not torch.cuda.is_available() else "nccl")

@@ -20,13 +20,13 @@ def main() -> None:
     import torch
     import torch.distributed as dist
 
-    from sailor_runtime.training import layout
-    from sailor_runtime.training.checkpoint import Checkpoints
-    from sailor_runtime.training.data import open_samples
+    from sailor_runtime.training.checkpoint.checkpoint import Checkpoints
+    from sailor_runtime.training.data.samples import open_samples
     from sailor_runtime.training.devices import device_of
     from sailor_runtime.training.engine import Engine
-    from sailor_runtime.training.precision import precision_of
-    from sailor_runtime.training.world import World
+    from sailor_runtime.training.optimizer.precision import precision_of
+    from sailor_runtime.training.pipeline import layout
+    from sailor_runtime.training.pipeline.process_groups import World
 
     atoms, place = layout.atoms(spec), layout.places(spec)[rank]
     device = device_of(environment.node_of(spec, rank), 0)

@@ -70,7 +70,13 @@ class Fetch:
 
     def _copied(self, url: str, home: Offer) -> str:
         """Copy the newest checkpoint and return its name. Raises KeptError."""
-        command = [sys.executable, "-m", "sailor_runtime.training.fetch", url, str(self.folder.checkpoints_dir)]
+        command = [
+            sys.executable,
+            "-m",
+            "sailor_runtime.training.checkpoint.fetch",
+            url,
+            str(self.folder.checkpoints_dir),
+        ]
         with subprocess.Popen(
             command,
             env=_environment(home),

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sailor_runtime.spec import RunSpec
-from sailor_runtime.training.store import Store, is_url
+from sailor_runtime.training.object_store import Store, is_url
 
 STEP_S = 0.05
 

@@ -288,7 +288,7 @@ class Storm:
         import torch
         import torch.distributed.checkpoint as dcp
 
-        from sailor_runtime.training.checkpoint import open_folder
+        from sailor_runtime.training.checkpoint.checkpoint import open_folder
 
         expected = _expected()
         folder = open_folder(self.checkpoints.url)
@@ -310,7 +310,7 @@ def _expected() -> dict[str, Any]:
 
     from sailor_runtime.spec import ModelSpec, TrainingSpec
     from sailor_runtime.training import reference
-    from sailor_runtime.training.data import SyntheticSamples
+    from sailor_runtime.training.data.samples import SyntheticSamples
 
     model, training = ModelSpec(**TINY), TrainingSpec(**{**SHORT_TRAINING, **TRAINING})
     samples = SyntheticSamples(model.vocab_size, training.sequence_length, training.seed)

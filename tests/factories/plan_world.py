@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from sailor_runtime.spec import RunSpec
-from sailor_runtime.training import environment, layout
+from sailor_runtime.training import environment
+from sailor_runtime.training.pipeline import layout
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -76,9 +77,9 @@ class Member:
 
     def __init__(self, spec: RunSpec, rank: int, atoms: tuple[layout.Atom, ...] | None = None) -> None:
         from sailor_runtime.training import trainer
-        from sailor_runtime.training.data import open_samples
+        from sailor_runtime.training.data.samples import open_samples
         from sailor_runtime.training.devices import device_of
-        from sailor_runtime.training.world import World
+        from sailor_runtime.training.pipeline.process_groups import World
 
         trainer.check(spec)
         self.spec = spec
@@ -91,7 +92,7 @@ class Member:
 
     def engine(self) -> Any:
         from sailor_runtime.training.engine import Engine
-        from sailor_runtime.training.precision import precision_of
+        from sailor_runtime.training.optimizer.precision import precision_of
 
         precision = precision_of(self.spec.training.precision)
         return Engine(self.spec, self.place, self.world, self.atoms, self.samples, self.device, precision)
@@ -106,7 +107,7 @@ def equality(case: dict[str, Any], spec: RunSpec, rank: int) -> dict[str, float]
         atoms = tuple(replace(atom, contributors=frozenset(atom.holders)) for atom in atoms)
     member = Member(spec, rank, atoms)
     if case.get("bucket_elements"):
-        from sailor_runtime.training import gradients
+        from sailor_runtime.training.optimizer import gradients
 
         gradients.BUCKET_ELEMENTS, limit = case["bucket_elements"], gradients.BUCKET_ELEMENTS
         engine = member.engine()
@@ -161,7 +162,7 @@ MUTATIONS: dict[str, Callable[[Any], None]] = {
 def resumption(case: dict[str, Any], spec: RunSpec, rank: int) -> dict[str, Any]:
     """Train half of the steps, or go on from what another case has saved; return how far weights are from the truth."""
     from sailor_runtime.training import reference, verify
-    from sailor_runtime.training.checkpoint import Checkpoints
+    from sailor_runtime.training.checkpoint.checkpoint import Checkpoints
 
     member = Member(spec, rank)
     engine = member.engine()
@@ -187,7 +188,7 @@ def resumption(case: dict[str, Any], spec: RunSpec, rank: int) -> dict[str, Any]
 
 def exchange(case: dict[str, Any], spec: RunSpec, rank: int) -> dict[str, Any]:
     """Take in the weights that the spec names, and save them as a checkpoint before the first step."""
-    from sailor_runtime.training.checkpoint import Checkpoints, Saved
+    from sailor_runtime.training.checkpoint.checkpoint import Checkpoints, Saved
 
     member = Member(spec, rank)
     checkpoints = Checkpoints(spec.checkpoint.directory, spec.checkpoint.keep, member.world, member.atoms)
@@ -203,7 +204,7 @@ def half(case: dict[str, Any], spec: RunSpec, rank: int) -> dict[str, Any]:
 
     Returns the loss scale before and after, and all master weights that this rank 0 holds of what was loaded.
     """
-    from sailor_runtime.training.checkpoint import Checkpoints, Saved
+    from sailor_runtime.training.checkpoint.checkpoint import Checkpoints, Saved
 
     member = Member(spec, rank)
     engine = member.engine()

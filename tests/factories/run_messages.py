@@ -115,7 +115,7 @@ def stopped_at_its_budget() -> str:
 
 
 def diverged() -> str:
-    from sailor_runtime.training.divergence import LossCourse
+    from sailor_runtime.training.observe.divergence import LossCourse
     from sailor_runtime.training.refusal import RefusedError
     from sailor_runtime.training.trainer import _Rank
 
@@ -137,9 +137,9 @@ def diverged() -> str:
 
 
 def nodes_with_different_data() -> str:
-    from sailor_runtime.training.data import Identity
+    from sailor_runtime.training.data.same_data import compared
+    from sailor_runtime.training.data.samples import Identity
     from sailor_runtime.training.refusal import RefusedError
-    from sailor_runtime.training.same_data import compared
 
     spec = run_spec([(6, 2, [(0, 3, 1), (3, 6, 1)])], directory=Path(), node_of_rank=["one", "two"])
     try:
@@ -150,7 +150,7 @@ def nodes_with_different_data() -> str:
 
 
 def checkpoint_of_other_data() -> str:
-    from sailor_runtime.training.checkpoint_description import check_description, description
+    from sailor_runtime.training.checkpoint.description import check_description, description
     from sailor_runtime.training.refusal import RefusedError
 
     spec = run_spec([(12, 1, [(0, 6, 1)])], directory=Path())
@@ -166,7 +166,7 @@ def checkpoint_of_other_data() -> str:
 
 def stored(url: str) -> Callable[[], str]:
     def text() -> str:
-        from sailor_runtime.training.store import Store, StoreError
+        from sailor_runtime.training.object_store import Store, StoreError
 
         try:
             Store(url, patience_s=0.0).write("run/model.pt", b"")

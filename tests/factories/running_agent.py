@@ -72,7 +72,7 @@ def ranks_of(child: int) -> list[int]:
         command = Path(f"/proc/{child}/cmdline").read_bytes()
     except FileNotFoundError:
         return []
-    return children_of(child) if b"sailor_runtime.training.nursery" in command else [child]
+    return children_of(child) if b"sailor_runtime.training.fork_server" in command else [child]
 
 
 def environment(behaviour: str) -> dict[str, str]:

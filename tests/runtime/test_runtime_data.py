@@ -14,10 +14,10 @@ from factories.run_specs import run_spec
 torch = pytest.importorskip("torch")
 
 from sailor_runtime.spec import DataSpec, RunSpec  # noqa: E402
-from sailor_runtime.training import data, same_data, sources  # noqa: E402
-from sailor_runtime.training.data import TokenSamples, open_samples  # noqa: E402
+from sailor_runtime.training.data import same_data, samples, sources  # noqa: E402
+from sailor_runtime.training.data.samples import TokenSamples, open_samples  # noqa: E402
+from sailor_runtime.training.data.sources import standard_library_text  # noqa: E402
 from sailor_runtime.training.refusal import RefusedError  # noqa: E402
-from sailor_runtime.training.sources import standard_library_text  # noqa: E402
 
 
 def _with_data(folder: Path, *, seed: int = 0, vocab_size: int = 256, **changes: object) -> RunSpec:
@@ -67,8 +67,8 @@ def test_the_unigram_entropy_is_that_of_the_byte_frequencies(tmp_path):
 
 
 def test_of_a_large_source_a_part_stands_for_the_whole_entropy(tmp_path, monkeypatch):
-    monkeypatch.setattr(data, "_PART", 100)
-    monkeypatch.setattr(data, "_COUNTED", 1000)
+    monkeypatch.setattr(samples, "_PART", 100)
+    monkeypatch.setattr(samples, "_COUNTED", 1000)
     np.save(tmp_path / "tokens.npy", np.resize(np.arange(4, dtype=np.uint16), 100_000))
     found = _samples(tmp_path / "tokens.npy", format="tokens").description()
     assert found["tokens"] == 100_000

@@ -16,11 +16,12 @@ import torch
 
 from factories.run_specs import SHORT_TRAINING, TINY, run_spec
 from sailor_runtime.spec import DataSpec, ModelSpec, TrainingSpec
-from sailor_runtime.training import export, huggingface, reference
-from sailor_runtime.training.architecture import architecture_of
-from sailor_runtime.training.data import open_samples
-from sailor_runtime.training.huggingface import SavedWeights
-from sailor_runtime.training.parameters import range_parameters
+from sailor_runtime.training import export, reference
+from sailor_runtime.training.data.samples import open_samples
+from sailor_runtime.training.model import huggingface
+from sailor_runtime.training.model.architecture import architecture_of
+from sailor_runtime.training.model.huggingface import SavedWeights
+from sailor_runtime.training.model.parameters import range_parameters
 
 # One world trains all cases, so all tests belong to one worker.
 pytestmark = [pytest.mark.timeout(450), pytest.mark.slow, pytest.mark.xdist_group("runtime equality")]

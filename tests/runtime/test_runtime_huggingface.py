@@ -15,11 +15,12 @@ from sailor_cloud.errors import RequestError
 from sailor_cloud.launch.fleet.run_spec import model_spec
 from sailor_cloud.workload.decoders import decoder_from_config
 from sailor_runtime.spec import ModelSpec, RopeScaling
-from sailor_runtime.training import huggingface, reference
-from sailor_runtime.training.architecture import architecture_of
-from sailor_runtime.training.dropout import Dropout
-from sailor_runtime.training.first_weights import first_weights
-from sailor_runtime.training.parameters import range_parameters
+from sailor_runtime.training import reference
+from sailor_runtime.training.model import huggingface
+from sailor_runtime.training.model.architecture import architecture_of
+from sailor_runtime.training.model.dropout import Dropout
+from sailor_runtime.training.model.first_weights import first_weights
+from sailor_runtime.training.model.parameters import range_parameters
 from sailor_runtime.training.refusal import RefusedError
 
 # Short enough for sixteen tokens that some pairs are stretched in full, some in part and some not at all.

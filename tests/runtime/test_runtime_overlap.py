@@ -12,11 +12,11 @@ import torch.distributed as dist
 
 from factories.run_specs import run_spec
 from sailor_runtime.spec import RunSpec
-from sailor_runtime.training import layout
 from sailor_runtime.training.devices import Device
-from sailor_runtime.training.gradients import GradientSum
-from sailor_runtime.training.stage import StageModule
-from sailor_runtime.training.tensor_parallel import TensorParallel
+from sailor_runtime.training.model.tensor_parallel import TensorParallel
+from sailor_runtime.training.optimizer.gradients import GradientSum
+from sailor_runtime.training.pipeline import layout
+from sailor_runtime.training.pipeline.stage import StageModule
 
 PLANS = {
     "unequal tp": [(4, 2, [(0, 3, 2), (3, 6, 1)]), (2, 2, [(0, 6, 1)])],

@@ -20,12 +20,12 @@ from sailor_runtime.profile.operations import forward_flops
 from sailor_runtime.profile.results import Results
 from sailor_runtime.profile.task import LinkTask, ProfileTask, layer_spec
 from sailor_runtime.spec import ModelSpec, StageSpec, TrainingSpec
-from sailor_runtime.training import layout
-from sailor_runtime.training.decoder import Microbatch
 from sailor_runtime.training.devices import Device
-from sailor_runtime.training.dropout import Dropout
-from sailor_runtime.training.stage import StageModule
-from sailor_runtime.training.tensor_parallel import TensorParallel
+from sailor_runtime.training.model.decoder import Microbatch
+from sailor_runtime.training.model.dropout import Dropout
+from sailor_runtime.training.model.tensor_parallel import TensorParallel
+from sailor_runtime.training.pipeline import layout
+from sailor_runtime.training.pipeline.stage import StageModule
 
 MODEL = ModelSpec(**{**TINY, "blocks": 12, "tied_head": False})
 TASK = ProfileTask(

@@ -13,9 +13,11 @@ import torch
 
 from factories.run_specs import run_spec
 from sailor_runtime.spec import RunSpec
-from sailor_runtime.training import layout, optimizer, precision, trainer
-from sailor_runtime.training.checkpoint_description import check_description, description
-from sailor_runtime.training.loss_scale import GROWTH_INTERVAL, LossScale
+from sailor_runtime.training import trainer
+from sailor_runtime.training.checkpoint.description import check_description, description
+from sailor_runtime.training.optimizer import optimizer, precision
+from sailor_runtime.training.optimizer.loss_scale import GROWTH_INTERVAL, LossScale
+from sailor_runtime.training.pipeline import layout
 from sailor_runtime.training.refusal import RefusedError
 
 ONE = [(12, 1, [(0, 6, 1)])]

@@ -10,8 +10,8 @@ import torch
 
 from factories.run_specs import SHORT_TRAINING
 from sailor_runtime.spec import TrainingSpec
-from sailor_runtime.training.dropout import Dropout
-from sailor_runtime.training.optimizer import learning_rate
+from sailor_runtime.training.model.dropout import Dropout
+from sailor_runtime.training.optimizer.optimizer import learning_rate
 from sailor_runtime.training.refusal import RefusedError
 
 TRAINING = TrainingSpec(**{**SHORT_TRAINING, "learning_rate": 1.0, "warmup_steps": 4, "steps": 104})

@@ -16,12 +16,12 @@ from factories.buckets import BUCKET, google_bucket, google_environment, s3_buck
 from factories.run_specs import TINY, free_port
 from sailor_runtime.spec import ModelSpec
 from sailor_runtime.training import export
-from sailor_runtime.training.checkpoint_store import CheckpointStore
-from sailor_runtime.training.data import TokenSamples
-from sailor_runtime.training.first_weights import first_weights
-from sailor_runtime.training.parameters import range_parameters
+from sailor_runtime.training.checkpoint.bucket import CheckpointStore
+from sailor_runtime.training.data.samples import TokenSamples
+from sailor_runtime.training.model.first_weights import first_weights
+from sailor_runtime.training.model.parameters import range_parameters
+from sailor_runtime.training.object_store import Store, StoreError, local_copy
 from sailor_runtime.training.refusal import RefusedError
-from sailor_runtime.training.store import Store, StoreError, local_copy
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
 
@@ -198,7 +198,7 @@ def test_a_refused_permission_is_not_asked_for_again(monkeypatch):
 def _samples(source: str, folder: Path, monkeypatch: pytest.MonkeyPatch, **data: object) -> TokenSamples:
     from test_runtime_data import _with_data
 
-    from sailor_runtime.training.data import open_samples
+    from sailor_runtime.training.data.samples import open_samples
 
     monkeypatch.setenv("SAILOR_RUNTIME_CACHE", str(folder / "cache"))
     return open_samples(_with_data(folder, source=source, **data))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sailor_runtime.agent.nursery import Nursery, Process
+from sailor_runtime.agent.fork_server import Nursery, Process
 from sailor_runtime.spec import RunSpec
 from sailor_runtime.stand_in import runs_on_cpu
 

@@ -13,19 +13,20 @@ from torch import Tensor
 
 from sailor_runtime.profile.operations import forward_flops
 from sailor_runtime.spec import RunSpec
-from sailor_runtime.training import layout, optimizer
-from sailor_runtime.training.data import open_samples
-from sailor_runtime.training.decoder import Microbatch
+from sailor_runtime.training.data.samples import open_samples
 from sailor_runtime.training.devices import device_of
-from sailor_runtime.training.dropout import Dropout
 from sailor_runtime.training.engine import Engine
 from sailor_runtime.training.environment import node_of
-from sailor_runtime.training.layout import Place
-from sailor_runtime.training.metrics import memory_peak_bytes
-from sailor_runtime.training.precision import precision_of, set_up
-from sailor_runtime.training.spans import Doing, total_s
-from sailor_runtime.training.stage import StageModule
-from sailor_runtime.training.world import World
+from sailor_runtime.training.model.decoder import Microbatch
+from sailor_runtime.training.model.dropout import Dropout
+from sailor_runtime.training.observe.metrics import memory_peak_bytes
+from sailor_runtime.training.optimizer import optimizer
+from sailor_runtime.training.optimizer.precision import precision_of, set_up
+from sailor_runtime.training.pipeline import layout
+from sailor_runtime.training.pipeline.layout import Place
+from sailor_runtime.training.pipeline.process_groups import World
+from sailor_runtime.training.pipeline.spans import Doing, total_s
+from sailor_runtime.training.pipeline.stage import StageModule
 
 _WARM_UP = 2
 _LEAST_STEPS, _MOST_STEPS = 5, 60

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sailor_runtime.training.decoder import Microbatch
-from sailor_runtime.training.stage import StageModule
+from sailor_runtime.training.model.decoder import Microbatch
+from sailor_runtime.training.pipeline.stage import StageModule
 
 
 class _Layer(nn.Module):

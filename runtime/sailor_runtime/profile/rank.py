@@ -44,9 +44,10 @@ def _layers(task: dict[str, Any], specs: list[RunSpec], rank: int) -> None:
     import torch
 
     from sailor_runtime.profile import layers
-    from sailor_runtime.training import layout, trainer
+    from sailor_runtime.training import trainer
     from sailor_runtime.training.devices import device_of
-    from sailor_runtime.training.world import World
+    from sailor_runtime.training.pipeline import layout
+    from sailor_runtime.training.pipeline.process_groups import World
 
     for spec in specs:
         trainer.check(spec)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from sailor_runtime.spec import RunSpec
 from sailor_runtime.training import environment
-from sailor_runtime.training.control import Control
-from sailor_runtime.training.events import EventWriter
+from sailor_runtime.training.checkpoint.requests import Control
+from sailor_runtime.training.observe.events import EventWriter
 from sailor_runtime.training.refusal import RefusedError
 
 REFUSED = 2

@@ -9,8 +9,8 @@ from typing import Any
 import torch.distributed as dist
 
 from sailor_runtime.training.engine import Engine, Step
-from sailor_runtime.training.layout import Place
-from sailor_runtime.training.world import World
+from sailor_runtime.training.pipeline.layout import Place
+from sailor_runtime.training.pipeline.process_groups import World
 
 _WARM_UP = 1
 _MEASURED = 3

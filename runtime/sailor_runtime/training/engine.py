@@ -12,24 +12,24 @@ import torch.distributed as dist
 from torch import Tensor
 
 from sailor_runtime.spec import RunSpec
-from sailor_runtime.training import optimizer
-from sailor_runtime.training.data import Samples
-from sailor_runtime.training.decoder import Microbatch
+from sailor_runtime.training.data.samples import Samples
 from sailor_runtime.training.devices import Device
-from sailor_runtime.training.dropout import Dropout
-from sailor_runtime.training.executor import Executor
-from sailor_runtime.training.first_weights import first_weights
-from sailor_runtime.training.gradients import GradientSum
-from sailor_runtime.training.layout import Atom, Place
-from sailor_runtime.training.loss_scale import FIRST_SCALE, LossScale
-from sailor_runtime.training.metrics import ROW_LENGTH, Spent, memory_peak_bytes, spent
-from sailor_runtime.training.precision import Precision
-from sailor_runtime.training.spans import Doing, Span, Spans, total_s
-from sailor_runtime.training.stage import StageModule
-from sailor_runtime.training.tensor_parallel import TensorParallel
-from sailor_runtime.training.transfers import Transfers
-from sailor_runtime.training.weights import MasterWeights
-from sailor_runtime.training.world import World
+from sailor_runtime.training.model.decoder import Microbatch
+from sailor_runtime.training.model.dropout import Dropout
+from sailor_runtime.training.model.first_weights import first_weights
+from sailor_runtime.training.model.tensor_parallel import TensorParallel
+from sailor_runtime.training.observe.metrics import ROW_LENGTH, Spent, memory_peak_bytes, spent
+from sailor_runtime.training.optimizer import optimizer
+from sailor_runtime.training.optimizer.gradients import GradientSum
+from sailor_runtime.training.optimizer.loss_scale import FIRST_SCALE, LossScale
+from sailor_runtime.training.optimizer.precision import Precision
+from sailor_runtime.training.optimizer.weights import MasterWeights
+from sailor_runtime.training.pipeline.executor import Executor
+from sailor_runtime.training.pipeline.layout import Atom, Place
+from sailor_runtime.training.pipeline.process_groups import World
+from sailor_runtime.training.pipeline.spans import Doing, Span, Spans, total_s
+from sailor_runtime.training.pipeline.stage import StageModule
+from sailor_runtime.training.pipeline.transfers import Transfers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

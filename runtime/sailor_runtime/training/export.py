@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from sailor_runtime.spec import ModelSpec, model_from_dict
-from sailor_runtime.training import huggingface
-from sailor_runtime.training.checkpoint import open_folder
-from sailor_runtime.training.parameters import ParameterSpec, range_parameters
+from sailor_runtime.training.checkpoint.checkpoint import open_folder
+from sailor_runtime.training.model import huggingface
+from sailor_runtime.training.model.parameters import ParameterSpec, range_parameters
+from sailor_runtime.training.object_store import StoreError
 from sailor_runtime.training.refusal import RefusedError
-from sailor_runtime.training.store import StoreError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 

@@ -12,8 +12,8 @@ import torch.distributed as dist
 
 from sailor_runtime.spec import RunSpec
 from sailor_runtime.training.devices import Device
+from sailor_runtime.training.pipeline.process_groups import World
 from sailor_runtime.training.refusal import RefusedError
-from sailor_runtime.training.world import World
 
 # Large enough that the rate counts and not the round trip; a transfer of a few seconds on the slowest link worth using.
 _BYTES = 8_000_000

@@ -15,12 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sailor_runtime.spec import ArchitectureSpec, ModelSpec, TrainingSpec
-from sailor_runtime.training.architecture import architecture_of
-from sailor_runtime.training.dropout import Dropout
-from sailor_runtime.training.first_weights import first_weights
-from sailor_runtime.training.optimizer import ADAM_BETAS, ADAM_EPSILON, SGD_MOMENTUM, learning_rate
-from sailor_runtime.training.parameters import range_parameters
-from sailor_runtime.training.rotary import angles
+from sailor_runtime.training.model.architecture import architecture_of
+from sailor_runtime.training.model.dropout import Dropout
+from sailor_runtime.training.model.first_weights import first_weights
+from sailor_runtime.training.model.parameters import range_parameters
+from sailor_runtime.training.model.rotary import angles
+from sailor_runtime.training.optimizer.optimizer import ADAM_BETAS, ADAM_EPSILON, SGD_MOMENTUM, learning_rate
 
 # Samples per forward pass, which bounds memory; the result does not depend on it beyond rounding.
 _CHUNK = 8

@@ -8,25 +8,28 @@ from pathlib import Path
 from typing import Any
 
 from sailor_runtime.spec import RunSpec
-from sailor_runtime.training import layout, optimizer, trace, verify
-from sailor_runtime.training.architecture import architecture_of
+from sailor_runtime.training import verify
 from sailor_runtime.training.calibrate import calibrate
-from sailor_runtime.training.checkpoint import Checkpoints
-from sailor_runtime.training.control import Control
-from sailor_runtime.training.data import Samples, open_samples
+from sailor_runtime.training.checkpoint.checkpoint import Checkpoints
+from sailor_runtime.training.checkpoint.requests import Control
+from sailor_runtime.training.checkpoint.saving import Saver
+from sailor_runtime.training.data.same_data import agreed_identity
+from sailor_runtime.training.data.samples import Samples, open_samples
 from sailor_runtime.training.devices import Device, device_of
-from sailor_runtime.training.divergence import LossCourse
 from sailor_runtime.training.engine import Engine, Step
 from sailor_runtime.training.environment import node_of
-from sailor_runtime.training.events import EventWriter
-from sailor_runtime.training.metrics import Metrics
-from sailor_runtime.training.precision import precision_of, set_up
+from sailor_runtime.training.model.architecture import architecture_of
+from sailor_runtime.training.observe import trace
+from sailor_runtime.training.observe.divergence import LossCourse
+from sailor_runtime.training.observe.events import EventWriter
+from sailor_runtime.training.observe.metrics import Metrics
+from sailor_runtime.training.observe.traffic import TrafficMeter
+from sailor_runtime.training.optimizer import optimizer
+from sailor_runtime.training.optimizer.precision import precision_of, set_up
+from sailor_runtime.training.pipeline import layout
+from sailor_runtime.training.pipeline.process_groups import World
 from sailor_runtime.training.preflight import preflight
 from sailor_runtime.training.refusal import RefusedError
-from sailor_runtime.training.same_data import agreed_identity
-from sailor_runtime.training.saving import Saver
-from sailor_runtime.training.traffic import TrafficMeter
-from sailor_runtime.training.world import World
 
 # The step of a generation that is written as a trace: the first ones are slower, since memory is still being mapped.
 _TRACED = 3

@@ -13,10 +13,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from sailor_runtime.training import reference
-from sailor_runtime.training.data import Samples
+from sailor_runtime.training.data.samples import Samples
 from sailor_runtime.training.engine import Engine
-from sailor_runtime.training.parameters import range_parameters
-from sailor_runtime.training.world import World
+from sailor_runtime.training.model.parameters import range_parameters
+from sailor_runtime.training.pipeline.process_groups import World
 
 TOLERANCE = 1e-10
 

@@ -1,0 +1,144 @@
+"""Ranks as forks of one process that has imported torch already, so that a generation starts without imports.
+
+Importing torch and deepspeed takes seconds of processor time in every rank. Where the devices of a node are processors,
+one nursery process imports them once per node, and every rank of every generation is a fork of it. A process that has
+touched CUDA can't be forked, so ranks on other accelerators are started as processes of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+
+class Process(Protocol):
+    """What the agent needs of a rank's process, as subprocess.Popen has it."""
+
+    returncode: int | None
+
+    def poll(self) -> int | None: ...
+    def kill(self) -> None: ...
+    def wait(self) -> int: ...
+
+
+class Nursery:
+    """One nursery process; it dies with the agent, and its ranks with it."""
+
+    def __init__(
+        self, arguments: Sequence[str], *, log: Path, environ: Mapping[str, str], at_birth: Callable[[], None]
+    ) -> None:
+        self._socket, theirs = socket.socketpair()
+        with log.open("ab") as output, theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "sailor_runtime.training.fork_server", str(theirs.fileno()), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=dict(environ),
+                pass_fds=[theirs.fileno()],
+                preexec_fn=at_birth,
+            )
+        self._socket.setblocking(False)
+        self._unread = b""
+        self._asked: list[ForkedRank] = []
+        self._forked: dict[int, ForkedRank] = {}
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def fork(self, request: Mapping[str, Any], instead: Callable[[], Process]) -> ForkedRank:
+        """Ask for a rank; `instead` starts it in another way should the nursery die before it has."""
+        rank = ForkedRank(self, instead)
+        self._asked.append(rank)
+        line = json.dumps(request).encode() + b"\n"
+        try:
+            self._socket.setblocking(True)
+            self._socket.sendall(line)
+            self._socket.setblocking(False)
+        except OSError:
+            # It is dying; whoever polls the rank finds out.
+            self._process.wait()
+        return rank
+
+    def look(self, timeout_s: float = 0.0) -> None:
+        """Take in what the nursery has said, waiting for it for up to `timeout_s`."""
+        readable, _, _ = select.select([self._socket], [], [], timeout_s)
+        if not readable:
+            return
+        try:
+            data = self._socket.recv(65_536)
+        except (BlockingIOError, ConnectionResetError):
+            data = b""
+        if not data:
+            # The other end is open as long as the nursery lives.
+            self._process.wait()
+            for rank in self._forked.values():
+                rank.returncode = -signal.SIGKILL if rank.returncode is None else rank.returncode
+            return
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
+            said = json.loads(line)
+            if "forked" in said:
+                rank = self._asked.pop(0)
+                rank.pid = said["forked"]
+                self._forked[said["forked"]] = rank
+            else:
+                self._forked.pop(said["exited"]).returncode = said["status"]
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+class ForkedRank:
+    """A rank that the nursery forks; the nursery reaps it and says how it ended."""
+
+    def __init__(self, nursery: Nursery, instead: Callable[[], Process]) -> None:
+        self.pid: int | None = None
+        self.returncode: int | None = None
+        self._nursery = nursery
+        self._instead = instead
+        self._other: Process | None = None
+
+    def poll(self) -> int | None:
+        if self.returncode is None and self._other is None:
+            self._nursery.look()
+            if self.pid is None and not self._nursery.alive:
+                # A nursery that can't import torch is no news of its own: the rank will say what is wrong.
+                self._other = self._instead()
+        if self._other is not None:
+            self.returncode = self._other.poll()
+        return self.returncode
+
+    def kill(self) -> None:
+        if self._other is not None:
+            self._other.kill()
+        elif self.pid is not None:
+            os.kill(self.pid, signal.SIGKILL)
+        else:
+            # Not born yet: without the nursery it won't be.
+            self._nursery.end()
+
+    def wait(self) -> int:
+        """Return the exit status once there is one; a rank that was not born yet never will be."""
+        while self.returncode is None:
+            if self._other is not None:
+                self.returncode = self._other.wait()
+            elif self.pid is None and not self._nursery.alive:
+                self.returncode = -signal.SIGKILL
+            else:
+                self._nursery.look(0.05)
+        return self.returncode

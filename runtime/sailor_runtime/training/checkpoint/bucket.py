@@ -1,0 +1,204 @@
+"""The checkpoints of a run in a bucket: an object appears whole, and a checkpoint counts once `latest` names it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.filesystem import FileSystemBase
+
+from sailor_runtime.training.checkpoint.folder import DESCRIPTION, LATEST, FileSum, step_of, sum_file
+from sailor_runtime.training.object_store import Store
+
+
+class CheckpointStore:
+    """See CheckpointFolder; objects can't be renamed, so a checkpoint is written where it stays.
+
+    Its description is written last and removed first, and without one it is no checkpoint.
+    """
+
+    def __init__(self, url: str, keep: int) -> None:
+        self._store = Store(url)
+        self._keep = max(1, keep)
+        self._written: _Objects | None = None
+
+    def location(self, name: str) -> str:
+        return f"{self._store.url}/{name}"
+
+    def begin(self, step: int) -> None:
+        """Make room for a new checkpoint; what an interrupted save has left is removed."""
+        newest = self._newest()
+        for name in self._store.names():
+            if step_of(name) < 0:
+                continue
+            # Without a pointer nobody knows what is whole, so what has a description is left alone.
+            beyond = newest is not None and step_of(name) > newest
+            if beyond or step_of(name) == step or DESCRIPTION not in self._store.names(name):
+                self._remove(name)
+
+    def writer(self, step: int) -> FileSystemWriter:
+        self._written = _Objects(self._store)
+        writer = FileSystemWriter("")
+        writer.fs, writer.path = self._written, f"step-{step}"
+        return writer
+
+    def reader(self, name: str) -> FileSystemReader:
+        reader = _Reader("")
+        reader.fs, reader.path = _Objects(self._store), name
+        return reader
+
+    def written(self, step: int, rank: int) -> list[FileSum]:
+        """Return what this rank has written."""
+        assert self._written is not None
+        return self._written.sums
+
+    def publish(
+        self, step: int, description: Mapping[str, Any], sums: list[FileSum], damaged: Collection[str] = ()
+    ) -> str:
+        """Complete a checkpoint, then point `latest` at it; see CheckpointFolder."""
+        name = f"step-{step}"
+        files = {each.name: {"size": each.size, "sha256": each.sha256} for each in sums}
+        self._store.write(f"{name}/{DESCRIPTION}", json.dumps({**description, "files": files}).encode())
+        self._store.write(LATEST, name.encode())
+        for wrong in {*damaged} - {name}:
+            self._remove(wrong)
+        for older in self.newest_first()[self._keep :]:
+            self._remove(older)
+        return name
+
+    def newest_first(self) -> list[str]:
+        """Return complete checkpoints: the one that `latest` names, then older ones."""
+        newest = self._newest()
+        if newest is None:
+            return []
+        found = [name for name in self._store.names() if 0 <= step_of(name) <= newest]
+        whole = [name for name in found if DESCRIPTION in self._store.names(name)]
+        return sorted(whole, key=step_of, reverse=True)
+
+    def _newest(self) -> int | None:
+        """Return the step that `latest` names, None where there is no such object."""
+        try:
+            return step_of(self._store.read(LATEST).decode().strip())
+        except FileNotFoundError:
+            return None
+
+    def describe(self, name: str) -> dict[str, Any]:
+        return dict(json.loads(self._store.read(f"{name}/{DESCRIPTION}")))
+
+    def damage(self, name: str, share: int, shares: int) -> str | None:
+        """Return what is wrong with every `shares`-th file from `share` on, None if they are as they were written."""
+        try:
+            files = self.describe(name)["files"]
+            for file in sorted(files)[share::shares]:
+                if self._store.sum(f"{name}/{file}") != (files[file]["size"], files[file]["sha256"]):
+                    return f"{self.location(name)}/{file} is not what was written"
+        except (FileNotFoundError, ValueError, KeyError) as error:
+            return f"{self.location(name)}: {error}"
+        return None
+
+    def _remove(self, name: str) -> None:
+        self._store.remove(f"{name}/{DESCRIPTION}")
+        for file in self._store.names(name):
+            self._store.remove(f"{name}/{file}")
+
+    def check(self) -> None:
+        """Raise StoreError where nothing can be written."""
+        self._store.write(".writable", b"")
+
+
+class _Object:
+    """An object to read from: whole, or a part of it in one request, which is repeated while the store is patient."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._store, self._name = store, name
+        self._whole: io.BytesIO | None = None
+
+    def part(self, offset: int, length: int) -> io.BytesIO:
+        return io.BytesIO(self._store.part(self._name, offset, offset + length))
+
+    def __getattr__(self, name: str) -> Any:
+        """Be the whole content for who reads on: torch its metadata, which is small."""
+        if self._whole is None:
+            self._whole = io.BytesIO(self._store.read(self._name))
+        return getattr(self._whole, name)
+
+
+class _Reader(FileSystemReader):
+    """Reads a tensor in one request; torch looks into its file twenty times, each of which would be a request."""
+
+    def _slice_file(self, file: Any, sinfo: Any) -> Any:
+        return file.part(sinfo.offset, sinfo.length)
+
+
+class _Objects(FileSystemBase):
+    """What torch.distributed.checkpoint asks of a file system, on a store.
+
+    Files are written on the node first, so that an upload can be repeated and the checksum is that of what was meant.
+    They have no name there, so that a rank that is killed leaves nothing behind.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._renamed: dict[str, int] = {}
+        self.sums: list[FileSum] = []
+
+    @contextlib.contextmanager
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[Any]:
+        name = str(path)
+        if mode == "rb":
+            yield _Object(self._store, name)
+            return
+        with tempfile.TemporaryFile() as file:
+            # torch may close the file that it was given.
+            kept = os.dup(file.fileno())
+            try:
+                yield file
+            except BaseException:
+                os.close(kept)
+                raise
+        if name.endswith(".tmp"):
+            self._renamed[name] = kept
+        else:
+            self._put(kept, name)
+
+    def _put(self, kept: int, name: str) -> None:
+        local = Path(f"/proc/self/fd/{kept}")
+        try:
+            found = sum_file(local)
+            self._store.upload(local, name)
+        finally:
+            os.close(kept)
+        self.sums.append(FileSum(name=name.rsplit("/", 1)[-1], size=found.size, sha256=found.sha256))
+
+    def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
+        self._put(self._renamed.pop(str(path)), str(new_path))
+
+    def concat_path(self, path: str | os.PathLike[str], suffix: str) -> str:
+        return f"{path}/{suffix}"
+
+    def init_path(self, path: str | os.PathLike[str]) -> str:
+        return str(path)
+
+    def mkdir(self, path: str | os.PathLike[str]) -> None:
+        """Do nothing: a store has no folders."""
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        return True
+
+    def exists(self, path: str | os.PathLike[str]) -> bool:
+        folder, _, name = str(path).rpartition("/")
+        return name in self._store.names(folder)
+
+    def rm_file(self, path: str | os.PathLike[str]) -> None:
+        self._store.remove(str(path))
+
+    def ls(self, path: str | os.PathLike[str]) -> list[str]:
+        return [f"{path}/{name}" for name in self._store.names(str(path))]

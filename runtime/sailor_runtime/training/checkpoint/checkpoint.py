@@ -1,0 +1,264 @@
+"""Checkpoints that any plan can load: saved whole or not at all, the newest named by `latest`."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+
+from sailor_runtime.spec import RunSpec
+from sailor_runtime.training.checkpoint.bucket import CheckpointStore
+from sailor_runtime.training.checkpoint.description import check_description, description
+from sailor_runtime.training.checkpoint.folder import CheckpointFolder
+from sailor_runtime.training.checkpoint.shards import ShardedEntry
+from sailor_runtime.training.checkpoint.staging import Staging
+from sailor_runtime.training.engine import Engine
+from sailor_runtime.training.object_store import StoreError, is_url
+from sailor_runtime.training.optimizer import optimizer
+from sailor_runtime.training.optimizer.weights import Piece
+from sailor_runtime.training.pipeline.layout import Atom
+from sailor_runtime.training.pipeline.process_groups import World
+from sailor_runtime.training.pipeline.stage import Shard
+from sailor_runtime.training.refusal import RefusedError
+
+_T = TypeVar("_T")
+
+SAVE_TIMEOUT = datetime.timedelta(minutes=30)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A checkpoint that is complete; `path` may be a URL. `written` are the files and bytes of each rank."""
+
+    step: int
+    path: str
+    written: tuple[tuple[int, int], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Unsaved:
+    """A checkpoint that could not be written; those before it are as they were."""
+
+    step: int
+    reason: str
+
+
+def open_folder(directory: str | Path, keep: int = 1) -> CheckpointFolder | CheckpointStore:
+    """Return the checkpoints in a folder or under a URL. Raises StoreError where nothing serves the URL."""
+    if is_url(str(directory)):
+        return CheckpointStore(str(directory), keep)
+    return CheckpointFolder(Path(directory), keep)
+
+
+class Checkpoints:
+    """The checkpoints of one run in one folder, or under one URL, that every rank reaches under the same name.
+
+    Tensors are copied to memory when a save begins and written by a thread, over a group of its own, while training
+    goes on. What fails on one rank fails on all, so that no rank waits for another that has given up.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        keep: int,
+        world: World,
+        atoms: tuple[Atom, ...],
+        data: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`data` tells the data that is trained on from other data; None: any."""
+        self._data = data
+        self._damaged: list[str] = []
+        self._world = world
+        self._atoms = atoms
+        self._group = dist.new_group(timeout=SAVE_TIMEOUT, backend="gloo")
+        self._running: Future[Saved | Unsaved] | None = None
+        self._staging = Staging()
+        self.directory = str(directory)
+        try:
+            self._folder = open_folder(directory, keep)
+        except StoreError as error:
+            raise RefusedError(str(error)) from error
+
+    def latest(self) -> tuple[str | None, list[str]]:
+        """Return the newest undamaged checkpoint and what is wrong with newer ones, the same on all ranks.
+
+        Raises RefusedError where the folder or store can't be reached: to begin anew would lose what is there.
+        """
+        names = self._on_first(self._folder.newest_first)
+        wrong: list[str] = []
+        for name in names:
+            found = self._everywhere(lambda name=name: self._folder.damage(name, self._world.rank, self._world.size))
+            faults = [fault for fault in found if fault is not None]
+            if not faults:
+                return name, wrong
+            wrong.append(faults[0])
+            self._damaged.append(name)
+        return None, wrong
+
+    def check(self) -> None:
+        """Raise RefusedError where nothing can be saved, before any step is trained."""
+        self._on_first(self._folder.check)
+
+    def location(self, name: str) -> str:
+        return self._folder.location(name)
+
+    def _everywhere(self, action: Callable[[], _T]) -> list[_T]:
+        """Return what `action` gives on each rank; raise RefusedError on all of them if it fails on one."""
+        outcome: tuple[str | None, Any]
+        try:
+            outcome = (None, action())
+        except (OSError, ValueError, KeyError, StoreError) as error:
+            outcome = (f"{error}" if isinstance(error, StoreError) else f"{self.directory}: {error}", None)
+        outcomes: list[Any] = [None] * self._world.size
+        dist.all_gather_object(outcomes, outcome, group=self._group)
+        for reason, _ in outcomes:
+            if reason is not None:
+                raise RefusedError(f"checkpoints: {reason}")
+        return [value for _, value in outcomes]
+
+    def _on_first(self, action: Callable[[], _T]) -> _T:
+        """Return on all ranks what `action` gives on rank 0."""
+        result: Any = self._everywhere(lambda: action() if self._world.rank == 0 else None)[0]
+        return result
+
+    def begin(self, engine: Engine, notes: Mapping[str, Any] | None = None) -> None:
+        """Begin to save weights, optimizer state and data position; a collective. Waits for a save that still runs.
+
+        notes: is kept beside them, and returned by `load`.
+        """
+        self.wait()
+        state: dict[str, Any] = {}
+        for piece in self._owned(engine):
+            values = {f"model.{piece.parameter}": piece.value, **_optimizer_values(engine, piece)}
+            for key, value in values.items():
+                # The copy is what lets training change the weights meanwhile.
+                copy = self._staging.copy((key, piece.offsets), value)
+                _entry(state, engine, key, piece).hold(copy, piece.offsets)
+        self._running = running = Future[Saved | Unsaved]()
+        about = description(engine, data=self._data, notes=notes or {})
+        arguments = (running, engine.next_step, state, about)
+        # A daemon, so that a rank that fails can end while its save waits for ranks that are gone.
+        threading.Thread(target=self._write_into, args=arguments, name="checkpoint", daemon=True).start()
+
+    @property
+    def running(self) -> bool:
+        """Whether a save is still being written."""
+        return self._running is not None and not self._running.done()
+
+    def finished(self) -> Saved | Unsaved | None:
+        """Return a save that has ended since the last call."""
+        if self._running is None or not self._running.done():
+            return None
+        return self.wait()
+
+    def wait(self) -> Saved | Unsaved | None:
+        """Return the save that was running, once it has ended."""
+        running, self._running = self._running, None
+        return None if running is None else running.result()
+
+    def _write_into(
+        self, running: Future[Saved | Unsaved], step: int, state: dict[str, Any], about: dict[str, Any]
+    ) -> None:
+        try:
+            running.set_result(self._write(step, state, about))
+        # Whatever keeps a save from ending, training goes on; who asked for it decides for how long.
+        except (Exception, dcp.CheckpointException) as error:
+            running.set_result(Unsaved(step=step, reason=_reason(error)))
+
+    def _write(self, step: int, state: dict[str, Any], description: dict[str, Any]) -> Saved:
+        self._on_first(lambda: self._folder.begin(step))
+        dcp.save(state, storage_writer=self._folder.writer(step), process_group=self._group)
+        everyone = self._everywhere(lambda: self._folder.written(step, self._world.rank))
+        sums = [each for own in everyone for each in own]
+        name = self._on_first(lambda: self._folder.publish(step, description, sums, self._damaged))
+        self._damaged = []
+        written = tuple((len(own), sum(each.size for each in own)) for own in everyone)
+        return Saved(step=step, path=self.location(name), written=written)
+
+    def describe(self, spec: RunSpec, name: str) -> dict[str, Any]:
+        """Return what was saved beside the tensors; a collective.
+
+        Raises RefusedError for a checkpoint of another job or other data.
+        """
+        saved: dict[str, Any] = self._on_first(lambda: self._folder.describe(name))
+        check_description(saved, spec, self._data, where=self.location(name))
+        return saved
+
+    def load(self, engine: Engine, name: str) -> dict[str, Any]:
+        """Restore an engine of any plan from a checkpoint and return its notes; a collective.
+
+        Raises RefusedError for a checkpoint of another job, or one that can't be read.
+        """
+        saved = self.describe(engine.spec, name)
+        self._load_tensors(engine, name)
+        engine.next_step = saved["step"]
+        engine.updates = saved["updates"]
+        engine.scale.scale, engine.scale.good_steps = saved["loss_scale"], saved["good_steps"]
+        optimizer.set_updates(engine.optimizer, engine.updates)
+        return dict(saved.get("notes", {}))
+
+    def _load_tensors(self, engine: Engine, name: str) -> None:
+        optimizer.fill_state(engine.optimizer, [piece.value for piece in engine.weights.pieces])
+        state: dict[str, Any] = {}
+        for piece in engine.weights.pieces:
+            for key, value in _optimizer_values(engine, piece).items():
+                _entry(state, engine, key, piece).hold(value, piece.offsets)
+        shards = {}
+        for parameter, shard in engine.module.shards.items():
+            shards[parameter] = torch.empty_like(engine.module.gradient(parameter))
+            state[f"model.{parameter}"] = entry = ShardedEntry(shard.spec.shape)
+            entry.hold(shards[parameter], shard.offsets)
+        try:
+            dcp.load(state, storage_reader=self._folder.reader(name), process_group=self._group)
+        except dcp.CheckpointException as error:
+            raise RefusedError(f"checkpoint {self.location(name)} can't be read: {_reason(error)}") from error
+        for parameter, value in shards.items():
+            engine.weights.set_shard(parameter, value)
+        engine.module.clear_gradients()
+
+    def _owned(self, engine: Engine) -> tuple[Piece, ...]:
+        """Return the pieces that this rank writes: all its own under ZeRO-1, else where it holds some atom first."""
+        if engine.spec.zero_stage > 0:
+            return engine.weights.pieces
+        rank, shards = self._world.rank, engine.module.shards
+        first = {
+            atom.parameter
+            for atom in self._atoms
+            if atom.holders[0] == rank and atom.parameter in shards and _inside(atom, shards[atom.parameter])
+        }
+        return tuple(piece for piece in engine.weights.pieces if piece.parameter in first)
+
+
+def _reason(error: BaseException) -> str:
+    """Return what went wrong first, on whichever rank."""
+    if isinstance(error, dcp.CheckpointException) and error.failures:
+        failure: Any = error.failures[min(error.failures)]
+        error = failure[0] if isinstance(failure, tuple) else failure
+    return str(error).removeprefix("checkpoints: ") or type(error).__name__
+
+
+def _inside(atom: Atom, shard: Shard) -> bool:
+    return shard.start <= atom.start and atom.end <= shard.end
+
+
+def _optimizer_values(engine: Engine, piece: Piece) -> dict[str, Tensor]:
+    """Return the optimizer's tensors of a piece's shape by key, which leaves out the step number."""
+    state = engine.optimizer.state[piece.value]
+    return {
+        f"optimizer.{piece.parameter}.{key}": value
+        for key, value in state.items()
+        if isinstance(value, Tensor) and value.dim() > 0
+    }
+
+
+def _entry(state: dict[str, Any], engine: Engine, key: str, piece: Piece) -> ShardedEntry:
+    return state.setdefault(key, ShardedEntry(engine.module.shards[piece.parameter].spec.shape))

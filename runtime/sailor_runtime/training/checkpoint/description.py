@@ -1,0 +1,73 @@
+"""What a checkpoint says of itself beside its tensors, and whether a job may go on from it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from sailor_runtime.spec import RunSpec
+from sailor_runtime.training.engine import Engine
+from sailor_runtime.training.optimizer import optimizer
+from sailor_runtime.training.refusal import RefusedError
+
+_FORMAT = 1
+
+
+def description(engine: Engine, *, data: Mapping[str, Any] | None, notes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is kept of an engine beside its tensors; `data` tells what it was trained on."""
+    return {
+        **_of_job(engine.spec),
+        "step": engine.next_step,
+        "updates": engine.updates,
+        "loss_scale": engine.scale.scale,
+        "good_steps": engine.scale.good_steps,
+        "samples": engine.next_step * engine.spec.training.global_batch_size,
+        "run": engine.spec.run,
+        "generation": engine.spec.generation,
+        "plan_hash": engine.spec.plan_hash,
+        "data": data,
+        "notes": dict(notes),
+    }
+
+
+def check_description(saved: Mapping[str, Any], spec: RunSpec, data: Mapping[str, Any] | None, *, where: str) -> None:
+    """Raise RefusedError where a job can't go on from the checkpoint at `where`; `data` is None for any."""
+    # A round trip through JSON makes tuples lists, as they are in what was saved.
+    for key, wanted in json.loads(json.dumps(_of_job(spec))).items():
+        found = saved.get(key)
+        if found != wanted:
+            raise RefusedError(
+                f"checkpoint {where} has {_difference(key, found, wanted)}; a job goes on from its own checkpoints "
+                "only, so keep those of this one elsewhere"
+            )
+    then = saved.get("data")
+    if then is not None and data is not None and then != data:
+        raise RefusedError(
+            f"checkpoint {where} was made with other data: {then['samples']} samples an epoch then, {data['samples']} "
+            "now, and not the same ones; training can't go on where it was. Give it that data again, or keep "
+            "checkpoints elsewhere and begin from the exported weights"
+        )
+
+
+def _of_job(spec: RunSpec) -> dict[str, Any]:
+    """Return what a checkpoint and the job that goes on from it must share."""
+    training = spec.training
+    return {
+        "format": _FORMAT,
+        # Where the first weights came from no longer matters.
+        "model": dataclasses.asdict(dataclasses.replace(spec.model, weights=None)),
+        "optimizer": optimizer.rule(training.optimizer),
+        "sequence_length": training.sequence_length,
+        "global_batch_size": training.global_batch_size,
+        "seed": training.seed,
+    }
+
+
+def _difference(key: str, found: Any, wanted: Any) -> str:
+    """Return in words what differs, of a group of fields the first that does."""
+    if isinstance(found, dict) and isinstance(wanted, dict):
+        first = next(name for name in sorted({*found, *wanted}) if found.get(name) != wanted.get(name))
+        return _difference(f"{key}.{first}", found.get(first), wanted.get(first))
+    return f"{key} {found!r}, the job {wanted!r}"

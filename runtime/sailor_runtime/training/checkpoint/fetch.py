@@ -1,0 +1,69 @@
+"""`python -m sailor_runtime.training.checkpoint.fetch URL FOLDER`: copies a bucket's newest checkpoint, checked.
+
+Needs the extra `stores` and no torch. Says what is to be copied as one line of JSON, waits for a line that is not
+empty, copies, and ends with 0; what came with 1 or 2 is not the checkpoint. Every file is what was written, by size
+and SHA-256, before the checkpoint gets its name; a copy that was broken off is begun anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from sailor_runtime.training.durable import sync
+from sailor_runtime.training.object_store import Store, StoreError
+
+LATEST, DESCRIPTION = "latest", "sailor.json"
+
+
+def newest(store: Store) -> tuple[str, dict[str, dict[str, object]]]:
+    """Return the name of the newest checkpoint and its files. Raises StoreError where there is none."""
+    try:
+        name = store.read(LATEST).decode().strip()
+        return name, json.loads(store.read(f"{name}/{DESCRIPTION}"))["files"]
+    except (FileNotFoundError, ValueError, KeyError) as error:
+        raise StoreError(f"there is no complete checkpoint in {store.url}: {str(error).splitlines()[0]}") from error
+
+
+def fetch(store: Store, name: str, files: dict[str, dict[str, object]], folder: Path) -> Path:
+    """Copy one checkpoint, and point `latest` at it. Raises StoreError where a file is not what was written."""
+    partial, final = folder / f".{name}.fetched", folder / name
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    (partial / DESCRIPTION).write_bytes(store.read(f"{name}/{DESCRIPTION}"))
+    for file, wanted in sorted(files.items()):
+        if store.sum(f"{name}/{file}", into=partial / file) != (wanted["size"], wanted["sha256"]):
+            raise StoreError(f"{store.url}/{name}/{file} is not what was written")
+    for path in (*partial.iterdir(), partial):
+        sync(path)
+    shutil.rmtree(final, ignore_errors=True)
+    partial.rename(final)
+    staged = folder / f"{LATEST}.new"
+    staged.write_text(name)
+    sync(staged)
+    os.replace(staged, folder / LATEST)
+    sync(folder)
+    return final
+
+
+def main(url: str, folder: Path) -> int:
+    try:
+        store = Store(url)
+        name, files = newest(store)
+        size = sum(int(str(file["size"])) for file in files.values())
+        sys.stdout.write(json.dumps({"checkpoint": name, "bytes": size}) + "\n")
+        sys.stdout.flush()
+        if not sys.stdin.readline().strip():
+            return 2
+        fetch(store, name, files, folder)
+    except (StoreError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], Path(sys.argv[2])))

@@ -1,0 +1,1 @@
+"""Samples of tokens, where they come from, and that all ranks read the same."""

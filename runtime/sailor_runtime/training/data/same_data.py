@@ -1,0 +1,41 @@
+"""All ranks that read data must read the same: inputs come from one end of a pipeline and targets from the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.distributed as dist
+
+from sailor_runtime.spec import RunSpec
+from sailor_runtime.training.data.samples import Identity, Samples
+from sailor_runtime.training.environment import node_of
+from sailor_runtime.training.pipeline.layout import Place
+from sailor_runtime.training.pipeline.process_groups import World
+from sailor_runtime.training.refusal import RefusedError
+
+
+def agreed_identity(spec: RunSpec, place: Place, samples: Samples, world: World) -> Identity:
+    """Return what tells the data of this run from other data; a collective.
+
+    Raises RefusedError where nodes hold different data under the same name.
+    """
+    reads = place.stage in (0, len(spec.pipelines[place.pipeline].stages) - 1)
+    everyone: list[Any] = [None] * world.size
+    dist.all_gather_object(everyone, samples.identity() if reads else None, group=world.everyone)
+    return compared(spec, everyone)
+
+
+def compared(spec: RunSpec, everyone: list[Identity | None]) -> Identity:
+    """Return what all ranks have found that read data. Raises RefusedError where that differs."""
+    first = everyone[0]
+    assert first is not None, "rank 0 stands at the beginning of a pipeline"
+    for rank, found in enumerate(everyone):
+        if found not in (None, first):
+            one, other = (_told(spec, number, everyone[number]) for number in (0, rank))
+            raise RefusedError(f"{spec.data.source} is not the same on all nodes: {one}, {other}")
+    return first
+
+
+def _told(spec: RunSpec, rank: int, found: Identity | None) -> str:
+    assert found is not None
+    return f"{found.samples} samples with hash {found.sha256[:8]} on {node_of(spec, rank).id}"

@@ -1,0 +1,1 @@
+"""The model: layers, parameters, first values, and weights in Hugging Face form."""

@@ -1,0 +1,63 @@
+"""One step of all ranks in the trace event form that Perfetto and chrome://tracing draw as a Gantt picture."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from sailor_runtime.spec import RunSpec
+from sailor_runtime.training.pipeline.layout import Place
+from sailor_runtime.training.pipeline.process_groups import World
+from sailor_runtime.training.pipeline.spans import Span
+
+_MICROSECONDS = 1e6
+
+
+def gather(spans: list[Span], world: World) -> list[list[Span]]:
+    """Return the spans of every rank on rank 0, nothing elsewhere; a collective.
+
+    The ranks' clocks agree as well as they leave a common sum at the same time, which is what each counts from.
+    """
+    everyone: list[Any] | None = [None] * world.size if world.rank == 0 else None
+    dist.gather_object(spans, everyone, group=world.everyone)
+    return [] if everyone is None else everyone
+
+
+def trace_events(spec: RunSpec, places: Mapping[int, Place], everyone: Sequence[Sequence[Span]]) -> dict[str, Any]:
+    """Return one process per pipeline and one thread per rank; times in microseconds, as the form wants them."""
+    events: list[dict[str, Any]] = [_name("process_name", p, 0, f"pipeline {p}") for p in range(len(spec.pipelines))]
+    for rank, spans in enumerate(everyone):
+        place = places[rank]
+        stage = spec.pipelines[place.pipeline].stages[place.stage]
+        title = (
+            f"rank {rank}, stage {place.stage}: layers {stage.first_layer}-{stage.end_layer - 1} on {stage.node}, "
+            f"tp {place.tp_index + 1}/{len(stage.ranks)}"
+        )
+        events.append(_name("thread_name", place.pipeline, rank, title))
+        events += [_event(span, place.pipeline, rank) for span in spans]
+    return {"displayTimeUnit": "ms", "traceEvents": events}
+
+
+def write(path: Path, trace: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(trace, separators=(",", ":")) + "\n", encoding="utf-8")
+
+
+def _name(kind: str, process: int, thread: int, title: str) -> dict[str, Any]:
+    return {"name": kind, "ph": "M", "pid": process, "tid": thread, "args": {"name": title}}
+
+
+def _event(span: Span, process: int, thread: int) -> dict[str, Any]:
+    event: dict[str, Any] = {
+        "name": str(span.doing),
+        "ph": "X",
+        "pid": process,
+        "tid": thread,
+        "ts": round(span.start_s * _MICROSECONDS, 3),
+        "dur": round(span.seconds * _MICROSECONDS, 3),
+    }
+    return event if span.microbatch < 0 else {**event, "args": {"microbatch": span.microbatch}}

@@ -1,0 +1,1 @@
+"""The optimizer step: gradients, weights, numeric formats and loss scaling."""

@@ -1,0 +1,221 @@
+"""Sums gradients over atoms beside the backward pass, takes their norm over the whole model, and scales them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from sailor_runtime.spec import ModelSpec
+from sailor_runtime.training.model.parameters import layer_parameters
+from sailor_runtime.training.pipeline.layout import Atom
+from sailor_runtime.training.pipeline.stage import StageModule
+
+# Bounds one message of a sum, and so how much must be ready before one begins.
+BUCKET_ELEMENTS = 4 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """An atom as it lies in this rank's shard; `layer` is the first of the model's layers that use the parameter."""
+
+    parameter: str
+    layer: int
+    cut_dim: int
+    start: int
+    length: int
+    contributes: bool
+    counts: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """Parts that are summed in one message; `group` is None where this rank alone holds them.
+
+    `flat` is where their gradients lie one after the other, None where they have to be copied for the sum: a parameter
+    whose atoms have different holders can't lie in two messages at once.
+    """
+
+    group: dist.ProcessGroup | None
+    parts: tuple[Part, ...]
+    flat: Tensor | None = None
+
+    def order(self, holders: tuple[int, ...]) -> tuple[Any, ...]:
+        """Return the key by which every rank of the world sorts its sums: last layers first."""
+        first = self.parts[0]
+        return (-min(part.layer for part in self.parts), holders, first.parameter, first.start)
+
+
+class GradientSum:
+    """The sums that one rank takes part in, in an order that all ranks share.
+
+    A sum begins when the layers that it covers have their gradients of all microbatches and the sums before it have
+    begun; it runs while lower layers go through their backward pass. The order never depends on timing, so neither do
+    the results, and no two ranks ever wait for each other's sums in a circle.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        model: ModelSpec,
+        atoms: Iterable[Atom],
+        module: StageModule,
+        group: Callable[[tuple[int, ...]], dist.ProcessGroup | None],
+        *,
+        bucket_elements: int | None = None,
+    ) -> None:
+        self._module = module
+        # Asked for here, not in the signature, so that a test can make many sums of a small model.
+        limit = BUCKET_ELEMENTS if bucket_elements is None else bucket_elements
+        uses = _uses(model)
+        by_holders: dict[tuple[int, ...], list[Part]] = defaultdict(list)
+        for atom in atoms:
+            shard = module.shards.get(atom.parameter)
+            if rank not in atom.holders or shard is None or not (shard.start <= atom.start and atom.end <= shard.end):
+                continue
+            by_holders[atom.holders].append(
+                Part(
+                    parameter=atom.parameter,
+                    layer=uses[atom.parameter][0],
+                    cut_dim=atom.cut_dim,
+                    start=atom.start - shard.start,
+                    length=atom.end - atom.start,
+                    contributes=rank in atom.contributors,
+                    counts=atom.holders[0] == rank,
+                )
+            )
+        ordered = [
+            (bucket.order(holders), bucket)
+            for holders, parts in by_holders.items()
+            for bucket in _buckets(group(holders), parts, module.parameters, limit)
+        ]
+        self._buckets = [self._laid_out(bucket) for _, bucket in sorted(ordered, key=lambda pair: pair[0])]
+        # On this rank a parameter is done with its first layer here; a tied one may lie in two layers.
+        self._first_use = {name: min(u for u in uses[name] if u in module.layers) for name in module.parameters}
+        self._begun: list[tuple[Any, Tensor | None]] = []
+        # So many sums, from the first, have ended and left their totals in the gradients.
+        self._ended = 0
+
+    def clear(self) -> None:
+        """Prepare for an iteration."""
+        self._begun.clear()
+        self._ended = 0
+
+    @torch.no_grad()
+    def layer_done(self, layer: int) -> None:
+        """Begin the sums that become possible now that a layer's gradients hold all microbatches."""
+        while len(self._begun) < len(self._buckets):
+            bucket = self._buckets[len(self._begun)]
+            if min(self._first_use[part.parameter] for part in bucket.parts) < layer:
+                return
+            self._begun.append(self._begin(bucket))
+
+    @torch.no_grad()
+    def finish(self) -> Tensor:
+        """Leave in every gradient its sum over the copies; return this rank's share of the squared norm, float64.
+
+        Each atom counts on one rank, so the shares add up to the squared norm of the whole model's gradient.
+        """
+        self.layer_done(self._module.layers.start)
+        while self._ended < len(self._buckets):
+            self._end()
+        counted = [self._gradient(part) for bucket in self._buckets for part in bucket.parts if part.counts]
+        if not counted:
+            return torch.zeros((), dtype=torch.float64)
+        # One transfer for all, since each would wait for the device.
+        return torch.stack(torch._foreach_norm(counted)).double().pow(2).sum().cpu()
+
+    @torch.no_grad()
+    def scale(self, factor: float) -> None:
+        """Multiply every gradient by `factor`."""
+        torch._foreach_mul_([self._module.gradient(name) for name in self._module.parameters], factor)
+
+    def _laid_out(self, bucket: Bucket) -> Bucket:
+        """Have the gradients of a bucket added up where they are summed, if each of its parts is a whole parameter."""
+        shapes = [self._module.parameters[part.parameter].shape for part in bucket.parts]
+        whole = all(shape[part.cut_dim] == part.length for shape, part in zip(shapes, bucket.parts, strict=True))
+        if bucket.group is None or not whole:
+            return bucket
+        gradients = [self._module.gradient(part.parameter) for part in bucket.parts]
+        flat = gradients[0].new_zeros(sum(gradient.numel() for gradient in gradients))
+        places = flat.split([gradient.numel() for gradient in gradients])
+        self._module.keep_gradients_in(
+            {
+                part.parameter: place.view(gradient.shape)
+                for part, gradient, place in zip(bucket.parts, gradients, places, strict=True)
+            }
+        )
+        return replace(bucket, flat=flat)
+
+    def _begin(self, bucket: Bucket) -> tuple[Any, Tensor | None]:
+        """Begin a sum; return it, and the copy on which it works if there is one."""
+        if bucket.group is None:
+            return None, None
+        if bucket.flat is not None:
+            for part in bucket.parts:
+                if not part.contributes:
+                    self._gradient(part).zero_()
+            return dist.all_reduce(bucket.flat, group=bucket.group, async_op=True), None
+        # Copies of sums that have ended go first, so that few are held at once.
+        while self._ended < len(self._begun) and _has_ended(self._begun[self._ended][0]):
+            self._end()
+        views = [self._gradient(part) for part in bucket.parts]
+        pieces = [
+            view.reshape(-1) if part.contributes else torch.zeros_like(view).reshape(-1)
+            for view, part in zip(views, bucket.parts, strict=True)
+        ]
+        flat = torch.cat(pieces)
+        return dist.all_reduce(flat, group=bucket.group, async_op=True), flat
+
+    def _end(self) -> None:
+        """Wait for the first sum that has not ended, and leave its totals in the gradients."""
+        work, flat = self._begun[self._ended]
+        if work is not None:
+            work.wait()
+        if flat is not None:
+            views = [self._gradient(part) for part in self._buckets[self._ended].parts]
+            totals = flat.split([view.numel() for view in views])
+            for view, total in zip(views, totals, strict=True):
+                view.copy_(total.view(view.shape))
+        self._begun[self._ended] = (None, None)
+        self._ended += 1
+
+    def _gradient(self, part: Part) -> Tensor:
+        return self._module.gradient(part.parameter).narrow(part.cut_dim, part.start, part.length)
+
+
+def _has_ended(work: Any) -> bool:
+    return work is None or bool(work.is_completed())
+
+
+def _uses(model: ModelSpec) -> dict[str, list[int]]:
+    """Return the layers that use each parameter, ascending."""
+    uses: dict[str, list[int]] = defaultdict(list)
+    for layer in range(model.layers):
+        for spec in layer_parameters(model, layer):
+            uses[spec.name].append(layer)
+    return uses
+
+
+def _buckets(
+    group: dist.ProcessGroup | None, parts: list[Part], parameters: Mapping[str, Tensor], limit: int
+) -> list[Bucket]:
+    """Cut parts into messages of at most `limit` elements (or one part), last layers first.
+
+    All holders cut alike: parts have the same sizes everywhere, and a layer counts from the whole model.
+    """
+    result: list[list[Part]] = []
+    filled = limit
+    for part in sorted(parts, key=lambda part: (-part.layer, part.parameter, part.start)):
+        size = parameters[part.parameter].narrow(part.cut_dim, part.start, part.length).numel()
+        if filled + size > limit:
+            result.append([])
+            filled = 0
+        result[-1].append(part)
+        filled += size
+    return [Bucket(group=group, parts=tuple(parts)) for parts in result]

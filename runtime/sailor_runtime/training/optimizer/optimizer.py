@@ -1,0 +1,117 @@
+"""The optimizer and the learning rate's course."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sailor_runtime.spec import TrainingSpec
+from sailor_runtime.training.optimizer import extensions
+from sailor_runtime.training.refusal import RefusedError
+
+OPTIMIZERS = ("adamw", "sgd", "cpu-adam", "fused-adam")
+ADAM_BETAS = (0.9, 0.95)
+ADAM_EPSILON = 1e-8
+SGD_MOMENTUM = 0.9
+# The cosine ends at this share of the peak.
+FINAL_SHARE = 0.1
+
+
+def learning_rate(training: TrainingSpec, step: int) -> float:
+    """Return the learning rate of a step, counted from 0: linear warm-up, then constant or cosine decay."""
+    if step < training.warmup_steps:
+        return training.learning_rate * (step + 1) / training.warmup_steps
+    if training.schedule == "constant":
+        return training.learning_rate
+    if training.schedule != "cosine":
+        raise RefusedError(f"unknown schedule {training.schedule!r}; known: constant, cosine")
+    progress = (step - training.warmup_steps) / max(1, training.steps - training.warmup_steps)
+    share = 0.5 * (1.0 + math.cos(math.pi * min(1.0, progress)))
+    return training.learning_rate * (FINAL_SHARE + (1.0 - FINAL_SHARE) * share)
+
+
+def build(training: TrainingSpec, weights: Sequence[Tensor]) -> torch.optim.Optimizer:
+    """Return an optimizer over weights; only matrices decay, since pulling biases and norms to 0 hurts.
+
+    `cpu-adam` and `fused-adam` are DeepSpeed's AdamW, on processors and on CUDA devices. Weights in float64, which
+    those can't do, get torch's. Raises RefusedError for an optimizer that is unknown or does not work on this node.
+    """
+    groups: list[dict[str, Any]] = [
+        {"params": [weight for weight in weights if weight.dim() > 1], "weight_decay": training.weight_decay},
+        {"params": [weight for weight in weights if weight.dim() <= 1], "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    adam: dict[str, Any] = {"lr": training.learning_rate, "betas": ADAM_BETAS, "eps": ADAM_EPSILON}
+    double = all(weight.dtype == torch.float64 for weight in weights)
+    match training.optimizer:
+        case "cpu-adam" | "fused-adam" if not double:
+            return _of_deepspeed(training.optimizer, groups, adam)
+        case "adamw" | "cpu-adam" | "fused-adam":
+            # Fused is the fastest AdamW on processors, and exact in float64.
+            return torch.optim.AdamW(groups, **adam, fused=True)
+        case "sgd":
+            return torch.optim.SGD(groups, lr=training.learning_rate, momentum=SGD_MOMENTUM)
+    raise RefusedError(f"unknown optimizer {training.optimizer!r}; known: {', '.join(OPTIMIZERS)}")
+
+
+def check(name: str, device: torch.device) -> None:
+    """Raise RefusedError for an optimizer that is unknown or can't be had on this node."""
+    if name not in OPTIMIZERS:
+        raise RefusedError(f"unknown optimizer {name!r}; known: {', '.join(OPTIMIZERS)}")
+    if name == "fused-adam" and device.type != "cuda":
+        raise RefusedError("optimizer 'fused-adam' needs a CUDA device; use 'adamw', which is fused on processors too")
+    if name in extensions.EXTENSIONS:
+        extensions.require(name)
+
+
+def offloads(name: str) -> bool:
+    """Whether an optimizer keeps its state and the master weights in the node's memory."""
+    return name == "cpu-adam"
+
+
+def rule(name: str) -> str:
+    """Return the rule that an optimizer follows; checkpoints go from one to another of the same rule."""
+    return "sgd" if name == "sgd" else "adamw"
+
+
+def _of_deepspeed(name: str, groups: list[dict[str, Any]], adam: dict[str, Any]) -> torch.optim.Optimizer:
+    extensions.require(name)
+    from deepspeed.ops.adam import DeepSpeedCPUAdam, FusedAdam
+
+    made: torch.optim.Optimizer
+    if name == "cpu-adam":
+        made = DeepSpeedCPUAdam(groups, **adam, adamw_mode=True, fp32_optimizer_states=True)
+    else:
+        made = FusedAdam(groups, **adam, adam_w_mode=True, set_grad_none=False)
+    return made
+
+
+def fill_state(optimizer: torch.optim.Optimizer, weights: Sequence[Tensor]) -> None:
+    """Create the optimizer's state, which is otherwise done at the first step only."""
+    for weight in weights:
+        state, zeros = optimizer.state[weight], torch.zeros_like(weight, requires_grad=False)
+        if isinstance(optimizer, torch.optim.SGD):
+            state["momentum_buffer"] = zeros
+            continue
+        state["exp_avg"], state["exp_avg_sq"] = zeros, zeros.clone()
+        if isinstance(optimizer, torch.optim.AdamW):
+            state["step"] = torch.zeros((), dtype=torch.float32, device=zeros.device)
+        else:
+            state["step"] = 0
+
+
+def set_updates(optimizer: torch.optim.Optimizer, updates: int) -> None:
+    """Say how many updates there have been, which Adam's correction of its averages depends on."""
+    for group in optimizer.param_groups:
+        # FusedAdam counts by group, the others by weight.
+        if "step" in group:
+            group["step"] = updates
+    for state in optimizer.state.values():
+        if isinstance(state.get("step"), Tensor):
+            state["step"].fill_(float(updates))
+        elif "step" in state:
+            state["step"] = updates

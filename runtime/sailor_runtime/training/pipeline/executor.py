@@ -1,0 +1,84 @@
+"""The pipeline of one rank: DeepSpeed's 1F1B order over transfers that run beside the passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from sailor_runtime.spec import PipelineSpec
+from sailor_runtime.training.model.decoder import Microbatch
+from sailor_runtime.training.pipeline.schedule import passes
+from sailor_runtime.training.pipeline.spans import Doing, Spans
+from sailor_runtime.training.pipeline.stage import Activation, StageModule
+from sailor_runtime.training.pipeline.transfers import Transfers
+
+
+class Executor:
+    """Runs all microbatches of an iteration through one stage."""
+
+    def __init__(
+        self, pipeline: PipelineSpec, stage: int, module: StageModule, transfers: Transfers, spans: Spans
+    ) -> None:
+        self._microbatches = pipeline.microbatches
+        self._passes = passes(pipeline.microbatches, len(pipeline.stages), stage)
+        self._module = module
+        self._transfers = transfers
+        self._spans = spans
+        self.is_first = stage == 0
+        self.is_last = stage == len(pipeline.stages) - 1
+
+    def run(
+        self,
+        microbatch: Callable[[int], Microbatch],
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        gradients_ready: Callable[[int], None] | None = None,
+    ) -> Tensor:
+        """Train on every microbatch, leaving gradients in the parameters; return this stage's loss sum in float64.
+
+        microbatch: gives microbatch i. shape: of a transferred tensor. gradients_ready: called with each layer once
+        its gradients hold all microbatches. The loss sum is 0 before the last stage.
+        """
+        activations: dict[int, Activation] = {}
+        losses: list[Tensor] = []
+        self._transfers.begin(shape, dtype, self._microbatches)
+        for is_forward, number in self._passes:
+            if is_forward:
+                activations[number] = self._forward(number, microbatch)
+                if self.is_last:
+                    losses.append(_given(activations[number].result))
+            else:
+                last = number == self._microbatches - 1
+                self._backward(number, activations.pop(number), gradients_ready if last else None)
+        # Asked for at the end only, since each would wait for the device.
+        return torch.stack(losses).double().sum().cpu() if losses else torch.zeros((), dtype=torch.float64)
+
+    def _forward(self, number: int, microbatch: Callable[[int], Microbatch]) -> Activation:
+        value = None
+        if not self.is_first:
+            with self._spans.during(Doing.RECEIVE_ACTIVATION, number):
+                value = self._transfers.receive(1)
+        with self._spans.during(Doing.FORWARD, number):
+            activation = self._module.forward(value, microbatch(number))
+        if not self.is_last:
+            with self._spans.during(Doing.SEND, number):
+                self._transfers.send(_given(activation.result), 1)
+        return activation
+
+    def _backward(self, number: int, activation: Activation, ready: Callable[[int], None] | None) -> None:
+        gradient = None
+        if not self.is_last:
+            with self._spans.during(Doing.RECEIVE_GRADIENT, number):
+                gradient = self._transfers.receive(-1)
+        with self._spans.during(Doing.BACKWARD, number):
+            gradient = self._module.backward(activation, gradient, ready)
+        if not self.is_first:
+            with self._spans.during(Doing.SEND, number):
+                self._transfers.send(_given(gradient), -1)
+
+
+def _given(value: Tensor | None) -> Tensor:
+    assert value is not None
+    return value

@@ -1,0 +1,139 @@
+"""Which rank holds which part of the model: places, copies and atoms."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import pairwise
+
+from sailor_runtime.spec import ModelSpec, PipelineSpec, RunSpec, StageSpec
+from sailor_runtime.training.model.parameters import ParameterSpec, range_parameters
+from sailor_runtime.training.refusal import RefusedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a rank stands in the plan."""
+
+    rank: int
+    pipeline: int
+    stage: int
+    tp_index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Atom:
+    """The finest interval [start, end) of a parameter that every copy keeps on one rank.
+
+    Copies are the pipelines' replicas and, with a tied head, the head's use of the embedding weight. Gradients of an
+    atom are summed over `holders`; only `contributors` add theirs, since the ranks of one stage hold equal gradients
+    of a replicated parameter.
+    """
+
+    parameter: str
+    cut_dim: int
+    start: int
+    end: int
+    holders: tuple[int, ...]
+    contributors: frozenset[int]
+
+
+def places(spec: RunSpec) -> dict[int, Place]:
+    """Return every rank's place. Raises RefusedError unless ranks are 0..n-1, each in one stage."""
+    found: dict[int, Place] = {}
+    for p, pipeline in enumerate(spec.pipelines):
+        for s, stage in enumerate(pipeline.stages):
+            for index, rank in enumerate(stage.ranks):
+                if rank in found:
+                    raise RefusedError(f"rank {rank} stands in two stages of the spec")
+                found[rank] = Place(rank=rank, pipeline=p, stage=s, tp_index=index)
+    if sorted(found) != list(range(len(found))):
+        raise RefusedError(f"ranks must be 0..{len(found) - 1}, the spec has {sorted(found)}")
+    return found
+
+
+def check(spec: RunSpec) -> None:
+    """Raise RefusedError where the plan in the spec does not train the whole model on the whole batch."""
+    places(spec)
+    samples = sum(pipeline.microbatch_size * pipeline.microbatches for pipeline in spec.pipelines)
+    if samples != spec.training.global_batch_size:
+        raise RefusedError(f"pipelines train {samples} samples, the batch has {spec.training.global_batch_size}")
+    for p, pipeline in enumerate(spec.pipelines):
+        _check_pipeline(spec.model, p, pipeline)
+    if spec.training.sequence_length > spec.model.max_positions:
+        raise RefusedError(
+            f"sequence length {spec.training.sequence_length} exceeds the model's {spec.model.max_positions} positions"
+        )
+
+
+def _check_pipeline(model: ModelSpec, index: int, pipeline: PipelineSpec) -> None:
+    expected = 0
+    for stage in pipeline.stages:
+        if stage.first_layer != expected or stage.end_layer <= stage.first_layer:
+            raise RefusedError(
+                f"a stage of pipeline {index} holds layers [{stage.first_layer}, {stage.end_layer}), "
+                f"expected them to start at {expected}"
+            )
+        if len(stage.ranks) != len(stage.devices) or not stage.ranks:
+            raise RefusedError(
+                f"a stage of pipeline {index} has {len(stage.ranks)} ranks, {len(stage.devices)} devices"
+            )
+        for parameter in range_parameters(model, range(stage.first_layer, stage.end_layer)).values():
+            if parameter.cut_dim is not None and parameter.pieces < len(stage.ranks):
+                raise RefusedError(
+                    f"{parameter.name} has {parameter.pieces} indivisible pieces, "
+                    f"a stage of pipeline {index} cuts it over {len(stage.ranks)} devices"
+                )
+        expected = stage.end_layer
+    if expected != model.layers:
+        raise RefusedError(f"pipeline {index} covers layers up to {expected}, the model has {model.layers}")
+
+
+def stage_parameters(model: ModelSpec, stage: StageSpec) -> dict[str, ParameterSpec]:
+    return range_parameters(model, range(stage.first_layer, stage.end_layer))
+
+
+def atoms(spec: RunSpec) -> tuple[Atom, ...]:
+    """Return the atoms of every parameter, sorted by name and start."""
+    copies: dict[str, list[tuple[int, ...]]] = defaultdict(list)
+    parameters: dict[str, ParameterSpec] = {}
+    for pipeline in spec.pipelines:
+        for stage in pipeline.stages:
+            for name, parameter in stage_parameters(spec.model, stage).items():
+                parameters[name] = parameter
+                copies[name].append(stage.ranks)
+    return tuple(atom for name in sorted(parameters) for atom in _atoms_of(parameters[name], copies[name]))
+
+
+def _atoms_of(parameter: ParameterSpec, copies: list[tuple[int, ...]]) -> list[Atom]:
+    if parameter.cut_dim is None:
+        return [
+            Atom(
+                parameter=parameter.name,
+                cut_dim=0,
+                start=0,
+                end=parameter.shape[0],
+                holders=tuple(sorted({rank for ranks in copies for rank in ranks})),
+                contributors=frozenset(ranks[0] for ranks in copies),
+            )
+        ]
+    cuts = sorted({cut for ranks in copies for cut in parameter.bounds(len(ranks))})
+    result = []
+    for start, end in pairwise(cuts):
+        holders = tuple(sorted(_holder(parameter, ranks, start) for ranks in copies))
+        result.append(
+            Atom(
+                parameter=parameter.name,
+                cut_dim=parameter.cut_dim,
+                start=start,
+                end=end,
+                holders=holders,
+                contributors=frozenset(holders),
+            )
+        )
+    return result
+
+
+def _holder(parameter: ParameterSpec, ranks: tuple[int, ...], start: int) -> int:
+    bounds = parameter.bounds(len(ranks))
+    return next(rank for i, rank in enumerate(ranks) if bounds[i] <= start < bounds[i + 1])

@@ -1,0 +1,188 @@
+"""One rank's part of the model: its shards, and forward and backward of its layers for one microbatch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from sailor_runtime.spec import ModelSpec, StageSpec
+from sailor_runtime.training.devices import Device
+from sailor_runtime.training.model.decoder import Decoder, Microbatch
+from sailor_runtime.training.model.parameters import ParameterSpec, layer_parameters
+from sailor_runtime.training.model.tensor_parallel import TensorParallel
+from sailor_runtime.training.pipeline.layout import stage_parameters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """This rank's part [start, end) of a parameter along its `cut_dim` (dimension 0 if it is replicated)."""
+
+    spec: ParameterSpec
+    cut_dim: int
+    start: int
+    end: int
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        return tuple(self.start if dim == self.cut_dim else 0 for dim in range(len(self.spec.shape)))
+
+    def of(self, whole: Tensor) -> Tensor:
+        return whole.narrow(self.cut_dim, self.start, self.end - self.start)
+
+
+def shard_of(spec: ParameterSpec, tp: int, index: int) -> Shard:
+    """Return the part of a parameter that tensor-parallel rank `index` of `tp` holds."""
+    if spec.cut_dim is None:
+        return Shard(spec=spec, cut_dim=0, start=0, end=spec.shape[0])
+    bounds = spec.bounds(tp)
+    return Shard(spec=spec, cut_dim=spec.cut_dim, start=bounds[index], end=bounds[index + 1])
+
+
+@dataclass(slots=True)
+class Activation:
+    """What the backward pass of one microbatch needs: inputs and outputs of each layer, first layer first."""
+
+    microbatch: Microbatch
+    inputs: list[Tensor | None] = field(default_factory=list)
+    outputs: list[Tensor | None] = field(default_factory=list)
+    result: Tensor | None = None
+
+
+class StageModule:
+    """The layers of one stage on one rank.
+
+    The autograd graph is cut between layers, which allows for timing, repeating and recomputing each layer by itself.
+    """
+
+    def __init__(
+        self, model: ModelSpec, stage: StageSpec, parallel: TensorParallel, device: Device, dtype: torch.dtype
+    ) -> None:
+        self.layers = range(stage.first_layer, stage.end_layer)
+        self.shards = {
+            name: shard_of(spec, parallel.size, parallel.index) for name, spec in stage_parameters(model, stage).items()
+        }
+        self.parameters: dict[str, Tensor] = {
+            name: torch.empty(
+                [s.end - s.start if d == s.cut_dim else n for d, n in enumerate(s.spec.shape)],
+                dtype=dtype,
+                device=device.torch_device,
+                requires_grad=True,
+            )
+            for name, s in self.shards.items()
+        }
+        self.dtype = dtype
+        self.forward_s = dict.fromkeys(self.layers, 0.0)
+        self.backward_s = dict.fromkeys(self.layers, 0.0)
+        # Timing layers on a CUDA device makes each wait for the device, so only calibration asks for it.
+        self.times_layers = device.torch_device.type == "cpu"
+        self._recompute = stage.recompute
+        self._device = device
+        self._decoder = Decoder(model, self.parameters, parallel)
+        self.specs = {layer: layer_parameters(model, layer) for layer in self.layers}
+        # Gradients whose memory somebody else has laid out; see `keep_gradients_in`.
+        self._kept: dict[str, Tensor] = {}
+        self._sums: dict[str, Tensor] | None = None
+        if dtype.itemsize < 4:
+            self._sums = {
+                name: torch.zeros_like(parameter, dtype=torch.float32, requires_grad=False)
+                for name, parameter in self.parameters.items()
+            }
+
+    def gradient(self, name: str) -> Tensor:
+        """Return the sum of a parameter's gradients over the microbatches so far, at least in single precision."""
+        if self._sums is None:
+            parameter = self.parameters[name]
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            return parameter.grad
+        return self._sums[name]
+
+    def keep_gradients_in(self, places: Mapping[str, Tensor]) -> None:
+        """Add up the gradients of some parameters in given tensors of their shapes, as zeros now and after a clearing.
+
+        A sum over ranks can then work on many gradients at once, without a copy of them.
+        """
+        self._kept.update(places)
+        if self._sums is not None:
+            self._sums.update(places)
+        self.clear_gradients()
+
+    def clear_gradients(self) -> None:
+        # In 16 bits the kept ones are the sums, and what a pass gives is moved there.
+        kept = self._kept if self._sums is None else {}
+        for name, parameter in self.parameters.items():
+            parameter.grad = kept.get(name)
+        totals = list((kept if self._sums is None else self._sums).values())
+        if totals:
+            torch._foreach_zero_(totals)
+
+    def reset_times(self) -> None:
+        self.forward_s = dict.fromkeys(self.layers, 0.0)
+        self.backward_s = dict.fromkeys(self.layers, 0.0)
+
+    def layer(self, layer: int, value: Tensor | None, microbatch: Microbatch) -> Tensor:
+        """Run one layer alone."""
+        return self._decoder.layer(layer, value, microbatch)
+
+    def forward(self, value: Tensor | None, microbatch: Microbatch) -> Activation:
+        """Run the layers on a microbatch; `value` is None on the first stage."""
+        activation = Activation(microbatch=microbatch)
+        for layer in self.layers:
+            started = self._now()
+            value = None if value is None else value.detach().requires_grad_()
+            activation.inputs.append(value)
+            for _ in range(self._device.kernel_runs):
+                with torch.set_grad_enabled(not self._recompute):
+                    output = self._decoder.layer(layer, value, microbatch)
+            activation.outputs.append(None if self._recompute else output)
+            value = output
+            self.forward_s[layer] += self._now() - started
+        activation.result = None if value is None else value.detach()
+        return activation
+
+    def backward(
+        self, activation: Activation, gradient: Tensor | None, layer_done: Callable[[int], None] | None = None
+    ) -> Tensor | None:
+        """Add the microbatch's gradients to the parameters and return the gradient of the stage's input.
+
+        gradient: of the stage's output; None on the last stage, whose output is the loss. layer_done: called with each
+        layer after its pass, last layer first.
+        """
+        for layer in reversed(self.layers):
+            started = self._now()
+            value, output = activation.inputs.pop(), activation.outputs.pop()
+            if output is None:
+                for _ in range(self._device.kernel_runs):
+                    output = self._decoder.layer(layer, value, activation.microbatch)
+            assert output is not None
+            for _ in range(self._device.kernel_runs - 1):
+                leaves = [self.parameters[spec.name] for spec in self.specs[layer]]
+                leaves += [] if value is None else [value]
+                torch.autograd.grad(output, leaves, gradient, retain_graph=True)
+            output.backward(gradient)
+            self._add_to_sums(layer)
+            gradient = None if value is None else value.grad
+            self.backward_s[layer] += self._now() - started
+            if layer_done is not None:
+                layer_done(layer)
+        return gradient
+
+    def _now(self) -> float:
+        if self.times_layers and self._device.torch_device.type == "cuda":
+            torch.cuda.synchronize(self._device.torch_device)
+        return time.perf_counter()
+
+    @torch.no_grad()
+    def _add_to_sums(self, layer: int) -> None:
+        """Move a layer's 16-bit gradients into the sums, since adding many microbatches in 16 bits loses them."""
+        if self._sums is None:
+            return
+        for spec in self.specs[layer]:
+            parameter = self.parameters[spec.name]
+            if parameter.grad is not None:
+                self._sums[spec.name].add_(parameter.grad)
+                parameter.grad = None

@@ -1,0 +1,73 @@
+"""The bytes that a rank sends are counted by the kernel, connection by connection."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from factories.run_specs import run_spec
+from sailor_runtime.spec import RunSpec
+from sailor_runtime.training.observe import traffic
+from sailor_runtime.training.observe.traffic import HEADER_BYTES, Connection, TrafficMeter, connections
+
+SENT = 300_000
+TWO_NODES = ((6, 2, ((0, 3, 1), (3, 6, 1))),)
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Two ends of one connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server, closing(socket.socket()) as near:
+        near.connect(server.getsockname())
+        far, _ = server.accept()
+        with closing(far):
+            yield near, far
+
+
+def test_what_a_connection_has_sent_is_read_from_the_kernel(pair: tuple[socket.socket, socket.socket]) -> None:
+    near, far = pair
+    left = SENT
+    near.sendall(b"x" * SENT)
+    while left:
+        left -= len(far.recv(left))
+    ends = {one.local: one for one in connections()}
+    there, back = ends[near.getsockname()], ends[far.getsockname()]
+    assert (there.peer, back.peer) == (far.getsockname(), near.getsockname())
+    # A header per packet; the other end has sent nothing but packets that confirm.
+    assert SENT < there.sent_bytes < 1.1 * SENT
+    assert 0 < back.sent_bytes < 0.1 * SENT
+    assert back.sent_bytes % HEADER_BYTES == 0
+
+
+def spec_of(folder: Path, *addresses: str) -> RunSpec:
+    names = tuple(f"n{index}" for index in range(len(addresses)))
+    spec = run_spec(TWO_NODES, directory=folder, node_of_rank=names)
+    nodes = tuple(
+        dataclasses.replace(node, address=address) for node, address in zip(spec.nodes, addresses, strict=True)
+    )
+    return dataclasses.replace(spec, nodes=nodes)
+
+
+def test_bytes_are_counted_by_node_and_stay_counted_when_a_connection_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, there, stranger = ("10.0.0.1", 1), ("10.0.0.2", 2), ("203.0.113.9", 3)
+    now = [
+        Connection("a", own, there, 100),
+        Connection("b", own, there, 11),
+        Connection("c", own, own, 5),
+        Connection("d", own, stranger, 7),
+    ]
+    monkeypatch.setattr(traffic, "connections", lambda: iter(now))
+    meter = TrafficMeter(spec_of(tmp_path, "10.0.0.1", "10.0.0.2"), 0)
+    assert meter.look() == {"n1": 111}
+    assert meter.look() is None, "it is not time yet"
+    now[:2] = [Connection("b", own, there, 20)]
+    assert meter.look(now=True) == {"n1": 120}
+    now[:] = [Connection("e", own, there, 1)]
+    assert meter.look(now=True) == {"n1": 121}
