@@ -115,9 +115,9 @@ def _with_patience(
                 raise
             worst = gravest(_faults(provider, failure))
             match worst.cause:
-                case Cause.CREDENTIALS:
+                case Cause.CREDENTIALS | Cause.POLICY:
                     raise error_of(worst) from failure
-                case Cause.QUOTA | Cause.STOCKOUT:
+                case Cause.QUOTA | Cause.STOCKOUT | Cause.NOT_SOLD:
                     return worst, failure
                 case Cause.OTHER:
                     raise

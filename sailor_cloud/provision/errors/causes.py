@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sailor_cloud.errors import CredentialsError, ProvisionError, QuotaError, StockoutError
+from sailor_cloud.errors import CredentialsError, NotSoldError, ProvisionError, QuotaError, StockoutError
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.errors.rules import RULES, Cause
 from sailor_cloud.provision.terraform.driver import Diagnostic
@@ -29,6 +29,14 @@ _LOGIN = {
     Provider.AWS: "run 'aws sso login' or set AWS_PROFILE, and let the account create EC2 instances and networks",
 }
 
+# What a job can change so that an organization policy of Google Cloud allows it.
+_ALLOWED_BY = {
+    "constraints/compute.vmExternalIpAccess": "give nodes no public address with 'cloud: {network: private}'",
+    "constraints/compute.requireShieldedVm": "name an image for Shielded VMs in 'cloud: {image: …}'",
+    "constraints/compute.trustedImageProjects": "name an image of an allowed project in 'cloud: {image: …}'",
+    "constraints/gcp.resourceLocations": "name regions that it allows under 'resources'",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
@@ -41,6 +49,7 @@ class Fault:
     quota: str = ""
     limit: str = ""
     region: str = ""
+    policy: str = ""
 
     @property
     def worth_retrying(self) -> bool:
@@ -70,11 +79,18 @@ def error_of(fault: Fault) -> ProvisionError:
     match fault.cause:
         case Cause.STOCKOUT:
             return StockoutError(f"{where}{fault.provider} has no capacity now: {fault.text}")
+        case Cause.NOT_SOLD:
+            return NotSoldError(f"{where}{fault.provider} does not sell this type in this zone: {fault.text}")
         case Cause.QUOTA:
             return QuotaError(f"{where}{_quota_text(fault)}; ask for more at {_more(fault)}: {fault.text}")
         case Cause.CREDENTIALS:
             return CredentialsError(
                 f"{where}{fault.provider} refused the request; {_LOGIN[fault.provider]}: {fault.text}"
+            )
+        case Cause.POLICY:
+            way_out = _ALLOWED_BY.get(fault.policy, "ask whoever administers the organization for an exception")
+            return ProvisionError(
+                f"{where}a policy of your organization, {fault.policy}, forbids this; {way_out}: {fault.text}"
             )
     return ProvisionError(f"{where}{fault.text}")
 

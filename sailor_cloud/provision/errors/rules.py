@@ -15,7 +15,9 @@ _GCE_BULK = "cloud.google.com/compute/docs/troubleshooting/troubleshooting-bulk-
 _GCE_QUOTA = "github.com/hashicorp/terraform-provider-google/issues/20573"
 _GCE_RIGHTS = "github.com/hashicorp/terraform-provider-google/issues/4825"
 _GCE_SERVICE = "github.com/hashicorp/terraform/issues/29006"
+_GCE_ZONES = "cloud.google.com/compute/docs/gpus/gpu-regions-zones"
 _GCE_SLOW = "github.com/hashicorp/terraform-provider-google/issues/8358"
+_GCP_POLICY = "cloud.google.com/resource-manager/docs/organization-policy/org-policy-constraints"
 _GCP_RIGHTS = "cloud.google.com/iam/docs/permission-error-messages"
 _GCP_ACCOUNTS = "cloud.google.com/iam/quotas"
 _GOOGLE_LOGIN = "developers.google.com/accounts/docs/application-default-credentials"
@@ -39,7 +41,9 @@ class Cause(StrEnum):
     """What is behind an error, in the order of what matters most when there are several."""
 
     CREDENTIALS = "credentials"
+    POLICY = "policy"
     QUOTA = "quota"
+    NOT_SOLD = "not sold"
     STOCKOUT = "stockout"
     THROTTLED = "throttled"
     EXISTS = "exists"
@@ -50,7 +54,7 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A pattern in an error's text and what it means; named groups `quota`, `limit` and `region` are kept."""
+    """A pattern in an error's text and what it means; named groups `quota`, `limit`, `region` and `policy` are kept."""
 
     provider: Provider
     cause: Cause
@@ -59,6 +63,12 @@ class Rule:
 
 
 _GCP_RULES = (
+    (Cause.POLICY, r"Constraint (?P<policy>constraints/[\w.]+) violated", _GCP_POLICY),
+    (
+        Cause.NOT_SOLD,
+        r"(?:Machine|Accelerator) type with name '[\w-]+' does not exist in zone '[\w-]+'",
+        _GCE_ZONES,
+    ),
     (
         Cause.STOCKOUT,
         r"ZONE_RESOURCE_POOL_EXHAUSTED|does not have enough resources available to fulfill the request"
@@ -95,15 +105,17 @@ _GCP_RULES = (
         _GOOGLE_HTTP,
     ),
     (Cause.SERVER, r"googleapi: Error 50[0234]\b|\bbackendError\b|\binternalError\b", _GOOGLE_HTTP),
+    # How the provider passes on an operation that failed with INTERNAL_ERROR: without that code.
+    (Cause.SERVER, r"\bINTERNAL_ERROR\b|Internal error\. Please try again or contact Google Support", _GCE_BULK),
     (Cause.SLOW, _NO_ANSWER, _GCE_SLOW),
 )
 _AWS_RULES = (
     (
         Cause.STOCKOUT,
-        r"\b(?:Insufficient(?:Instance|Host|Volume|Address)?Capacity|SpotMaxPriceTooLow|ReservationCapacityExceeded)\b"
-        r"|\bUnsupported: Your requested instance type",
+        r"\b(?:Insufficient(?:Instance|Host|Volume|Address)?Capacity|SpotMaxPriceTooLow|ReservationCapacityExceeded)\b",
         _EC2,
     ),
+    (Cause.NOT_SOLD, r"\bUnsupported: Your requested instance type", _EC2),
     # An instance that was given and taken back before it ran.
     (Cause.STOCKOUT, r"\bServer\.SpotInstance(?:Termination|Shutdown)\b", _EC2_STATE),
     (
