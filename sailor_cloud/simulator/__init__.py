@@ -13,6 +13,7 @@ from sailor_cloud.simulator.closed_form import (
     pipeline_s,
     ring_s,
 )
+from sailor_cloud.simulator.degrees import Degrees, NodeGroup, plan_of_degrees
 from sailor_cloud.simulator.engines import ENGINES, Engine, Transfers, engine_named
 from sailor_cloud.simulator.evaluate import Evaluation, evaluate
 from sailor_cloud.simulator.iteration import StageWaits, TimelineSpan
@@ -34,8 +35,10 @@ from sailor_cloud.workload import tp_problem
 
 __all__ = [
     "ENGINES",
+    "Degrees",
     "Engine",
     "Evaluation",
+    "NodeGroup",
     "NodeRate",
     "Scenario",
     "StageTable",
@@ -57,6 +60,7 @@ __all__ = [
     "in_flight",
     "node_usd_per_hour",
     "pipeline_s",
+    "plan_of_degrees",
     "preemptions_per_hour",
     "ring_flows",
     "ring_s",

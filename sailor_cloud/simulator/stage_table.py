@@ -12,9 +12,10 @@ from sailor_cloud.errors import RequestError
 from sailor_cloud.model.document import ProfileRef
 from sailor_cloud.model.job import Optimizer
 from sailor_cloud.model.offer import Accelerator, Precision
+from sailor_cloud.model.plan import Recompute
 from sailor_cloud.simulator.scenario import Scenario
 from sailor_cloud.units import GIB
-from sailor_cloud.workload import LayerCosts, layer_costs, tp_problem
+from sailor_cloud.workload import Attention, LayerCosts, layer_costs, tp_problem
 from sailor_cloud.workload.features import ELEMENT_BYTES
 from sailor_cloud.workload.stacks import Stack
 
@@ -46,7 +47,7 @@ class StageTable:
     accelerator: Accelerator
     tp: int
     microbatch_size: int
-    recompute: bool
+    recompute: Recompute
     zero_stage: int
     forward_prefix_s: Floats
     backward_prefix_s: Floats
@@ -102,23 +103,27 @@ class StageTable:
     def memory_parts(self, first: Any, end: Any, *, in_flight: ArrayLike, replicas: int = 1) -> dict[str, Any]:
         """Return the peak bytes of one device by part, as int64 of the inputs' shape.
 
-        in_flight: microbatches whose activations are held (closed_form.in_flight). replicas: pipelines over which
-        ZeRO-1 cuts the optimizer state. Buffers: tensors on their way in and out, the copy of one gradient bucket, and
-        in half precision the gradients of one layer on their way to the sum. Leaves out allocator fragmentation.
+        in_flight: microbatches whose activations are held (closed_form.in_flight). replicas: pipelines over which ZeRO
+        cuts the optimizer state, from stage 2 on the gradients, in stage 3 the weights. Buffers: tensors on their way
+        in and out, the copy of one gradient bucket, in half precision and from stage 2 on the gradients of one layer on
+        their way to the sum, and in stage 3 the gathered weights of the layer at work and of the next one. Leaves out
+        allocator fragmentation.
         """
         parameters = np.asarray(self.parameters(first, end))
-        shards = replicas if self.zero_stage else 1
+        optimizer, gradient, weight = (replicas if self.zero_stage >= stage else 1 for stage in (1, 2, 3))
         activations = self.activation_prefix_bytes[end] - self.activation_prefix_bytes[first]
-        gradients = parameters * _GRADIENT_BYTES
+        gradients = -(-parameters * _GRADIENT_BYTES // gradient)
         buckets = np.minimum(gradients, self.bucket_bytes) if replicas > 1 else np.zeros(parameters.shape)
         moving = 2 * (self.boundary_bytes[first] + self.boundary_bytes[end])
-        if self.weight_bytes < _GRADIENT_BYTES:
+        if self.weight_bytes < _GRADIENT_BYTES or gradient > 1:
             moving = moving + self._largest_layer(first, end) * self.weight_bytes
+        if weight > 1:
+            moving = moving + 2 * self._largest_layer(first, end) * self.weight_bytes
         kept = np.asarray(in_flight) * activations + self._working(first, end)
         return {
-            "weights": parameters * self.weight_bytes,
+            "weights": -(-parameters * self.weight_bytes // weight),
             "gradients": gradients,
-            "optimizer": -(-parameters * self.optimizer_bytes_per_parameter // shards),
+            "optimizer": -(-parameters * self.optimizer_bytes_per_parameter // optimizer),
             "activations": np.rint(kept).astype(np.int64),
             "buffers": np.rint(moving + buckets).astype(np.int64),
             "framework": np.full(parameters.shape, self.stack.framework_bytes, dtype=np.int64),
@@ -142,8 +147,6 @@ class StageTable:
 
     def _working(self, first: Any, end: Any) -> Any:
         """Bytes that come back while one layer is recomputed: those of the largest layer of the range."""
-        if not self.recompute:
-            return 0.0
         # All blocks are alike, so a range that holds any block needs one block's bytes.
         return np.where(self._has_block(first, end), self.working_bytes[1], 0.0)
 
@@ -154,7 +157,13 @@ def _summed_bytes(weight_bytes: int, zero_stage: int) -> float:
 
 
 def stage_table(
-    scenario: Scenario, accelerator: str, *, tp: int, microbatch_size: int, recompute: bool = False, zero_stage: int = 0
+    scenario: Scenario,
+    accelerator: str,
+    *,
+    tp: int,
+    microbatch_size: int,
+    recompute: Recompute = Recompute.NONE,
+    zero_stage: int = 0,
 ) -> StageTable:
     """Build the table of one kind of stage.
 
@@ -177,7 +186,8 @@ def stage_table(
     )
     costs = layer_costs(decoder, training.sequence_length, tp, attention=scenario.engine.attention)
     stack = scenario.profiles.stack(accelerator)
-    again = _recomputed_s(times.forward_s) if recompute else 0.0
+    kept, working = _kept_elements(costs, recompute, scenario.engine.attention)
+    elements = microbatch_size * ELEMENT_BYTES[training.precision]
     weight = _WEIGHT_BYTES[training.precision]
     summed = _summed_bytes(weight, zero_stage)
     master = 4 if zero_stage or weight < 4 else 0
@@ -188,12 +198,12 @@ def stage_table(
         recompute=recompute,
         zero_stage=zero_stage,
         forward_prefix_s=_prefix(times.forward_s),
-        backward_prefix_s=_prefix(times.backward_s + again),
+        backward_prefix_s=_prefix(times.backward_s + _recomputed_s(times.forward_s, costs, recompute)),
         update_prefix_s=_prefix(times.update_s),
         parameter_prefix=np.concatenate([[0], np.cumsum(costs.parameters)]).astype(np.int64),
         gradient_prefix_bytes=_prefix(costs.parameters.astype(np.float64) * (tp * summed)),
-        activation_prefix_bytes=_prefix(_activation_bytes(costs, training.precision, microbatch_size, recompute)),
-        working_bytes=costs.working_elements * float(microbatch_size * ELEMENT_BYTES[training.precision]),
+        activation_prefix_bytes=_prefix(kept * elements + 4.0 * microbatch_size * costs.loss_elements),
+        working_bytes=working * elements,
         boundary_bytes=_boundary_bytes(costs, training.precision, microbatch_size),
         tied_parameters=costs.tied_parameters,
         weight_bytes=weight,
@@ -212,16 +222,32 @@ def _prefix(values: Floats) -> Floats:
     return np.concatenate([[0.0], np.cumsum(values)])
 
 
-def _recomputed_s(forward_s: Floats) -> Floats:
-    """Blocks run their forward pass again; embedding and head keep what they need."""
-    again = forward_s.copy()
+def _recomputed_s(forward_s: Floats, costs: LayerCosts, recompute: Recompute) -> Floats:
+    """Blocks run their forward pass, or its attention, again; embedding and head keep what they need.
+
+    Attention takes its share of the FLOPs, which is too little where scores are kept and moved; error not measured.
+    """
+    share = {
+        Recompute.NONE: np.zeros_like(forward_s),
+        Recompute.SELECTIVE: 1.0 - costs.matmul_flops / np.maximum(costs.forward_flops, 1.0),
+        Recompute.FULL: np.ones_like(forward_s),
+    }[recompute]
+    again: Floats = forward_s * share
     again[0] = again[-1] = 0.0
     return again
 
 
-def _activation_bytes(costs: LayerCosts, precision: Precision, microbatch_size: int, recompute: bool) -> Floats:
-    elements = costs.recomputed_elements if recompute else costs.activation_elements
-    return np.asarray(microbatch_size * (elements * ELEMENT_BYTES[precision] + 4.0 * costs.loss_elements))
+def _kept_elements(costs: LayerCosts, recompute: Recompute, attention: Attention) -> tuple[Floats, Floats]:
+    """Return what stays of each layer until the backward pass, and what comes back of one layer at a time.
+
+    Recomputed attention drops the scores; flash attention keeps none.
+    """
+    if recompute is Recompute.FULL:
+        return costs.recomputed_elements, costs.working_elements
+    dropped = np.zeros_like(costs.score_elements)
+    if recompute is Recompute.SELECTIVE and attention is Attention.PLAIN:
+        dropped = costs.score_elements
+    return costs.activation_elements - dropped, dropped
 
 
 def _boundary_bytes(costs: LayerCosts, precision: Precision, microbatch_size: int) -> Floats:
