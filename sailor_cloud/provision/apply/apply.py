@@ -111,7 +111,7 @@ def _with_patience(
             return None, None
         except TerraformCommandError as failure:
             failed += 1
-            if provider is Provider.LOCAL or not failure.faults:
+            if not failure.faults:
                 raise
             worst = gravest(_faults(provider, failure))
             match worst.cause:

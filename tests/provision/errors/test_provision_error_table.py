@@ -9,8 +9,9 @@ import pytest
 from factories.cloud_plans import aws_document
 from sailor_cloud.errors import CredentialsError, NotSoldError, ProvisionError, QuotaError, StockoutError
 from sailor_cloud.model.offer import Provider
-from sailor_cloud.provision.errors.causes import RULES, Cause, Fault, classify, error_of, gravest
+from sailor_cloud.provision.errors.causes import Cause, Fault, classify, error_of, gravest
 from sailor_cloud.provision.outcomes import grouped
+from sailor_cloud.provision.providers import of
 from sailor_cloud.provision.quota import quota_numbers
 from sailor_cloud.provision.rendering.root import placed_nodes
 from sailor_cloud.provision.scopes import Places
@@ -159,15 +160,15 @@ def test_the_providers_errors_are_told_apart(provider: Provider, cause: Cause, t
 
 
 def test_every_row_of_the_table_names_its_source_and_decides_something_that_somebody_was_told() -> None:
-    deciding = set()
     for provider, told in TOLD.items():
+        rules = of(provider).errors.rules
+        deciding = set()
         only_google = {Cause.POLICY} if provider is Provider.AWS else set()
         assert set(told) == set(Cause) - only_google, "each cause on each cloud"
         for text in (text for texts in told.values() for text in texts):
-            rows = (rule for rule in RULES if rule.provider is provider and re.search(rule.pattern, text, re.S))
-            deciding.add(next(rows, None))
-    assert [rule for rule in RULES if rule not in deciding] == []
-    assert all("/" in rule.source and "." in rule.source for rule in RULES)
+            deciding.add(next((rule for rule in rules if re.search(rule.pattern, text, re.S)), None))
+        assert [rule for rule in rules if rule not in deciding] == []
+        assert all("/" in rule.source and "." in rule.source for rule in rules)
 
 
 def test_a_quota_on_networks_is_not_taken_for_the_one_on_instances() -> None:
