@@ -17,6 +17,7 @@ from sailor_cloud.simulator.degrees import Degrees, NodeGroup, plan_of_degrees
 from sailor_cloud.simulator.engines import ENGINES, Engine, Transfers, engine_named
 from sailor_cloud.simulator.evaluate import Evaluation, evaluate
 from sailor_cloud.simulator.iteration import StageWaits, TimelineSpan
+from sailor_cloud.simulator.memory import MemoryTable, memory_table
 from sailor_cloud.simulator.money import (
     NodeRate,
     egress_usd_per_byte,
@@ -38,6 +39,7 @@ __all__ = [
     "Degrees",
     "Engine",
     "Evaluation",
+    "MemoryTable",
     "NodeGroup",
     "NodeRate",
     "Scenario",
@@ -58,6 +60,7 @@ __all__ = [
     "gradient_sync_s",
     "hours",
     "in_flight",
+    "memory_table",
     "node_usd_per_hour",
     "pipeline_s",
     "plan_of_degrees",

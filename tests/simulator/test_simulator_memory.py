@@ -12,7 +12,7 @@ from sailor_cloud.errors import RequestError
 from sailor_cloud.model.document import StageMemory
 from sailor_cloud.model.plan import Recompute
 from sailor_cloud.simulator import evaluate, in_flight, stage_table
-from sailor_cloud.simulator.stage_table import PARTS
+from sailor_cloud.simulator.memory import PARTS
 
 
 def memory_of(
@@ -78,10 +78,10 @@ def test_half_precision_keeps_master_weights_for_loss_scaling_and_halves_activat
 
 def test_half_precision_holds_the_gradients_of_its_largest_layer_on_their_way_to_the_sum() -> None:
     table = stage_table(gcp_scenario(), "A100-40", tp=1, microbatch_size=1)
-    each = np.diff(table.parameter_prefix)
+    each = np.diff(table.memory.parameter_prefix)
     for first, end in ((0, 1), (0, 26), (1, 3), (25, 26), (20, 26)):
         moving = 2 * (table.boundary_bytes[first] + table.boundary_bytes[end])
-        parts = table.memory_parts(first, end, in_flight=1)
+        parts = table.memory.parts(first, end, in_flight=1)
         assert parts["buffers"] == pytest.approx(moving + 2 * each[first:end].max())
 
 
@@ -97,7 +97,7 @@ def test_gradients_are_summed_in_fp32_and_zero_1_gathers_weights(precision: str,
     scenario = gcp_scenario(precision=precision)
     for zero_stage, expected in ((0, plain), (1, cut)):
         table = stage_table(scenario, "A100-40", tp=2, microbatch_size=1, zero_stage=zero_stage)
-        parameters = int(table.parameter_prefix[26])
+        parameters = int(table.memory.parameter_prefix[26])
         assert float(table.gradient_bytes(0, 26)) == parameters * 2 * expected
 
 
