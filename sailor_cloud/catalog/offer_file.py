@@ -6,9 +6,17 @@ import csv
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from sailor_cloud.catalog.tables import OFFER_COLUMNS, parse_date, price, read_rows, records
+from sailor_cloud.catalog.tables import (
+    OFFER_COLUMNS,
+    OFFER_DEFAULTS,
+    parse_date,
+    price,
+    read_rows,
+    records,
+    yes_or_no,
+)
 from sailor_cloud.durable import written
-from sailor_cloud.model.offer import Confidence, Market, Offer, Provider
+from sailor_cloud.model.offer import Confidence, Market, Offer, Provider, ZoneConfidence
 
 
 def offer_id(provider: str, zone: str, instance_type: str, accelerator: str, count: str, market: str) -> str:
@@ -18,12 +26,12 @@ def offer_id(provider: str, zone: str, instance_type: str, accelerator: str, cou
 
 def read_offers(path: Path) -> Iterator[Offer]:
     """Yield the offers of one file. Raises DataError with file and line."""
-    return records(path, OFFER_COLUMNS, offer_of)
+    return records(path, OFFER_COLUMNS, offer_of, OFFER_DEFAULTS)
 
 
 def offer_rows(path: Path) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Yield the lines of one file with their number, as text that `offer_of` takes. Raises as `read_rows` does."""
-    return enumerate(read_rows(path, OFFER_COLUMNS), start=2)
+    return enumerate(read_rows(path, OFFER_COLUMNS, OFFER_DEFAULTS), start=2)
 
 
 def write_offers(path: Path, offers: Iterable[Offer]) -> None:
@@ -50,6 +58,8 @@ def _row(offer: Offer) -> tuple[str, ...]:
         offer.as_of_to.isoformat(),
         offer.source,
         offer.confidence.value,
+        offer.zone_confidence.value,
+        "yes" if offer.outlier else "no",
     )
 
 
@@ -68,6 +78,8 @@ def offer_of(
     as_of_to: str,
     source: str,
     confidence: str,
+    zone_confidence: str,
+    outlier: str,
 ) -> Offer:
     """Return the offer of a line. Raises ValueError or KeyError."""
     return Offer(
@@ -86,4 +98,6 @@ def offer_of(
         as_of_to=parse_date(as_of_to),
         source=source,
         confidence=Confidence(confidence),
+        zone_confidence=ZoneConfidence(zone_confidence),
+        outlier=yes_or_no(outlier),
     )

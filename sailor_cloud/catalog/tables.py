@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cache
@@ -30,7 +30,11 @@ OFFER_COLUMNS = (
     "as_of_to",
     "source",
     "confidence",
+    "zone_confidence",
+    "outlier",
 )
+# What an offer has whose file was written before there were these columns.
+OFFER_DEFAULTS = {"zone_confidence": "unchecked", "outlier": "no"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +46,11 @@ class Source:
     licence: str
 
 
-def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Return some columns of a CSV file, row by row. Raises DataError if it is missing, no CSV, or lacks one."""
+def read_rows(path: Path, columns: Sequence[str], defaults: Mapping[str, str] = {}) -> Iterator[tuple[str, ...]]:
+    """Return some columns of a CSV file, row by row. A column with a default may be missing from the file.
+
+    Raises DataError if the file is missing, no CSV, or lacks another column.
+    """
     try:
         with path.open(encoding="utf-8", newline="") as file:
             rows = csv.reader(file, strict=True)
@@ -53,21 +60,26 @@ def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, ...]]:
         raise DataError(f"{path} is missing; give a folder with the data files or reinstall sailor-cloud") from error
     except (OSError, csv.Error, UnicodeDecodeError) as error:
         raise DataError(f"{path} can't be read as CSV: {error}") from error
-    missing = [column for column in columns if column not in header]
+    missing = [column for column in columns if column not in header and column not in defaults]
     if missing:
         raise DataError(f"{path} lacks the columns {', '.join(missing)}")
     for number, row in enumerate(lines, start=2):
         if len(row) != len(header):
             raise DataError(f"{path} can't be read as CSV: line {number} has {len(row)} fields, not {len(header)}")
-    return map(itemgetter(*(header.index(column) for column in columns)), lines)
+    absent = [column for column in columns if column not in header]
+    filled = [defaults[column] for column in absent]
+    pick = itemgetter(*((header + absent).index(column) for column in columns))
+    return (pick(row + filled) for row in lines) if absent else map(pick, lines)
 
 
-def records(path: Path, columns: Sequence[str], build: Callable[..., T]) -> Iterator[T]:
+def records(
+    path: Path, columns: Sequence[str], build: Callable[..., T], defaults: Mapping[str, str] = {}
+) -> Iterator[T]:
     """Yield `build(*values)` for every row of a CSV file; a value that does not parse raises DataError with its line.
 
     Raises DataError as `read_rows` does.
     """
-    for line, values in enumerate(read_rows(path, columns), start=2):
+    for line, values in enumerate(read_rows(path, columns, defaults), start=2):
         try:
             yield build(*values)
         except (ValueError, KeyError) as error:
@@ -81,6 +93,13 @@ def optional(text: str) -> float | None:
 @cache
 def parse_date(text: str) -> date:
     return date.fromisoformat(text)
+
+
+def yes_or_no(text: str) -> bool:
+    """Return a flag. Raises ValueError."""
+    if text not in ("yes", "no"):
+        raise ValueError(f"{text!r} is neither yes nor no")
+    return text == "yes"
 
 
 def price(text: str) -> float:

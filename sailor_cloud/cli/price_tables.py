@@ -13,13 +13,13 @@ from sailor_cloud.catalog.catalog import Catalog
 from sailor_cloud.catalog.changes import PriceChange, PricePoint
 from sailor_cloud.catalog.listing import Listed, SortKey
 from sailor_cloud.catalog.refresh.refresh import Refreshed
-from sailor_cloud.model.offer import Confidence, Offer
+from sailor_cloud.model.offer import Offer, ZoneConfidence
 from sailor_cloud.report.tables import plain_table, print_report
 from sailor_cloud.report.text import change, usd
 
-# From so many columns on, those of the list of offers stand two blanks apart; below so many, prices of whole instances
-# give way to those that are compared.
-WIDE, NARROW = 100, 68
+# From so many columns on, those of the list of offers stand two blanks apart; below so many, the list shows only the
+# price that it is sorted by.
+WIDE, NARROW = 110, 90
 
 
 def as_json(value: Any) -> str:
@@ -37,39 +37,41 @@ def print_listing(rows: Sequence[Listed], catalog: Catalog, sort: SortKey, limit
         console.print("no offer meets these conditions")
         return
     shown = _first(rows, limit)
-    by_work = sort is SortKey.USD_PER_PFLOPS_HOUR
-    compared = "per PFLOPS" if by_work else "per GPU"
-    whole = ("USD/h",) if console.width >= NARROW else ()
-    headings = ("zone", "instance type", "devices", "market", *whole, compared, "days old")
-    table = plain_table(*headings, numbers=("USD/h", compared), gap=2 if console.width >= WIDE else 1)
+    compared = "per PFLOPS" if sort is SortKey.USD_PER_PFLOPS_HOUR else "per GPU"
+    sorted_by = "USD/h" if sort is SortKey.USD_PER_HOUR else compared
+    money = ("USD/h", compared) if console.width >= NARROW else (sorted_by,)
+    headings = ("zone", "instance type", "devices", "market", *money, "days old", "price", "seen")
+    table = plain_table(*headings, numbers=money, gap=2 if console.width >= WIDE else 1)
     for row in shown:
         offer = row.offer
-        value = row.usd_per_pflops_hour if by_work else row.usd_per_gpu_hour
         table.add_row(
             offer.zone,
             offer.instance_type,
             devices(offer),
             offer.market.value,
-            *(usd(offer.usd_per_hour) for _ in whole),
-            "-" if value is None else usd(value),
-            _age(row),
+            *(_price(row, column) for column in money),
+            f"{row.age_days}{' [yellow]STALE[/]' if row.stale else ''}",
+            f"{offer.confidence}{' [yellow]outlier[/]' if offer.outlier else ''}",
+            "yes" if offer.zone_confidence is ZoneConfidence.SEEN else "no",
         )
     print_report(table, console)
     _print_rest(rows, shown, console)
     for source in sorted({row.offer.source for row in shown}):
         days = [row.offer.as_of_from for row in shown if row.offer.source == source]
         console.print(f"source {source}, {min(days)}: {catalog.source(source).citation}", style="dim", soft_wrap=True)
-    if any(row.offer.confidence is Confidence.LOW for row in shown):
-        console.print("low: a derived or doubtful price")
+    console.print("price: confidence of the price; seen: whether a source saw the zone sell the instance type")
     if any(row.stale for row in shown):
         console.print("STALE: older than 90 days, spot 7; renew with 'sailor-cloud prices refresh'")
 
 
-def _age(row: Listed) -> str:
-    if row.offer.confidence is Confidence.EXAMPLE:
-        return "example"
-    doubt = " low" if row.offer.confidence is Confidence.LOW else ""
-    return f"{row.age_days}{doubt}{' [yellow]STALE[/]' if row.stale else ''}"
+def _price(row: Listed, column: str) -> str:
+    figures = {
+        "USD/h": row.offer.usd_per_hour,
+        "per GPU": row.usd_per_gpu_hour,
+        "per PFLOPS": row.usd_per_pflops_hour,
+    }
+    value = figures[column]
+    return "-" if value is None else usd(value)
 
 
 def listing_json(rows: Sequence[Listed]) -> str:

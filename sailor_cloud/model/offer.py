@@ -32,6 +32,13 @@ class Confidence(StrEnum):
     EXAMPLE = "example"
 
 
+class ZoneConfidence(StrEnum):
+    """Whether a source saw the zone of an offer sell its instance type."""
+
+    SEEN = "seen"
+    UNCHECKED = "unchecked"
+
+
 class Precision(StrEnum):
     FP32 = "fp32"
     TF32 = "tf32"
@@ -76,7 +83,8 @@ class Offer:
     """One instance type with its accelerators, in one zone and market, at one price.
 
     `id` names the offer inside a PlanDocument and is never taken apart. A figure known only to lie between two
-    dates has `as_of_from` < `as_of_to`; its age counts from the older one.
+    dates has `as_of_from` < `as_of_to`; its age counts from the older one. `confidence` is that of the price;
+    `outlier` marks a price far from those of the same instance type in the zones around it.
     """
 
     id: str
@@ -94,3 +102,5 @@ class Offer:
     as_of_to: date
     source: str
     confidence: Confidence
+    zone_confidence: ZoneConfidence = ZoneConfidence.UNCHECKED
+    outlier: bool = False

@@ -3,21 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
 from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.offer import Precision
-
-
-class Recompute(Enum):
-    """What the backward pass of a stage computes again: nothing, the attention of each block, or whole blocks.
-
-    Documents hold the values.
-    """
-
-    NONE = False
-    SELECTIVE = "selective"
-    FULL = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +25,7 @@ class Stage:
     end_layer: int
     node: str
     devices: tuple[int, ...]
-    recompute: Recompute = Recompute.NONE
+    recompute: bool = False
 
     @property
     def tp(self) -> int:

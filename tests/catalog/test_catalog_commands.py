@@ -64,9 +64,11 @@ def test_list_shows_price_per_gpu_age_and_source() -> None:
         prices, "list", "--zone", "us-central1-a", "--accelerator", "V100-16", "--market", "on-demand", *AS_OF
     )
     lines = text.splitlines()
-    assert lines[0].split() == ["zone", "instance", "type", "devices", "market", "USD/h", "per", "GPU", "days", "old"]
+    assert lines[0].split() == [
+        "zone", "instance", "type", "devices", "market", "USD/h", "per", "GPU", "days", "old", "price", "seen"
+    ]  # fmt: skip
     assert lines[1].split() == [
-        "us-central1-a", "n1-standard-16", "2xV100-16", "on-demand", "5.720", "2.860", "261", "STALE"
+        "us-central1-a", "n1-standard-16", "2xV100-16", "on-demand", "5.720", "2.860", "261", "STALE", "medium", "yes"
     ]  # fmt: skip
     assert "source gcosts@4445d8f1+skypilot-catalog@006059e0, 2026-03-05: N1 machine" in text
     assert "STALE: older than 90 days, spot 7" in text
@@ -80,6 +82,7 @@ def test_list_fits_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     table = [line for line in text.splitlines() if line.startswith(("zone", "us-central1"))]
     assert len(table) == 41
     assert max(len(line.rstrip()) for line in table) <= 80
+    assert ("USD/h" in table[0], "per GPU" in table[0]) == (True, False)
 
 
 def test_list_by_unit_of_work_names_its_column() -> None:
@@ -94,6 +97,19 @@ def test_list_as_json_holds_every_offer_that_matches() -> None:
     assert {row["confidence"] for row in rows} == {"example"}
     assert {row["stale"] for row in rows} == {False}
     assert rows[0]["as_of_from"] == "2026-11-21"
+
+
+def test_list_shows_both_confidences_and_outliers_of_every_offer() -> None:
+    asked = ("list", "--region", "us-east-1", "--accelerator", "A100-40", *AS_OF)
+    rows = {(row["zone"], row["market"]): row for row in document(prices, *asked)}
+    assert rows["use1-az1", "spot"]["outlier"] is True
+    told = {(row["confidence"], row["zone_confidence"], row["outlier"]) for row in rows.values()}
+    assert told == {("medium", "seen", True), ("medium", "seen", False)}
+    lines = [line.split() for line in output(prices, *asked).splitlines() if line.startswith("use1")]
+    assert [line[-3:] for line in lines if line[0] == "use1-az1" and "spot" in line] == [["medium", "outlier", "yes"]]
+    assert {line[-1] for line in lines} == {"yes"}
+    unchecked = output(prices, "list", "--zone", "use1-az1", "--instance-type", "g5.xlarge", *AS_OF)
+    assert unchecked.splitlines()[1].split()[-2:] == ["high", "no"]
 
 
 def test_list_by_age_and_price_cap() -> None:

@@ -14,7 +14,7 @@ from sailor_cloud.catalog.quotas import load_rules
 from sailor_cloud.catalog.refresh.gcp_skus import ATTACHED_CEILINGS
 from sailor_cloud.errors import Problem
 from sailor_cloud.model.job_file import parse_job
-from sailor_cloud.model.offer import Confidence, Market, Offer, Provider
+from sailor_cloud.model.offer import Confidence, Market, Offer, Provider, ZoneConfidence
 from sailor_cloud.network import load as load_network
 
 DATA = resources.data_root()
@@ -23,6 +23,8 @@ PROFILES = DATA / "bandwidth_profiles"
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 CATALOG = load(DATA)
 OFFERS = CATALOG.offers()
+# The day of the last change of these files: what they state is of that day or older.
+COLLECTED = date(2026, 11, 24)
 
 KEYS = {
     "accelerators.csv": ("name",),
@@ -123,7 +125,20 @@ def test_every_zones_region_is_known() -> None:
 
 def test_dates_are_in_order_and_not_in_the_future_of_their_collection() -> None:
     for offer in OFFERS:
-        assert date(2022, 1, 1) <= offer.as_of_from <= offer.as_of_to <= date(2026, 12, 31)
+        assert date(2022, 1, 1) <= offer.as_of_from <= offer.as_of_to <= COLLECTED, offer.id
+
+
+DATE_COLUMNS = {"as_of", "as_of_from", "as_of_to", "day"}
+
+
+@pytest.mark.parametrize(
+    "path", sorted([*PRICING.rglob("*.csv"), *PROFILES.rglob("*.csv")]), ids=lambda path: path.stem
+)
+def test_no_date_lies_in_the_future_of_its_collection(path: Path) -> None:
+    with path.open(encoding="utf-8", newline="") as file:
+        table = list(csv.DictReader(file, strict=True))
+    dates = {row[column] for row in table for column in DATE_COLUMNS & row.keys() if row[column]}
+    assert {text for text in dates if date.fromisoformat(text) > COLLECTED} == set()
 
 
 @pytest.mark.parametrize("accelerator", sorted({offer.accelerator for offer in OFFERS}))
@@ -195,6 +210,19 @@ def test_every_offered_cloud_accelerator_falls_under_a_quota() -> None:
     assert offered - rules <= {(Provider.GCP, name) for name in ("B200-180", "H200-141", "RTXPRO6000-96")}, (
         "quotas whose name nobody knows"
     )
+
+
+def test_regional_prices_of_aws_tell_that_the_zone_is_unchecked() -> None:
+    regional = {"ec2instances@a19cd859", "karpenter-aws@2026-07-20", "derived-from-us-east-1"}
+    unchecked = [offer for offer in OFFERS if offer.zone_confidence is ZoneConfidence.UNCHECKED]
+    assert {offer.source for offer in unchecked if offer.provider is Provider.AWS} == regional
+    assert {offer.instance_type for offer in unchecked if offer.provider is Provider.GCP} == {"a2-megagpu-16g"}
+
+
+def test_the_confidence_of_a_price_does_not_follow_the_zone() -> None:
+    kinds = {(offer.confidence, offer.zone_confidence) for offer in OFFERS if offer.provider is Provider.AWS}
+    assert {(Confidence.HIGH, ZoneConfidence.UNCHECKED), (Confidence.LOW, ZoneConfidence.UNCHECKED)} <= kinds
+    assert {(Confidence.MEDIUM, ZoneConfidence.SEEN), (Confidence.LOW, ZoneConfidence.SEEN)} <= kinds
 
 
 def test_example_prices_are_local_only() -> None:

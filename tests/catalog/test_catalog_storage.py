@@ -7,6 +7,7 @@ import pytest
 
 from sailor_cloud import catalog, network, resources
 from sailor_cloud.errors import DataError
+from sailor_cloud.model.offer import ZoneConfidence
 from sailor_cloud.network import Place
 
 HEADER = (
@@ -28,6 +29,18 @@ def test_a_named_folder_may_hold_only_offers(mine: Path) -> None:
     (offer,) = catalog.load(pricing=mine).offers()
     assert (offer.usd_per_hour, offer.source) == (1.5, "mine")
     assert "V100-16" in catalog.load(pricing=mine).accelerator_names()
+
+
+def test_offers_without_the_newer_columns_are_unchecked_and_no_outliers(mine: Path) -> None:
+    path = mine / "offers" / "gcp.csv"
+    (old,) = catalog.load(pricing=mine).offers()
+    assert (old.zone_confidence, old.outlier) == (ZoneConfidence.UNCHECKED, False)
+    path.write_text(HEADER.replace("confidence", "confidence,zone_confidence,outlier") + ROW.strip() + ",seen,yes\n")
+    (new,) = catalog.load(pricing=mine).offers()
+    assert (new.zone_confidence, new.outlier) == (ZoneConfidence.SEEN, True)
+    path.write_text(path.read_text().replace(",yes\n", ",maybe\n"))
+    with pytest.raises(DataError, match="line 2: 'maybe' is neither yes nor no"):
+        catalog.load(pricing=mine)
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:

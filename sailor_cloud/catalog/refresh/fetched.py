@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from sailor_cloud.catalog.offer_file import offer_id
 from sailor_cloud.catalog.regions import Zone
-from sailor_cloud.model.offer import Confidence, Market, Offer, Provider
+from sailor_cloud.model.offer import Confidence, Market, Offer, Provider, ZoneConfidence
 
 # Called with what is being read, how much of it is done and, where known, how much there is.
 Progress = Callable[[str, int, int | None], None]
@@ -78,6 +78,7 @@ def make_offer(
         as_of_to=as_of,
         source=source,
         confidence=Confidence.HIGH,
+        zone_confidence=ZoneConfidence.SEEN,
     )
 
 

@@ -111,13 +111,13 @@ def _with_patience(
             return None, None
         except TerraformCommandError as failure:
             failed += 1
-            if not failure.faults:
+            if provider is Provider.LOCAL or not failure.faults:
                 raise
             worst = gravest(_faults(provider, failure))
             match worst.cause:
-                case Cause.CREDENTIALS | Cause.POLICY:
+                case Cause.CREDENTIALS:
                     raise error_of(worst) from failure
-                case Cause.QUOTA | Cause.STOCKOUT | Cause.NOT_SOLD:
+                case Cause.QUOTA | Cause.STOCKOUT:
                     return worst, failure
                 case Cause.OTHER:
                     raise

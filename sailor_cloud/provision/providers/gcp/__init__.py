@@ -1,5 +1,1 @@
 """Google Cloud."""
-
-from sailor_cloud.provision.providers.gcp.provider import Gcp
-
-PROVIDER = Gcp()
