@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from sailor_cloud.launch.simulation.market import Trace
     from sailor_cloud.model.document import PlanDocument
     from sailor_cloud.model.job import Job
+    from sailor_cloud.model.machine import LocalMachine
     from sailor_cloud.planner import Restriction
     from sailor_cloud.planner.explaining import Explanation
     from sailor_cloud.run.folder import RunFolder
     from sailor_cloud.run.progress import Observer
     from sailor_cloud.run.replayed import Replayed
     from sailor_cloud.simulator import Evaluation
+    from sailor_cloud.workload import ComputeProfiles
 
 
 def plan(
@@ -38,6 +40,7 @@ def plan(
     time_limit_s: float | None = None,
     progress: Callable[[float], None] | None = None,
     processes: int = 1,
+    machine: LocalMachine | None = None,
 ) -> PlanDocument:
     """Search for the best plan of a job; reads data that is on disk only.
 
@@ -46,6 +49,7 @@ def plan(
     `progress` is told which share of the search is done. With more than one of `processes` two make the
     search where the system can copy one (Linux); the answer is the same.
 
+    Local nodes share the cores of `machine`; by default that is this one, which is measured where the job may use them.
     `base` is the folder against which paths in the job are resolved. `profiles`, `network` and `pricing` are folders
     whose files go before the shipped ones. Raises RequestError for a job that names things
     nobody knows, DataError where prices or profiles are missing. Infeasible is a status, not an error.
@@ -62,7 +66,7 @@ def plan(
         job,
         catalog=prices,
         network=networks.load(profiles=network, pricing=pricing),
-        profiles=workload.profiles.load(profiles=profiles),
+        profiles=_profiles(job, profiles, machine),
         clock=clock or SystemClock(),
         decoder=workload.decoder(job.model, base=base),
         wishes=planner.Wishes(
@@ -87,6 +91,7 @@ def explain(
     pricing: Path | None = None,
     progress: Callable[[int, int], None] = lambda done, of: None,
     processes: int = 1,
+    machine: LocalMachine | None = None,
 ) -> Explanation:
     """Say why the best plan of a job is what it is; arguments and errors as of `plan`.
 
@@ -106,7 +111,7 @@ def explain(
     known: Any = {
         "catalog": prices,
         "network": networks.load(profiles=network, pricing=pricing),
-        "profiles": workload.profiles.load(profiles=profiles),
+        "profiles": _profiles(job, profiles, machine),
         "clock": clock or SystemClock(),
         "decoder": workload.decoder(job.model, base=base),
     }
@@ -122,6 +127,18 @@ def explain(
             job, document, prices, lambda changed: problem_of(changed, **known), problem.space, progress, processes
         ),
     )
+
+
+def _profiles(job: Job, folder: Path | None, machine: LocalMachine | None) -> ComputeProfiles:
+    """Return the compute profiles, with the machine where the job may use local nodes."""
+    from sailor_cloud import workload
+    from sailor_cloud.model.offer import Provider
+    from sailor_cloud.workload.this_machine import this_machine
+
+    found = workload.profiles.load(profiles=folder)
+    if not any(entry.provider is Provider.LOCAL for entry in job.resources):
+        return found
+    return dataclasses.replace(found, machine=machine or this_machine())
 
 
 def simulate(document: PlanDocument, *, base: Path | None = None, timeline: bool = False) -> Evaluation:
@@ -177,7 +194,7 @@ def up(
         clock=ticking,
         options=LaunchOptions(fallback=fallback, ssh_from=ssh_from, replan_slow_links=replan_slow_links),
         on_start=on_start,
-        search=CatalogSearch(decoder, ticking),
+        search=CatalogSearch(decoder, ticking, machine=document.inputs.machine),
         base=base,
     )
 
@@ -196,14 +213,15 @@ def resume(
     from sailor_cloud.launch.start import base_of, resume_run
 
     origin = base or base_of(run)
-    decoder, ticking = workload.decoder(run.read_document().job.model, base=origin), clock or SystemClock()
+    document, ticking = run.read_document(), clock or SystemClock()
+    decoder = workload.decoder(document.job.model, base=origin)
     return resume_run(
         run,
         decoder=decoder,
         observer=observer,
         clock=ticking,
         on_start=on_start,
-        search=CatalogSearch(decoder, ticking),
+        search=CatalogSearch(decoder, ticking, machine=document.inputs.machine),
     )
 
 

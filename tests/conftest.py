@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,8 @@ from hypothesis import HealthCheck, settings
 # The same cases in every run, and none that fails because the machine is busy.
 settings.register_profile("steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("steady")
+# Plans for local nodes are those of one machine, with a core for each of them.
+os.environ["SAILOR_CLOUD_MACHINE"] = "64 cores at 1.0"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -17,7 +17,6 @@ from sailor_cloud.cli.options import (
     job_argument,
     json_option,
     read_job,
-    usable_cores,
 )
 from sailor_cloud.cli.waiting import waiting
 
@@ -50,6 +49,7 @@ def explain(
     from sailor_cloud import api
     from sailor_cloud.report.console import result_console
     from sailor_cloud.report.explanation_text import print_explanation
+    from sailor_cloud.workload.this_machine import usable_cores
 
     job = read_job(job_file)
     with waiting("searching for the best plan") as show:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -23,11 +22,6 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 PRIVATE = 0o077
 
 JOB_FILE = click.Path(dir_okay=False, path_type=Path)
-
-
-def usable_cores() -> int:
-    """Return how many cores this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def job_argument(command: _Command) -> _Command:

@@ -16,7 +16,6 @@ from sailor_cloud.cli.options import (
     job_argument,
     json_option,
     read_job,
-    usable_cores,
     write_output,
 )
 from sailor_cloud.cli.waiting import Show, waiting
@@ -82,6 +81,7 @@ def plan(
     from sailor_cloud import api
     from sailor_cloud.model.document import Status
     from sailor_cloud.planner.variants import Restriction
+    from sailor_cloud.workload.this_machine import usable_cores
 
     chosen = "json" if as_json else form or ("json" if output else "table")
     check_output(output)

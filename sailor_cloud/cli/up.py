@@ -16,7 +16,6 @@ from sailor_cloud.cli.options import (
     json_option,
     read_document,
     read_job,
-    usable_cores,
     with_constraints,
 )
 from sailor_cloud.cli.plan import INFEASIBLE
@@ -80,7 +79,6 @@ def up(
     """
     from sailor_cloud import api
     from sailor_cloud.cli.dry_run import show_dry_run
-    from sailor_cloud.launch.crowding import crowding_note
     from sailor_cloud.model.document import Status
     from sailor_cloud.provision.dry_run import checked_source
     from sailor_cloud.report.console import progress_console, result_console
@@ -102,9 +100,6 @@ def up(
         show_dry_run(document, ssh_from=source, with_terraform=terraform_plan, as_json=as_json)
         return 0
     _refuse(document, allow_stale=allow_stale)
-    note = crowding_note(document, cores=usable_cores())
-    if note is not None:
-        click.echo(f"note: {note}", err=True)
     if not yes and not _confirmed(document):
         click.echo("nothing was bought", err=True)
         return DECLINED
@@ -125,6 +120,7 @@ def up(
 
 def _document(job_file: Path, plan_file: Path | None, budget: float | None, deadline: str | None) -> PlanDocument:
     from sailor_cloud import api
+    from sailor_cloud.workload.this_machine import usable_cores
 
     job = read_job(job_file)
     changes = {name: value for name, value in (("budget_usd", budget), ("deadline", deadline)) if value is not None}

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from sailor_cloud.model.job import Constraints, Goal, Job
+from sailor_cloud.model.machine import LocalMachine
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.model.plan import Plan
 
@@ -58,9 +59,12 @@ class ProfileRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
+    """What a plan rests on. `machine`: the one whose cores local nodes share; None where there are none."""
+
     offers: tuple[Offer, ...]
     links: tuple[LinkUse, ...]
     compute_profiles: tuple[ProfileRef, ...]
+    machine: LocalMachine | None = None
 
     def offers_by_id(self) -> dict[str, Offer]:
         return {offer.id: offer for offer in self.offers}

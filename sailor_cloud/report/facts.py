@@ -34,6 +34,11 @@ def request_facts(document: PlanDocument) -> tuple[Fact, ...]:
     ]
     if document.ttl_s is not None:
         facts.append(Fact(name="TTL", value=f"every node ends itself {text.seconds(document.ttl_s)} after its start"))
+    machine = document.inputs.machine
+    if machine is not None:
+        cores = f"{machine.cores} core{'s' if machine.cores > 1 else ''} for all local nodes"
+        speed = f"each {machine.speed:.2f} times as fast as the one that was timed"
+        facts.append(Fact(name="machine", value=f"{cores}, {speed}"))
     return tuple(facts)
 
 

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sailor_cloud.model.document import Waits
+from sailor_cloud.model.machine import LocalMachine
+from sailor_cloud.model.offer import Provider
 from sailor_cloud.simulator.card import cut_flows
 from sailor_cloud.simulator.closed_form import boundary_pairs, boundary_wire_bytes, pipeline_s
 from sailor_cloud.simulator.layout import Layout, Seat
 from sailor_cloud.simulator.replay import PipelineReplay, PipelineTimes, Span, replay
+from sailor_cloud.simulator.shared_cores import SharedClock
 from sailor_cloud.simulator.sync import SyncGroup, Traffic, makespan_s, sync_groups, traffic
+
+# What takes a core in a timeline.
+_COMPUTING = frozenset({"forward", "backward", "update"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,14 +60,18 @@ class Iteration:
 
 
 def run_iteration(layout: Layout, *, timeline: bool = False) -> Iteration:
-    """Simulate one iteration of a laid-out plan; `timeline` also records every operation."""
+    """Simulate one iteration of a laid-out plan; `timeline` also records every operation.
+
+    Local ranks share the cores of the scenario's machine, if it has one.
+    """
     groups = sync_groups(layout)
     flows = cut_flows([[seat.place.node for seat in seats] for seats in layout.pipelines])
     times = [
         _pipeline_times(layout, seats, shared, p)
         for p, (seats, shared) in enumerate(zip(layout.pipelines, flows, strict=True))
     ]
-    replays = _replays(layout, times, spans=timeline)
+    machine = layout.scenario.machine
+    replays = _replays(layout, times, spans=timeline or machine is not None)
     ends, synced, sync_spans = _synchronise(layout, groups, replays)
     spans: list[TimelineSpan] = []
     updated = {key: ends[key] + _update_s(layout, seat) for key, seat in _by_key(layout)}
@@ -70,11 +80,11 @@ def run_iteration(layout: Layout, *, timeline: bool = False) -> Iteration:
         _stage_waits(layout, seat, replays[seat.pipeline], synced[seat.pipeline, seat.index], total)
         for seat in layout.seats
     )
-    if timeline:
+    if timeline or machine is not None:
         spans = [*_compute_spans(replays), *sync_spans, *gather_spans]
         spans += [_span(seat, "update", None, ends[key], updated[key]) for key, seat in _by_key(layout)]
         spans.sort(key=lambda span: (span.pipeline, span.stage, span.start_s, span.end_s, span.what))
-    return Iteration(
+    iteration = Iteration(
         closed_form_s=_closed_form_s(layout, times, groups),
         replay_s=total,
         waits=waits,
@@ -82,6 +92,54 @@ def run_iteration(layout: Layout, *, timeline: bool = False) -> Iteration:
         traffic=_all_traffic(layout, groups),
         timeline=tuple(spans),
     )
+    if machine is not None:
+        iteration = _on_shared_cores(iteration, layout, machine)
+    return iteration if timeline else replace(iteration, timeline=())
+
+
+def _on_shared_cores(iteration: Iteration, layout: Layout, machine: LocalMachine) -> Iteration:
+    """Return an iteration whose local ranks share the cores of a machine; its timeline tells what computes when."""
+    ranks = {key: seat.tp for key, seat in _by_key(layout) if seat.offer.provider is Provider.LOCAL}
+    computing = [span for span in iteration.timeline if span.what in _COMPUTING]
+    busy = [
+        (span.start_s, span.end_s, ranks[span.pipeline, span.stage])
+        for span in computing
+        if (span.pipeline, span.stage) in ranks
+    ]
+    clock = SharedClock.of(busy, cores=machine.cores)
+    total = float(clock.at(iteration.replay_s))
+    computed: dict[tuple[int, int], float] = {}
+    for span in computing:
+        key = (span.pipeline, span.stage)
+        computed[key] = computed.get(key, 0.0) + float(clock.at(span.end_s) - clock.at(span.start_s))
+    return replace(
+        iteration,
+        closed_form_s=max(iteration.closed_form_s, _core_s(busy) / machine.cores),
+        replay_s=total,
+        waits=tuple(_stretched(each, computed[each.pipeline, each.stage], total) for each in iteration.waits),
+        timeline=tuple(
+            replace(span, start_s=float(clock.at(span.start_s)), end_s=float(clock.at(span.end_s)))
+            for span in iteration.timeline
+        ),
+    )
+
+
+def _core_s(busy: list[tuple[float, float, int]]) -> float:
+    return sum((end - start) * ranks for start, end, ranks in busy)
+
+
+def _stretched(stage: StageWaits, compute_s: float, total_s: float) -> StageWaits:
+    """Share what a stage does not compute out as it was."""
+    before = stage.waits
+    rest = before.transfer_s + before.bubble_s + before.sync_s
+    factor = (total_s - compute_s) / rest if rest > 0.0 else 0.0
+    waits = Waits(
+        compute_s=compute_s,
+        transfer_s=before.transfer_s * factor,
+        bubble_s=before.bubble_s * factor,
+        sync_s=before.sync_s * factor,
+    )
+    return replace(stage, waits=waits)
 
 
 def _by_key(layout: Layout) -> list[tuple[tuple[int, int], Seat]]:

@@ -52,7 +52,7 @@ def simulate_document(
         offers=offers,
         catalog=catalog,
         network=network,
-        profiles=profiles,
+        profiles=dataclasses.replace(profiles, machine=document.inputs.machine),
         as_of=as_of,
     )
     evaluation = evaluate(document.plan, scenario, timeline=timeline)

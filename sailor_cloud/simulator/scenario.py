@@ -10,6 +10,7 @@ from sailor_cloud.catalog import Catalog
 from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.job import Job
+from sailor_cloud.model.machine import LocalMachine
 from sailor_cloud.model.offer import Accelerator, Offer
 from sailor_cloud.network import Link, Network, Place
 from sailor_cloud.simulator.engines import SAILOR, Engine
@@ -28,6 +29,11 @@ class Scenario:
     profiles: ComputeProfiles
     as_of: datetime
     engine: Engine = SAILOR
+
+    @property
+    def machine(self) -> LocalMachine | None:
+        """The machine whose cores local nodes share."""
+        return self.profiles.machine
 
     def offer(self, offer_id: str) -> Offer:
         """Return an offer by id. Raises RequestError for one that is not among the scenario's."""

@@ -16,7 +16,8 @@ from sailor_cloud import resources
 from sailor_cloud.errors import DataError, ProfileMissingError
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import ProfileRef
-from sailor_cloud.model.offer import Accelerator, Precision
+from sailor_cloud.model.machine import LocalMachine
+from sailor_cloud.model.offer import Accelerator, Precision, Provider
 from sailor_cloud.workload import roofline
 from sailor_cloud.workload.features import FEATURES, LayerKind, layer_features
 from sailor_cloud.workload.fit import REPEAT_P50, REPEAT_P90
@@ -69,10 +70,14 @@ class ComputeProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeProfiles:
-    """All profiles of a data folder, by accelerator and precision."""
+    """All profiles of a data folder, by accelerator and precision.
+
+    `machine`: the one on which local devices run; without it each has a core of the machine that was timed.
+    """
 
     entries: tuple[ComputeProfile, ...]
     stacks: Mapping[str, Stack]
+    machine: LocalMachine | None = None
     _index: dict[tuple[str, Precision, str | None], ComputeProfile] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -138,11 +143,13 @@ class ComputeProfiles:
         overhead = self.stack(accelerator.name).timing_overhead_s
         costs = layer_costs(decoder, sequence_length, tp)
         errors = (REPEAT_P50, REPEAT_P90) if all(found.values()) else (entry.error_p50, entry.error_p90)
+        speed = self.machine.speed if self.machine is not None and accelerator.vendor == Provider.LOCAL else 1.0
+        forward, backward = ({kind: both[way] for kind, both in seconds.items()} for way in (0, 1))
         return LayerTimes(
             # Two of a layer's three passes are on the way back.
-            forward_s=_in_training(decoder, {kind: both[0] for kind, both in seconds.items()}, overhead / 3.0),
-            backward_s=_in_training(decoder, {kind: both[1] for kind, both in seconds.items()}, overhead * 2.0 / 3.0),
-            update_s=entry.update[0] + entry.update[1] * costs.parameters,
+            forward_s=_in_training(decoder, forward, overhead / 3.0) / speed,
+            backward_s=_in_training(decoder, backward, overhead * 2.0 / 3.0) / speed,
+            update_s=(entry.update[0] + entry.update[1] * costs.parameters) / speed,
             error_p50=errors[0],
             error_p90=errors[1],
             profile=entry.ref,

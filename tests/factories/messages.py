@@ -51,10 +51,10 @@ def command(*arguments: str, **settings: str) -> Producer:
     return produce
 
 
-def planning(text: str, *options: str) -> Producer:
+def planning(text: str, *options: str, machine: str = "4 cores at 1.0") -> Producer:
     def produce(folder: Path) -> Said:
         (folder / "job.yaml").write_text(text)
-        return command("plan", "job.yaml", *DAY, *options)(folder)
+        return command("plan", "job.yaml", *DAY, *options, SAILOR_CLOUD_MACHINE=machine)(folder)
 
     return produce
 
@@ -164,6 +164,7 @@ PRODUCERS: dict[str, Producer] = {
     "this version reads 1": plan_of_another_version,
     "there is no terminal to ask on; give --yes": buying(document),
     "the job has neither a budget nor a deadline": buying(without_an_end, "--yes"),
+    "it takes cores and speed, as in '4 cores at 1.0'": planning(QUICKSTART, machine="4"),
     "no command 'paln'; did you mean 'plan'?": command("paln"),
     "there is no run 'nope'": command("down", "nope"),
     "is held by process": run_that_is_held,

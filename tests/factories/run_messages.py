@@ -19,7 +19,6 @@ from factories.priced_documents import gcp_document
 from factories.run_specs import run_spec
 from sailor_cloud import catalog, network
 from sailor_cloud.errors import SailorError
-from sailor_cloud.launch.crowding import crowding_note
 from sailor_cloud.launch.fleet.ssh import connect
 from sailor_cloud.launch.telemetry.preflight import preflight_note
 from sailor_cloud.launch.watch.announce import how_to_go_on
@@ -180,7 +179,6 @@ def stored(url: str) -> Callable[[], str]:
 RUN_PRODUCERS: dict[str, Producer] = {
     "STALE: prices from": told(lambda: plan_as_text(gcp_document())),
     "is over the budget of": told(lambda: plan_as_text(gcp_document(budget_usd=1.0))),
-    "ranks share the 1 cores of this machine": told(lambda: crowding_note(document(), cores=1)),
     "gcp has no capacity now": refused(Provider.GCP, "ZONE_RESOURCE_POOL_EXHAUSTED"),
     "the quota NVIDIA_A100_GPUS of 8 in us-central1 does not allow the plan": refused(
         Provider.GCP, "Quota 'NVIDIA_A100_GPUS' exceeded.  Limit: 8.0 in region us-central1."

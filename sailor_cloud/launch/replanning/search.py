@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sailor_cloud import catalog, network, planner, resources, workload
@@ -13,6 +13,7 @@ from sailor_cloud.launch.telemetry.preflight import PROBE_BYTES
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Job
+from sailor_cloud.model.machine import LocalMachine
 from sailor_cloud.model.offer import Offer, Provider
 from sailor_cloud.network import Network
 from sailor_cloud.planner.moving import moving
@@ -23,18 +24,20 @@ from sailor_cloud.workload import ComputeProfiles
 
 @dataclass(slots=True)
 class CatalogSearch:
-    """See `replan.Search`. Data are read at the first use; prices again after each refresh."""
+    """See `replan.Search`. Data are read at the first use; prices again after each refresh.
+
+    `machine`: the one whose cores local nodes share.
+    """
 
     decoder: Decoder
     clock: Clock
+    machine: LocalMachine | None = None
     _catalog: Catalog | None = None
     _read_from: Path | None = None
     _rest: tuple[Network, ComputeProfiles] | None = field(default=None)
 
     def __call__(self, job: Job) -> PlanDocument:
-        if self._rest is None:
-            self._rest = network.load(), workload.profiles.load()
-        links, profiles = self._rest
+        links, profiles = self._data()
         return planner.search(
             job,
             catalog=self._newest_catalog(),
@@ -59,11 +62,11 @@ class CatalogSearch:
         )
 
     def learn_links(self, rates: Rates) -> None:
-        links, profiles = self._rest or (network.load(), workload.profiles.load())
+        links, profiles = self._data()
         self._rest = links.as_measured(rates, probe_bytes=PROBE_BYTES), profiles
 
     def judged(self, document: PlanDocument) -> PlanDocument:
-        links, profiles = self._rest or (network.load(), workload.profiles.load())
+        links, profiles = self._data()
         return simulate_document(
             document,
             catalog=self._newest_catalog(),
@@ -76,7 +79,7 @@ class CatalogSearch:
     def moving(self, document: PlanDocument, current: PlanDocument) -> tuple[float, float]:
         """Return what `planner.moving` says, the checkpoints being where the first node of the running plan is."""
         assert document.plan is not None
-        links, profiles = self._rest or (network.load(), workload.profiles.load())
+        links, profiles = self._data()
         scenario = Scenario(
             job=document.job,
             decoder=self.decoder,
@@ -89,6 +92,11 @@ class CatalogSearch:
         on_the_spot = current.home.provider is Provider.LOCAL
         move = moving(document.plan, scenario, store_zone=None if on_the_spot else current.home.zone)
         return move.seconds, move.usd
+
+    def _data(self) -> tuple[Network, ComputeProfiles]:
+        if self._rest is None:
+            self._rest = network.load(), replace(workload.profiles.load(), machine=self.machine)
+        return self._rest
 
     def _newest_catalog(self) -> Catalog:
         newest = resources.refreshed_prices()

@@ -1,0 +1,16 @@
+"""The machine on which the local provider's nodes run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalMachine:
+    """What the local nodes share: cores, and how fast one of them is.
+
+    `speed` is relative to the machine on which the compute profile of CPU-fast was timed; 2.0 is twice as fast.
+    """
+
+    cores: int
+    speed: float
