@@ -71,6 +71,10 @@ class StockoutError(ProvisionError):
         super().__init__(message)
 
 
+class NotSoldError(StockoutError):
+    """The provider does not sell an instance type in a zone at all."""
+
+
 class QuotaError(ProvisionError):
     """The account may not buy as much as the plan needs; `offers` are the ids of those refused, if known."""
 

@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.offer import Precision
+
+
+class Recompute(Enum):
+    """What the backward pass of a stage computes again: nothing, the attention of each block, or whole blocks.
+
+    Documents hold the values.
+    """
+
+    NONE = False
+    SELECTIVE = "selective"
+    FULL = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +37,7 @@ class Stage:
     end_layer: int
     node: str
     devices: tuple[int, ...]
-    recompute: bool = False
+    recompute: Recompute = Recompute.NONE
 
     @property
     def tp(self) -> int:

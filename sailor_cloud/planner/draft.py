@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-from sailor_cloud.model.plan import Node, Pipeline, Plan, Stage
+from sailor_cloud.model.plan import Node, Pipeline, Plan, Recompute, Stage
 from sailor_cloud.planner.goals import Figure
 from sailor_cloud.planner.layouts import Slot
 from sailor_cloud.planner.space import Seat, Space
@@ -154,7 +154,7 @@ def to_plan(space: Space, draft: Draft) -> Plan:
                     end_layer=part.cut[s + 1],
                     node=names[place],
                     devices=tuple(range(start, start + slot.tp)),
-                    recompute=part.recompute[s],
+                    recompute=Recompute(part.recompute[s]),
                 )
             )
         pipelines.append(

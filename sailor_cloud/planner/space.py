@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from sailor_cloud.errors import DataError
 from sailor_cloud.model.document import Ground, Rejected
+from sailor_cloud.model.plan import Recompute
 from sailor_cloud.network import Link, Place
 from sailor_cloud.planner.candidates import Candidates, Pool, rejected_offer
 from sailor_cloud.simulator import (
@@ -155,7 +156,7 @@ class Space:
                 accelerator,
                 tp=tp,
                 microbatch_size=microbatch_size,
-                recompute=recompute,
+                recompute=Recompute(recompute),
                 zero_stage=self.zero_stage,
             )
         return self.known.tables[key]

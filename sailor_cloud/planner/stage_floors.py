@@ -134,7 +134,7 @@ class _Stages:
             first, end, _ = _ranges(self.space.layers)
             table, replicas = self.table(again), self.space.batch if self.space.zero_stage else 1
             one = np.asarray(table.memory_bytes(first, end, in_flight=1, replicas=replicas), dtype=np.float64)
-            each = table.activation_prefix_bytes[end] - table.activation_prefix_bytes[first]
+            each = table.memory.activation_bytes(first, end)
             self._bytes[again] = np.stack([one, one + (_HELD - 1) * each])
         return self._bytes[again]
 

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sailor_cloud.errors import QuotaError, StockoutError
+from sailor_cloud.errors import NotSoldError, QuotaError, StockoutError
 from sailor_cloud.model.offer import Market, Provider
 from sailor_cloud.provision.access.nodes import ReachableNode
 from sailor_cloud.provision.errors.causes import Fault, error_of
+from sailor_cloud.provision.errors.rules import Cause
 from sailor_cloud.provision.rendering.root import PlacedNode
 
 
@@ -41,7 +42,10 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stockout:
-    """Zones had no capacity. What came of the groups refused is deleted; all other nodes of the plan so far stay."""
+    """Zones had no capacity, or don't sell the type.
+
+    What came of the groups refused is deleted; all other nodes of the plan so far stay.
+    """
 
     refused: tuple[Refused, ...]
     fault: Fault
@@ -67,11 +71,12 @@ Outcome = Applied | Stockout | QuotaHit
 
 
 def obtained(outcome: Outcome) -> Applied:
-    """Return the nodes. Raises StockoutError or QuotaError, which name the offers that were refused."""
+    """Return the nodes. Raises StockoutError, NotSoldError or QuotaError, which name the offers that were refused."""
     match outcome:
         case Stockout():
             listed = ", ".join(str(refused) for refused in outcome.refused)
-            raise StockoutError(f"no {listed}: {error_of(outcome.fault)}", _offers(outcome.refused))
+            kind = NotSoldError if outcome.fault.cause is Cause.NOT_SOLD else StockoutError
+            raise kind(f"no {listed}: {error_of(outcome.fault)}", _offers(outcome.refused))
         case QuotaHit():
             raise QuotaError(f"{error_of(outcome.fault)}{_numbers(outcome)}", _offers(outcome.refused))
     return outcome

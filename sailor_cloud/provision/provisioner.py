@@ -175,7 +175,7 @@ class _Apply:
             shared=owns_network(wanted.stack, wanted.variables) and bool(others),
         )
         confirm_gone(self._work, frozenset(victims), self._running(), confirmed_by=BY_TAG)
-        if refusal.worst.cause is Cause.STOCKOUT:
+        if refusal.worst.cause in (Cause.STOCKOUT, Cause.NOT_SOLD):
             return Stockout(refused=refused, fault=refusal.worst, seconds=self._seconds())
         told = quota_numbers(refusal.worst, self._nodes, refused, self._places)
         return QuotaHit(

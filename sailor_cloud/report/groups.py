@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Offer
-from sailor_cloud.model.plan import Plan, Stage
+from sailor_cloud.model.plan import Plan, Recompute, Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class StageRow:
     index: int
     first_layer: int
     end_layer: int
-    recompute: bool
+    recompute: Recompute
     tp: int
     offer: Offer
     nodes: int

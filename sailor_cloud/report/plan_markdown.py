@@ -46,7 +46,7 @@ def _facts(facts: tuple[Fact, ...]) -> str:
 def _groups(document: PlanDocument) -> str:
     numbers = ("USD/h", "quota", "price age")
     headings = ("pipelines", "stage", "layers", "devices", "zone", "nodes", "market", *numbers)
-    return table(headings, (line.cells for line in group_lines(document, recomputed=" recomputed")), numbers=numbers)
+    return table(headings, (line.cells for line in group_lines(document)), numbers=numbers)
 
 
 def _money(document: PlanDocument) -> str:

@@ -15,7 +15,7 @@ from sailor_cloud.report.facts import Fact, assumptions, notes, outcome_facts, p
 from sailor_cloud.report.money import price_rows
 from sailor_cloud.report.ruled_out import ruled_out
 from sailor_cloud.report.tables import plain_table, print_report, trimmed
-from sailor_cloud.report.terminal.groups_table import groups_table, has_recompute
+from sailor_cloud.report.terminal.groups_table import groups_table, recompute_key
 from sailor_cloud.report.terminal.money_table import money_table
 from sailor_cloud.report.terminal.others import alternatives_table, frontier_table, rejected_table
 from sailor_cloud.report.terminal.stages import memory_table, waits_table
@@ -31,8 +31,7 @@ def plan_report(
         return _infeasible(document)
     parts: list[RenderableType] = [_title(document), _facts(request_facts(document))]
     tables: list[RenderableType] = [groups_table(document, width=width)]
-    if has_recompute(document):
-        tables.append(Text("(r) activations are recomputed in the backward pass", style="dim"))
+    tables += [Text(line, style="dim") for line in recompute_key(document)]
     parts.append(_block(Group(*tables)))
     parts.append(_block(_facts(outcome_facts(document))))
     parts.append(_block(money_table(document, details=details, ascii_only=ascii_only)))

@@ -13,9 +13,11 @@ from sailor_cloud.simulator.closed_form import (
     pipeline_s,
     ring_s,
 )
+from sailor_cloud.simulator.degrees import Degrees, NodeGroup, plan_of_degrees
 from sailor_cloud.simulator.engines import ENGINES, Engine, Transfers, engine_named
 from sailor_cloud.simulator.evaluate import Evaluation, evaluate
 from sailor_cloud.simulator.iteration import StageWaits, TimelineSpan
+from sailor_cloud.simulator.memory import MemoryTable, memory_table
 from sailor_cloud.simulator.money import (
     NodeRate,
     egress_usd_per_byte,
@@ -34,8 +36,11 @@ from sailor_cloud.workload import tp_problem
 
 __all__ = [
     "ENGINES",
+    "Degrees",
     "Engine",
     "Evaluation",
+    "MemoryTable",
+    "NodeGroup",
     "NodeRate",
     "Scenario",
     "StageTable",
@@ -55,8 +60,10 @@ __all__ = [
     "gradient_sync_s",
     "hours",
     "in_flight",
+    "memory_table",
     "node_usd_per_hour",
     "pipeline_s",
+    "plan_of_degrees",
     "preemptions_per_hour",
     "ring_flows",
     "ring_s",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.offer import Offer
-from sailor_cloud.model.plan import Node, Plan, Stage
+from sailor_cloud.model.plan import Node, Plan, Recompute, Stage
 from sailor_cloud.network import Link, Place
 from sailor_cloud.simulator.scenario import Scenario, place_of
 from sailor_cloud.simulator.stage_table import StageTable, stage_table
@@ -72,7 +72,7 @@ def lay_out(plan: Plan, scenario: Scenario) -> Layout:
     """
     _check(plan, scenario)
     nodes = {node.id: node for node in plan.nodes}
-    tables: dict[tuple[str, int, int, bool], StageTable] = {}
+    tables: dict[tuple[str, int, int, Recompute], StageTable] = {}
     pipelines = tuple(
         tuple(
             _seat(plan, scenario, nodes, tables, p, s, stage, pipeline.microbatch_size)
@@ -87,7 +87,7 @@ def _seat(
     plan: Plan,
     scenario: Scenario,
     nodes: dict[str, Node],
-    tables: dict[tuple[str, int, int, bool], StageTable],
+    tables: dict[tuple[str, int, int, Recompute], StageTable],
     pipeline: int,
     index: int,
     stage: Stage,

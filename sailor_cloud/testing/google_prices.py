@@ -108,7 +108,7 @@ class FakeGoogle:
     def environment(self) -> Mapping[str, str]:
         """Environment variables that point sailor-cloud's Google clients here."""
         return {
-            "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": self.endpoint,
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{self.endpoint}/compute/v1/",
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDBILLING": self.endpoint,
             "GOOGLE_CLOUD_PROJECT": "fake-project",
         }

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from sailor_cloud.model.offer import Precision
-from sailor_cloud.model.plan import Node, Pipeline, Plan, Stage
+from sailor_cloud.model.plan import Node, Pipeline, Plan, Recompute, Stage
 
 
 def node(name: str, *, offer: str = "offer", devices: int = 1) -> Node:
     return Node(id=name, offer=offer, devices=devices)
 
 
-def stage(first: int, end: int, node_name: str, devices: tuple[int, ...] = (0,), *, recompute: bool = False) -> Stage:
+def stage(
+    first: int, end: int, node_name: str, devices: tuple[int, ...] = (0,), *, recompute: Recompute = Recompute.NONE
+) -> Stage:
     return Stage(first_layer=first, end_layer=end, node=node_name, devices=devices, recompute=recompute)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -58,6 +59,8 @@ def test_every_instance_ends_itself_by_its_own_timer_and_from_outside(public: St
         assert state["instance_initiated_shutdown_behavior"] == "terminate"
         assert "OnCalendar=2026-11-21 06:00:30 UTC" in state["user_data"]
         assert "Persistent=true" in state["user_data"]
+        # Should the clock be wrong, the node ends so long after its boot.
+        assert re.search(r"^OnBootSec=[1-9]\d*s$", state["user_data"], re.MULTILINE)
     schedules = public.cloud.of_type("aws_scheduler_schedule").values()
     targets = sorted(json.loads(state["target"][0]["input"])["InstanceIds"][0] for state in schedules)
     assert targets == sorted(public.cloud.of_type("aws_instance"))
@@ -78,6 +81,7 @@ def test_user_data_is_a_shell_script_without_downloads_or_secrets(public: Stacks
     for name, state in public.instances("aws_instance").items():
         script = tmp_path / name
         script.write_text(state["user_data"])
+        assert "echo 'sailor ALL=(ALL) NOPASSWD:ALL' > /etc/sudoers.d/" in state["user_data"], "preparing needs sudo"
         checked = subprocess.run(["sh", "-n", str(script)], capture_output=True, text=True, check=False)
         assert (checked.returncode, checked.stderr) == (0, "")
         forbidden = ("curl", "wget", "apt", "pip", "http", "PRIVATE KEY", "aws_", "token")

@@ -75,7 +75,7 @@ def test_network_cards_are_gvnic_and_no_machine_with_accelerators_is_sold_tier_1
 
 def test_images_have_drivers(public: Stacks) -> None:
     for state in public.instances("google_compute_instance").values():
-        assert "nvidia-570" in state["boot_disk"][0]["initialize_params"][0]["image"]
+        assert "nvidia-580" in state["boot_disk"][0]["initialize_params"][0]["image"]
         assert state["metadata"]["install-nvidia-driver"] == "True"
 
 

@@ -10,20 +10,23 @@ import pytest
 from factories.scenarios import chain, gcp_scenario, make_job, make_plan, make_scenario, offer_in, two_stage_plan
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.document import StageMemory
+from sailor_cloud.model.plan import Recompute
 from sailor_cloud.simulator import evaluate, in_flight, stage_table
-from sailor_cloud.simulator.stage_table import PARTS
+from sailor_cloud.simulator.memory import PARTS
 
 
-def memory_of(*, microbatches: int = 32, zero_stage: int = 0, recompute: bool = False, **training) -> list[StageMemory]:
+def memory_of(
+    *, microbatches: int = 32, zero_stage: int = 0, recompute: Recompute = Recompute.NONE, **training
+) -> list[StageMemory]:
     """Two pipelines of two A100 stages each."""
     scenario = gcp_scenario(batch=4 * microbatches, **training)
     a = offer_in(scenario, "us-central1-a", "A100-40", devices=2)
     chains = [chain(p, [a, a], (0, 13, 26), microbatch_size=2, microbatches=microbatches) for p in range(2)]
     plan = make_plan(scenario, chains, zero_stage=zero_stage)
-    if recompute:
+    if recompute is not Recompute.NONE:
         pipelines = tuple(
             dataclasses.replace(
-                pipeline, stages=tuple(dataclasses.replace(stage, recompute=True) for stage in pipeline.stages)
+                pipeline, stages=tuple(dataclasses.replace(stage, recompute=recompute) for stage in pipeline.stages)
             )
             for pipeline in plan.pipelines
         )
@@ -53,10 +56,11 @@ def test_zero_1_cuts_the_optimizer_state_over_the_replicas_and_nothing_else() ->
 
 
 def test_recomputation_trades_activations_for_time() -> None:
-    assert memory_of(recompute=True)[0].parts["activations"] < memory_of()[0].parts["activations"] / 3
+    assert memory_of(recompute=Recompute.FULL)[0].parts["activations"] < memory_of()[0].parts["activations"] / 3
     scenario = gcp_scenario()
     kept, again = (
-        stage_table(scenario, "A100-40", tp=2, microbatch_size=2, recompute=recompute) for recompute in (False, True)
+        stage_table(scenario, "A100-40", tp=2, microbatch_size=2, recompute=recompute)
+        for recompute in (Recompute.NONE, Recompute.FULL)
     )
     extra = again.compute_s(0, 26) - kept.compute_s(0, 26)
     assert extra == pytest.approx(float(kept.forward_s(1, 25)))
@@ -74,10 +78,10 @@ def test_half_precision_keeps_master_weights_for_loss_scaling_and_halves_activat
 
 def test_half_precision_holds_the_gradients_of_its_largest_layer_on_their_way_to_the_sum() -> None:
     table = stage_table(gcp_scenario(), "A100-40", tp=1, microbatch_size=1)
-    each = np.diff(table.parameter_prefix)
+    each = np.diff(table.memory.parameter_prefix)
     for first, end in ((0, 1), (0, 26), (1, 3), (25, 26), (20, 26)):
         moving = 2 * (table.boundary_bytes[first] + table.boundary_bytes[end])
-        parts = table.memory_parts(first, end, in_flight=1)
+        parts = table.memory.parts(first, end, in_flight=1)
         assert parts["buffers"] == pytest.approx(moving + 2 * each[first:end].max())
 
 
@@ -93,7 +97,7 @@ def test_gradients_are_summed_in_fp32_and_zero_1_gathers_weights(precision: str,
     scenario = gcp_scenario(precision=precision)
     for zero_stage, expected in ((0, plain), (1, cut)):
         table = stage_table(scenario, "A100-40", tp=2, microbatch_size=1, zero_stage=zero_stage)
-        parameters = int(table.parameter_prefix[26])
+        parameters = int(table.memory.parameter_prefix[26])
         assert float(table.gradient_bytes(0, 26)) == parameters * 2 * expected
 
 
@@ -109,7 +113,7 @@ def test_a_device_with_the_whole_model_keeps_a_tied_weight_once() -> None:
 
 
 def test_memory_of_many_ranges_at_once_is_that_of_each() -> None:
-    table = stage_table(gcp_scenario(), "V100-16", tp=4, microbatch_size=1, recompute=True)
+    table = stage_table(gcp_scenario(), "V100-16", tp=4, microbatch_size=1, recompute=Recompute.FULL)
     first, end = np.array([0, 0, 1, 20, 25]), np.array([1, 26, 5, 26, 26])
     together = table.memory_bytes(first, end, in_flight=3, replicas=2)
     assert together.dtype == np.int64

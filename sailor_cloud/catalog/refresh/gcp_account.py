@@ -27,6 +27,15 @@ class Patience:
 PATIENCE = Patience()
 
 
+def compute_endpoint() -> str | None:
+    """Return where Compute Engine is called instead of at its own address, from gcloud's own variable; None as a rule.
+
+    gcloud's documentation gives the variable with the version's path, which the clients add themselves.
+    """
+    given = os.environ.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE", "").rstrip("/")
+    return given.removesuffix("/compute/v1") or None
+
+
 class GcpAccount:
     """A project and how its APIs are reached.
 
@@ -37,7 +46,7 @@ class GcpAccount:
 
     def __init__(self, project: str | None = None) -> None:
         self._patience = PATIENCE
-        self._compute_endpoint = os.environ.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE")
+        self._compute_endpoint = compute_endpoint()
         self._billing_endpoint = os.environ.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDBILLING")
         self._credentials, own_project = self._find_credentials()
         found = project or os.environ.get("GOOGLE_CLOUD_PROJECT") or own_project

@@ -11,7 +11,7 @@ from datetime import datetime
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import PlanDocument
-from sailor_cloud.model.plan import Plan
+from sailor_cloud.model.plan import Plan, Recompute
 from sailor_cloud.provision.access.nodes import ReachableNode
 from sailor_runtime import spec as rt
 
@@ -157,7 +157,7 @@ def _pipelines(plan: Plan) -> tuple[rt.PipelineSpec, ...]:
                     node=stage.node,
                     devices=stage.devices,
                     ranks=ranks,
-                    recompute=stage.recompute,
+                    recompute=stage.recompute is Recompute.FULL,
                 )
             )
         pipelines.append(

@@ -19,6 +19,11 @@ PACKAGES = (
 # (github.com/pytorch/pytorch/issues/172352), and all ranks must share one NCCL.
 OLDEST_COMMON_CAPABILITY = 7.5
 OLD_CUDA = "cu126"
+# The oldest driver that runs a build, by its CUDA version's major number
+# (docs.nvidia.com/cuda/cuda-toolkit-release-notes, "CUDA Driver", looked up 2026-11-23). torch 2.13 on PyPI is built
+# for CUDA 13; an image's driver is checked against this before anything is installed.
+OLDEST_DRIVER = {12: "525.60.13", 13: "580.65.06"}
+PYPI_CUDA = 13
 OLD_CUDA_INDEX = f"https://download.pytorch.org/whl/{OLD_CUDA}"
 
 
@@ -30,6 +35,11 @@ class Software:
     build: str | None = None
     index: str | None = None
     packages: tuple[str, ...] = PACKAGES
+
+    @property
+    def oldest_driver(self) -> str:
+        """The oldest NVIDIA driver that runs this build of torch."""
+        return OLDEST_DRIVER[PYPI_CUDA if self.build is None else int(self.build.removeprefix("cu")[:2])]
 
     @property
     def sha256(self) -> str:
@@ -46,6 +56,7 @@ class Software:
             packages=" ".join(self.packages),
             requirements=" ".join((wanted, *self.packages)),
             index=index,
+            driver=self.oldest_driver,
         )
 
 
@@ -58,7 +69,8 @@ def software_for(capabilities: Iterable[float | None]) -> Software:
 
 
 # A prepared image passes the check with its own python3; else a virtual environment is made beside the script. Ubuntu
-# 22.04 has Python 3.10 as python3 and 3.11 in its package index; the runtime needs 3.11.
+# 22.04 has Python 3.10 as python3 and 3.11 in its package index, 24.04 has 3.12 as python3; the runtime needs 3.11. A
+# fresh machine's own updates hold dpkg's lock for minutes.
 _SCRIPT = """#!/bin/sh
 set -e
 place="$(dirname "$0")/$(basename "$0" .sh)"
@@ -87,14 +99,32 @@ check)
 install)
     rm -f "$place.failed"
     trap 'code=$?; [ $code -eq 0 ] || touch "$place.failed"' EXIT
+    if [ "$SAILOR_CLOUD_ACCELERATORS" != cpu ]; then
+        driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1)
+        if [ -z "$driver" ]; then
+            echo "nvidia-smi names no NVIDIA driver; name an image that has one: cloud: {{image: ...}}"
+            exit 1
+        fi
+        if [ "$(printf '%s\n' {driver} "$driver" | sort -V | head -n 1)" != {driver} ]; then
+            echo "the image has NVIDIA driver $driver, and torch=={torch} needs {driver} or newer;" \
+                "name another image: cloud: {{image: ...}}"
+            exit 1
+        fi
+    fi
     for python in python3.13 python3.12 python3.11 python3; do
         if "$python" -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then break; fi
         python=""
     done
     if [ -z "$python" ]; then
-        sudo apt-get update -q
-        sudo apt-get install -q -y python3.11 python3.11-venv
-        python=python3.11
+        apt() {{ sudo DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=600 "$@"; }}
+        apt update
+        if python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+            apt install python3-venv
+            python=python3
+        else
+            apt install python3.11 python3.11-venv
+            python=python3.11
+        fi
     fi
     "$python" -m venv "$place"
     "$place/bin/python" -m pip install --quiet --disable-pip-version-check {index} {requirements}

@@ -1,7 +1,7 @@
 """The one loop that gets a run the nodes it needs: what is refused or lost is planned around, and every step is told.
 
-It serves stockouts, quotas and preemptions alike. It is bounded by the number of attempts and by what is left of
-money and time.
+It serves stockouts, types that a zone doesn't sell, quotas and preemptions alike. It is bounded by the number of
+attempts and by what is left of money and time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from sailor_cloud.errors import ProvisionError, QuotaError, StockoutError, TerraformError
+from sailor_cloud.errors import NotSoldError, ProvisionError, QuotaError, StockoutError, TerraformError
 from sailor_cloud.launch.context import RunContext
 from sailor_cloud.launch.fleet.fleet import UnreachableError
 from sailor_cloud.launch.options import Ending, LaunchOptions
@@ -133,10 +133,10 @@ async def _wait(context: RunContext, option: Option | None) -> None:
 
 
 def leave_alone(context: RunContext, document: PlanDocument, error: StockoutError | QuotaError) -> None:
-    """Leave what was refused alone: for a while where capacity is lacking, for the whole run where a quota is."""
+    """Leave what was refused alone: for a while where capacity is lacking, else for the whole run."""
     offers, now = nodes.offers_of(context, document), context.clock.now()
     asked = [offers[name] for name in error.offers] or [offers[node.offer] for node in _refused(context, document)]
-    if isinstance(error, StockoutError):
+    if isinstance(error, StockoutError) and not isinstance(error, NotSoldError):
         known = refusals(read(context.folder.journal_file))
         refused = refusal(asked, known, now=now, pause_s=context.options.stockout_pause_s)
         how_long = f"for {(refused.until - now).total_seconds() / 60:.0f} min"

@@ -111,13 +111,13 @@ def _with_patience(
             return None, None
         except TerraformCommandError as failure:
             failed += 1
-            if provider is Provider.LOCAL or not failure.faults:
+            if not failure.faults:
                 raise
             worst = gravest(_faults(provider, failure))
             match worst.cause:
-                case Cause.CREDENTIALS:
+                case Cause.CREDENTIALS | Cause.POLICY:
                     raise error_of(worst) from failure
-                case Cause.QUOTA | Cause.STOCKOUT:
+                case Cause.QUOTA | Cause.STOCKOUT | Cause.NOT_SOLD:
                     return worst, failure
                 case Cause.OTHER:
                     raise

@@ -1,7 +1,7 @@
 """Tells the providers' errors apart by their own codes: no capacity, no quota, no credentials, or worth another try.
 
 Terraform passes an error of the provider on as text, in which the provider's code stands as a word or a sentence that
-the provider documents; `error_rules` lists them.
+the provider documents; each provider's `ErrorGuide` lists them.
 """
 
 from __future__ import annotations
@@ -10,24 +10,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sailor_cloud.errors import CredentialsError, ProvisionError, QuotaError, StockoutError
+from sailor_cloud.errors import CredentialsError, NotSoldError, ProvisionError, QuotaError, StockoutError
 from sailor_cloud.model.offer import Provider
-from sailor_cloud.provision.errors.rules import RULES, Cause
+from sailor_cloud.provision import providers
+from sailor_cloud.provision.errors.rules import Cause
 from sailor_cloud.provision.terraform.driver import Diagnostic
 
-__all__ = ["RULES", "Cause", "Fault", "classify", "error_of", "gravest"]
-
-_MORE_QUOTA = {
-    Provider.GCP: "console.cloud.google.com/iam-admin/quotas",
-    Provider.AWS: "console.aws.amazon.com/servicequotas",
-}
-# Codes of AWS's own quotas; its errors have other names.
-_AWS_QUOTA = re.compile(r"L-[0-9A-F]{8}")
-_LOGIN = {
-    Provider.GCP: "run 'gcloud auth application-default login' or set GOOGLE_APPLICATION_CREDENTIALS, and let the "
-    "account have the role Compute Admin in the project",
-    Provider.AWS: "run 'aws sso login' or set AWS_PROFILE, and let the account create EC2 instances and networks",
-}
+__all__ = ["Cause", "Fault", "classify", "error_of", "gravest"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +30,7 @@ class Fault:
     quota: str = ""
     limit: str = ""
     region: str = ""
+    policy: str = ""
 
     @property
     def worth_retrying(self) -> bool:
@@ -51,8 +41,8 @@ class Fault:
 def classify(provider: Provider, diagnostic: Diagnostic) -> Fault:
     """Return what is behind an error of a provider."""
     text = f"{diagnostic.summary} {diagnostic.detail}".strip()
-    for rule in RULES:
-        found = re.search(rule.pattern, text, re.S) if rule.provider is provider else None
+    for rule in providers.of(provider).errors.rules:
+        found = re.search(rule.pattern, text, re.S)
         if found is not None:
             kept = {name: value for name, value in found.groupdict().items() if value}
             return Fault(provider=provider, cause=rule.cause, address=diagnostic.address, text=text, **kept)
@@ -67,24 +57,23 @@ def gravest(faults: Sequence[Fault]) -> Fault:
 def error_of(fault: Fault) -> ProvisionError:
     """Return the error that says what is wrong and what to do about it."""
     where = f"{fault.address}: " if fault.address else ""
+    guide = providers.of(fault.provider).errors
     match fault.cause:
         case Cause.STOCKOUT:
             return StockoutError(f"{where}{fault.provider} has no capacity now: {fault.text}")
+        case Cause.NOT_SOLD:
+            return NotSoldError(f"{where}{fault.provider} does not sell this type in this zone: {fault.text}")
         case Cause.QUOTA:
-            return QuotaError(f"{where}{_quota_text(fault)}; ask for more at {_more(fault)}: {fault.text}")
+            page = guide.quota_page(fault.quota, fault.region)
+            return QuotaError(f"{where}{_quota_text(fault)}; ask for more at {page}: {fault.text}")
         case Cause.CREDENTIALS:
-            return CredentialsError(
-                f"{where}{fault.provider} refused the request; {_LOGIN[fault.provider]}: {fault.text}"
+            return CredentialsError(f"{where}{fault.provider} refused the request; {guide.login}: {fault.text}")
+        case Cause.POLICY:
+            way_out = guide.allowed_by.get(fault.policy, "ask whoever administers the organization for an exception")
+            return ProvisionError(
+                f"{where}a policy of your organization, {fault.policy}, forbids this; {way_out}: {fault.text}"
             )
     return ProvisionError(f"{where}{fault.text}")
-
-
-def _more(fault: Fault) -> str:
-    """Return where more of a quota is asked for; the page of that quota, where AWS's code of it is known."""
-    place = _MORE_QUOTA[fault.provider]
-    if not _AWS_QUOTA.fullmatch(fault.quota):
-        return place
-    return f"{place}/home/services/ec2/quotas/{fault.quota}?region={fault.region}"
 
 
 def _quota_text(fault: Fault) -> str:

@@ -16,7 +16,7 @@ from sailor_cloud.model.offer import Market, Offer, Provider
 from sailor_cloud.provision.rendering import data, machines
 from sailor_cloud.provision.rendering.data import Bucket
 from sailor_cloud.provision.rendering.root import PlacedNode, placed_nodes
-from sailor_cloud.run.folder import resource_prefix
+from sailor_cloud.run.folder import begun_at, resource_prefix
 from sailor_cloud.simulator.money import BOOT_DISK_GIB
 
 # Each region of a run gets its own part of 10.64.0.0/10, so that networks of regions can be joined.
@@ -57,6 +57,12 @@ class _Run:
     @property
     def name(self) -> str:
         return resource_prefix(self.run_id)
+
+    @property
+    def lifetime_s(self) -> int | None:
+        """Return how long the run's nodes may live, None where its id doesn't tell when it began."""
+        begun = begun_at(self.run_id)
+        return None if begun is None else max(1, int((self.expires_at - begun).total_seconds()))
 
     def labels(self, provider: Provider) -> dict[str, str]:
         owner = self.document.job.cloud.owner or ""
@@ -146,7 +152,11 @@ def _cluster(run: _Run, number: int, members: list[PlacedNode]) -> CloudRoot:
         "cidr": f"10.{_FIRST_BLOCK + number}.0.0/16",
         "identity": data.identity_of(run.document.job, run.run_id, provider, run.bucket),
     }
-    own = {"network": None} if provider is Provider.GCP else {"terminate_role_arn": run.terminate_role_arn}
+    own = (
+        {"network": None}
+        if provider is Provider.GCP
+        else {"lifetime_s": run.lifetime_s, "terminate_role_arn": run.terminate_role_arn}
+    )
     return run.root(provider, region, provider.value, {**variables, **run.project(provider), **own})
 
 

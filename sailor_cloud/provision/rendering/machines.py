@@ -16,8 +16,9 @@ ATTACHABLE = {
 # (cloud.google.com/compute/docs/instances/placement-policies-overview).
 _COMPACT_SERIES = ("a2-", "a3-", "a4-", "g2-")
 
-# CUDA and a driver that still runs Volta; the family name is used in many public repositories (looked up 2026-11-21).
-DEFAULT_GCP_IMAGE = "projects/deeplearning-platform-release/global/images/family/common-cu128-ubuntu-2204-nvidia-570"
+# CUDA and a driver new enough for the wheels of launch/fleet/software.py that still runs Volta (580 is the last branch
+# that does); listed at cloud.google.com/deep-learning-vm/docs/images (looked up 2026-11-23).
+DEFAULT_GCP_IMAGE = "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2404-nvidia-580"
 # AWS's own Deep Learning AMI with NVIDIA's open driver: public parameters that hold the newest image of each region
 # (docs.aws.amazon.com/dlami/latest/devguide, and public repositories; looked up 2026-11-21).
 _DEFAULT_AWS_IMAGE = "/aws/service/deeplearning/ami/{}/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"

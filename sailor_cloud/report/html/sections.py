@@ -16,7 +16,7 @@ from sailor_cloud.report.ruled_out import ruled_out
 def groups(document: PlanDocument) -> Markup:
     numbers = ("USD/h", "quota", "price age")
     headings = ("pipelines", "stage", "layers", "devices", "zone", "nodes", "market", *numbers)
-    rows = (line.cells for line in group_lines(document, recomputed=" recomputed"))
+    rows = (line.cells for line in group_lines(document))
     return html_table(headings, rows, numbers=numbers)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from rich.table import Table
 
 from sailor_cloud.model.document import PlanDocument
-from sailor_cloud.report.group_lines import GroupLine, group_lines
+from sailor_cloud.model.plan import Recompute
+from sailor_cloud.report.group_lines import RECOMPUTED_SHORT, GroupLine, group_lines
 from sailor_cloud.report.groups import pipeline_groups
 from sailor_cloud.report.tables import plain_table
 
@@ -26,7 +27,7 @@ def groups_table(document: PlanDocument, *, width: int) -> Table:
         shape, numbers = ("stage", "devices", "where"), ("USD/h", "quota")
     headings = ("pipelines", *shape, *numbers)
     table = plain_table(*headings, numbers=numbers, gap=2 if width >= WIDE else 1)
-    for line in group_lines(document):
+    for line in group_lines(document, marks=RECOMPUTED_SHORT):
         cells = {
             "pipelines": line.pipelines,
             "stage": line.stage if width >= NARROW or not line.layers else f"{line.stage}: {line.layers}",
@@ -45,8 +46,14 @@ def groups_table(document: PlanDocument, *, width: int) -> Table:
     return table
 
 
-def has_recompute(document: PlanDocument) -> bool:
-    return any(row.recompute for group in pipeline_groups(document) for row in group.stages)
+def recompute_key(document: PlanDocument) -> tuple[str, ...]:
+    """Return what the letters beside layers stand for, of those that there are."""
+    met = {row.recompute for group in pipeline_groups(document) for row in group.stages}
+    told = {
+        Recompute.SELECTIVE: "(a) attention is recomputed in the backward pass",
+        Recompute.FULL: "(r) activations are recomputed in the backward pass",
+    }
+    return tuple(line for kind, line in told.items() if kind in met)
 
 
 def _place(line: GroupLine) -> str:

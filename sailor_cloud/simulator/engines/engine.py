@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from sailor_cloud.model.plan import Recompute
 from sailor_cloud.workload import Attention
 
 
@@ -47,8 +48,9 @@ class Engine:
     most `bucket_bytes`; gradients travel in `reduce_bytes` per parameter. `sequence_parallel`: tensor-parallel devices
     also share out norms and dropout. `fused`: one kernel does a run of element-wise operations. `launch_factor`: how
     many times the common time to launch a layer's kernels it needs. `default_zero_stage` holds where none is named,
-    `pipelined_zero_stages` with more than one stage. `stages_outermost`: where only degrees are given, ranks count
-    through devices, then pipelines, then stages, so that the pipelines' equal stages are neighbours.
+    `pipelined_zero_stages` with more than one stage. `recompute`: what it can compute again. `stages_outermost`: where
+    only degrees are given, ranks count through devices, then pipelines, then stages, so that the pipelines' equal
+    stages are neighbours.
     """
 
     name: str = "sailor"
@@ -61,6 +63,7 @@ class Engine:
     zero_stages: tuple[int, ...] = (0, 1)
     pipelined_zero_stages: tuple[int, ...] = (0, 1)
     default_zero_stage: int = 0
+    recompute: tuple[Recompute, ...] = (Recompute.NONE, Recompute.FULL)
     stages_outermost: bool = False
     sequence_parallel: bool = False
     fused: bool = False

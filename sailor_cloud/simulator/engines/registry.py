@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sailor_cloud.errors import Problem, RequestError
+from sailor_cloud.model.plan import Recompute
 from sailor_cloud.simulator.engines.engine import Engine, StageSplit, Transfers
 
 SAILOR = Engine()
@@ -11,6 +12,7 @@ SAILOR = Engine()
 # defaults, 0.14 (2024).
 DEEPSPEED = Engine(
     name="deepspeed",
+    recompute=tuple(Recompute),
     transfers=Transfers.BLOCKING,
     split_transfers=True,
     stages_outermost=True,
@@ -22,6 +24,7 @@ DEEPSPEED = Engine(
 # overlapped reduction of fp32 gradients, 40 million parameters a bucket. Source: Megatron-LM core 0.6 (2024).
 MEGATRON = Engine(
     name="megatron",
+    recompute=tuple(Recompute),
     transfers=Transfers.BLOCKING,
     split_transfers=True,
     stages_outermost=True,
@@ -33,6 +36,7 @@ MEGATRON = Engine(
 # PyTorch FSDP: one layer is one unit; full shard is what it is for. Source: PyTorch 2.x documentation (2024).
 FSDP = Engine(
     name="fsdp",
+    recompute=tuple(Recompute),
     transfers=Transfers.BLOCKING,
     split_transfers=True,
     stages_outermost=True,
@@ -44,6 +48,7 @@ FSDP = Engine(
 # nanotron: eager kernels, blocks given to stages by FLOPs. Source: nanotron main (2025).
 NANOTRON = Engine(
     name="nanotron",
+    recompute=tuple(Recompute),
     transfers=Transfers.BLOCKING,
     split_transfers=True,
     stages_outermost=True,

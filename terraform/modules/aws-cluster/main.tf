@@ -94,7 +94,7 @@ resource "aws_instance" "node" {
 
   # The timer stands first: whatever fails after it, the node ends.
   user_data = join("\n", [
-    templatefile("${path.module}/expiry.sh.tftpl", { expires_at = var.expires_at, public_key = var.public_key }),
+    templatefile("${path.module}/expiry.sh.tftpl", { expires_at = var.expires_at, lifetime_s = var.lifetime_s, public_key = var.public_key }),
     module.placement.boot_script[each.key],
   ])
 

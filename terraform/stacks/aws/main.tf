@@ -14,6 +14,7 @@ module "cluster" {
   labels             = var.labels
   region             = var.region
   expires_at         = var.expires_at
+  lifetime_s         = var.lifetime_s
   public_key         = var.public_key
   ssh_from           = var.ssh_from
   disk_gib           = var.disk_gib

@@ -13,6 +13,7 @@ import pytest
 from sailor_cloud.errors import LaunchError
 from sailor_cloud.launch.fleet.packages import prepared_python
 from sailor_cloud.launch.fleet.software import PACKAGES, TORCH, Software, software_for
+from sailor_cloud.provision.rendering.machines import DEFAULT_GCP_IMAGE
 
 ROOT = Path(__file__).parents[3]
 
@@ -79,11 +80,62 @@ def test_the_wrong_build_of_torch_is_not_taken_for_prepared(node: Here) -> None:
     assert asyncio.run(gpu.run(["sh", "software/x.sh", "check"])) == ""
 
 
-@pytest.mark.slow
-def test_an_installation_that_fails_is_told_with_its_last_lines(node: Here) -> None:
-    offline = replace(node, variables={"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(node.folder)})
-    wanted = Software(torch="0.0.1", packages=())
+def command(node: Here, name: str, script: str) -> None:
+    """Put a command before everything on the node's PATH."""
+    path = node.first / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def failed_installation(node: Here, software: Software) -> str:
     with pytest.raises(LaunchError) as error:
-        asyncio.run(prepared_python(offline, wanted, node="n0", poll_s=0.2, patience_s=120.0))
-    assert "installing torch 0.0.1 on node n0 failed" in str(error.value)
-    assert "torch==0.0.1" in str(error.value)
+        asyncio.run(prepared_python(node, software, node="n0", poll_s=0.05, patience_s=60.0))
+    return str(error.value)
+
+
+def test_an_installation_that_fails_is_told_with_its_last_lines(node: Here) -> None:
+    # Answers whether it is new enough, and fails to make an environment.
+    command(node, "python3.13", '[ "$1" != -m ] || { echo "no room for $3"; exit 1; }')
+    told = failed_installation(node, Software(torch="0.0.1"))
+    assert "installing torch 0.0.1 on node n0 failed; its last lines:\nno room for " in told
+
+
+@pytest.mark.parametrize(
+    ("software", "driver", "needed"),
+    [
+        (software_for([8.0]), "570.172.08", "580.65.06"),
+        (software_for([8.0]), "98.1", "580.65.06"),
+        (software_for([7.0]), "470.82.01", "525.60.13"),
+    ],
+)
+def test_a_driver_that_is_too_old_is_told_before_anything_is_installed(
+    node: Here, software: Software, driver: str, needed: str
+) -> None:
+    gpu = replace(node, variables={"SAILOR_CLOUD_ACCELERATORS": ""})
+    command(gpu, "nvidia-smi", f"echo {driver}; echo {driver}")
+    command(gpu, "python3.13", 'echo "python began"; exit 1')
+    told = failed_installation(gpu, replace(software, torch="0.0.1"))
+    assert f"the image has NVIDIA driver {driver}, and torch==0.0.1 needs {needed} or newer" in told
+    assert "python began" not in told
+
+
+def test_a_node_without_a_driver_is_told(node: Here) -> None:
+    gpu = replace(node, variables={"SAILOR_CLOUD_ACCELERATORS": ""})
+    command(gpu, "nvidia-smi", "echo 'has failed because it could not communicate with the driver' >&2; exit 9")
+    assert "nvidia-smi names no NVIDIA driver" in failed_installation(gpu, Software(torch="0.0.1"))
+
+
+@pytest.mark.parametrize("driver", ["580.65.06", "580.173.02", "1000.1"])
+def test_a_driver_that_is_new_enough_lets_the_installation_begin(node: Here, driver: str) -> None:
+    gpu = replace(node, variables={"SAILOR_CLOUD_ACCELERATORS": ""})
+    command(gpu, "nvidia-smi", f"echo {driver}")
+    command(gpu, "python3.13", '[ "$1" != -m ] || { echo "python began"; exit 1; }')
+    assert "python began" in failed_installation(gpu, Software(torch="0.0.1"))
+
+
+def test_the_default_image_has_a_driver_for_the_wheels_of_the_package_index() -> None:
+    branch = int(DEFAULT_GCP_IMAGE.rpartition("-")[2])
+    assert branch >= int(software_for([8.0]).oldest_driver.partition(".")[0])
+    assert branch >= int(software_for([7.0]).oldest_driver.partition(".")[0])
+    # 580 is the last branch of NVIDIA's driver that runs a V100.
+    assert branch <= 580

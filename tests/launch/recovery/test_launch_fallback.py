@@ -11,7 +11,7 @@ import pytest
 
 from factories.chaos import START
 from factories.quick_search import PRICE, QuickSearch, job
-from sailor_cloud.errors import ProvisionError, QuotaError, StockoutError, TerraformError
+from sailor_cloud.errors import NotSoldError, ProvisionError, QuotaError, StockoutError, TerraformError
 from sailor_cloud.launch.controller import Controller
 from sailor_cloud.launch.options import Ending, LaunchOptions, Outcome
 from sailor_cloud.launch.replanning.replan import Policy
@@ -126,6 +126,13 @@ def test_a_quota_is_named_and_left_alone_for_the_rest_of_the_run(tmp_path: Path)
     assert run.told("left alone for the rest of the run: NVIDIA_A100_GPUS in us-central1: limit 0, need 8")
     nodes = {line.part.partition(" ")[0] for line in outcome.receipt.lines if line.kind is CostKind.COMPUTE}
     assert nodes == {"vm-v100-16"}
+
+
+def test_a_type_that_its_zone_does_not_sell_is_left_alone_for_the_rest_of_the_run(tmp_path: Path) -> None:
+    run = Simulated(tmp_path, trace(), trouble=Failing(NotSoldError("gcp does not sell this type in this zone")))
+    outcome = run.run()
+    assert outcome.ending is Ending.COMPLETED, outcome.message
+    assert run.told("left alone for the rest of the run: gcp does not sell this type in this zone")
 
 
 def test_a_refusal_is_forgotten_after_its_time_and_outlives_its_controller_until_then(tmp_path: Path) -> None:

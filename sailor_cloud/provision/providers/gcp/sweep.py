@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sailor_cloud.catalog.refresh.gcp_account import compute_endpoint
 from sailor_cloud.errors import CredentialsError, ProvisionError
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.live_resources import (
@@ -21,7 +21,6 @@ from sailor_cloud.provision.live_resources import (
 )
 
 _DELETION_LIMIT_S = 900.0
-_ENDPOINT = "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE"
 
 # Gives a client of google-cloud-compute by the name of its class.
 ClientOf = Callable[[str], Any]
@@ -200,8 +199,8 @@ def google_client(name: str) -> Any:
         raise ProvisionError(
             "looking at Google Cloud needs google-cloud-compute; install it with pip install 'sailor-cloud[gcp]'"
         ) from error
-    endpoint = os.environ.get(_ENDPOINT, "").rstrip("/")
-    if not endpoint:
+    endpoint = compute_endpoint()
+    if endpoint is None:
         return getattr(compute_v1, name)()
     options: dict[str, Any] = {"client_options": ClientOptions(api_endpoint=endpoint)}
     if endpoint.startswith("http://"):

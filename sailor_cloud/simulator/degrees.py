@@ -1,0 +1,171 @@
+"""Plans from degrees alone: how a layout such as tp=4 pp=2 dp=4 lies on stated nodes, without a search."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from sailor_cloud.errors import Problem, RequestError
+from sailor_cloud.model.offer import Offer
+from sailor_cloud.model.plan import Node, Pipeline, Plan, Recompute, Stage
+from sailor_cloud.simulator.engines import Engine, stage_bounds
+from sailor_cloud.simulator.scenario import Scenario
+from sailor_cloud.workload import tp_problem
+
+LAYOUT, NODES = "layout", "nodes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Degrees:
+    """A layout whose pipelines are all alike.
+
+    Without `dp` there are as many pipelines as the nodes have devices for, without `zero_stage` the engine's default
+    holds.
+    """
+
+    tp: int = 1
+    pp: int = 1
+    dp: int | None = None
+    microbatch_size: int = 1
+    zero_stage: int | None = None
+    recompute: Recompute = Recompute.NONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeGroup:
+    """So many nodes of one offer."""
+
+    count: int
+    offer: Offer
+
+
+def plan_of_degrees(degrees: Degrees, groups: Sequence[NodeGroup], scenario: Scenario) -> Plan:
+    """Return the plan of a layout on nodes, in the order of the groups, under the scenario's engine.
+
+    The scenario need not hold the groups' offers yet. The engine says how layers are split and how ranks count: ours
+    fills nodes pipeline by pipeline, others stage by stage. The devices of a stage stand on one node. Raises
+    RequestError with every reason why the layout does not fit the model, the batch, the nodes or the engine.
+    """
+    if problems := list(_faults_of_counts(degrees, groups)) or list(_problems(degrees, groups, scenario)):
+        raise RequestError(problems)
+    engine, training = scenario.engine, scenario.job.training
+    dp = _dp(degrees, groups)
+    nodes = _nodes(groups)
+    slots = [
+        (node.id, tuple(range(first, first + degrees.tp)))
+        for node in nodes
+        for first in range(0, node.devices, degrees.tp)
+    ]
+    bounds = stage_bounds(engine.split, scenario.decoder, degrees.pp)
+    pipelines = []
+    for p in range(dp):
+        stages = []
+        for s, (first, end) in enumerate(pairwise(bounds)):
+            node, devices = slots[s * dp + p if engine.stages_outermost else p * degrees.pp + s]
+            stages.append(
+                Stage(first_layer=first, end_layer=end, node=node, devices=devices, recompute=degrees.recompute)
+            )
+        pipelines.append(
+            Pipeline(
+                id=p,
+                microbatch_size=degrees.microbatch_size,
+                microbatches=training.global_batch_size // (dp * degrees.microbatch_size),
+                stages=tuple(stages),
+            )
+        )
+    return Plan(
+        zero_stage=_zero_stage(degrees, engine),
+        precision=training.precision,
+        nodes=nodes,
+        pipelines=tuple(pipelines),
+    )
+
+
+def _nodes(groups: Sequence[NodeGroup]) -> tuple[Node, ...]:
+    offers = [group.offer for group in groups for _ in range(group.count)]
+    return tuple(Node(id=f"n{n}", offer=offer.id, devices=offer.accelerator_count) for n, offer in enumerate(offers))
+
+
+def _zero_stage(degrees: Degrees, engine: Engine) -> int:
+    return engine.default_zero_stage if degrees.zero_stage is None else degrees.zero_stage
+
+
+def _devices(groups: Sequence[NodeGroup]) -> int:
+    return sum(group.count * group.offer.accelerator_count for group in groups)
+
+
+def _dp(degrees: Degrees, groups: Sequence[NodeGroup]) -> int:
+    """Return the number of pipelines: as stated, else what the devices are enough for."""
+    return degrees.dp or max(1, _devices(groups) // (degrees.tp * degrees.pp))
+
+
+def _faults_of_counts(degrees: Degrees, groups: Sequence[NodeGroup]) -> Iterator[Problem]:
+    for name, value in (
+        ("tp", degrees.tp),
+        ("pp", degrees.pp),
+        ("dp", degrees.dp),
+        ("microbatch", degrees.microbatch_size),
+    ):
+        if value is not None and value < 1:
+            yield Problem(path=LAYOUT, message=f"{name} must be 1 or more, got {value}")
+    if not groups:
+        yield Problem(path=NODES, message="name at least one group of nodes")
+    for group in groups:
+        if group.count < 1:
+            yield Problem(path=NODES, message=f"{group.count} x {group.offer.instance_type} is not a number of nodes")
+
+
+def _problems(degrees: Degrees, groups: Sequence[NodeGroup], scenario: Scenario) -> Iterator[Problem]:
+    yield from _faults_of_model(degrees, scenario)
+    yield from _faults_of_nodes(degrees, groups, scenario)
+    yield from _faults_of_batch(degrees, groups, scenario)
+    yield from _faults_of_engine(degrees, scenario.engine)
+
+
+def _faults_of_model(degrees: Degrees, scenario: Scenario) -> Iterator[Problem]:
+    decoder = scenario.decoder
+    if fault := tp_problem(decoder, degrees.tp):
+        yield Problem(path=LAYOUT, message=fault)
+    if degrees.pp > decoder.blocks:
+        message = f"pp {degrees.pp} is more than the {decoder.blocks} blocks of {decoder.name}"
+        yield Problem(path=LAYOUT, message=message, hint="every stage holds one block at least")
+
+
+def _faults_of_nodes(degrees: Degrees, groups: Sequence[NodeGroup], scenario: Scenario) -> Iterator[Problem]:
+    for offer in {group.offer.id: group.offer for group in groups}.values():
+        if offer.accelerator_count % degrees.tp:
+            message = f"tp {degrees.tp} does not divide the {offer.accelerator_count} devices of {offer.instance_type}"
+            yield Problem(path=LAYOUT, message=message, hint="the devices of a stage stand on one node")
+    devices, dp = _devices(groups), _dp(degrees, groups)
+    if degrees.tp * degrees.pp * dp != devices:
+        product = f"tp {degrees.tp} x pp {degrees.pp} x dp {dp} = {degrees.tp * degrees.pp * dp} devices"
+        hint = f"dp {each} fits" if (each := _fitting(devices, degrees.tp * degrees.pp)) else ""
+        yield Problem(path=LAYOUT, message=f"{product}, the nodes have {devices}", hint=hint)
+    precision = scenario.job.training.precision
+    for name in dict.fromkeys(group.offer.accelerator for group in groups):
+        if scenario.catalog.accelerator(name).peak_tflops(precision) is None:
+            yield Problem(path=NODES, message=f"{name} can't compute in {precision}, in which the job trains")
+
+
+def _fitting(whole: int, part: int) -> int:
+    return 0 if whole % part else whole // part
+
+
+def _faults_of_batch(degrees: Degrees, groups: Sequence[NodeGroup], scenario: Scenario) -> Iterator[Problem]:
+    batch, dp = scenario.job.training.global_batch_size, _dp(degrees, groups)
+    if batch % (dp * degrees.microbatch_size):
+        message = f"dp {dp} x microbatch {degrees.microbatch_size} does not divide the global batch of {batch}"
+        yield Problem(path=LAYOUT, message=message, hint="uneven pipelines are stated in a plan document")
+
+
+def _faults_of_engine(degrees: Degrees, engine: Engine) -> Iterator[Problem]:
+    zero, stages = _zero_stage(degrees, engine), engine.zero_stages if degrees.pp == 1 else engine.pipelined_zero_stages
+    if zero not in stages:
+        pipelined = " with more than one stage" if degrees.pp > 1 else ""
+        message = f"zero {zero} is not what {engine.name} does{pipelined}"
+        yield Problem(path=LAYOUT, message=message, hint=f"it has {', '.join(map(str, stages))}")
+    if degrees.recompute not in engine.recompute:
+        names = ", ".join(kind.name.lower() for kind in engine.recompute)
+        message = f"recompute {degrees.recompute.name.lower()} is not what {engine.name} does"
+        yield Problem(path=LAYOUT, message=message, hint=f"it has {names}")

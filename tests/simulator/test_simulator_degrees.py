@@ -1,0 +1,129 @@
+"""Plans from degrees."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import pytest
+
+from factories.scenarios import gcp_scenario, offer_in
+from sailor_cloud.errors import RequestError
+from sailor_cloud.model.plan import Plan, Recompute
+from sailor_cloud.simulator import ENGINES, Degrees, Evaluation, NodeGroup, Scenario, evaluate, plan_of_degrees
+
+ZONE = "us-central1-a"
+
+
+def scenario_of(engine: str = "sailor", *, batch: int = 64, precision: str = "fp16") -> Scenario:
+    return gcp_scenario(engine=ENGINES[engine], batch=batch, precision=precision)
+
+
+def nodes(scenario: Scenario, counts: Mapping[tuple[str, int], int]) -> list[NodeGroup]:
+    """Groups of nodes by accelerator and devices."""
+    return [
+        NodeGroup(count=count, offer=offer_in(scenario, ZONE, accelerator, devices=devices))
+        for (accelerator, devices), count in counts.items()
+    ]
+
+
+def simulated(degrees: Degrees, scenario: Scenario, counts: Mapping[tuple[str, int], int]) -> tuple[Plan, Evaluation]:
+    groups = nodes(scenario, counts)
+    plan = plan_of_degrees(degrees, groups, scenario)
+    offers = {group.offer.id: group.offer for group in groups}
+    return plan, evaluate(plan, dataclasses.replace(scenario, offers=offers))
+
+
+def reasons(degrees: Degrees, scenario: Scenario, counts: Mapping[tuple[str, int], int]) -> list[str]:
+    with pytest.raises(RequestError) as caught:
+        plan_of_degrees(degrees, nodes(scenario, counts), scenario)
+    return [f"{problem.path}: {problem.message} ({problem.hint})" for problem in caught.value.problems]
+
+
+@pytest.mark.parametrize("engine", sorted(ENGINES))
+def test_every_engine_runs_a_layout_on_every_device_of_the_nodes(engine: str) -> None:
+    plan, evaluation = simulated(Degrees(tp=2, pp=2, dp=4, zero_stage=1), scenario_of(engine), {("A100-40", 8): 2})
+    assert plan.world_size == 16
+    assert {(stage.tp, stage.recompute) for pipeline in plan.pipelines for stage in pipeline.stages} == {
+        (2, Recompute.NONE)
+    }
+    assert evaluation.fits
+    assert evaluation.prediction.iteration_s_replay > 0
+
+
+def test_our_ranks_count_pipeline_by_pipeline_and_those_of_others_stage_by_stage() -> None:
+    def first_pipeline(engine: str) -> list[tuple[str, tuple[int, ...]]]:
+        plan, _ = simulated(Degrees(tp=2, pp=2, zero_stage=0), scenario_of(engine), {("A100-40", 8): 2})
+        return [(stage.node, stage.devices) for stage in plan.pipelines[0].stages]
+
+    assert first_pipeline("sailor") == [("n0", (0, 1)), ("n0", (2, 3))]
+    assert first_pipeline("megatron") == [("n0", (0, 1)), ("n1", (0, 1))]
+
+
+def test_without_dp_there_are_as_many_pipelines_as_the_devices_are_enough_for() -> None:
+    plan, _ = simulated(Degrees(tp=4, pp=2), scenario_of(batch=96), {("A100-40", 8): 3})
+    assert len(plan.pipelines) == 3
+
+
+def test_without_a_zero_stage_the_default_of_the_engine_holds() -> None:
+    counts = {("A100-40", 8): 1}
+    assert simulated(Degrees(dp=8), scenario_of("fsdp"), counts)[0].zero_stage == 3
+    assert simulated(Degrees(dp=8), scenario_of("megatron"), counts)[0].zero_stage == 0
+
+
+def test_nodes_of_several_kinds_are_filled_in_their_order() -> None:
+    plan, _ = simulated(Degrees(pp=2), scenario_of(), {("A100-40", 2): 1, ("V100-16", 2): 1})
+    assert [[stage.node for stage in pipeline.stages] for pipeline in plan.pipelines] == [["n0", "n0"], ["n1", "n1"]]
+
+
+def test_a_layout_that_fits_nothing_is_told_every_reason_at_once() -> None:
+    degrees = Degrees(tp=3, pp=25, dp=2, microbatch_size=5, zero_stage=2, recompute=Recompute.SELECTIVE)
+    assert reasons(degrees, scenario_of(precision="bf16"), {("A100-40", 8): 1, ("V100-16", 4): 1}) == [
+        "layout: tp 3 does not divide the 16 attention heads of sailor-opt-350 ()",
+        "layout: pp 25 is more than the 24 blocks of sailor-opt-350 (every stage holds one block at least)",
+        "layout: tp 3 does not divide the 8 devices of a2-highgpu-8g (the devices of a stage stand on one node)",
+        "layout: tp 3 does not divide the 4 devices of n1-standard-32 (the devices of a stage stand on one node)",
+        "layout: tp 3 x pp 25 x dp 2 = 150 devices, the nodes have 12 ()",
+        "nodes: V100-16 can't compute in bf16, in which the job trains ()",
+        "layout: dp 2 x microbatch 5 does not divide the global batch of 64 "
+        "(uneven pipelines are stated in a plan document)",
+        "layout: zero 2 is not what sailor does with more than one stage (it has 0, 1)",
+        "layout: recompute selective is not what sailor does (it has none, full)",
+    ]
+
+
+def test_a_number_of_pipelines_that_fits_is_named() -> None:
+    assert reasons(Degrees(tp=2, pp=2, dp=3), scenario_of(batch=96), {("A100-40", 8): 2}) == [
+        "layout: tp 2 x pp 2 x dp 3 = 12 devices, the nodes have 16 (dp 4 fits)"
+    ]
+
+
+def test_counts_below_one_are_told_alone() -> None:
+    assert reasons(Degrees(tp=0, dp=-1, microbatch_size=0), scenario_of(), {}) == [
+        "layout: tp must be 1 or more, got 0 ()",
+        "layout: dp must be 1 or more, got -1 ()",
+        "layout: microbatch must be 1 or more, got 0 ()",
+        "nodes: name at least one group of nodes ()",
+    ]
+
+
+def test_deepspeed_has_no_zero_3_across_stages() -> None:
+    counts = {("A100-40", 8): 1}
+    assert simulated(Degrees(dp=8, zero_stage=3), scenario_of("deepspeed"), counts)[1].fits
+    assert reasons(Degrees(pp=2, dp=4, zero_stage=3), scenario_of("deepspeed"), counts) == [
+        "layout: zero 3 is not what deepspeed does with more than one stage (it has 0, 1)"
+    ]
+
+
+def test_each_zero_stage_needs_less_memory_than_the_one_before() -> None:
+    peaks = [
+        max(
+            stage.total_bytes
+            for stage in simulated(
+                Degrees(dp=8, zero_stage=zero), scenario_of("deepspeed", precision="fp32"), {("A100-40", 8): 1}
+            )[1].prediction.memory
+        )
+        for zero in (0, 1, 2, 3)
+    ]
+    assert peaks == sorted(peaks, reverse=True)
+    assert len(set(peaks)) == 4
