@@ -1,0 +1,232 @@
+"""Every kind of line on a bill, at prices made up here, against an amount worked out by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import date
+
+import pytest
+
+from factories.scenarios import GCP, TINY, chain, make_job, make_plan, make_scenario, offer_in
+from sailor_cloud.catalog import Catalog, Interruptions, Service, ServicePrice
+from sailor_cloud.catalog.interruptions import InterruptionTable
+from sailor_cloud.catalog.offer_book import OfferBook
+from sailor_cloud.catalog.services import Services
+from sailor_cloud.model.document import Cost, CostKind, CostLine
+from sailor_cloud.model.job import Job, NetworkAccess
+from sailor_cloud.model.offer import Confidence, Market, Provider
+from sailor_cloud.network import Network
+from sailor_cloud.network.egress import EgressRow, EgressTable, Payer, egress_key
+from sailor_cloud.network.zones import ZoneInfo
+from sailor_cloud.simulator.bill import bill
+from sailor_cloud.simulator.layout import lay_out
+from sailor_cloud.simulator.money import preemptions_per_hour
+from sailor_cloud.simulator.scenario import Scenario
+
+PRICED = date(2026, 11, 20)
+# 0.146 USD per GiB and month of 730 hours is 0.02 USD an hour for a disk of 100 GiB.
+PRICES = {
+    Service.DISK_BALANCED: (0.146, "GiB-month"),
+    Service.PUBLIC_ADDRESS: (0.005, "hour"),
+    Service.NAT_GATEWAY: (0.045, "hour"),
+    Service.NAT_DATA: (0.05, "GB"),
+    Service.OBJECT_STORAGE: (0.73, "GiB-month"),
+    Service.OBJECT_WRITES: (0.005, "1000 requests"),
+}
+CENTRAL, WEST = "us-central1-a", "us-west1-b"
+
+
+def services() -> Services:
+    return Services(
+        ServicePrice(
+            provider=Provider.GCP,
+            region="*",
+            service=service,
+            usd_per_unit=usd,
+            unit=unit,
+            as_of_from=PRICED,
+            as_of_to=PRICED,
+            source="hand",
+            confidence=Confidence.HIGH,
+        )
+        for service, (usd, unit) in PRICES.items()
+    )
+
+
+def network() -> Network:
+    """0.02 USD per GB to the sender between regions, 0.01 USD to either side between zones of a region."""
+    shared = {"provider": Provider.GCP, "src": "*", "dst": "*", "unit": "GB", "tier": "all", "source": "hand"}
+    dates = {"as_of_from": PRICED, "as_of_to": PRICED, "confidence": Confidence.HIGH}
+
+    def row(scope: str, payer: Payer, usd: float) -> EgressRow:
+        return EgressRow(src_scope=scope, dst_scope=scope, payer=payer, usd_per_unit=usd, **shared, **dates)
+
+    rows = {
+        egress_key("gcp", "egress-group", "us", "egress-group", "us"): [row("egress-group", Payer.SENDER, 0.02)],
+        egress_key("gcp", "other-zone", "*", "other-zone", "*"): [
+            row("other-zone", Payer.SENDER, 0.01),
+            row("other-zone", Payer.RECEIVER, 0.01),
+        ],
+    }
+    zones = [
+        ZoneInfo(
+            name=zone,
+            provider=Provider.GCP,
+            region=zone.rpartition("-")[0],
+            egress_group="us",
+            latitude=None,
+            longitude=None,
+        )
+        for zone in (CENTRAL, "us-central1-b", WEST)
+    ]
+    return Network(zones=zones, curves=(), instances=(), region_pairs={}, egress=EgressTable(rows))
+
+
+def scenario_of(job: Job) -> Scenario:
+    """A100 nodes in two regions: 10 USD/h on demand, 4 USD/h on spot, of which us-west1 takes 36.5 % away a month."""
+    shipped = make_scenario(job)
+    found = [offer_in(shipped, zone, "A100-40", market=market) for zone in (CENTRAL, WEST) for market in Market]
+    prices = {Market.ON_DEMAND: 10.0, Market.SPOT: 4.0}
+    offers = [
+        dataclasses.replace(offer, usd_per_hour=prices[offer.market], as_of_from=PRICED, as_of_to=PRICED)
+        for offer in found
+    ]
+    stated = Interruptions(
+        provider=Provider.GCP,
+        region="us-west1",
+        instance_type="a2-highgpu-1g",
+        low=0.0,
+        high=0.365,
+        as_of=PRICED,
+        source="hand",
+    )
+    known = shipped.catalog
+    made_up = Catalog(
+        offers=OfferBook.of(offers),
+        accelerators=[known.accelerator("A100-40")],
+        zones=[known.zone(CENTRAL), known.zone(WEST)],
+        regions=known.regions(Provider.GCP),
+        services=services(),
+        interruptions=InterruptionTable([stated]),
+        sources=(),
+    )
+    by_id = {offer.id: offer for offer in offers}
+    return dataclasses.replace(shipped, offers=by_id, catalog=made_up, network=network())
+
+
+def bill_of(west: Market = Market.ON_DEMAND, access: NetworkAccess = NetworkAccess.PUBLIC_SSH) -> Cost:
+    """One hour of training, 1,000 iterations of 3.6 s, on one node in each region; 2 GB go west.
+
+    A checkpoint every 36 s, 100 in the hour; the newest three are kept in us-central1.
+    """
+    job = make_job(model=TINY, resources=[GCP], steps=1000)
+    changes = {
+        "cloud": job.cloud.model_copy(update={"network": access}),
+        "checkpoint": job.checkpoint.model_copy(update={"every": 36.0, "keep": 3}),
+    }
+    scenario = scenario_of(job.model_copy(update=changes))
+    offers = [offer_in(scenario, CENTRAL, "A100-40"), offer_in(scenario, WEST, "A100-40", market=west)]
+    plan = make_plan(scenario, [chain(0, offers, (0, 4, 8), microbatch_size=2, microbatches=12)])
+    return bill(lay_out(plan, scenario), {(CENTRAL, WEST): 2e6}, 3.6)
+
+
+# The larger stage has 643,968 parameters of 12 bytes: at 537.8 MB/s a checkpoint takes 0.01436953 s, all of them
+# 0.0003991537 h. With 420 s of start-up and 120 s of teardown a node is paid for 1.1503991537 h.
+BY_HAND = {
+    ("compute", "on-demand in us-central1-a"): 10.0,
+    ("compute", "on-demand in us-west1-b"): 10.0,
+    ("disk", "disk-balanced of 100 GiB"): 0.02300798307,
+    ("address", "public-address"): 0.00575199577,
+    # 2 GB at 0.02 USD.
+    ("egress", "us-central1-a to us-west1-b, paid by us-central1-a"): 0.04,
+    ("checkpoint", "on-demand in us-central1-a, standing still for checkpoints"): 0.003991537,
+    # 3 x 1,271,808 parameters of 12 bytes are 0.04264068604 GiB, at 0.001 USD an hour.
+    ("checkpoint", "3 checkpoints kept in gcp us-central1"): 0.00004905381,
+    # 100 times 2.9109375 parts of 5 MiB and two files.
+    ("checkpoint", "writing checkpoints"): 0.00245546875,
+    # 100 times 627,840 parameters of 12 bytes are 0.753408 GB.
+    ("checkpoint", "checkpoints from us-west1-b to us-central1, paid by us-west1-b"): 0.01506816,
+    ("startup", "on-demand in us-central1-a, start-up"): 1.1666666667,
+    ("teardown", "on-demand in us-central1-a, teardown"): 0.3333333333,
+}
+
+# With spot in the west a node is lost 0.0005 times an hour, and with it 18 s of work and 420 s of start-up: 0.219 s.
+SPOT_BY_HAND = {
+    ("compute", "spot in us-west1-b"): (4.0, 10.0),
+    ("recovery", "on-demand in us-central1-a, lost to preemption"): (0.00060833333, 0.001825),
+    ("recovery", "spot in us-west1-b, lost to preemption"): (0.00024333333, 0.001825),
+    ("startup", "spot in us-west1-b, start-up"): (0.4666666667, 1.1666666667),
+    ("teardown", "spot in us-west1-b, teardown"): (0.1333333333, 0.3333333333),
+    # 0.0000608333 h more than without preemption, and three times as much in the worst case.
+    ("disk", "disk-balanced of 100 GiB"): (0.02300919974, 0.02301163307),
+}
+
+# A gateway at 0.045 USD/h and its address; 3 GB of packages at 0.05 USD for the one node of each region.
+PRIVATE_BY_HAND = {
+    ("address", "nat-gateway"): 0.05176796192,
+    ("address", "public-address"): 0.00575199577,
+    ("address", "packages through NAT in us-west1"): 0.15,
+}
+
+
+def lines_of(cost: Cost, kind: str, text: str) -> list[CostLine]:
+    found = [line for line in cost.lines if line.kind == kind and text in line.what]
+    assert found, f"{kind} {text} is not on the bill"
+    return found
+
+
+@pytest.mark.parametrize(("kind", "text"), BY_HAND)
+def test_a_line_costs_what_was_worked_out_by_hand(kind: str, text: str) -> None:
+    for line in lines_of(bill_of(), kind, text):
+        assert (line.usd, line.worst_usd) == (pytest.approx(BY_HAND[kind, text]),) * 2
+
+
+@pytest.mark.parametrize(("kind", "text"), SPOT_BY_HAND)
+def test_a_line_with_spot_costs_what_was_worked_out_by_hand(kind: str, text: str) -> None:
+    for line in lines_of(bill_of(Market.SPOT), kind, text):
+        assert (line.usd, line.worst_usd) == pytest.approx(SPOT_BY_HAND[kind, text])
+
+
+@pytest.mark.parametrize(("kind", "text"), PRIVATE_BY_HAND)
+def test_a_line_of_private_nodes_costs_what_was_worked_out_by_hand(kind: str, text: str) -> None:
+    for line in lines_of(bill_of(access=NetworkAccess.PRIVATE), kind, text):
+        assert (line.usd, line.worst_usd) == (pytest.approx(PRIVATE_BY_HAND[kind, text]),) * 2
+
+
+def test_every_kind_of_line_has_an_amount_worked_out_by_hand() -> None:
+    assert {kind for kind, _ in (*BY_HAND, *SPOT_BY_HAND)} == set(CostKind)
+    # Instances of either region with all that comes with them, and the traffic.
+    assert bill_of().total_usd == pytest.approx(2 * 11.50399153719 + 2 * 0.02875997884 + 0.05757268256)
+
+
+@pytest.mark.parametrize(
+    ("west", "access", "rate", "worst"),
+    [
+        # 0.02 USD for each disk, 0.005 USD for each address, 0.04 USD of traffic an hour.
+        (Market.ON_DEMAND, NetworkAccess.PUBLIC_SSH, 20.09, 20.09),
+        (Market.SPOT, NetworkAccess.PUBLIC_SSH, 14.09, 20.09),
+        # 0.045 USD more for the gateway of each region.
+        (Market.SPOT, NetworkAccess.PRIVATE, 14.18, 20.18),
+    ],
+)
+def test_rates_are_those_worked_out_by_hand(west: Market, access: NetworkAccess, rate: float, worst: float) -> None:
+    cost = bill_of(west, access)
+    assert (cost.usd_per_hour, cost.worst_case_usd_per_hour) == pytest.approx((rate, worst))
+    assert cost.usd_per_iteration == pytest.approx(rate / 1000)
+
+
+def test_both_sides_pay_for_traffic_between_zones_where_both_are_billed() -> None:
+    found = network().egress(CENTRAL, "us-central1-b")
+    assert [(price.payer_zone, price.usd_per_gb) for price in found] == [(CENTRAL, 0.01), ("us-central1-b", 0.01)]
+
+
+@pytest.mark.parametrize(
+    ("provider", "per_day"),
+    # 15 % a day; 20 % a month of 730 hours is 0.6575 % a day.
+    [(Provider.GCP, 0.15), (Provider.AWS, 0.006575342)],
+)
+def test_preemption_that_nobody_states_is_a_few_percent_a_day(provider: Provider, per_day: float) -> None:
+    scenario = scenario_of(make_job(model=TINY, resources=[GCP]))
+    spot = offer_in(scenario, CENTRAL, "A100-40", market=Market.SPOT)
+    rate = preemptions_per_hour(dataclasses.replace(spot, provider=provider), scenario.catalog)
+    assert 24 * rate == pytest.approx(per_day)
