@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,8 +11,11 @@ import click
 
 from sailor_cloud.clock import Clock, DatedClock, SystemClock
 from sailor_cloud.errors import DataError, Problem, RequestError
+from sailor_cloud.model import provider
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from sailor_cloud.model.document import PlanDocument
     from sailor_cloud.model.job import Job
 
@@ -22,6 +25,24 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 PRIVATE = 0o077
 
 JOB_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+class ProviderName(click.ParamType):  # type: ignore[type-arg]
+    """The name of a provider; the names are looked up only where they are shown or checked."""
+
+    name = "provider"
+
+    def __init__(self, names: Callable[[], Sequence[str]] = provider.names) -> None:
+        self._names = names
+
+    def get_metavar(self, *args: Any, **kwargs: Any) -> str | None:
+        return click.Choice(self._names()).get_metavar(*args, **kwargs)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> provider.Provider:
+        return provider.Provider(click.Choice(self._names()).convert(value, param, ctx))
+
+    def shell_complete(self, *args: Any) -> list[CompletionItem]:
+        return click.Choice(self._names()).shell_complete(*args)
 
 
 def job_argument(command: _Command) -> _Command:

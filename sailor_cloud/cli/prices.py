@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from sailor_cloud.cli.options import as_of_option, clock_for, json_option
+from sailor_cloud.cli.options import ProviderName, as_of_option, clock_for, json_option
 from sailor_cloud.model.offer import Market, Precision, Provider
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 DAY = click.DateTime(["%Y-%m-%d"])
 SORTS = ("usd-per-gpu-hour", "usd-per-pflops-hour", "usd-per-hour", "id")
-PROVIDER = click.Choice([provider.value for provider in Provider])
 MARKET = click.Choice([market.value for market in Market])
 PRECISION = click.Choice([precision.value for precision in Precision])
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
@@ -45,7 +44,7 @@ def _filters(command: _Command) -> _Command:
         click.option("--accelerator", "accelerators", multiple=True, metavar="NAME", help="For example A100-40."),
         click.option("--zone", "zones", multiple=True, metavar="ZONE", help="AWS: zone ids, for example use1-az1."),
         click.option("--region", "regions", multiple=True, metavar="REGION"),
-        click.option("--provider", type=PROVIDER),
+        click.option("--provider", type=ProviderName()),
     ):
         command = option(command)
     return command
@@ -103,7 +102,7 @@ def list_(
 @click.option("--region", "regions", multiple=True, metavar="REGION", help="Only these regions; default: all.")
 @click.option("--project", metavar="ID", help="Google Cloud project to ask with; default: GOOGLE_CLOUD_PROJECT.")
 @json_option
-def refresh(providers: tuple[str, ...], regions: tuple[str, ...], project: str | None, as_json: bool) -> int:
+def refresh(providers: tuple[Provider, ...], regions: tuple[str, ...], project: str | None, as_json: bool) -> int:
     """Read prices from the Cloud Billing Catalog, Compute Engine, the AWS Price List and EC2.
 
     The prices stand over the shipped ones from then on. Whatever fails, older prices stay as they are; exits with 1
@@ -228,8 +227,6 @@ def _selected(catalog: Catalog, filters: dict[str, Any]) -> dict[str, Any]:
     if problems:
         raise RequestError(problems)
     selected = {name: value for name, value in filters.items() if value not in (None, ())}
-    if "provider" in selected:
-        selected["provider"] = Provider(selected["provider"])
     if "markets" in selected:
         selected["markets"] = [Market(name) for name in selected["markets"]]
     return selected

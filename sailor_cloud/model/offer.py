@@ -6,12 +6,7 @@ from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
 
-
-class Provider(StrEnum):
-    GCP = "gcp"
-    AWS = "aws"
-    LOCAL = "local"
-
+from sailor_cloud.model.provider import Provider as Provider
 
 # How the URLs of a cloud's buckets begin.
 BUCKET_SCHEMES = {Provider.GCP: "gs", Provider.AWS: "s3"}

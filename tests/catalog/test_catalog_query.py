@@ -14,6 +14,7 @@ from sailor_cloud.catalog.trust import age_days, is_stale
 from sailor_cloud.errors import DataError, MissingPriceError
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.model.offer import Market, Precision, Provider
+from sailor_cloud.model.provider import names
 
 CATALOG = load(resources.data_root())
 JOB = """
@@ -53,7 +54,7 @@ ACCELERATORS = st.sets(st.sampled_from(CATALOG.accelerator_names()), max_size=3)
 
 @settings(deadline=None)
 @given(
-    provider=st.none() | st.sampled_from(Provider),
+    provider=st.none() | st.sampled_from([Provider(name) for name in names()]),
     zones=st.none() | ZONES,
     accelerators=st.none() | ACCELERATORS,
     markets=st.none() | st.sets(st.sampled_from(Market)),
