@@ -9,11 +9,13 @@ from datetime import date
 from pathlib import Path
 
 from sailor_cloud import resources
-from sailor_cloud.catalog.quotas import Counted, QuotaRule, QuotaStatus
+from sailor_cloud.catalog import providers
+from sailor_cloud.catalog.quotas import QuotaLimit, QuotaRule, QuotaStatus
 from sailor_cloud.catalog.tables import optional, records
 from sailor_cloud.durable import replaced
 from sailor_cloud.errors import DataError
-from sailor_cloud.model.offer import Market, Offer, Provider
+from sailor_cloud.model.job import Cloud
+from sailor_cloud.model.offer import Provider
 
 FILE_NAME = "account_quotas.csv"
 _COLUMNS = ("provider", "project", "region", "quota", "limit", "used", "read_on")
@@ -21,7 +23,7 @@ _COLUMNS = ("provider", "project", "region", "quota", "limit", "used", "read_on"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldQuota:
-    """A quota as an account has it; `project` is of Google Cloud, empty for the one that the credentials name.
+    """A quota as an account has it; `project` is empty for the account that the credentials name.
 
     `region` is empty for a quota of the whole project; `used` is None where the provider doesn't tell.
     """
@@ -33,37 +35,6 @@ class HeldQuota:
     limit: float
     used: float | None
     read_on: date
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuotaLimit:
-    """A limit on what a plan may buy; `covers` are accelerators and markets, None standing for both markets."""
-
-    provider: Provider
-    project: str
-    region: str
-    quota: str
-    counts: Counted
-    covers: frozenset[tuple[str, Market | None]]
-    limit: float
-    used: float
-    read_on: date
-
-    @property
-    def left(self) -> float:
-        return max(0.0, self.limit - self.used)
-
-    @property
-    def place(self) -> str:
-        return self.region or "all regions"
-
-    def units(self, offer: Offer) -> float:
-        """Return how much of the quota one node of an offer takes, 0 where it doesn't fall under it."""
-        if offer.provider is not self.provider or self.region not in ("", offer.region):
-            return 0.0
-        if not {(offer.accelerator, offer.market), (offer.accelerator, None)} & self.covers:
-            return 0.0
-        return float(offer.vcpus if self.counts is Counted.VCPUS else offer.accelerator_count)
 
 
 def own_file() -> Path:
@@ -79,8 +50,11 @@ def read(path: Path) -> tuple[HeldQuota, ...]:
         raise DataError(f"{error}; delete {path} to plan without the account's quotas") from error
 
 
-def keep(statuses: Iterable[QuotaStatus], *, project: str, read_on: date) -> Path:
-    """Keep the limits that were read beside those that are kept already, and return the file. Raises DataError."""
+def keep(statuses: Iterable[QuotaStatus], *, cloud: Cloud, read_on: date) -> Path:
+    """Keep the limits that were read beside those that are kept already, and return the file. Raises DataError.
+
+    `cloud` names the accounts whose limits they are, where the credentials alone don't.
+    """
     path = own_file()
     known = {_key(row): row for row in (read(path) if path.is_file() else ())}
     for status in statuses:
@@ -88,7 +62,7 @@ def keep(statuses: Iterable[QuotaStatus], *, project: str, read_on: date) -> Pat
         if status.limit is not None:
             row = HeldQuota(
                 provider=need.provider,
-                project=project if need.provider is Provider.GCP else "",
+                project=providers.of(need.provider).account_of(cloud),
                 region=need.region,
                 quota=need.quota,
                 limit=status.limit,
@@ -127,7 +101,7 @@ def limits(held: Iterable[HeldQuota], rules: Iterable[QuotaRule]) -> tuple[Quota
 
 
 def _key(row: HeldQuota) -> tuple[str, str, str, str]:
-    return (row.provider.value, row.project, row.region, row.quota)
+    return (row.provider, row.project, row.region, row.quota)
 
 
 def _replace(path: Path, rows: Iterable[HeldQuota]) -> None:
@@ -137,7 +111,7 @@ def _replace(path: Path, rows: Iterable[HeldQuota]) -> None:
         for row in rows:
             used = "" if row.used is None else f"{row.used:g}"
             limit, day = f"{row.limit:g}", row.read_on.isoformat()
-            writer.writerow((row.provider.value, row.project, row.region, row.quota, limit, used, day))
+            writer.writerow((row.provider, row.project, row.region, row.quota, limit, used, day))
 
 
 def _held(provider: str, project: str, region: str, quota: str, limit: str, used: str, read_on: str) -> HeldQuota:

@@ -9,8 +9,10 @@ from collections.abc import Collection, Iterable
 from datetime import date
 from typing import TYPE_CHECKING
 
+from sailor_cloud.catalog import providers
 from sailor_cloud.catalog.interruptions import InterruptionTable
 from sailor_cloud.catalog.offer_book import OfferBook
+from sailor_cloud.catalog.quotas import QuotaLimit
 from sailor_cloud.catalog.regions import Region, Zone
 from sailor_cloud.catalog.services import Services
 from sailor_cloud.catalog.tables import Source
@@ -20,7 +22,7 @@ from sailor_cloud.model.offer import Accelerator, Market, Offer, Provider
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from sailor_cloud.catalog.account_quotas import QuotaLimit
+    from sailor_cloud.model.job import Cloud
 
 
 class Catalog:
@@ -90,10 +92,9 @@ class Catalog:
             raise DataError(f"no offer {offer_id!r} in the catalog; run 'sailor-cloud prices list' for what there is")
         return found
 
-    def quotas(self, *, project: str | None = None) -> tuple[QuotaLimit, ...]:
-        """Return the known limits of the account; of those of Google Cloud the ones that were read for a project."""
-        wanted = project or ""
-        return tuple(limit for limit in self._quotas if limit.provider is not Provider.GCP or limit.project == wanted)
+    def quotas(self, cloud: Cloud) -> tuple[QuotaLimit, ...]:
+        """Return the known limits of the accounts that a job names."""
+        return tuple(limit for limit in self._quotas if limit.project == providers.of(limit.provider).account_of(cloud))
 
     def with_quotas(self, quotas: Iterable[QuotaLimit]) -> Catalog:
         """Return the same catalog for an account with these limits."""

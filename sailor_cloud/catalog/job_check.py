@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from sailor_cloud.catalog import providers
 from sailor_cloud.catalog.catalog import Catalog, did_you_mean
 from sailor_cloud.errors import Problem
 from sailor_cloud.model.job import Job, Resource
-from sailor_cloud.model.offer import Provider
 
 
 def resource_problems(job: Job, catalog: Catalog) -> list[Problem]:
@@ -30,7 +30,7 @@ def _problems(path: str, resource: Resource, catalog: Catalog) -> Iterator[Probl
             message = f"{zone!r} is a zone of {elsewhere[zone]}, not of {provider}"
             yield Problem(path=f"{path}.zones[{index}]", message=message)
         else:
-            hint = _zone_ids(zone, catalog) if provider is Provider.AWS else ""
+            hint = providers.of(provider).zone_hint(zone, map(catalog.zone, zones))
             yield _unknown(f"{path}.zones[{index}]", zone, f"zone of {provider}", zones, hint)
     here = catalog.offers(provider=provider, zones=resource.zones)
     unknown = set(resource.accelerators) - {offer.accelerator for offer in here}
@@ -45,17 +45,6 @@ def _problems(path: str, resource: Resource, catalog: Catalog) -> Iterator[Probl
         if instance_type in absent and instance_type not in types:
             what = f"instance type of {provider} with an accelerator"
             yield _unknown(f"{path}.instance_types[{index}]", instance_type, what, types)
-
-
-def _zone_ids(name: str, catalog: Catalog) -> str:
-    """Return a hint for a zone name such as us-east-1a, which AWS gives to another zone in every account."""
-    ids = [zone for zone in catalog.zones(Provider.AWS) if catalog.region_of(zone) == name[:-1]]
-    if not ids:
-        return ""
-    return (
-        f"AWS gives names with a letter to other zones in every account; name one of the zone ids {', '.join(ids)}, "
-        "which 'aws ec2 describe-availability-zones' shows beside your names"
-    )
 
 
 def _unknown(path: str, name: str, what: str, known: Collection[str], hint: str = "") -> Problem:

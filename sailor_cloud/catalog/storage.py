@@ -9,11 +9,10 @@ from typing import TypeVar
 from sailor_cloud import resources
 from sailor_cloud.catalog import account_quotas
 from sailor_cloud.catalog import snapshot as snapshots
-from sailor_cloud.catalog.account_quotas import QuotaLimit
 from sailor_cloud.catalog.catalog import Catalog
 from sailor_cloud.catalog.interruptions import BANDS, Interruptions, InterruptionTable
 from sailor_cloud.catalog.offer_book import OfferBook
-from sailor_cloud.catalog.quotas import load_rules
+from sailor_cloud.catalog.quotas import QuotaLimit, load_rules
 from sailor_cloud.catalog.regions import Region, Zone
 from sailor_cloud.catalog.services import Service, ServicePrice, Services
 from sailor_cloud.catalog.tables import (

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from sailor_cloud.model.document import PlanDocument
-    from sailor_cloud.model.job import Job
+    from sailor_cloud.model.job import Cloud, Job
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -43,6 +43,19 @@ class ProviderName(click.ParamType):  # type: ignore[type-arg]
 
     def shell_complete(self, *args: Any) -> list[CompletionItem]:
         return click.Choice(self._names()).shell_complete(*args)
+
+
+def providers_with_account() -> Sequence[str]:
+    from sailor_cloud.catalog.providers import with_account
+
+    return with_account()
+
+
+def cloud_of(project: str | None) -> Cloud:
+    """Return the accounts that --project names."""
+    from sailor_cloud.model.job import Cloud, GcpAccount
+
+    return Cloud(gcp=GcpAccount(project=project) if project else None)
 
 
 def job_argument(command: _Command) -> _Command:

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from sailor_cloud.cli.options import ProviderName, as_of_option, clock_for, json_option
+from sailor_cloud.cli.options import (
+    ProviderName,
+    as_of_option,
+    clock_for,
+    cloud_of,
+    json_option,
+    providers_with_account,
+)
 from sailor_cloud.model.offer import Market, Precision, Provider
 
 if TYPE_CHECKING:
@@ -98,7 +105,7 @@ def list_(
 
 
 @prices.command("refresh", short_help="Read today's prices from the providers' APIs.")
-@click.option("--provider", "providers", multiple=True, type=click.Choice(["gcp", "aws"]))
+@click.option("--provider", "providers", multiple=True, type=ProviderName(providers_with_account))
 @click.option("--region", "regions", multiple=True, metavar="REGION", help="Only these regions; default: all.")
 @click.option("--project", metavar="ID", help="Google Cloud project to ask with; default: GOOGLE_CLOUD_PROJECT.")
 @json_option
@@ -119,9 +126,9 @@ def refresh(providers: tuple[Provider, ...], regions: tuple[str, ...], project: 
 
     with refresh_progress(progress_console()) as progress:
         result = run_refresh(
-            providers=[Provider(name) for name in providers],
+            providers=providers,
             regions=regions,
-            project=project,
+            cloud=cloud_of(project),
             clock=SystemClock(),
             progress=progress,
         )

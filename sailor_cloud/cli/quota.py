@@ -8,27 +8,36 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sailor_cloud.cli.options import JOB_FILE, asked_for, json_option, read_job
+from sailor_cloud.cli.options import (
+    JOB_FILE,
+    ProviderName,
+    asked_for,
+    cloud_of,
+    json_option,
+    providers_with_account,
+    read_job,
+)
 from sailor_cloud.cli.waiting import waiting
-from sailor_cloud.model.offer import Provider
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sailor_cloud.catalog.quota_limits import Quotas
+    from sailor_cloud.catalog.quota_needs import Quotas
     from sailor_cloud.catalog.quotas import QuotaNeed
+    from sailor_cloud.model.job import Cloud
+    from sailor_cloud.model.offer import Provider
 
 
 @click.command(short_help="Show what the account may buy, against what a job needs.")
 @click.argument("job_file", metavar="[JOB]", type=JOB_FILE, required=False)
-@click.option("--provider", type=click.Choice(["gcp", "aws"]), help="Without a job: whose quotas.")
+@click.option("--provider", type=ProviderName(providers_with_account), help="Without a job: whose quotas.")
 @click.option("--region", "regions", multiple=True, metavar="REGION", help="Without a job: of which regions.")
 @click.option("--project", metavar="ID", help="Google Cloud project; default: the job's, then GOOGLE_CLOUD_PROJECT.")
 @click.option("--forget", is_flag=True, help="Delete the limits that were read before; plans then keep to none.")
 @json_option
 def quota(
     job_file: Path | None,
-    provider: str | None,
+    provider: Provider | None,
     regions: tuple[str, ...],
     project: str | None,
     forget: bool,
@@ -45,7 +54,7 @@ def quota(
     sailor-cloud quota --provider aws --region us-east-1
     """
     from sailor_cloud.catalog import account_quotas
-    from sailor_cloud.catalog.quota_limits import read_quotas
+    from sailor_cloud.catalog.quota_needs import read_quotas
     from sailor_cloud.cli.price_tables import as_json as to_json
     from sailor_cloud.clock import SystemClock
     from sailor_cloud.report.console import result_console
@@ -54,15 +63,16 @@ def quota(
         account_quotas.own_file().unlink(missing_ok=True)
         click.echo("plans keep to no quota of the account", err=True)
         return
-    wanted, own_project = _wanted(job_file, provider, regions)
+    wanted, named = _wanted(job_file, provider, regions)
+    cloud = cloud_of(project) if project else named
     with waiting("asking the providers for quotas") as show:
         found = read_quotas(
             wanted,
-            project=project or own_project,
+            cloud=cloud,
             progress=lambda done, of, what: show(done, of, f"asking for {what}"),
         )
     if any(row.limit is not None for row in found.rows):
-        kept = account_quotas.keep(found.rows, project=project or own_project or "", read_on=SystemClock().now().date())
+        kept = account_quotas.keep(found.rows, cloud=cloud, read_on=SystemClock().now().date())
         click.echo(f"kept in {kept}; plans keep to these limits", err=True)
     if as_json:
         rows = [asdict(row.need) | {"limit": row.limit, "used": row.used, "enough": row.enough} for row in found.rows]
@@ -72,11 +82,12 @@ def quota(
 
 
 def _wanted(
-    job_file: Path | None, provider: str | None, regions: tuple[str, ...]
-) -> tuple[tuple[QuotaNeed, ...], str | None]:
+    job_file: Path | None, provider: Provider | None, regions: tuple[str, ...]
+) -> tuple[tuple[QuotaNeed, ...], Cloud]:
     from sailor_cloud.catalog import load
     from sailor_cloud.catalog.job_check import resource_problems
-    from sailor_cloud.catalog.quotas import all_needs, load_rules, needs
+    from sailor_cloud.catalog.quota_needs import all_needs, needs
+    from sailor_cloud.catalog.quotas import load_rules
     from sailor_cloud.errors import RequestError
 
     catalog = load()
@@ -85,15 +96,15 @@ def _wanted(
         if provider is None or not regions:
             raise RequestError("name a job file, or --provider and at least one --region")
         for region in regions:
-            asked_for(catalog.region, Provider(provider), region)
-        return all_needs(rules, Provider(provider), regions), None
+            asked_for(catalog.region, provider, region)
+        return all_needs(rules, provider, regions), cloud_of(None)
     if provider is not None or regions:
         raise RequestError("--provider and --region go without a job file; the job names its own")
     job = read_job(job_file)
     problems = resource_problems(job, catalog)
     if problems:
         raise RequestError(problems)
-    return needs(job, catalog, rules), job.cloud.gcp.project if job.cloud.gcp else None
+    return needs(job, catalog, rules), job.cloud
 
 
 def _print(found: Quotas, console: Console) -> None:

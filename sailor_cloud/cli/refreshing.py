@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import TaskID
 
-    from sailor_cloud.catalog.refresh.fetched import Progress as Report
+    from sailor_cloud.catalog.providers.fetched import Progress as Report
 
 
 @contextmanager

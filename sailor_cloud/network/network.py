@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from sailor_cloud.catalog import providers
 from sailor_cloud.errors import DataError
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.network import estimates
@@ -152,15 +153,15 @@ class Network:
         exact = self._curves.get((CurveScope.ZONES, src.zone, dst.zone, first, second))
         if exact is not None or across:
             return exact
-        if self._zone(src.zone).provider is Provider.AWS and self.instance_of(src) is not None:
-            return None  # the curves without a zone were measured on GCP or on premises, behind other cards
+        if not providers.of(self._zone(src.zone).provider).general_curves and self.instance_of(src) is not None:
+            return None
         return self._curves.get((CurveScope.SAME_ZONE, "", "", first, second))
 
     def _curve_link(self, src: Place, dst: Place, curves: dict[int, Curve], pairs: int) -> Link:
         link = _for_pairs(curves, pairs)
         src_zone, dst_zone = self._zone(src.zone), self._zone(dst.zone)
         anywhere = next(iter(curves.values())).scope is CurveScope.SAME_ZONE
-        if anywhere and not (src_zone == dst_zone and src_zone.provider is Provider.LOCAL):
+        if anywhere and not (src_zone == dst_zone and providers.of(src_zone.provider).on_this_machine):
             return estimates.estimated(link, error=estimates.ELSEWHERE_ERROR)
         if src_zone.region != dst_zone.region:
             error = max(link.error, estimates.MEASURED_ACROSS_REGIONS_ERROR)
@@ -186,8 +187,8 @@ class Network:
         src_zone, dst_zone = self._zone(src.zone), self._zone(dst.zone)
         reference_rtt_s = self._rtt_s(*(self._zone(zone) for zone in _REFERENCE))
         measured = self._region_pairs.get((src_zone.provider, src_zone.region, dst_zone.provider, dst_zone.region), [])
-        if src_zone.provider is dst_zone.provider is Provider.GCP:
-            # Nodes of one VPC talk over internal addresses; the 2022-01 rows show GCP's external limit of 7 Gbit/s.
+        if src_zone.provider is dst_zone.provider and providers.of(src_zone.provider).spans_regions:
+            # Nodes of one network talk over internal addresses; the 2022-01 rows show GCP's external limit of 7 Gbit/s.
             measured = [pair for pair in measured if not pair.external or pair.as_of.month > 1]
         return estimates.across_regions(
             _for_pairs(self._reference(), pairs), reference_rtt_s, self._rtt_s(src_zone, dst_zone), measured
@@ -213,7 +214,8 @@ class Network:
         measured = [pair.rtt_s for key in keys for pair in self._region_pairs.get(key, []) if pair.rtt_s is not None]
         if measured:
             return min(measured)
-        if src.provider is not dst.provider and Provider.LOCAL in (src.provider, dst.provider):
+        here = [providers.of(zone.provider).on_this_machine for zone in (src, dst)]
+        if src.provider is not dst.provider and any(here):
             raise DataError(f"no network between {src.name} ({src.provider}) and {dst.name} ({dst.provider})")
         return estimates.rtt_of_distance_s(distance_km(src, dst))
 

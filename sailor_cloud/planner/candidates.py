@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sailor_cloud.catalog import Catalog
-from sailor_cloud.catalog.account_quotas import QuotaLimit
+from sailor_cloud.catalog import Catalog, providers
+from sailor_cloud.catalog.quotas import QuotaLimit
 from sailor_cloud.model.document import Ground, Rejected
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.offer import Accelerator, Market, Offer, Precision, Provider
@@ -58,8 +58,7 @@ def collect(job: Job, catalog: Catalog, *, quotas: tuple[QuotaLimit, ...] | None
 
     quotas: instead of those that the catalog knows of the account.
     """
-    project = job.cloud.gcp.project if job.cloud.gcp is not None else None
-    known = catalog.quotas(project=project) if quotas is None else quotas
+    known = catalog.quotas(job.cloud) if quotas is None else quotas
     rows: list[Row] = []
     pools: list[Pool] = []
     rejected: list[Rejected] = []
@@ -122,7 +121,7 @@ def unusable(accelerator: Accelerator, provider: Provider, precision: Precision)
     if accelerator.peak_tflops(precision) is None:
         known = [p.value for p in Precision if accelerator.peak_tflops(p) is not None]
         return Ground.PRECISION, f"has no {precision.value}; it runs {', '.join(known)}"
-    if provider is Provider.LOCAL:
+    if providers.of(provider).on_this_machine:
         return None
     capability = accelerator.compute_capability
     if capability is None:

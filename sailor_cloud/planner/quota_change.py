@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from sailor_cloud.catalog.account_quotas import QuotaLimit
+from sailor_cloud.catalog.quotas import QuotaLimit
 from sailor_cloud.planner.bounds import breaks_limits
 from sailor_cloud.planner.candidates import collect
 from sailor_cloud.planner.draft import Draft, nodes_of
@@ -72,8 +72,7 @@ def _least_used(space: Space, target: Target, quota: QuotaLimit, drafts: list[Dr
 
 def known_quotas(space: Space) -> tuple[QuotaLimit, ...]:
     """Return what is known of the account that a job would run under."""
-    job = space.scenario.job
-    return space.scenario.catalog.quotas(project=job.cloud.gcp.project if job.cloud.gcp is not None else None)
+    return space.scenario.catalog.quotas(space.scenario.job.cloud)
 
 
 def tight_quotas(space: Space) -> tuple[QuotaLimit, ...]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from sailor_cloud.catalog import Service
+from sailor_cloud.catalog import Service, providers
 from sailor_cloud.model.document import CostKind, CostLine
-from sailor_cloud.model.offer import BUCKET_PROVIDERS, Offer, Provider
+from sailor_cloud.model.offer import Offer, Provider
 from sailor_cloud.model.parts import checkpoint_traffic_part
 from sailor_cloud.simulator.cost_lines import cost_line
 from sailor_cloud.simulator.gateways import checkpoint_nat_lines
@@ -47,7 +47,7 @@ def checkpoint_lines(layout: Layout, *, training_hours: float, kept_hours: tuple
     ]
     catalog = layout.scenario.catalog
     for src, nbytes in sorted(sizes.items()):
-        if catalog.zone(src).provider is Provider.LOCAL or catalog.region_of(src) == region:
+        if not providers.of(catalog.zone(src).provider).bills_services or catalog.region_of(src) == region:
             continue
         moved = saves * nbytes / GB
         for price in layout.scenario.network.egress(src, zone):
@@ -66,11 +66,11 @@ def _store(layout: Layout) -> tuple[Provider, str, str] | None:
     place = scenario.job.checkpoint.to
     if place is None:
         home: Offer = offers[0]
-        return None if home.provider is Provider.LOCAL else (home.provider, home.region, home.zone)
+        return (home.provider, home.region, home.zone) if providers.of(home.provider).bucket_scheme else None
     scheme, separator, _ = place.partition("://")
-    if not separator or scheme not in BUCKET_PROVIDERS:
+    provider = providers.of_buckets(scheme) if separator else None
+    if provider is None:
         return None
-    provider = BUCKET_PROVIDERS[scheme]
     near = next((offer for offer in offers if offer.provider is provider), None)
     if near is not None:
         return (provider, near.region, near.zone)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from sailor_cloud.catalog import Service, ServicePrice, Services
+from sailor_cloud.catalog import Service, ServicePrice, Services, providers
 from sailor_cloud.model.document import CostKind, CostLine
 from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.model.offer import Offer, Provider
@@ -60,13 +60,12 @@ def checkpoint_nat_lines(
 ) -> list[CostLine]:
     """Return what checkpoints cost on their way through NAT; `sizes` are bytes by the region of the nodes.
 
-    Buckets of their own cloud are reached past NAT: on Google Cloud all (Private Google Access), on AWS those of their
-    own region (a gateway endpoint).
+    Buckets of their own cloud are reached past NAT: those of their own region, on some clouds those of every region.
     """
     passing = {
         place: (nbytes, nbytes)
         for place, nbytes in sizes.items()
-        if place[0] is not bucket[0] or (place[0] is Provider.AWS and place != bucket)
+        if place[0] is not bucket[0] or (place != bucket and not providers.of(place[0]).nat_free_buckets)
     }
     return _lines(CostKind.CHECKPOINT, "checkpoints", passing, services, network)
 
@@ -90,4 +89,4 @@ def _lines(
 
 
 def _has_gateway(place: Place, network: NetworkAccess) -> bool:
-    return network is NetworkAccess.PRIVATE and place[0] is not Provider.LOCAL
+    return network is NetworkAccess.PRIVATE and providers.of(place[0]).bills_services

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sailor_cloud.catalog import Catalog, Service, ServicePrice
+from sailor_cloud.catalog import Catalog, Service, ServicePrice, providers
 from sailor_cloud.catalog.trust import is_stale
 from sailor_cloud.model.document import CostKind
 from sailor_cloud.model.job import NetworkAccess
@@ -19,17 +19,6 @@ from sailor_cloud.units import GB, HOURS_PER_MONTH, SECONDS_PER_HOUR
 # Assumption: a disk image with driver, CUDA and torch needs about 50 GiB; the rest is room for logs and checkpoints.
 BOOT_DISK_GIB = 100.0
 
-# Seconds paid before the first step. Clouds: 90 s to boot, 180 s for the driver, 60 s for pip (torch and deepspeed
-# measured at 52 s on 2 cores, 2026-11), 90 s to ship, import, check and calibrate; assumptions but for pip. Local: two
-# ranks import torch and deepspeed in 5 s and check and calibrate in 10 s (2 cores, 2026-11).
-_STARTUP_S = {Provider.GCP: 420.0, Provider.AWS: 420.0, Provider.LOCAL: 15.0}
-# Seconds paid after the last step until the instance is gone; assumption for clouds.
-_TEARDOWN_S = {Provider.GCP: 120.0, Provider.AWS: 120.0, Provider.LOCAL: 2.0}
-
-# Spot instances lost per instance and hour where the catalog has no figure for the region and type. GCP: the upper end
-# of the 5 to 15 % a day that Google's documentation of preemptible VMs stated (2023). AWS: the upper end, 20 % a month,
-# of the spot advisor's bands below its open one. Both are averages over all types; GPUs differ by zone and season.
-_PREEMPTIONS_PER_HOUR = {Provider.GCP: 0.15 / 24, Provider.AWS: 0.20 / HOURS_PER_MONTH, Provider.LOCAL: 0.0}
 # The worst case counts so many times as many preemptions as expected; judgement.
 WORST_PREEMPTION_FACTOR = 3.0
 # A price past its date may have risen by so much; judgement, GCP and AWS list prices moved less in any year since 2019.
@@ -48,12 +37,12 @@ class NodeRate:
 
 def startup_s(provider: Provider) -> float:
     """Return the seconds that a node is paid for before the first step."""
-    return _STARTUP_S[provider]
+    return providers.of(provider).startup_s
 
 
 def teardown_s(provider: Provider) -> float:
     """Return the seconds that a node is paid for after the last step."""
-    return _TEARDOWN_S[provider]
+    return providers.of(provider).teardown_s
 
 
 def preemptions_per_hour(offer: Offer, catalog: Catalog) -> float:
@@ -67,7 +56,7 @@ def preemptions_per_hour(offer: Offer, catalog: Catalog) -> float:
         return 0.0
     stated = catalog.interruptions.of(offer)
     if stated is None:
-        return _PREEMPTIONS_PER_HOUR[offer.provider]
+        return providers.of(offer.provider).preemptions_per_hour
     share = stated.high if stated.high < 1.0 else 2.0 * stated.low
     return share / HOURS_PER_MONTH
 
@@ -97,7 +86,7 @@ def services_with(offer: Offer, catalog: Catalog, network: NetworkAccess) -> tup
 
     A boot disk, and a public address or the data path of a NAT gateway. Local nodes are processes and have neither.
     """
-    if offer.provider is Provider.LOCAL:
+    if not providers.of(offer.provider).bills_services:
         return ()
     services = catalog.services
     disk = services.price(offer.provider, offer.region, Service.DISK_BALANCED)

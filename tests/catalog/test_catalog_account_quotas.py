@@ -12,8 +12,10 @@ from factories.cloud_prices import google_world
 from sailor_cloud.catalog import account_quotas, load
 from sailor_cloud.catalog.account_quotas import HeldQuota, limits
 from sailor_cloud.catalog.quotas import Counted, QuotaNeed, QuotaStatus, load_rules
+from sailor_cloud.cli.options import cloud_of
 from sailor_cloud.cli.quota import quota
 from sailor_cloud.errors import DataError
+from sailor_cloud.model.job import Cloud
 from sailor_cloud.model.offer import Market, Provider
 from sailor_cloud.testing.google_prices import FakeGoogle
 
@@ -34,8 +36,10 @@ def status(name: str, limit: float | None, used: float | None, provider: Provide
 
 
 def test_what_was_read_is_kept_and_a_later_reading_replaces_it(own_home: Path) -> None:
-    account_quotas.keep([status("A", 8, 1), status("B", None, None)], project="p", read_on=date(2026, 11, 1))
-    path = account_quotas.keep([status("A", 16, None), status("C", 0, 0)], project="p", read_on=date(2026, 11, 2))
+    account_quotas.keep([status("A", 8, 1), status("B", None, None)], cloud=cloud_of("p"), read_on=date(2026, 11, 1))
+    path = account_quotas.keep(
+        [status("A", 16, None), status("C", 0, 0)], cloud=cloud_of("p"), read_on=date(2026, 11, 2)
+    )
     assert path == own_home / "account_quotas.csv"
     assert [(row.quota, row.limit, row.used, row.read_on.day) for row in account_quotas.read(path)] == [
         ("A", 16.0, None, 2),
@@ -64,20 +68,20 @@ def test_a_limit_counts_what_a_node_takes_of_it() -> None:
 
 def test_plans_of_a_project_see_its_limits_alone(own_home: Path) -> None:
     name = "NVIDIA_A100_GPUS"
-    account_quotas.keep([status(name, 8, 0)], project="mine", read_on=date(2026, 11, 1))
-    account_quotas.keep([status(name, 4, 0)], project="", read_on=date(2026, 11, 1))
+    account_quotas.keep([status(name, 8, 0)], cloud=cloud_of("mine"), read_on=date(2026, 11, 1))
+    account_quotas.keep([status(name, 4, 0)], cloud=Cloud(), read_on=date(2026, 11, 1))
     catalog = load()
-    assert [limit.limit for limit in catalog.quotas(project="mine")] == [8.0]
-    assert [limit.limit for limit in catalog.quotas()] == [4.0]
-    assert catalog.quotas(project="other") == ()
+    assert [limit.limit for limit in catalog.quotas(cloud_of("mine"))] == [8.0]
+    assert [limit.limit for limit in catalog.quotas(Cloud())] == [4.0]
+    assert catalog.quotas(cloud_of("other")) == ()
 
 
 def test_a_pricing_folder_brings_its_own_limits(own_home: Path, tmp_path: Path) -> None:
-    account_quotas.keep([status("NVIDIA_A100_GPUS", 8, 0)], project="", read_on=date(2026, 11, 1))
-    assert load(pricing=tmp_path).quotas() == ()
+    account_quotas.keep([status("NVIDIA_A100_GPUS", 8, 0)], cloud=Cloud(), read_on=date(2026, 11, 1))
+    assert load(pricing=tmp_path).quotas(Cloud()) == ()
     row = "aws,,us-east-1,L-417A185B,96,,2026-11-01\n"
     (tmp_path / "account_quotas.csv").write_text(HEADER + row, encoding="utf-8")
-    (limit,) = load(pricing=tmp_path).quotas()
+    (limit,) = load(pricing=tmp_path).quotas(Cloud())
     assert (limit.provider, limit.limit, limit.counts) == (Provider.AWS, 96.0, Counted.VCPUS)
 
 
@@ -106,7 +110,7 @@ def test_the_command_keeps_what_it_read_and_forgets_it_again(own_home: Path, mon
         read = CliRunner().invoke(quota, ["--provider", "gcp", "--region", "us-central1"])
     assert read.exit_code == 0, read.output
     assert "plans keep to these limits" in read.stderr
-    (limit,) = load().quotas()
+    (limit,) = load().quotas(Cloud())
     assert (limit.quota, limit.left) == ("NVIDIA_A100_GPUS", 12.0)
     assert CliRunner().invoke(quota, ["--forget"]).exit_code == 0
-    assert load().quotas() == ()
+    assert load().quotas(Cloud()) == ()

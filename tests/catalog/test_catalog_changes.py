@@ -6,8 +6,8 @@ from datetime import UTC, date, datetime
 import pytest
 
 from sailor_cloud.catalog import changes, load, snapshot
-from sailor_cloud.catalog.refresh.fetched import Shape, make_offer
-from sailor_cloud.model.offer import Market, Offer, Provider
+from sailor_cloud.catalog.providers.fetched import Shape, make_offer
+from sailor_cloud.model.offer import Market, Offer
 
 ONE = "gcp/us-central1-a/a2-highgpu-1g/1xA100-40/on-demand"
 
@@ -15,7 +15,7 @@ ONE = "gcp/us-central1-a/a2-highgpu-1g/1xA100-40/on-demand"
 def repriced(usd_per_hour: float, day: date, *, market: Market = Market.ON_DEMAND) -> Offer:
     zone = load().zone("us-central1-a")
     shape = Shape(instance_type="a2-highgpu-1g", accelerator="A100-40", accelerator_count=1, vcpus=12, memory_gib=85)
-    return make_offer(Provider.GCP, zone, shape, market, usd_per_hour, as_of=day, source="test")
+    return make_offer(zone, shape, market, usd_per_hour, as_of=day, source="test")
 
 
 def refreshed(offers: list[Offer], taken_at: datetime, withdrawn: tuple[str, ...] = ()) -> None:

@@ -13,7 +13,7 @@ from moto import mock_aws
 from rich.console import Console
 
 from factories.cloud_prices import aws_market, google_world
-from sailor_cloud.catalog.refresh import gcp_account
+from sailor_cloud.catalog.providers.gcp import account as gcp_account
 from sailor_cloud.cli.bandwidth import bandwidth
 from sailor_cloud.cli.prices import prices
 from sailor_cloud.cli.quota import quota

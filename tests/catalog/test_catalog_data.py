@@ -10,8 +10,8 @@ import pytest
 
 from sailor_cloud import resources
 from sailor_cloud.catalog import Service, load
+from sailor_cloud.catalog.providers.gcp.skus import ATTACHED_CEILINGS
 from sailor_cloud.catalog.quotas import load_rules
-from sailor_cloud.catalog.refresh.gcp_skus import ATTACHED_CEILINGS
 from sailor_cloud.errors import Problem
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.model.offer import Confidence, Market, Offer, Provider, ZoneConfidence

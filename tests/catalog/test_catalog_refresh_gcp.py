@@ -7,7 +7,8 @@ import pytest
 
 from factories.cloud_prices import google_world
 from sailor_cloud.catalog import load, snapshot
-from sailor_cloud.catalog.refresh import Refreshed, Refusal, gcp_account, refresh
+from sailor_cloud.catalog.providers.gcp import account as gcp_account
+from sailor_cloud.catalog.refresh import Refreshed, Refusal, refresh
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.errors import CredentialsError, DataError
 from sailor_cloud.model.offer import Market, Provider

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from sailor_cloud.catalog import load, snapshot
 from sailor_cloud.catalog.offer_file import read_offers, write_offers
-from sailor_cloud.catalog.refresh.fetched import Shape, make_offer
+from sailor_cloud.catalog.providers.fetched import Shape, make_offer
 from sailor_cloud.catalog.regions import Zone
 from sailor_cloud.errors import DataError
 from sailor_cloud.model.offer import Confidence, Market, Offer, Provider
@@ -38,14 +38,12 @@ def offers(draw: st.DrawFn) -> Offer:
     )
     zone = Zone(provider=Provider.AWS, region=draw(NAMES), name=draw(NAMES))
     price = draw(st.floats(1e-6, 1e4))
-    return make_offer(
-        Provider.AWS, zone, shape, draw(st.sampled_from(Market)), price, as_of=draw(DAYS), source=draw(NAMES)
-    )
+    return make_offer(zone, shape, draw(st.sampled_from(Market)), price, as_of=draw(DAYS), source=draw(NAMES))
 
 
 def offer(usd_per_hour: float) -> Offer:
     shape = Shape(instance_type="a2-highgpu-1g", accelerator="A100-40", accelerator_count=1, vcpus=12, memory_gib=85.0)
-    return make_offer(Provider.GCP, ZONE, shape, Market.ON_DEMAND, usd_per_hour, as_of=SECOND.date(), source="test")
+    return make_offer(ZONE, shape, Market.ON_DEMAND, usd_per_hour, as_of=SECOND.date(), source="test")
 
 
 @given(rows=st.lists(offers(), max_size=5))

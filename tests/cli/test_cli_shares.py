@@ -13,13 +13,16 @@ import pytest
 from rich.console import Console
 
 from factories.sailor_artifact import write_artifact
-from sailor_cloud.catalog.quota_limits import read_quotas
+from sailor_cloud.catalog.providers.aws import account as aws_account
+from sailor_cloud.catalog.providers.fetched import PriceRequest
+from sailor_cloud.catalog.providers.gcp import prices as gcp
+from sailor_cloud.catalog.quota_needs import read_quotas
 from sailor_cloud.catalog.quotas import Counted, QuotaNeed
-from sailor_cloud.catalog.refresh import aws_account, gcp
 from sailor_cloud.cli.waiting import waiting
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.interchange import import_artifact
 from sailor_cloud.launch.doctor import examine
+from sailor_cloud.model.job import Cloud
 from sailor_cloud.model.offer import Precision, Provider
 from sailor_cloud.provision.cleanup.reap import find_leftovers
 from sailor_cloud.report import console as consoles
@@ -116,7 +119,9 @@ def test_google_s_lists_are_counted_since_none_says_how_long_it_is() -> None:
         machine_types=lambda: iter(pages), accelerator_types=lambda: iter(pages), skus=lambda service: iter(())
     )
     told: list[tuple[str, int, int | None]] = []
-    gcp.fetch(account, frozenset(), frozenset(), date(2026, 11, 21), lambda *news: told.append(news))  # type: ignore[arg-type]
+    now = datetime(2026, 11, 21, tzinfo=UTC)
+    request = PriceRequest(regions=frozenset(), known=frozenset(), shapes={}, cloud=Cloud(), now=now)
+    gcp.fetch(account, request, lambda *news: told.append(news))  # type: ignore[arg-type]
     assert [news[1:] for news in told if news[0] == "gcp lists"] == [(0, 3), (1, 3), (1, 3), (2, 3), (2, 3), (3, 3)]
     assert ("gcp machine types", 2, None) in told
 

@@ -7,8 +7,8 @@ import pickle
 from importlib.metadata import EntryPoint
 
 import pytest
-from factories.documents import job
 
+from factories.documents import job
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model import provider
 from sailor_cloud.model.job import Job

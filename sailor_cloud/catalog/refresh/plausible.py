@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from sailor_cloud.catalog.refresh.fetched import Refusal
+from sailor_cloud.catalog.providers.fetched import Refusal
 from sailor_cloud.model.offer import Confidence, Market, Offer
 
 LOWEST_SHARE_OF_ON_DEMAND = 0.01

@@ -9,16 +9,16 @@ from datetime import datetime
 from pathlib import Path
 
 from sailor_cloud import resources
+from sailor_cloud.catalog import providers as sold
 from sailor_cloud.catalog import snapshot as snapshots
 from sailor_cloud.catalog.catalog import Catalog, did_you_mean
-from sailor_cloud.catalog.refresh.fetched import Fetched, Progress, Refusal, shapes_of
+from sailor_cloud.catalog.providers.fetched import Fetched, PriceRequest, Progress, Refusal, shapes_of
 from sailor_cloud.catalog.refresh.plausible import known_ranges, sift
 from sailor_cloud.catalog.storage import load
 from sailor_cloud.clock import Clock
 from sailor_cloud.errors import CredentialsError, Problem, RequestError
+from sailor_cloud.model.job import Cloud
 from sailor_cloud.model.offer import Offer, Provider
-
-CLOUDS = (Provider.GCP, Provider.AWS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +45,15 @@ def refresh(
     *,
     providers: Sequence[Provider] = (),
     regions: Iterable[str] = (),
-    project: str | None = None,
+    cloud: Cloud | None = None,
     clock: Clock,
     progress: Progress,
 ) -> Refreshed:
     """Read prices of some providers (all with credentials if none is named) and regions (all if none is named).
 
-    Writes a snapshot if anything was read. Raises CredentialsError where a named provider, or every one, has none,
-    RequestError for an unknown region, DataError where the snapshot can't be written.
+    `cloud` names accounts, where the credentials alone don't. Writes a snapshot if anything was read. Raises
+    CredentialsError where a named provider, or every one, has none, RequestError for an unknown region, DataError where
+    the snapshot can't be written.
     """
     shipped = load(resources.data_root())
     wanted = frozenset(regions)
@@ -61,7 +62,9 @@ def refresh(
     skipped: dict[Provider, str] = {}
     for provider, own in _asked(shipped, providers, wanted).items():
         try:
-            fetched[provider] = _fetch(provider, wanted & own, own, shipped, project, now, progress)
+            shapes = shapes_of(shipped.offers(provider=provider))
+            request = PriceRequest(regions=wanted & own, known=own, shapes=shapes, cloud=cloud or Cloud(), now=now)
+            fetched[provider] = sold.of(provider).prices(request, progress)
         except CredentialsError as error:
             if provider in providers:
                 raise
@@ -74,7 +77,8 @@ def refresh(
 
 def _asked(shipped: Catalog, providers: Sequence[Provider], regions: frozenset[str]) -> dict[Provider, frozenset[str]]:
     """Return the regions that each provider to be read has."""
-    own = {provider: frozenset(region.name for region in shipped.regions(provider)) for provider in providers or CLOUDS}
+    asked = providers or sold.with_account()
+    own = {provider: frozenset(region.name for region in shipped.regions(provider)) for provider in asked}
     known = frozenset().union(*own.values())
     unknown = sorted(regions - known)
     if unknown:
@@ -89,27 +93,6 @@ def _asked(shipped: Catalog, providers: Sequence[Provider], regions: frozenset[s
             ]
         )
     return {provider: names for provider, names in own.items() if not regions or regions & names}
-
-
-def _fetch(
-    provider: Provider,
-    regions: frozenset[str],
-    known: frozenset[str],
-    shipped: Catalog,
-    project: str | None,
-    now: datetime,
-    progress: Progress,
-) -> Fetched:
-    if provider is Provider.GCP:
-        from sailor_cloud.catalog.refresh import gcp
-        from sailor_cloud.catalog.refresh.gcp_account import GcpAccount
-
-        return gcp.fetch(GcpAccount(project), regions, known, now.date(), progress)
-    from sailor_cloud.catalog.refresh import aws
-    from sailor_cloud.catalog.refresh.aws_account import AwsAccount
-
-    shapes = shapes_of(shipped.offers(provider=provider))
-    return aws.fetch(AwsAccount(), regions, known, shapes, now, progress)
 
 
 def _finish(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sailor_cloud.catalog.refresh.gcp_account import compute_endpoint
+from sailor_cloud.catalog.providers.gcp.account import compute_endpoint
 from sailor_cloud.errors import CredentialsError, ProvisionError
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.live_resources import (

@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from sailor_cloud.catalog.quotas import QuotaLimits
 from sailor_cloud.errors import CredentialsError
+from sailor_cloud.model.offer import Provider
 
 _HOW = "run 'gcloud auth application-default login', or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
 _HOW_PROJECT = "set GOOGLE_CLOUD_PROJECT or give --project"
@@ -146,6 +148,14 @@ def _anonymous() -> Any:
 
     anonymous: Any = credentials.AnonymousCredentials
     return anonymous()
+
+
+def read_limits(account: GcpAccount, region: str, what: str, missing: list[str]) -> QuotaLimits:
+    """Return limit and use of every quota of a region, of the whole project where the region is empty."""
+    with gcp_errors(what, missing):
+        quotas = account.region_quotas(region) if region else account.project_quotas()
+        return {(Provider("gcp"), region, quota.metric): (quota.limit, quota.usage) for quota in quotas}
+    return {}
 
 
 @contextmanager

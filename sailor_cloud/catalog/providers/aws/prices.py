@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from sailor_cloud.catalog.refresh.aws_account import AwsAccount, aws_errors
-from sailor_cloud.catalog.refresh.fetched import Fetched, Progress, Refusal, Shape, make_offer
+from sailor_cloud.catalog.providers.aws.account import AwsAccount, aws_errors
+from sailor_cloud.catalog.providers.fetched import Fetched, PriceRequest, Progress, Refusal, Shape, make_offer
 from sailor_cloud.catalog.regions import Zone
 from sailor_cloud.model.offer import Market, Provider
 
@@ -22,29 +22,22 @@ OLDEST_DAYS = 90
 _ZONE_ID = re.compile(r"[a-z0-9]+-az\d+")
 
 
-def fetch(
-    account: AwsAccount,
-    regions: frozenset[str],
-    known: frozenset[str],
-    shapes: Mapping[str, Shape],
-    now: datetime,
-    progress: Progress,
-) -> Fetched:
+def fetch(account: AwsAccount, request: PriceRequest, progress: Progress) -> Fetched:
     """Return the offers of some regions, all that the account has if none is named.
 
-    `shapes` gives the accelerators of instance types, since EC2's own figures are wrong for several; other types are
-    refused and counted. What can't be read is named in `missing`; nothing is raised for it.
+    The request's shapes tell the accelerators of instance types, since EC2's own figures are wrong for several; other
+    types are refused and counted. What can't be read is named in `missing`; nothing is raised for it.
     """
     fetched = Fetched()
-    wanted: Iterable[str] = sorted(regions)
-    if not regions:
+    wanted: Iterable[str] = sorted(request.regions)
+    if not request.regions:
         with aws_errors("the list of regions", fetched.missing):
             wanted = account.regions()
     names = tuple(wanted)
     for done, region in enumerate(names):
         progress("aws regions", done, len(names))
-        if region in known:
-            _fetch_region(account, region, shapes, now, fetched)
+        if region in request.known:
+            _fetch_region(account, region, request.shapes, request.now, fetched)
         else:
             fetched.refused[Refusal.UNKNOWN_REGION] += 1
     progress("aws regions", len(names), len(names))
@@ -60,7 +53,7 @@ def _fetch_region(
     offered: dict[Zone, set[str]] = {}
     for instance_type, zone_id in pairs:
         if _ZONE_ID.fullmatch(zone_id):
-            zone = Zone(provider=Provider.AWS, region=region, name=zone_id)
+            zone = Zone(provider=Provider("aws"), region=region, name=zone_id)
             offered.setdefault(zone, set()).add(instance_type)
     if not offered:
         return
@@ -94,15 +87,8 @@ def _on_demand(
                 prices[found[0]] = max(found[1], prices.get(found[0], 0.0))
         for zone, names in offered.items():
             for name in sorted(names & set(prices) & set(shapes)):
-                offer = make_offer(
-                    Provider.AWS,
-                    zone,
-                    shapes[name],
-                    Market.ON_DEMAND,
-                    prices[name],
-                    as_of=now.date(),
-                    source=PRICE_LIST,
-                )
+                shape, price, day = shapes[name], prices[name], now.date()
+                offer = make_offer(zone, shape, Market.ON_DEMAND, price, as_of=day, source=PRICE_LIST)
                 fetched.offers.append(offer)
 
 
@@ -137,9 +123,7 @@ def _spot(
             continue
         # The timestamp tells when the price last changed; asked from now on, the history gives the price of now.
         price, day = float(row["SpotPrice"]), now.date()
-        offer = make_offer(
-            Provider.AWS, zones[zone_id], shapes[name], Market.SPOT, price, as_of=day, source=SPOT_HISTORY
-        )
+        offer = make_offer(zones[zone_id], shapes[name], Market.SPOT, price, as_of=day, source=SPOT_HISTORY)
         fetched.offers.append(offer)
 
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
+from sailor_cloud.catalog.quotas import QuotaLimits, QuotaNeed
 from sailor_cloud.errors import CredentialsError
 
 _HOW = "run 'aws configure' or 'aws sso login', or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
@@ -88,6 +89,13 @@ class AwsAccount:
         if key not in self._clients:
             self._clients[key] = self._session.client(service, region_name=region, config=self._config)
         return self._clients[key]
+
+
+def read_limit(account: AwsAccount, need: QuotaNeed, what: str, missing: list[str]) -> QuotaLimits:
+    """Return the limit of a quota; AWS does not tell its use."""
+    with aws_errors(what, missing):
+        return {(need.provider, need.region, need.quota): (account.quota(need.region, need.quota), None)}
+    return {}
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sailor_cloud.catalog.refresh.fetched import Refusal
+from sailor_cloud.catalog.providers.fetched import Refusal
 from sailor_cloud.model.offer import Market
 from sailor_cloud.units import HOURS_PER_MONTH
 

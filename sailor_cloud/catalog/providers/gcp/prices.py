@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import date
 from typing import Any
 
-from sailor_cloud.catalog.refresh.fetched import Fetched, Progress, Refusal, Shape, make_offer
-from sailor_cloud.catalog.refresh.gcp_account import GcpAccount, gcp_errors
-from sailor_cloud.catalog.refresh.gcp_skus import (
+from sailor_cloud.catalog.providers.fetched import Fetched, PriceRequest, Progress, Refusal, Shape, make_offer
+from sailor_cloud.catalog.providers.gcp.account import GcpAccount, gcp_errors
+from sailor_cloud.catalog.providers.gcp.skus import (
     ACCELERATORS,
     Machine,
     attached,
@@ -34,21 +33,16 @@ class _ZoneTypes:
     accelerators: dict[str, int]
 
 
-def fetch(
-    account: GcpAccount, regions: frozenset[str], known: frozenset[str], as_of: date, progress: Progress
-) -> Fetched:
-    """Return the offers of some regions, all of them if none is named.
-
-    `known` are the regions that the catalog has. What can't be read is named in `missing`; nothing is raised for it.
-    """
+def fetch(account: GcpAccount, request: PriceRequest, progress: Progress) -> Fetched:
+    """Return the offers of some regions. What can't be read is named in `missing`; nothing is raised for it."""
     fetched = Fetched()
-    zones = _zone_types(account, regions, fetched, progress)
+    zones = _zone_types(account, request.regions, fetched, progress)
     skus = _skus(account, fetched, progress) if zones else []
     if not skus:
         return fetched
     prices, fetched.refused = part_prices(skus)
     for zone, types in sorted(zones.items(), key=lambda item: item[0].name):
-        if zone.region not in known:
+        if zone.region not in request.known:
             fetched.refused[Refusal.UNKNOWN_REGION] += 1
             continue
         listed = fetched.listed.setdefault(zone, set())
@@ -66,8 +60,8 @@ def fetch(
                 if price is None:
                     fetched.refused[Refusal.NO_PRICE] += 1
                 else:
-                    offer = make_offer(Provider.GCP, zone, shape, market, price, as_of=as_of, source=SOURCE)
-                    fetched.offers.append(offer)
+                    day = request.now.date()
+                    fetched.offers.append(make_offer(zone, shape, market, price, as_of=day, source=SOURCE))
     return fetched
 
 
@@ -99,7 +93,7 @@ def _zone_types(
         known.update((kind.name, kind.maximum_cards_per_instance) for kind in scoped.accelerator_types)
     zones: dict[Zone, _ZoneTypes] = {}
     for name in sorted(set(machines) & set(cards)):
-        zone = Zone(provider=Provider.GCP, region=name.rpartition("-")[0], name=name)
+        zone = Zone(provider=Provider("gcp"), region=name.rpartition("-")[0], name=name)
         if not regions or zone.region in regions:
             zones[zone] = _ZoneTypes(machines=machines[name], accelerators=cards[name])
     if machines and cards:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import date, datetime
 from enum import StrEnum
 
 from sailor_cloud.catalog.offer_file import offer_id
 from sailor_cloud.catalog.regions import Zone
-from sailor_cloud.model.offer import Confidence, Market, Offer, Provider, ZoneConfidence
+from sailor_cloud.model.job import Cloud
+from sailor_cloud.model.offer import Confidence, Market, Offer, ZoneConfidence
 
 # Called with what is being read, how much of it is done and, where known, how much there is.
 Progress = Callable[[str, int, int | None], None]
@@ -42,6 +43,20 @@ class Shape:
     memory_gib: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceRequest:
+    """Which of a provider's prices are wanted: those of some `regions`, all of them if none is named.
+
+    `known` are the regions that the catalog has, `shapes` the instance types of one accelerator each that it has.
+    """
+
+    regions: frozenset[str]
+    known: frozenset[str]
+    shapes: Mapping[str, Shape]
+    cloud: Cloud
+    now: datetime
+
+
 @dataclass(slots=True)
 class Fetched:
     """Offers read from one provider.
@@ -55,16 +70,14 @@ class Fetched:
     listed: dict[Zone, set[tuple[str, str, int]]] = field(default_factory=dict)
 
 
-def make_offer(
-    provider: Provider, zone: Zone, shape: Shape, market: Market, usd_per_hour: float, *, as_of: date, source: str
-) -> Offer:
-    """Return an offer whose price was read from the provider on a day."""
+def make_offer(zone: Zone, shape: Shape, market: Market, usd_per_hour: float, *, as_of: date, source: str) -> Offer:
+    """Return an offer whose price was read from the zone's provider on a day."""
     name = offer_id(
-        provider.value, zone.name, shape.instance_type, shape.accelerator, str(shape.accelerator_count), market.value
+        zone.provider, zone.name, shape.instance_type, shape.accelerator, str(shape.accelerator_count), market.value
     )
     return Offer(
         id=name,
-        provider=provider,
+        provider=zone.provider,
         region=zone.region,
         zone=zone.name,
         instance_type=shape.instance_type,

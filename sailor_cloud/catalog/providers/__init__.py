@@ -1,0 +1,90 @@
+"""What each provider sells, how it bills, and where its prices and quotas are read: a folder each, found by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol
+
+from sailor_cloud.model.provider import Provider, module_of, names
+
+if TYPE_CHECKING:
+    from sailor_cloud.catalog.providers.example import JobExample
+    from sailor_cloud.catalog.providers.fetched import Fetched, PriceRequest, Progress
+    from sailor_cloud.catalog.quotas import QuotaLimits, QuotaNeed
+    from sailor_cloud.catalog.regions import Zone
+    from sailor_cloud.model.job import Cloud
+
+
+class CatalogProvider(Protocol):
+    """The `PROVIDER` of a package's module `catalog`; a class that inherits from this one states what differs.
+
+    `startup_s`, `teardown_s`: seconds that a node is paid for before the first and after the last step. Assumptions:
+    90 s to boot, 180 s for the driver, 60 s for pip (torch and deepspeed measured at 52 s on 2 cores, 2026-11), 90 s to
+    ship, import, check and calibrate.
+    `preemptions_per_hour`: spot instances lost per instance and hour where the catalog has no figure.
+    `on_this_machine`: nodes are processes of this machine, which need no GPU and reach no other provider's nodes.
+    `bills_services`: disks, addresses, gateways, buckets and traffic are paid for beside instances.
+    `bucket_scheme`: how URLs of its buckets begin. `nat_free_buckets`: they are reached past NAT from every region.
+    `spans_regions`: nodes in all its regions share one private network.
+    `general_curves`: bandwidth curves that name no zone hold for instances whose network is known, too.
+    `has_account`: prices and quotas are read with an account's credentials.
+    `example`: what `sailor-cloud init` fills in.
+    """
+
+    startup_s: float = 420.0
+    teardown_s: float = 120.0
+    preemptions_per_hour: float
+    on_this_machine: bool = False
+    bills_services: bool = True
+    bucket_scheme: str | None = None
+    nat_free_buckets: bool = False
+    spans_regions: bool = False
+    general_curves: bool = True
+    has_account: bool = False
+    example: JobExample | None = None
+
+    def account_of(self, cloud: Cloud) -> str:
+        """Return which of several accounts a job's quotas are those of; "" is the one that the credentials name."""
+        return ""
+
+    def zone_hint(self, name: str, zones: Iterable[Zone]) -> str:
+        """Return what to write instead of a zone that is none of the provider's `zones`; "" leaves that to guesses."""
+        return ""
+
+    def prices(self, request: PriceRequest, progress: Progress) -> Fetched:
+        """Return today's prices. Raises CredentialsError; what else can't be read is named in `missing`."""
+        from sailor_cloud.catalog.providers.fetched import Fetched
+
+        return Fetched()
+
+    def quota_reads(
+        self, needs: Sequence[QuotaNeed], cloud: Cloud, missing: list[str]
+    ) -> Sequence[tuple[str, Callable[[], QuotaLimits]]]:
+        """Return the requests that read an account's quotas, each with what it asks for. Raises CredentialsError.
+
+        A request adds what can't be read to `missing`.
+        """
+        return ()
+
+
+def of(provider: Provider) -> CatalogProvider:
+    """Return what a provider sells. Raises ImportError where its package lacks the module."""
+    return _loaded(module_of(provider, "catalog"))
+
+
+def with_account() -> tuple[Provider, ...]:
+    """Return the providers whose prices and quotas can be read."""
+    return tuple(name for name in map(Provider, names()) if of(name).has_account)
+
+
+def of_buckets(scheme: str) -> Provider | None:
+    """Return the provider whose buckets' URLs begin with a scheme."""
+    return next((name for name in map(Provider, names()) if of(name).bucket_scheme == scheme), None)
+
+
+@cache
+def _loaded(module: str) -> CatalogProvider:
+    provider: CatalogProvider = import_module(module).PROVIDER
+    return provider

@@ -1,0 +1,58 @@
+"""AWS: prices of the Price List and the spot price history, zones by zone id, and quotas by code and region."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from sailor_cloud.catalog.providers import CatalogProvider
+from sailor_cloud.catalog.providers.example import JobExample
+from sailor_cloud.units import HOURS_PER_MONTH
+
+if TYPE_CHECKING:
+    from sailor_cloud.catalog.providers.fetched import Fetched, PriceRequest, Progress
+    from sailor_cloud.catalog.quotas import QuotaLimits, QuotaNeed
+    from sailor_cloud.catalog.regions import Zone
+    from sailor_cloud.model.job import Cloud
+
+
+class Aws(CatalogProvider):
+    # The upper end, 20 % a month, of the spot advisor's bands below its open one, an average over all types.
+    preemptions_per_hour = 0.20 / HOURS_PER_MONTH
+    bucket_scheme = "s3"
+    general_curves = False  # they were measured on GCP or on premises, behind other network cards
+    has_account = True
+    example = JobExample(provider="aws", zones=("use1-az1", "use1-az2"))
+
+    def zone_hint(self, name: str, zones: Iterable[Zone]) -> str:
+        """Return a hint for a zone name such as us-east-1a, which AWS gives to another zone in every account."""
+        ids = [zone.name for zone in zones if zone.region == name[:-1]]
+        if not ids:
+            return ""
+        return (
+            "AWS gives names with a letter to other zones in every account; name one of the zone ids "
+            f"{', '.join(ids)}, which 'aws ec2 describe-availability-zones' shows beside your names"
+        )
+
+    def prices(self, request: PriceRequest, progress: Progress) -> Fetched:
+        from sailor_cloud.catalog.providers.aws.account import AwsAccount
+        from sailor_cloud.catalog.providers.aws.prices import fetch
+
+        return fetch(AwsAccount(), request, progress)
+
+    def quota_reads(
+        self, needs: Sequence[QuotaNeed], cloud: Cloud, missing: list[str]
+    ) -> Sequence[tuple[str, Callable[[], QuotaLimits]]]:
+        """AWS tells limits only; what runs already is not taken off there."""
+        from sailor_cloud.catalog.providers.aws.account import AwsAccount, read_limit
+
+        account = AwsAccount()
+        return [
+            (what, partial(read_limit, account, need, what, missing))
+            for need in needs
+            for what in (f"quota {need.quota} of {need.region}",)
+        ]
+
+
+PROVIDER = Aws()

@@ -1,0 +1,54 @@
+"""Google Cloud: prices of machine parts and quotas by project and region."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from sailor_cloud.catalog.providers import CatalogProvider
+from sailor_cloud.catalog.providers.example import JobExample
+
+if TYPE_CHECKING:
+    from sailor_cloud.catalog.providers.fetched import Fetched, PriceRequest, Progress
+    from sailor_cloud.catalog.quotas import QuotaLimits, QuotaNeed
+    from sailor_cloud.model.job import Cloud
+
+
+class Gcp(CatalogProvider):
+    # The upper end of the 5 to 15 % a day that Google's documentation of preemptible VMs stated (2023), an average over
+    # all types; GPUs differ by zone and season.
+    preemptions_per_hour = 0.15 / 24
+    bucket_scheme = "gs"
+    nat_free_buckets = True  # Private Google Access
+    spans_regions = True
+    has_account = True
+    example = JobExample(
+        provider="gcp",
+        zones=("us-central1-a", "us-central1-b"),
+        account=("gcp: {project: my-project}", "the project that pays"),
+    )
+
+    def account_of(self, cloud: Cloud) -> str:
+        return cloud.gcp.project if cloud.gcp is not None else ""
+
+    def prices(self, request: PriceRequest, progress: Progress) -> Fetched:
+        from sailor_cloud.catalog.providers.gcp.account import GcpAccount
+        from sailor_cloud.catalog.providers.gcp.prices import fetch
+
+        return fetch(GcpAccount(self.account_of(request.cloud)), request, progress)
+
+    def quota_reads(
+        self, needs: Sequence[QuotaNeed], cloud: Cloud, missing: list[str]
+    ) -> Sequence[tuple[str, Callable[[], QuotaLimits]]]:
+        from sailor_cloud.catalog.providers.gcp.account import GcpAccount, read_limits
+
+        account = GcpAccount(self.account_of(cloud))
+        return [
+            (what, partial(read_limits, account, region, what, missing))
+            for region in sorted({need.region for need in needs})
+            for what in (f"quotas of {region or account.project}",)
+        ]
+
+
+PROVIDER = Gcp()

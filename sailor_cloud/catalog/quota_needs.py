@@ -1,0 +1,114 @@
+"""What a job needs of an account's quotas, and what the account has of them, read from the providers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from sailor_cloud.catalog import providers
+from sailor_cloud.catalog.catalog import Catalog
+from sailor_cloud.catalog.quotas import Counted, QuotaLimits, QuotaNeed, QuotaRule, QuotaScope, QuotaStatus
+from sailor_cloud.model.job import Cloud, Job
+from sailor_cloud.model.offer import Market, Provider
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quotas:
+    """The account's quotas against the needs, and what could not be read."""
+
+    rows: tuple[QuotaStatus, ...]
+    missing: tuple[str, ...]
+
+
+def needs(job: Job, catalog: Catalog, rules: Iterable[QuotaRule]) -> tuple[QuotaNeed, ...]:
+    """Return the quotas that a job's resources fall under and the most that it may use of each.
+
+    vCPUs are those of the instance with most of them per device among the offers that the job allows.
+    """
+    totals: dict[tuple[Provider, str, str], QuotaNeed] = {}
+    by_accelerator: dict[tuple[Provider, str], list[QuotaRule]] = {}
+    for rule in rules:
+        by_accelerator.setdefault((rule.provider, rule.accelerator), []).append(rule)
+    for provider, zone, accelerator, devices, markets in _wanted(job):
+        for rule in by_accelerator.get((provider, accelerator), []):
+            if rule.market is not None and rule.market not in markets:
+                continue
+            region = "" if rule.scope is QuotaScope.PROJECT else catalog.region_of(zone)
+            per_device = _vcpus_per_device(catalog, zone, accelerator) if rule.counts is Counted.VCPUS else 1.0
+            key = (provider, region, rule.quota)
+            before = totals.get(key)
+            totals[key] = QuotaNeed(
+                provider=provider,
+                region=region,
+                quota=rule.quota,
+                counts=rule.counts,
+                market=rule.market,
+                accelerators=tuple(sorted({*(before.accelerators if before else ()), accelerator})),
+                needed=(before.needed if before else 0.0) + devices * per_device,
+            )
+    return tuple(totals[key] for key in sorted(totals))
+
+
+def all_needs(rules: Iterable[QuotaRule], provider: Provider, regions: Iterable[str]) -> tuple[QuotaNeed, ...]:
+    """Return every quota of a provider's regions that accelerators fall under, with nothing needed of them."""
+    names: dict[tuple[str, str], list[QuotaRule]] = {}
+    for rule in rules:
+        if rule.provider is provider:
+            places = [""] if rule.scope is QuotaScope.PROJECT else list(regions)
+            for region in places:
+                names.setdefault((region, rule.quota), []).append(rule)
+    return tuple(
+        QuotaNeed(
+            provider=provider,
+            region=region,
+            quota=quota,
+            counts=found[0].counts,
+            market=found[0].market,
+            accelerators=tuple(sorted({rule.accelerator for rule in found})),
+            needed=0.0,
+        )
+        for (region, quota), found in sorted(names.items())
+    )
+
+
+def read_quotas(
+    wanted: Iterable[QuotaNeed],
+    *,
+    cloud: Cloud | None = None,
+    progress: Callable[[int, int, str], None] = lambda done, of, what: None,
+) -> Quotas:
+    """Return limit and use of every quota wanted. Raises CredentialsError where a provider needs some.
+
+    `cloud` names accounts, where the credentials alone don't. `progress` is told before each request how many are done,
+    of how many, and what is asked for.
+    """
+    rows = tuple(wanted)
+    missing: list[str] = []
+    reads = [
+        read
+        for provider in dict.fromkeys(need.provider for need in rows)
+        for own in ([need for need in rows if need.provider is provider],)
+        for read in providers.of(provider).quota_reads(own, cloud or Cloud(), missing)
+    ]
+    limits: dict[tuple[Provider, str, str], tuple[float, float | None]] = {}
+    for done, (what, read) in enumerate(reads):
+        progress(done, len(reads), what)
+        limits |= read()
+    return Quotas(rows=tuple(_status(need, limits) for need in rows), missing=tuple(missing))
+
+
+def _status(need: QuotaNeed, limits: QuotaLimits) -> QuotaStatus:
+    limit, used = limits.get((need.provider, need.region, need.quota), (None, None))
+    return QuotaStatus(need=need, limit=limit, used=used)
+
+
+def _wanted(job: Job) -> Iterator[tuple[Provider, str, str, int, tuple[Market, ...]]]:
+    for resource in job.resources:
+        for zone in sorted(set(resource.zones)):
+            for accelerator, devices in sorted(resource.accelerators.items()):
+                yield resource.provider, zone, accelerator, devices, resource.markets
+
+
+def _vcpus_per_device(catalog: Catalog, zone: str, accelerator: str) -> float:
+    offers = catalog.offers(zones=[zone], accelerators=[accelerator])
+    return max((offer.vcpus / offer.accelerator_count for offer in offers), default=0.0)
