@@ -15,7 +15,7 @@ from sailor_cloud.provision.apply.open_root import open_driver
 from sailor_cloud.provision.errors.causes import Cause, classify, error_of, gravest
 from sailor_cloud.provision.progress import Interrupt
 from sailor_cloud.provision.rendering.preview import PlannedRoot, preview
-from sailor_cloud.provision.rendering.root import write_cli_config, write_root
+from sailor_cloud.provision.rendering.root import Part, stack_of, write_cli_config, write_root
 from sailor_cloud.provision.terraform.binary import TerraformBinary, find_terraform
 from sailor_cloud.provision.terraform.driver import TerraformCommandError, TerraformDriver
 from sailor_cloud.run.folder import RunFolder
@@ -51,7 +51,7 @@ def terraform_plans(
 
 
 def _planned(folder: RunFolder, root: PlannedRoot, binary: TerraformBinary, timeout_s: float) -> str:
-    if root.stack == "aws-links":
+    if root.stack == stack_of(root.provider, Part.LINKS):
         return "Terraform can plan a link once the networks of both regions exist.\n"
     driver = open_driver(
         folder,

@@ -23,9 +23,9 @@ from sailor_cloud.provision.live_resources import BY_TAG
 from sailor_cloud.provision.outcomes import Applied, Outcome, QuotaHit, Stockout, grouped, obtained
 from sailor_cloud.provision.progress import Interrupt, Listener
 from sailor_cloud.provision.quota import quota_numbers
-from sailor_cloud.provision.rendering.planned_roots import WantedRoot, owns_network, unwanted_roots, wanted_roots
+from sailor_cloud.provision.rendering.planned_roots import unwanted_roots, wanted_roots
 from sailor_cloud.provision.rendering.preview import Prices, preview
-from sailor_cloud.provision.rendering.root import placed_nodes, write_cli_config
+from sailor_cloud.provision.rendering.root import WantedRoot, owns_network, placed_nodes, write_cli_config
 from sailor_cloud.provision.scopes import places_of, touched
 from sailor_cloud.provision.terraform.binary import TerraformBinary, find_terraform
 from sailor_cloud.run.folder import RunFolder
@@ -158,7 +158,7 @@ class _Apply:
         return frozenset(instance.node for instance in found if instance.running)
 
     def _remove_unwanted(self) -> None:
-        shared = any(root.stack == Provider.GCP.value for root in self._roots)
+        shared = any("network" in root.variables for root in self._roots)
         for root in unwanted_roots(self._work.folder, self._roots):
             remove_root(self._work, root, only_compute=shared and root.has_own_network)
 
@@ -172,7 +172,7 @@ class _Apply:
             self._work,
             wanted,
             frozenset(victims),
-            shared=owns_network(wanted.stack, wanted.variables) and bool(others),
+            shared=owns_network(wanted.variables) and bool(others),
         )
         confirm_gone(self._work, frozenset(victims), self._running(), confirmed_by=BY_TAG)
         if refusal.worst.cause in (Cause.STOCKOUT, Cause.NOT_SOLD):

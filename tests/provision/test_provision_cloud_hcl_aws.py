@@ -19,7 +19,7 @@ from factories.cloud_stacks import CALLER, Stacks, stacks
 from sailor_cloud import catalog
 from sailor_cloud.model.job import AwsAccount, NetworkAccess
 from sailor_cloud.model.offer import Provider
-from sailor_cloud.provision.rendering.machines import efa_cards
+from sailor_cloud.provision.providers.aws.machines import efa_cards
 from sailor_cloud.testing.terraform_naming import IMAGE
 
 pytestmark = pytest.mark.xdist_group("cloud-hcl-aws")

@@ -19,7 +19,7 @@ from sailor_cloud.provision.live_resources import LiveResource
 from sailor_cloud.provision.providers.aws.adopt import AwsAdoptable
 from sailor_cloud.provision.providers.gcp.adopt import GLOBAL, GcpAdoptable
 from sailor_cloud.provision.providers.gcp.member_sweep import MEMBER
-from sailor_cloud.provision.rendering.planned_roots import WantedRoot, owns_network
+from sailor_cloud.provision.rendering.root import WantedRoot, owns_network
 from sailor_cloud.provision.scopes import BESIDE_COMPUTE, Places, remove_from, sweep_places
 from sailor_cloud.provision.terraform.driver import TerraformDriver
 
@@ -101,7 +101,7 @@ def _belongs(resource: LiveResource, wanted: WantedRoot) -> bool:
     if of_data or of_links or "nodes" not in wanted.variables:
         return wanted.stack.endswith("-data" if of_data else "-links") and (of_data or of_links)
     if resource.type in GLOBAL:
-        return owns_network(wanted.stack, wanted.variables)
+        return owns_network(wanted.variables)
     return resource.region == wanted.region
 
 

@@ -13,9 +13,9 @@ from sailor_cloud.provision.apply.changes import Change, node_at
 from sailor_cloud.provision.apply.session import Watch, Work
 from sailor_cloud.provision.bookkeeping import NODE, node_intent, resource_intent
 from sailor_cloud.provision.errors.causes import Cause, Fault, classify, error_of, gravest
-from sailor_cloud.provision.rendering.planned_roots import WantedRoot, forget
+from sailor_cloud.provision.rendering.planned_roots import forget
 from sailor_cloud.provision.rendering.preview import Prices
-from sailor_cloud.provision.rendering.root import Root
+from sailor_cloud.provision.rendering.root import Root, WantedRoot
 from sailor_cloud.provision.terraform.driver import TerraformCommandError, TerraformDriver
 from sailor_cloud.provision.terraform.state_locks import without_stale_lock
 from sailor_cloud.run.journal import Event

@@ -17,3 +17,8 @@ def of(provider: str) -> MachineProvider:
     """Return a provider's half of provisioning."""
     found: MachineProvider = import_module(f"{__name__}.{provider}").PROVIDER
     return found
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all providers."""
+    return BUILT_IN

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sailor_cloud.errors import Problem
-from sailor_cloud.model.job import Cloud, Job, NetworkAccess, StateBackend
+from sailor_cloud.model.job import Job, StateBackend
 from sailor_cloud.model.offer import BUCKET_PROVIDERS, Provider
 from sailor_cloud.run.folder import resource_name
 
@@ -56,45 +56,33 @@ def bucket_problems(job: Job, providers: set[Provider]) -> list[Problem]:
     ]
 
 
-def given_identity(cloud: Cloud, provider: Provider) -> str | None:
-    """Return what the user has prepared for nodes to act as, if anything."""
-    if provider is Provider.GCP:
-        return cloud.gcp.service_account if cloud.gcp else None
-    return cloud.aws.instance_profile if cloud.aws else None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRights:
+    """What the nodes on one cloud need rights for: its bucket, and a tunnel to them where that asks nodes for any.
 
+    `given` is the identity that the user has prepared for nodes, if any.
+    """
 
-def needs_data_root(job: Job, provider: Provider, bucket: Bucket | None) -> bool:
-    """Tell whether a cloud needs a root of what outlives its nodes."""
-    if bucket is not None and bucket.provider is provider:
+    given: str | None
+    bucket: Bucket | None
+    tunnel: bool = False
+
+    @property
+    def needed(self) -> bool:
+        return self.bucket is not None or self.tunnel
+
+    def identity(self, own: str) -> str | None:
+        """Return what the nodes act as: what the user has prepared, else what the data root makes under this name."""
+        return self.given or (own if self.needed else None)
+
+    def variables(self) -> dict[str, Any] | None:
+        """Return the variables that only a data root has; None where no such root is needed."""
         # What the user has prepared for a bucket of theirs has its rights already, and keeps them.
-        return bucket.own or given_identity(job.cloud, provider) is None
-    return _needs_tunnel(job, provider) and given_identity(job.cloud, provider) is None
-
-
-def identity_of(job: Job, run_id: str, provider: Provider, bucket: Bucket | None) -> str | None:
-    """Return what the nodes act as: what the user has prepared, else what the data root makes under a known name."""
-    given = given_identity(job.cloud, provider)
-    if given is not None:
-        return given
-    writes = bucket is not None and bucket.provider is provider
-    if not (writes or _needs_tunnel(job, provider)):
-        return None
-    name = resource_name(run_id, "node")
-    if provider is Provider.GCP:
-        assert job.cloud.gcp is not None, "checked before"
-        return f"{name}@{job.cloud.gcp.project}.iam.gserviceaccount.com"
-    return name
-
-
-def data_variables(job: Job, provider: Provider, bucket: Bucket | None) -> dict[str, Any]:
-    """Return the variables of `stacks/gcp-data` and `stacks/aws-data` that no cluster has."""
-    here = bucket if bucket is not None and bucket.provider is provider else None
-    own = {"tunnel": _needs_tunnel(job, provider)} if provider is Provider.AWS else {}
-    return {
-        "bucket": None if here is None else {"name": here.name, "own": here.own},
-        "identity": given_identity(job.cloud, provider),
-        **own,
-    }
+        own_bucket = self.bucket is not None and self.bucket.own
+        if not own_bucket and (self.given is not None or not self.needed):
+            return None
+        bucket = None if self.bucket is None else {"name": self.bucket.name, "own": self.bucket.own}
+        return {"bucket": bucket, "identity": self.given}
 
 
 def backend(state: StateBackend | None, run_id: str, root: str) -> dict[str, Any] | None:
@@ -108,8 +96,3 @@ def backend(state: StateBackend | None, run_id: str, root: str) -> dict[str, Any
     # The lock lies beside the state, which Terraform can do since 1.10.
     s3 = {"bucket": bucket, "key": f"{place}.tfstate", "region": state.region, "encrypt": True, "use_lockfile": True}
     return {"terraform": {"required_version": ">= 1.10", "backend": {"s3": s3}}}
-
-
-def _needs_tunnel(job: Job, provider: Provider) -> bool:
-    """Tell whether nodes need rights to be reached: SSM asks nodes for them, Identity-Aware Proxy only the caller."""
-    return provider is Provider.AWS and job.cloud.network is NetworkAccess.PRIVATE

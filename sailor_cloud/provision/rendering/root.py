@@ -5,35 +5,41 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from enum import StrEnum
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from sailor_cloud import resources
 from sailor_cloud.durable import write_atomically
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.model.offer import Offer, Provider
 from sailor_cloud.model.plan import Node
+from sailor_cloud.provision import providers
 from sailor_cloud.provision.processes import RUN_TAG
-from sailor_cloud.provision.providers.local.spec import MOST_NODES
 from sailor_cloud.run.folder import RunFolder, private_dir
 
 VARIABLES_FILE = "terraform.tfvars.json"
 BACKEND_FILE = "backend.tf.json"
-# The stacks, each with the modules that it calls, in the order in which they are destroyed: links and nodes first,
-# what outlives the nodes last.
-_MODULES: dict[str, tuple[str, ...]] = {
-    "local": ("local-cluster",),
-    "aws-links": (),
-    "aws": ("aws-cluster", "placement"),
-    "gcp": ("gcp-cluster", "placement"),
-    "aws-data": (),
-    "gcp-data": (),
-}
+
+Variables = dict[str, Any]
+# Stack and region.
+Place = tuple[str, str]
+
+
+class Part(StrEnum):
+    """What a root holds, in the order in which roots are destroyed: links and nodes first, what outlives nodes last."""
+
+    LINKS = "links"
+    CLUSTER = "cluster"
+    DATA = "data"
+
+
+def stack_of(provider: str, part: Part) -> str:
+    """Return the folder under `stacks`: nodes have their provider's name, the rest is `PROVIDER-links` and so on."""
+    return provider if part is Part.CLUSTER else f"{provider}-{part}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,16 +55,18 @@ class Root:
     stack: str
 
     @property
+    def part(self) -> Part:
+        return next(part for part in Part if self.stack == stack_of(self.provider, part))
+
+    @property
     def has_own_network(self) -> bool:
         """Whether other roots use the network that this one made, so that it must be destroyed after them."""
-        if self.stack != "gcp":
-            return False
         try:
             variables = json.loads((self.path / VARIABLES_FILE).read_text())
         except (OSError, ValueError):
             # Taken for the one that others need: it is destroyed after them, which is never wrong.
             return True
-        return variables.get("network") is None
+        return owns_network(variables)
 
     @property
     def state_file(self) -> Path:
@@ -90,31 +98,12 @@ def placed_nodes(document: PlanDocument) -> tuple[PlacedNode, ...]:
     )
 
 
-def local_variables(
-    folder: RunFolder, nodes: tuple[PlacedNode, ...], *, public_key: str, expires_at: datetime
-) -> dict[str, Any]:
-    """Return the variables of `stacks/local`."""
-    if len(nodes) > MOST_NODES:
-        raise RequestError(f"the plan has {len(nodes)} local nodes, at most {MOST_NODES} have an address")
-    return {
-        "run_id": folder.run_id,
-        "python": sys.executable,
-        "public_key": public_key,
-        "expires_at": f"{expires_at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}",
-        "nodes": {
-            placed.node.id: {
-                "index": placed.index,
-                "zone": placed.offer.zone,
-                "instance_type": placed.offer.instance_type,
-                "folder": str(folder.node_dir(placed.node.id)),
-                "log": str(folder.logs_dir / f"vm-{placed.node.id}.log"),
-            }
-            for placed in nodes
-        },
-    }
+def owns_network(variables: Variables) -> bool:
+    """Whether other roots of the run stand in the network that a root with these variables makes."""
+    return "network" in variables and variables["network"] is None
 
 
-def variables_text(variables: dict[str, Any]) -> str:
+def variables_text(variables: Variables) -> str:
     return json.dumps(variables, indent=2, sort_keys=True) + "\n"
 
 
@@ -127,12 +116,13 @@ def root_of(folder: RunFolder, provider: Provider, region: str, *, stack: str | 
 def roots(folder: RunFolder) -> tuple[Root, ...]:
     """Return the roots that were written for the run, in the order in which they are destroyed."""
     found = []
-    for stack in _MODULES:
-        same = []
-        for base in folder.terraform_dirs():
-            if (base / "stacks" / stack / VARIABLES_FILE).is_file():
-                provider = Provider(stack.partition("-")[0])
-                same.append(root_of(folder, provider, base.name.removeprefix(f"{stack}-"), stack=stack))
+    for part, provider in product(Part, sorted(providers.names())):
+        stack = stack_of(provider, part)
+        same = [
+            root_of(folder, Provider(provider), base.name.removeprefix(f"{stack}-"), stack=stack)
+            for base in folder.terraform_dirs()
+            if (base / "stacks" / stack / VARIABLES_FILE).is_file()
+        ]
         found += sorted(same, key=lambda root: root.has_own_network)
     return tuple(found)
 
@@ -141,20 +131,20 @@ def write_root(
     folder: RunFolder,
     provider: Provider,
     region: str,
-    variables: dict[str, Any],
+    variables: Variables,
     *,
     stack: str | None = None,
-    backend: dict[str, Any] | None = None,
+    backend: Variables | None = None,
 ) -> Root:
     """Copy the HCL into the run and write the variables, and the backend where the state is kept elsewhere.
 
     The copy lets `down` work after sailor-cloud was upgraded. Written again, the state beside it stays.
     """
     root = root_of(folder, provider, region, stack=stack)
-    source = resources.data_root() / "terraform"
+    bought = providers.of(provider)
     base = folder.terraform_dir(root.stack, region)
-    for part in (f"stacks/{root.stack}", *(f"modules/{name}" for name in _MODULES[root.stack])):
-        for file in sorted((source / part).glob("*.tf*")):
+    for part in (f"stacks/{root.stack}", *(f"modules/{name}" for name in bought.modules[root.part])):
+        for file in sorted((bought.hcl / part).glob("*.tf*")):
             target = private_dir(base / part) / file.name
             shutil.copyfile(file, target)
             target.chmod(0o600)
@@ -162,6 +152,41 @@ def write_root(
         write_atomically(root.path / BACKEND_FILE, variables_text(backend))
     write_atomically(root.path / VARIABLES_FILE, variables_text(variables))
     return root
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedRoot:
+    """A root with the variables to be written and the plan's nodes in it; rendered anew it is the same, byte for byte.
+
+    `backend` is Terraform's configuration for a state outside the run's folder. The `region` of a link names both:
+    `us-east-1--us-west-2`.
+    """
+
+    provider: Provider
+    region: str
+    part: Part
+    variables: Variables
+    nodes: tuple[PlacedNode, ...] = ()
+    backend: Variables | None = None
+
+    @property
+    def stack(self) -> str:
+        return stack_of(self.provider, self.part)
+
+    @property
+    def place(self) -> Place:
+        return self.stack, self.region
+
+    def write(self, folder: RunFolder, *, without: frozenset[str] = frozenset()) -> Root:
+        """Write the root into the run, perhaps without some nodes."""
+        variables = self.variables
+        if without:
+            nodes = {name: node for name, node in variables["nodes"].items() if name not in without}
+            variables = {**variables, "nodes": nodes}
+        return write_root(folder, self.provider, self.region, variables, stack=self.stack, backend=self.backend)
+
+    def in_folder(self, folder: RunFolder) -> Root:
+        return root_of(folder, self.provider, self.region, stack=self.stack)
 
 
 def write_cli_config(folder: RunFolder) -> Path:

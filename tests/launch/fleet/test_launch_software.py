@@ -13,7 +13,7 @@ import pytest
 from sailor_cloud.errors import LaunchError
 from sailor_cloud.launch.fleet.packages import prepared_python
 from sailor_cloud.launch.fleet.software import PACKAGES, TORCH, Software, software_for
-from sailor_cloud.provision.rendering.machines import DEFAULT_GCP_IMAGE
+from sailor_cloud.provision.providers.gcp.machines import DEFAULT_GCP_IMAGE
 
 ROOT = Path(__file__).parents[3]
 

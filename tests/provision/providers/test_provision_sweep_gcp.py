@@ -14,7 +14,7 @@ from sailor_cloud.errors import CredentialsError
 from sailor_cloud.provision.access.nodes import ensure_ssh_key
 from sailor_cloud.provision.progress import Interrupt
 from sailor_cloud.provision.providers.gcp.sweep import remove_gcp, sweep_gcp
-from sailor_cloud.provision.rendering.cloud import cloud_roots
+from sailor_cloud.provision.rendering.rendered_roots import rendered_roots
 from sailor_cloud.provision.rendering.root import environment, write_cli_config, write_root
 from sailor_cloud.provision.terraform.driver import TerraformDriver
 from sailor_cloud.testing.terraform_cloud import FakeCloud
@@ -34,9 +34,9 @@ def created(run: LocalRun, cloud: FakeCloud) -> None:
     write_cli_config(run.folder)
     logs = run.folder.logs_dir / "terraform"
     logs.mkdir()
-    roots = cloud_roots(
+    roots = rendered_roots(
         with_job(gcp_document(), to="/data/checkpoints"),
-        run_id=run.run_id,
+        run.folder,
         public_key=ensure_ssh_key(run.folder),
         expires_at=expiry(),
         ssh_from="203.0.113.7/32",

@@ -13,8 +13,8 @@ from factories.cloud_runs import SSH_FROM, without_bucket
 from factories.local_runs import LocalRun, expiry, local_run
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Provider
-from sailor_cloud.provision.rendering.planned_roots import WantedRoot, forget, unwanted_roots, wanted_roots
-from sailor_cloud.provision.rendering.root import root_of, roots
+from sailor_cloud.provision.rendering.planned_roots import forget, unwanted_roots, wanted_roots
+from sailor_cloud.provision.rendering.root import WantedRoot, root_of, roots
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
 EXPIRES_AT = expiry(3600.0)

@@ -13,11 +13,13 @@ import pytest
 from factories.documents import document
 from factories.local_runs import LocalRun, local_run
 from sailor_cloud.errors import RequestError
+from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Provider
+from sailor_cloud.provision.rendering.rendered_roots import rendered_roots
 from sailor_cloud.provision.rendering.root import (
     VARIABLES_FILE,
+    Variables,
     environment,
-    local_variables,
     placed_nodes,
     roots,
     variables_text,
@@ -37,24 +39,21 @@ def run(tmp_path: Path) -> Iterator[LocalRun]:
         yield made
 
 
-def rendered(folder: RunFolder) -> str:
-    return variables_text(
-        local_variables(folder, placed_nodes(document()), public_key=KEY, expires_at=EXPIRES_AT)
-    ).replace(sys.executable, "/usr/bin/python3")
+def variables_of(planned: PlanDocument, folder: RunFolder, expires_at: datetime = EXPIRES_AT) -> Variables:
+    (root,) = rendered_roots(planned, folder, public_key=KEY, expires_at=expires_at, ssh_from=None)
+    return root.variables
 
 
 def test_variables_of_a_local_plan_are_as_agreed() -> None:
     folder = RunFolder(run_id="tiny-20261121-051313-a1b2", path=Path("/runs/tiny-20261121-051313-a1b2"))
-    assert rendered(folder) == (GOLDEN / "local.tfvars.json").read_text()
+    text = variables_text(variables_of(document(), folder)).replace(sys.executable, "/usr/bin/python3")
+    assert text == (GOLDEN / "local.tfvars.json").read_text()
 
 
 def test_the_expiry_is_rendered_in_utc_whatever_its_zone() -> None:
     folder = RunFolder(run_id="tiny", path=Path("/runs/tiny"))
-    nodes = placed_nodes(document())
     east = EXPIRES_AT.astimezone(timezone(timedelta(hours=9)))
-    assert local_variables(folder, nodes, public_key=KEY, expires_at=east) == local_variables(
-        folder, nodes, public_key=KEY, expires_at=EXPIRES_AT
-    )
+    assert variables_of(document(), folder, east) == variables_of(document(), folder)
 
 
 def test_a_root_is_a_copy_of_the_hcl_and_stays_when_it_is_written_again(run: LocalRun) -> None:
@@ -104,7 +103,6 @@ def test_more_nodes_than_there_are_addresses_are_refused() -> None:
     planned = document()
     assert planned.plan is not None
     many = tuple(replace(planned.plan.nodes[0], id=f"n{number}") for number in range(251))
-    nodes = placed_nodes(replace(planned, plan=replace(planned.plan, nodes=many)))
     folder = RunFolder(run_id="tiny", path=Path("/runs/tiny"))
     with pytest.raises(RequestError, match="251 local nodes, at most 250"):
-        local_variables(folder, nodes, public_key=KEY, expires_at=EXPIRES_AT)
+        variables_of(replace(planned, plan=replace(planned.plan, nodes=many)), folder)

@@ -24,22 +24,23 @@ from sailor_cloud import resources
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import AwsAccount, Cloud, NetworkAccess, StateBackend
-from sailor_cloud.provision.rendering.cloud import PORTS, CloudRoot, cloud_roots
-from sailor_cloud.provision.rendering.machines import DEFAULT_GCP_IMAGE
-from sailor_cloud.provision.rendering.root import roots, variables_text, write_root
+from sailor_cloud.provision.providers.aws.provider import PORTS
+from sailor_cloud.provision.providers.gcp.machines import DEFAULT_GCP_IMAGE
+from sailor_cloud.provision.rendering.rendered_roots import rendered_roots
+from sailor_cloud.provision.rendering.root import WantedRoot, roots, variables_text, write_root
 from sailor_cloud.run.folder import RunFolder
 
 GOLDEN = Path(__file__).parent / "golden"
 SETTINGS: dict[str, Any] = {
-    "run_id": "opt-350m-20261121-051313-a1b2",
+    "folder": RunFolder(run_id="opt-350m-20261121-051313-a1b2", path=Path("/runs/opt-350m-20261121-051313-a1b2")),
     "public_key": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHVzZWQgb25seSBieSBhIHRlc3QgcGxhbg==",
     "expires_at": datetime(2026, 11, 21, 6, 0, 30, tzinfo=UTC),
     "ssh_from": "203.0.113.7/32",
 }
 
 
-def rendered(document: PlanDocument, **changes: Any) -> tuple[CloudRoot, ...]:
-    return cloud_roots(document, **{**SETTINGS, **changes})
+def rendered(document: PlanDocument, **changes: Any) -> tuple[WantedRoot, ...]:
+    return rendered_roots(document, **{**SETTINGS, **changes})
 
 
 GOLDENS = {
@@ -169,7 +170,11 @@ def test_states_stay_in_the_run_unless_a_bucket_is_named() -> None:
 def test_each_root_has_a_state_of_its_own_in_the_bucket_that_was_named() -> None:
     google = rendered(with_job(gcp_document(), state=StateBackend(bucket="gs://states")))
     assert [root.backend for root in google] == [
-        {"terraform": {"backend": {"gcs": {"bucket": "states", "prefix": f"sailor-cloud/{SETTINGS['run_id']}/{root}"}}}}
+        {
+            "terraform": {
+                "backend": {"gcs": {"bucket": "states", "prefix": f"sailor-cloud/{SETTINGS['folder'].run_id}/{root}"}}
+            }
+        }
         for root in ("gcp-data-us-central1", "gcp-europe-west4", "gcp-us-central1")
     ]
     amazon = rendered(
@@ -181,7 +186,7 @@ def test_each_root_has_a_state_of_its_own_in_the_bucket_that_was_named() -> None
             "backend": {
                 "s3": {
                     "bucket": "states",
-                    "key": f"a/b/{SETTINGS['run_id']}/aws-us-east-1.tfstate",
+                    "key": f"a/b/{SETTINGS['folder'].run_id}/aws-us-east-1.tfstate",
                     "region": "us-east-1",
                     "encrypt": True,
                     "use_lockfile": True,

@@ -2,9 +2,103 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sailor_cloud.errors import Problem
+from sailor_cloud.model.job import NetworkAccess
+from sailor_cloud.model.offer import Offer, Provider
+from sailor_cloud.provision.providers.aws import preview
 from sailor_cloud.provision.providers.aws.errors import ERRORS
+from sailor_cloud.provision.providers.aws.machines import default_image, efa_cards
 from sailor_cloud.provision.providers.interface import MachineProvider
+from sailor_cloud.provision.rendering.data import NodeRights
+from sailor_cloud.provision.rendering.planned_resources import PlannedResource
+from sailor_cloud.provision.rendering.root import Part, PlacedNode, Variables
+from sailor_cloud.run.folder import resource_name
+
+if TYPE_CHECKING:
+    from sailor_cloud.provision.rendering.preview import Bill
+    from sailor_cloud.provision.rendering.rendered_roots import RunValues
+
+AWS = Provider("aws")
+# What nodes of a run open to each other; the same as in terraform/modules/placement, which says why.
+PORTS = {"rendezvous": {"first": 29500, "last": 29599}, "collectives": {"first": 32768, "last": 60999}}
 
 
 class Aws(MachineProvider):
     errors = ERRORS
+    modules = {Part.CLUSTER: ("aws-cluster", "placement"), Part.LINKS: (), Part.DATA: ()}  # noqa: RUF012 - a constant
+
+    def problems(self, run: RunValues) -> list[Problem]:
+        offers = [placed.offer for placed in run.nodes if placed.offer.provider == AWS]
+        without = sorted({offer.instance_type for offer in offers if _image(run, offer) is None})
+        if without:
+            hint = f"add an AMI with drivers for {', '.join(without)}, which AWS's own image lacks, such as ami-0abc"
+            return [Problem(path="cloud.image", message="is missing", hint=hint)]
+        regions = sorted({offer.region for offer in offers})
+        chosen = run.document.job.cloud.image or ""
+        if chosen.startswith("ami-") and len(regions) > 1:
+            message = f"is {chosen}, which one region has, and the plan has nodes in {' and '.join(regions)}"
+            hint = "leave it out, or name a parameter of Systems Manager that holds each region's, such as /my/image"
+            return [Problem(path="cloud.image", message=message, hint=hint)]
+        return []
+
+    def cluster(self, run: RunValues, region: str, nodes: Sequence[PlacedNode], cidr: str) -> Variables:
+        efa = _all_may_use_efa(run.nodes)
+
+        def machine(offer: Offer) -> Variables:
+            return {
+                "accelerator_type": None,
+                "accelerator_count": 0,
+                # All types with accelerators can be placed close together.
+                "compact": True,
+                "efa_cards": efa_cards(offer.instance_type) if efa else [],
+                "image": _image(run, offer),
+            }
+
+        account = run.document.job.cloud.aws
+        own = {
+            "identity": _rights(run).identity(resource_name(run.folder.run_id, "node")),
+            "lifetime_s": run.lifetime_s,
+            "terminate_role_arn": account.terminate_role_arn if account else None,
+        }
+        return {**run.common(), **run.cluster(region, nodes, cidr, machine=machine), **own}
+
+    def link(self, run: RunValues, first: str, second: str) -> Variables:
+        return {**run.common(), "regions": [first, second], "ports": PORTS}
+
+    def data(self, run: RunValues) -> Variables | None:
+        rights = _rights(run)
+        own = rights.variables()
+        return None if own is None else {**run.common(), **own, "tunnel": rights.tunnel}
+
+    def resources(self, bill: Bill) -> list[PlannedResource]:
+        listed = {
+            Part.CLUSTER: preview.cluster_resources,
+            Part.LINKS: preview.link_resources,
+            Part.DATA: preview.data_resources,
+        }
+        return listed[bill.root.part](bill)
+
+
+def _image(run: RunValues, offer: Offer) -> str | None:
+    chosen = run.document.job.cloud.image
+    # Any other image is meant for another cloud's nodes.
+    return chosen if chosen is not None and chosen.startswith(("ami-", "/")) else default_image(offer.instance_type)
+
+
+def _all_may_use_efa(nodes: Sequence[PlacedNode]) -> bool:
+    """Tell whether EFA is of use: its traffic stays in a zone, and all ranks must share one kind of network."""
+    return (
+        len(nodes) > 1
+        and len({node.offer.zone for node in nodes}) == 1
+        and all(node.offer.provider == AWS and efa_cards(node.offer.instance_type) for node in nodes)
+    )
+
+
+def _rights(run: RunValues) -> NodeRights:
+    """Return what nodes need; Systems Manager asks nodes for rights before a session can reach them."""
+    cloud = run.document.job.cloud
+    given = cloud.aws.instance_profile if cloud.aws else None
+    return NodeRights(given=given, bucket=run.bucket_on(AWS), tunnel=cloud.network is NetworkAccess.PRIVATE)

@@ -2,8 +2,46 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sailor_cloud.errors import RequestError
 from sailor_cloud.provision.providers.interface import MachineProvider
+from sailor_cloud.provision.providers.local.spec import MOST_NODES
+from sailor_cloud.provision.rendering.planned_resources import PlannedResource, priced
+from sailor_cloud.provision.rendering.root import Part, PlacedNode, Variables
+
+if TYPE_CHECKING:
+    from sailor_cloud.provision.rendering.preview import Bill
+    from sailor_cloud.provision.rendering.rendered_roots import RunValues
 
 
 class Local(MachineProvider):
     this_host = True
+    modules = {Part.CLUSTER: ("local-cluster",)}  # noqa: RUF012 - a constant
+
+    def cluster(self, run: RunValues, region: str, nodes: Sequence[PlacedNode], cidr: str) -> Variables:
+        if len(nodes) > MOST_NODES:
+            raise RequestError(f"the plan has {len(nodes)} local nodes, at most {MOST_NODES} have an address")
+        folder = run.folder
+        return {
+            "run_id": folder.run_id,
+            "python": sys.executable,
+            "public_key": run.public_key,
+            "expires_at": run.expiry,
+            "nodes": {
+                placed.node.id: {
+                    "index": placed.index,
+                    "zone": placed.offer.zone,
+                    "instance_type": placed.offer.instance_type,
+                    "folder": str(folder.node_dir(placed.node.id)),
+                    "log": str(folder.logs_dir / f"vm-{placed.node.id}.log"),
+                }
+                for placed in nodes
+            },
+        }
+
+    def resources(self, bill: Bill) -> list[PlannedResource]:
+        nodes = bill.variables["nodes"]
+        return [priced("terraform_data", node, ("machine", bill.machines[node])) for node in nodes]

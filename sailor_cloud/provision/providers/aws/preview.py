@@ -1,0 +1,85 @@
+"""What a root on AWS would create."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sailor_cloud.provision.rendering.planned_resources import (
+    STORAGE,
+    TRAFFIC,
+    PlannedResource,
+    free,
+    node_kind,
+    placement_groups,
+    priced,
+)
+
+if TYPE_CHECKING:
+    from sailor_cloud.provision.rendering.preview import Bill
+
+_PER_ZONE = ("aws_subnet", "aws_route_table_association")
+
+
+def cluster_resources(bill: Bill) -> list[PlannedResource]:
+    variables, name = bill.variables, bill.variables["name"]
+    nodes: dict[str, dict[str, Any]] = variables["nodes"]
+    zones = sorted({node["zone"] for node in nodes.values()})
+    place = f"{name}-{variables['region']}"
+    efa = ["efa"] if any(node["efa_cards"] for node in nodes.values()) else []
+    listed = [free(kind, place) for kind in ("aws_vpc", "aws_internet_gateway", "aws_route_table")]
+    listed.append(free("aws_route", "0.0.0.0/0"))
+    listed += [free(kind, f"{name}-{zone}") for kind in _PER_ZONE for zone in zones]
+    listed += _nat(bill) if bill.private else []
+    listed.append(free("aws_security_group", f"{name}-node"))
+    rules = [*([] if bill.private else ["ssh"]), "training rendezvous", "training collectives", *efa]
+    listed += [free("aws_vpc_security_group_ingress_rule", rule) for rule in rules]
+    listed += [free("aws_vpc_security_group_egress_rule", rule) for rule in ("out", *efa)]
+    listed.append(free("aws_key_pair", place))
+    listed += [free("aws_placement_group", f"{name}-{group}") for group in placement_groups(variables)]
+    kinds = sorted({node_kind(node) for node in nodes.values() if node["efa_cards"]})
+    listed += [free("aws_launch_template", f"{name}-{kind}") for kind in kinds]
+    for node, about in nodes.items():
+        own_address = len(about["efa_cards"]) > 1 and not bill.private
+        with_address = not own_address and not bill.private
+        listed.append(bill.instance("aws_instance", f"{name}-{node}", node, address=with_address))
+        if own_address:
+            listed.append(priced("aws_eip", f"{name}-{node}", ("address", bill.address)))
+    if variables["terminate_role_arn"] is not None:
+        listed.append(free("aws_scheduler_schedule_group", place))
+        listed += [free("aws_scheduler_schedule", f"{name}-{node}") for node in nodes]
+    return listed
+
+
+def _nat(bill: Bill) -> list[PlannedResource]:
+    name = f"{bill.variables['name']}-nat"
+    kinds = (*_PER_ZONE, "aws_route_table", "aws_route")
+    return [
+        *(free(kind, name) for kind in kinds),
+        priced("aws_eip", name, ("address", bill.address)),
+        priced("aws_nat_gateway", name, ("gateway", bill.gateway), by_use=bill.nat_data),
+        free("aws_vpc_endpoint", f"{bill.variables['name']}-s3"),
+    ]
+
+
+def link_resources(bill: Bill) -> list[PlannedResource]:
+    name = f"{bill.variables['name']}-{bill.root.region}"
+    regions = bill.variables["regions"]
+    rules = [f"{region} training {ports}" for region in regions for ports in bill.variables["ports"]]
+    return [
+        free("aws_vpc_peering_connection", name, by_use=TRAFFIC),
+        free("aws_vpc_peering_connection_accepter", name),
+        *(free("aws_route", region) for region in regions),
+        *(free("aws_vpc_security_group_ingress_rule", rule) for rule in rules),
+    ]
+
+
+def data_resources(bill: Bill) -> list[PlannedResource]:
+    bucket, listed = bill.variables["bucket"], []
+    if bucket is not None and bucket["own"]:
+        listed.append(free("aws_s3_bucket", bucket["name"], by_use=STORAGE))
+        about = ("aws_s3_bucket_public_access_block", "aws_s3_bucket_lifecycle_configuration")
+        listed += [free(kind, bucket["name"]) for kind in about]
+    if bill.variables["identity"] is None:
+        identity = ("aws_iam_role", "aws_iam_role_policy", "aws_iam_instance_profile")
+        listed += [free(kind, f"{bill.variables['name']}-node") for kind in identity]
+    return listed

@@ -1,0 +1,202 @@
+"""Turns a plan into the variables of Terraform roots: clusters by region, what outlives nodes, what joins regions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import combinations, groupby
+
+from sailor_cloud.errors import Problem, RequestError
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job import NetworkAccess
+from sailor_cloud.model.offer import Market, Offer, Provider
+from sailor_cloud.provision import providers
+from sailor_cloud.provision.rendering import data
+from sailor_cloud.provision.rendering.data import Bucket
+from sailor_cloud.provision.rendering.root import Part, PlacedNode, Variables, WantedRoot, placed_nodes, stack_of
+from sailor_cloud.run.folder import RunFolder, begun_at, resource_prefix
+from sailor_cloud.simulator.money import BOOT_DISK_GIB
+
+# Each region of a run gets its own part of 10.64.0.0/10, so that networks of regions can be joined.
+_FIRST_BLOCK = 64
+_MOST_REGIONS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunValues:
+    """What all roots of a run share. `nodes` are those on clouds; `bucket` is where they write checkpoints, if to one.
+
+    `ssh_from`: the caller's address in CIDR form; None where nodes have no public address.
+    """
+
+    document: PlanDocument
+    folder: RunFolder
+    nodes: tuple[PlacedNode, ...]
+    public_key: str
+    expires_at: datetime
+    ssh_from: str | None
+    bucket: Bucket | None
+
+    @property
+    def name(self) -> str:
+        """What the names of everything that the run creates begin with."""
+        return resource_prefix(self.folder.run_id)
+
+    @property
+    def expiry(self) -> str:
+        """When nodes end themselves, in RFC 3339 form."""
+        return f"{self.expires_at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+    @property
+    def lifetime_s(self) -> int | None:
+        """How long the run's nodes may live, None where its id doesn't tell when it began."""
+        begun = begun_at(self.folder.run_id)
+        return None if begun is None else max(1, int((self.expires_at - begun).total_seconds()))
+
+    def common(self, *, owner: str | None = None) -> Variables:
+        """Return the variables that every root on a cloud has; `owner` in a form that the cloud takes."""
+        labels = {
+            "sailor-cloud-run": self.folder.run_id,
+            "sailor-cloud-owner": self.document.job.cloud.owner or "" if owner is None else owner,
+            "sailor-cloud-expires": f"{self.expires_at.astimezone(UTC):%Y-%m-%dt%H-%M-%Sz}",
+        }
+        return {"name": self.name, "labels": labels}
+
+    def cluster(
+        self, region: str, nodes: Sequence[PlacedNode], cidr: str, *, machine: Callable[[Offer], Variables]
+    ) -> Variables:
+        """Return the variables that every cluster of a cloud has; `machine` adds what its instance types need."""
+        return {
+            "region": region,
+            "expires_at": self.expiry,
+            "public_key": self.public_key,
+            "ssh_from": self.ssh_from,
+            "disk_gib": int(BOOT_DISK_GIB),
+            "nodes": {p.node.id: {**self._node(p.offer), **machine(p.offer)} for p in nodes},
+            "cidr": cidr,
+        }
+
+    def bucket_on(self, provider: Provider) -> Bucket | None:
+        return self.bucket if self.bucket is not None and self.bucket.provider == provider else None
+
+    def _node(self, offer: Offer) -> Variables:
+        return {
+            "zone": offer.zone,
+            "instance_type": offer.instance_type,
+            "spot": offer.market is Market.SPOT,
+            "max_usd_per_hour": _most_usd_per_hour(offer, self.document),
+        }
+
+
+def rendered_roots(
+    document: PlanDocument, folder: RunFolder, *, public_key: str, expires_at: datetime, ssh_from: str | None
+) -> tuple[WantedRoot, ...]:
+    """Return the roots of a plan in the order in which they are applied: nodes on this machine, then on each cloud.
+
+    For each provider: what outlives the nodes, then the clusters by region, then the links between regions. They are
+    destroyed in the reverse order. ssh_from: the caller's address in CIDR form, as nodes with a public address need
+    it. The folder need not exist. Raises RequestError with everything that the job lacks.
+    """
+    placed = placed_nodes(document)
+    nodes = tuple(node for node in placed if not providers.of(node.offer.provider).this_host)
+    private = document.job.cloud.network is NetworkAccess.PRIVATE
+    run = RunValues(
+        document=document,
+        folder=folder,
+        nodes=nodes,
+        public_key=public_key,
+        expires_at=expires_at,
+        ssh_from=None if private else ssh_from,
+        bucket=data.bucket_of(document.job, folder.run_id, nodes[0].offer.provider) if nodes else None,
+    )
+    if nodes:
+        _check(run, ssh_from=ssh_from)
+    clusters = [
+        _cluster(run, number, list(members))
+        for number, (_, members) in enumerate(groupby(sorted(placed, key=_place), key=_place))
+    ]
+    roots: list[WantedRoot] = []
+    for provider in sorted({root.provider for root in clusters}, key=_this_host_first):
+        own = [root for root in clusters if root.provider == provider]
+        roots += [*_data(run, provider), *_with_one_network(own), *_links(run, own)]
+    return tuple(roots)
+
+
+def _place(placed: PlacedNode) -> tuple[str, str]:
+    return placed.offer.provider, placed.offer.region
+
+
+def _this_host_first(provider: Provider) -> tuple[bool, str]:
+    return not providers.of(provider).this_host, provider
+
+
+def _root(
+    run: RunValues,
+    provider: Provider,
+    region: str,
+    part: Part,
+    variables: Variables,
+    nodes: tuple[PlacedNode, ...] = (),
+) -> WantedRoot:
+    kept = None if providers.of(provider).this_host else run.document.job.cloud.state
+    backend = data.backend(kept, run.folder.run_id, f"{stack_of(provider, part)}-{region}")
+    return WantedRoot(provider=provider, region=region, part=part, variables=variables, nodes=nodes, backend=backend)
+
+
+def _cluster(run: RunValues, number: int, members: list[PlacedNode]) -> WantedRoot:
+    provider, region = members[0].offer.provider, members[0].offer.region
+    cidr = f"10.{_FIRST_BLOCK + number}.0.0/16"
+    variables = providers.of(provider).cluster(run, region, members, cidr)
+    return _root(run, provider, region, Part.CLUSTER, variables, tuple(members))
+
+
+def _with_one_network(clusters: list[WantedRoot]) -> list[WantedRoot]:
+    """Let the first region make the network that all use, where a provider's networks span regions."""
+    for root in clusters[1:]:
+        if "network" in root.variables:
+            root.variables["network"] = providers.of(root.provider).network_link(root.variables)
+    return clusters
+
+
+def _links(run: RunValues, clusters: list[WantedRoot]) -> list[WantedRoot]:
+    provider, regions = clusters[0].provider, sorted(root.region for root in clusters)
+    return [
+        _root(run, provider, f"{first}--{second}", Part.LINKS, variables)
+        for first, second in combinations(regions, 2)
+        if (variables := providers.of(provider).link(run, first, second)) is not None
+    ]
+
+
+def _data(run: RunValues, provider: Provider) -> list[WantedRoot]:
+    variables = providers.of(provider).data(run)
+    if variables is None:
+        return []
+    region = next(node.offer.region for node in run.nodes if node.offer.provider == provider)
+    return [_root(run, provider, region, Part.DATA, {"region": region, **variables})]
+
+
+def _most_usd_per_hour(offer: Offer, document: PlanDocument) -> float:
+    """Return the price up to which the plan's worst case reckons with an offer."""
+    cost = document.cost
+    if offer.market is not Market.SPOT or cost is None or cost.usd_per_hour <= 0:
+        return offer.usd_per_hour
+    return round(offer.usd_per_hour * max(1.0, cost.worst_case_usd_per_hour / cost.usd_per_hour), 4)
+
+
+def _check(run: RunValues, *, ssh_from: str | None) -> None:
+    clouds = {node.offer.provider for node in run.nodes}
+    job = run.document.job
+    problems = []
+    if not job.cloud.owner:
+        hint = "add who is asked about what is left of a run, such as me@example.org"
+        problems.append(Problem(path="cloud.owner", message="is missing", hint=hint))
+    for provider in sorted(clouds):
+        problems += providers.of(provider).problems(run)
+    problems += data.bucket_problems(job, clouds)
+    if job.cloud.network is NetworkAccess.PUBLIC_SSH and not ssh_from:
+        problems.append(Problem(path="--ssh-from", message="is missing", hint="your address, such as 203.0.113.7/32"))
+    if len({_place(node) for node in run.nodes}) > _MOST_REGIONS:
+        problems.append(Problem(path="plan.nodes", message=f"lie in more than {_MOST_REGIONS} regions"))
+    if problems:
+        raise RequestError(problems)
