@@ -59,7 +59,8 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsWorld]:
         yield world
 
 
-def test_list_shows_price_per_gpu_age_and_source() -> None:
+def test_list_shows_price_per_gpu_age_and_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     text = output(
         prices, "list", "--zone", "us-central1-a", "--accelerator", "V100-16", "--market", "on-demand", *AS_OF
     )
