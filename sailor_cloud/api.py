@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sailor_cloud.run.progress import Observer
     from sailor_cloud.run.replayed import Replayed
     from sailor_cloud.simulator import Evaluation
+    from sailor_cloud.simulator.resimulate import Simulation
     from sailor_cloud.workload import ComputeProfiles
 
 
@@ -66,7 +67,7 @@ def plan(
         job,
         catalog=prices,
         network=networks.load(profiles=network, pricing=pricing),
-        profiles=_profiles(job, profiles, machine),
+        profiles=_profiles(_names_local_nodes(job), profiles, machine),
         clock=clock or SystemClock(),
         decoder=workload.decoder(job.model, base=base),
         wishes=planner.Wishes(
@@ -111,7 +112,7 @@ def explain(
     known: Any = {
         "catalog": prices,
         "network": networks.load(profiles=network, pricing=pricing),
-        "profiles": _profiles(job, profiles, machine),
+        "profiles": _profiles(_names_local_nodes(job), profiles, machine),
         "clock": clock or SystemClock(),
         "decoder": workload.decoder(job.model, base=base),
     }
@@ -129,16 +130,19 @@ def explain(
     )
 
 
-def _profiles(job: Job, folder: Path | None, machine: LocalMachine | None) -> ComputeProfiles:
-    """Return the compute profiles, with the machine where the job may use local nodes."""
-    from sailor_cloud import workload
+def _names_local_nodes(job: Job) -> bool:
     from sailor_cloud.model.offer import Provider
+
+    return any(entry.provider is Provider.LOCAL for entry in job.resources)
+
+
+def _profiles(local: bool, folder: Path | None, machine: LocalMachine | None) -> ComputeProfiles:
+    """Return the compute profiles, with the machine where nodes may be local."""
+    from sailor_cloud import workload
     from sailor_cloud.workload.this_machine import this_machine
 
     found = workload.profiles.load(profiles=folder)
-    if not any(entry.provider is Provider.LOCAL for entry in job.resources):
-        return found
-    return dataclasses.replace(found, machine=machine or this_machine())
+    return dataclasses.replace(found, machine=machine or this_machine()) if local else found
 
 
 def simulate(document: PlanDocument, *, base: Path | None = None, timeline: bool = False) -> Evaluation:
@@ -158,6 +162,59 @@ def simulate(document: PlanDocument, *, base: Path | None = None, timeline: bool
         as_of=document.as_of,
         timeline=timeline,
     ).evaluation
+
+
+def simulate_layout(
+    job: Job,
+    *,
+    layout: str,
+    nodes: Sequence[str],
+    engine: str = "sailor",
+    base: Path | None = None,
+    clock: Clock | None = None,
+    profiles: Path | None = None,
+    network: Path | None = None,
+    pricing: Path | None = None,
+    timeline: bool = False,
+    machine: LocalMachine | None = None,
+    progress: Callable[[int, int, str], None] = lambda done, of, what: None,
+) -> Simulation:
+    """Predict a layout on nodes, without a search: 'tp=4 pp=2 dp=4' on ['4 x a2-highgpu-8g@us-central1-a'].
+
+    The nodes need not lie within the job's resources, and a machine without a price has time and memory but no cost.
+    `engine` names the training program. Raises RequestError with every reason why the layout does not fit the model,
+    the batch, the nodes or the engine; other arguments are those of `plan`.
+    """
+    from sailor_cloud import catalog as catalogs
+    from sailor_cloud import network as networks
+    from sailor_cloud import workload
+    from sailor_cloud.model.offer import Provider
+    from sailor_cloud.planner.documents import given_document
+    from sailor_cloud.simulator import Scenario, engine_named, evaluate
+    from sailor_cloud.simulator.layout_text import given_plan
+    from sailor_cloud.simulator.resimulate import Simulation
+
+    progress(0, 4, "reading prices")
+    prices = catalogs.load(pricing=pricing)
+    progress(1, 4, "reading bandwidths")
+    links = networks.load(profiles=network, pricing=pricing)
+    progress(2, 4, "reading compute profiles")
+    scenario = Scenario(
+        job=job,
+        decoder=workload.decoder(job.model, base=base),
+        offers={},
+        catalog=prices,
+        network=links,
+        profiles=_profiles(False, profiles, None),
+        as_of=(clock or SystemClock()).now(),
+        engine=engine_named(engine),
+    )
+    progress(3, 4, "simulating the layout")
+    plan, scenario = given_plan(layout, nodes, scenario)
+    if any(scenario.hardware(node.offer).provider is Provider.LOCAL for node in plan.nodes):
+        scenario = dataclasses.replace(scenario, profiles=_profiles(True, profiles, machine))
+    evaluation = evaluate(plan, scenario, timeline=timeline)
+    return Simulation(document=given_document(scenario, plan, evaluation), evaluation=evaluation)
 
 
 def up(

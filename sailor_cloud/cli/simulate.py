@@ -1,4 +1,4 @@
-"""`sailor-cloud simulate`: time, memory and money of a plan that is already made."""
+"""`sailor-cloud simulate`: time, memory and money of a plan that is already made, or of a layout on stated nodes."""
 
 from __future__ import annotations
 
@@ -11,21 +11,39 @@ import click
 
 from sailor_cloud.cli.options import (
     as_of_option,
+    check_output,
     clock_for,
     data_options,
     json_option,
     read_document,
+    read_job,
     write_output,
 )
-from sailor_cloud.cli.waiting import waiting
+from sailor_cloud.cli.waiting import Show, waiting
+from sailor_cloud.errors import RequestError
 
 if TYPE_CHECKING:
     from sailor_cloud.model.document import PlanDocument
     from sailor_cloud.simulator import Evaluation
+    from sailor_cloud.simulator.resimulate import Simulation
+
+ENGINES = ("sailor", "deepspeed", "megatron", "fsdp", "nanotron")
 
 
-@click.command(short_help="Simulate a plan: time, memory, money, and what it waits for.")
-@click.argument("plan_file", metavar="PLAN", type=click.Path(dir_okay=False, path_type=Path))
+@click.command(short_help="Simulate a plan or a layout on nodes: time, memory, money, and what it waits for.")
+@click.argument("file", metavar="PLAN|JOB", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--layout", metavar="DEGREES", help="The layout of JOB, as 'tp=4 pp=2 dp=4 microbatch=1 zero=1'.")
+@click.option(
+    "--nodes",
+    metavar="NODES",
+    multiple=True,
+    help="The nodes of JOB, as '4 x a2-highgpu-8g@us-central1-a'; may be given several times.",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(ENGINES),
+    help="Whose schedule, waits, memory and sharding; without it sailor's, or the plan's.",
+)
 @data_options
 @as_of_option
 @click.option(
@@ -35,54 +53,119 @@ if TYPE_CHECKING:
     help="Write every operation of one iteration to FILE, for Perfetto or chrome://tracing.",
 )
 @json_option
+@click.option(
+    "-o", "--output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Write the plan to FILE."
+)
 def simulate(
-    plan_file: Path,
+    file: Path,
+    layout: str | None,
+    nodes: tuple[str, ...],
+    engine: str | None,
     profiles: Path | None,
     network: Path | None,
     pricing: Path | None,
     as_of: datetime | None,
     timeline: Path | None,
     as_json: bool,
+    output: Path | None,
 ) -> None:
-    """Simulate the plan document PLAN, as 'plan -o' writes it, at its own prices unless --pricing is given.
+    """Simulate the plan document PLAN at its own prices unless --pricing is given, or a layout of the job file JOB.
+
+    A layout has the degrees tp, pp, dp, microbatch (all 1; dp what the devices are enough for), zero (the ZeRO stage)
+    and recompute (none, selective or full). Nodes need not lie within the job's resources: an instance type in a zone,
+    with /spot for its spot price; TYPE:8xA100-40@ZONE where it carries several accelerators, or none is priced there;
+    8xA100-40@ZONE for a machine of your own, without a price. -o writes a plan document, whose pipelines may be made
+    uneven and simulated again.
 
     \b
     sailor-cloud simulate plan.json
     sailor-cloud simulate plan.json --timeline trace.json
     sailor-cloud simulate plan.json --json | jq .prediction.iteration_s_replay
+    sailor-cloud simulate job.yaml --layout 'tp=4 pp=2 dp=4 recompute=full' \\
+        --nodes '4 x a2-highgpu-8g@us-central1-a' --engine megatron -o plan.json
     """
+    for path in (timeline, output):
+        check_output(path)
+    given = layout is not None or bool(nodes)
+    if given and (layout is None or not nodes):
+        raise RequestError("--layout and --nodes belong together: how to train, and on what")
+    data = {"profiles": profiles, "network": network, "pricing": pricing}
+    with waiting("simulating the plan") as show:
+        if layout is not None:
+            simulation = _layout(file, layout, nodes, engine, as_of, data, show, timeline=timeline is not None)
+        else:
+            simulation = _plan(file, engine, as_of, data, show, timeline=timeline is not None)
+    document, evaluation = simulation.document, simulation.evaluation
+    if timeline is not None and document.plan is not None:
+        from sailor_cloud.simulator.timeline import trace_events
+
+        trace = trace_events(document.plan, evaluation.timeline)
+        write_output(timeline, json.dumps(trace, separators=(",", ":")) + "\n")
+    if output is not None:
+        write_output(output, document.to_json())
+    if as_json:
+        click.echo(json.dumps(_as_json(document, evaluation), indent=2, ensure_ascii=False))
+    else:
+        _print(document, evaluation)
+
+
+def _layout(
+    file: Path,
+    layout: str,
+    nodes: tuple[str, ...],
+    engine: str | None,
+    as_of: datetime | None,
+    data: dict[str, Path | None],
+    show: Show,
+    *,
+    timeline: bool,
+) -> Simulation:
+    from sailor_cloud import api
+
+    return api.simulate_layout(
+        read_job(file),
+        layout=layout,
+        nodes=nodes,
+        engine=engine or ENGINES[0],
+        base=file.parent,
+        clock=clock_for(as_of),
+        timeline=timeline,
+        progress=show,
+        profiles=data["profiles"],
+        network=data["network"],
+        pricing=data["pricing"],
+    )
+
+
+def _plan(
+    file: Path, engine: str | None, as_of: datetime | None, data: dict[str, Path | None], show: Show, *, timeline: bool
+) -> Simulation:
     from sailor_cloud import catalog as catalogs
     from sailor_cloud import network as networks
     from sailor_cloud import workload
     from sailor_cloud.simulator.resimulate import simulate_document
-    from sailor_cloud.simulator.timeline import trace_events
 
-    document = read_document(plan_file)
-    with waiting("simulating the plan") as show:
-        show(0, 4, "reading prices")
-        prices = catalogs.load(pricing=pricing)
-        show(1, 4, "reading bandwidths")
-        links = networks.load(profiles=network, pricing=pricing)
-        show(2, 4, "reading compute profiles")
-        speeds = workload.profiles.load(profiles=profiles)
-        show(3, 4, "simulating the plan")
-        simulation = simulate_document(
-            document,
-            catalog=prices,
-            network=links,
-            profiles=speeds,
-            decoder=workload.decoder(document.job.model, base=plan_file.parent),
-            as_of=clock_for(as_of).now() if as_of else document.as_of,
-            reprice=pricing is not None,
-            timeline=timeline is not None,
-        )
-    if timeline is not None and document.plan is not None:
-        trace = trace_events(document.plan, simulation.evaluation.timeline)
-        write_output(timeline, json.dumps(trace, separators=(",", ":")) + "\n")
-    if as_json:
-        click.echo(json.dumps(_as_json(simulation.document, simulation.evaluation), indent=2, ensure_ascii=False))
-    else:
-        _print(simulation.document, simulation.evaluation)
+    if file.suffix in (".yaml", ".yml"):
+        raise RequestError(f"{file} is a job file; give --layout and --nodes with it, or simulate a plan document")
+    document = read_document(file)
+    show(0, 4, "reading prices")
+    prices = catalogs.load(pricing=data["pricing"])
+    show(1, 4, "reading bandwidths")
+    links = networks.load(profiles=data["network"], pricing=data["pricing"])
+    show(2, 4, "reading compute profiles")
+    speeds = workload.profiles.load(profiles=data["profiles"])
+    show(3, 4, "simulating the plan")
+    return simulate_document(
+        document,
+        catalog=prices,
+        network=links,
+        profiles=speeds,
+        decoder=workload.decoder(document.job.model, base=file.parent),
+        as_of=clock_for(as_of).now() if as_of else document.as_of,
+        engine=engine,
+        reprice=data["pricing"] is not None,
+        timeline=timeline,
+    )
 
 
 def _as_json(document: PlanDocument, evaluation: Evaluation) -> dict[str, Any]:
@@ -90,6 +173,7 @@ def _as_json(document: PlanDocument, evaluation: Evaluation) -> dict[str, Any]:
     return {
         "schema_version": raw["schema_version"],
         "as_of": raw["as_of"],
+        "engine": raw["engine"],
         "fits": evaluation.fits,
         "prediction": raw["prediction"],
         "cost": raw["cost"],
@@ -121,9 +205,6 @@ def _print(document: PlanDocument, evaluation: Evaluation) -> None:
         name = f"pipeline {first}" if first == last else f"pipelines {first}-{last}"
         for stage, told in enumerate(lines):
             click.echo(f"  {name} stage {stage}: {told}")
-    if not evaluation.fits:
-        short = [stage for stage in evaluation.prediction.memory if stage.total_bytes > stage.limit_bytes]
-        click.echo(f"\ndoes not fit: {len(short)} of {len(evaluation.prediction.memory)} stages need too much memory")
 
 
 def _alike(evaluation: Evaluation, seconds: float) -> list[tuple[int, int, tuple[str, ...]]]:

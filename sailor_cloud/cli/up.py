@@ -120,6 +120,7 @@ def up(
 
 def _document(job_file: Path, plan_file: Path | None, budget: float | None, deadline: str | None) -> PlanDocument:
     from sailor_cloud import api
+    from sailor_cloud.provision.guards import refuse_what_cannot_run
     from sailor_cloud.workload.this_machine import usable_cores
 
     job = read_job(job_file)
@@ -137,6 +138,7 @@ def _document(job_file: Path, plan_file: Path | None, budget: float | None, dead
             f"{plan_file} was made for another job than {job_file} now describes; "
             f"write it again with 'sailor-cloud plan {job_file} -o {plan_file}'"
         )
+    refuse_what_cannot_run(document)
     return document
 
 

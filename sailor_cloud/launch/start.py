@@ -22,6 +22,7 @@ from sailor_cloud.launch.telemetry.notify import notifier_from
 from sailor_cloud.launch.watch.price_watch import refresh_from_providers
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.provision.guards import refuse_what_cannot_run
 from sailor_cloud.provision.provisioner import check_supported
 from sailor_cloud.run.folder import RunFolder, new_run_id
 from sailor_cloud.run.journal import Event, Journal, read
@@ -51,6 +52,7 @@ def run_document(
     """
     if document.plan is None:
         raise RequestError("the plan is infeasible; there is nothing to run")
+    refuse_what_cannot_run(document)
     document.plan.check(layers=decoder.layers, global_batch_size=document.job.training.global_batch_size)
     if document.job.training.steps is None:
         raise RequestError("training.steps is missing; a run needs the number of steps")

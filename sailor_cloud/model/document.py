@@ -9,16 +9,19 @@ from typing import Any
 
 from sailor_cloud.model.job import Constraints, Goal, Job
 from sailor_cloud.model.machine import LocalMachine
-from sailor_cloud.model.offer import Offer
+from sailor_cloud.model.offer import Hardware, Offer
 from sailor_cloud.model.plan import Plan
 
 SCHEMA_VERSION = 1
 
 
 class Status(StrEnum):
+    """How a plan came about; `given` ones were stated, not searched, and need not keep any limit."""
+
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"
     INFEASIBLE = "infeasible"
+    GIVEN = "given"
 
 
 class CostKind(StrEnum):
@@ -36,14 +39,17 @@ class CostKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkUse:
-    """A connection between two zones that the plan's traffic crosses, with the figures used for it."""
+    """A connection between two zones that the plan's traffic crosses, with the figures used for it.
+
+    `usd_per_gb` is None where the plan has no prices.
+    """
 
     src_zone: str
     dst_zone: str
     bytes_per_iteration: float
     bandwidth_bytes_per_s: float
     rtt_ms: float
-    usd_per_gb: float
+    usd_per_gb: float | None
     measured: bool
     source: str
     as_of: date
@@ -59,15 +65,23 @@ class ProfileRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """What a plan rests on. `machine`: the one whose cores local nodes share; None where there are none."""
+    """What a plan rests on. `machine`: the one whose cores local nodes share; None where there are none.
+
+    `unpriced` are nodes without a price.
+    """
 
     offers: tuple[Offer, ...]
     links: tuple[LinkUse, ...]
     compute_profiles: tuple[ProfileRef, ...]
     machine: LocalMachine | None = None
+    unpriced: tuple[Hardware, ...] = ()
 
     def offers_by_id(self) -> dict[str, Offer]:
         return {offer.id: offer for offer in self.offers}
+
+    def hardware_by_id(self) -> dict[str, Hardware]:
+        """Return what nodes stand on, priced or not."""
+        return {hardware.id: hardware for hardware in (*self.offers, *self.unpriced)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,8 +258,10 @@ class Infeasibility:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanDocument:
-    """See docs/design.md. `plan`, `prediction`, `cost`, `objective` are None exactly when `status` is infeasible.
+    """See docs/design.md. `plan` and `prediction` are None exactly when `status` is infeasible.
 
+    So are `cost` and `objective` of a plan that was searched; of a given one there is no objective, and no cost where a
+    node has no price. `engine` names the training program that the prediction is of; ours is the one that `up` runs.
     `ttl_s` is the longest time that the nodes may live after their start: the deadline with its grace, else the
     budget divided by the worst-case rate. `frontier`: cost against throughput, fastest first, whatever the limits.
     `gap_parts`: what the goal is made of, from work alone to the closed form's figure; seconds where throughput is it.
@@ -271,6 +287,7 @@ class PlanDocument:
     rejected: tuple[Rejected, ...]
     frontier: tuple[FrontierPoint, ...] = ()
     gap_parts: tuple[GapPart, ...] = ()
+    engine: str = "sailor"
 
     @property
     def home(self) -> Offer:

@@ -1,4 +1,4 @@
-"""What can be bought: accelerators, and offers of whole instances that carry them."""
+"""What can be bought or is there already: accelerators, instances that carry them, and offers of instances."""
 
 from __future__ import annotations
 
@@ -74,12 +74,10 @@ class Accelerator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
-    """One instance type with its accelerators, in one zone and market, at one price.
+class Hardware:
+    """One instance type with its accelerators in one zone; where it is no offer, nobody knows a price.
 
-    `id` names the offer inside a PlanDocument and is never taken apart. A figure known only to lie between two
-    dates has `as_of_from` < `as_of_to`; its age counts from the older one. `confidence` is that of the price;
-    `outlier` marks a price far from those of the same instance type in the zones around it.
+    `id` names it inside a PlanDocument and is never taken apart.
     """
 
     id: str
@@ -89,6 +87,17 @@ class Offer:
     instance_type: str
     accelerator: str
     accelerator_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer(Hardware):
+    """An instance in one market, at one price.
+
+    A figure known only to lie between two dates has `as_of_from` < `as_of_to`; its age counts from the older one.
+    `confidence` is that of the price; `outlier` marks a price far from those of the same instance type in the zones
+    around it.
+    """
+
     vcpus: int
     memory_gib: float
     market: Market

@@ -18,13 +18,14 @@ from sailor_cloud.model.document import (
     Status,
 )
 from sailor_cloud.model.job import Goal, Job
+from sailor_cloud.model.plan import Plan
 from sailor_cloud.planner.answer import OPTIMAL_GAP, Answer
 from sailor_cloud.planner.draft import to_plan
 from sailor_cloud.planner.goals import Figure, Target, target_of
 from sailor_cloud.planner.lifetime import ttl_s
 from sailor_cloud.planner.replays import Chosen
 from sailor_cloud.planner.space import Space
-from sailor_cloud.simulator import Scenario
+from sailor_cloud.simulator import Evaluation, Scenario
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +75,37 @@ def plan_document(
         rejected=around.rejected,
         frontier=around.frontier,
         gap_parts=() if proven else around.gap_parts,
+    )
+
+
+def given_document(scenario: Scenario, plan: Plan, evaluation: Evaluation) -> PlanDocument:
+    """Return the document of a plan that was stated, not searched, on all that the scenario offers."""
+    return PlanDocument(
+        schema_version=SCHEMA_VERSION,
+        status=Status.GIVEN,
+        created_at=scenario.as_of,
+        as_of=scenario.as_of,
+        job=scenario.job,
+        inputs=Inputs(
+            offers=tuple(scenario.offers[name] for name in sorted(scenario.offers)),
+            links=evaluation.links,
+            compute_profiles=evaluation.profiles,
+            machine=scenario.machine,
+            unpriced=tuple(scenario.unpriced[name] for name in sorted(scenario.unpriced)),
+        ),
+        objective=None,
+        constraints=scenario.job.constraints,
+        optimality_gap=None,
+        bound=None,
+        search=Search(seconds=0.0, columns=0, nodes=0),
+        plan=plan,
+        prediction=evaluation.prediction,
+        cost=evaluation.bill,
+        ttl_s=None if evaluation.bill is None else ttl_s(scenario.job.constraints, evaluation.bill),
+        infeasibility=None,
+        alternatives=(),
+        rejected=(),
+        engine=scenario.engine.name,
     )
 
 

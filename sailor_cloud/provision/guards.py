@@ -1,17 +1,22 @@
-"""Refuses plans that must not be bought, before anything is: prices too old, or two clouds in one plan."""
+"""Refuses plans that must not be bought, before anything is: not ours to run, prices too old, or two clouds."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 from itertools import permutations
 
 from sailor_cloud.catalog.trust import age_days, is_stale
-from sailor_cloud.errors import DataError, RequestError, StalePriceError
-from sailor_cloud.model.document import PlanDocument
-from sailor_cloud.model.offer import Provider
+from sailor_cloud.errors import DataError, Problem, RequestError, StalePriceError
+from sailor_cloud.model.document import PlanDocument, Status
+from sailor_cloud.model.job import Resource
+from sailor_cloud.model.offer import Offer, Provider
+from sailor_cloud.model.plan import Plan
 from sailor_cloud.network import Network
 from sailor_cloud.provision.rendering.root import placed_nodes
+from sailor_cloud.simulator.engines import SAILOR
 
 _CLOUDS = (Provider.GCP, Provider.AWS)
 
@@ -43,6 +48,84 @@ def traffic_between_clouds(document: PlanDocument, network: Network) -> tuple[Cl
         if cloud is not other:
             found.append(_traffic(network, src, dst))
     return tuple(found)
+
+
+def refuse_what_cannot_run(document: PlanDocument) -> None:
+    """Raise RequestError with every reason why a plan is for prediction only.
+
+    Another engine than ours, nodes without a price, and of a layout that was given instead of searched also nodes
+    outside the job's resources, too much memory and limits that it breaks.
+    """
+    plan = document.plan
+    if plan is None:
+        return
+    problems = [Problem(path="plan", message=message) for message in _not_ours(document, plan)]
+    if document.status is Status.GIVEN:
+        problems += [Problem(path="plan", message=message) for message in _not_kept(document, plan)]
+    if problems:
+        raise RequestError(problems)
+
+
+def _not_ours(document: PlanDocument, plan: Plan) -> Iterator[str]:
+    if document.engine != SAILOR.name:
+        yield f"is for {document.engine}; 'up' runs {SAILOR.name}'s own engine, so 'simulate' it with that"
+    if plan.zero_stage not in SAILOR.zero_stages:
+        yield f"has zero {plan.zero_stage}, which {SAILOR.name}'s own engine does not"
+    kinds = {stage.recompute for pipeline in plan.pipelines for stage in pipeline.stages} - set(SAILOR.recompute)
+    for kind in kinds:
+        yield f"has recompute {kind.name.lower()}, which {SAILOR.name}'s own engine does not"
+    for hardware in document.inputs.unpriced:
+        yield f"has nodes without a price, {hardware.instance_type} in {hardware.zone}; only offers can be bought"
+
+
+def _not_kept(document: PlanDocument, plan: Plan) -> Iterator[str]:
+    prediction, limits = document.prediction, document.constraints
+    assert prediction is not None
+    short = [stage for stage in prediction.memory if stage.total_bytes > stage.limit_bytes]
+    if short:
+        yield f"needs too much memory in {len(short)} of {len(prediction.memory)} stages"
+    yield from _outside(document, plan)
+    cost = document.cost
+    for what, needed, limit, unit in (
+        ("costs", cost.total_usd if cost else None, limits.budget_usd, "USD"),
+        ("costs", cost.usd_per_hour if cost else None, limits.max_usd_per_hour, "USD/h"),
+        ("costs", cost.usd_per_iteration if cost else None, limits.max_usd_per_iteration, "USD/iteration"),
+        ("takes", prediction.duration_s, limits.deadline, "s"),
+        ("has", float(len(plan.nodes)), limits.max_nodes, "nodes"),
+    ):
+        if needed is not None and limit is not None and needed > limit:
+            yield f"{what} {needed:.6g} {unit}, the job allows {limit:.6g}"
+    least, reached = limits.min_throughput, prediction.throughput_iterations_per_s
+    if least is not None and reached < least:
+        yield f"reaches {reached:.4g} iterations/s, the job asks for {least:.4g}"
+
+
+def _outside(document: PlanDocument, plan: Plan) -> Iterator[str]:
+    """Say which nodes the job's resources don't allow."""
+    offers = document.inputs.offers_by_id()
+    used = Counter(node.offer for node in plan.nodes if node.offer in offers)
+    devices: Counter[tuple[Provider, str, str]] = Counter()
+    for name, count in sorted(used.items()):
+        offer = offers[name]
+        devices[offer.provider, offer.zone, offer.accelerator] += count * offer.accelerator_count
+        if not any(_allows(resource, offer) for resource in document.job.resources):
+            where = f"{offer.market} in {offer.zone}"
+            yield f"has {count} x {offer.instance_type} {where}, which the job's resources do not allow"
+    for (provider, zone, accelerator), count in devices.items():
+        entries = [entry for entry in document.job.resources if entry.provider == provider and zone in entry.zones]
+        allowed = sum(entry.accelerators.get(accelerator, 0) for entry in entries)
+        if 0 < allowed < count:
+            yield f"has {count} {accelerator} in {zone}, the job's resources allow {allowed}"
+
+
+def _allows(resource: Resource, offer: Offer) -> bool:
+    return (
+        resource.provider == offer.provider
+        and offer.zone in resource.zones
+        and offer.market in resource.markets
+        and offer.accelerator in resource.accelerators
+        and (resource.instance_types is None or offer.instance_type in resource.instance_types)
+    )
 
 
 def refuse_two_clouds(document: PlanDocument, network: Network) -> None:

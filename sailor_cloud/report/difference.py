@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sailor_cloud.model.document import CostKind, PlanDocument
-from sailor_cloud.report.groups import plan_offers
+from sailor_cloud.report.groups import hardware_name, plan_hardware
 from sailor_cloud.report.money import cost_tree
 
 
@@ -136,8 +136,8 @@ def _iteration(document: PlanDocument) -> float | None:
 
 
 def _nodes(document: PlanDocument) -> dict[str, str]:
-    offers = plan_offers(document).values()
-    counts = Counter(f"{offer.instance_type} {offer.market.value} in {offer.zone}" for offer in offers)
+    nodes = plan_hardware(document).values()
+    counts = Counter(f"{hardware_name(hardware)} in {hardware.zone}" for hardware in nodes)
     return {name: str(count) for name, count in counts.items()}
 
 

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 
 from sailor_cloud.model.document import PlanDocument, Status
 from sailor_cloud.model.offer import Confidence
 from sailor_cloud.report import text
-from sailor_cloud.report.groups import plan_offers
 
 SMALLEST_GAP_SHOWN = 0.0005
 # A gap is explained from this size on, by parts of at least this share of the goal.
 SMALLEST_GAP_EXPLAINED = 0.03
 SMALLEST_PART_SHOWN = 0.005
+# The engine that `up` runs; others are simulated only.
+OURS = "sailor"
+_ZERO = {
+    1: "ZeRO-1: every pipeline keeps and steps a share of its state",
+    2: "ZeRO-2: every pipeline keeps a share of its state and of the gradients",
+    3: "ZeRO-3: every pipeline keeps a share of the state, the gradients and the weights",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +34,10 @@ def request_facts(document: PlanDocument) -> tuple[Fact, ...]:
     training = document.job.training
     steps = f"{training.steps} steps" if training.steps else "no number of steps"
     what = f"{steps}, {training.global_batch_size} samples of {training.sequence_length} tokens each"
-    facts = [
+    facts = (
+        [] if document.engine == OURS else [Fact(name="engine", value=f"{document.engine}, which 'up' does not run")]
+    )
+    facts += [
         Fact(name="goal", value=f"{document.job.goal.value} of {model_name(document)} in {training.precision.value}"),
         Fact(name="training", value=what),
         Fact(name="constraints", value="; ".join(limits(document)) or "none"),
@@ -65,6 +75,8 @@ def limits(document: PlanDocument) -> tuple[str, ...]:
 
 def proof(document: PlanDocument) -> str:
     """Return how good the plan is known to be: status, gap to the proven bound, effort."""
+    if document.status is Status.GIVEN:
+        return "layout as given, not searched"
     effort = f"searched {text.seconds(document.search.seconds)}"
     gap = document.optimality_gap
     if document.status is Status.INFEASIBLE:
@@ -81,13 +93,13 @@ def proof(document: PlanDocument) -> str:
 def outcome_facts(document: PlanDocument) -> tuple[Fact, ...]:
     """Return what is predicted, with its error, and the money; () for an infeasible document."""
     prediction, cost = document.prediction, document.cost
-    if prediction is None or cost is None:
+    if prediction is None:
         return ()
     seconds = prediction.iteration_s_replay
     error = text.share(prediction.error_p50)
     facts = []
     if document.plan is not None and document.plan.zero_stage:
-        facts.append(Fact(name="optimizer", value="ZeRO-1: every pipeline keeps and steps a share of its state"))
+        facts.append(Fact(name="optimizer", value=_ZERO[document.plan.zero_stage]))
     facts += [
         Fact(
             name="iteration",
@@ -103,13 +115,9 @@ def outcome_facts(document: PlanDocument) -> tuple[Fact, ...]:
     ]
     if prediction.duration_s is not None:
         facts.append(Fact(name="time", value=_duration(document, prediction.duration_s)))
-    facts.append(
-        Fact(
-            name="rate",
-            value=f"{text.usd(cost.usd_per_hour)} USD/h, worst case {text.usd(cost.worst_case_usd_per_hour)} USD/h",
-        )
-    )
-    facts.append(Fact(name="total", value=_total(document)))
+    if cost is not None:
+        rate = f"{text.usd(cost.usd_per_hour)} USD/h, worst case {text.usd(cost.worst_case_usd_per_hour)} USD/h"
+        facts += [Fact(name="rate", value=rate), Fact(name="total", value=_total(document))]
     if beyond := _beyond_the_bound(document):
         facts.append(Fact(name="gap", value=beyond))
     return tuple(facts)
@@ -136,10 +144,8 @@ def _duration(document: PlanDocument, duration_s: float) -> str:
     low, high = max(0.0, duration_s - spread), duration_s + spread
     deadline = document.constraints.deadline
     limit = f"; deadline {text.seconds(deadline)}" if deadline else ""
-    return (
-        f"{text.seconds(duration_s)} from first start to last teardown "
-        f"({text.seconds(low)} to {text.seconds(high)}){limit}"
-    )
+    span = "from first start to last teardown" if document.cost is not None else "from the first step to the last"
+    return f"{text.seconds(duration_s)} {span} ({text.seconds(low)} to {text.seconds(high)}){limit}"
 
 
 def _total(document: PlanDocument) -> str:
@@ -154,20 +160,22 @@ def _total(document: PlanDocument) -> str:
 
 def notes(document: PlanDocument) -> tuple[str, ...]:
     """Return warnings: stale and example prices, links nobody measured, a worst case or a TTL that may end a run."""
-    if document.cost is None:
-        return ()
-    found = []
-    stale = sorted({line.price_as_of for line in document.cost.lines if line.stale})
+    cost = document.cost
+    found = list(_short_of_memory(document))
+    unpriced = sorted({f"{hardware.instance_type} in {hardware.zone}" for hardware in document.inputs.unpriced})
+    if unpriced:
+        found.append(f"no price is known of {', '.join(unpriced)}; the report leaves money out")
+    stale = sorted({line.price_as_of for line in cost.lines if line.stale}) if cost is not None else []
     if stale:
         found.append(
             f"STALE: prices from {_span(stale)} are used; they widen the worst case, and 'up' on a cloud refuses them"
         )
-    if any(offer.confidence is Confidence.EXAMPLE for offer in plan_offers(document).values()):
+    if any(offer.confidence is Confidence.EXAMPLE for offer in document.inputs.offers):
         found.append("prices of the local provider are examples; nothing is billed")
     guessed = sorted({f"{use.src_zone} to {use.dst_zone}" for use in document.inputs.links if not use.measured})
     if guessed:
         found.append(f"bandwidth is an estimate, not measured between these zones: {', '.join(guessed)}")
-    budget, worst = document.constraints.budget_usd, document.cost.worst_case_usd
+    budget, worst = document.constraints.budget_usd, cost.worst_case_usd if cost is not None else None
     if budget is not None and worst is not None and worst > budget:
         found.append(
             f"the worst case of {text.usd(worst)} USD is over the budget of {text.usd(budget)} USD; "
@@ -182,6 +190,18 @@ def notes(document: PlanDocument) -> tuple[str, ...]:
     return tuple(found)
 
 
+def _short_of_memory(document: PlanDocument) -> Iterator[str]:
+    """Say where a plan that was not searched needs more memory than there is."""
+    memory = document.prediction.memory if document.prediction is not None else ()
+    short = [stage for stage in memory if stage.total_bytes > stage.limit_bytes]
+    if short:
+        worst = max(short, key=lambda stage: stage.total_bytes / stage.limit_bytes)
+        yield (
+            f"does not fit: {len(short)} of {len(memory)} stages need too much memory, up to "
+            f"{text.size(worst.total_bytes)} of {text.size(worst.limit_bytes)} (stage {worst.stage})"
+        )
+
+
 def assumptions(document: PlanDocument) -> tuple[str, ...]:
     """Return what the figures rest on."""
     prediction = document.prediction
@@ -189,18 +209,25 @@ def assumptions(document: PlanDocument) -> tuple[str, ...]:
         return ()
     profiles = ", ".join(ref.id for ref in document.inputs.compute_profiles) or "none"
     steps = document.job.training.steps
-    return (
+    searched = "" if document.status is Status.GIVEN else ", and the search used a closed form of it"
+    prices = (
         f"prices are judged as of {document.as_of.date().isoformat()}; on-demand prices count as stale after 90 days, "
         "spot prices after 7",
-        f"layer times come from the compute profiles {profiles}",
-        f"half of the predictions of these profiles were off by less than {text.share(prediction.error_p50)}, nine in "
-        f"ten by less than {text.share(prediction.error_p90)}",
-        "pipelines run the 1F1B schedule; the iteration is replayed operation by operation, and the search used a "
-        "closed form of it",
-        "memory counts weights, gradients, optimizer, activations in flight and a constant for the framework",
+    )
+    money = (
         "the total covers the whole run" if steps else "the job has no number of steps, so the cost is of one hour",
         "the worst case takes stale prices higher, spot nodes at the on-demand price, and more preemptions",
         "amounts are estimates at list price, without taxes and discounts",
+    )
+    priced = document.cost is not None
+    return (
+        *(prices if priced else ()),
+        f"layer times come from the compute profiles {profiles}",
+        f"half of the predictions of these profiles were off by less than {text.share(prediction.error_p50)}, nine in "
+        f"ten by less than {text.share(prediction.error_p90)}",
+        f"pipelines run the 1F1B schedule; the iteration is replayed operation by operation{searched}",
+        "memory counts weights, gradients, optimizer, activations in flight and a constant for the framework",
+        *(money if priced else ()),
     )
 
 

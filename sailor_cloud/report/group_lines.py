@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import compress
 
 from sailor_cloud.model.document import PlanDocument
-from sailor_cloud.model.offer import Offer
+from sailor_cloud.model.offer import Hardware, Offer
 from sailor_cloud.model.plan import Recompute
 from sailor_cloud.report import text
-from sailor_cloud.report.groups import PipelineGroup, StageRow, allowance, idle_devices, pipeline_groups
+from sailor_cloud.report.groups import (
+    PipelineGroup,
+    StageRow,
+    allowance,
+    devices_usd_per_hour,
+    idle_devices,
+    pipeline_groups,
+)
 from sailor_cloud.report.money import age_days
 
 # What stands for the nodes of a stage that shares them with the stage before it.
 SAME_NODES = "same nodes"
+NUMBERS = ("USD/h", "quota", "price age")
+HEADINGS = ("pipelines", "stage", "layers", "devices", "zone", "nodes", "market", *NUMBERS)
 # How stages that recompute are marked, in words and in a letter.
 RECOMPUTED = {Recompute.NONE: "", Recompute.SELECTIVE: " attention recomputed", Recompute.FULL: " recomputed"}
 RECOMPUTED_SHORT = {Recompute.NONE: "", Recompute.SELECTIVE: " (a)", Recompute.FULL: " (r)"}
@@ -47,7 +57,14 @@ def group_lines(document: PlanDocument, *, marks: Mapping[Recompute, str] = RECO
         for group in pipeline_groups(document)
         for row in group.stages
     ]
-    return (*found, *(_idle(document, offer, count) for offer, count in idle_devices(document)))
+    return (*found, *(_idle(document, hardware, count) for hardware, count in idle_devices(document)))
+
+
+def group_columns(document: PlanDocument) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """Return the headings and rows of the lines, without columns that say nothing."""
+    rows = [line.cells for line in group_lines(document)]
+    used = [any(row[place] for row in rows) for place in range(len(HEADINGS))]
+    return tuple(compress(HEADINGS, used)), tuple(tuple(compress(row, used)) for row in rows)
 
 
 def _stage(document: PlanDocument, group: PipelineGroup, row: StageRow, mark: str) -> GroupLine:
@@ -57,30 +74,38 @@ def _stage(document: PlanDocument, group: PipelineGroup, row: StageRow, mark: st
         pipelines=f"{text.ranges(group.pipelines)}: {batch}" if row.index == 0 else "",
         stage=str(row.index),
         layers=f"{row.first_layer}-{row.end_layer - 1}" + mark,
-        devices=f"{row.devices} {row.offer.accelerator}" + (f", tp {row.tp}" if row.tp > 1 else ""),
-        zone="" if shared else row.offer.zone,
-        nodes=SAME_NODES if shared else f"{row.nodes} x {row.offer.instance_type}",
-        market="" if shared else row.offer.market.value,
-        usd_per_hour=text.usd(row.usd_per_hour),
-        quota="" if shared else str(allowance(document, row.offer)),
-        age="" if shared else _age(document, row.offer),
+        devices=f"{row.devices} {row.hardware.accelerator}" + (f", tp {row.tp}" if row.tp > 1 else ""),
+        zone="" if shared else row.hardware.zone,
+        nodes=SAME_NODES if shared else f"{row.nodes} x {row.hardware.instance_type}",
+        market="" if shared else _market(row.hardware),
+        usd_per_hour=_usd(row.usd_per_hour),
+        quota="" if shared else str(allowance(document, row.hardware)),
+        age="" if shared else _age(document, row.hardware),
     )
 
 
-def _idle(document: PlanDocument, offer: Offer, count: int) -> GroupLine:
+def _idle(document: PlanDocument, hardware: Hardware, count: int) -> GroupLine:
     return GroupLine(
         pipelines="idle",
         stage="",
         layers="",
-        devices=f"{count} {offer.accelerator}",
-        zone=offer.zone,
-        nodes=offer.instance_type,
-        market=offer.market.value,
-        usd_per_hour=text.usd(offer.usd_per_hour * count / offer.accelerator_count),
-        quota=str(allowance(document, offer)),
-        age=_age(document, offer),
+        devices=f"{count} {hardware.accelerator}",
+        zone=hardware.zone,
+        nodes=hardware.instance_type,
+        market=_market(hardware),
+        usd_per_hour=_usd(devices_usd_per_hour(hardware, count)),
+        quota=str(allowance(document, hardware)),
+        age=_age(document, hardware),
     )
 
 
-def _age(document: PlanDocument, offer: Offer) -> str:
-    return f"{age_days(document, offer.as_of_from)} d"
+def _market(hardware: Hardware) -> str:
+    return hardware.market.value if isinstance(hardware, Offer) else ""
+
+
+def _usd(usd_per_hour: float | None) -> str:
+    return "" if usd_per_hour is None else text.usd(usd_per_hour)
+
+
+def _age(document: PlanDocument, hardware: Hardware) -> str:
+    return f"{age_days(document, hardware.as_of_from)} d" if isinstance(hardware, Offer) else ""

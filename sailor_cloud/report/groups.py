@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sailor_cloud.model.document import PlanDocument
-from sailor_cloud.model.offer import Offer
+from sailor_cloud.model.offer import Hardware, Offer
 from sailor_cloud.model.plan import Plan, Recompute, Stage
 
 
@@ -22,11 +23,11 @@ class StageRow:
     end_layer: int
     recompute: Recompute
     tp: int
-    offer: Offer
+    hardware: Hardware
     nodes: int
     same_nodes: bool
     devices: int
-    usd_per_hour: float
+    usd_per_hour: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,63 +58,85 @@ def pipeline_groups(document: PlanDocument) -> tuple[PipelineGroup, ...]:
     plan = document.plan
     if plan is None:
         return ()
-    offers = plan_offers(document)
+    nodes = plan_hardware(document)
     groups: dict[tuple[object, ...], list[int]] = {}
     for place, pipeline in enumerate(plan.pipelines):
         shape = (
             pipeline.microbatch_size,
             pipeline.microbatches,
             tuple(
-                (stage.first_layer, stage.end_layer, stage.tp, offers[stage.node].id, stage.recompute)
+                (stage.first_layer, stage.end_layer, stage.tp, nodes[stage.node].id, stage.recompute)
                 for stage in pipeline.stages
             ),
         )
         groups.setdefault(shape, []).append(place)
-    return tuple(_group(plan, places, offers) for places in groups.values())
+    return tuple(_group(plan, places, nodes) for places in groups.values())
 
 
-def plan_offers(document: PlanDocument) -> dict[str, Offer]:
-    """Return the offer of each node of the plan, by node id."""
+def plan_hardware(document: PlanDocument) -> dict[str, Hardware]:
+    """Return what each node of the plan is, by node id: an offer, or a machine without a price."""
     if document.plan is None:
         return {}
-    offers = {offer.id: offer for offer in document.inputs.offers}
-    return {node.id: offers[node.offer] for node in document.plan.nodes}
+    nodes = document.inputs.hardware_by_id()
+    return {node.id: nodes[node.offer] for node in document.plan.nodes}
 
 
-def idle_devices(document: PlanDocument) -> tuple[tuple[Offer, int], ...]:
-    """Return how many paid devices of each offer are in no stage; offers without any are left out."""
+def hardware_name(hardware: Hardware) -> str:
+    """Return an instance type with the market on which it is bought, where it is bought."""
+    return (
+        f"{hardware.instance_type} {hardware.market.value}" if isinstance(hardware, Offer) else hardware.instance_type
+    )
+
+
+def devices_usd_per_hour(hardware: Hardware, devices: int) -> float | None:
+    """Return what some devices of a machine cost per hour; None where it has no price."""
+    return hardware.usd_per_hour * devices / hardware.accelerator_count if isinstance(hardware, Offer) else None
+
+
+def nodes_usd_per_hour(nodes: Iterable[Hardware]) -> float | None:
+    """Return what nodes cost per hour; None where one has no price."""
+    rates = [hardware.usd_per_hour if isinstance(hardware, Offer) else None for hardware in nodes]
+    known = [rate for rate in rates if rate is not None]
+    return sum(known) if len(known) == len(rates) else None
+
+
+def idle_devices(document: PlanDocument) -> tuple[tuple[Hardware, int], ...]:
+    """Return how many devices of each kind of node are in no stage; kinds without any are left out."""
     plan = document.plan
     if plan is None:
         return ()
     used = Counter(stage.node for pipeline in plan.pipelines for stage in pipeline.stages for _ in stage.devices)
-    offers = plan_offers(document)
     idle: Counter[str] = Counter()
     for node in plan.nodes:
         idle[node.offer] += node.devices - used[node.id]
-    by_id = {offer.id: offer for offer in offers.values()}
+    by_id = document.inputs.hardware_by_id()
     return tuple((by_id[name], count) for name, count in sorted(idle.items()) if count > 0)
 
 
-def allowance(document: PlanDocument, offer: Offer) -> Allowance:
-    """Return what the plan takes of an offer's accelerator in its zone, and what the job allows there in all."""
+def allowance(document: PlanDocument, hardware: Hardware) -> Allowance:
+    """Return what the plan takes of a machine's accelerator in its zone, and what the job allows there in all."""
     used = (
         sum(
             node.devices
-            for node, other in ((node, plan_offers(document)[node.id]) for node in (document.plan.nodes))
-            if (other.zone, other.accelerator) == (offer.zone, offer.accelerator)
+            for node, other in ((node, plan_hardware(document)[node.id]) for node in (document.plan.nodes))
+            if (other.zone, other.accelerator) == (hardware.zone, hardware.accelerator)
         )
         if document.plan
         else 0
     )
     limits = [
-        entry.accelerators[offer.accelerator]
+        entry.accelerators[hardware.accelerator]
         for entry in document.job.resources
-        if entry.provider == offer.provider and offer.zone in entry.zones and offer.accelerator in entry.accelerators
+        if entry.provider == hardware.provider
+        and hardware.zone in entry.zones
+        and hardware.accelerator in entry.accelerators
     ]
-    return Allowance(zone=offer.zone, accelerator=offer.accelerator, used=used, allowed=sum(limits) if limits else None)
+    return Allowance(
+        zone=hardware.zone, accelerator=hardware.accelerator, used=used, allowed=sum(limits) if limits else None
+    )
 
 
-def _group(plan: Plan, places: list[int], offers: dict[str, Offer]) -> PipelineGroup:
+def _group(plan: Plan, places: list[int], nodes: dict[str, Hardware]) -> PipelineGroup:
     members = [plan.pipelines[place] for place in places]
     first = members[0]
     columns = [[member.stages[index] for member in members] for index in range(len(first.stages))]
@@ -122,14 +145,14 @@ def _group(plan: Plan, places: list[int], offers: dict[str, Offer]) -> PipelineG
         microbatch_size=first.microbatch_size,
         microbatches=first.microbatches,
         stages=tuple(
-            _row(index, stages, columns[index - 1] if index else [], offers) for index, stages in enumerate(columns)
+            _row(index, stages, columns[index - 1] if index else [], nodes) for index, stages in enumerate(columns)
         ),
     )
 
 
-def _row(index: int, stages: list[Stage], before: list[Stage], offers: dict[str, Offer]) -> StageRow:
+def _row(index: int, stages: list[Stage], before: list[Stage], found: dict[str, Hardware]) -> StageRow:
     first = stages[0]
-    offer = offers[first.node]
+    hardware = found[first.node]
     devices = sum(stage.tp for stage in stages)
     nodes = {stage.node for stage in stages}
     return StageRow(
@@ -138,9 +161,9 @@ def _row(index: int, stages: list[Stage], before: list[Stage], offers: dict[str,
         end_layer=first.end_layer,
         recompute=first.recompute,
         tp=first.tp,
-        offer=offer,
+        hardware=hardware,
         nodes=len(nodes),
         same_nodes=nodes == {stage.node for stage in before},
         devices=devices,
-        usd_per_hour=offer.usd_per_hour * devices / offer.accelerator_count,
+        usd_per_hour=devices_usd_per_hour(hardware, devices),
     )

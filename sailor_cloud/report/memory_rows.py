@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sailor_cloud.model.document import PlanDocument, StageMemory
 from sailor_cloud.report import text
-from sailor_cloud.report.groups import plan_offers
+from sailor_cloud.report.groups import plan_hardware
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +31,11 @@ def memory_rows(document: PlanDocument) -> tuple[MemoryRow, ...]:
     plan, prediction = document.plan, document.prediction
     if plan is None or prediction is None:
         return ()
-    offers = plan_offers(document)
+    nodes = plan_hardware(document)
     alike: dict[tuple[object, ...], list[StageMemory]] = {}
     names: dict[tuple[object, ...], str] = {}
     for row in prediction.memory:
-        accelerator = offers[plan.pipelines[row.pipeline].stages[row.stage].node].accelerator
+        accelerator = nodes[plan.pipelines[row.pipeline].stages[row.stage].node].accelerator
         key = (row.stage, accelerator, row.total_bytes, row.limit_bytes, tuple(sorted(row.parts.items())))
         alike.setdefault(key, []).append(row)
         names[key] = accelerator

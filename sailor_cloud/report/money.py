@@ -7,7 +7,6 @@ from datetime import date
 
 from sailor_cloud.model.document import Cost, CostKind, CostLine, PlanDocument
 from sailor_cloud.model.offer import Offer
-from sailor_cloud.report.groups import plan_offers
 
 TITLES = {
     CostKind.COMPUTE: "compute",
@@ -92,8 +91,12 @@ def price_rows(document: PlanDocument) -> tuple[PriceRow, ...]:
     if document.cost is None:
         return ()
     stale_dates = {(line.price_source, line.price_as_of) for line in document.cost.lines if line.stale}
-    offers = {offer.id: offer for offer in plan_offers(document).values()}
-    rows = [_offer_row(document, offers[name], stale_dates) for name in sorted(offers)]
+    used = {node.offer for node in document.plan.nodes} if document.plan else set()
+    rows = [
+        _offer_row(document, offer, stale_dates)
+        for name, offer in sorted(document.inputs.offers_by_id().items())
+        if name in used
+    ]
     known = {(row.usd, row.source, row.as_of_from) for row in rows}
     for line in document.cost.lines:
         key = (line.usd_per_unit, line.price_source, line.price_as_of)

@@ -7,7 +7,7 @@ from sailor_cloud.report import text
 from sailor_cloud.report.choices import choices, usd_unit, without_plan
 from sailor_cloud.report.facts import Fact, assumptions, notes, outcome_facts, proof, request_facts
 from sailor_cloud.report.frontier_rows import BEST, frontier_numbers, frontier_rows
-from sailor_cloud.report.group_lines import group_lines
+from sailor_cloud.report.group_lines import NUMBERS, group_columns
 from sailor_cloud.report.markdown import cell, folded, table
 from sailor_cloud.report.memory_rows import memory_rows
 from sailor_cloud.report.money import cost_tree, expected_usd, price_rows, worst_usd
@@ -25,13 +25,16 @@ def plan_as_markdown(document: PlanDocument) -> str:
         return "\n\n".join(parts) + "\n"
     parts = [heading, _facts((*outcome_facts(document), *request_facts(document)))]
     parts += [f"> {note}" for note in notes(document)]
-    parts += [_groups(document), _money(document)]
+    parts.append(_groups(document))
+    if document.cost is not None:
+        parts.append(_money(document))
     if document.alternatives or without_plan(document):
         parts.append(_alternatives(document))
     if document.frontier:
         parts.append(folded("Cost against time", _frontier(document)))
-    parts.append(folded("Every cost line with source and date", _lines(document)))
-    parts.append(folded("Prices and their age", _prices(document)))
+    if document.cost is not None:
+        parts.append(folded("Every cost line with source and date", _lines(document)))
+        parts.append(folded("Prices and their age", _prices(document)))
     parts.append(folded("Memory per stage", _memory(document)))
     if ruled_out(document):
         parts.append(folded("Ruled out", _rejected(document)))
@@ -44,9 +47,7 @@ def _facts(facts: tuple[Fact, ...]) -> str:
 
 
 def _groups(document: PlanDocument) -> str:
-    numbers = ("USD/h", "quota", "price age")
-    headings = ("pipelines", "stage", "layers", "devices", "zone", "nodes", "market", *numbers)
-    return table(headings, (line.cells for line in group_lines(document)), numbers=numbers)
+    return table(*group_columns(document), numbers=NUMBERS)
 
 
 def _money(document: PlanDocument) -> str:

@@ -20,7 +20,7 @@ from sailor_cloud.report.terminal.money_table import money_table
 from sailor_cloud.report.terminal.others import alternatives_table, frontier_table, rejected_table
 from sailor_cloud.report.terminal.stages import memory_table, waits_table
 
-_COLOURS = {Status.OPTIMAL: "green", Status.FEASIBLE: "yellow", Status.INFEASIBLE: "bold red"}
+_COLOURS = {Status.OPTIMAL: "green", Status.FEASIBLE: "yellow", Status.INFEASIBLE: "bold red", Status.GIVEN: "cyan"}
 
 
 def plan_report(
@@ -34,7 +34,8 @@ def plan_report(
     tables += [Text(line, style="dim") for line in recompute_key(document)]
     parts.append(_block(Group(*tables)))
     parts.append(_block(_facts(outcome_facts(document))))
-    parts.append(_block(money_table(document, details=details, ascii_only=ascii_only)))
+    if document.cost is not None:
+        parts.append(_block(money_table(document, details=details, ascii_only=ascii_only)))
     parts.append(_block(memory_table(document, details=details, ascii_only=ascii_only, width=width)))
     if details:
         parts.append(_block(waits_table(document, ascii_only=ascii_only, width=width)))
@@ -44,8 +45,9 @@ def plan_report(
         parts.append(_block(frontier_table(document, width=width)))
     if ruled_out(document):
         parts.append(_block(rejected_table(document, details=details)))
-    if details:
+    if details and document.cost is not None:
         parts.append(_block(_prices(document)))
+    if details:
         parts.append(_block(_list("assumptions", assumptions(document))))
     if warnings := notes(document):
         parts.append(_block(Text("\n".join(warnings), style="yellow")))

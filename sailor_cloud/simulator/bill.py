@@ -45,13 +45,14 @@ class Hours:
 
 
 def hours(layout: Layout, iteration_s: float) -> Hours:
-    """Return how long the nodes of a plan are paid for."""
+    """Return how long the nodes of a plan are paid for, or used: those without a price are there before and after."""
     job = layout.scenario.job
-    offers = [layout.scenario.offer(node.offer) for node in layout.plan.nodes]
+    offers = [layout.scenario.offer(node.offer) for node in layout.plan.nodes] if layout.priced else []
     steps = job.training.steps
     training = 1.0 if steps is None else steps * iteration_s / SECONDS_PER_HOUR
     rate = sum(money.preemptions_per_hour(offer, layout.scenario.catalog) for offer in offers)
-    restart = max(money.startup_s(offer.provider) for offer in offers)
+    restart = max((money.startup_s(offer.provider) for offer in offers), default=0.0)
+    teardown = max((money.teardown_s(offer.provider) for offer in offers), default=0.0)
     every = job.checkpoint.every
     lost = [
         training * float(money.lost_fraction(rate * factor, interval_s=every, checkpoint_s=0.0, restart_s=restart))
@@ -63,7 +64,7 @@ def hours(layout: Layout, iteration_s: float) -> Hours:
         lost=lost[0],
         worst_lost=lost[1],
         startup=0.0 if steps is None else restart / SECONDS_PER_HOUR,
-        teardown=0.0 if steps is None else max(money.teardown_s(offer.provider) for offer in offers) / SECONDS_PER_HOUR,
+        teardown=0.0 if steps is None else teardown / SECONDS_PER_HOUR,
     )
 
 

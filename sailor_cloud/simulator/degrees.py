@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from sailor_cloud.errors import Problem, RequestError
-from sailor_cloud.model.offer import Offer
+from sailor_cloud.model.offer import Hardware
 from sailor_cloud.model.plan import Node, Pipeline, Plan, Recompute, Stage
 from sailor_cloud.simulator.engines import Engine, stage_bounds
 from sailor_cloud.simulator.scenario import Scenario
@@ -34,20 +34,21 @@ class Degrees:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeGroup:
-    """So many nodes of one offer."""
+    """So many nodes of one kind, priced or not."""
 
     count: int
-    offer: Offer
+    hardware: Hardware
 
 
 def plan_of_degrees(degrees: Degrees, groups: Sequence[NodeGroup], scenario: Scenario) -> Plan:
     """Return the plan of a layout on nodes, in the order of the groups, under the scenario's engine.
 
-    The scenario need not hold the groups' offers yet. The engine says how layers are split and how ranks count: ours
+    The scenario need not hold the groups' hardware yet. The engine says how layers are split and how ranks count: ours
     fills nodes pipeline by pipeline, others stage by stage. The devices of a stage stand on one node. Raises
     RequestError with every reason why the layout does not fit the model, the batch, the nodes or the engine.
     """
-    if problems := list(_faults_of_counts(degrees, groups)) or list(_problems(degrees, groups, scenario)):
+    counts = [*_faults_of_counts(degrees), *_faults_of_groups(groups)]
+    if problems := counts or list(_problems(degrees, groups, scenario)):
         raise RequestError(problems)
     engine, training = scenario.engine, scenario.job.training
     dp = _dp(degrees, groups)
@@ -82,9 +83,20 @@ def plan_of_degrees(degrees: Degrees, groups: Sequence[NodeGroup], scenario: Sce
     )
 
 
+def problems_without_nodes(degrees: Degrees, scenario: Scenario) -> list[Problem]:
+    """Return the reasons that hold on any nodes why a layout does not fit."""
+    return list(_faults_of_counts(degrees)) or [
+        *_faults_of_model(degrees, scenario),
+        *(_faults_of_batch(degrees, degrees.dp, scenario) if degrees.dp else ()),
+        *_faults_of_engine(degrees, scenario.engine),
+    ]
+
+
 def _nodes(groups: Sequence[NodeGroup]) -> tuple[Node, ...]:
-    offers = [group.offer for group in groups for _ in range(group.count)]
-    return tuple(Node(id=f"n{n}", offer=offer.id, devices=offer.accelerator_count) for n, offer in enumerate(offers))
+    each = [group.hardware for group in groups for _ in range(group.count)]
+    return tuple(
+        Node(id=f"n{n}", offer=hardware.id, devices=hardware.accelerator_count) for n, hardware in enumerate(each)
+    )
 
 
 def _zero_stage(degrees: Degrees, engine: Engine) -> int:
@@ -92,7 +104,7 @@ def _zero_stage(degrees: Degrees, engine: Engine) -> int:
 
 
 def _devices(groups: Sequence[NodeGroup]) -> int:
-    return sum(group.count * group.offer.accelerator_count for group in groups)
+    return sum(group.count * group.hardware.accelerator_count for group in groups)
 
 
 def _dp(degrees: Degrees, groups: Sequence[NodeGroup]) -> int:
@@ -100,7 +112,7 @@ def _dp(degrees: Degrees, groups: Sequence[NodeGroup]) -> int:
     return degrees.dp or max(1, _devices(groups) // (degrees.tp * degrees.pp))
 
 
-def _faults_of_counts(degrees: Degrees, groups: Sequence[NodeGroup]) -> Iterator[Problem]:
+def _faults_of_counts(degrees: Degrees) -> Iterator[Problem]:
     for name, value in (
         ("tp", degrees.tp),
         ("pp", degrees.pp),
@@ -109,17 +121,22 @@ def _faults_of_counts(degrees: Degrees, groups: Sequence[NodeGroup]) -> Iterator
     ):
         if value is not None and value < 1:
             yield Problem(path=LAYOUT, message=f"{name} must be 1 or more, got {value}")
+
+
+def _faults_of_groups(groups: Sequence[NodeGroup]) -> Iterator[Problem]:
     if not groups:
         yield Problem(path=NODES, message="name at least one group of nodes")
     for group in groups:
         if group.count < 1:
-            yield Problem(path=NODES, message=f"{group.count} x {group.offer.instance_type} is not a number of nodes")
+            yield Problem(
+                path=NODES, message=f"{group.count} x {group.hardware.instance_type} is not a number of nodes"
+            )
 
 
 def _problems(degrees: Degrees, groups: Sequence[NodeGroup], scenario: Scenario) -> Iterator[Problem]:
     yield from _faults_of_model(degrees, scenario)
     yield from _faults_of_nodes(degrees, groups, scenario)
-    yield from _faults_of_batch(degrees, groups, scenario)
+    yield from _faults_of_batch(degrees, _dp(degrees, groups), scenario)
     yield from _faults_of_engine(degrees, scenario.engine)
 
 
@@ -133,9 +150,11 @@ def _faults_of_model(degrees: Degrees, scenario: Scenario) -> Iterator[Problem]:
 
 
 def _faults_of_nodes(degrees: Degrees, groups: Sequence[NodeGroup], scenario: Scenario) -> Iterator[Problem]:
-    for offer in {group.offer.id: group.offer for group in groups}.values():
-        if offer.accelerator_count % degrees.tp:
-            message = f"tp {degrees.tp} does not divide the {offer.accelerator_count} devices of {offer.instance_type}"
+    for hardware in {group.hardware.id: group.hardware for group in groups}.values():
+        if hardware.accelerator_count % degrees.tp:
+            message = (
+                f"tp {degrees.tp} does not divide the {hardware.accelerator_count} devices of {hardware.instance_type}"
+            )
             yield Problem(path=LAYOUT, message=message, hint="the devices of a stage stand on one node")
     devices, dp = _devices(groups), _dp(degrees, groups)
     if degrees.tp * degrees.pp * dp != devices:
@@ -143,7 +162,7 @@ def _faults_of_nodes(degrees: Degrees, groups: Sequence[NodeGroup], scenario: Sc
         hint = f"dp {each} fits" if (each := _fitting(devices, degrees.tp * degrees.pp)) else ""
         yield Problem(path=LAYOUT, message=f"{product}, the nodes have {devices}", hint=hint)
     precision = scenario.job.training.precision
-    for name in dict.fromkeys(group.offer.accelerator for group in groups):
+    for name in dict.fromkeys(group.hardware.accelerator for group in groups):
         if scenario.catalog.accelerator(name).peak_tflops(precision) is None:
             yield Problem(path=NODES, message=f"{name} can't compute in {precision}, in which the job trains")
 
@@ -152,8 +171,8 @@ def _fitting(whole: int, part: int) -> int:
     return 0 if whole % part else whole // part
 
 
-def _faults_of_batch(degrees: Degrees, groups: Sequence[NodeGroup], scenario: Scenario) -> Iterator[Problem]:
-    batch, dp = scenario.job.training.global_batch_size, _dp(degrees, groups)
+def _faults_of_batch(degrees: Degrees, dp: int, scenario: Scenario) -> Iterator[Problem]:
+    batch = scenario.job.training.global_batch_size
     if batch % (dp * degrees.microbatch_size):
         message = f"dp {dp} x microbatch {degrees.microbatch_size} does not divide the global batch of {batch}"
         yield Problem(path=LAYOUT, message=message, hint="uneven pipelines are stated in a plan document")

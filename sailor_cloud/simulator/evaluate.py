@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from sailor_cloud.errors import MissingPriceError
 from sailor_cloud.model.document import Cost, LinkUse, Prediction, ProfileRef, StageMemory
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.network import Place
@@ -20,30 +21,39 @@ from sailor_cloud.units import SECONDS_PER_HOUR
 class Evaluation:
     """What a plan does and costs. `fits` is False where any device would need more memory than it has.
 
+    `bill` is None where a node has no price.
     `stage_waits` and `timeline` come from the replay; the timeline is empty unless it was asked for.
     """
 
     prediction: Prediction
-    cost: Cost
+    bill: Cost | None
     links: tuple[LinkUse, ...]
     profiles: tuple[ProfileRef, ...]
     fits: bool
     stage_waits: tuple[StageWaits, ...]
     timeline: tuple[TimelineSpan, ...]
 
+    @property
+    def cost(self) -> Cost:
+        """The bill. Raises MissingPriceError where a node has no price."""
+        if self.bill is None:
+            raise MissingPriceError("a node of the plan has no price, so it has no bill")
+        return self.bill
+
 
 def evaluate(plan: Plan, scenario: Scenario, *, timeline: bool = False) -> Evaluation:
     """Simulate a plan.
 
-    Raises RequestError for an invalid plan, MissingPriceError for an unknown price and ProfileMissingError for an
-    accelerator about whose speed nothing is known. A plan that needs too much memory is an answer, not an error.
+    Raises RequestError for an invalid plan, MissingPriceError for an unknown price of what comes with offers, and
+    ProfileMissingError for an accelerator about whose speed nothing is known. A plan that needs too much memory is an
+    answer, not an error.
     """
     layout = lay_out(plan, scenario)
     iteration = run_iteration(layout, timeline=timeline)
     memory = _memory(layout)
     return Evaluation(
         prediction=_prediction(layout, iteration, memory),
-        cost=bill(layout, iteration.traffic, iteration.replay_s),
+        bill=bill(layout, iteration.traffic, iteration.replay_s) if layout.priced else None,
         links=_links(layout, iteration.traffic),
         profiles=tuple(sorted({seat.table.profile for seat in layout.seats}, key=lambda ref: ref.id)),
         fits=all(stage.total_bytes <= stage.limit_bytes for stage in memory),
@@ -105,7 +115,7 @@ def _links(layout: Layout, traffic: Traffic) -> tuple[LinkUse, ...]:
     for (src_zone, dst_zone), nbytes in traffic.items():
         src, dst = _place_in(layout, src_zone), _place_in(layout, dst_zone)
         link = layout.links.between(src, dst, pairs=1)
-        prices = layout.scenario.network.egress(src_zone, dst_zone)
+        prices = layout.scenario.network.egress(src_zone, dst_zone) if layout.priced else None
         uses.append(
             LinkUse(
                 src_zone=src_zone,
@@ -113,7 +123,7 @@ def _links(layout: Layout, traffic: Traffic) -> tuple[LinkUse, ...]:
                 bytes_per_iteration=nbytes,
                 bandwidth_bytes_per_s=link.bandwidth_bytes_per_s,
                 rtt_ms=link.rtt_s * 1e3,
-                usd_per_gb=sum(price.usd_per_gb for price in prices),
+                usd_per_gb=None if prices is None else sum(price.usd_per_gb for price in prices),
                 measured=link.measured,
                 source=link.source,
                 as_of=link.as_of,

@@ -99,7 +99,7 @@ def run_iteration(layout: Layout, *, timeline: bool = False) -> Iteration:
 
 def _on_shared_cores(iteration: Iteration, layout: Layout, machine: LocalMachine) -> Iteration:
     """Return an iteration whose local ranks share the cores of a machine; its timeline tells what computes when."""
-    ranks = {key: seat.tp for key, seat in _by_key(layout) if seat.offer.provider is Provider.LOCAL}
+    ranks = {key: seat.tp for key, seat in _by_key(layout) if seat.hardware.provider is Provider.LOCAL}
     computing = [span for span in iteration.timeline if span.what in _COMPUTING]
     busy = [
         (span.start_s, span.end_s, ranks[span.pipeline, span.stage])

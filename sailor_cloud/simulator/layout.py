@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from sailor_cloud.errors import Problem, RequestError
-from sailor_cloud.model.offer import Offer
+from sailor_cloud.model.offer import Hardware
 from sailor_cloud.model.plan import Node, Plan, Recompute, Stage
 from sailor_cloud.network import Link, Place
 from sailor_cloud.simulator.scenario import Scenario, place_of
@@ -20,7 +20,7 @@ class Seat:
     pipeline: int
     index: int
     stage: Stage
-    offer: Offer
+    hardware: Hardware
     place: Place
     table: StageTable
 
@@ -60,6 +60,11 @@ class Layout:
     links: Links
 
     @property
+    def priced(self) -> bool:
+        """Whether all nodes have a price."""
+        return all(node.offer in self.scenario.offers for node in self.plan.nodes)
+
+    @property
     def seats(self) -> tuple[Seat, ...]:
         return tuple(seat for seats in self.pipelines for seat in seats)
 
@@ -93,12 +98,12 @@ def _seat(
     stage: Stage,
     microbatch_size: int,
 ) -> Seat:
-    offer = scenario.offer(nodes[stage.node].offer)
-    key = (offer.accelerator, stage.tp, microbatch_size, stage.recompute)
+    hardware = scenario.hardware(nodes[stage.node].offer)
+    key = (hardware.accelerator, stage.tp, microbatch_size, stage.recompute)
     if key not in tables:
         tables[key] = stage_table(
             scenario,
-            offer.accelerator,
+            hardware.accelerator,
             tp=stage.tp,
             microbatch_size=microbatch_size,
             recompute=stage.recompute,
@@ -108,8 +113,8 @@ def _seat(
         pipeline=pipeline,
         index=index,
         stage=stage,
-        offer=offer,
-        place=place_of(offer, stage.node),
+        hardware=hardware,
+        place=place_of(hardware, stage.node),
         table=tables[key],
     )
 
@@ -146,13 +151,14 @@ def _node_problems(plan: Plan, scenario: Scenario) -> list[Problem]:
         if node.id in seen:
             problems.append(Problem(path=f"{where}.id", message=f"{node.id!r} is used a second time"))
         seen.add(node.id)
-        offer = scenario.offers.get(node.offer)
-        if offer is None:
+        hardware = scenario.unpriced.get(node.offer) or scenario.offers.get(node.offer)
+        if hardware is None:
             problems.append(Problem(path=f"{where}.offer", message=f"names unknown offer {node.offer!r}"))
             continue
-        if offer.zone not in zones:
-            problems.append(Problem(path=f"{where}.offer", message=f"is in unknown zone {offer.zone!r}"))
-        if node.devices != offer.accelerator_count:
-            message = f"is {node.devices}, {offer.instance_type} has {offer.accelerator_count}; instances are whole"
+        if hardware.zone not in zones:
+            problems.append(Problem(path=f"{where}.offer", message=f"is in unknown zone {hardware.zone!r}"))
+        if node.devices != hardware.accelerator_count:
+            has = f"{hardware.instance_type} has {hardware.accelerator_count}"
+            message = f"is {node.devices}, {has}; instances are whole"
             problems.append(Problem(path=f"{where}.devices", message=message))
     return problems

@@ -12,6 +12,7 @@ from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.network import Network
+from sailor_cloud.simulator.engines import engine_named
 from sailor_cloud.simulator.evaluate import Evaluation, evaluate
 from sailor_cloud.simulator.scenario import Scenario
 from sailor_cloud.workload import ComputeProfiles
@@ -33,12 +34,14 @@ def simulate_document(
     profiles: ComputeProfiles,
     decoder: Decoder,
     as_of: datetime,
+    engine: str | None = None,
     reprice: bool = False,
     timeline: bool = False,
 ) -> Simulation:
     """Evaluate a document's plan.
 
-    `reprice` takes the price of every offer that the catalog also has from there. Raises RequestError for a document
+    `engine` takes the place of the document's. `reprice` takes the price of every offer that the catalog also has from
+    there. Raises RequestError for a document
     without a plan and for a plan that is wrong.
     """
     if document.plan is None:
@@ -54,6 +57,8 @@ def simulate_document(
         network=network,
         profiles=dataclasses.replace(profiles, machine=document.inputs.machine),
         as_of=as_of,
+        engine=engine_named(engine or document.engine),
+        unpriced={hardware.id: hardware for hardware in document.inputs.unpriced},
     )
     evaluation = evaluate(document.plan, scenario, timeline=timeline)
     inputs = dataclasses.replace(
@@ -63,7 +68,12 @@ def simulate_document(
         compute_profiles=evaluation.profiles,
     )
     renewed = dataclasses.replace(
-        document, as_of=as_of, inputs=inputs, prediction=evaluation.prediction, cost=evaluation.cost
+        document,
+        as_of=as_of,
+        inputs=inputs,
+        prediction=evaluation.prediction,
+        cost=evaluation.bill,
+        engine=scenario.engine.name,
     )
     return Simulation(document=renewed, evaluation=evaluation)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from sailor_cloud.catalog import Catalog
@@ -11,7 +11,7 @@ from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.machine import LocalMachine
-from sailor_cloud.model.offer import Accelerator, Offer
+from sailor_cloud.model.offer import Accelerator, Hardware, Offer
 from sailor_cloud.network import Link, Network, Place
 from sailor_cloud.simulator.engines import SAILOR, Engine
 from sailor_cloud.workload import ComputeProfiles
@@ -19,7 +19,7 @@ from sailor_cloud.workload import ComputeProfiles
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """Everything but the plan. `as_of` judges the age of prices."""
+    """Everything but the plan. `as_of` judges the age of prices; `unpriced` are nodes without a price."""
 
     job: Job
     decoder: Decoder
@@ -29,6 +29,7 @@ class Scenario:
     profiles: ComputeProfiles
     as_of: datetime
     engine: Engine = SAILOR
+    unpriced: Mapping[str, Hardware] = field(default_factory=dict)
 
     @property
     def machine(self) -> LocalMachine | None:
@@ -42,6 +43,10 @@ class Scenario:
             raise RequestError([Problem(path="plan.nodes", message=f"names unknown offer {offer_id!r}")])
         return offer
 
+    def hardware(self, name: str) -> Hardware:
+        """Return an offer or a node without a price by id. Raises RequestError for one that is not there."""
+        return self.unpriced[name] if name in self.unpriced else self.offer(name)
+
     def link(self, src: Place, dst: Place, *, pairs: int, flows: int = 1) -> Link:
         """Return the link between two places as training sees it: between nodes slower than in a link test.
 
@@ -54,9 +59,9 @@ class Scenario:
         return link if slowdown == 1.0 else link.scaled(1.0 / slowdown)
 
     def accelerator(self, offer_id: str) -> Accelerator:
-        return self.catalog.accelerator(self.offer(offer_id).accelerator)
+        return self.catalog.accelerator(self.hardware(offer_id).accelerator)
 
 
-def place_of(offer: Offer, node: str | None) -> Place:
+def place_of(hardware: Hardware, node: str | None) -> Place:
     """Return where a device of a node stands in the network."""
-    return Place(zone=offer.zone, node=node, accelerator=offer.accelerator, instance_type=offer.instance_type)
+    return Place(zone=hardware.zone, node=node, accelerator=hardware.accelerator, instance_type=hardware.instance_type)

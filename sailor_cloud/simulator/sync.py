@@ -65,7 +65,7 @@ def ring_order(members: Iterable[Seat], layout: Layout) -> list[Seat]:
     return sorted(
         members,
         key=lambda seat: (
-            seat.offer.provider,
+            seat.hardware.provider,
             catalog.region_of(seat.place.zone),
             seat.place.zone,
             seat.place.node or "",

@@ -74,7 +74,7 @@ def test_each_fault_of_a_job_file_is_one_line_that_names_its_place_and_the_way_o
     [
         (("plan", "."), "'.' is a directory"),
         (("diff", "empty", "empty"), "(a plan document is what 'sailor-cloud plan JOB -o plan.json' writes)"),
-        (("simulate", "job.yaml"), "job.yaml: is not JSON"),
+        (("simulate", "job.yaml"), "job.yaml is a job file; give --layout and --nodes with it"),
         (("up", "job.yaml", "--plan", "empty", "--yes"), "empty: is not JSON"),
         (("up", "job.yaml", "--plan", "gone.json"), "can't read plan gone.json: No such file"),
         (("plan", "job.yaml", "-o", "gone/plan.json"), "can't write gone/plan.json: there is no folder gone"),

@@ -22,7 +22,7 @@ def scenario_of(engine: str = "sailor", *, batch: int = 64, precision: str = "fp
 def nodes(scenario: Scenario, counts: Mapping[tuple[str, int], int]) -> list[NodeGroup]:
     """Groups of nodes by accelerator and devices."""
     return [
-        NodeGroup(count=count, offer=offer_in(scenario, ZONE, accelerator, devices=devices))
+        NodeGroup(count=count, hardware=offer_in(scenario, ZONE, accelerator, devices=devices))
         for (accelerator, devices), count in counts.items()
     ]
 
@@ -30,7 +30,7 @@ def nodes(scenario: Scenario, counts: Mapping[tuple[str, int], int]) -> list[Nod
 def simulated(degrees: Degrees, scenario: Scenario, counts: Mapping[tuple[str, int], int]) -> tuple[Plan, Evaluation]:
     groups = nodes(scenario, counts)
     plan = plan_of_degrees(degrees, groups, scenario)
-    offers = {group.offer.id: group.offer for group in groups}
+    offers = {group.hardware.id: group.hardware for group in groups}
     return plan, evaluate(plan, dataclasses.replace(scenario, offers=offers))
 
 

@@ -46,6 +46,26 @@ def _report(document: PlanDocument, timeline: Sequence[TimelineSpan], regions: S
         _header(document),
         *(element("p", note, class_="note") for note in notes(document)),
         _section("Plan", sections.groups(document)),
+        *_money(document),
+        _section("One iteration", schedule_chart(document, timeline), sections.waits(document)),
+        _section("Memory", memory_chart(document), sections.memory(document)),
+        _section("Zones and traffic", region_map(document, regions), zone_map(document), sections.traffic(document)),
+    ]
+    if document.cost is not None:
+        parts.append(_section("Prices", sections.prices(document)))
+    if ruled_out(document):
+        parts.append(_section("Ruled out", sections.rejected(document)))
+    listed = element("ul", *(element("li", line) for line in assumptions(document)))
+    parts.append(_section("Assumptions", listed))
+    parts.append(_footer(document))
+    return element("main", *parts)
+
+
+def _money(document: PlanDocument) -> tuple[Markup, ...]:
+    """Return what tells of money; nothing of a plan without prices."""
+    if document.cost is None:
+        return ()
+    return (
         _section("Cost", money_chart(document), sections.cost_lines(document)),
         _section(
             "Cost against time",
@@ -53,17 +73,7 @@ def _report(document: PlanDocument, timeline: Sequence[TimelineSpan], regions: S
             *sections.frontier_key(document),
             sections.alternatives(document),
         ),
-        _section("One iteration", schedule_chart(document, timeline), sections.waits(document)),
-        _section("Memory", memory_chart(document), sections.memory(document)),
-        _section("Zones and traffic", region_map(document, regions), zone_map(document), sections.traffic(document)),
-        _section("Prices", sections.prices(document)),
-    ]
-    if ruled_out(document):
-        parts.append(_section("Ruled out", sections.rejected(document)))
-    listed = element("ul", *(element("li", line) for line in assumptions(document)))
-    parts.append(_section("Assumptions", listed))
-    parts.append(_footer(document))
-    return element("main", *parts)
+    )
 
 
 def _header(document: PlanDocument) -> Markup:

@@ -13,9 +13,9 @@ from sailor_cloud.catalog import Region
 from sailor_cloud.model.document import LinkUse, PlanDocument
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.report import text
-from sailor_cloud.report.groups import plan_offers
+from sailor_cloud.report.groups import nodes_usd_per_hour, plan_hardware
 from sailor_cloud.report.html.svg import Markup, Scale, chart, element, joined, label, number
-from sailor_cloud.report.html.traffic import gigabytes, told
+from sailor_cloud.report.html.traffic import told, volume_text
 
 WIDTH, HEIGHT, RADIUS = 1000.0, 440.0, 9.0
 # What is shown around the regions: at least so many degrees, and so much of their spread on each side.
@@ -36,7 +36,7 @@ class _Pin:
 def region_map(document: PlanDocument, regions: Iterable[Region]) -> Markup:
     """Draw the plan's regions on a map; nothing when there is one region only, or one whose place isn't known."""
     known = {(region.provider, region.name): region for region in regions}
-    used = sorted({(offer.provider, offer.region) for offer in plan_offers(document).values()})
+    used = sorted({(hardware.provider, hardware.region) for hardware in plan_hardware(document).values()})
     found = [known[key] for key in used if key in known]
     places = [(region.longitude, region.latitude) for region in found]
     if len(used) < 2 or len(found) < len(used) or any(None in place for place in places):
@@ -86,18 +86,18 @@ def _land(across: Scale, up: Scale) -> Markup:
 def _pin(document: PlanDocument, region: Region, across: Scale, up: Scale) -> _Pin:
     assert region.longitude is not None
     assert region.latitude is not None
-    offers = [
-        offer
-        for offer in plan_offers(document).values()
-        if (offer.provider, offer.region) == (region.provider, region.name)
+    nodes = [
+        hardware
+        for hardware in plan_hardware(document).values()
+        if (hardware.provider, hardware.region) == (region.provider, region.name)
     ]
-    rate = sum(offer.usd_per_hour for offer in offers)
-    zones = sorted({offer.zone for offer in offers})
+    rate = nodes_usd_per_hour(nodes)
+    zones = sorted({hardware.zone for hardware in nodes})
     grid = region.grid_gco2_per_kwh
     lines = (
         f"{region.provider.value} {region.name}: {region.location}",
-        f"{len(offers)} {'node' if len(offers) == 1 else 'nodes'} in {', '.join(zones)}",
-        f"{text.usd(rate)} USD/h",
+        f"{len(nodes)} {'node' if len(nodes) == 1 else 'nodes'} in {', '.join(zones)}",
+        "" if rate is None else f"{text.usd(rate)} USD/h",
         "" if grid is None else f"grid: {grid:.0f} g CO2 per kWh",
     )
     return _Pin(
@@ -109,7 +109,7 @@ def _pin(document: PlanDocument, region: Region, across: Scale, up: Scale) -> _P
 
 
 def _routes(document: PlanDocument, pins: dict[tuple[Provider, str], _Pin]) -> list[Markup]:
-    home = {offer.zone: (offer.provider, offer.region) for offer in plan_offers(document).values()}
+    home = {hardware.zone: (hardware.provider, hardware.region) for hardware in plan_hardware(document).values()}
     pairs: dict[tuple[tuple[Provider, str], tuple[Provider, str]], list[LinkUse]] = {}
     for use in document.inputs.links:
         first, second = sorted((home[use.src_zone], home[use.dst_zone]))
@@ -128,11 +128,9 @@ def _route(document: PlanDocument, a: _Pin, b: _Pin, uses: list[LinkUse], share:
     middle_x, middle_y = (a.x + b.x) / 2, (a.y + b.y) / 2
     bend = min(0.22 * length, middle_y - 26.0)
     tip = "\n".join(line for use in uses for line in told(document, use))
-    volume = sum(gigabytes(document, use) for use in uses)
-    usd = sum(gigabytes(document, use) * use.usd_per_gb for use in uses)
     path = f"M{number(a.x)} {number(a.y)}Q{number(middle_x)} {number(middle_y - 2 * bend)} {number(b.x)} {number(b.y)}"
     width = THINNEST + (THICKEST - THINNEST) * math.sqrt(share)
-    shown = f"{text.amount(volume)} GB, {text.usd(usd)} USD"
+    shown = volume_text(document, uses)
     return [
         element("path", d=path, class_="arc", stroke_width=width, data_tip=tip, tabindex=0),
         label(middle_x, middle_y - bend - 8 - width, shown, anchor="middle", class_="small halo"),

@@ -67,9 +67,9 @@ def schedule_chart(document: PlanDocument, timeline: Sequence[TimelineSpan]) -> 
 
 def _row(group: PipelineGroup, stage: StageRow, spans: list[TimelineSpan], top: float, scale: Scale) -> Markup:
     y = top + (ROW - BAR) / 2
-    name = f"{text.ranges(group.pipelines)} / stage {stage.index}, {stage.offer.accelerator}"
+    name = f"{text.ranges(group.pipelines)} / stage {stage.index}, {stage.hardware.accelerator}"
     waited = scale.high - sum(span.end_s - span.start_s for span in spans)
-    tip = f"waiting: {text.seconds(max(0.0, waited))} of {text.seconds(scale.high)}\n{stage.offer.zone}"
+    tip = f"waiting: {text.seconds(max(0.0, waited))} of {text.seconds(scale.high)}\n{stage.hardware.zone}"
     return element(
         "g",
         label(LEFT - 10, top + ROW / 2 + 4, name, anchor="end"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.report import text
 from sailor_cloud.report.choices import choices, usd_unit, without_plan
-from sailor_cloud.report.group_lines import group_lines
+from sailor_cloud.report.group_lines import NUMBERS, group_columns
 from sailor_cloud.report.html.svg import Markup, element
 from sailor_cloud.report.html.tables import html_table
 from sailor_cloud.report.memory_rows import memory_rows
@@ -14,10 +14,7 @@ from sailor_cloud.report.ruled_out import ruled_out
 
 
 def groups(document: PlanDocument) -> Markup:
-    numbers = ("USD/h", "quota", "price age")
-    headings = ("pipelines", "stage", "layers", "devices", "zone", "nodes", "market", *numbers)
-    rows = (line.cells for line in group_lines(document))
-    return html_table(headings, rows, numbers=numbers)
+    return html_table(*group_columns(document), numbers=NUMBERS)
 
 
 def cost_lines(document: PlanDocument) -> Markup:
@@ -108,7 +105,7 @@ def traffic(document: PlanDocument) -> Markup | str:
             use.src_zone,
             use.dst_zone,
             f"{text.amount(use.bytes_per_iteration / 1e9)}",
-            text.usd(use.usd_per_gb),
+            "" if use.usd_per_gb is None else text.usd(use.usd_per_gb),
             f"{use.bandwidth_bytes_per_s / 125e6:.3g}",
             f"{use.rtt_ms:.3g}",
             "measured" if use.measured else "estimated",

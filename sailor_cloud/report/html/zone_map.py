@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from sailor_cloud.model.document import LinkUse, PlanDocument
 from sailor_cloud.report import text
-from sailor_cloud.report.groups import plan_offers
+from sailor_cloud.report.groups import hardware_name, nodes_usd_per_hour, plan_hardware
 from sailor_cloud.report.html.svg import Markup, chart, element, label, number
-from sailor_cloud.report.html.traffic import gigabytes, told
+from sailor_cloud.report.html.traffic import told, volume_text
 
 WIDTH, MARGIN, RADIUS = 1000.0, 110.0, 22.0
 THINNEST, THICKEST = 1.5, 9.0
@@ -41,7 +41,8 @@ def zone_map(document: PlanDocument) -> Markup:
 
 
 def _spots(document: PlanDocument) -> dict[str, _Spot]:
-    places = sorted({(offer.provider.value, offer.region, offer.zone) for offer in plan_offers(document).values()})
+    used = plan_hardware(document).values()
+    places = sorted({(hardware.provider.value, hardware.region, hardware.zone) for hardware in used})
     step = (WIDTH - 2 * MARGIN) / max(1, len(places) - 1)
     first = MARGIN if len(places) > 1 else WIDTH / 2
     return {
@@ -70,9 +71,7 @@ def _arc(
         f"M{number(a.x)} {number(ground)}Q{number(middle)} {number(ground - 2 * height)} {number(b.x)} {number(ground)}"
     )
     tip = "\n".join(line for use in uses for line in told(document, use))
-    amount = sum(gigabytes(document, use) for use in uses)
-    usd = sum(gigabytes(document, use) * use.usd_per_gb for use in uses)
-    shown = f"{text.amount(amount)} GB, {text.usd(usd)} USD"
+    shown = volume_text(document, uses)
     # Neighbouring arcs of one height would write over each other.
     y = ground - height - 8 - 14 * (place % 2)
     return [
@@ -86,19 +85,22 @@ def _height(distance: float) -> float:
 
 
 def _zone(document: PlanDocument, spot: _Spot, ground: float) -> list[Markup]:
-    offers = [offer for offer in plan_offers(document).values() if offer.zone == spot.zone]
+    nodes = [hardware for hardware in plan_hardware(document).values() if hardware.zone == spot.zone]
     counts: Counter[str] = Counter()
-    for offer in offers:
-        counts[offer.accelerator] += offer.accelerator_count
-    rate = sum(offer.usd_per_hour for offer in offers)
+    for hardware in nodes:
+        counts[hardware.accelerator] += hardware.accelerator_count
+    rate = nodes_usd_per_hour(nodes)
     devices = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
-    machines = Counter(f"{offer.instance_type} {offer.market.value}" for offer in offers)
-    tip = "\n".join([spot.zone, *(f"{count} x {name}" for name, count in sorted(machines.items()))])
+    names = Counter(hardware_name(hardware) for hardware in nodes)
+    tip = "\n".join([spot.zone, *(f"{count} x {name}" for name, count in sorted(names.items()))])
+    under = [spot.region] if rate is None else [f"{text.usd(rate)} USD/h", spot.region]
     return [
         element("circle", cx=spot.x, cy=ground, r=RADIUS, class_="zone", data_tip=tip, tabindex=0),
-        label(spot.x, ground + 5, str(len(offers)), anchor="middle", class_="strong on-zone"),
+        label(spot.x, ground + 5, str(len(nodes)), anchor="middle", class_="strong on-zone"),
         label(spot.x, ground + RADIUS + 18, spot.zone, anchor="middle", class_="strong small"),
         label(spot.x, ground + RADIUS + 34, f"{devices}", anchor="middle", class_="small"),
-        label(spot.x, ground + RADIUS + 50, f"{text.usd(rate)} USD/h", anchor="middle", class_="small muted"),
-        label(spot.x, ground + RADIUS + 66, spot.region, anchor="middle", class_="small muted"),
+        *(
+            label(spot.x, ground + RADIUS + 50 + 16 * place, line, anchor="middle", class_="small muted")
+            for place, line in enumerate(under)
+        ),
     ]

@@ -25,10 +25,8 @@ def groups_table(document: PlanDocument, *, width: int) -> Table:
         shape, numbers = ("stage", "layers", "devices", "zone, nodes, market"), ("USD/h", "quota", "age")
     else:
         shape, numbers = ("stage", "devices", "where"), ("USD/h", "quota")
-    headings = ("pipelines", *shape, *numbers)
-    table = plain_table(*headings, numbers=numbers, gap=2 if width >= WIDE else 1)
-    for line in group_lines(document, marks=RECOMPUTED_SHORT):
-        cells = {
+    rows = [
+        {
             "pipelines": line.pipelines,
             "stage": line.stage if width >= NARROW or not line.layers else f"{line.stage}: {line.layers}",
             "layers": line.layers,
@@ -42,6 +40,12 @@ def groups_table(document: PlanDocument, *, width: int) -> Table:
             "quota": line.quota,
             "age": line.age,
         }
+        for line in group_lines(document, marks=RECOMPUTED_SHORT)
+    ]
+    # Columns that say nothing, as those of prices where none is known, are left out.
+    headings = [name for name in ("pipelines", *shape, *numbers) if any(cells[name] for cells in rows)]
+    table = plain_table(*headings, numbers=numbers, gap=2 if width >= WIDE else 1)
+    for cells in rows:
         table.add_row(*(cells[heading] for heading in headings))
     return table
 
