@@ -8,13 +8,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sailor_cloud.cli.options import write_output
+from sailor_cloud.cli.options import ProviderName, write_output
 from sailor_cloud.errors import RequestError
 
 if TYPE_CHECKING:
-    from sailor_cloud.report.job_template import Answers
+    from sailor_cloud.catalog.providers import JobExample
+    from sailor_cloud.model.provider import Provider
 
 SCHEMA_FILE = "sailor-cloud-job.schema.json"
+
+
+def _with_example() -> tuple[Provider, ...]:
+    from sailor_cloud.catalog.providers import with_example
+
+    return with_example()
 
 
 @click.command(short_help="Write a commented job file.")
@@ -27,13 +34,11 @@ SCHEMA_FILE = "sailor-cloud-job.schema.json"
     type=click.Path(dir_okay=False, path_type=Path),
     help="Job file to write.",
 )
-@click.option(
-    "--preset", type=click.Choice(["local", "gcp", "aws"]), help="Ask nothing; write the job file for these machines."
-)
+@click.option("--preset", type=ProviderName(_with_example), help="Ask nothing; write the job file for these machines.")
 @click.option("--force", is_flag=True, help="Replace a file that is there.")
 @click.option("--no-schema", is_flag=True, help="Do not write the JSON Schema that lets editors complete job files.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was written as one JSON document.")
-def init(output: Path, preset: str | None, force: bool, no_schema: bool, as_json: bool) -> None:
+def init(output: Path, preset: Provider | None, force: bool, no_schema: bool, as_json: bool) -> None:
     """Write a commented job file, by asking a few questions or from a preset.
 
     \b
@@ -44,14 +49,15 @@ def init(output: Path, preset: str | None, force: bool, no_schema: bool, as_json
     import json
 
     from sailor_cloud.model.job_file import parse_job
-    from sailor_cloud.report.job_template import PRESETS, job_text
+    from sailor_cloud.report.job_template import job_text
 
     if output.exists() and not force:
         raise RequestError(f"{output} is there already; give --force to replace it, or another name with -o")
     if preset is None and not sys.stdin.isatty():
-        raise RequestError("there is no terminal to ask on; give --preset local, gcp or aws")
-    answers = PRESETS[preset] if preset else _ask()
-    content = job_text(answers, schema=None if no_schema else SCHEMA_FILE)
+        *others, last = _with_example()
+        raise RequestError(f"there is no terminal to ask on; give --preset {', '.join(others)} or {last}")
+    provider, answers = (preset, _example(preset)) if preset else _ask()
+    content = job_text(provider, answers, schema=None if no_schema else SCHEMA_FILE)
     parse_job(content, origin=str(output))
     write_output(output, content)
     written = [output]
@@ -68,16 +74,18 @@ def init(output: Path, preset: str | None, force: bool, no_schema: bool, as_json
     click.echo(f"next: sailor-cloud plan {output}")
 
 
-def _ask() -> Answers:
+def _ask() -> tuple[Provider, JobExample]:
     """Ask on stderr, so that stdout stays a result; every question has an answer already."""
     from dataclasses import replace
 
-    from sailor_cloud.report.job_template import PRESETS
+    from sailor_cloud.catalog.providers import of
+    from sailor_cloud.model.provider import Provider
 
-    machines = _choice("Where to train", tuple(PRESETS), "local")
-    answers = PRESETS[machines]
+    known = _with_example()
+    machines = Provider(_choice("Where to train", known, known[0]))
+    answers = _example(machines)
     changes: dict[str, object] = {"name": click.prompt("Name of the job", default=answers.name, err=True)}
-    if machines != "local":
+    if not of(machines).on_this_machine:
         changes["model"] = _model(answers.model)
         changes["zones"] = _zones(machines, answers.zones)
         changes["accelerators"] = _accelerators(machines, answers.accelerators)
@@ -87,7 +95,15 @@ def _ask() -> Answers:
         "Budget in USD", default=answers.budget_usd, type=click.FloatRange(min=0, min_open=True), err=True
     )
     changes["deadline"] = click.prompt("Deadline", default=answers.deadline, err=True)
-    return replace(answers, **changes)  # type: ignore[arg-type]
+    return machines, replace(answers, **changes)  # type: ignore[arg-type]
+
+
+def _example(provider: Provider) -> JobExample:
+    from sailor_cloud.catalog.providers import of
+
+    found = of(provider).example
+    assert found is not None
+    return found
 
 
 def _choice(question: str, choices: tuple[str, ...], default: str) -> str:
@@ -101,18 +117,16 @@ def _model(default: str) -> str:
     return _choice("Model", tuple(sorted(PRESETS)), default)
 
 
-def _zones(provider: str, default: tuple[str, ...]) -> tuple[str, ...]:
+def _zones(provider: Provider, default: tuple[str, ...]) -> tuple[str, ...]:
     from sailor_cloud import catalog
-    from sailor_cloud.model.offer import Provider
 
-    return _names("Zones", catalog.load().zones(Provider(provider)), default)
+    return _names("Zones", catalog.load().zones(provider), default)
 
 
-def _accelerators(provider: str, default: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+def _accelerators(provider: Provider, default: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
     from sailor_cloud import catalog
-    from sailor_cloud.model.offer import Provider
 
-    offered = sorted({offer.accelerator for offer in catalog.load().offers(provider=Provider(provider))})
+    offered = sorted({offer.accelerator for offer in catalog.load().offers(provider=provider)})
     names = _names("Accelerators", tuple(offered), tuple(name for name, _ in default))
     known = dict(default)
     return tuple(

@@ -61,8 +61,10 @@ def import_artifact(
     day, origin = as_of.isoformat(), f"Sailor artifact, {source.name}"
     profiles = read_profiles(_read(source / "simulator_profiles.json"), _read(source / "llm_info.json"))
     of = len(profiles.layers) + _OTHERS
+    known = catalog.load()
     accelerators, tf32 = _write_profiles(
         profiles,
+        known,
         out / PROFILES,
         precision=precision,
         as_of=day,
@@ -78,7 +80,7 @@ def import_artifact(
         source=origin,
     )
     progress(of - 2, of, "writing prices")
-    unpriced = _write_prices(source, out / PRICING, as_of=day, origin=origin)
+    unpriced = _write_prices(source, known, out / PRICING, as_of=day, origin=origin)
     trainings = [_read(path) for path in sorted((source / "configs").glob("training_config_*.json"))]
     progress(of - 1, of, "writing jobs")
     jobs = write_jobs(
@@ -86,12 +88,14 @@ def import_artifact(
         sorted((source / "configs").glob("gpu_trace_*.csv")),
         {training["model"]: training["global_batch_size"] for training in trainings},
         precision,
+        known,
     )
     return Imported(folder=out, accelerators=accelerators, curves=curves, jobs=jobs, tf32=tf32, unpriced=unpriced)
 
 
 def _write_profiles(
     profiles: ArtifactProfiles,
+    known: catalog.Catalog,
     folder: Path,
     *,
     precision: Precision,
@@ -100,7 +104,6 @@ def _write_profiles(
     progress: Callable[[int, str], None],
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Write the compute profiles; return the accelerators, and those with models that ran in TF32."""
-    known = catalog.load()
     parts = {name: known.accelerator(name) for name in profiles.layers if name in known.accelerator_names()}
     written = write_profiles(
         folder, profiles, parts, precision=precision, as_of=as_of, source=origin, progress=progress
@@ -109,12 +112,12 @@ def _write_profiles(
     return written, tuple(fast) if precision is Precision.FP32 else ()
 
 
-def _write_prices(source: Path, folder: Path, *, as_of: str, origin: str) -> tuple[str, ...]:
+def _write_prices(source: Path, known: catalog.Catalog, folder: Path, *, as_of: str, origin: str) -> tuple[str, ...]:
     """Write egress prices and offers; return the accelerators without a price."""
     costs = _read(source / "communication_cost.json")
-    write_egress(folder / "egress.csv", costs, as_of=as_of, source=origin)
+    write_egress(folder / "egress.csv", costs, known, as_of=as_of, source=origin)
     nodes = _read(source / "configs" / "basic_cluster_config.json")
-    unpriced = write_offers(folder / "offers" / "sailor.csv", costs, nodes, as_of=as_of, source=origin)
+    unpriced = write_offers(folder / "offers" / "sailor.csv", costs, nodes, known, as_of=as_of, source=origin)
     return tuple(sorted(our_accelerator(name) for name in unpriced))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from sailor_cloud.catalog import Catalog
 from sailor_cloud.errors import DataError
 from sailor_cloud.interchange.sailor_names import (
     DEFAULT_SEQUENCE_LENGTH,
@@ -20,10 +21,13 @@ from sailor_cloud.model.offer import Precision
 _INDEX_COLUMNS = ("", "Timestamp")
 
 
-def write_jobs(folder: Path, clusters: list[Path], trainings: dict[str, Any], precision: Precision) -> int:
+def write_jobs(
+    folder: Path, clusters: list[Path], trainings: dict[str, Any], precision: Precision, known: Catalog
+) -> int:
     """Write one job per cluster row and training configuration of a known model; return their number.
 
-    A cluster's columns are `<gpu>_<zone>` with the devices there. Jobs have no number of steps.
+    A cluster's columns are `<gpu>_<zone>` with the devices there. Jobs have no number of steps. Raises DataError for a
+    zone that the catalog lacks.
     """
     folder.mkdir(parents=True, exist_ok=True)
     count = 0
@@ -32,7 +36,7 @@ def write_jobs(folder: Path, clusters: list[Path], trainings: dict[str, Any], pr
             for model, batch in sorted(trainings.items()):
                 if model not in MODELS:
                     continue
-                job = _job(f"{path.stem}-{number}-{model}", model, batch, devices, precision)
+                job = _job(f"{path.stem}-{number}-{model}", model, batch, devices, precision, known)
                 text = yaml.safe_dump(job, sort_keys=False, default_flow_style=None, width=120)
                 (folder / f"{job['name']}.yaml").write_text(text, encoding="utf-8")
                 count += 1
@@ -58,7 +62,7 @@ def _clusters(path: Path) -> list[dict[str, dict[str, int]]]:
 
 
 def _job(
-    title: str, model: str, batch: int, devices: dict[str, dict[str, int]], precision: Precision
+    title: str, model: str, batch: int, devices: dict[str, dict[str, int]], precision: Precision, known: Catalog
 ) -> dict[str, Any]:
     name = "".join(letter if letter.isalnum() else "-" for letter in title.lower().removeprefix("gpu_trace_"))
     return {
@@ -71,7 +75,12 @@ def _job(
         },
         "goal": "maximize-throughput",
         "resources": [
-            {"provider": "gcp", "zones": [zone], "markets": ["on-demand"], "accelerators": counts}
+            {
+                "provider": known.zone(zone).provider.value,
+                "zones": [zone],
+                "markets": ["on-demand"],
+                "accelerators": counts,
+            }
             for zone, counts in sorted(devices.items())
         ],
     }

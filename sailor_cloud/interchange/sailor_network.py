@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from sailor_cloud.catalog.tables import OFFER_COLUMNS
+from sailor_cloud.catalog import Catalog
+from sailor_cloud.catalog.tables import OFFER_COLUMNS, OFFER_DEFAULTS
 from sailor_cloud.errors import DataError
 from sailor_cloud.interchange.sailor_names import (
     MAX_CURVE_BYTES,
@@ -49,7 +50,6 @@ _EGRESS_COLUMNS = [
     "source",
     "confidence",
 ]
-_PROVIDER = "gcp"
 
 
 def write_curves(path: Path, between: dict[str, Any], within: dict[str, Any], *, as_of: str, source: str) -> int:
@@ -77,33 +77,32 @@ def write_curves(path: Path, between: dict[str, Any], within: dict[str, Any], *,
     return len(rows)
 
 
-def write_egress(path: Path, costs: dict[str, dict[str, float]], *, as_of: str, source: str) -> None:
+def write_egress(path: Path, costs: dict[str, dict[str, float]], known: Catalog, *, as_of: str, source: str) -> None:
     """Write the zone-to-zone prices of communication_cost.json.
 
-    Raises DataError where two pairs of zones of the same regions have different prices, which our table can't say.
+    Raises DataError for a zone that the catalog lacks, and where two pairs of zones of the same regions have different
+    prices, which our table can't say.
     """
     prices: dict[tuple[str, ...], float] = {}
     for src, by_zone in sorted(costs.items()):
         for dst, usd in sorted(by_zone.items()):
-            key = _scope(src, dst)
+            key = (known.zone(src).provider, *_scope(src, dst, known))
             if prices.setdefault(key, usd) != usd:
                 raise DataError(
                     f"communication_cost.json: {src} to {dst} costs {usd}, another pair like it {prices[key]}; "
                     "prices must be the same for all zones of a region"
                 )
-    rows = [
-        [_PROVIDER, *key, "sender", usd, "GB", "all", as_of, as_of, source, "medium"]
-        for key, usd in sorted(prices.items())
-    ]
+    rows = [[*key, "sender", usd, "GB", "all", as_of, as_of, source, "medium"] for key, usd in sorted(prices.items())]
     _write(path, _EGRESS_COLUMNS, rows)
 
 
 def write_offers(
-    path: Path, zones: Iterable[str], nodes: dict[str, Any], *, as_of: str, source: str
+    path: Path, zones: Iterable[str], nodes: dict[str, Any], known: Catalog, *, as_of: str, source: str
 ) -> tuple[str, ...]:
     """Write one instance type per accelerator that the artifact prices, in every zone; return those left out.
 
-    `nodes` is basic_cluster_config.json. The artifact says nothing of CPUs and memory; they are written as 0.
+    `nodes` is basic_cluster_config.json. The artifact says nothing of CPUs and memory; they are written as 0. Raises
+    DataError for a zone that the catalog lacks.
     """
     rows: list[list[Any]] = []
     unpriced = []
@@ -115,9 +114,9 @@ def write_offers(
         if usd is None:
             unpriced.append(name)
             continue
-        for zone in sorted(zones):
-            place = [_PROVIDER, _region(zone), zone, f"sailor-{count}x{name}", name, count, 0, 0, "on-demand"]
-            rows.append([*place, usd * count, as_of, as_of, source, "low"])
+        for zone in map(known.zone, sorted(zones)):
+            place = [zone.provider, zone.region, zone.name, f"sailor-{count}x{name}", name, count, 0, 0, "on-demand"]
+            rows.append([*place, usd * count, as_of, as_of, source, "low", *OFFER_DEFAULTS.values()])
     _write(path, OFFER_COLUMNS, rows)
     return tuple(unpriced)
 
@@ -130,16 +129,13 @@ def _curve(entry: Any, where: str) -> list[Any]:
     return [a, b, c, MIN_CURVE_BYTES, MAX_CURVE_BYTES, highest, "", "yes"]
 
 
-def _scope(src: str, dst: str) -> tuple[str, str, str, str]:
+def _scope(src: str, dst: str, known: Catalog) -> tuple[str, str, str, str]:
     if src == dst:
         return ("same-zone", "*", "same-zone", "*")
-    if _region(src) == _region(dst):
+    regions = known.region_of(src), known.region_of(dst)
+    if regions[0] == regions[1]:
         return ("other-zone", "*", "other-zone", "*")
-    return ("region", _region(src), "region", _region(dst))
-
-
-def _region(zone: str) -> str:
-    return zone.rpartition("-")[0]
+    return ("region", regions[0], "region", regions[1])
 
 
 def _write(path: Path, columns: Iterable[str], rows: Iterable[list[Any]]) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from datetime import date, datetime
 from enum import StrEnum
-from typing import Any
+from functools import cache
+from typing import Any, cast
 
+from pydantic import TypeAdapter, ValidationError
+
+from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.job import Constraints, Goal, Job
 from sailor_cloud.model.machine import LocalMachine
 from sailor_cloud.model.offer import Hardware, Offer
@@ -297,19 +302,35 @@ class PlanDocument:
 
     def to_json(self) -> str:
         """Return the document as indented JSON; the same document gives the same text."""
-        from sailor_cloud.model.document_json import dump_json
-
-        return dump_json(self)
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str | bytes, *, origin: str = "plan document") -> PlanDocument:
         """Read a document back. Raises RequestError with every fault and its path."""
-        from sailor_cloud.model.document_json import load_json
-
-        return load_json(text, origin=origin)
+        try:
+            raw = json.loads(text)
+        except ValueError as error:
+            hint = "a plan document is what 'sailor-cloud plan JOB -o plan.json' writes"
+            raise RequestError([Problem(path=origin, message=f"is not JSON: {error}", hint=hint)]) from error
+        version = raw.get("schema_version") if isinstance(raw, dict) else None
+        if version != SCHEMA_VERSION:
+            message = f"is {version!r}, this version reads {SCHEMA_VERSION}"
+            hint = "write the document again with 'sailor-cloud plan JOB -o FILE'"
+            raise RequestError([Problem(path=f"{origin}: schema_version", message=message, hint=hint)])
+        try:
+            return _adapter().validate_python(raw, strict=False)
+        except ValidationError as error:
+            problems = [
+                Problem(path=f"{origin}: {'.'.join(str(part) for part in fault['loc'])}", message=fault["msg"])
+                for fault in error.errors()
+            ]
+            raise RequestError(problems) from error
 
     def to_dict(self) -> dict[str, Any]:
         """Return the document as plain JSON values."""
-        from sailor_cloud.model.document_json import to_dict
+        return cast(dict[str, Any], _adapter().dump_python(self, mode="json"))
 
-        return to_dict(self)
+
+@cache
+def _adapter() -> TypeAdapter[PlanDocument]:
+    return TypeAdapter(PlanDocument)

@@ -2,75 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answers:
-    """What differs between job files of beginners. `model` is a preset's name; "" writes a small inline model."""
-
-    provider: str
-    name: str
-    model: str
-    batch: int
-    sequence_length: int
-    steps: int
-    precision: str
-    goal: str
-    budget_usd: float
-    deadline: str
-    zones: tuple[str, ...]
-    markets: tuple[str, ...]
-    accelerators: tuple[tuple[str, int], ...]
-
-
-PRESETS = {
-    "local": Answers(
-        provider="local",
-        name="first-run",
-        model="",
-        batch=24,
-        sequence_length=128,
-        steps=100,
-        precision="fp32",
-        goal="maximize-throughput",
-        budget_usd=1.0,
-        deadline="10m",
-        zones=("local-a", "local-b"),
-        markets=("on-demand",),
-        accelerators=(("CPU-fast", 1), ("CPU-slow", 1)),
-    ),
-    "gcp": Answers(
-        provider="gcp",
-        name="opt-350m",
-        model="opt-350m",
-        batch=256,
-        sequence_length=2048,
-        steps=2000,
-        precision="fp16",
-        goal="maximize-throughput",
-        budget_usd=300.0,
-        deadline="24h",
-        zones=("us-central1-a", "us-central1-b"),
-        markets=("spot", "on-demand"),
-        accelerators=(("A100-40", 16), ("V100-16", 16)),
-    ),
-    "aws": Answers(
-        provider="aws",
-        name="opt-350m",
-        model="opt-350m",
-        batch=256,
-        sequence_length=2048,
-        steps=2000,
-        precision="fp16",
-        goal="maximize-throughput",
-        budget_usd=300.0,
-        deadline="24h",
-        zones=("use1-az1", "use1-az2"),
-        markets=("spot", "on-demand"),
-        accelerators=(("A100-40", 16), ("V100-16", 16)),
-    ),
-}
+from sailor_cloud.catalog.providers import JobExample, of
+from sailor_cloud.model.provider import Provider
 
 _COMMENT_COLUMN = 44
 
@@ -85,8 +18,8 @@ _SMALL_MODEL = """\
 """
 
 
-def job_text(answers: Answers, *, schema: str | None) -> str:
-    """Return the text of a job file; `schema` is the file that editors should check it against."""
+def job_text(provider: Provider, answers: JobExample, *, schema: str | None) -> str:
+    """Return the text of a job file for a provider's machines; `schema` is what editors should check it against."""
     accelerators = ", ".join(f"{name}: {count}" for name, count in answers.accelerators)
     return "".join(
         (
@@ -104,11 +37,11 @@ def job_text(answers: Answers, *, schema: str | None) -> str:
             _commented(f"  budget_usd: {answers.budget_usd:g}", "all-in: machines, disks, traffic, start-up, teardown"),
             _commented(f"  deadline: {answers.deadline}", "the nodes end themselves soon after it"),
             "resources:\n",
-            f"  - provider: {answers.provider}\n",
+            f"  - provider: {provider}\n",
             f"    zones: [{', '.join(answers.zones)}]\n",
             _commented(f"    markets: [{', '.join(answers.markets)}]", "spot is cheaper and may be taken away"),
             _commented(f"    accelerators: {{{accelerators}}}", "at most so many devices per zone"),
-            _cloud(answers.provider),
+            _cloud(provider, answers),
             _commented("checkpoint: {every: 10m, keep: 3}", "how much work a lost node can cost"),
         )
     )
@@ -122,14 +55,14 @@ def _model(preset: str) -> str:
     return _commented("model:", _OTHER_MODELS) + _SMALL_MODEL + data
 
 
-def _cloud(provider: str) -> str:
-    if provider == "local":
+def _cloud(provider: Provider, answers: JobExample) -> str:
+    if of(provider).on_this_machine:
         return ""
-    project = _commented("  gcp: {project: my-project}", "the project that pays") if provider == "gcp" else ""
+    line, comment = answers.account or ("", "")
     return "".join(
         (
             "cloud:\n",
-            project,
+            _commented(f"  {line}", comment) if line else "",
             _commented("  owner: me@example.org", "goes into a tag of everything that is bought"),
             _commented("  network: public-ssh", "or private: no public address, paid NAT instead"),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
@@ -10,11 +11,32 @@ from typing import TYPE_CHECKING, Protocol
 from sailor_cloud.model.provider import Provider, module_of, names
 
 if TYPE_CHECKING:
-    from sailor_cloud.catalog.providers.example import JobExample
     from sailor_cloud.catalog.providers.fetched import Fetched, PriceRequest, Progress
     from sailor_cloud.catalog.quotas import QuotaLimits, QuotaNeed
     from sailor_cloud.catalog.regions import Zone
     from sailor_cloud.model.job import Cloud
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobExample:
+    """What differs between beginners' job files; the values here suit a cloud with A100 and V100.
+
+    `model` is a preset's name; "" writes a small inline model. `account`: a line of the part `cloud` and its comment.
+    """
+
+    zones: tuple[str, ...]
+    markets: tuple[str, ...] = ("spot", "on-demand")
+    accelerators: tuple[tuple[str, int], ...] = (("A100-40", 16), ("V100-16", 16))
+    account: tuple[str, str] | None = None
+    name: str = "opt-350m"
+    model: str = "opt-350m"
+    batch: int = 256
+    sequence_length: int = 2048
+    steps: int = 2000
+    precision: str = "fp16"
+    goal: str = "maximize-throughput"
+    budget_usd: float = 300.0
+    deadline: str = "24h"
 
 
 class CatalogProvider(Protocol):
@@ -30,7 +52,7 @@ class CatalogProvider(Protocol):
     `spans_regions`: nodes in all its regions share one private network.
     `general_curves`: bandwidth curves that name no zone hold for instances whose network is known, too.
     `has_account`: prices and quotas are read with an account's credentials.
-    `example`: what `sailor-cloud init` fills in.
+    `example`: what `sailor-cloud init` writes.
     """
 
     startup_s: float = 420.0
@@ -77,6 +99,12 @@ def of(provider: Provider) -> CatalogProvider:
 def with_account() -> tuple[Provider, ...]:
     """Return the providers whose prices and quotas can be read."""
     return tuple(name for name in map(Provider, names()) if of(name).has_account)
+
+
+def with_example() -> tuple[Provider, ...]:
+    """Return the providers that `sailor-cloud init` knows, those that cost nothing first."""
+    found = [name for name in map(Provider, names()) if of(name).example is not None]
+    return tuple(sorted(found, key=lambda name: of(name).bills_services))
 
 
 def of_buckets(scheme: str) -> Provider | None:

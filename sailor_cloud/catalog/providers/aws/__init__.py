@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sailor_cloud.catalog.providers import CatalogProvider
-from sailor_cloud.catalog.providers.example import JobExample
+from sailor_cloud.catalog.providers import CatalogProvider, JobExample
 from sailor_cloud.units import HOURS_PER_MONTH
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ class Aws(CatalogProvider):
     bucket_scheme = "s3"
     general_curves = False  # they were measured on GCP or on premises, behind other network cards
     has_account = True
-    example = JobExample(provider="aws", zones=("use1-az1", "use1-az2"))
+    example = JobExample(zones=("use1-az1", "use1-az2"))
 
     def zone_hint(self, name: str, zones: Iterable[Zone]) -> str:
         """Return a hint for a zone name such as us-east-1a, which AWS gives to another zone in every account."""

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sailor_cloud.catalog.providers import CatalogProvider
-from sailor_cloud.catalog.providers.example import JobExample
+from sailor_cloud.catalog.providers import CatalogProvider, JobExample
 
 if TYPE_CHECKING:
     from sailor_cloud.catalog.providers.fetched import Fetched, PriceRequest, Progress
@@ -24,7 +23,6 @@ class Gcp(CatalogProvider):
     spans_regions = True
     has_account = True
     example = JobExample(
-        provider="gcp",
         zones=("us-central1-a", "us-central1-b"),
         account=("gcp: {project: my-project}", "the project that pays"),
     )

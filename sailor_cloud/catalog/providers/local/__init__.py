@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from sailor_cloud.catalog.providers import CatalogProvider
-from sailor_cloud.catalog.providers.example import JobExample
+from sailor_cloud.catalog.providers import CatalogProvider, JobExample
 
 
 class Local(CatalogProvider):
@@ -14,7 +13,6 @@ class Local(CatalogProvider):
     on_this_machine = True
     bills_services = False
     example = JobExample(
-        provider="local",
         zones=("local-a", "local-b"),
         markets=("on-demand",),
         accelerators=(("CPU-fast", 1), ("CPU-slow", 1)),
