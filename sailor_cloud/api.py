@@ -227,12 +227,14 @@ def up(
     fallback: bool = True,
     ssh_from: str | None = None,
     replan_slow_links: bool = False,
+    allow_doubtful: bool = False,
 ) -> Outcome:
     """Carry out a plan to its receipt, in the calling thread.
 
     Without `fallback` no other plan takes its place: lost nodes are replaced by equal ones, and where nodes can't be
     had the run ends. With `replan_slow_links` a better plan takes its place once links are found more than 30 % below
-    their profile. `ssh_from` is the address, as CIDR, from which nodes on a cloud let SSH in.
+    their profile. Without `allow_doubtful` a plan that takes its place buys at no doubtful price. `ssh_from` is the
+    address, as CIDR, from which nodes on a cloud let SSH in.
 
     `on_start` is called once, inside the event loop, with the run's folder and a function that stops the run; that
     function is also called by nobody else, so signal handlers are the caller's business. Raises RequestError where the
@@ -249,9 +251,11 @@ def up(
         decoder=decoder,
         observer=observer,
         clock=ticking,
-        options=LaunchOptions(fallback=fallback, ssh_from=ssh_from, replan_slow_links=replan_slow_links),
+        options=LaunchOptions(
+            fallback=fallback, ssh_from=ssh_from, replan_slow_links=replan_slow_links, allow_doubtful=allow_doubtful
+        ),
         on_start=on_start,
-        search=CatalogSearch(decoder, ticking, machine=document.inputs.machine),
+        search=CatalogSearch(decoder, ticking, machine=document.inputs.machine, allow_doubtful=allow_doubtful),
         base=base,
     )
 
@@ -267,7 +271,7 @@ def resume(
     """Take over a run whose controller died, and go on as `up` does. Raises RequestError where it is over already."""
     from sailor_cloud import workload
     from sailor_cloud.launch.replanning.search import CatalogSearch
-    from sailor_cloud.launch.start import base_of, resume_run
+    from sailor_cloud.launch.start import allows_doubtful, base_of, resume_run
 
     origin = base or base_of(run)
     document, ticking = run.read_document(), clock or SystemClock()
@@ -278,7 +282,7 @@ def resume(
         observer=observer,
         clock=ticking,
         on_start=on_start,
-        search=CatalogSearch(decoder, ticking, machine=document.inputs.machine),
+        search=CatalogSearch(decoder, ticking, machine=document.inputs.machine, allow_doubtful=allows_doubtful(run)),
     )
 
 
@@ -309,7 +313,7 @@ def replay(
     if problems:
         raise RequestError(problems)
     decoder = workload.decoder(job.model, base=base)
-    search = Remembered(CatalogSearch(decoder, clock or SystemClock()))
+    search = Remembered(CatalogSearch(decoder, clock or SystemClock(), allow_doubtful=True))
     limited = at_start(job, trace)
     document = search(limited) if limited is not None else None
     if document is None or document.plan is None:

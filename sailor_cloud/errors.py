@@ -47,6 +47,10 @@ class StalePriceError(DataError):
     """A price is too old to spend money on."""
 
 
+class DoubtfulPriceError(DataError):
+    """A price is too doubtful to spend money on."""
+
+
 class ProfileMissingError(DataError):
     """No compute profile and no datasheet figures for an accelerator."""
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import copy
 import dataclasses
 import difflib
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import date
 from typing import TYPE_CHECKING
 
 from sailor_cloud.catalog import providers
+from sailor_cloud.catalog.doubts import Doubts
 from sailor_cloud.catalog.interruptions import InterruptionTable
 from sailor_cloud.catalog.offer_book import OfferBook
+from sailor_cloud.catalog.offer_file import sibling_id
 from sailor_cloud.catalog.quotas import QuotaLimit
 from sailor_cloud.catalog.regions import Region, Zone
 from sailor_cloud.catalog.services import Services
@@ -22,6 +24,7 @@ from sailor_cloud.model.offer import Accelerator, Market, Offer, Provider
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from sailor_cloud.catalog.changes import PricePoint
     from sailor_cloud.model.job import Cloud
 
 
@@ -38,6 +41,7 @@ class Catalog:
         services: Services,
         interruptions: InterruptionTable,
         sources: Iterable[Source],
+        recorded: Callable[[], Iterable[PricePoint]],
         quotas: Iterable[QuotaLimit] = (),
     ) -> None:
         self.services = services
@@ -48,6 +52,11 @@ class Catalog:
         self._zones = {zone.name: zone for zone in zones}
         self._regions = {(region.provider, region.name): region for region in regions}
         self._sources = {source.id: source for source in sources}
+        self._doubtful = True
+        by_region: dict[tuple[Provider, str], list[str]] = {}
+        for zone in self._zones.values():
+            by_region.setdefault((zone.provider, zone.region), []).append(zone.name)
+        self._doubts = Doubts(offers, by_region, interruptions, recorded)
 
     def offers(
         self,
@@ -60,7 +69,7 @@ class Catalog:
         max_usd_per_hour: float | None = None,
         priced_since: date | None = None,
     ) -> tuple[Offer, ...]:
-        """Return the offers that meet every condition given, sorted by id.
+        """Return the offers that meet every condition given, at the price that plans count, sorted by id.
 
         `priced_since` keeps offers whose price is of that day or younger, counted from the older end of its dates.
         """
@@ -71,26 +80,36 @@ class Catalog:
             ("provider", None if provider is None else frozenset([provider])),
         )
         wanted = [(name, allowed) for name, allowed in conditions if allowed is not None]
-        return tuple(
-            offer
+        found = (
+            self._doubts.counted(offer)
             for offer in self._offers.every(zones)
             if all(getattr(offer, name) in allowed for name, allowed in wanted)
-            and (max_usd_per_hour is None or offer.usd_per_hour <= max_usd_per_hour)
+        )
+        return tuple(
+            offer
+            for offer in found
+            if (max_usd_per_hour is None or offer.usd_per_hour <= max_usd_per_hour)
             and (priced_since is None or offer.as_of_from >= priced_since)
+            and (self._doubtful or offer.listed is None)
         )
 
     def frame(self) -> DataFrame:
-        """Return the offers as a pandas frame, one row each, with the columns of the price files and the id."""
+        """Return the offers as a pandas frame, one row each, with the columns of the price files, id and `listed`."""
         import pandas
 
-        return pandas.DataFrame([dataclasses.asdict(offer) for offer in self._offers.every()])
+        return pandas.DataFrame([dataclasses.asdict(offer) for offer in self.offers()])
 
     def offer(self, offer_id: str) -> Offer:
         """Return an offer by its id. Raises DataError."""
         found = self._offers.find(offer_id)
         if found is None:
             raise DataError(f"no offer {offer_id!r} in the catalog; run 'sailor-cloud prices list' for what there is")
-        return found
+        return self._doubts.counted(found)
+
+    def on_demand_usd_per_hour(self, offer: Offer) -> float | None:
+        """Return what the same node costs on demand in the same zone; None where that is not known."""
+        found = self._offers.find(sibling_id(offer, offer.zone, Market.ON_DEMAND))
+        return None if found is None else self._doubts.counted(found).usd_per_hour
 
     def quotas(self, cloud: Cloud) -> tuple[QuotaLimit, ...]:
         """Return the known limits of the accounts that a job names."""
@@ -100,6 +119,12 @@ class Catalog:
         """Return the same catalog for an account with these limits."""
         twin = copy.copy(self)
         twin._quotas = tuple(quotas)
+        return twin
+
+    def without_doubtful(self) -> Catalog:
+        """Return the same catalog whose `offers` leaves out those with a doubted price."""
+        twin = copy.copy(self)
+        twin._doubtful = False
         return twin
 
     def accelerator(self, name: str) -> Accelerator:

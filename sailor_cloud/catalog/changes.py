@@ -89,7 +89,7 @@ def history(
     Comes from the shipped history, the shipped offers and every refresh of this user.
     """
     wanted = None if regions is None else frozenset(regions)
-    points = [*_recorded(), *(_point(offer) for offer in _shipped_offers())]
+    points = [*recorded(_shipped_folder() / "price_history.csv"), *(_point(offer) for offer in _shipped_offers())]
     for folder in snapshots.folders():
         points += [_point(offer) for offer in snapshots.read(folder).offers]
     chosen = {
@@ -135,8 +135,8 @@ _HISTORY_COLUMNS = (
 )
 
 
-def _recorded() -> list[PricePoint]:
-    path = _shipped_folder() / "price_history.csv"
+def recorded(path: Path) -> list[PricePoint]:
+    """Return the prices of a history file. Raises DataError."""
     return [point for pair in records(path, _HISTORY_COLUMNS, _recorded_points) for point in pair]
 
 

@@ -20,13 +20,17 @@ BANDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interruptions:
-    """The share of spot instances of a type that a region takes back in a month lies between `low` and `high`."""
+    """The share of spot instances of a type that a region takes back in a month lies between `low` and `high`.
+
+    `saving` is the provider's own figure of how far spot lies under on-demand, as a share of on-demand.
+    """
 
     provider: Provider
     region: str
     instance_type: str
     low: float
     high: float
+    saving: float | None
     as_of: date
     source: str
 

@@ -27,6 +27,7 @@ class OfferBook:
     _rows: dict[str, _Row]
     _zones: dict[str, list[str]]
     _made: dict[str, Offer] = field(default_factory=dict)
+    _before: OfferBook | None = None
 
     @classmethod
     def of(cls, offers: Iterable[Offer]) -> OfferBook:
@@ -64,7 +65,12 @@ class OfferBook:
             {name: row for name, row in self._rows.items() if name not in newer and name not in gone},
             _by_zone((zone, name) for name, zone in kept.items() if name not in gone),
             {name: offer for name, offer in (self._made | newer).items() if name not in gone},
+            self,
         )
+
+    def replaced(self, name: str) -> Offer | None:
+        """Return the offer in whose place `over` put one. Raises DataError as `find` does."""
+        return None if self._before is None else self._before.find(name)
 
     def find(self, name: str) -> Offer | None:
         """Return an offer by its id. Raises DataError with file and line where its row doesn't parse."""

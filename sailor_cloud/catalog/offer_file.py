@@ -24,6 +24,12 @@ def offer_id(provider: str, zone: str, instance_type: str, accelerator: str, cou
     return f"{provider}/{zone}/{instance_type}/{count}x{accelerator}/{market}"
 
 
+def sibling_id(offer: Offer, zone: str, market: Market) -> str:
+    """Return the name of the offer of the same node in some zone and market."""
+    count = str(offer.accelerator_count)
+    return offer_id(offer.provider.value, zone, offer.instance_type, offer.accelerator, count, market.value)
+
+
 def read_offers(path: Path) -> Iterator[Offer]:
     """Yield the offers of one file. Raises DataError with file and line."""
     return records(path, OFFER_COLUMNS, offer_of, OFFER_DEFAULTS)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from sailor_cloud import resources
-from sailor_cloud.catalog import account_quotas
+from sailor_cloud.catalog import account_quotas, changes
 from sailor_cloud.catalog import snapshot as snapshots
 from sailor_cloud.catalog.catalog import Catalog
 from sailor_cloud.catalog.interruptions import BANDS, Interruptions, InterruptionTable
@@ -64,7 +65,15 @@ _SERVICE_COLUMNS = (
     "source",
     "confidence",
 )
-_INTERRUPTION_COLUMNS = ("provider", "region", "instance_type", "monthly_interruption_frequency", "as_of", "source")
+_INTERRUPTION_COLUMNS = (
+    "provider",
+    "region",
+    "instance_type",
+    "monthly_interruption_frequency",
+    "savings_over_on_demand_pct",
+    "as_of",
+    "source",
+)
 
 
 def load(root: Path | None = None, *, pricing: Path | None = None) -> Catalog:
@@ -85,6 +94,7 @@ def load(root: Path | None = None, *, pricing: Path | None = None) -> Catalog:
         folders = [refreshed.folder, *folders]
     return Catalog(
         offers=offers,
+        recorded=partial(changes.recorded, _found(folders, "price_history.csv")),
         accelerators=_read(folders, "accelerators.csv", _ACCELERATOR_COLUMNS, _accelerator),
         zones=_read(folders, "zones.csv", ("provider", "region", "zone"), _zone),
         regions=_read(folders, "regions.csv", _REGION_COLUMNS, _region),
@@ -129,8 +139,12 @@ def _offer_files(folders: Sequence[Path]) -> list[Path]:
 
 
 def _read(folders: Sequence[Path], name: str, columns: Sequence[str], build: Callable[..., T]) -> list[T]:
-    path = next((folder / name for folder in folders if (folder / name).is_file()), folders[-1] / name)
-    return list(records(path, columns, build))
+    return list(records(_found(folders, name), columns, build))
+
+
+def _found(folders: Sequence[Path], name: str) -> Path:
+    """Return where a file is: in the first folder that has it."""
+    return next((folder / name for folder in folders if (folder / name).is_file()), folders[-1] / name)
 
 
 def _accelerator(
@@ -217,7 +231,9 @@ def _service(
     )
 
 
-def _interruptions(provider: str, region: str, instance_type: str, band: str, as_of: str, source: str) -> Interruptions:
+def _interruptions(
+    provider: str, region: str, instance_type: str, band: str, saving_pct: str, as_of: str, source: str
+) -> Interruptions:
     low, high = BANDS[band]
     return Interruptions(
         provider=Provider(provider),
@@ -225,6 +241,7 @@ def _interruptions(provider: str, region: str, instance_type: str, band: str, as
         instance_type=instance_type,
         low=low,
         high=high,
+        saving=float(saving_pct) / 100 if saving_pct else None,
         as_of=parse_date(as_of),
         source=source,
     )

@@ -51,7 +51,7 @@ def print_listing(rows: Sequence[Listed], catalog: Catalog, sort: SortKey, limit
             offer.market.value,
             *(_price(row, column) for column in money),
             f"{row.age_days}{' [yellow]STALE[/]' if row.stale else ''}",
-            f"{offer.confidence}{' [yellow]outlier[/]' if offer.outlier else ''}",
+            _trust(offer, wide=console.width >= WIDE),
             "yes" if offer.zone_confidence is ZoneConfidence.SEEN else "no",
         )
     print_report(table, console)
@@ -59,9 +59,18 @@ def print_listing(rows: Sequence[Listed], catalog: Catalog, sort: SortKey, limit
     for source in sorted({row.offer.source for row in shown}):
         days = [row.offer.as_of_from for row in shown if row.offer.source == source]
         console.print(f"source {source}, {min(days)}: {catalog.source(source).citation}", style="dim", soft_wrap=True)
+    if any(row.offer.listed is not None for row in shown):
+        console.print("*: doubtful; plans count the price shown, not the one listed, and 'up' wants --allow-doubtful")
     console.print("price: confidence of the price; seen: whether a source saw the zone sell the instance type")
     if any(row.stale for row in shown):
         console.print("STALE: older than 90 days, spot 7; renew with 'sailor-cloud prices refresh'")
+
+
+def _trust(offer: Offer, *, wide: bool) -> str:
+    if offer.listed is None:
+        return offer.confidence.value
+    outlier = " outlier" if offer.outlier else ""
+    return f"{offer.confidence}*" + (f"{outlier}, listed {usd(offer.listed.usd_per_hour)}" if wide else outlier)
 
 
 def _price(row: Listed, column: str) -> str:

@@ -42,6 +42,7 @@ DECLINED = 1
 @click.option("--dry-run", is_flag=True, help="Show what would be created and at what price; create nothing.")
 @click.option("--terraform-plan", is_flag=True, help="With --dry-run: add Terraform's own plan; needs its providers.")
 @click.option("--ssh-from", metavar="CIDR", help="The address from which nodes on a cloud let SSH in: yours.")
+@click.option("--allow-doubtful", is_flag=True, help="Buy on a cloud although prices of the plan are doubtful.")
 @click.option("--allow-stale", is_flag=True, help="Buy on a cloud although prices of the plan are stale.")
 @click.option("--no-fallback", is_flag=True, help="End the run where this plan's nodes can't be had; take no other.")
 @click.option(
@@ -60,6 +61,7 @@ def up(
     terraform_plan: bool,
     ssh_from: str | None,
     allow_stale: bool,
+    allow_doubtful: bool,
     no_fallback: bool,
     replan_slow_links: bool,
     yes: bool,
@@ -99,7 +101,7 @@ def up(
     if dry_run:
         show_dry_run(document, ssh_from=source, with_terraform=terraform_plan, as_json=as_json)
         return 0
-    _refuse(document, allow_stale=allow_stale)
+    _refuse(document, allow_stale=allow_stale, allow_doubtful=allow_doubtful)
     if not yes and not _confirmed(document):
         click.echo("nothing was bought", err=True)
         return DECLINED
@@ -113,6 +115,7 @@ def up(
             fallback=not no_fallback,
             replan_slow_links=replan_slow_links,
             ssh_from=source,
+            allow_doubtful=allow_doubtful,
         ),
         as_json=as_json,
     )
@@ -142,16 +145,18 @@ def _document(job_file: Path, plan_file: Path | None, budget: float | None, dead
     return document
 
 
-def _refuse(document: PlanDocument, *, allow_stale: bool) -> None:
+def _refuse(document: PlanDocument, *, allow_stale: bool, allow_doubtful: bool) -> None:
     """Stop before anybody is asked to pay for what can't or should not be bought."""
     from sailor_cloud import network
     from sailor_cloud.clock import SystemClock
-    from sailor_cloud.provision.guards import refuse_stale_prices, refuse_two_clouds
+    from sailor_cloud.provision.guards import refuse_doubtful_prices, refuse_stale_prices, refuse_two_clouds
     from sailor_cloud.provision.provisioner import check_supported
 
     refuse_two_clouds(document, network.load())
     if not allow_stale:
         refuse_stale_prices(document, SystemClock().now().date())
+    if not allow_doubtful:
+        refuse_doubtful_prices(document)
     check_supported(document)
 
 

@@ -69,6 +69,7 @@ def run_document(
             job=document.job.name,
             fallback=chosen.fallback,
             replan_slow_links=chosen.replan_slow_links,
+            allow_doubtful=chosen.allow_doubtful,
             base=origin,
         )
         return _control(folder, document, decoder, observer, clock, options, on_start, search)
@@ -78,6 +79,11 @@ def base_of(folder: RunFolder) -> Path | None:
     """Return the folder that relative paths of a run's job start from, where the run was begun by this version."""
     bases = [entry.data["base"] for entry in read(folder.journal_file) if "base" in entry.data]
     return Path(bases[0]) if bases else None
+
+
+def allows_doubtful(folder: RunFolder) -> bool:
+    """Tell whether the user let a run buy at doubtful prices."""
+    return any(entry.data.get("allow_doubtful", False) for entry in read(folder.journal_file))
 
 
 def resume_run(
@@ -135,6 +141,7 @@ async def _run(
         options,
         fallback=all(entry.data.get("fallback", True) for entry in entries),
         replan_slow_links=any(entry.data.get("replan_slow_links", False) for entry in entries),
+        allow_doubtful=any(entry.data.get("allow_doubtful", False) for entry in entries),
     )
     context = RunContext(
         folder=folder,

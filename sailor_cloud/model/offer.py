@@ -34,6 +34,14 @@ class ZoneConfidence(StrEnum):
     UNCHECKED = "unchecked"
 
 
+class Doubt(StrEnum):
+    """Why the listed price of an offer is doubted."""
+
+    OUTLIER = "outlier"
+    LOW_CONFIDENCE = "low-confidence"
+    FAR_UNDER_ON_DEMAND = "far-under-on-demand"
+
+
 class Precision(StrEnum):
     FP32 = "fp32"
     TF32 = "tf32"
@@ -74,6 +82,20 @@ class Accelerator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ListedPrice:
+    """The doubted price that a source lists for an offer.
+
+    Plans count the highest price known for the type in the region on the market `counted_from`; None: no higher price
+    is known, and the listed one counts.
+    """
+
+    usd_per_hour: float
+    source: str
+    doubts: tuple[Doubt, ...]
+    counted_from: Market | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
     """One instance type with its accelerators in one zone; where it is no offer, nobody knows a price.
 
@@ -95,7 +117,8 @@ class Offer(Hardware):
 
     A figure known only to lie between two dates has `as_of_from` < `as_of_to`; its age counts from the older one.
     `confidence` is that of the price; `outlier` marks a price far from those of the same instance type in the zones
-    around it.
+    around it. `usd_per_hour` is what plans count; `listed` is None unless the listed price is doubted, and then
+    `usd_per_hour`, dates and source are those of the price that counts instead.
     """
 
     vcpus: int
@@ -108,3 +131,4 @@ class Offer(Hardware):
     confidence: Confidence
     zone_confidence: ZoneConfidence = ZoneConfidence.UNCHECKED
     outlier: bool = False
+    listed: ListedPrice | None = None

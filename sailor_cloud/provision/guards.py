@@ -1,4 +1,4 @@
-"""Refuses plans that must not be bought, before anything is: not ours to run, prices too old, or two clouds."""
+"""Refuses plans that must not be bought: not ours to run, prices too old or doubtful, or two clouds."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from datetime import date
 from itertools import permutations
 
+from sailor_cloud.catalog.doubts import explained
 from sailor_cloud.catalog.trust import age_days, is_stale
-from sailor_cloud.errors import DataError, Problem, RequestError, StalePriceError
+from sailor_cloud.errors import DataError, DoubtfulPriceError, Problem, RequestError, StalePriceError
 from sailor_cloud.model.document import PlanDocument, Status
 from sailor_cloud.model.job import Resource
 from sailor_cloud.model.offer import Offer, Provider
@@ -142,8 +143,8 @@ def refuse_two_clouds(document: PlanDocument, network: Network) -> None:
 
 def refuse_stale_prices(document: PlanDocument, today: date) -> None:
     """Raise StalePriceError where a node on a cloud has a price too old to spend money on."""
-    offers = {placed.offer.id: placed.offer for placed in placed_nodes(document)}
-    stale = [offer for _, offer in sorted(offers.items()) if offer.provider in _CLOUDS and is_stale(offer, today)]
+    offers = _cloud_offers(document)
+    stale = [offer for offer in offers if is_stale(offer, today)]
     if stale:
         listed = "\n".join(
             f"  {offer.id}: {offer.usd_per_hour:g} USD/h of {offer.as_of_from}, {age_days(offer, today)} days old"
@@ -153,6 +154,24 @@ def refuse_stale_prices(document: PlanDocument, today: date) -> None:
             f"{len(stale)} of the plan's {len(offers)} offers have stale prices:\n{listed}\n"
             "get today's with 'sailor-cloud prices refresh' and plan again, or give --allow-stale to buy all the same"
         )
+
+
+def refuse_doubtful_prices(document: PlanDocument) -> None:
+    """Raise DoubtfulPriceError where the listed price of a node on a cloud is doubted."""
+    offers = _cloud_offers(document)
+    doubted = [explained(offer) for offer in offers if offer.listed is not None]
+    if doubted:
+        listed = "\n".join(f"  {line}" for line in doubted)
+        raise DoubtfulPriceError(
+            f"{len(doubted)} of the plan's {len(offers)} offers have doubtful prices:\n{listed}\n"
+            "get the provider's own with 'sailor-cloud prices refresh' and plan again, or give --allow-doubtful to buy "
+            "all the same"
+        )
+
+
+def _cloud_offers(document: PlanDocument) -> list[Offer]:
+    offers = {placed.offer.id: placed.offer for placed in placed_nodes(document)}
+    return [offer for _, offer in sorted(offers.items()) if offer.provider in _CLOUDS]
 
 
 def _traffic(network: Network, src: str, dst: str) -> CloudTraffic:

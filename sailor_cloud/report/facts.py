@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 
+from sailor_cloud.catalog.doubts import explained
 from sailor_cloud.model.document import PlanDocument, Status
 from sailor_cloud.model.offer import Confidence
 from sailor_cloud.report import text
@@ -159,7 +160,7 @@ def _total(document: PlanDocument) -> str:
 
 
 def notes(document: PlanDocument) -> tuple[str, ...]:
-    """Return warnings: stale and example prices, links nobody measured, a worst case or a TTL that may end a run."""
+    """Return warnings: stale, doubtful and example prices, unmeasured links, a worst case or TTL that may end a run."""
     cost = document.cost
     found = list(_short_of_memory(document))
     unpriced = sorted({f"{hardware.instance_type} in {hardware.zone}" for hardware in document.inputs.unpriced})
@@ -170,6 +171,9 @@ def notes(document: PlanDocument) -> tuple[str, ...]:
         found.append(
             f"STALE: prices from {_span(stale)} are used; they widen the worst case, and 'up' on a cloud refuses them"
         )
+    doubted = [explained(offer) for offer in document.inputs.offers if offer.listed is not None]
+    if doubted:
+        found.append(f"DOUBTFUL: {'; '.join(doubted)}; 'up' on a cloud refuses such prices without --allow-doubtful")
     if any(offer.confidence is Confidence.EXAMPLE for offer in document.inputs.offers):
         found.append("prices of the local provider are examples; nothing is billed")
     guessed = sorted({f"{use.src_zone} to {use.dst_zone}" for use in document.inputs.links if not use.measured})

@@ -117,7 +117,7 @@ def _offer_row(document: PlanDocument, offer: Offer, stale_dates: set[tuple[str,
         age_days=age_days(document, offer.as_of_from),
         stale=(offer.source, offer.as_of_from) in stale_dates,
         source=offer.source,
-        confidence=offer.confidence.value,
+        confidence=offer.confidence.value if offer.listed is None else "doubtful",
     )
 
 

@@ -65,14 +65,7 @@ def worst_instance_usd_per_hour(offer: Offer, scenario: Scenario) -> float:
     """Return what an instance may come to cost: a spot price may rise to on-demand, a stale one by STALE_MARGIN."""
     worst = offer.usd_per_hour
     if offer.market is Market.SPOT:
-        ceilings = scenario.catalog.offers(
-            provider=offer.provider,
-            zones=[offer.zone],
-            accelerators=[offer.accelerator],
-            markets=[Market.ON_DEMAND],
-            instance_types=[offer.instance_type],
-        )
-        worst = max([worst, *(ceiling.usd_per_hour for ceiling in ceilings)])
+        worst = max(worst, scenario.catalog.on_demand_usd_per_hour(offer) or 0.0)
     return worst * (1.0 + STALE_MARGIN) if is_stale(offer, scenario.as_of.date()) else worst
 
 

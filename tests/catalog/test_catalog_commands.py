@@ -106,9 +106,13 @@ def test_list_shows_both_confidences_and_outliers_of_every_offer() -> None:
     assert rows["use1-az1", "spot"]["outlier"] is True
     told = {(row["confidence"], row["zone_confidence"], row["outlier"]) for row in rows.values()}
     assert told == {("medium", "seen", True), ("medium", "seen", False)}
-    lines = [line.split() for line in output(prices, *asked).splitlines() if line.startswith("use1")]
-    assert [line[-3:] for line in lines if line[0] == "use1-az1" and "spot" in line] == [["medium", "outlier", "yes"]]
+    text = output(prices, *asked)
+    lines = [line.split() for line in text.splitlines() if line.startswith("use1")]
+    (odd,) = [line for line in lines if line[0] == "use1-az1" and "spot" in line]
+    assert odd[-5:] == ["medium*", "outlier,", "listed", "2.466", "yes"]
+    assert (odd[4], rows["use1-az1", "spot"]["listed"]["usd_per_hour"]) == ("8.191", 2.4655)
     assert {line[-1] for line in lines} == {"yes"}
+    assert "*: doubtful; plans count the price shown, not the one listed" in text
     unchecked = output(prices, "list", "--zone", "use1-az1", "--instance-type", "g5.xlarge", *AS_OF)
     assert unchecked.splitlines()[1].split()[-2:] == ["high", "no"]
 

@@ -22,6 +22,7 @@ KINDS = {
     "RequestError": "'gpt5' is not a preset",
     "MissingPriceError": "no egress price from",
     "StalePriceError": "of the plan's 2 offers have stale prices",
+    "DoubtfulPriceError": "of the plan's 2 offers have doubtful prices",
     "ProfileMissingError": "has neither a compute profile nor a datasheet rate for bf16",
     "TerraformError": "terraform init failed with status 1",
     "StockoutError": "gcp has no capacity now",

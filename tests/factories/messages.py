@@ -17,6 +17,7 @@ from factories.priced_documents import gcp_document
 from sailor_cloud.errors import SailorError
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Cloud, Constraints, Job, NetworkAccess
+from sailor_cloud.model.offer import Doubt, ListedPrice, Market
 from sailor_cloud.run.folder import RunFolder
 
 QUICKSTART = (ROOT / "examples" / "quickstart.yaml").read_text()
@@ -91,6 +92,13 @@ def without_an_end() -> PlanDocument:
 
 def on_a_private_network() -> PlanDocument:
     return _changed(gcp_document(), cloud=Cloud(network=NetworkAccess.PRIVATE))
+
+
+def with_a_doubtful_price() -> PlanDocument:
+    planned = gcp_document()
+    doubted = ListedPrice(usd_per_hour=0.5, source="mine", doubts=(Doubt.OUTLIER,), counted_from=Market.SPOT)
+    first, *others = planned.inputs.offers
+    return replace(planned, inputs=replace(planned.inputs, offers=(replace(first, listed=doubted), *others)))
 
 
 def with_checkpoints_elsewhere() -> PlanDocument:
@@ -174,6 +182,7 @@ PRODUCERS: dict[str, Producer] = {
     "the change costs": costlier,
     "lacks the columns": prices_without_columns,
     "of the plan's 2 offers have stale prices": buying(gcp_document, "--yes"),
+    "of the plan's 2 offers have doubtful prices": buying(with_a_doubtful_price, "--yes", "--allow-stale"),
     "cloud.gcp.project: is missing": buying(gcp_document, "--dry-run"),
     "--ssh-from: is missing": buying(gcp_document, "--dry-run"),
     "would let in everybody; give your own address": buying(document, "--ssh-from", "0.0.0.0/0"),

@@ -16,11 +16,16 @@ from factories.cloud_plans import AWS_OFFERS, GCP_OFFERS, aws_document, cloud_do
 from factories.commands import sailor
 from factories.documents import document
 from sailor_cloud import network
-from sailor_cloud.errors import RequestError, StalePriceError
+from sailor_cloud.errors import DoubtfulPriceError, RequestError, StalePriceError
 from sailor_cloud.model.document import PlanDocument
-from sailor_cloud.model.offer import Confidence, Offer
+from sailor_cloud.model.offer import Confidence, Doubt, ListedPrice, Offer
 from sailor_cloud.provision.dry_run import checked_source
-from sailor_cloud.provision.guards import refuse_stale_prices, refuse_two_clouds, traffic_between_clouds
+from sailor_cloud.provision.guards import (
+    refuse_doubtful_prices,
+    refuse_stale_prices,
+    refuse_two_clouds,
+    traffic_between_clouds,
+)
 from sailor_cloud.testing.terraform_cloud import FakeCloud
 from sailor_cloud.testing.terraform_provider import serve
 
@@ -162,6 +167,27 @@ def test_allow_stale_passes_stale_prices_but_nothing_else(tmp_path: Path) -> Non
     allowed = up(planned, tmp_path, "--yes", "--allow-stale", *SSH_FROM, environment=nobody)
     assert (allowed.returncode, "--allow-stale" in allowed.stderr) == (1, False)
     assert "Unable to locate credentials" in allowed.stderr
+
+
+def doubted(offer: Offer) -> Offer:
+    listed = ListedPrice(usd_per_hour=0.5, source="mine", doubts=(Doubt.LOW_CONFIDENCE,), counted_from=None)
+    return replace(offer, listed=listed)
+
+
+def test_doubtful_prices_stop_up_on_a_cloud() -> None:
+    refuse_doubtful_prices(gcp_document())
+    with pytest.raises(DoubtfulPriceError, match="1 of the plan's 2 offers") as refused:
+        refuse_doubtful_prices(cloud_document(("n0", doubted(GCP_OFFERS[0])), ("n1", GCP_OFFERS[1])))
+    assert "a2-highgpu-1g spot in us-central1-a is listed at 0.5 USD/h (mine), of low confidence" in str(refused.value)
+    assert "prices refresh" in str(refused.value)
+
+
+def test_allow_doubtful_passes_doubtful_prices_but_no_stale_ones(tmp_path: Path) -> None:
+    planned = cloud_document(("n0", doubted(aged(AWS_OFFERS[1], 4000))), ("n1", AWS_OFFERS[0]))
+    refused = up(planned, tmp_path, "--yes", "--allow-stale", *SSH_FROM)
+    assert (refused.returncode, "--allow-doubtful" in refused.stderr) == (1, True)
+    stale = up(planned, tmp_path, "--yes", "--allow-doubtful", *SSH_FROM)
+    assert (stale.returncode, "--allow-stale" in stale.stderr) == (1, True)
 
 
 @pytest.mark.parametrize("wrong", ["home", "203.0.113.7/8", "0.0.0.0/0", "::1/128"])

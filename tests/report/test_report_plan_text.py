@@ -9,6 +9,7 @@ import pytest
 from factories.documents import cost_line, costing, document, infeasible
 from factories.priced_documents import gcp_document
 from sailor_cloud.model.document import CostKind, PlanDocument, Rejected
+from sailor_cloud.model.offer import Doubt, ListedPrice, Market
 from sailor_cloud.report.plan_text import plan_as_text
 
 
@@ -51,6 +52,24 @@ def test_a_stale_price_is_marked_on_its_line_and_below() -> None:
     assert "322 d old STALE" in shown
     assert "STALE: prices from 2026-01-02 are used" in shown
     assert "2026-01-02 STALE" in plan_as_text(costing(document(), old), details=True)
+
+
+def test_a_doubtful_price_is_told_with_the_one_that_counts_and_how_to_buy_it() -> None:
+    plan = document()
+    first, *others = plan.inputs.offers
+    listed = ListedPrice(usd_per_hour=0.05, source="mine", doubts=(Doubt.OUTLIER,), counted_from=Market.ON_DEMAND)
+    doubted = replace(first, listed=listed)
+    shown = " ".join(
+        plan_as_text(
+            replace(plan, inputs=replace(plan.inputs, offers=(doubted, *others))), details=True, width=400
+        ).split()
+    )
+    assert (
+        "DOUBTFUL: local-cpu-fast on-demand in local-a is listed at 0.05 USD/h (mine), an outlier; plans count 0.2, "
+        "the highest on-demand price known in local; 'up' on a cloud refuses such prices without --allow-doubtful"
+    ) in shown
+    assert "example (doubtful)" in shown
+    assert "DOUBTFUL" not in plan_as_text(plan)
 
 
 def test_a_ttl_that_ends_the_run_early_is_told() -> None:

@@ -315,6 +315,7 @@ def test_spot_is_lost_as_often_as_the_provider_states_for_the_region_and_type(
                 instance_type="p4d.24xlarge",
                 low=band[0],
                 high=band[1],
+                saving=None,
                 as_of=date(2026, 11, 1),
                 source="test",
             )

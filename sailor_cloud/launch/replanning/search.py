@@ -32,6 +32,7 @@ class CatalogSearch:
     decoder: Decoder
     clock: Clock
     machine: LocalMachine | None = None
+    allow_doubtful: bool = False
     _catalog: Catalog | None = None
     _read_from: Path | None = None
     _rest: tuple[Network, ComputeProfiles] | None = field(default=None)
@@ -101,5 +102,7 @@ class CatalogSearch:
     def _newest_catalog(self) -> Catalog:
         newest = resources.refreshed_prices()
         if self._catalog is None or newest != self._read_from:
-            self._catalog, self._read_from = catalog.load(), newest
+            prices = catalog.load()
+            self._catalog = prices if self.allow_doubtful else prices.without_doubtful()
+            self._read_from = newest
         return self._catalog

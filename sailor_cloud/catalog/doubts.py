@@ -1,0 +1,133 @@
+"""Which prices are doubted, and what plans count instead: a price that may be wrong never wins a plan silently."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from sailor_cloud.catalog.changes import PricePoint
+from sailor_cloud.catalog.interruptions import InterruptionTable
+from sailor_cloud.catalog.offer_book import OfferBook
+from sailor_cloud.catalog.offer_file import sibling_id
+from sailor_cloud.model.offer import Confidence, Doubt, ListedPrice, Market, Offer, Provider
+
+# A spot price that lies further under on-demand is believed only if a second source says about the same.
+FAR_UNDER_ON_DEMAND = 0.85
+# A second source agrees if it puts the price at most so many times as high; judgement: spot prices move between the
+# dates of two sources, but the one known outlier is a third of what the other source states.
+AGREEMENT = 1.5
+
+
+@dataclass(slots=True)
+class Doubts:
+    """Finds doubted offers of a book and gives them the price that plans count.
+
+    `zones` are those of each region. `recorded` returns the price history; it is asked once, and only if needed.
+    """
+
+    book: OfferBook
+    zones: Mapping[tuple[Provider, str], Sequence[str]]
+    interruptions: InterruptionTable
+    recorded: Callable[[], Iterable[PricePoint]]
+    _counted: dict[str, Offer] = field(default_factory=dict)
+    _history: dict[tuple[str, str, str, Market], PricePoint] | None = None
+
+    def counted(self, offer: Offer) -> Offer:
+        """Return the offer at the price that plans count; `listed` holds the price in the file if it is doubted."""
+        if offer.id not in self._counted:
+            self._counted[offer.id] = self._count(offer)
+        return self._counted[offer.id]
+
+    def _count(self, offer: Offer) -> Offer:
+        doubts = self._doubts(offer)
+        if not doubts:
+            return offer
+        known = [other for other in self._in_region(offer, offer.market) if not self._doubts(other)]
+        if not known and offer.market is Market.SPOT:
+            known = list(self._in_region(offer, Market.ON_DEMAND))
+        dearest = max(known, key=lambda other: (other.usd_per_hour, other.id), default=offer)
+        used = dearest if dearest.usd_per_hour > offer.usd_per_hour else offer
+        listed = ListedPrice(
+            usd_per_hour=offer.usd_per_hour,
+            source=offer.source,
+            doubts=doubts,
+            counted_from=None if used is offer else used.market,
+        )
+        return replace(
+            offer,
+            usd_per_hour=used.usd_per_hour,
+            as_of_from=used.as_of_from,
+            as_of_to=used.as_of_to,
+            source=used.source,
+            listed=listed,
+        )
+
+    def _doubts(self, offer: Offer) -> tuple[Doubt, ...]:
+        if offer.confidence is Confidence.EXAMPLE:
+            return ()
+        found = []
+        if offer.outlier:
+            found.append(Doubt.OUTLIER)
+        if offer.confidence is Confidence.LOW:
+            found.append(Doubt.LOW_CONFIDENCE)
+        if offer.market is Market.SPOT:
+            on_demand = self._on_demand_usd(offer)
+            limit = (1.0 - FAR_UNDER_ON_DEMAND) * on_demand
+            if offer.usd_per_hour < limit and not self._has_second_source(offer, on_demand):
+                found.append(Doubt.FAR_UNDER_ON_DEMAND)
+        return tuple(found)
+
+    def _on_demand_usd(self, offer: Offer) -> float:
+        """Return the on-demand price of an offer's zone, else the highest one of its region, else 0."""
+        own = self.book.find(sibling_id(offer, offer.zone, Market.ON_DEMAND))
+        if own is not None:
+            return own.usd_per_hour
+        return max((other.usd_per_hour for other in self._in_region(offer, Market.ON_DEMAND)), default=0.0)
+
+    def _in_region(self, offer: Offer, market: Market) -> Iterator[Offer]:
+        """Yield what the zones of an offer's region sell of its instance type on a market."""
+        for zone in self.zones.get((offer.provider, offer.region), ()):
+            found = self.book.find(sibling_id(offer, zone, market))
+            if found is not None:
+                yield found
+
+    def _has_second_source(self, offer: Offer, on_demand_usd: float) -> bool:
+        most = AGREEMENT * offer.usd_per_hour
+        advised = self.interruptions.of(offer)
+        if advised is not None and advised.saving is not None and (1.0 - advised.saving) * on_demand_usd <= most:
+            return True
+        before = self.book.replaced(offer.id)
+        if before is not None and before.source != offer.source and not before.outlier and before.usd_per_hour <= most:
+            return True
+        point = self._last_recorded(offer)
+        return point is not None and point.source != offer.source and point.usd_per_hour <= most
+
+    def _last_recorded(self, offer: Offer) -> PricePoint | None:
+        if self._history is None:
+            points = sorted(self.recorded(), key=lambda point: point.day)
+            self._history = {(p.region, p.instance_type, p.accelerator, p.market): p for p in points}
+        return self._history.get((offer.region, offer.instance_type, offer.accelerator, offer.market))
+
+
+_REASONS = {
+    Doubt.OUTLIER: "an outlier",
+    Doubt.LOW_CONFIDENCE: "of low confidence",
+    Doubt.FAR_UNDER_ON_DEMAND: f"more than {100 * FAR_UNDER_ON_DEMAND:.0f} % under on-demand without a second source",
+}
+
+
+def explained(offer: Offer) -> str:
+    """Return why the price of an offer is doubted and what plans count; "" for an offer that is not."""
+    listed = offer.listed
+    if listed is None:
+        return ""
+    reasons = " and ".join(_REASONS[doubt] for doubt in listed.doubts)
+    counted = (
+        "no higher price is known"
+        if listed.counted_from is None
+        else f"plans count {offer.usd_per_hour:.4g}, the highest {listed.counted_from} price known in {offer.region}"
+    )
+    return (
+        f"{offer.instance_type} {offer.market} in {offer.zone} is listed at {listed.usd_per_hour:.4g} USD/h "
+        f"({listed.source}), {reasons}; {counted}"
+    )

@@ -1,0 +1,35 @@
+"""The planner of a run that re-plans buys at no price that may be wrong, unless the user said so."""
+
+from pathlib import Path
+
+import pytest
+
+from sailor_cloud import workload
+from sailor_cloud.clock import SystemClock
+from sailor_cloud.launch.replanning.search import CatalogSearch
+from sailor_cloud.launch.start import allows_doubtful
+from sailor_cloud.model.job_file import parse_job
+from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.run.journal import Event, Journal
+
+JOB = parse_job("""
+name: doubtful
+model: {preset: sailor-opt-350}
+training: {global_batch_size: 8, sequence_length: 128, steps: 10}
+resources:
+  - {provider: aws, zones: [use1-az1, use1-az2], markets: [spot], accelerators: {A100-40: 8}}
+""")
+
+
+@pytest.mark.parametrize(("allowed", "zones"), [(False, {"use1-az2"}), (True, {"use1-az1", "use1-az2"})])
+def test_a_new_plan_is_offered_doubtful_prices_only_where_they_are_allowed(allowed: bool, zones: set[str]) -> None:
+    search = CatalogSearch(workload.decoder(JOB.model), SystemClock(), allow_doubtful=allowed)
+    assert {offer.zone for offer in search.offers(JOB)} == zones
+
+
+@pytest.mark.parametrize("said", [None, False, True])
+def test_whoever_takes_a_run_over_knows_whether_doubtful_prices_are_allowed(said: bool | None, tmp_path: Path) -> None:
+    folder = RunFolder.create("doubtful", root=tmp_path)
+    data = {} if said is None else {"allow_doubtful": said}
+    Journal.of(folder, SystemClock()).append(Event.RUN_CREATED, job="doubtful", **data)
+    assert allows_doubtful(folder) is bool(said)
