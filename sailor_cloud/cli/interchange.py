@@ -80,7 +80,7 @@ def export(plan_file: Path, form: str, output: Path | None, as_json: bool) -> No
     document = read_document(plan_file)
     if document.plan is None:
         raise RequestError(f"{plan_file} is {document.status} and holds no plan; there is nothing to export")
-    content = json.dumps(export_plan(document.plan, {offer.id: offer for offer in document.inputs.offers}), indent=1)
+    content = json.dumps(export_plan(document.plan, document.inputs.hardware_by_id()), indent=1)
     if output is None:
         click.echo(content)
     else:

@@ -52,6 +52,12 @@ ENGINES = ("sailor", "deepspeed", "megatron", "fsdp", "nanotron")
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write every operation of one iteration to FILE, for Perfetto or chrome://tracing.",
 )
+@click.option(
+    "--html",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the report as one HTML page to FILE.",
+)
 @json_option
 @click.option(
     "-o", "--output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Write the plan to FILE."
@@ -66,6 +72,7 @@ def simulate(
     pricing: Path | None,
     as_of: datetime | None,
     timeline: Path | None,
+    html: Path | None,
     as_json: bool,
     output: Path | None,
 ) -> None:
@@ -84,23 +91,29 @@ def simulate(
     sailor-cloud simulate job.yaml --layout 'tp=4 pp=2 dp=4 recompute=full' \\
         --nodes '4 x a2-highgpu-8g@us-central1-a' --engine megatron -o plan.json
     """
-    for path in (timeline, output):
+    for path in (timeline, html, output):
         check_output(path)
     given = layout is not None or bool(nodes)
     if given and (layout is None or not nodes):
         raise RequestError("--layout and --nodes belong together: how to train, and on what")
     data = {"profiles": profiles, "network": network, "pricing": pricing}
+    spans = timeline is not None or html is not None
     with waiting("simulating the plan") as show:
         if layout is not None:
-            simulation = _layout(file, layout, nodes, engine, as_of, data, show, timeline=timeline is not None)
+            simulation = _layout(file, layout, nodes, engine, as_of, data, show, timeline=spans)
         else:
-            simulation = _plan(file, engine, as_of, data, show, timeline=timeline is not None)
+            simulation = _plan(file, engine, as_of, data, show, timeline=spans)
     document, evaluation = simulation.document, simulation.evaluation
     if timeline is not None and document.plan is not None:
         from sailor_cloud.simulator.timeline import trace_events
 
         trace = trace_events(document.plan, evaluation.timeline)
         write_output(timeline, json.dumps(trace, separators=(",", ":")) + "\n")
+    if html is not None:
+        from sailor_cloud import catalog
+        from sailor_cloud.report.html.page import plan_as_html
+
+        write_output(html, plan_as_html(document, timeline=evaluation.timeline, regions=catalog.load().regions()))
     if output is not None:
         write_output(output, document.to_json())
     if as_json:

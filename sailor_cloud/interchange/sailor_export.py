@@ -7,11 +7,11 @@ from typing import Any
 
 from sailor_cloud.errors import RequestError
 from sailor_cloud.interchange.sailor_names import their_accelerator
-from sailor_cloud.model.offer import Offer
+from sailor_cloud.model.offer import Hardware
 from sailor_cloud.model.plan import Pipeline, Plan, Recompute
 
 
-def export_plan(plan: Plan, offers: Mapping[str, Offer]) -> dict[str, Any]:
+def export_plan(plan: Plan, offers: Mapping[str, Hardware]) -> dict[str, Any]:
     """Return `{mbs, pipeline_list: [{num_stages, layers_per_stage, tmp_per_stage, dp}]}`.
 
     Pipelines that cut the layers alike become the replicas of one entry. Per stage, `tmp_per_stage` has one
@@ -40,7 +40,7 @@ def _refuse(plan: Plan) -> None:
         raise RequestError("the sailor-artifact format has no recomputation; the plan recomputes in some stages")
 
 
-def _entry(plan: Plan, replicas: list[Pipeline], offers: Mapping[str, Offer]) -> dict[str, Any]:
+def _entry(plan: Plan, replicas: list[Pipeline], offers: Mapping[str, Hardware]) -> dict[str, Any]:
     stages = replicas[0].stages
     return {
         "num_stages": len(stages),
@@ -52,7 +52,7 @@ def _entry(plan: Plan, replicas: list[Pipeline], offers: Mapping[str, Offer]) ->
     }
 
 
-def _replica(plan: Plan, pipeline: Pipeline, index: int, offers: Mapping[str, Offer]) -> list[Any]:
+def _replica(plan: Plan, pipeline: Pipeline, index: int, offers: Mapping[str, Hardware]) -> list[Any]:
     stage = pipeline.stages[index]
     offer = offers[plan.node(stage.node).offer]
     machine = [their_accelerator(offer.accelerator), offer.accelerator_count, offer.zone]

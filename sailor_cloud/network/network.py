@@ -107,7 +107,8 @@ class Network:
         if instance is None or instance.device_link_bytes_per_s is None:
             raise DataError(
                 f"no link between two devices of {place.instance_type} with {place.accelerator}: it has one device, "
-                "or instances.csv of the bandwidth profiles does not know it"
+                "or instances.csv of the bandwidth profiles does not know it; add it, or a curve between its devices, "
+                "to a folder of bandwidth profiles and name that with --network"
             )
         rate = pairs * estimates.DEVICE_LINK_SHARE * instance.device_link_bytes_per_s / 2
         link = estimates.shaped_like_nearest(

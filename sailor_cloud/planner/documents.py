@@ -26,6 +26,7 @@ from sailor_cloud.planner.lifetime import ttl_s
 from sailor_cloud.planner.replays import Chosen
 from sailor_cloud.planner.space import Space
 from sailor_cloud.simulator import Evaluation, Scenario
+from sailor_cloud.simulator.engines import SAILOR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +81,7 @@ def plan_document(
 
 def given_document(scenario: Scenario, plan: Plan, evaluation: Evaluation) -> PlanDocument:
     """Return the document of a plan that was stated, not searched, on all that the scenario offers."""
+    runnable = evaluation.bill is not None and scenario.engine.name == SAILOR.name
     return PlanDocument(
         schema_version=SCHEMA_VERSION,
         status=Status.GIVEN,
@@ -101,7 +103,7 @@ def given_document(scenario: Scenario, plan: Plan, evaluation: Evaluation) -> Pl
         plan=plan,
         prediction=evaluation.prediction,
         cost=evaluation.bill,
-        ttl_s=None if evaluation.bill is None else ttl_s(scenario.job.constraints, evaluation.bill),
+        ttl_s=ttl_s(scenario.job.constraints, evaluation.cost) if runnable else None,
         infeasibility=None,
         alternatives=(),
         rejected=(),

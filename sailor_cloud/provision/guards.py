@@ -18,6 +18,7 @@ from sailor_cloud.model.plan import Plan
 from sailor_cloud.network import Network
 from sailor_cloud.provision.rendering.root import placed_nodes
 from sailor_cloud.simulator.engines import SAILOR
+from sailor_cloud.simulator.limits import broken_limits
 
 _CLOUDS = (Provider.GCP, Provider.AWS)
 
@@ -62,7 +63,8 @@ def refuse_what_cannot_run(document: PlanDocument) -> None:
         return
     problems = [Problem(path="plan", message=message) for message in _not_ours(document, plan)]
     if document.status is Status.GIVEN:
-        problems += [Problem(path="plan", message=message) for message in _not_kept(document, plan)]
+        broken = (*_short_of_memory(document), *broken_limits(document), *_outside(document, plan))
+        problems += [Problem(path="plan", message=message) for message in broken]
     if problems:
         raise RequestError(problems)
 
@@ -79,26 +81,11 @@ def _not_ours(document: PlanDocument, plan: Plan) -> Iterator[str]:
         yield f"has nodes without a price, {hardware.instance_type} in {hardware.zone}; only offers can be bought"
 
 
-def _not_kept(document: PlanDocument, plan: Plan) -> Iterator[str]:
-    prediction, limits = document.prediction, document.constraints
-    assert prediction is not None
-    short = [stage for stage in prediction.memory if stage.total_bytes > stage.limit_bytes]
+def _short_of_memory(document: PlanDocument) -> Iterator[str]:
+    memory = document.prediction.memory if document.prediction is not None else ()
+    short = [stage for stage in memory if stage.total_bytes > stage.limit_bytes]
     if short:
-        yield f"needs too much memory in {len(short)} of {len(prediction.memory)} stages"
-    yield from _outside(document, plan)
-    cost = document.cost
-    for what, needed, limit, unit in (
-        ("costs", cost.total_usd if cost else None, limits.budget_usd, "USD"),
-        ("costs", cost.usd_per_hour if cost else None, limits.max_usd_per_hour, "USD/h"),
-        ("costs", cost.usd_per_iteration if cost else None, limits.max_usd_per_iteration, "USD/iteration"),
-        ("takes", prediction.duration_s, limits.deadline, "s"),
-        ("has", float(len(plan.nodes)), limits.max_nodes, "nodes"),
-    ):
-        if needed is not None and limit is not None and needed > limit:
-            yield f"{what} {needed:.6g} {unit}, the job allows {limit:.6g}"
-    least, reached = limits.min_throughput, prediction.throughput_iterations_per_s
-    if least is not None and reached < least:
-        yield f"reaches {reached:.4g} iterations/s, the job asks for {least:.4g}"
+        yield f"needs too much memory in {len(short)} of {len(memory)} stages"
 
 
 def _outside(document: PlanDocument, plan: Plan) -> Iterator[str]:

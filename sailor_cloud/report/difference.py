@@ -142,7 +142,8 @@ def _nodes(document: PlanDocument) -> dict[str, str]:
 
 
 def _job(document: PlanDocument) -> dict[str, Any]:
-    return document.job.model_dump(mode="json", exclude_none=True)
+    """Return the job, and the program that trains it."""
+    return {"engine": document.engine, **document.job.model_dump(mode="json", exclude_none=True)}
 
 
 def _flat(value: Any, path: str = "") -> dict[str, str]:

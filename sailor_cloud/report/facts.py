@@ -10,6 +10,7 @@ from sailor_cloud.catalog.doubts import explained
 from sailor_cloud.model.document import PlanDocument, Status
 from sailor_cloud.model.offer import Confidence
 from sailor_cloud.report import text
+from sailor_cloud.simulator.limits import broken_limits
 
 SMALLEST_GAP_SHOWN = 0.0005
 # A gap is explained from this size on, by parts of at least this share of the goal.
@@ -163,6 +164,9 @@ def notes(document: PlanDocument) -> tuple[str, ...]:
     """Return warnings: stale, doubtful and example prices, unmeasured links, a worst case or TTL that may end a run."""
     cost = document.cost
     found = list(_short_of_memory(document))
+    broken = [f"it {told}" for told in broken_limits(document)] if document.status is Status.GIVEN else []
+    if broken:
+        found.append(f"the plan breaks the job's limits: {'; '.join(broken)}")
     unpriced = sorted({f"{hardware.instance_type} in {hardware.zone}" for hardware in document.inputs.unpriced})
     if unpriced:
         found.append(f"no price is known of {', '.join(unpriced)}; the report leaves money out")
@@ -180,13 +184,13 @@ def notes(document: PlanDocument) -> tuple[str, ...]:
     if guessed:
         found.append(f"bandwidth is an estimate, not measured between these zones: {', '.join(guessed)}")
     budget, worst = document.constraints.budget_usd, cost.worst_case_usd if cost is not None else None
-    if budget is not None and worst is not None and worst > budget:
+    if budget is not None and worst is not None and worst > budget and not broken:
         found.append(
             f"the worst case of {text.usd(worst)} USD is over the budget of {text.usd(budget)} USD; "
             "the run would be stopped at the budget"
         )
     duration = document.prediction.duration_s if document.prediction is not None else None
-    if document.ttl_s is not None and duration is not None and document.ttl_s < duration:
+    if document.ttl_s is not None and duration is not None and document.ttl_s < duration and not broken:
         found.append(
             f"nodes end themselves {text.seconds(document.ttl_s)} after their start, before the run is through: the "
             "budget lasts no longer at the worst case's prices; a deadline or a larger budget gives them more time"

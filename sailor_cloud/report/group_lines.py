@@ -79,7 +79,7 @@ def _stage(document: PlanDocument, group: PipelineGroup, row: StageRow, mark: st
         nodes=SAME_NODES if shared else f"{row.nodes} x {row.hardware.instance_type}",
         market="" if shared else _market(row.hardware),
         usd_per_hour=_usd(row.usd_per_hour),
-        quota="" if shared else str(allowance(document, row.hardware)),
+        quota="" if shared else _quota(document, row.hardware),
         age="" if shared else _age(document, row.hardware),
     )
 
@@ -94,7 +94,7 @@ def _idle(document: PlanDocument, hardware: Hardware, count: int) -> GroupLine:
         nodes=hardware.instance_type,
         market=_market(hardware),
         usd_per_hour=_usd(devices_usd_per_hour(hardware, count)),
-        quota=str(allowance(document, hardware)),
+        quota=_quota(document, hardware),
         age=_age(document, hardware),
     )
 
@@ -105,6 +105,10 @@ def _market(hardware: Hardware) -> str:
 
 def _usd(usd_per_hour: float | None) -> str:
     return "" if usd_per_hour is None else text.usd(usd_per_hour)
+
+
+def _quota(document: PlanDocument, hardware: Hardware) -> str:
+    return str(allowance(document, hardware)) if isinstance(hardware, Offer) else ""
 
 
 def _age(document: PlanDocument, hardware: Hardware) -> str:

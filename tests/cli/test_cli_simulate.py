@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -12,6 +13,7 @@ import pytest
 from factories.called import Answer, called
 from sailor_cloud import simulator
 from sailor_cloud.model.document import PlanDocument, Status
+from sailor_cloud.report.plan_markdown import plan_as_markdown
 
 JOB = """
 name: llama
@@ -109,6 +111,29 @@ def test_a_machine_without_a_price_is_simulated_without_money(folder: Path) -> N
     assert read["prediction"]["iteration_s_replay"] > 0
     (machine,) = json.loads((folder / "plan.json").read_text())["inputs"]["unpriced"]
     assert (machine["accelerator"], "usd_per_hour" in machine) == ("A100-80", False)
+
+
+@pytest.mark.parametrize(("nodes", "money"), [(NODES, True), (OWN_NODES, False)])
+def test_the_page_shows_money_only_where_prices_are_known(folder: Path, nodes: str, money: bool) -> None:
+    assert simulated(folder, "--html", "page.html", nodes=nodes).returncode == 0
+    page = (folder / "page.html").read_text()
+    assert "layout as given, not searched" in page
+    assert ("USD" in page, 'id="cost"' in page, 'id="prices"' in page) == (money, money, money)
+
+
+def test_a_report_in_markdown_has_no_money_without_prices(folder: Path) -> None:
+    simulated(folder, "-o", "plan.json", nodes=OWN_NODES)
+    shown = plan_as_markdown(PlanDocument.from_json((folder / "plan.json").read_text()))
+    assert "USD" not in shown
+    assert "| pipelines | stage | layers | devices | zone | nodes |\n" in shown
+
+
+def test_two_engines_are_told_apart_by_diff(folder: Path) -> None:
+    for engine in ("sailor", "megatron"):
+        simulated(folder, "--engine", engine, "-o", f"{engine}.json", nodes=OWN_NODES)
+    answer = called("diff", "sailor.json", "megatron.json", cwd=folder)
+    assert answer.returncode == 0, answer.stderr
+    assert re.search(r"engine\W+sailor\W+megatron", answer.stdout)
 
 
 def test_several_kinds_of_nodes_make_one_plan(folder: Path) -> None:
@@ -239,10 +264,10 @@ def test_up_refuses_a_layout_that_breaks_the_job_s_limits(folder: Path) -> None:
     (folder / "job.yaml").write_text(JOB.replace("{L4: 1}", "{A100-40: 16}") + limits)
     simulated(folder, "-o", "plan.json")
     told = refused(folder)
-    assert told[0] == "error: plan: has 32 A100-40 in us-central1-a, the job's resources allow 16"
+    assert told[-1] == "plan: has 32 A100-40 in us-central1-a, the job's resources allow 16"
     for line, begin, end in zip(
-        told[1:],
-        ("plan: costs ", "plan: takes ", "plan: has 4 nodes", "plan: reaches "),
+        told[:-1],
+        ("error: plan: costs ", "plan: takes ", "plan: has 4 nodes", "plan: reaches "),
         (" USD, the job allows 1", " s, the job allows 60", "the job allows 3", "iterations/s, the job asks for 99"),
         strict=True,
     ):
