@@ -34,15 +34,15 @@ def reap(older_than: str | None, projects: tuple[str, ...], regions: tuple[str, 
     """
     from sailor_cloud.clock import SystemClock
     from sailor_cloud.provision.cleanup.reap import find_leftovers
-    from sailor_cloud.provision.scopes import Places
+    from sailor_cloud.provision.scopes import scopes_named
     from sailor_cloud.run.folder import RunFolder
 
     os.umask(PRIVATE)
     clock = SystemClock()
-    places = Places(gcp_projects=projects, aws_regions=regions)
+    scopes = scopes_named("project", projects) | scopes_named("region", regions)
     age = _age(older_than)
     with waiting("looking for what runs have left") as show:
-        found = find_leftovers(RunFolder.list(), clock=clock, places=places, older_than=age, progress=show)
+        found = find_leftovers(RunFolder.list(), clock=clock, scopes=scopes, older_than=age, progress=show)
     if not as_json:
         _show(found)
     if not found.reapable:

@@ -1,4 +1,4 @@
-"""What Terraform would create and what exists of it: the words that both clouds' adoption shares."""
+"""What Terraform would create and what exists of it: the words that all providers' adoption shares."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from sailor_cloud.provision.live_resources import LiveResource
+from sailor_cloud.provision.live_resources import LiveResource, Scopes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,15 +19,26 @@ class Planned:
 
 
 class Adoptable(Protocol):
-    """Finds the ids under which Terraform imports what exists."""
+    """Finds the ids under which Terraform imports what exists; what has none is deleted and created anew.
+
+    `scopes`: where what belongs to the root is looked for.
+    """
+
+    scopes: Scopes
+
+    def belongs(self, resource: LiveResource) -> bool:
+        """Tell whether a resource that a sweep found belongs to this root, and to no other of the run."""
 
     def whole(self, planned: Planned, orphans: Iterable[LiveResource]) -> LiveResource | None:
         """Return which of the resources that a sweep found is the one planned."""
+        return None
 
-    def import_id(self, resource: LiveResource) -> str: ...
+    def import_id(self, resource: LiveResource) -> str:
+        return resource.name
 
     def part_id(self, planned: Planned) -> str | None:
         """Return the id of a part, such as a route, that exists in something adopted; None where it doesn't."""
+        return None
 
 
 def planned_creations(plan: Mapping[str, Any]) -> tuple[Planned, ...]:

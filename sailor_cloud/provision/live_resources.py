@@ -1,20 +1,16 @@
-"""Looks for what is left of a run without asking Terraform."""
+"""What a look for the resources of runs finds, without asking Terraform, and where it looks."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
-from sailor_cloud.model.offer import Provider
-from sailor_cloud.provision import processes
-
-LOCAL_REGION = "local"
 # The region of what belongs to an account as a whole.
 WHOLE_ACCOUNT = "global"
 # The detail of a bucket that is not empty.
 HOLDS_OBJECTS = "holds objects"
-PROCESS = "process"
+# What is left of a node on this machine that does not run any more.
 FOLDER = "folder"
 RUN_LABEL = "sailor-cloud-run"
 # Who confirms in journal and receipt that something is gone.
@@ -59,29 +55,27 @@ class CloudSweep:
     problems: tuple[str, ...]
 
 
-def sweep_local(run_id: str, *, nodes_dir: Path | None = None) -> tuple[LiveResource, ...]:
-    """Return the processes that carry the run's tag and a node's, and the node folders; nothing means all is gone."""
-    running = [
-        _found(run_id, PROCESS, str(process.pid), process.node, process.command[:200])
-        for process in processes.on_nodes(run_id)
-    ]
-    entries = sorted(nodes_dir.iterdir()) if nodes_dir is not None and nodes_dir.is_dir() else []
-    folders = [_found(run_id, FOLDER, folder.name, folder.name, str(folder)) for folder in entries if folder.is_dir()]
-    return (*running, *folders)
+Look = Callable[[], CloudSweep]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Scope:
+    """Something of a provider's that can be looked through, such as a region; `kind` is the provider's word for it."""
+
+    provider: str
+    kind: str
+    name: str
+
+
+# Where a run has, or may have, something.
+Scopes = frozenset[Scope]
+
+
+def named(scopes: Scopes, kind: str) -> list[str]:
+    """Return the names of the scopes of one kind."""
+    return sorted(scope.name for scope in scopes if scope.kind == kind)
 
 
 def labels_in(description: str) -> dict[str, str]:
     """Return the labels of what can have none, which a run writes into its description as NAME=VALUE."""
     return dict(_PAIR.findall(description))
-
-
-def _found(run_id: str, kind: str, name: str, node: str, detail: str) -> LiveResource:
-    return LiveResource(
-        provider=Provider.LOCAL.value,
-        region=LOCAL_REGION,
-        type=kind,
-        name=name,
-        run_id=run_id,
-        node=node,
-        detail=detail,
-    )

@@ -26,7 +26,7 @@ from sailor_cloud.provision.quota import quota_numbers
 from sailor_cloud.provision.rendering.planned_roots import unwanted_roots, wanted_roots
 from sailor_cloud.provision.rendering.preview import Prices, preview
 from sailor_cloud.provision.rendering.root import WantedRoot, owns_network, placed_nodes, write_cli_config
-from sailor_cloud.provision.scopes import places_of, touched
+from sailor_cloud.provision.scopes import journaled, scopes_of, touched
 from sailor_cloud.provision.terraform.binary import TerraformBinary, find_terraform
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal
@@ -119,17 +119,14 @@ class _Apply:
             (root.stack, root.region): Prices.of_root(root)
             for root in preview(document, work.folder, public_key=self._key, expires_at=expires_at, ssh_from=ssh_from)
         }
-        places = places_of(document)
         work.journal.append(
             Event.PROVISION_STARTED,
             expires_at=expires_at.isoformat(),
             terraform=work.binary.version,
             ssh_from=ssh_from,
-            gcp_projects=list(places.gcp_projects),
-            aws_regions=list(places.aws_regions),
-            gcp_buckets=list(places.gcp_buckets),
+            **journaled(scopes_of(document)),
         )
-        self._places = touched(work.journal.entries())
+        self._scopes = touched(work.journal.entries())
 
     def run(self) -> Outcome:
         work = self._work
@@ -154,7 +151,7 @@ class _Apply:
 
     def _running(self) -> frozenset[str]:
         """Return the nodes that a cloud lists; those of the local provider are Terraform's to compare."""
-        found = instances(self._places, self._work.folder.run_id)
+        found = instances(self._scopes, self._work.folder.run_id)
         return frozenset(instance.node for instance in found if instance.running)
 
     def _remove_unwanted(self) -> None:
@@ -177,7 +174,7 @@ class _Apply:
         confirm_gone(self._work, frozenset(victims), self._running(), confirmed_by=BY_TAG)
         if refusal.worst.cause in (Cause.STOCKOUT, Cause.NOT_SOLD):
             return Stockout(refused=refused, fault=refusal.worst, seconds=self._seconds())
-        told = quota_numbers(refusal.worst, self._nodes, refused, self._places)
+        told = quota_numbers(refusal.worst, self._nodes, refused, self._scopes)
         return QuotaHit(
             refused=refused,
             fault=told.fault,
@@ -190,9 +187,9 @@ class _Apply:
     def _counted(self) -> tuple[ReachableNode, ...]:
         """Return the nodes, once the cloud lists each of them and each has told its host key."""
         work = self._work
-        if self._places.any:
+        if self._scopes:
             self._write_down_adopted()
-            found = [i for i in instances(self._places, work.folder.run_id) if i.running and i.node in self._names]
+            found = [i for i in instances(self._scopes, work.folder.run_id) if i.running and i.node in self._names]
             silent = learn_host_keys(work.folder, found, pause=work.pause, limit_s=LIMIT_S)
             for instance in silent:
                 first_contact(work.folder, instance, private=is_private(self._document))

@@ -10,11 +10,11 @@ from typing import Any
 from sailor_cloud.catalog.quotas import Counted, QuotaRule, load_rules
 from sailor_cloud.model.offer import Market, Provider
 from sailor_cloud.provision.errors.causes import Fault
+from sailor_cloud.provision.live_resources import Scopes, named
 from sailor_cloud.provision.outcomes import Refused
 from sailor_cloud.provision.providers.aws.sweep import boto_client
 from sailor_cloud.provision.providers.gcp import sweep
 from sailor_cloud.provision.rendering.root import PlacedNode
-from sailor_cloud.provision.scopes import Places
 
 # Which instances a quota of EC2 counts, by how their types begin (docs.aws.amazon.com/ec2/latest/instancetypes,
 # "Amazon EC2 instance type quotas", and the names of these quotas in Service Quotas).
@@ -35,7 +35,7 @@ class QuotaNumbers:
 
 
 def quota_numbers(
-    fault: Fault, nodes: Sequence[PlacedNode], refused: Sequence[Refused], places: Places
+    fault: Fault, nodes: Sequence[PlacedNode], refused: Sequence[Refused], scopes: Scopes
 ) -> QuotaNumbers:
     """Return what is known of the quota that the cloud says was hit.
 
@@ -50,7 +50,7 @@ def quota_numbers(
     if fault.provider is Provider.GCP:
         mine = [p for p in nodes if p.offer.region in regions and p.offer.instance_type in instance_types]
         need = float(sum(p.offer.accelerator_count for p in mine)) if "GPUS" in fault.quota else None
-        return QuotaNumbers(fault=fault, limit=limit, usage=_usage_gcp(fault, regions, places), need=need)
+        return QuotaNumbers(fault=fault, limit=limit, usage=_usage_gcp(fault, regions, scopes), need=need)
     rule = _rule(nodes, refused) if fault.quota in _ON_INSTANCES else None
     if rule is None or len(regions) != 1 or len(markets) != 1:
         return QuotaNumbers(fault=fault, limit=limit, usage=None, need=None)
@@ -86,14 +86,15 @@ def _rule(nodes: Sequence[PlacedNode], refused: Sequence[Refused]) -> QuotaRule 
     return found[0] if len({rule.quota for rule in found}) == 1 else None
 
 
-def _usage_gcp(fault: Fault, regions: set[str], places: Places) -> float | None:
+def _usage_gcp(fault: Fault, regions: set[str], scopes: Scopes) -> float | None:
     """Return what is in use of a quota, or None where that can't be found out: the quota was hit all the same."""
     region = fault.region or (next(iter(regions)) if len(regions) == 1 else "")
-    if not region or len(places.gcp_projects) != 1:
+    projects = named(scopes, sweep.PROJECT)
+    if not region or len(projects) != 1:
         return None
     try:
         client = sweep.google_client("RegionsClient")
-        told = client.get(project=places.gcp_projects[0], region=region)
+        told = client.get(project=projects[0], region=region)
         return next((float(quota.usage) for quota in told.quotas if quota.metric == fault.quota), None)
     except Exception:
         return None

@@ -2,96 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
-from functools import partial
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from typing import Any
 
 from sailor_cloud.errors import ProvisionError
 from sailor_cloud.model.document import PlanDocument
-from sailor_cloud.model.offer import Provider
-from sailor_cloud.provision.live_resources import CloudSweep, LiveResource
-from sailor_cloud.provision.providers.aws.account_sweep import AWS_ACCOUNT_KINDS, remove_aws_account, sweep_aws_account
-from sailor_cloud.provision.providers.aws.sweep import remove_aws, sweep_aws
-from sailor_cloud.provision.providers.gcp.data_sweep import GCP_DATA_KINDS, remove_gcp_data, sweep_gcp_data
-from sailor_cloud.provision.providers.gcp.member_sweep import MEMBER, remove_gcp_members, sweep_gcp_members
-from sailor_cloud.provision.providers.gcp.sweep import remove_gcp, sweep_gcp
-from sailor_cloud.provision.rendering.data import named_bucket
+from sailor_cloud.provision import providers
+from sailor_cloud.provision.live_resources import CloudSweep, LiveResource, Look, Scope, Scopes
 from sailor_cloud.provision.rendering.root import placed_nodes
+from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Entry, Event
 
-Look = Callable[[], CloudSweep]
-BESIDE_COMPUTE = frozenset({*AWS_ACCOUNT_KINDS, *GCP_DATA_KINDS, MEMBER})
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
-    """Clouds that a run touched: projects of Google Cloud, which are looked through whole, and regions of AWS.
-
-    `gcp_buckets` are buckets of the user's on which it may have added rights.
-    """
-
-    gcp_projects: tuple[str, ...] = ()
-    aws_regions: tuple[str, ...] = ()
-    gcp_buckets: tuple[str, ...] = ()
-
-    @property
-    def any(self) -> bool:
-        return bool(self.gcp_projects or self.aws_regions)
-
-    def __or__(self, other: Places) -> Places:
-        return Places(
-            gcp_projects=tuple(sorted({*self.gcp_projects, *other.gcp_projects})),
-            aws_regions=tuple(sorted({*self.aws_regions, *other.aws_regions})),
-            gcp_buckets=tuple(sorted({*self.gcp_buckets, *other.gcp_buckets})),
-        )
-
-
-def places_of(document: PlanDocument) -> Places:
+def scopes_of(document: PlanDocument) -> Scopes:
     """Return where the nodes of a plan stand."""
     offers = [placed.offer for placed in placed_nodes(document)] if document.plan is not None else []
-    account = document.job.cloud.gcp
-    on_gcp = account is not None and any(offer.provider is Provider.GCP for offer in offers)
-    bucket = named_bucket(document.job, Provider.GCP) if on_gcp else None
-    return Places(
-        gcp_projects=(account.project,) if account is not None and on_gcp else (),
-        aws_regions=tuple(sorted({offer.region for offer in offers if offer.provider is Provider.AWS})),
-        gcp_buckets=() if bucket is None else (bucket,),
-    )
+    clouds = {offer.provider for offer in offers}
+    return Scopes(scope for cloud in clouds for scope in providers.of(cloud).scopes(document, offers))
 
 
-def touched(entries: Iterable[Entry]) -> Places:
-    """Return every place of a run: those that its journal names, which were written before anything was asked for."""
-    found = Places()
-    for entry in entries:
-        if entry.event is Event.PROVISION_STARTED:
-            found |= Places(
-                gcp_projects=tuple(entry.data.get("gcp_projects", ())),
-                aws_regions=tuple(entry.data.get("aws_regions", ())),
-                gcp_buckets=tuple(entry.data.get("gcp_buckets", ())),
-            )
+def scopes_named(kind: str, names: Iterable[str]) -> Scopes:
+    """Return the scopes with these names on every provider that calls any of its own by this word."""
+    chosen = tuple(names)
+    mine = [provider for provider, bought in providers.every() if kind in bought.scope_kinds]
+    return Scopes(Scope(provider=provider, kind=kind, name=name) for provider in mine for name in chosen)
+
+
+def journaled(scopes: Scopes) -> dict[str, Any]:
+    """Return scopes as the journal has them: names by provider and kind."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for scope in sorted(scopes):
+        found[f"{scope.provider}_{scope.kind}s"].append(scope.name)
     return found
 
 
-def sweep_places(places: Places, *, run_id: str | None = None, beside: Collection[str] = BESIDE_COMPUTE) -> CloudSweep:
-    """Look by tag for what one run, or any run, has in some places; errors become problems.
+def touched(entries: Iterable[Entry]) -> Scopes:
+    """Return every scope of a run: those that its journal names, which were written before anything was asked for."""
+    started = [entry for entry in entries if entry.event is Event.PROVISION_STARTED]
+    return Scopes(
+        Scope(provider=provider, kind=kind, name=name)
+        for provider, bought in providers.every()
+        for kind in bought.scope_kinds
+        for entry in started
+        for name in entry.data.get(f"{provider}_{kind}s", ())
+    )
 
-    `beside` are the kinds to look for that are no part of Compute Engine or EC2: whoever has no rights for those that
-    a run can't have is not bothered with them.
+
+def sweep_scopes(scopes: Scopes, *, run_id: str | None = None, beside: Collection[str] | None = None) -> CloudSweep:
+    """Look by tag for what one run, or any run, has in some scopes; errors become problems.
+
+    `beside` are the kinds to look for that are no part of compute, all unless given: whoever has no rights for those
+    that a run can't have is not bothered with them.
     """
-    looks: list[Look] = [partial(sweep_gcp, project, run_id=run_id) for project in places.gcp_projects]
-    looks += [partial(sweep_gcp_data, p, run_id=run_id, kinds=beside) for p in places.gcp_projects if beside]
-    if run_id is not None and MEMBER in beside:
-        looks.append(partial(sweep_rights, places, run_id=run_id))
-    if places.aws_regions:
-        looks.append(partial(sweep_aws, places.aws_regions, run_id=run_id))
-        looks.append(partial(sweep_aws_account, places.aws_regions, run_id=run_id, kinds=beside))
+    looks: list[Look] = []
+    for provider, bought in providers.every():
+        kinds = bought.beside_compute if beside is None else bought.beside_compute & frozenset(beside)
+        looks += bought.looks(_of(scopes, provider), run_id=run_id, beside=kinds)
     return _together(looks)
 
 
-def sweep_rights(places: Places, *, run_id: str) -> CloudSweep:
-    """Look for the rights that a run has on buckets of the user's; errors become problems."""
-    projects = places.gcp_projects if places.gcp_buckets else ()
-    return _together([partial(sweep_gcp_members, p, places.gcp_buckets, run_id=run_id) for p in projects])
+def sweep_untagged(scopes: Scopes, *, run_id: str) -> CloudSweep:
+    """Look for what a run has that can carry no tag, so that no look for all runs finds it; errors become problems."""
+    every = providers.every()
+    return _together([look for name, bought in every for look in bought.untagged(_of(scopes, name), run_id=run_id)])
+
+
+def remove_from(
+    resources: Iterable[LiveResource], *, folder: RunFolder | None = None, poll_s: float = 5.0
+) -> tuple[str, ...]:
+    """Delete what a sweep found, compute first and buckets last; return what failed. `folder`: of a run of here."""
+    by_provider: dict[str, list[LiveResource]] = defaultdict(list)
+    for resource in resources:
+        by_provider[resource.provider].append(resource)
+    problems: list[str] = []
+    for provider, mine in by_provider.items():
+        problems += providers.of(provider).remove(mine, folder=folder, poll_s=poll_s)
+    return tuple(problems)
+
+
+def _of(scopes: Scopes, provider: str) -> Scopes:
+    return Scopes(scope for scope in scopes if scope.provider == provider)
 
 
 def _together(looks: Iterable[Look]) -> CloudSweep:
@@ -106,17 +97,3 @@ def _together(looks: Iterable[Look]) -> CloudSweep:
         found += swept.found
         problems += swept.problems
     return CloudSweep(found=tuple(found), problems=tuple(problems))
-
-
-def remove_from(places: Places, resources: Iterable[LiveResource], *, poll_s: float = 5.0) -> tuple[str, ...]:
-    """Delete what a sweep found, compute first and buckets last; return what failed."""
-    chosen = tuple(resources)
-    problems: list[str] = []
-    for project in places.gcp_projects:
-        mine = [resource for resource in chosen if resource.project == project]
-        problems += remove_gcp(project, mine, poll_s=poll_s)
-        problems += remove_gcp_members(project, mine)
-        problems += remove_gcp_data(project, mine)
-    problems += remove_aws(chosen, poll_s=poll_s)
-    problems += remove_aws_account(chosen)
-    return tuple(problems)

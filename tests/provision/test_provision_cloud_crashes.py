@@ -18,13 +18,12 @@ from sailor_cloud.errors import ProvisionError
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import AwsAccount, NetworkAccess
 from sailor_cloud.model.offer import Provider
-from sailor_cloud.provision import processes
+from sailor_cloud.provision import processes, providers
 from sailor_cloud.provision.cleanup import teardown
 from sailor_cloud.provision.outcomes import obtained
 from sailor_cloud.provision.progress import Interrupt, Progress, ProvisionInterrupted, Step
 from sailor_cloud.provision.providers.gcp.member_sweep import MEMBER
 from sailor_cloud.provision.rendering.root import root_of, roots
-from sailor_cloud.provision.scopes import BESIDE_COMPUTE
 from sailor_cloud.provision.terraform.binary import TerraformBinary
 from sailor_cloud.run.folder import resource_name
 from sailor_cloud.run.journal import Event
@@ -153,7 +152,7 @@ def test_everything_is_found_by_tag_where_every_state_is_lost(provider: Provider
         run.assert_gone(destroyed)
         assert foreign <= run.cloud.resources.keys()
         kinds = {row.type for row in destroyed.resources}
-        assert kinds >= {kind for kind in BESIDE_COMPUTE if kind.startswith(INSTANCE[provider].partition("_")[0])}
+        assert kinds >= providers.of(provider).beside_compute
 
 
 def _everything(provider: Provider) -> PlanDocument:

@@ -19,7 +19,7 @@ from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.provision.cleanup.teardown import destroy
 from sailor_cloud.provision.outcomes import Applied, Stockout, obtained
 from sailor_cloud.provision.provisioner import apply
-from sailor_cloud.provision.scopes import Places, sweep_places
+from sailor_cloud.provision.scopes import scopes_named, sweep_scopes
 from sailor_cloud.testing.mock_cloud import in_environment
 from sailor_cloud.testing.moto_gaps import Gaps, moto_gaps
 from sailor_cloud.testing.moto_server import moto_server
@@ -86,7 +86,7 @@ def plan(moto: Moto) -> PlanDocument:
 
 
 def left(run: LocalRun) -> tuple[object, ...]:
-    swept = sweep_places(Places(aws_regions=(REGION,)), run_id=run.run_id)
+    swept = sweep_scopes(scopes_named("region", [REGION]), run_id=run.run_id)
     assert swept.problems == ()
     return swept.found
 

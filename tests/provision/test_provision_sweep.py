@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from factories.local_runs import local_run, started
-from sailor_cloud.provision.live_resources import sweep_local
+from sailor_cloud.provision.providers.local.sweep import sweep_local
 
 
 def test_a_sweep_finds_processes_and_folders_of_its_run_only(tmp_path: Path) -> None:

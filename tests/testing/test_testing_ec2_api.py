@@ -13,7 +13,7 @@ from sailor_cloud.errors import CredentialsError
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.access.instances import instances, published_host_key
 from sailor_cloud.provision.providers.aws.sweep import AWS_KINDS, remove_aws, sweep_aws
-from sailor_cloud.provision.scopes import Places
+from sailor_cloud.provision.scopes import scopes_named
 from sailor_cloud.testing.ec2_api import serve_ec2
 from sailor_cloud.testing.mock_cloud import in_environment
 from sailor_cloud.testing.terraform_cloud import FakeCloud
@@ -71,7 +71,7 @@ def test_what_others_stand_in_can_not_be_deleted_before_them(cloud: FakeCloud) -
 
 def test_an_instance_tells_its_addresses_and_its_host_key(cloud: FakeCloud) -> None:
     build(cloud, TAGS)
-    (instance,) = instances(Places(aws_regions=("us-east-1",)), "r1")
+    (instance,) = instances(scopes_named("region", ["us-east-1"]), "r1")
     assert (instance.provider, instance.node, instance.running) == (Provider.AWS, "n0", True)
     assert instance.address.startswith("203.0.113.")
     assert (published_host_key(instance) or "").startswith("ssh-ed25519 ")

@@ -13,7 +13,7 @@ from sailor_cloud.launch.telemetry.generation_log import Leg
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.model.offer import Offer
-from sailor_cloud.provision.cleanup.kept import BUCKETS
+from sailor_cloud.provision.cleanup.kept import is_bucket
 from sailor_cloud.run.journal import Entry
 from sailor_cloud.run.ledger import LedgerLine
 from sailor_cloud.run.state import fold
@@ -46,5 +46,5 @@ def _packages(document: PlanDocument, legs: Sequence[Leg], prices: UsePrices) ->
 
 def bucket_end(entries: Iterable[Entry], now: datetime) -> datetime:
     """Return when the run's own bucket ended, now where it has not or there was none."""
-    ends = [row.gone_at for row in fold(entries).resources if row.resource in BUCKETS and row.gone_at is not None]
+    ends = [row.gone_at for row in fold(entries).resources if is_bucket(row.resource) and row.gone_at is not None]
     return min([*ends, now])

@@ -10,10 +10,9 @@ from typing import Any
 
 from sailor_cloud.errors import CredentialsError, ProvisionError
 from sailor_cloud.model.offer import Provider
-from sailor_cloud.provision.live_resources import NODE_LABEL, RUN_LABEL
+from sailor_cloud.provision.live_resources import NODE_LABEL, RUN_LABEL, Scopes, named
 from sailor_cloud.provision.providers.aws import sweep as aws
 from sailor_cloud.provision.providers.gcp import sweep as gcp
-from sailor_cloud.provision.scopes import Places
 
 _RUNNING = ("RUNNING", "running")
 # Kinds that a client prefers, best first.
@@ -37,16 +36,16 @@ class Instance:
     running: bool
 
 
-def instances(places: Places, run_id: str) -> tuple[Instance, ...]:
+def instances(scopes: Scopes, run_id: str) -> tuple[Instance, ...]:
     """Return the instances of a run.
 
     Raises CredentialsError where a cloud turns the caller away, ProvisionError where it can't be asked.
     """
     found: list[Instance] = []
     try:
-        for project in places.gcp_projects:
+        for project in named(scopes, gcp.PROJECT):
             found += _gcp(project, run_id)
-        for region in places.aws_regions:
+        for region in named(scopes, aws.REGION):
             found += _aws(region, run_id)
     except ProvisionError:
         raise

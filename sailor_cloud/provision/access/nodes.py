@@ -8,16 +8,15 @@ from datetime import UTC, datetime
 from sailor_cloud.durable import write_atomically
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Provider
-from sailor_cloud.provision import processes
+from sailor_cloud.provision import processes, providers
 from sailor_cloud.provision.access.host_keys import known_host_keys, learn_host_keys
 from sailor_cloud.provision.access.instances import Instance, instances
 from sailor_cloud.provision.access.login import way_in
 from sailor_cloud.provision.access.tunnel import Tunnel, is_private, tunnel_to
 from sailor_cloud.provision.bookkeeping import NODE
-from sailor_cloud.provision.live_resources import sweep_local
 from sailor_cloud.provision.providers.local.spec import VmInfo
 from sailor_cloud.provision.rendering.root import PlacedNode, placed_nodes
-from sailor_cloud.provision.scopes import places_of, touched
+from sailor_cloud.provision.scopes import scopes_of, touched
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import read
 from sailor_cloud.run.state import ResourceState, fold
@@ -94,9 +93,9 @@ def reachable_nodes(folder: RunFolder, document: PlanDocument) -> tuple[Reachabl
 
 def running_names(folder: RunFolder) -> frozenset[str]:
     """Return the nodes of the run that exist, of whichever plan. Raises ProvisionError where a cloud can't be asked."""
-    local = {found.node for found in sweep_local(folder.run_id, nodes_dir=folder.nodes_dir) if found.node}
-    places = touched(read(folder.journal_file))
-    return frozenset(local | {instance.node for instance in instances(places, folder.run_id) if instance.node})
+    here = {found.node for _, bought in providers.every() for found in bought.here(folder)}
+    scopes = touched(read(folder.journal_file))
+    return frozenset({*here, *(instance.node for instance in instances(scopes, folder.run_id))} - {""})
 
 
 def ensure_ssh_key(folder: RunFolder) -> str:
@@ -115,8 +114,8 @@ def _cloud_nodes(folder: RunFolder, document: PlanDocument, placed: tuple[Placed
     if not placed:
         return {}
     entries = read(folder.journal_file)
-    places = touched(entries) | places_of(document)
-    running = [instance for instance in instances(places, folder.run_id) if instance.running and instance.address]
+    scopes = touched(entries) | scopes_of(document)
+    running = [instance for instance in instances(scopes, folder.run_id) if instance.running and instance.address]
     learn_host_keys(folder, running)
     keys = known_host_keys(folder)
     wanted = {p.node.id: p for p in placed}

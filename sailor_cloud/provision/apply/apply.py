@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from sailor_cloud.errors import ProvisionError
 from sailor_cloud.model.offer import Provider
+from sailor_cloud.provision import providers
 from sailor_cloud.provision.apply.adopt import adopt
 from sailor_cloud.provision.apply.changes import Change, node_at
 from sailor_cloud.provision.apply.session import Watch, Work
@@ -24,11 +25,6 @@ from sailor_cloud.run.state import fold
 logger = logging.getLogger(__name__)
 
 _SLOW_TRIES = 3
-# Where the nodes of a root stand, in every module.
-COMPUTE = {
-    Provider.GCP: "module.cluster.google_compute_instance.node",
-    Provider.AWS: "module.cluster.aws_instance.node",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +50,9 @@ def apply_root(
 
     def once(adopting: bool) -> None:
         changes = _planned(driver, watch)
-        if adopting and any(change.action == "create" for change in changes):
-            with adopt(work, wanted, driver):
+        adoptable = providers.of(wanted.provider).adoptable(wanted) if adopting else None
+        if adoptable is not None and any(change.action == "create" for change in changes):
+            with adopt(work, wanted, adoptable, driver):
                 _carry_out(work, driver, watch, running, _planned(driver, watch))
         else:
             _carry_out(work, driver, watch, running, changes)
@@ -92,7 +89,7 @@ def remove_root(work: Work, root: Root, *, only_compute: bool) -> None:
     driver.init()
 
     def once(adopting: bool) -> None:
-        driver.destroy(target=COMPUTE[root.provider] if only_compute else None)
+        driver.destroy(target=providers.of(root.provider).machines if only_compute else None)
 
     attempt = without_stale_lock(driver, once)
     _raise_refusal(*_with_patience(work, root.provider, attempt, adopting=False))

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sailor_cloud.provision import providers
 from sailor_cloud.provision.progress import Progress, Step
 from sailor_cloud.provision.rendering.root import Root
 
-# The addresses of what a node is, in every module.
-_NODE = re.compile(r'module\.cluster\.(?:terraform_data|google_compute_instance|aws_instance)\.node\["([^"]+)"\]')
+_NODE = re.compile(r'(module\.cluster\.\w+\.node)\["([^"]+)"\]')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,4 +61,4 @@ def change_of(event: Mapping[str, Any]) -> Change | None:
 def node_at(address: str) -> str:
     """Return the node whose machine stands at an address of Terraform, or nothing."""
     found = _NODE.fullmatch(address)
-    return found[1] if found else ""
+    return found[2] if found and any(found[1] == bought.machines for _, bought in providers.every()) else ""

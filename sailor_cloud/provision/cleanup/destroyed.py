@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.bookkeeping import NODE
-from sailor_cloud.provision.live_resources import LOCAL_REGION, CloudSweep, LiveResource
+from sailor_cloud.provision.live_resources import CloudSweep, LiveResource
 from sailor_cloud.run.receipt import KeptResource, ReceiptResource
 from sailor_cloud.run.state import ResourceState, RunState
 
@@ -29,8 +28,8 @@ def rows(state: RunState) -> tuple[ReceiptResource, ...]:
     """Return everything that the journal names, without what is kept on purpose."""
     return tuple(
         ReceiptResource(
-            provider=resource.data.get("provider", Provider.LOCAL.value),
-            region=resource.data.get("region", LOCAL_REGION),
+            provider=resource.data.get("provider", ""),
+            region=resource.data.get("region", ""),
             zone=resource.data.get("zone", ""),
             type=resource.resource,
             name=resource.key,
@@ -46,5 +45,8 @@ def rows(state: RunState) -> tuple[ReceiptResource, ...]:
 def unknown_nodes(state: RunState, before: CloudSweep) -> tuple[ResourceState, ...]:
     """Return nodes that were found although the journal, perhaps cut short by a crash, does not name them."""
     known = {row.key for row in state.resources if row.resource == NODE}
-    names = sorted({found.node for found in before.found if found.node} - known)
-    return tuple(ResourceState(resource=NODE, key=name) for name in names)
+    unknown = {found.node: found for found in before.found if found.node and found.node not in known}
+    return tuple(
+        ResourceState(resource=NODE, key=name, data={"provider": found.provider, "region": found.region})
+        for name, found in sorted(unknown.items())
+    )

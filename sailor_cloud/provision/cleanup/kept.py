@@ -6,16 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sailor_cloud.model.document import CostKind, PlanDocument
+from sailor_cloud.provision import providers
 from sailor_cloud.run.folder import resource_name
 from sailor_cloud.run.journal import Entry, Event
 from sailor_cloud.run.receipt import KeptResource
 from sailor_cloud.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
-
-BUCKETS = ("google_storage_bucket", "aws_s3_bucket")
-_DELETE = {
-    "google_storage_bucket": "gcloud storage rm --recursive gs://{name}",
-    "aws_s3_bucket": "aws s3 rb s3://{name} --force",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +24,13 @@ class KeptBucket:
             type=kind,
             name=self.name,
             usd_per_month=usd_per_month,
-            delete_command=_DELETE[kind].format(name=self.name),
+            delete_command=_buckets()[kind].format(name=self.name),
         )
+
+
+def is_bucket(kind: str) -> bool:
+    """Tell whether the bucket that a run makes for itself is of some Terraform type."""
+    return kind in _buckets()
 
 
 def kept_bucket(run_id: str, entries: Iterable[Entry]) -> KeptBucket | None:
@@ -55,3 +55,8 @@ def usd_per_month(document: PlanDocument) -> float:
     hours = document.prediction.duration_s / SECONDS_PER_HOUR
     stored = (line for line in document.cost.lines if line.kind is CostKind.CHECKPOINT and line.unit == "GiB-month")
     return sum(line.usd for line in stored) * HOURS_PER_MONTH / hours if hours > 0 else 0.0
+
+
+def _buckets() -> dict[str, str]:
+    """Return the command that deletes a bucket, by its type."""
+    return {bought.bucket: bought.delete_bucket for _, bought in providers.every() if bought.bucket}

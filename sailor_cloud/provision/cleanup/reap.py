@@ -12,16 +12,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from sailor_cloud.clock import Clock
-from sailor_cloud.model.offer import Provider
-from sailor_cloud.provision.cleanup.kept import BUCKETS, KeptBucket, kept_bucket
+from sailor_cloud.provision import providers
+from sailor_cloud.provision.cleanup.kept import KeptBucket, is_bucket, kept_bucket
 from sailor_cloud.provision.cleanup.leftovers import Leftovers
 from sailor_cloud.provision.errors.backoff import Backoff, Pause
-from sailor_cloud.provision.live_resources import EXPIRES_FORM, HOLDS_OBJECTS, WHOLE_ACCOUNT, CloudSweep, LiveResource
-from sailor_cloud.provision.providers.aws.account_sweep import HOME
-from sailor_cloud.provision.scopes import Places, remove_from, sweep_places, sweep_rights, touched
+from sailor_cloud.provision.live_resources import EXPIRES_FORM, HOLDS_OBJECTS, CloudSweep, LiveResource, Scopes
+from sailor_cloud.provision.scopes import remove_from, sweep_scopes, sweep_untagged, touched
 from sailor_cloud.run.folder import RunFolder, begun_at
 from sailor_cloud.run.journal import read
 from sailor_cloud.run.state import Phase, fold
+
+_NOWHERE = Scopes()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,30 +49,28 @@ def find_leftovers(
     folders: Iterable[RunFolder],
     *,
     clock: Clock,
-    places: Places | None = None,
+    scopes: Scopes = _NOWHERE,
     older_than: timedelta | None = None,
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Found:
-    """Look for everything that carries a run's tag, in the places that the runs of `folders` touched and in `places`.
+    """Look for everything that carries a run's tag, in the scopes that the runs of `folders` touched and in `scopes`.
 
     Without `older_than`, what runs of other machines have is theirs until it has expired; with it, until the run is
     that old, and what a dead controller of this machine has left counts only once nothing was written for so long.
-    `progress` is told how many looks are done, of how many: one into the places, one for each run of this machine.
+    `progress` is told how many looks are done, of how many: one into the scopes, one for each run of this machine.
     """
     known = {folder.run_id: folder for folder in folders}
-    where = places or Places()
-    for folder in known.values():
-        where |= touched(read(folder.journal_file))
+    where = scopes.union(*(touched(read(folder.journal_file)) for folder in known.values()))
     looks = 1 + len(known)
     progress(0, looks)
-    swept = sweep_places(where)
+    swept = sweep_scopes(where)
     problems = list(swept.problems)
     by_run: dict[str, list[LiveResource]] = defaultdict(list)
     for resource in swept.found:
         by_run[resource.run_id].append(resource)
     for done, folder in enumerate(known.values(), start=1):
         progress(done, looks)
-        here = Leftovers(folder=folder, places=Places()).sweep().found
+        here = Leftovers(folder=folder, scopes=_NOWHERE).sweep().found
         rights = _rights(folder)
         problems += rights.problems
         if here or rights.found:
@@ -92,18 +91,23 @@ def find_leftovers(
 def _rights(folder: RunFolder) -> CloudSweep:
     """Return a run's rights on buckets of the user's: they have no tag, so that only its own folder tells of them."""
     entries = read(folder.journal_file)
-    where = touched(entries) if fold(entries).phase is not Phase.GONE else Places()
-    return sweep_rights(where, run_id=folder.run_id)
+    where = touched(entries) if fold(entries).phase is not Phase.GONE else _NOWHERE
+    return sweep_untagged(where, run_id=folder.run_id)
 
 
 def remove_strangers(leftover: Leftover, *, pause: Pause, backoff: Backoff | None = None) -> tuple[str, ...]:
     """Delete what a run without a folder here has left; return what is left of it, or can't be looked for."""
     patience, failed = backoff or Backoff(), 0
-    places = _places_of(leftover.resources)
+    scopes = Scopes(
+        scope
+        for provider, bought in providers.every()
+        if (mine := [found for found in leftover.resources if found.provider == provider])
+        for scope in bought.scopes_with(mine)
+    )
     resources = leftover.resources
     while True:
-        problems = remove_from(places, resources)
-        swept = sweep_places(places, run_id=leftover.run_id)
+        problems = remove_from(resources)
+        swept = sweep_scopes(scopes, run_id=leftover.run_id)
         left = tuple(resource for resource in swept.found if not _may_be_wanted(resource, None))
         if not left and not swept.problems:
             return ()
@@ -117,7 +121,7 @@ def remove_strangers(leftover: Leftover, *, pause: Pause, backoff: Backoff | Non
 
 def _may_be_wanted(resource: LiveResource, folder: RunFolder | None) -> bool:
     """Tell a bucket that holds what somebody may want: kept by a run of this machine, or of a run of another one."""
-    if resource.type not in BUCKETS or resource.detail != HOLDS_OBJECTS:
+    if not is_bucket(resource.type) or resource.detail != HOLDS_OBJECTS:
         return False
     return folder is None or kept_bucket(folder.run_id, read(folder.journal_file)) is not None
 
@@ -173,14 +177,3 @@ def _expiry(text: str) -> datetime | None:
         return datetime.strptime(text, EXPIRES_FORM).replace(tzinfo=UTC)
     except ValueError:
         return None
-
-
-def _places_of(resources: tuple[LiveResource, ...]) -> Places:
-    on_aws = {resource.region for resource in resources if resource.provider == Provider.AWS}
-    if WHOLE_ACCOUNT in on_aws:
-        # What belongs to the account is seen from anywhere.
-        on_aws = on_aws - {WHOLE_ACCOUNT} or {HOME}
-    return Places(
-        gcp_projects=tuple(sorted({resource.project for resource in resources if resource.project})),
-        aws_regions=tuple(sorted(on_aws)),
-    )

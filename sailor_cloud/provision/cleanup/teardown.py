@@ -9,19 +9,17 @@ from typing import Any
 
 from sailor_cloud.clock import Clock
 from sailor_cloud.errors import ProvisionError, SailorError
-from sailor_cloud.model.offer import Provider
-from sailor_cloud.provision import processes
-from sailor_cloud.provision.apply.apply import COMPUTE
+from sailor_cloud.provision import processes, providers
 from sailor_cloud.provision.apply.open_root import open_driver, progress_of
 from sailor_cloud.provision.bookkeeping import NODE, ledger_key, open_node
 from sailor_cloud.provision.cleanup.destroyed import Destroyed, rows, unknown_nodes
-from sailor_cloud.provision.cleanup.kept import BUCKETS, KeptBucket, kept_bucket, usd_per_month
+from sailor_cloud.provision.cleanup.kept import KeptBucket, is_bucket, kept_bucket, usd_per_month
 from sailor_cloud.provision.cleanup.leftovers import Leftovers
 from sailor_cloud.provision.errors.backoff import Backoff, Pause
 from sailor_cloud.provision.errors.causes import classify, gravest
 from sailor_cloud.provision.live_resources import BY_TAG, FOLDER, CloudSweep, LiveResource
 from sailor_cloud.provision.progress import Interrupt, Listener, ProvisionInterrupted
-from sailor_cloud.provision.rendering.root import BACKEND_FILE, Root, roots, write_cli_config
+from sailor_cloud.provision.rendering.root import BACKEND_FILE, Part, Root, roots, write_cli_config
 from sailor_cloud.provision.terraform.binary import TerraformBinary, find_terraform
 from sailor_cloud.provision.terraform.driver import TerraformCommandError, TerraformDriver
 from sailor_cloud.provision.terraform.state_locks import lock_id
@@ -111,16 +109,16 @@ class _Teardown:
             [Draft(event=Event.DESTROY_INTENDED, resource=row.resource, key=row.key) for row in state.live]
         )
         written = tuple(root for root in roots(self.folder) if _may_have_state(root))
-        if sum(root.provider is not Provider.LOCAL for root in written) > 1:
+        if len(written) > 1:
             for root in written:
-                if root.stack in COMPUTE_STACKS:
-                    self._destroy_root(root, target=COMPUTE[root.provider])
+                if root.part is Part.CLUSTER:
+                    self._destroy_root(root, target=providers.of(root.provider).machines)
         for root in written:
-            if root.stack.endswith("-data"):
+            if root.part is Part.DATA:
                 self._save_data()
             self._destroy_root(root)
         self.interrupt.check()
-        if self.leftovers.places.any and any(row.created_at is None for row in state.live):
+        if self.leftovers.scopes and any(row.created_at is None for row in state.live):
             # What was asked for by somebody who died may come to be a little later.
             self.pause(_SETTLE_S)
         return self._confirm(before, self._remove_leftovers() or self.leftovers.sweep())
@@ -173,7 +171,7 @@ class _Teardown:
         while True:
             try:
                 driver.init()
-                if self.keep is not None and root.stack.endswith("-data"):
+                if self.keep is not None and root.part is Part.DATA:
                     self._let_go_of_bucket(driver, root)
                 driver.destroy(target)
                 if target is None:
@@ -189,7 +187,7 @@ class _Teardown:
                     return
 
     def _let_go_of_bucket(self, driver: TerraformDriver, root: Root) -> None:
-        kind = BUCKETS[0] if root.provider is Provider.GCP else BUCKETS[1]
+        kind = providers.of(root.provider).bucket
         if any(address.startswith(f"{kind}.run") for address in driver.state_list()):
             driver.forget(f"{kind}.run")
 
@@ -238,7 +236,7 @@ class _Teardown:
             if not problems:
                 return None
             failed += 1
-            pause_s = self.backoff.pause_s(failed) if self.leftovers.places.any else None
+            pause_s = self.backoff.pause_s(failed) if self.leftovers.scopes else None
             if pause_s is None:
                 self.problems += problems
                 return None
@@ -251,8 +249,9 @@ class _Teardown:
         now = self.clock.now()
         ran = {resource.node for resource in before.found if resource.type != FOLDER and resource.node}
         gone = []
-        for row in (*state.live, *unknown_nodes(state, before)):
-            if self.keep is not None and row.resource in BUCKETS:
+        unknown = unknown_nodes(state, before)
+        for row in (*state.live, *unknown):
+            if self.keep is not None and is_bucket(row.resource):
                 gone.append(Draft(event=Event.KEPT, resource=row.resource, key=row.key, data={"name": self.keep.name}))
                 continue
             confirmed_by = self.leftovers.confirmed_by(row, swept, frozenset(self.cleared))
@@ -263,7 +262,7 @@ class _Teardown:
                 ended = row.key not in ran and state.expires_at is not None
                 at = min(now, state.expires_at) if ended and state.expires_at is not None else now
                 self.ledger.close_item(ledger_key(row.key), at=at)
-            data = {"confirmed_by": confirmed_by}
+            data = {**(row.data if row in unknown else {}), "confirmed_by": confirmed_by}
             gone.append(Draft(event=Event.GONE, resource=row.resource, key=row.key, data=data))
         self.journal.append_all(gone)
         unconfirmed = self._state().live
@@ -286,10 +285,6 @@ class _Teardown:
         except SailorError:
             monthly = 0.0
         return tuple(KeptBucket(name=row.data["name"]).row(row.resource, monthly) for row in kept)
-
-
-# The stacks that hold nodes on a cloud.
-COMPUTE_STACKS = (Provider.GCP.value, Provider.AWS.value)
 
 
 def _may_have_state(root: Root) -> bool:

@@ -1,4 +1,4 @@
-"""The registry of how each provider's machines are bought, reached and removed; a provider is loaded when asked for."""
+"""How each provider's machines are bought, reached and removed: a folder each, found by name, loaded when asked for."""
 
 from __future__ import annotations
 
@@ -7,18 +7,35 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from sailor_cloud.provision.providers.interface import MachineProvider
 
-BUILT_IN = ("gcp", "aws", "local")
+
+def of(provider: str) -> MachineProvider:
+    """Return a provider's half of provisioning. Raises ImportError where its package lacks the module."""
+    # Terraform waits for programs in this package, which need neither.
+    from sailor_cloud.model.provider import Provider, module_of
+
+    return _loaded(module_of(Provider(provider), "provision"))
+
+
+def every() -> Iterator[tuple[str, MachineProvider]]:
+    """Yield all providers with their names."""
+    from sailor_cloud.model.provider import names
+
+    return ((name, of(name)) for name in names())
+
+
+def on_this_machine(provider: str) -> bool:
+    """Tell whether a provider's nodes are processes of this machine."""
+    from sailor_cloud.catalog.providers import of as sold_by
+    from sailor_cloud.model.provider import Provider
+
+    return sold_by(Provider(provider)).on_this_machine
 
 
 @cache
-def of(provider: str) -> MachineProvider:
-    """Return a provider's half of provisioning."""
-    found: MachineProvider = import_module(f"{__name__}.{provider}").PROVIDER
+def _loaded(module: str) -> MachineProvider:
+    found: MachineProvider = import_module(module).PROVIDER
     return found
-
-
-def names() -> tuple[str, ...]:
-    """Return the names of all providers."""
-    return BUILT_IN

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from sailor_cloud import resources
 from sailor_cloud.errors import Problem
 from sailor_cloud.provision.errors.rules import ErrorGuide
+from sailor_cloud.provision.live_resources import LiveResource, Look, Scope, Scopes
 
 if TYPE_CHECKING:
+    from sailor_cloud.model.document import PlanDocument
+    from sailor_cloud.model.offer import Offer
+    from sailor_cloud.provision.adoptable import Adoptable
     from sailor_cloud.provision.rendering.planned_resources import PlannedResource
     from sailor_cloud.provision.rendering.preview import Bill
     from sailor_cloud.provision.rendering.rendered_roots import RunValues
-    from sailor_cloud.provision.rendering.root import Part, PlacedNode
+    from sailor_cloud.provision.rendering.root import Part, PlacedNode, WantedRoot
+    from sailor_cloud.run.folder import RunFolder
 
 Variables = dict[str, Any]
 
@@ -24,9 +29,6 @@ class MachineProvider(Protocol):
 
     What has an answer here is what fits a provider that has no such thing.
     """
-
-    this_host: ClassVar[bool] = False
-    """Whether machines are processes of the controller's own host, with its files and its Python."""
 
     # Terraform.
 
@@ -70,3 +72,70 @@ class MachineProvider(Protocol):
 
     errors: ClassVar[ErrorGuide] = ErrorGuide()
     """How errors are told apart that Terraform passes on."""
+
+    # What exists.
+
+    machine: ClassVar[str]
+    """The Terraform type of a node, whose address is `module.cluster.TYPE.node["ID"]`."""
+
+    scope_kinds: ClassVar[tuple[str, ...]] = ()
+    """What is looked through for resources, in the provider's words, such as `region`."""
+
+    swept: ClassVar[frozenset[str]] = frozenset()
+    """The Terraform types that a look finds."""
+
+    beside_compute: ClassVar[frozenset[str]] = frozenset()
+    """Those of them that ask for other rights than nodes do, such as buckets: looked for where a run may have them."""
+
+    parts: ClassVar[frozenset[str]] = frozenset()
+    """The types that no look finds, and that are gone with what they belong to, such as a route."""
+
+    bucket: ClassVar[str] = ""
+    """The type of the bucket that a run makes for itself; the data stack calls it `run`."""
+
+    delete_bucket: ClassVar[str] = ""
+    """The command by which a user deletes a bucket `{name}` with what is in it."""
+
+    @property
+    def machines(self) -> str:
+        """The address in Terraform of all nodes of a cluster."""
+        return f"module.cluster.{self.machine}.node"
+
+    def scopes(self, document: PlanDocument, offers: Sequence[Offer]) -> Iterable[Scope]:
+        """Return where a plan's nodes here will stand; `offers` are those of all its nodes."""
+        return ()
+
+    def scopes_with(self, resources: Iterable[LiveResource]) -> Scopes:
+        """Return where resources that a look found are found again."""
+        return Scopes()
+
+    def looks(self, scopes: Scopes, *, run_id: str | None, beside: Collection[str]) -> Sequence[Look]:
+        """Return the looks, by tag, for what one run has, or all runs have, in some scopes.
+
+        `beside` are the kinds of `beside_compute` to look for. A look raises CredentialsError or ProvisionError where
+        nothing can be seen, and names in `problems` what else it could not see.
+        """
+        return ()
+
+    def untagged(self, scopes: Scopes, *, run_id: str) -> Sequence[Look]:
+        """Return the looks for what a run has that can carry no tag; they are among `looks` for one run, too."""
+        return ()
+
+    def here(self, folder: RunFolder) -> Sequence[LiveResource]:
+        """Return what a run has on this machine."""
+        return ()
+
+    def finds(self, kind: str, key: str, *, run_id: str, scopes: Scopes) -> bool:
+        """Tell whether looks into some scopes would find a resource of the journal."""
+        return kind in self.swept
+
+    def remove(self, resources: Sequence[LiveResource], *, folder: RunFolder | None, poll_s: float) -> Sequence[str]:
+        """Delete what looks found, compute first, wait until it is gone, and return what failed.
+
+        Goes on past every error. `folder` is that of the run, None for a run of another machine.
+        """
+        ...
+
+    def adoptable(self, root: WantedRoot) -> Adoptable | None:
+        """Return how what an earlier attempt has created of a root is found and imported; None where nothing can be."""
+        return None

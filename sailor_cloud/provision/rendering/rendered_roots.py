@@ -99,7 +99,7 @@ def rendered_roots(
     it. The folder need not exist. Raises RequestError with everything that the job lacks.
     """
     placed = placed_nodes(document)
-    nodes = tuple(node for node in placed if not providers.of(node.offer.provider).this_host)
+    nodes = tuple(node for node in placed if not providers.on_this_machine(node.offer.provider))
     private = document.job.cloud.network is NetworkAccess.PRIVATE
     run = RunValues(
         document=document,
@@ -128,7 +128,7 @@ def _place(placed: PlacedNode) -> tuple[str, str]:
 
 
 def _this_host_first(provider: Provider) -> tuple[bool, str]:
-    return not providers.of(provider).this_host, provider
+    return not providers.on_this_machine(provider), provider
 
 
 def _root(
@@ -139,7 +139,7 @@ def _root(
     variables: Variables,
     nodes: tuple[PlacedNode, ...] = (),
 ) -> WantedRoot:
-    kept = None if providers.of(provider).this_host else run.document.job.cloud.state
+    kept = None if providers.on_this_machine(provider) else run.document.job.cloud.state
     backend = data.backend(kept, run.folder.run_id, f"{stack_of(provider, part)}-{region}")
     return WantedRoot(provider=provider, region=region, part=part, variables=variables, nodes=nodes, backend=backend)
 

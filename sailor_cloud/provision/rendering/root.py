@@ -17,6 +17,7 @@ from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.model.offer import Offer, Provider
 from sailor_cloud.model.plan import Node
+from sailor_cloud.model.provider import names
 from sailor_cloud.provision import providers
 from sailor_cloud.provision.processes import RUN_TAG
 from sailor_cloud.run.folder import RunFolder, private_dir
@@ -116,7 +117,7 @@ def root_of(folder: RunFolder, provider: Provider, region: str, *, stack: str | 
 def roots(folder: RunFolder) -> tuple[Root, ...]:
     """Return the roots that were written for the run, in the order in which they are destroyed."""
     found = []
-    for part, provider in product(Part, sorted(providers.names())):
+    for part, provider in product(Part, sorted(names())):
         stack = stack_of(provider, part)
         same = [
             root_of(folder, Provider(provider), base.name.removeprefix(f"{stack}-"), stack=stack)

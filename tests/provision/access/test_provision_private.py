@@ -32,7 +32,7 @@ from sailor_cloud.provision.cleanup.teardown import destroy
 from sailor_cloud.provision.outcomes import obtained
 from sailor_cloud.provision.progress import Progress
 from sailor_cloud.provision.provisioner import apply, check_supported
-from sailor_cloud.provision.scopes import places_of
+from sailor_cloud.provision.scopes import scopes_of
 from sailor_cloud.run.journal import Event, Journal
 from sailor_cloud.testing.mock_cloud import PROJECT, MockCloud, in_environment, mock_cloud
 from sailor_cloud.units import HOURS_PER_MONTH
@@ -79,7 +79,7 @@ def bought(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def test_a_private_node_has_no_public_address_and_answers_through_the_tunnel(bought: PrivateRun) -> None:
-    (instance,) = instances(places_of(bought.document), bought.run.run_id)
+    (instance,) = instances(scopes_of(bought.document), bought.run.run_id)
     assert instance.address == instance.private_address == bought.node.private_address
     before = bought.mocked.tunnels()
 
@@ -121,12 +121,12 @@ def test_there_is_no_way_around_a_tunnel_that_does_not_open(bought: PrivateRun) 
 
 
 def instances_name(bought: PrivateRun) -> str:
-    (instance,) = instances(places_of(bought.document), bought.run.run_id)
+    (instance,) = instances(scopes_of(bought.document), bought.run.run_id)
     return instance.machine
 
 
 def test_a_host_key_that_the_cloud_does_not_tell_is_learned_through_the_tunnel(bought: PrivateRun) -> None:
-    (instance,) = instances(places_of(bought.document), bought.run.run_id)
+    (instance,) = instances(scopes_of(bought.document), bought.run.run_id)
     file = bought.run.folder.path / FILE
     known = file.read_text()
     file.unlink()

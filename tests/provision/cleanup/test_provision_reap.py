@@ -15,8 +15,9 @@ from sailor_cloud.cli.main import cli
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.cleanup.reap import Found, find_leftovers, remove_strangers
+from sailor_cloud.provision.live_resources import Scopes
 from sailor_cloud.provision.outcomes import obtained
-from sailor_cloud.provision.scopes import Places
+from sailor_cloud.provision.scopes import scopes_named
 from sailor_cloud.testing.terraform_cloud import Failure
 
 
@@ -26,10 +27,10 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CloudRun]:
         yield made
 
 
-def where(run: CloudRun) -> Places:
+def where(run: CloudRun) -> Scopes:
     if run.provider is Provider.GCP:
-        return Places(gcp_projects=(PROJECT,))
-    return Places(aws_regions=("us-east-1",))
+        return scopes_named("project", [PROJECT])
+    return scopes_named("region", ["us-east-1"])
 
 
 def names(found: Found) -> tuple[list[str], list[str]]:
@@ -54,11 +55,11 @@ def test_a_run_whose_controller_works_is_left_alone_and_one_whose_controller_die
 def test_a_run_of_another_machine_is_left_alone_until_it_has_expired(run: CloudRun) -> None:
     obtained(run.apply())
     now = datetime.now(UTC)
-    assert names(find_leftovers([], clock=CLOCK, places=where(run))) == ([], [run.run.run_id])
-    old = find_leftovers([], clock=CLOCK, places=where(run), older_than=timedelta(0))
+    assert names(find_leftovers([], clock=CLOCK, scopes=where(run))) == ([], [run.run.run_id])
+    old = find_leftovers([], clock=CLOCK, scopes=where(run), older_than=timedelta(0))
     assert names(old) == ([run.run.run_id], [])
     later = FixedClock(now + timedelta(hours=2))
-    found = find_leftovers([], clock=later, places=where(run))
+    found = find_leftovers([], clock=later, scopes=where(run))
     assert names(found) == ([run.run.run_id], [])
     (leftover,) = found.reapable
     assert (leftover.folder, "expired" in leftover.why) == (None, True)
@@ -73,7 +74,7 @@ def test_a_run_of_another_machine_is_left_alone_until_it_has_expired(run: CloudR
 
 
 def test_nothing_without_a_tag_of_a_run_is_found(run: CloudRun) -> None:
-    found = find_leftovers([], clock=FixedClock(datetime(2030, 1, 1, tzinfo=UTC)), places=where(run))
+    found = find_leftovers([], clock=FixedClock(datetime(2030, 1, 1, tzinfo=UTC)), scopes=where(run))
     assert found == Found(reapable=(), live=(), problems=())
 
 

@@ -17,8 +17,8 @@ import pytest
 
 from factories.local_runs import expiry, local_run, started, vm_command, vm_spec, wait_until
 from sailor_cloud.provision import processes
-from sailor_cloud.provision.live_resources import sweep_local
 from sailor_cloud.provision.providers.local.spec import PORT, SPEC_VARIABLE, VmInfo, VmSpec
+from sailor_cloud.provision.providers.local.sweep import sweep_local
 from sailor_cloud.run.folder import RunFolder
 
 T = TypeVar("T")

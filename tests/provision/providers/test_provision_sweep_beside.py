@@ -14,7 +14,7 @@ from factories.cloud_runs import CLOCK, PROJECT, waited
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.cleanup.reap import find_leftovers, remove_strangers
 from sailor_cloud.provision.providers.gcp.member_sweep import MEMBER, remove_gcp_members, sweep_gcp_members
-from sailor_cloud.provision.scopes import Places, remove_from, sweep_places
+from sailor_cloud.provision.scopes import remove_from, scopes_named, sweep_scopes
 from sailor_cloud.run.folder import RunFolder, resource_name
 from sailor_cloud.run.journal import Event, Journal
 from sailor_cloud.testing.ec2_api import serve_ec2
@@ -25,7 +25,7 @@ from sailor_cloud.testing.terraform_compute import serve_compute
 
 OURS, OTHERS = "tiny-20261121-051313-a1b2", "else-20261121-051313-ffff"
 EXPIRED = f"{datetime.now(UTC) - timedelta(days=1):%Y-%m-%dt%H-%M-%Sz}"
-PLACES = {Provider.GCP: Places(gcp_projects=(PROJECT,)), Provider.AWS: Places(aws_regions=("us-east-1",))}
+SCOPES = {Provider.GCP: scopes_named("project", [PROJECT]), Provider.AWS: scopes_named("region", ["us-east-1"])}
 BUCKET = {Provider.GCP: "google_storage_bucket", Provider.AWS: "aws_s3_bucket"}
 CLOUDS = pytest.mark.parametrize("provider", [Provider.GCP, Provider.AWS], ids=lambda provider: provider.value)
 
@@ -71,11 +71,11 @@ def test_everything_of_a_run_goes_and_nothing_of_others(provider: Provider, stor
     nobodys = build(cloud, provider, "", name="nobody-20261121-051313-0000")
     store.objects |= {(resource_name(run, "data"), f"checkpoints/{n}"): b"x" for run in (OURS, OTHERS) for n in "ab"}
     with served(cloud, provider, store) as variables, in_environment(variables):
-        found = sweep_places(PLACES[provider], run_id=OURS)
+        found = sweep_scopes(SCOPES[provider], run_id=OURS)
         assert found.problems == ()
         assert {resource.run_id for resource in found.found} == {OURS}
-        assert remove_from(PLACES[provider], found.found) == ()
-        assert sweep_places(PLACES[provider], run_id=OURS).found == ()
+        assert remove_from(found.found) == ()
+        assert sweep_scopes(SCOPES[provider], run_id=OURS).found == ()
     assert not mine & cloud.resources.keys()
     assert theirs | nobodys == cloud.resources.keys()
     assert store.of(resource_name(OURS, "data")) == {}
@@ -91,7 +91,7 @@ def test_reaping_leaves_a_bucket_that_somebody_may_want_and_says_how_to_delete_i
     bucket = resource_name(OTHERS, "data")
     store.objects[bucket, "checkpoints/step-10"] = b"x"
     with served(cloud, provider, store) as variables, in_environment(variables):
-        found = find_leftovers([], clock=CLOCK, places=PLACES[provider])
+        found = find_leftovers([], clock=CLOCK, scopes=SCOPES[provider])
         (left,) = found.reapable
         assert BUCKET[provider] not in {resource.type for resource in left.resources}
         (kept,) = found.live
@@ -100,7 +100,7 @@ def test_reaping_leaves_a_bucket_that_somebody_may_want_and_says_how_to_delete_i
         assert set(cloud.resources) == {(BUCKET[provider], bucket)}
 
         store.objects.clear()
-        (empty,) = find_leftovers([], clock=CLOCK, places=PLACES[provider]).reapable
+        (empty,) = find_leftovers([], clock=CLOCK, scopes=SCOPES[provider]).reapable
         assert remove_strangers(empty, pause=waited()) == ()
     assert cloud.resources == {}
 
@@ -108,18 +108,18 @@ def test_reaping_leaves_a_bucket_that_somebody_may_want_and_says_how_to_delete_i
 def test_only_the_right_that_a_run_added_is_taken_from_a_bucket_of_the_users(store: ObjectStore) -> None:
     """Also when its account is gone already, which the bucket remembers under another name."""
     cloud = FakeCloud()
-    places = Places(gcp_projects=(PROJECT,), gcp_buckets=("theirs", "gone"))
+    scopes = SCOPES[Provider.GCP] | scopes_named("bucket", ["theirs", "gone"])
     accounts = [f"serviceAccount:{resource_name(run, 'node')}@{PROJECT}.iam" for run in (OURS, OTHERS)]
     for member in (*accounts, "user:me@example.org"):
         for role in ("roles/storage.objectUser", "roles/storage.admin"):
             cloud.create(MEMBER, {"bucket": "theirs", "role": role, "member": member}, {"project": PROJECT})
     before = set(cloud.resources)
     with serve_compute(cloud, store=store) as variables, in_environment(variables):
-        swept = sweep_places(places, run_id=OURS)
+        swept = sweep_scopes(scopes, run_id=OURS)
         assert [(found.name, found.detail) for found in swept.found] == [(accounts[0], "theirs")]
         assert swept.problems == ()
-        assert remove_from(places, swept.found) == ()
-        assert sweep_places(places, run_id=OURS).found == ()
+        assert remove_from(swept.found) == ()
+        assert sweep_scopes(scopes, run_id=OURS).found == ()
     assert before - set(cloud.resources) == {(MEMBER, f"b/theirs/roles/storage.objectUser/{accounts[0]}")}
 
 
@@ -173,6 +173,6 @@ def test_what_the_caller_may_not_list_is_a_problem_and_proves_nothing(provider: 
     with served(cloud, provider, ObjectStore()) as variables, in_environment(variables):
         nowhere = {name: "http://127.0.0.1:9" for name in variables if name.endswith(("_STORAGE", "_S3"))}
         with in_environment({**nowhere, "AWS_ENDPOINT_URL_S3": "http://127.0.0.1:9", "AWS_MAX_ATTEMPTS": "1"}):
-            swept = sweep_places(PLACES[provider], run_id=OURS)
+            swept = sweep_scopes(SCOPES[provider], run_id=OURS)
         assert [problem.partition(" ")[0] for problem in swept.problems] == [BUCKET[provider]]
-        assert sweep_places(PLACES[provider], run_id=OURS, beside=()).problems == ()
+        assert sweep_scopes(SCOPES[provider], run_id=OURS, beside=()).problems == ()

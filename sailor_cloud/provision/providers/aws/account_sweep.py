@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from sailor_cloud.errors import CredentialsError
-from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.live_resources import (
     EXPIRES_LABEL,
     HOLDS_OBJECTS,
@@ -21,7 +20,7 @@ from sailor_cloud.provision.live_resources import (
     CloudSweep,
     LiveResource,
 )
-from sailor_cloud.provision.providers.aws.sweep import boto_client, is_gone, is_refusal
+from sailor_cloud.provision.providers.aws.sweep import AWS, boto_client, is_gone, is_refusal
 from sailor_cloud.run.folder import FIRST_OF_NAMES, resource_name
 
 # Where requests go that belong to no region.
@@ -188,7 +187,7 @@ def sweep_aws_account(
 def remove_aws_account(resources: Sequence[LiveResource], *, client_of: ClientOf | None = None) -> tuple[str, ...]:
     """Delete resources that a sweep found, buckets with what is in them; return what failed."""
     connect = client_of or boto_client
-    ours = [found for found in resources if found.run_id and found.provider == Provider.AWS]
+    ours = [found for found in resources if found.run_id and found.provider == AWS]
     problems = []
     for kind in _KINDS:
         for found in (found for found in ours if found.type == kind.type):
@@ -212,7 +211,7 @@ def _listed(client: Any, kind: _Kind, names: Iterable[str]) -> Iterator[LiveReso
             raise
         if RUN_LABEL in tags:
             yield LiveResource(
-                provider=Provider.AWS.value,
+                provider=AWS,
                 region=kind.region(client, name),
                 type=kind.type,
                 name=name,

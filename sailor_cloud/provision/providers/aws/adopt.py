@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from sailor_cloud.provision.adoptable import Planned
-from sailor_cloud.provision.live_resources import LiveResource
-from sailor_cloud.provision.providers.aws.sweep import boto_client, is_gone
+from sailor_cloud.provision.adoptable import Adoptable, Planned
+from sailor_cloud.provision.live_resources import LiveResource, Scope, Scopes
+from sailor_cloud.provision.providers.aws.account_sweep import AWS_ACCOUNT_KINDS
+from sailor_cloud.provision.providers.aws.sweep import REGION, boto_client, is_gone
+from sailor_cloud.provision.rendering.root import Part, WantedRoot
 
 # Under which attribute stands the name of what is called by it and not by an id; everything else has a tag Name.
 _NAMED = {
@@ -23,11 +24,27 @@ _NAMED = {
 _IN_NETWORKS = ("aws_subnet", "aws_route_table", "aws_security_group", "aws_instance", "aws_vpc_endpoint")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AwsAdoptable:
-    """See `adoptable.Adoptable`. `regions` are those of the root: two for a link."""
+_OF_LINKS = ("aws_vpc_peering_connection",)
+# What a cluster's root makes although it is no part of compute.
+_OF_CLUSTERS = ("aws_scheduler_schedule_group",)
+# What comes and goes with an instance and is in no state.
+_LET_BE = ("aws_ebs_volume",)
 
-    regions: tuple[str, ...]
+
+class AwsAdoptable(Adoptable):
+    def __init__(self, root: WantedRoot) -> None:
+        self._root = root
+        # Both of a link.
+        self._regions = tuple(root.variables.get("regions", (root.region,)))
+        self.scopes = Scopes(Scope(provider=root.provider, kind=REGION, name=region) for region in self._regions)
+
+    def belongs(self, resource: LiveResource) -> bool:
+        if resource.type in _LET_BE:
+            return False
+        part = Part.LINKS if resource.type in _OF_LINKS else Part.CLUSTER
+        if resource.type in AWS_ACCOUNT_KINDS and resource.type not in _OF_CLUSTERS:
+            part = Part.DATA
+        return part is self._root.part and (part is not Part.CLUSTER or resource.region == self._root.region)
 
     def whole(self, planned: Planned, orphans: Iterable[LiveResource]) -> LiveResource | None:
         everything = tuple(orphans)
@@ -41,14 +58,11 @@ class AwsAdoptable:
             same = [orphan for orphan in same if orphan.network not in others]
         return same[0] if same else None
 
-    def import_id(self, resource: LiveResource) -> str:
-        return resource.name
-
     def part_id(self, planned: Planned) -> str | None:
         find = _PARTS.get(planned.type)
         if find is None:
             return None
-        for region in self.regions:
+        for region in self._regions:
             try:
                 found = find(boto_client(region, _SERVICES.get(planned.type, "ec2")), planned.after)
             except Exception as error:

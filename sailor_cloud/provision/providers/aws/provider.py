@@ -2,32 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sailor_cloud.errors import Problem
 from sailor_cloud.model.job import NetworkAccess
-from sailor_cloud.model.offer import Offer, Provider
+from sailor_cloud.model.offer import Offer
+from sailor_cloud.provision.live_resources import WHOLE_ACCOUNT, LiveResource, Look, Scope, Scopes, named
 from sailor_cloud.provision.providers.aws import preview
+from sailor_cloud.provision.providers.aws.account_sweep import (
+    AWS_ACCOUNT_KINDS,
+    HOME,
+    remove_aws_account,
+    sweep_aws_account,
+)
+from sailor_cloud.provision.providers.aws.adopt import AwsAdoptable
 from sailor_cloud.provision.providers.aws.errors import ERRORS
 from sailor_cloud.provision.providers.aws.machines import default_image, efa_cards
+from sailor_cloud.provision.providers.aws.sweep import AWS, AWS_KINDS, REGION, remove_aws, sweep_aws
 from sailor_cloud.provision.providers.interface import MachineProvider
 from sailor_cloud.provision.rendering.data import NodeRights
 from sailor_cloud.provision.rendering.planned_resources import PlannedResource
-from sailor_cloud.provision.rendering.root import Part, PlacedNode, Variables
+from sailor_cloud.provision.rendering.root import Part, PlacedNode, Variables, WantedRoot
 from sailor_cloud.run.folder import resource_name
 
 if TYPE_CHECKING:
+    from sailor_cloud.model.document import PlanDocument
     from sailor_cloud.provision.rendering.preview import Bill
     from sailor_cloud.provision.rendering.rendered_roots import RunValues
+    from sailor_cloud.run.folder import RunFolder
 
-AWS = Provider("aws")
 # What nodes of a run open to each other; the same as in terraform/modules/placement, which says why.
 PORTS = {"rendezvous": {"first": 29500, "last": 29599}, "collectives": {"first": 32768, "last": 60999}}
 
 
 class Aws(MachineProvider):
     errors = ERRORS
+    machine = "aws_instance"
+    scope_kinds = (REGION,)
+    beside_compute = frozenset(AWS_ACCOUNT_KINDS)
+    swept = beside_compute | frozenset(AWS_KINDS)
+    parts = frozenset(
+        {
+            "aws_route",
+            "aws_route_table_association",
+            "aws_vpc_security_group_ingress_rule",
+            "aws_vpc_security_group_egress_rule",
+            "aws_vpc_peering_connection_accepter",
+            "aws_scheduler_schedule",
+            "aws_iam_role_policy",
+            "aws_s3_bucket_public_access_block",
+            "aws_s3_bucket_lifecycle_configuration",
+        }
+    )
+    bucket = "aws_s3_bucket"
+    delete_bucket = "aws s3 rb s3://{name} --force"
     modules = {Part.CLUSTER: ("aws-cluster", "placement"), Part.LINKS: (), Part.DATA: ()}  # noqa: RUF012 - a constant
 
     def problems(self, run: RunValues) -> list[Problem]:
@@ -80,6 +110,30 @@ class Aws(MachineProvider):
             Part.DATA: preview.data_resources,
         }
         return listed[bill.root.part](bill)
+
+    def scopes(self, document: PlanDocument, offers: Sequence[Offer]) -> Scopes:
+        return _regions(offer.region for offer in offers if offer.provider == AWS)
+
+    def scopes_with(self, resources: Iterable[LiveResource]) -> Scopes:
+        # What belongs to the account is seen from anywhere.
+        return _regions({resource.region for resource in resources} - {WHOLE_ACCOUNT} or {HOME})
+
+    def looks(self, scopes: Scopes, *, run_id: str | None, beside: Collection[str]) -> list[Look]:
+        regions = named(scopes, REGION)
+        if not regions:
+            return []
+        account = partial(sweep_aws_account, regions, run_id=run_id, kinds=beside)
+        return [partial(sweep_aws, regions, run_id=run_id), account]
+
+    def remove(self, resources: Sequence[LiveResource], *, folder: RunFolder | None, poll_s: float) -> list[str]:
+        return [*remove_aws(resources, poll_s=poll_s), *remove_aws_account(resources)]
+
+    def adoptable(self, root: WantedRoot) -> AwsAdoptable:
+        return AwsAdoptable(root)
+
+
+def _regions(names: Iterable[str]) -> Scopes:
+    return Scopes(Scope(provider=AWS, kind=REGION, name=name) for name in names)
 
 
 def _image(run: RunValues, offer: Offer) -> str | None:

@@ -20,6 +20,9 @@ from sailor_cloud.provision.live_resources import (
     LiveResource,
 )
 
+AWS = Provider("aws")
+# The kind of scope that is looked through.
+REGION = "region"
 _TERMINATION_LIMIT_S = 900.0
 _ENDING = ("shutting-down", "stopping", "stopped", "deleting", "rejected", "expired", "failed")
 
@@ -192,7 +195,7 @@ def remove_aws(
     Goes on past every error, and deletes nothing without a run's tag.
     """
     connect = client_of or boto_client
-    ours = [resource for resource in resources if resource.run_id and resource.provider == Provider.AWS]
+    ours = [resource for resource in resources if resource.run_id and resource.provider == AWS]
     problems: list[str] = []
     for region in sorted({resource.region for resource in ours}):
         client = connect(region)
@@ -217,7 +220,7 @@ def _listed(client: Any, kind: _Kind, region: str, run_id: str | None) -> Iterat
             continue
         tags = {tag["Key"]: tag["Value"] for tag in item.get("Tags", [])}
         yield LiveResource(
-            provider=Provider.AWS.value,
+            provider=AWS,
             region=region,
             zone=item.get("Placement", {}).get("AvailabilityZone", "") or item.get("AvailabilityZone", ""),
             type=kind.type,

@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
-from sailor_cloud.provision.adoptable import Planned
-from sailor_cloud.provision.live_resources import LiveResource
+from sailor_cloud.provision.adoptable import Adoptable, Planned
+from sailor_cloud.provision.live_resources import LiveResource, Scope, Scopes
 from sailor_cloud.provision.providers.gcp.data_sweep import ACCOUNT, BUCKET
-from sailor_cloud.provision.providers.gcp.sweep import google_client
+from sailor_cloud.provision.providers.gcp.member_sweep import MEMBER
+from sailor_cloud.provision.providers.gcp.sweep import PROJECT, google_client
+from sailor_cloud.provision.rendering.root import Part, WantedRoot, owns_network
 
 GLOBAL = ("google_compute_network", "google_compute_firewall")
 _COLLECTIONS = {"google_compute_resource_policy": "resourcePolicies"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GcpAdoptable:
-    """See `adoptable.Adoptable`."""
+# What comes and goes with an instance and is in no state, and a right, which can be added over and over.
+_LET_BE = ("google_compute_disk", MEMBER)
 
-    project: str
+
+class GcpAdoptable(Adoptable):
+    def __init__(self, root: WantedRoot) -> None:
+        self._root = root
+        self._project = root.variables["project"]
+        self.scopes = Scopes({Scope(provider=root.provider, kind=PROJECT, name=self._project)})
+
+    def belongs(self, resource: LiveResource) -> bool:
+        if resource.type in _LET_BE:
+            return False
+        of_data = resource.type in (ACCOUNT, BUCKET)
+        if of_data or self._root.part is Part.DATA:
+            return of_data and self._root.part is Part.DATA
+        return owns_network(self._root.variables) if resource.type in GLOBAL else resource.region == self._root.region
 
     def whole(self, planned: Planned, orphans: Iterable[LiveResource]) -> LiveResource | None:
         name = planned.after.get("account_id" if planned.type == ACCOUNT else "name")
@@ -41,10 +54,10 @@ class GcpAdoptable:
             return None
         region, router, name = (planned.after.get(key) for key in ("region", "router", "name"))
         try:
-            found = google_client("RoutersClient").get(project=self.project, region=region, router=router)
+            found = google_client("RoutersClient").get(project=self._project, region=region, router=router)
         except Exception as error:
             if getattr(error, "code", None) == 404:
                 return None
             raise
         names = [nat.name for nat in found.nats]
-        return f"projects/{self.project}/regions/{region}/routers/{router}/{name}" if name in names else None
+        return f"projects/{self._project}/regions/{region}/routers/{router}/{name}" if name in names else None

@@ -13,7 +13,6 @@ from typing import Any, Protocol, cast
 from urllib.parse import quote
 
 from sailor_cloud.errors import CredentialsError, ProvisionError
-from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.live_resources import (
     EXPIRES_LABEL,
     HOLDS_OBJECTS,
@@ -24,6 +23,7 @@ from sailor_cloud.provision.live_resources import (
     LiveResource,
     labels_in,
 )
+from sailor_cloud.provision.providers.gcp.sweep import GCP
 from sailor_cloud.run.folder import FIRST_OF_NAMES, resource_prefix
 
 BUCKET, ACCOUNT = "google_storage_bucket", "google_service_account"
@@ -125,7 +125,7 @@ def _live(
     kind: str, project: str, name: str, labels: Mapping[str, str], *, region: str, detail: str = ""
 ) -> LiveResource:
     return LiveResource(
-        provider=Provider.GCP.value,
+        provider=GCP,
         region=region,
         type=kind,
         name=name,

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from urllib.parse import quote
 
 from sailor_cloud.errors import CredentialsError, ProvisionError
-from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.live_resources import WHOLE_ACCOUNT, CloudSweep, LiveResource
 from sailor_cloud.provision.providers.gcp.data_sweep import STORAGE, GoogleApi, Json, google_api, status_of
+from sailor_cloud.provision.providers.gcp.sweep import GCP
 from sailor_cloud.run.folder import resource_name
 
 MEMBER = "google_storage_bucket_iam_member"
@@ -61,7 +61,7 @@ def _members(storage: GoogleApi, project: str, bucket: str, run_id: str) -> Iter
     members = {_alive(member) for binding in _bindings(_policy(storage, bucket)) for member in binding["members"]}
     for member in sorted(member for member in members if member.startswith(account)):
         yield LiveResource(
-            provider=Provider.GCP.value,
+            provider=GCP,
             region=WHOLE_ACCOUNT,
             type=MEMBER,
             name=member,

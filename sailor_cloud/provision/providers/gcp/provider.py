@@ -3,29 +3,45 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sailor_cloud.errors import Problem
-from sailor_cloud.model.offer import Offer, Provider
+from sailor_cloud.model.offer import Offer
+from sailor_cloud.provision.live_resources import LiveResource, Look, Scope, Scopes, named
 from sailor_cloud.provision.providers.gcp import preview
+from sailor_cloud.provision.providers.gcp.adopt import GcpAdoptable
+from sailor_cloud.provision.providers.gcp.data_sweep import BUCKET, GCP_DATA_KINDS, remove_gcp_data, sweep_gcp_data
 from sailor_cloud.provision.providers.gcp.errors import ERRORS
 from sailor_cloud.provision.providers.gcp.machines import ATTACHABLE, DEFAULT_GCP_IMAGE, is_attached, may_be_compact
+from sailor_cloud.provision.providers.gcp.member_sweep import MEMBER, remove_gcp_members, sweep_gcp_members
+from sailor_cloud.provision.providers.gcp.sweep import GCP, GCP_KINDS, PROJECT, remove_gcp, sweep_gcp
 from sailor_cloud.provision.providers.interface import MachineProvider
-from sailor_cloud.provision.rendering.data import NodeRights
+from sailor_cloud.provision.rendering.data import NodeRights, named_bucket
 from sailor_cloud.provision.rendering.planned_resources import PlannedResource
-from sailor_cloud.provision.rendering.root import Part, PlacedNode, Variables
+from sailor_cloud.provision.rendering.root import Part, PlacedNode, Variables, WantedRoot
 from sailor_cloud.run.folder import resource_name
 
 if TYPE_CHECKING:
+    from sailor_cloud.model.document import PlanDocument
     from sailor_cloud.provision.rendering.preview import Bill
     from sailor_cloud.provision.rendering.rendered_roots import RunValues
+    from sailor_cloud.run.folder import RunFolder
 
-GCP = Provider("gcp")
+# The kind of scope that is a bucket of the user's, on which a run may have added rights.
+_BUCKET = "bucket"
 
 
 class Gcp(MachineProvider):
     errors = ERRORS
+    machine = "google_compute_instance"
+    scope_kinds = (PROJECT, _BUCKET)
+    beside_compute = frozenset({*GCP_DATA_KINDS, MEMBER})
+    swept = beside_compute | frozenset(GCP_KINDS)
+    parts = frozenset({"google_compute_router_nat"})
+    bucket = BUCKET
+    delete_bucket = "gcloud storage rm --recursive gs://{name}"
     modules = {Part.CLUSTER: ("gcp-cluster", "placement"), Part.DATA: ()}  # noqa: RUF012 - a constant
 
     def problems(self, run: RunValues) -> list[Problem]:
@@ -69,6 +85,41 @@ class Gcp(MachineProvider):
 
     def resources(self, bill: Bill) -> list[PlannedResource]:
         return preview.cluster_resources(bill) if bill.root.part is Part.CLUSTER else preview.data_resources(bill)
+
+    def scopes(self, document: PlanDocument, offers: Sequence[Offer]) -> list[Scope]:
+        account, bucket = document.job.cloud.gcp, named_bucket(document.job, GCP)
+        where = {PROJECT: account.project if account else None, _BUCKET: bucket if account else None}
+        return [Scope(provider=GCP, kind=kind, name=name) for kind, name in where.items() if name]
+
+    def scopes_with(self, resources: Iterable[LiveResource]) -> Scopes:
+        return Scopes(Scope(provider=GCP, kind=PROJECT, name=found.project) for found in resources)
+
+    def looks(self, scopes: Scopes, *, run_id: str | None, beside: Collection[str]) -> list[Look]:
+        projects = named(scopes, PROJECT)
+        looks: list[Look] = [partial(sweep_gcp, project, run_id=run_id) for project in projects]
+        looks += [partial(sweep_gcp_data, p, run_id=run_id, kinds=beside) for p in projects if beside]
+        return [*looks, *(self.untagged(scopes, run_id=run_id) if run_id is not None and MEMBER in beside else ())]
+
+    def untagged(self, scopes: Scopes, *, run_id: str) -> list[Look]:
+        buckets = named(scopes, _BUCKET)
+        return [partial(sweep_gcp_members, p, buckets, run_id=run_id) for p in named(scopes, PROJECT) if buckets]
+
+    def finds(self, kind: str, key: str, *, run_id: str, scopes: Scopes) -> bool:
+        # Rights on the run's own bucket go with it, others are looked for in known ones.
+        buckets = (resource_name(run_id, "data"), *named(scopes, _BUCKET))
+        return kind in self.swept and (kind != MEMBER or any(key.endswith(f'["{bucket}"]') for bucket in buckets))
+
+    def remove(self, resources: Sequence[LiveResource], *, folder: RunFolder | None, poll_s: float) -> list[str]:
+        problems: list[str] = []
+        for project in sorted({resource.project for resource in resources}):
+            mine = [resource for resource in resources if resource.project == project]
+            problems += remove_gcp(project, mine, poll_s=poll_s)
+            problems += remove_gcp_members(project, mine)
+            problems += remove_gcp_data(project, mine)
+        return problems
+
+    def adoptable(self, root: WantedRoot) -> GcpAdoptable:
+        return GcpAdoptable(root)
 
 
 def _project(run: RunValues) -> str:

@@ -20,6 +20,9 @@ from sailor_cloud.provision.live_resources import (
     labels_in,
 )
 
+GCP = Provider("gcp")
+# The kind of scope that is looked through.
+PROJECT = "project"
 _DELETION_LIMIT_S = 900.0
 
 # Gives a client of google-cloud-compute by the name of its class.
@@ -98,7 +101,7 @@ def remove_gcp(
     Goes on past every error, and deletes nothing without a run's label.
     """
     connect = client_of or google_client
-    ours = [resource for resource in resources if resource.run_id and resource.provider == Provider.GCP]
+    ours = [resource for resource in resources if resource.run_id and resource.provider == GCP]
     problems: list[str] = []
     for kind in _KINDS:
         asked = []
@@ -128,7 +131,7 @@ def _listed(client: Any, kind: _Kind, project: str, run_id: str | None, problems
             continue
         zone = place if kind.place == "zone" else ""
         yield LiveResource(
-            provider=Provider.GCP.value,
+            provider=GCP,
             region=zone.rpartition("-")[0] or place,
             zone=zone,
             type=kind.type,

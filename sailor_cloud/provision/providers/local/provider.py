@@ -8,17 +8,21 @@ from typing import TYPE_CHECKING
 
 from sailor_cloud.errors import RequestError
 from sailor_cloud.provision.providers.interface import MachineProvider
+from sailor_cloud.provision.providers.local import vm
 from sailor_cloud.provision.providers.local.spec import MOST_NODES
+from sailor_cloud.provision.providers.local.sweep import sweep_local
 from sailor_cloud.provision.rendering.planned_resources import PlannedResource, priced
 from sailor_cloud.provision.rendering.root import Part, PlacedNode, Variables
 
 if TYPE_CHECKING:
+    from sailor_cloud.provision.live_resources import LiveResource
     from sailor_cloud.provision.rendering.preview import Bill
     from sailor_cloud.provision.rendering.rendered_roots import RunValues
+    from sailor_cloud.run.folder import RunFolder
 
 
 class Local(MachineProvider):
-    this_host = True
+    machine = "terraform_data"
     modules = {Part.CLUSTER: ("local-cluster",)}  # noqa: RUF012 - a constant
 
     def cluster(self, run: RunValues, region: str, nodes: Sequence[PlacedNode], cidr: str) -> Variables:
@@ -45,3 +49,12 @@ class Local(MachineProvider):
     def resources(self, bill: Bill) -> list[PlannedResource]:
         nodes = bill.variables["nodes"]
         return [priced("terraform_data", node, ("machine", bill.machines[node])) for node in nodes]
+
+    def here(self, folder: RunFolder) -> tuple[LiveResource, ...]:
+        return sweep_local(folder.run_id, nodes_dir=folder.nodes_dir)
+
+    def remove(self, resources: Sequence[LiveResource], *, folder: RunFolder | None, poll_s: float) -> list[str]:
+        assert folder is not None, "a run of another machine has nothing here"
+        nodes = sorted({resource.node for resource in resources})
+        problems = [vm.remove(folder.run_id, node, folder.node_dir(node)) for node in nodes]
+        return [problem for problem in problems if problem]

@@ -1,0 +1,34 @@
+"""Looks for what is left of a run on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sailor_cloud.provision import processes
+from sailor_cloud.provision.live_resources import FOLDER, LiveResource
+
+REGION = "local"
+PROCESS = "process"
+
+
+def sweep_local(run_id: str, *, nodes_dir: Path | None = None) -> tuple[LiveResource, ...]:
+    """Return the processes that carry the run's tag and a node's, and the node folders; nothing means all is gone."""
+    running = [
+        _found(run_id, PROCESS, str(process.pid), process.node, process.command[:200])
+        for process in processes.on_nodes(run_id)
+    ]
+    entries = sorted(nodes_dir.iterdir()) if nodes_dir is not None and nodes_dir.is_dir() else []
+    folders = [_found(run_id, FOLDER, folder.name, folder.name, str(folder)) for folder in entries if folder.is_dir()]
+    return (*running, *folders)
+
+
+def _found(run_id: str, kind: str, name: str, node: str, detail: str) -> LiveResource:
+    return LiveResource(
+        provider="local",
+        region=REGION,
+        type=kind,
+        name=name,
+        run_id=run_id,
+        node=node,
+        detail=detail,
+    )
