@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sailor_cloud.model.machine import LocalMachine
     from sailor_cloud.planner import Restriction
     from sailor_cloud.planner.explaining import Explanation
+    from sailor_cloud.planner.verified import Verified
     from sailor_cloud.run.folder import RunFolder
     from sailor_cloud.run.progress import Observer
     from sailor_cloud.run.replayed import Replayed
@@ -215,6 +216,30 @@ def simulate_layout(
         scenario = dataclasses.replace(scenario, profiles=_profiles(True, profiles, machine))
     evaluation = evaluate(plan, scenario, timeline=timeline)
     return Simulation(document=given_document(scenario, plan, evaluation), evaluation=evaluation)
+
+
+def verify(document: PlanDocument, *, base: Path | None = None, clock: Clock | None = None) -> Verified:
+    """Hold a plan from elsewhere against its job and today's data, before `up` carries it out.
+
+    Returns it with every figure worked out again, and what differs. Raises RequestError for whatever keeps it from
+    being bought: offers that the job does not allow, limits that it breaks, figures more than 5 % off.
+    """
+    from sailor_cloud import catalog, network, workload
+    from sailor_cloud.catalog.job_check import resource_problems
+    from sailor_cloud.planner.verified import verified
+
+    prices = catalog.load()
+    problems = resource_problems(document.job, prices)
+    if problems:
+        raise RequestError(problems)
+    return verified(
+        document,
+        catalog=prices,
+        network=network.load(),
+        profiles=workload.profiles.load(),
+        decoder=workload.decoder(document.job.model, base=base),
+        as_of=(clock or SystemClock()).now(),
+    )
 
 
 def up(

@@ -2,8 +2,26 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+_TURNING = frozenset(("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"))
+
+
+def is_control(character: str) -> bool:
+    """Tell whether a character moves the cursor, changes colours or turns text around instead of being shown."""
+    if character in "\n\t":
+        return False
+    turns = unicodedata.bidirectional(character) in _TURNING
+    return turns or unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")
+
+
+def printable(text: str) -> str:
+    """Return a text of a file or a cloud as a terminal may show it: control characters as their escapes."""
+    if text.isprintable():
+        return text
+    return "".join(repr(character)[1:-1] if is_control(character) else character for character in text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +41,9 @@ class SailorError(Exception):
     """An expected failure; its text says what is wrong, with the values, and the next step."""
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class RequestError(SailorError):

@@ -104,9 +104,10 @@ def json_option(command: _Command) -> _Command:
 def read_job(path: Path) -> Job:
     """Return the job in a file. Raises RequestError where it can't be read or is wrong."""
     from sailor_cloud.model.job_file import parse_job
+    from sailor_cloud.model.untrusted import MOST_JOB_BYTES, read_at_most
 
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_at_most(path, MOST_JOB_BYTES).decode()
     except FileNotFoundError as error:
         hint = f"'sailor-cloud init -o {path}' writes one"
         raise RequestError(f"can't read job file {path}: {error.strerror}; {hint}") from error
@@ -128,9 +129,10 @@ def clock_for(as_of: datetime | None) -> Clock:
 def read_document(path: Path) -> PlanDocument:
     """Return the plan in a file. Raises RequestError where it can't be read or is wrong."""
     from sailor_cloud.model.document import PlanDocument
+    from sailor_cloud.model.untrusted import MOST_PLAN_BYTES, read_at_most
 
     try:
-        content = path.read_bytes()
+        content = read_at_most(path, MOST_PLAN_BYTES)
     except OSError as error:
         raise RequestError(
             f"can't read plan {path}: {error.strerror}; 'sailor-cloud plan JOB -o {path}' writes one"

@@ -35,7 +35,7 @@ DECLINED = 1
     "plan_file",
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Carry out the plan in FILE, as 'plan -o' wrote it, instead of searching.",
+    help="Carry out the plan in FILE, as 'plan -o' wrote it, instead of searching; its figures are worked out again.",
 )
 @click.option("--budget", metavar="USD", type=click.FloatRange(min=0, min_open=True), help="Replace the job's budget.")
 @click.option("--deadline", metavar="TIME", help="Replace the job's deadline, for example 12h.")
@@ -142,7 +142,12 @@ def _document(job_file: Path, plan_file: Path | None, budget: float | None, dead
             f"write it again with 'sailor-cloud plan {job_file} -o {plan_file}'"
         )
     refuse_what_cannot_run(document)
-    return document
+    if document.plan is None:
+        return document
+    checked = api.verify(document, base=job_file.parent)
+    for difference in checked.differences:
+        click.echo(f"note: {plan_file}: {difference}", err=True)
+    return checked.document
 
 
 def _refuse(document: PlanDocument, *, allow_stale: bool, allow_doubtful: bool) -> None:

@@ -16,6 +16,7 @@ from sailor_cloud.model.job import Constraints, Goal, Job
 from sailor_cloud.model.machine import LocalMachine
 from sailor_cloud.model.offer import Hardware, Offer
 from sailor_cloud.model.plan import Plan
+from sailor_cloud.model.untrusted import MOST_PLAN_VALUES, check_values
 
 SCHEMA_VERSION = 1
 
@@ -309,9 +310,11 @@ class PlanDocument:
         """Read a document back. Raises RequestError with every fault and its path."""
         try:
             raw = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             hint = "a plan document is what 'sailor-cloud plan JOB -o plan.json' writes"
-            raise RequestError([Problem(path=origin, message=f"is not JSON: {error}", hint=hint)]) from error
+            told = " ".join(str(error).split())
+            raise RequestError([Problem(path=origin, message=f"is not JSON: {told}", hint=hint)]) from error
+        check_values(raw, origin=origin, most=MOST_PLAN_VALUES)
         version = raw.get("schema_version") if isinstance(raw, dict) else None
         if version != SCHEMA_VERSION:
             message = f"is {version!r}, this version reads {SCHEMA_VERSION}"

@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 
 from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.job import Job
+from sailor_cloud.model.untrusted import DEEPEST, MOST_JOB_VALUES, check_values, too_deep, too_many
 
 # What a field that must have a certain form may look like.
 _FORMS: dict[int | str, str] = {
@@ -24,12 +25,25 @@ _FORMS: dict[int | str, str] = {
 }
 
 
+class _Loader(yaml.SafeLoader):
+    """Reads plain values only, and no merge keys that multiply what they merge."""
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        super().flatten_mapping(node)
+        if len(node.value) > MOST_JOB_VALUES:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"merges more than {MOST_JOB_VALUES:,} values", node.start_mark
+            )
+
+
 def parse_job(text: str, *, origin: str = "job") -> Job:
     """Return the job that a YAML text describes. Raises RequestError with all faults, each with path and hint."""
+    _check_extent(text, origin)
     try:
-        raw = yaml.safe_load(text)
+        raw = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         raise RequestError([Problem(path=origin, message=f"is not YAML: {_yaml_fault(error)}")]) from error
+    check_values(raw, origin=origin, most=MOST_JOB_VALUES)
     if raw is None:
         raise RequestError([Problem(path=origin, message="is empty", hint="'sailor-cloud init' writes a job file")])
     if not isinstance(raw, dict):
@@ -42,6 +56,21 @@ def parse_job(text: str, *, origin: str = "job") -> Job:
         return Job.model_validate(raw)
     except ValidationError as error:
         raise RequestError([_problem(origin, fault) for fault in _first_faults(error.errors())]) from error
+
+
+def _check_extent(text: str, origin: str) -> None:
+    """Raise RequestError for what PyYAML would follow for long or too deep, going through the text once in C."""
+    depth = 0
+    try:
+        for seen, event in enumerate(yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > DEEPEST:
+                raise RequestError([Problem(path=origin, message=too_deep())])
+            if seen > MOST_JOB_VALUES:
+                raise RequestError([Problem(path=origin, message=too_many(MOST_JOB_VALUES))])
+    except yaml.YAMLError:
+        # PyYAML's own parser says it more clearly.
+        return
 
 
 def _first_faults(faults: list[ErrorDetails]) -> list[ErrorDetails]:

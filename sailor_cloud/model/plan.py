@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Annotated
+
+from pydantic import StringConstraints
 
 from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.offer import Precision
+
+# Folders, processes and cloud resources are called after nodes.
+NodeId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,79}$")]
 
 
 class Recompute(Enum):
@@ -24,7 +30,7 @@ class Recompute(Enum):
 class Node:
     """One instance of an offer, with devices 0..devices-1; a device in no stage is idle and paid for."""
 
-    id: str
+    id: NodeId
     offer: str
     devices: int
 

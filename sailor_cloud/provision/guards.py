@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
@@ -11,14 +10,12 @@ from itertools import permutations
 from sailor_cloud.catalog.doubts import explained
 from sailor_cloud.catalog.trust import age_days, is_stale
 from sailor_cloud.errors import DataError, DoubtfulPriceError, Problem, RequestError, StalePriceError
-from sailor_cloud.model.document import PlanDocument, Status
-from sailor_cloud.model.job import Resource
+from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Offer, Provider
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.network import Network
 from sailor_cloud.provision.rendering.root import placed_nodes
 from sailor_cloud.simulator.engines import SAILOR
-from sailor_cloud.simulator.limits import broken_limits
 
 _CLOUDS = (Provider.GCP, Provider.AWS)
 
@@ -53,18 +50,11 @@ def traffic_between_clouds(document: PlanDocument, network: Network) -> tuple[Cl
 
 
 def refuse_what_cannot_run(document: PlanDocument) -> None:
-    """Raise RequestError with every reason why a plan is for prediction only.
-
-    Another engine than ours, nodes without a price, and of a layout that was given instead of searched also nodes
-    outside the job's resources, too much memory and limits that it breaks.
-    """
+    """Raise RequestError with every reason why a plan is for prediction only: another engine, or no prices."""
     plan = document.plan
     if plan is None:
         return
     problems = [Problem(path="plan", message=message) for message in _not_ours(document, plan)]
-    if document.status is Status.GIVEN:
-        broken = (*_short_of_memory(document), *broken_limits(document), *_outside(document, plan))
-        problems += [Problem(path="plan", message=message) for message in broken]
     if problems:
         raise RequestError(problems)
 
@@ -79,41 +69,6 @@ def _not_ours(document: PlanDocument, plan: Plan) -> Iterator[str]:
         yield f"has recompute {kind.name.lower()}, which {SAILOR.name}'s own engine does not"
     for hardware in document.inputs.unpriced:
         yield f"has nodes without a price, {hardware.instance_type} in {hardware.zone}; only offers can be bought"
-
-
-def _short_of_memory(document: PlanDocument) -> Iterator[str]:
-    memory = document.prediction.memory if document.prediction is not None else ()
-    short = [stage for stage in memory if stage.total_bytes > stage.limit_bytes]
-    if short:
-        yield f"needs too much memory in {len(short)} of {len(memory)} stages"
-
-
-def _outside(document: PlanDocument, plan: Plan) -> Iterator[str]:
-    """Say which nodes the job's resources don't allow."""
-    offers = document.inputs.offers_by_id()
-    used = Counter(node.offer for node in plan.nodes if node.offer in offers)
-    devices: Counter[tuple[Provider, str, str]] = Counter()
-    for name, count in sorted(used.items()):
-        offer = offers[name]
-        devices[offer.provider, offer.zone, offer.accelerator] += count * offer.accelerator_count
-        if not any(_allows(resource, offer) for resource in document.job.resources):
-            where = f"{offer.market} in {offer.zone}"
-            yield f"has {count} x {offer.instance_type} {where}, which the job's resources do not allow"
-    for (provider, zone, accelerator), count in devices.items():
-        entries = [entry for entry in document.job.resources if entry.provider == provider and zone in entry.zones]
-        allowed = sum(entry.accelerators.get(accelerator, 0) for entry in entries)
-        if 0 < allowed < count:
-            yield f"has {count} {accelerator} in {zone}, the job's resources allow {allowed}"
-
-
-def _allows(resource: Resource, offer: Offer) -> bool:
-    return (
-        resource.provider == offer.provider
-        and offer.zone in resource.zones
-        and offer.market in resource.markets
-        and offer.accelerator in resource.accelerators
-        and (resource.instance_types is None or offer.instance_type in resource.instance_types)
-    )
 
 
 def refuse_two_clouds(document: PlanDocument, network: Network) -> None:

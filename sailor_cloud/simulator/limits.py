@@ -6,6 +6,9 @@ from collections.abc import Iterator
 
 from sailor_cloud.model.document import PlanDocument
 
+# Sums of the same terms in another order differ by less than this, relatively.
+_TIE = 1e-9
+
 
 def broken_limits(document: PlanDocument) -> Iterator[str]:
     """Say which limits a plan breaks under the replay, each with both figures; of money if it is known."""
@@ -19,8 +22,8 @@ def broken_limits(document: PlanDocument) -> Iterator[str]:
         ("takes", prediction.duration_s, limits.deadline, "s"),
         ("has", float(len(plan.nodes)), limits.max_nodes, "nodes"),
     ):
-        if needed is not None and limit is not None and needed > limit:
+        if needed is not None and limit is not None and needed > limit * (1 + _TIE):
             yield f"{what} {needed:,.6g} {unit}, the job allows {limit:,.6g}"
     least, reached = limits.min_throughput, prediction.throughput_iterations_per_s
-    if least is not None and reached < least:
+    if least is not None and reached < least * (1 - _TIE):
         yield f"reaches {reached:.4g} iterations/s, the job asks for {least:.4g}"

@@ -26,6 +26,7 @@ KINDS = {
     "ProfileMissingError": "has neither a compute profile nor a datasheet rate for bf16",
     "TerraformError": "terraform init failed with status 1",
     "StockoutError": "gcp has no capacity now",
+    "NotSoldError": "gcp does not sell this type in this zone",
     "QuotaError": "the quota NVIDIA_A100_GPUS of 8 in us-central1 does not allow the plan",
     "CredentialsError": "no AWS credentials",
     "LaunchError": "did not answer within",

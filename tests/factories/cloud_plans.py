@@ -35,6 +35,8 @@ AWS_OFFERS = (
     cloud_offer("p4d", Provider.AWS, "use1-az4", "p4d.24xlarge", "A100-40", 8, spot=True),
     cloud_offer("g4dn", Provider.AWS, "use1-az6", "g4dn.xlarge", "T4-16", 1),
 )
+# Its price is marked as an outlier.
+OUTLIER_OFFER = cloud_offer("az1", Provider.AWS, "use1-az1", "p4d.24xlarge", "A100-40", 8, spot=True)
 WEST_OFFER = cloud_offer("west", Provider.AWS, "usw2-az2", "g6.xlarge", "L4-24", 1)
 
 

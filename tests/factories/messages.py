@@ -11,13 +11,14 @@ from pathlib import Path
 import yaml
 
 from factories.called import Answer, called
+from factories.cloud_plans import AWS_OFFERS, OUTLIER_OFFER, cloud_document
 from factories.commands import ROOT
 from factories.documents import document
+from factories.honest import honest
 from factories.priced_documents import gcp_document
 from sailor_cloud.errors import SailorError
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Cloud, Constraints, Job, NetworkAccess
-from sailor_cloud.model.offer import Doubt, ListedPrice, Market
 from sailor_cloud.run.folder import RunFolder
 
 QUICKSTART = (ROOT / "examples" / "quickstart.yaml").read_text()
@@ -70,8 +71,9 @@ def buying(planned: Callable[[], PlanDocument], *options: str, **settings: str) 
     """Carry out a plan that was made before."""
 
     def produce(folder: Path) -> Said:
-        (folder / "plan.json").write_text(planned().to_json())
-        (folder / "job.yaml").write_text(_job_file(planned().job))
+        document = planned()
+        (folder / "plan.json").write_text(document.to_json())
+        (folder / "job.yaml").write_text(_job_file(document.job))
         return command("up", "job.yaml", "--plan", "plan.json", *options, **settings)(folder)
 
     return produce
@@ -86,24 +88,41 @@ def _changed(planned: PlanDocument, **changes: object) -> PlanDocument:
     return replace(planned, job=job, constraints=job.constraints)
 
 
+def local_plan() -> PlanDocument:
+    return honest(document())
+
+
+def gcp_plan() -> PlanDocument:
+    return honest(gcp_document())
+
+
+def dearer() -> PlanDocument:
+    planned = local_plan()
+    offers = tuple(replace(offer, usd_per_hour=2 * offer.usd_per_hour) for offer in planned.inputs.offers)
+    return replace(planned, inputs=replace(planned.inputs, offers=offers))
+
+
+def elsewhere() -> PlanDocument:
+    planned = local_plan()
+    one_zone = planned.job.resources[:1]
+    return _changed(planned, resources=one_zone)
+
+
 def without_an_end() -> PlanDocument:
-    return replace(_changed(document(), constraints=Constraints()), ttl_s=None)
+    return replace(_changed(honest(document()), constraints=Constraints()), ttl_s=None)
 
 
 def on_a_private_network() -> PlanDocument:
-    return _changed(gcp_document(), cloud=Cloud(network=NetworkAccess.PRIVATE))
+    return _changed(honest(gcp_document()), cloud=Cloud(network=NetworkAccess.PRIVATE))
 
 
 def with_a_doubtful_price() -> PlanDocument:
-    planned = gcp_document()
-    doubted = ListedPrice(usd_per_hour=0.5, source="mine", doubts=(Doubt.OUTLIER,), counted_from=Market.SPOT)
-    first, *others = planned.inputs.offers
-    return replace(planned, inputs=replace(planned.inputs, offers=(replace(first, listed=doubted), *others)))
+    return honest(cloud_document(("n0", OUTLIER_OFFER), ("n1", AWS_OFFERS[1])))
 
 
 def with_checkpoints_elsewhere() -> PlanDocument:
     kept = gcp_document().job.checkpoint.model_copy(update={"to": "s3://bucket/run"})
-    return _changed(gcp_document(), checkpoint=kept)
+    return honest(_changed(gcp_document(), checkpoint=kept))
 
 
 def another_plan(folder: Path) -> Said:
@@ -168,9 +187,11 @@ PRODUCERS: dict[str, Producer] = {
     "infeasible: does not fit in memory: quota 2 CPU-fast <": replaced(
         QUICKSTART, r"hidden_size: \d+", "hidden_size: 768"
     ),
+    "the file says": buying(dearer, "--yes"),
+    "which the job does not allow or no price is known for": buying(elsewhere, "--yes"),
     "was made for another job than": another_plan,
     "this version reads 1": plan_of_another_version,
-    "there is no terminal to ask on; give --yes": buying(document),
+    "there is no terminal to ask on; give --yes": buying(local_plan),
     "the job has neither a budget nor a deadline": buying(without_an_end, "--yes"),
     "it takes cores and speed, as in '4 cores at 1.0'": planning(QUICKSTART, machine="4"),
     "no command 'paln'; did you mean 'plan'?": command("paln"),
@@ -181,11 +202,11 @@ PRODUCERS: dict[str, Producer] = {
     "job.yaml is there already; give --force": init_twice,
     "the change costs": costlier,
     "lacks the columns": prices_without_columns,
-    "of the plan's 2 offers have stale prices": buying(gcp_document, "--yes"),
+    "of the plan's 2 offers have stale prices": buying(gcp_plan, "--yes"),
     "of the plan's 2 offers have doubtful prices": buying(with_a_doubtful_price, "--yes", "--allow-stale"),
-    "cloud.gcp.project: is missing": buying(gcp_document, "--dry-run"),
-    "--ssh-from: is missing": buying(gcp_document, "--dry-run"),
-    "would let in everybody; give your own address": buying(document, "--ssh-from", "0.0.0.0/0"),
+    "cloud.gcp.project: is missing": buying(gcp_plan, "--dry-run"),
+    "--ssh-from: is missing": buying(gcp_plan, "--dry-run"),
+    "would let in everybody; give your own address": buying(local_plan, "--ssh-from", "0.0.0.0/0"),
     "is s3://bucket/run, which nodes on gcp have no rights for": buying(with_checkpoints_elsewhere, "--dry-run"),
     "is private, and nodes on gcp are then reached through gcloud, which is not on PATH": buying(
         on_a_private_network, "--yes", "--allow-stale", PATH="/nonexistent"

@@ -180,6 +180,12 @@ RUN_PRODUCERS: dict[str, Producer] = {
     "STALE: prices from": told(lambda: plan_as_text(gcp_document())),
     "is over the budget of": told(lambda: plan_as_text(gcp_document(budget_usd=1.0))),
     "gcp has no capacity now": refused(Provider.GCP, "ZONE_RESOURCE_POOL_EXHAUSTED"),
+    "gcp does not sell this type in this zone": refused(
+        Provider.GCP, "Machine type with name 'a2-highgpu-1g' does not exist in zone 'us-west2-a'."
+    ),
+    "a policy of your organization, constraints/compute.vmExternalIpAccess, forbids this": refused(
+        Provider.GCP, "Constraint constraints/compute.vmExternalIpAccess violated for project 1."
+    ),
     "the quota NVIDIA_A100_GPUS of 8 in us-central1 does not allow the plan": refused(
         Provider.GCP, "Quota 'NVIDIA_A100_GPUS' exceeded.  Limit: 8.0 in region us-central1."
     ),

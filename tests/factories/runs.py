@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from factories.documents import JOB_TEXT, document
+from factories.documents import document
+from factories.honest import honest
 
 COMMAND = Path(sys.executable).with_name("sailor-cloud")
 PATIENCE_S = 120.0
@@ -56,12 +57,11 @@ class Up:
 def write_job(home: Path, *, steps: int, every_s: float | None = None) -> Path:
     """Write the job of `documents`, and beside it the plan for two nodes that the tests carry out."""
     job, planned = home / "tiny.yaml", document(steps=steps)
-    text = JOB_TEXT.replace("steps: 20", f"steps: {steps}")
     if every_s is not None:
-        text += f"checkpoint: {{every: {every_s}}}\n"
         saved = planned.job.checkpoint.model_copy(update={"every": every_s})
         planned = replace(planned, job=planned.job.model_copy(update={"checkpoint": saved}))
-    job.write_text(text)
+    planned = honest(planned)
+    job.write_text(planned.job.model_dump_json())
     (home / "plan.json").write_text(planned.to_json())
     return job
 

@@ -1,0 +1,190 @@
+"""Holds a plan that somebody gives against the job and against what is known here: a plan file is input, not truth.
+
+Everything that money or safety hangs on is worked out again: which offers the job allows, at which prices, how long an
+iteration takes, what it costs, whether limits are kept, how long nodes may live.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from datetime import datetime
+
+from sailor_cloud.catalog import Catalog
+from sailor_cloud.errors import Problem, RequestError
+from sailor_cloud.model.decoder import Decoder
+from sailor_cloud.model.document import Cost, PlanDocument
+from sailor_cloud.model.offer import Offer
+from sailor_cloud.model.plan import Plan
+from sailor_cloud.network import Network
+from sailor_cloud.planner.candidates import Candidates, collect
+from sailor_cloud.planner.goals import TIE
+from sailor_cloud.planner.lifetime import ttl_s
+from sailor_cloud.planner.quotas import name, used
+from sailor_cloud.simulator.limits import broken_limits
+from sailor_cloud.simulator.resimulate import simulate_document
+from sailor_cloud.workload import ComputeProfiles
+
+# Prices and measurements change between the day of a plan and the day on which it is bought; what differs by more than
+# this is no longer what the user agreed to.
+TOLERANCE = 0.05
+# What differs by less comes from summing in another order.
+_SAME = 1e-6
+_OF_THE_DAY = ("usd_per_hour", "as_of_from", "as_of_to", "source", "confidence", "zone_confidence", "outlier", "listed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """The plan with all figures worked out again, and in words what differs from those it came with."""
+
+    document: PlanDocument
+    differences: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """A figure of the file, and what it is here. Both may be None."""
+
+    path: str
+    claimed: float | None
+    found: float | None
+    unit: str
+
+    @property
+    def ratio(self) -> float:
+        """How far apart the two are: 0 for equal ones."""
+        if self.claimed is None or self.found is None:
+            return 0.0 if self.claimed is self.found else float("inf")
+        return abs(self.claimed - self.found) / max(abs(self.found), 1e-300)
+
+    def __str__(self) -> str:
+        return f"the file says {_figure(self.claimed, self.unit)}, here it is {_figure(self.found, self.unit)}"
+
+
+def verified(
+    document: PlanDocument,
+    *,
+    catalog: Catalog,
+    network: Network,
+    profiles: ComputeProfiles,
+    decoder: Decoder,
+    as_of: datetime,
+) -> Verified:
+    """Return a given plan at today's prices. Raises RequestError with everything that keeps it from being bought."""
+    plan = document.plan
+    if plan is None:
+        raise RequestError(f"the document is {document.status} and holds no plan")
+    job = document.job
+    plan.check(layers=decoder.layers, global_batch_size=job.training.global_batch_size)
+    candidates = collect(job, catalog)
+    known = {pool.offer.id: pool.offer for pool in candidates.pools}
+    problems = [*_plan_problems(document, plan), *_offer_problems(document, plan, known)]
+    if problems:
+        raise RequestError(problems)
+    problems = list(_excess(plan, candidates))
+    wanted = replace(document.inputs, offers=tuple(known[offer] for offer in sorted({n.offer for n in plan.nodes})))
+    simulation = simulate_document(
+        replace(document, inputs=wanted),
+        catalog=catalog,
+        network=network,
+        profiles=profiles,
+        decoder=decoder,
+        as_of=as_of,
+    )
+    found = simulation.document
+    assert found.cost is not None
+    found = replace(found, ttl_s=ttl_s(job.constraints, found.cost))
+    if not simulation.evaluation.fits:
+        problems.append(Problem(path="plan", message="does not fit into the memory of its devices"))
+    problems += [Problem(path="plan", message=message) for message in broken_limits(found)]
+    claims = [claim for claim in _claims(document, found) if claim.ratio > _SAME]
+    hint = "write it again with 'sailor-cloud plan JOB -o FILE'"
+    problems += [Problem(path=c.path, message=str(c), hint=hint) for c in claims if c.ratio > TOLERANCE]
+    if problems:
+        raise RequestError(problems)
+    return Verified(document=found, differences=tuple(f"{claim.path}: {claim}" for claim in claims))
+
+
+def _plan_problems(document: PlanDocument, plan: Plan) -> Iterator[Problem]:
+    if document.constraints != document.job.constraints:
+        yield Problem(path="constraints", message="are not those of the job")
+    if plan.precision is not document.job.training.precision:
+        message = f"is {plan.precision}, the job trains in {document.job.training.precision}"
+        yield Problem(path="plan.precision", message=message)
+    twice = [node for node, count in Counter(node.id for node in plan.nodes).items() if count > 1]
+    if twice:
+        yield Problem(path="plan.nodes", message=f"names {', '.join(twice)} more than once")
+
+
+def _offer_problems(document: PlanDocument, plan: Plan, known: dict[str, Offer]) -> Iterator[Problem]:
+    """Yield what is wrong with the offers: those that the job or the catalog does not have, or has otherwise."""
+    given = document.inputs.offers_by_id()
+    for index, node in enumerate(plan.nodes):
+        path = f"plan.nodes[{index}]"
+        if node.offer not in known:
+            message = f"is of {node.offer!r}, which the job does not allow or no price is known for"
+            yield Problem(path=path, message=message, hint="'sailor-cloud explain JOB' says what is ruled out and why")
+        elif node.devices != known[node.offer].accelerator_count:
+            message = f"has {node.devices} devices, {node.offer} has {known[node.offer].accelerator_count}"
+            yield Problem(path=path, message=message)
+    for name_of, offer in given.items():
+        if name_of not in known:
+            continue
+        for field in fields(Offer):
+            mine, theirs = getattr(known[name_of], field.name), getattr(offer, field.name)
+            if field.name not in _OF_THE_DAY and mine != theirs:
+                path = f"inputs.offers: {name_of}: {field.name}"
+                yield Problem(path=path, message=f"the file says {theirs!r}, here it is {mine!r}")
+
+
+def _excess(plan: Plan, candidates: Candidates) -> Iterator[Problem]:
+    """Yield the limits of the job's resources and of the account that the nodes break."""
+    pools = {pool.offer.id: index for index, pool in enumerate(candidates.pools)}
+    nodes = Counter(pools[node.offer] for node in plan.nodes)
+    devices: Counter[int] = Counter()
+    for pool, count in nodes.items():
+        devices[candidates.pools[pool].row] += count * candidates.pools[pool].devices
+    for row, count in devices.items():
+        limit = candidates.rows[row]
+        if count > limit.devices:
+            message = f"has {count} {limit.accelerator} in {limit.zone}, at most {limit.devices} may be bought"
+            yield Problem(path="plan.nodes", message=message)
+    for quota in candidates.quotas:
+        taken = used(quota, candidates, nodes)
+        if taken > quota.left * (1 + TIE):
+            message = f"takes {taken:g} of {name(quota)}, of which {quota.left:g} is left"
+            yield Problem(path="plan.nodes", message=message)
+
+
+def _claims(given: PlanDocument, found: PlanDocument) -> Iterator[_Claim]:
+    """Yield the figures that a user agrees to: prices, time, money, lifetime."""
+    here = found.inputs.offers_by_id()
+    for offer in given.inputs.offers:
+        if offer.id in here:
+            path = f"inputs.offers: {offer.id}: usd_per_hour"
+            yield _Claim(path, offer.usd_per_hour, here[offer.id].usd_per_hour, "USD/h")
+    before, now = given.prediction, found.prediction
+    assert now is not None
+    iteration_s = None if before is None else before.iteration_s_replay
+    yield _Claim("prediction.iteration_s_replay", iteration_s, now.iteration_s_replay, "s")
+    for name_of, unit in _MONEY:
+        yield _Claim(f"cost.{name_of}", _money(given.cost, name_of), _money(found.cost, name_of), unit)
+    yield _Claim("ttl_s", given.ttl_s, found.ttl_s, "s")
+
+
+_MONEY = (
+    ("usd_per_hour", "USD/h"),
+    ("worst_case_usd_per_hour", "USD/h"),
+    ("total_usd", "USD"),
+    ("worst_case_usd", "USD"),
+)
+
+
+def _money(cost: Cost | None, name_of: str) -> float | None:
+    figure: float | None = getattr(cost, name_of, None)
+    return figure
+
+
+def _figure(value: float | None, unit: str) -> str:
+    return "nothing" if value is None else f"{value:.6g} {unit}"

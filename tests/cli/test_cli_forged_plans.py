@@ -1,0 +1,235 @@
+"""A plan file is input, not truth: whatever is forged in one, nothing is bought by it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from factories.called import Answer, called
+from factories.cloud_plans import aws_document, gcp_document
+from factories.documents import document
+from factories.honest import honest
+from sailor_cloud.model.document import PlanDocument
+
+Raw = dict[str, Any]
+Forgery = Callable[[Raw], None]
+ESCAPE = "\x1b[2J\x1b]0;owned\x07"
+
+
+@cache
+def plans() -> dict[str, PlanDocument]:
+    made = {"local": document(), "gcp": gcp_document(), "aws": aws_document()}
+    return {name: honest(planned) for name, planned in made.items()}
+
+
+def dry_run(folder: Path, text: str | bytes, job: str) -> Answer:
+    """Show what a plan would buy, without asking any cloud; a refusal comes before that, as it would before buying."""
+    (folder / "job.yaml").write_text(job)
+    (folder / "plan.json").write_bytes(text.encode() if isinstance(text, str) else text)
+    options = ("--dry-run", "--ssh-from", "203.0.113.7/32")
+    return called("up", "job.yaml", "--plan", "plan.json", *options, home=folder / "home", cwd=folder)
+
+
+def put(path: str, value: object) -> Forgery:
+    """Return what sets a field; `path` has dots between names and numbers."""
+
+    def forge(raw: Raw) -> None:
+        *way, last = [int(part) if part.isdigit() else part for part in path.split(".")]
+        inner: Any = raw
+        for part in way:
+            inner = inner[part]
+        assert inner[last] != value
+        inner[last] = value
+
+    return forge
+
+
+def rename_node(name: str) -> Forgery:
+    def forge(raw: Raw) -> None:
+        old = raw["plan"]["nodes"][0]["id"]
+        raw["plan"]["nodes"][0]["id"] = name
+        for pipeline in raw["plan"]["pipelines"]:
+            for stage in pipeline["stages"]:
+                stage["node"] = name if stage["node"] == old else stage["node"]
+
+    return forge
+
+
+def rename_offer(name: str) -> Forgery:
+    """Give the first node's offer another name everywhere, as if there were such a thing to buy."""
+
+    def forge(raw: Raw) -> None:
+        old = raw["plan"]["nodes"][0]["offer"]
+        for node in raw["plan"]["nodes"]:
+            node["offer"] = name if node["offer"] == old else node["offer"]
+        for offer in raw["inputs"]["offers"]:
+            offer["id"] = name if offer["id"] == old else offer["id"]
+
+    return forge
+
+
+def more_nodes(raw: Raw) -> None:
+    """Ask for ten times as many nodes; none of the new ones is used."""
+    first = raw["plan"]["nodes"][0]
+    raw["plan"]["nodes"] += [{**first, "id": f"more-{number}"} for number in range(10)]
+
+
+def same_node_twice(raw: Raw) -> None:
+    raw["plan"]["nodes"].append(dict(raw["plan"]["nodes"][0]))
+
+
+def larger_budget(raw: Raw) -> None:
+    raw["constraints"]["budget_usd"] = 1e6
+
+
+def twice_the_layers(raw: Raw) -> None:
+    raw["plan"]["pipelines"][0]["stages"][-1]["end_layer"] *= 2
+
+
+# What is forged in an honest plan, and what is said of it.
+FORGED: dict[str, tuple[str, Forgery, str]] = {
+    "price of a cent": ("aws", put("inputs.offers.0.usd_per_hour", 0.01), "usd_per_hour: the file says 0.01 USD/h"),
+    "price below nothing": ("aws", put("inputs.offers.0.usd_per_hour", -5), "the file says -5 USD/h"),
+    "price of nothing": ("gcp", put("inputs.offers.0.usd_per_hour", 0), "the file says 0 USD/h"),
+    "price that is no number": ("gcp", put("inputs.offers.0.usd_per_hour", float("nan")), "must be a finite number"),
+    "endless price": ("gcp", put("inputs.offers.0.usd_per_hour", float("inf")), "must be a finite number"),
+    "price as text": ("gcp", put("inputs.offers.0.usd_per_hour", "cheap"), "usd_per_hour"),
+    "rate of the whole run": ("aws", put("cost.usd_per_hour", 0.5), "cost.usd_per_hour: the file says 0.5 USD/h"),
+    "worst rate": ("aws", put("cost.worst_case_usd_per_hour", 0.5), "cost.worst_case_usd_per_hour"),
+    "money of the whole run": ("gcp", put("cost.total_usd", 0.001), "cost.total_usd: the file says 0.001 USD"),
+    "time of an iteration": ("gcp", put("prediction.iteration_s_replay", 1e-9), "prediction.iteration_s_replay"),
+    "lifetime of 115 days": ("gcp", put("ttl_s", 1e7), "ttl_s: the file says 1e+07 s"),
+    "lifetime below nothing": ("gcp", put("ttl_s", -1), "ttl_s: the file says -1 s"),
+    "no lifetime": ("gcp", put("ttl_s", None), "ttl_s: the file says nothing"),
+    "another zone": ("gcp", put("inputs.offers.0.zone", "us-east1-b"), "zone: the file says 'us-east1-b'"),
+    "another region": ("aws", put("inputs.offers.0.region", "eu-north-1"), "region: the file says 'eu-north-1'"),
+    "another machine": ("aws", put("inputs.offers.0.instance_type", "p5.48xlarge"), "the file says 'p5.48xlarge'"),
+    "another market": ("aws", put("inputs.offers.0.market", "reserved"), "inputs.offers.0.market"),
+    "another provider": ("gcp", put("inputs.offers.0.provider", "aws"), "provider: the file says"),
+    "more devices in an offer": ("gcp", put("inputs.offers.0.accelerator_count", 16), "accelerator_count: the file"),
+    "another accelerator": ("gcp", put("inputs.offers.0.accelerator", "H100-80"), "accelerator: the file says"),
+    "an offer that nobody has": ("gcp", rename_offer("free-lunch"), "which the job does not allow"),
+    "an offer with a path": ("gcp", rename_offer("../../etc/passwd"), "which the job does not allow"),
+    "more devices in a node": ("gcp", put("plan.nodes.0.devices", 16), "has 16 devices"),
+    "a node that is a path": ("local", rename_node("../../../../x"), "plan.nodes.0.id"),
+    "a node with an escape": ("local", rename_node(ESCAPE), "holds control characters"),
+    "a node with a blank": ("local", rename_node("n0; rm -rf /"), "plan.nodes.0.id"),
+    "a node without a name": ("local", rename_node(""), "plan.nodes.0.id"),
+    "a node with a long name": ("local", rename_node("n" * 500), "plan.nodes.0.id"),
+    "one node twice": ("local", same_node_twice, "more than once"),
+    "more nodes than allowed": ("local", more_nodes, "at most 2 may be bought"),
+    "another budget": ("gcp", larger_budget, "constraints: are not those of the job"),
+    "another precision": ("gcp", put("plan.precision", "tf32"), "plan.precision: is tf32, the job trains in fp32"),
+    "a stage of ZeRO that is not there": ("gcp", put("plan.zero_stage", 3), "has zero 3"),
+    "layers that are not there": ("local", twice_the_layers, "the model has"),
+    "no microbatches": ("local", put("plan.pipelines.0.microbatches", 0), "must be positive"),
+    "a device that is not there": ("local", put("plan.pipelines.0.stages.0.devices", [7]), "uses device 7"),
+    "an escape in a reason": ("local", put("rejected", [{"what": ESCAPE, "why": "x"}]), "holds control characters"),
+    "text that turns around": ("local", put("cost.lines.0.what", "gpj.\u202eexe"), "holds control characters"),
+}
+
+
+@pytest.mark.parametrize("kind", FORGED)
+def test_a_forged_plan_is_refused_with_the_reason(kind: str, tmp_path: Path) -> None:
+    name, forge, said = FORGED[kind]
+    honest_plan = plans()[name]
+    raw = json.loads(honest_plan.to_json())
+    forge(raw)
+    answer = dry_run(tmp_path, json.dumps(raw), honest_plan.job.model_dump_json())
+    assert answer.returncode == 2, answer.stdout
+    assert said in answer.stderr
+    assert "Traceback" not in answer.stderr
+    assert not any(character in answer.stderr for character in "\x1b\x07\u202e")
+    assert answer.stdout == ""
+
+
+@pytest.mark.parametrize("name", ["local", "gcp", "aws"])
+def test_an_honest_plan_is_carried_out(name: str, tmp_path: Path) -> None:
+    planned = plans()[name]
+    answer = dry_run(tmp_path, planned.to_json(), planned.job.model_dump_json())
+    assert answer.returncode == 0, answer.stderr
+    assert "nothing was created" in answer.stderr
+    assert "the file says" not in answer.stderr
+
+
+def test_a_small_difference_is_told_and_what_is_found_here_counts(tmp_path: Path) -> None:
+    planned = plans()["aws"]
+    assert planned.ttl_s is not None
+    older = replace(planned, ttl_s=planned.ttl_s * 1.02)
+    answer = dry_run(tmp_path, older.to_json(), planned.job.model_dump_json())
+    assert answer.returncode == 0, answer.stderr
+    found = f"ttl_s: the file says {older.ttl_s:.6g} s, here it is {planned.ttl_s:.6g} s"
+    assert found in answer.stderr
+
+
+def test_a_plan_that_breaks_a_limit_of_its_job_is_refused(tmp_path: Path) -> None:
+    planned = plans()["gcp"]
+    limits = planned.job.constraints.model_copy(update={"max_usd_per_hour": 0.5})
+    job = planned.job.model_copy(update={"constraints": limits})
+    answer = dry_run(tmp_path, replace(planned, job=job, constraints=limits).to_json(), job.model_dump_json())
+    assert answer.returncode == 2
+    assert "USD/h, the job allows 0.5" in answer.stderr
+
+
+def deep(opening: str) -> bytes:
+    return b'{"schema_version": 1, "x": ' + opening.encode() * 200_000
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is not JSON"),
+        (b"\x00" * 4096, "is not JSON"),
+        (b"\xff\xfe\x00", "is not JSON"),
+        (b'{"schema_version": 1', "is not JSON"),
+        (deep("["), "is not JSON"),
+        (deep('{"a": '), "is not JSON"),
+        (b'{"schema_version": 1, "x": ' + b"[" * 400 + b"]" * 400 + b"}", "is nested more than 50 deep"),
+        (b"[1]", "schema_version: is None"),
+        (b'{"schema_version": 1}', "Field required"),
+        (b'{"schema_version": 1, "x": 1e999}', "must be a finite number"),
+        (b" " * (17 * 2**20), "is larger than 16,384 KiB"),
+    ],
+    ids=["empty", "zeros", "no text", "cut", "deep", "deep names", "nested", "a list", "bare", "endless", "large"],
+)
+def test_what_is_no_plan_is_one_clear_error(content: bytes, said: str, tmp_path: Path) -> None:
+    answer = dry_run(tmp_path, content, plans()["local"].job.model_dump_json())
+    assert answer.returncode == 2
+    assert said in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+LAUGHS = "a0: &a0 [x, x]\n" + "".join(
+    f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]\n" for level in range(1, 12)
+)
+MERGES = "a0: &a0 {x: 1}\n" + "".join(
+    f"a{level}: &a{level} {{<<: [{', '.join([f'*a{level - 1}'] * 10)}]}}\n" for level in range(1, 12)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (LAUGHS, "holds more than 10,000 values"),
+        (MERGES, "merges more than 10,000 values"),
+        ("&a [*a]", "is nested more than 50 deep"),
+        ("[" * 60_000, "is nested more than 50 deep"),
+        ("x: [" + "1, " * 20_000 + "1]", "holds more than 10,000 values"),
+        ("#" * 100_000, "is larger than 64 KiB"),
+        ('name: "\\e[2J"', "name: holds control characters: '\\x1b[2J'"),
+        ("constraints: {budget_usd: .nan}", "constraints.budget_usd: is nan"),
+    ],
+    ids=["aliases", "merges", "itself", "deep", "long", "large", "escape", "no number"],
+)
+def test_a_job_file_that_explodes_is_one_clear_error(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(text)
+    answer = called("plan", "job.yaml", cwd=tmp_path)
+    assert answer.returncode == 2
+    (line,) = answer.stderr.splitlines()
+    assert said in line
