@@ -110,7 +110,7 @@ def test_preempted_refused_and_orphaned_a_run_ends_with_the_loss_of_an_undisturb
     job, plan = write_crossing(tmp_path, provider, steps=STEPS, project=cloud.project, image=cloud.image)
     losses = losses_of(PlanDocument.from_json(plan.read_bytes()))
     run = CloudRun(tmp_path / "home")
-    options = ("--plan", str(plan), "--yes", "--allow-stale", "--ssh-from", "203.0.113.7/32")
+    options = ("--plan", str(plan), "--yes", "--allow-stale", "--allow-doubtful", "--ssh-from", "203.0.113.7/32")
     run.start("up", str(job), *options)
     try:
         run.wait_for(lambda: bool(run.events("checkpoint")), "a checkpoint on both zones")
