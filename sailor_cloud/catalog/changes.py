@@ -10,7 +10,8 @@ from pathlib import Path
 from sailor_cloud import resources
 from sailor_cloud.catalog import snapshot as snapshots
 from sailor_cloud.catalog.offer_book import OfferBook
-from sailor_cloud.catalog.offer_file import read_offers
+from sailor_cloud.catalog.offer_file import offer_files, read_offers
+from sailor_cloud.catalog.providers import tables
 from sailor_cloud.catalog.tables import optional, parse_date, records
 from sailor_cloud.model.offer import Confidence, Market, Offer, Provider
 
@@ -89,7 +90,8 @@ def history(
     Comes from the shipped history, the shipped offers and every refresh of this user.
     """
     wanted = None if regions is None else frozenset(regions)
-    points = [*recorded(_shipped_folder() / "price_history.csv"), *(_point(offer) for offer in _shipped_offers())]
+    paths = tables("pricing", "price_history.csv", root=resources.data_root())
+    points = [*recorded(paths), *(_point(offer) for offer in _shipped_offers())]
     for folder in snapshots.folders():
         points += [_point(offer) for offer in snapshots.read(folder).offers]
     chosen = {
@@ -114,13 +116,9 @@ def _series(point: PricePoint) -> tuple[str, str, str, int, str]:
     return point.region, point.zone, point.accelerator, point.accelerator_count or 0, point.market.value
 
 
-def _shipped_folder() -> Path:
-    return resources.data_root() / "pricing"
-
-
 def _shipped_offers() -> tuple[Offer, ...]:
-    files = sorted((_shipped_folder() / "offers").glob("*.csv"))
-    return tuple(offer for path in files for offer in read_offers(path) if offer.confidence is not Confidence.EXAMPLE)
+    offers = (offer for path in offer_files(resources.data_root()) for offer in read_offers(path))
+    return tuple(offer for offer in offers if offer.confidence is not Confidence.EXAMPLE)
 
 
 _HISTORY_COLUMNS = (
@@ -135,9 +133,10 @@ _HISTORY_COLUMNS = (
 )
 
 
-def recorded(path: Path) -> list[PricePoint]:
-    """Return the prices of a history file. Raises DataError."""
-    return [point for pair in records(path, _HISTORY_COLUMNS, _recorded_points) for point in pair]
+def recorded(paths: Iterable[Path]) -> list[PricePoint]:
+    """Return the prices of history files. Raises DataError."""
+    rows = (row for path in paths for row in records(path, _HISTORY_COLUMNS, _recorded_points))
+    return [point for pair in rows for point in pair]
 
 
 def _recorded_points(

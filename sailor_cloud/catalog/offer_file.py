@@ -6,6 +6,7 @@ import csv
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from sailor_cloud.catalog.providers import own_data
 from sailor_cloud.catalog.tables import (
     OFFER_COLUMNS,
     OFFER_DEFAULTS,
@@ -16,6 +17,7 @@ from sailor_cloud.catalog.tables import (
     yes_or_no,
 )
 from sailor_cloud.durable import written
+from sailor_cloud.errors import DataError
 from sailor_cloud.model.offer import Confidence, Market, Offer, Provider, ZoneConfidence
 
 
@@ -28,6 +30,19 @@ def sibling_id(offer: Offer, zone: str, market: Market) -> str:
     """Return the name of the offer of the same node in some zone and market."""
     count = str(offer.accelerator_count)
     return offer_id(offer.provider.value, zone, offer.instance_type, offer.accelerator, count, market.value)
+
+
+def offer_files(root: Path, pricing: Path | None = None) -> list[Path]:
+    """Return the price files of a pricing folder, else those under a data folder and providers' own.
+
+    Raises DataError where there is none.
+    """
+    named = [] if pricing is None else sorted(pricing.glob("offers/*.csv"))
+    shipped = (root / "pricing", *own_data("pricing"))
+    files = named or [path for folder in shipped for path in sorted(folder.glob("offers/*.csv"))]
+    if not files:
+        raise DataError(f"no offers in {root / 'pricing' / 'offers'}; reinstall sailor-cloud")
+    return files
 
 
 def read_offers(path: Path) -> Iterator[Offer]:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from sailor_cloud import resources
+from sailor_cloud.catalog.providers import tables
 from sailor_cloud.catalog.tables import records
 from sailor_cloud.model.offer import Confidence, Market, Offer, Provider
 
@@ -106,8 +107,8 @@ _COLUMNS = ("provider", "accelerator", "market", "quota", "counts", "scope", "so
 
 def load_rules(root: Path | None = None) -> tuple[QuotaRule, ...]:
     """Return the quota of every accelerator that has one. Raises DataError."""
-    path = (root or resources.data_root()) / "pricing" / "quotas.csv"
-    return tuple(records(path, _COLUMNS, _rule))
+    paths = tables("pricing", "quotas.csv", root=root or resources.data_root())
+    return tuple(rule for path in paths for rule in records(path, _COLUMNS, _rule))
 
 
 def _rule(

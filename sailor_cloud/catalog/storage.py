@@ -13,6 +13,8 @@ from sailor_cloud.catalog import snapshot as snapshots
 from sailor_cloud.catalog.catalog import Catalog
 from sailor_cloud.catalog.interruptions import BANDS, Interruptions, InterruptionTable
 from sailor_cloud.catalog.offer_book import OfferBook
+from sailor_cloud.catalog.offer_file import offer_files
+from sailor_cloud.catalog.providers import tables
 from sailor_cloud.catalog.quotas import QuotaLimit, load_rules
 from sailor_cloud.catalog.regions import Region, Zone
 from sailor_cloud.catalog.services import Service, ServicePrice, Services
@@ -65,6 +67,7 @@ _SERVICE_COLUMNS = (
     "source",
     "confidence",
 )
+_ZONE_COLUMNS = ("provider", "region", "zone")
 _INTERRUPTION_COLUMNS = (
     "provider",
     "region",
@@ -83,35 +86,38 @@ def load(root: Path | None = None, *, pricing: Path | None = None) -> Catalog:
     that `pricing` lacks come from the one under the root. Raises DataError; offers of a folder that is named are looked
     through here, shipped ones where they are asked for.
     """
-    shipped = (root or resources.data_root()) / "pricing"
-    folders = [shipped] if pricing is None else [_existing(pricing), shipped]
-    offers = OfferBook.read(_offer_files(folders))
+    home = root or resources.data_root()
+    offers = OfferBook.read(offer_files(home, pricing and _existing(pricing)))
     if root is not None or pricing is not None:
         offers.every()
     refreshed = snapshots.latest() if root is None and pricing is None else None
     if refreshed is not None:
         offers = offers.over(refreshed.offers, withdrawn=refreshed.withdrawn)
-        folders = [refreshed.folder, *folders]
+
+    def table(name: str, columns: Sequence[str], build: Callable[..., T]) -> list[T]:
+        paths = tables("pricing", name, root=home, named=pricing)
+        return [row for path in paths for row in records(path, columns, build)]
+
+    zones = table("zones.csv", _ZONE_COLUMNS, _zone)
+    if refreshed is not None:
+        zones += [row for path in refreshed.folder.glob("zones.csv") for row in records(path, _ZONE_COLUMNS, _zone)]
     return Catalog(
         offers=offers,
-        recorded=partial(changes.recorded, _found(folders, "price_history.csv")),
-        accelerators=_read(folders, "accelerators.csv", _ACCELERATOR_COLUMNS, _accelerator),
-        zones=_read(folders, "zones.csv", ("provider", "region", "zone"), _zone),
-        regions=_read(folders, "regions.csv", _REGION_COLUMNS, _region),
-        services=Services(_read(folders, "services.csv", _SERVICE_COLUMNS, _service)),
-        interruptions=InterruptionTable(
-            _read(folders, "spot_interruptions.csv", _INTERRUPTION_COLUMNS, _interruptions)
-        ),
-        sources=_read(folders, "sources.csv", ("id", "citation", "licence"), _source),
+        recorded=partial(changes.recorded, tables("pricing", "price_history.csv", root=home, named=pricing)),
+        accelerators=table("accelerators.csv", _ACCELERATOR_COLUMNS, _accelerator),
+        zones=zones,
+        regions=table("regions.csv", _REGION_COLUMNS, _region),
+        services=Services(table("services.csv", _SERVICE_COLUMNS, _service)),
+        interruptions=InterruptionTable(table("spot_interruptions.csv", _INTERRUPTION_COLUMNS, _interruptions)),
+        sources=table("sources.csv", ("id", "citation", "licence"), _source),
         quotas=_quotas(root, pricing),
     )
 
 
 def load_services() -> Services:
     """Return the prices of disks, addresses and NAT alone, as `load()` finds them but without reading the offers."""
-    refreshed = snapshots.latest()
-    folders = [*([refreshed.folder] if refreshed is not None else []), resources.data_root() / "pricing"]
-    return Services(_read(folders, "services.csv", _SERVICE_COLUMNS, _service))
+    paths = tables("pricing", "services.csv", root=resources.data_root())
+    return Services(row for path in paths for row in records(path, _SERVICE_COLUMNS, _service))
 
 
 def _quotas(root: Path | None, pricing: Path | None) -> tuple[QuotaLimit, ...]:
@@ -128,23 +134,6 @@ def _existing(folder: Path) -> Path:
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder; --pricing wants one with files as in pricing/README.md")
     return folder
-
-
-def _offer_files(folders: Sequence[Path]) -> list[Path]:
-    for folder in folders:
-        files = sorted((folder / "offers").glob("*.csv"))
-        if files:
-            return files
-    raise DataError(f"no offers in {folders[-1] / 'offers'}; reinstall sailor-cloud")
-
-
-def _read(folders: Sequence[Path], name: str, columns: Sequence[str], build: Callable[..., T]) -> list[T]:
-    return list(records(_found(folders, name), columns, build))
-
-
-def _found(folders: Sequence[Path], name: str) -> Path:
-    """Return where a file is: in the first folder that has it."""
-    return next((folder / name for folder in folders if (folder / name).is_file()), folders[-1] / name)
 
 
 def _accelerator(

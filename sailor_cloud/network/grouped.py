@@ -1,4 +1,4 @@
-"""Rows of a data file by a key; those of a key become objects only when somebody asks for them: most are never used."""
+"""Rows of data files by a key; those of a key become objects only when somebody asks for them: most are never used."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ Key = tuple[str, ...]
 
 @dataclass(slots=True)
 class Grouped(Mapping[Key, list[T]], Generic[T]):
-    """What the lines of a file say, by their keys. Asking raises DataError, with the line, where one doesn't parse."""
+    """What the lines of files say, by their keys. Asking raises DataError, with the line, where one doesn't parse."""
 
-    path: Path
     build: Callable[[Row], T]
-    _lines: dict[Key, list[tuple[int, Row]]] = field(default_factory=dict)
+    _lines: dict[Key, list[tuple[Path, int, Row]]] = field(default_factory=dict)
     _built: dict[Key, list[T]] = field(default_factory=dict)
 
-    def add(self, key: Key, line: int, row: Row) -> None:
-        """Enter a line of the file."""
-        self._lines.setdefault(key, []).append((line, row))
+    def add(self, key: Key, path: Path, line: int, row: Row) -> None:
+        """Enter a line of a file."""
+        self._lines.setdefault(key, []).append((path, line, row))
 
     def __getitem__(self, key: Key) -> list[T]:
         if key not in self._built:
-            self._built[key] = [self._parsed(line, row) for line, row in self._lines[key]]
+            self._built[key] = [parsed(*line, self.build) for line in self._lines[key]]
         return self._built[key]
 
     def __iter__(self) -> Iterator[Key]:
@@ -38,9 +37,6 @@ class Grouped(Mapping[Key, list[T]], Generic[T]):
 
     def __len__(self) -> int:
         return len(self._lines)
-
-    def _parsed(self, line: int, row: Row) -> T:
-        return parsed(self.path, line, row, self.build)
 
 
 def parsed(path: Path, line: int, row: Row, build: Callable[[Row], T]) -> T:

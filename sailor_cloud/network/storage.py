@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from datetime import date
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar
 
 from sailor_cloud import resources
+from sailor_cloud.catalog.providers import tables
 from sailor_cloud.errors import DataError
 from sailor_cloud.model.offer import Confidence, Provider
 from sailor_cloud.network.egress import EgressRow, EgressTable, Payer, egress_key
@@ -29,42 +30,37 @@ def load(root: Path | None = None, *, profiles: Path | None = None, pricing: Pat
     and `pricing` leave the refresh out. Raises DataError.
     """
     home = root or resources.data_root()
-    bandwidth = [home / "bandwidth_profiles"] if profiles is None else [profiles, home / "bandwidth_profiles"]
-    refreshed = resources.refreshed_prices() if root is None else None
-    first = pricing or refreshed
-    prices = [home / "pricing"] if first is None else [first, home / "pricing"]
-    regions = {(row["provider"], row["region"]): row for row in _read(prices, "regions.csv", dict)}
-    pairs = _grouped(bandwidth, "region_pairs.csv", _region_pair_key, _region_pair)
-    egress = _grouped(prices, "egress.csv", _egress_key, _egress_row)
+    bandwidth = partial(tables, "bandwidth_profiles", root=home, named=profiles)
+    prices = partial(tables, "pricing", root=home, named=pricing)
+    refreshed = resources.refreshed_prices() if root is None and pricing is None else None
+    zones = prices("zones.csv") + ([] if refreshed is None else list(refreshed.glob("zones.csv")))
+    regions = {(row["provider"], row["region"]): row for row in _read(prices("regions.csv"), dict)}
+    pairs = _grouped(bandwidth("region_pairs.csv"), _region_pair_key, _region_pair)
+    egress = _grouped(prices("egress.csv"), _egress_key, _egress_row)
     if profiles is not None or pricing is not None:
         # Files that a user names are looked through here, the shipped ones where they are asked.
         for groups in (pairs, egress):
             for key in groups:
                 groups[key]
     return Network(
-        zones=_read(prices, "zones.csv", lambda row: _zone(row, regions[row["provider"], row["region"]])),
-        curves=_read(bandwidth, "curves.csv", _curve),
-        instances=_read(bandwidth, "instances.csv", _instance),
+        zones=_read(zones, lambda row: _zone(row, regions[row["provider"], row["region"]])),
+        curves=_read(bandwidth("curves.csv"), _curve),
+        instances=_read(bandwidth("instances.csv"), _instance),
         region_pairs=pairs,
         egress=EgressTable(egress),
     )
 
 
-def _read(folders: Sequence[Path], name: str, build: Callable[[Row], T]) -> list[T]:
-    path = _path(folders, name)
-    return [parsed(path, line, row, build) for line, row in _rows(path)]
+def _read(paths: Iterable[Path], build: Callable[[Row], T]) -> list[T]:
+    return [parsed(path, line, row, build) for path in paths for line, row in _rows(path)]
 
 
-def _grouped(folders: Sequence[Path], name: str, key_of: Callable[[Row], Key], build: Callable[[Row], T]) -> Grouped[T]:
-    path = _path(folders, name)
-    found = Grouped(path, build)
-    for line, row in _rows(path):
-        found.add(parsed(path, line, row, key_of), line, row)
+def _grouped(paths: Iterable[Path], key_of: Callable[[Row], Key], build: Callable[[Row], T]) -> Grouped[T]:
+    found = Grouped(build)
+    for path in paths:
+        for line, row in _rows(path):
+            found.add(parsed(path, line, row, key_of), path, line, row)
     return found
-
-
-def _path(folders: Sequence[Path], name: str) -> Path:
-    return next((folder / name for folder in folders if (folder / name).is_file()), folders[-1] / name)
 
 
 def _rows(path: Path) -> Iterator[tuple[int, Row]]:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sailor_cloud import resources
+from sailor_cloud.catalog.providers import own_data
 from sailor_cloud.errors import DataError, ProfileMissingError
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import ProfileRef
@@ -159,10 +160,11 @@ class ComputeProfiles:
 def load(root: Path | None = None, *, profiles: Path | None = None) -> ComputeProfiles:
     """Return the profiles under `root` (default: the shipped data).
 
-    `profiles` names another folder, whose profiles and table of stacks go before the shipped ones. Raises DataError.
+    `profiles` names another folder, whose profiles and table of stacks go before the shipped ones, which go before
+    those that providers bring. Raises DataError.
     """
     shipped = (root or resources.data_root()) / "compute_profiles"
-    folders = [shipped] if profiles is None else [shipped, profiles]
+    folders = [*own_data("compute_profiles"), shipped, *([] if profiles is None else [profiles])]
     for folder in folders:
         if not folder.is_dir():
             raise DataError(f"no folder of compute profiles at {folder}")

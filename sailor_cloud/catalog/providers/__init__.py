@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from sailor_cloud.model.provider import Provider, module_of, names
@@ -52,6 +53,8 @@ class CatalogProvider(Protocol):
     `spans_regions`: nodes in all its regions share one private network.
     `general_curves`: bandwidth curves that name no zone hold for instances whose network is known, too.
     `has_account`: prices and quotas are read with an account's credentials.
+    `data`: a folder in the form of the shipped ones, whose `pricing`, `bandwidth_profiles` and `compute_profiles` come
+    beside those.
     `example`: what `sailor-cloud init` writes.
     """
 
@@ -65,6 +68,7 @@ class CatalogProvider(Protocol):
     spans_regions: bool = False
     general_curves: bool = True
     has_account: bool = False
+    data: Path | None = None
     example: JobExample | None = None
 
     def account_of(self, cloud: Cloud) -> str:
@@ -105,6 +109,19 @@ def with_example() -> tuple[Provider, ...]:
     """Return the providers that `sailor-cloud init` knows, those that cost nothing first."""
     found = [name for name in map(Provider, names()) if of(name).example is not None]
     return tuple(sorted(found, key=lambda name: of(name).bills_services))
+
+
+def own_data(kind: str) -> tuple[Path, ...]:
+    """Return the folders of one kind of data, such as `pricing`, that providers bring themselves."""
+    own = [folder for name in names() if (folder := of(Provider(name)).data) is not None]
+    return tuple(folder / kind for folder in own if (folder / kind).is_dir())
+
+
+def tables(kind: str, name: str, *, root: Path, named: Path | None = None) -> list[Path]:
+    """Return the files of a table: that of a folder that a user names, else the shipped one and providers' own."""
+    if named is not None and (named / name).is_file():
+        return [named / name]
+    return [root / kind / name, *(path for folder in own_data(kind) if (path := folder / name).is_file())]
 
 
 def of_buckets(scheme: str) -> Provider | None:
