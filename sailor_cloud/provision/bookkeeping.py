@@ -7,9 +7,10 @@ from datetime import date, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from sailor_cloud.catalog.providers import of as sold_by
 from sailor_cloud.model.document import CostKind
 from sailor_cloud.model.job import NetworkAccess
-from sailor_cloud.model.offer import Offer, Provider
+from sailor_cloud.model.offer import Offer
 from sailor_cloud.model.parts import node_part
 from sailor_cloud.provision.rendering.root import PlacedNode, Root
 from sailor_cloud.run.journal import Draft, Event, Journal
@@ -81,7 +82,7 @@ def open_node(ledger: Ledger, node: str, intent: Mapping[str, Any], *, since: da
 
 def _services(offer: Offer, network: NetworkAccess) -> list[dict[str, Any]]:
     """Return what a node's disk and way to the network cost. Raises MissingPriceError."""
-    if offer.provider is Provider.LOCAL:
+    if not sold_by(offer.provider).bills_services:
         return []
     # The simulator brings numpy along, which no command needs that only looks or removes.
     from sailor_cloud.simulator import service_kind, service_part, services_with

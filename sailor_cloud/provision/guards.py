@@ -11,13 +11,13 @@ from sailor_cloud.catalog.doubts import explained
 from sailor_cloud.catalog.trust import age_days, is_stale
 from sailor_cloud.errors import DataError, DoubtfulPriceError, Problem, RequestError, StalePriceError
 from sailor_cloud.model.document import PlanDocument
-from sailor_cloud.model.offer import Offer, Provider
+from sailor_cloud.model.offer import Offer
 from sailor_cloud.model.plan import Plan
+from sailor_cloud.model.provider import names
 from sailor_cloud.network import Network
+from sailor_cloud.provision.providers import on_this_machine
 from sailor_cloud.provision.rendering.root import placed_nodes
 from sailor_cloud.simulator.engines import SAILOR
-
-_CLOUDS = (Provider.GCP, Provider.AWS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +42,8 @@ class CloudTraffic:
 def traffic_between_clouds(document: PlanDocument, network: Network) -> tuple[CloudTraffic, ...]:
     """Return the price of traffic for each pair of the plan's zones on two clouds, in both directions."""
     zones = sorted({(placed.offer.provider, placed.offer.zone) for placed in placed_nodes(document)})
-    found = []
-    for (cloud, src), (other, dst) in permutations([place for place in zones if place[0] in _CLOUDS], 2):
-        if cloud is not other:
-            found.append(_traffic(network, src, dst))
-    return tuple(found)
+    pairs = permutations([place for place in zones if not on_this_machine(place[0])], 2)
+    return tuple(_traffic(network, src, dst) for (cloud, src), (other, dst) in pairs if cloud != other)
 
 
 def refuse_what_cannot_run(document: PlanDocument) -> None:
@@ -72,13 +69,15 @@ def _not_ours(document: PlanDocument, plan: Plan) -> Iterator[str]:
 
 
 def refuse_two_clouds(document: PlanDocument, network: Network) -> None:
-    """Raise RequestError for a plan on GCP and AWS at once, with the price of the traffic between them."""
+    """Raise RequestError for a plan on two clouds at once, with the price of the traffic between them."""
     traffic = traffic_between_clouds(document, network)
     if traffic:
+        used = {offer.provider for offer in _cloud_offers(document)}
+        clouds = [name for name in names() if name in used]
         prices = "\n".join(f"  {pair}" for pair in traffic)
         raise RequestError(
-            "the plan has nodes on gcp and aws, and no private network joins the two, so it can't be bought; "
-            "'up --dry-run' shows it, and a job whose resources name one cloud gives one that can be\n"
+            f"the plan has nodes on {' and '.join(clouds)}, and no private network joins the two, so it can't be "
+            "bought; 'up --dry-run' shows it, and a job whose resources name one cloud gives one that can be\n"
             f"traffic between the clouds would cost:\n{prices}"
         )
 
@@ -113,7 +112,7 @@ def refuse_doubtful_prices(document: PlanDocument) -> None:
 
 def _cloud_offers(document: PlanDocument) -> list[Offer]:
     offers = {placed.offer.id: placed.offer for placed in placed_nodes(document)}
-    return [offer for _, offer in sorted(offers.items()) if offer.provider in _CLOUDS]
+    return [offer for _, offer in sorted(offers.items()) if not on_this_machine(offer.provider)]
 
 
 def _traffic(network: Network, src: str, dst: str) -> CloudTraffic:

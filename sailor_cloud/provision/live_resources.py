@@ -71,6 +71,10 @@ class Scope:
 Scopes = frozenset[Scope]
 
 
+def of_provider(scopes: Scopes, provider: str) -> Scopes:
+    return Scopes(scope for scope in scopes if scope.provider == provider)
+
+
 def named(scopes: Scopes, kind: str) -> list[str]:
     """Return the names of the scopes of one kind."""
     return sorted(scope.name for scope in scopes if scope.kind == kind)

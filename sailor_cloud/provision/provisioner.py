@@ -9,7 +9,7 @@ from sailor_cloud.clock import Clock
 from sailor_cloud.errors import ProvisionError, RequestError
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Provider
-from sailor_cloud.provision import processes
+from sailor_cloud.provision import processes, providers
 from sailor_cloud.provision.access.host_keys import LIMIT_S, first_contact, learn_host_keys
 from sailor_cloud.provision.access.instances import instances
 from sailor_cloud.provision.access.nodes import ReachableNode, ensure_ssh_key, reachable_nodes
@@ -22,7 +22,6 @@ from sailor_cloud.provision.errors.causes import Cause
 from sailor_cloud.provision.live_resources import BY_TAG
 from sailor_cloud.provision.outcomes import Applied, Outcome, QuotaHit, Stockout, grouped, obtained
 from sailor_cloud.provision.progress import Interrupt, Listener
-from sailor_cloud.provision.quota import quota_numbers
 from sailor_cloud.provision.rendering.planned_roots import unwanted_roots, wanted_roots
 from sailor_cloud.provision.rendering.preview import Prices, preview
 from sailor_cloud.provision.rendering.root import WantedRoot, owns_network, placed_nodes, write_cli_config
@@ -174,7 +173,8 @@ class _Apply:
         confirm_gone(self._work, frozenset(victims), self._running(), confirmed_by=BY_TAG)
         if refusal.worst.cause in (Cause.STOCKOUT, Cause.NOT_SOLD):
             return Stockout(refused=refused, fault=refusal.worst, seconds=self._seconds())
-        told = quota_numbers(refusal.worst, self._nodes, refused, self._scopes)
+        bought = providers.of(wanted.provider)
+        told = bought.quota_numbers(refusal.worst, self._nodes, refused, self._scopes)
         return QuotaHit(
             refused=refused,
             fault=told.fault,

@@ -9,7 +9,7 @@ from typing import Any
 from sailor_cloud.errors import ProvisionError
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.provision import providers
-from sailor_cloud.provision.live_resources import CloudSweep, LiveResource, Look, Scope, Scopes
+from sailor_cloud.provision.live_resources import CloudSweep, LiveResource, Look, Scope, Scopes, of_provider
 from sailor_cloud.provision.rendering.root import placed_nodes
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Entry, Event
@@ -58,14 +58,14 @@ def sweep_scopes(scopes: Scopes, *, run_id: str | None = None, beside: Collectio
     looks: list[Look] = []
     for provider, bought in providers.every():
         kinds = bought.beside_compute if beside is None else bought.beside_compute & frozenset(beside)
-        looks += bought.looks(_of(scopes, provider), run_id=run_id, beside=kinds)
+        looks += bought.looks(of_provider(scopes, provider), run_id=run_id, beside=kinds)
     return _together(looks)
 
 
 def sweep_untagged(scopes: Scopes, *, run_id: str) -> CloudSweep:
     """Look for what a run has that can carry no tag, so that no look for all runs finds it; errors become problems."""
-    every = providers.every()
-    return _together([look for name, bought in every for look in bought.untagged(_of(scopes, name), run_id=run_id)])
+    every = [(bought, of_provider(scopes, provider)) for provider, bought in providers.every()]
+    return _together([look for bought, mine in every for look in bought.untagged(mine, run_id=run_id)])
 
 
 def remove_from(
@@ -79,10 +79,6 @@ def remove_from(
     for provider, mine in by_provider.items():
         problems += providers.of(provider).remove(mine, folder=folder, poll_s=poll_s)
     return tuple(problems)
-
-
-def _of(scopes: Scopes, provider: str) -> Scopes:
-    return Scopes(scope for scope in scopes if scope.provider == provider)
 
 
 def _together(looks: Iterable[Look]) -> CloudSweep:

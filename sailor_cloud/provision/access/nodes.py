@@ -8,13 +8,12 @@ from datetime import UTC, datetime
 from sailor_cloud.durable import write_atomically
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Provider
-from sailor_cloud.provision import processes, providers
+from sailor_cloud.provision import providers
 from sailor_cloud.provision.access.host_keys import known_host_keys, learn_host_keys
 from sailor_cloud.provision.access.instances import Instance, instances
 from sailor_cloud.provision.access.login import way_in
 from sailor_cloud.provision.access.tunnel import Tunnel, is_private, tunnel_to
 from sailor_cloud.provision.bookkeeping import NODE
-from sailor_cloud.provision.providers.local.spec import VmInfo
 from sailor_cloud.provision.rendering.root import PlacedNode, placed_nodes
 from sailor_cloud.provision.scopes import scopes_of, touched
 from sailor_cloud.run.folder import RunFolder
@@ -86,9 +85,10 @@ def reachable_nodes(folder: RunFolder, document: PlanDocument) -> tuple[Reachabl
     A node whose host key is not known yet is left out. Raises ProvisionError where a cloud can't be asked.
     """
     placed = placed_nodes(document)
-    on_cloud = _cloud_nodes(folder, document, tuple(p for p in placed if p.offer.provider is not Provider.LOCAL))
-    found = (_local_node(folder, p) if p.offer.provider is Provider.LOCAL else on_cloud.get(p.node.id) for p in placed)
-    return tuple(node for node in found if node is not None)
+    here = [p for p in placed if providers.on_this_machine(p.offer.provider)]
+    on_cloud = _cloud_nodes(folder, document, tuple(p for p in placed if p not in here))
+    found = {p.node.id: providers.of(p.offer.provider).node_here(folder, p) for p in here} | on_cloud
+    return tuple(node for p in placed if (node := found.get(p.node.id)) is not None)
 
 
 def running_names(folder: RunFolder) -> frozenset[str]:
@@ -149,24 +149,4 @@ def _cloud_node(
         workdir=way.workdir,
         created_at=created_at or datetime.now(UTC),
         tunnel=tunnel,
-    )
-
-
-def _local_node(folder: RunFolder, placed: PlacedNode) -> ReachableNode | None:
-    workdir = folder.node_dir(placed.node.id)
-    info = VmInfo.read(workdir)
-    if info is None or info.run_id != folder.run_id:
-        return None
-    supervisor = processes.read(info.pid)
-    if supervisor is None or (supervisor.run_id, supervisor.node) != (folder.run_id, placed.node.id):
-        return None
-    return ReachableNode.of(
-        placed,
-        address=info.address,
-        port=info.port,
-        user=info.user,
-        host_public_key=info.host_public_key,
-        private_address=info.address,
-        workdir=str(workdir),
-        created_at=datetime.fromisoformat(info.started_at),
     )

@@ -1,9 +1,6 @@
 """How a node without a public address is reached: through a program of its cloud that carries SSH on stdin and stdout.
 
-Google Cloud: Identity-Aware Proxy, which asks the caller for rights and comes in from a range of its own
-(cloud.google.com/iap/docs/using-tcp-forwarding). AWS: a session of Systems Manager, to which the node's agent connects
-from inside (docs.aws.amazon.com/systems-manager/latest/userguide, "Allow and control permissions for SSH connections
-through Session Manager"). Both programs are meant to be the ProxyCommand of an SSH client.
+The program is meant to be the ProxyCommand of an SSH client.
 """
 
 from __future__ import annotations
@@ -22,18 +19,10 @@ from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.model.offer import Provider
+from sailor_cloud.provision import providers
 from sailor_cloud.provision.access.instances import Instance
 from sailor_cloud.run.folder import RunFolder
 
-# What must be on PATH, by cloud, and where it is from.
-PROGRAMS = {
-    Provider.GCP: {"gcloud": "https://cloud.google.com/sdk/docs/install"},
-    Provider.AWS: {
-        "aws": "https://docs.aws.amazon.com/cli/latest/userguide/getting-started-install.html",
-        "session-manager-plugin": "https://docs.aws.amazon.com/systems-manager/latest/userguide/"
-        "session-manager-working-with-install-plugin.html",
-    },
-}
 _GRACE_S = 2.0
 
 
@@ -88,19 +77,11 @@ def is_private(document: PlanDocument) -> bool:
 
 def tunnel_to(folder: RunFolder, instance: Instance, *, port: int) -> Tunnel:
     """Return the way to an instance's port; nothing is started."""
-    program: tuple[str, ...]
-    if instance.provider is Provider.GCP:
-        place = (f"--project={instance.project}", f"--zone={instance.zone}")
-        program = ("gcloud", "compute", "start-iap-tunnel", instance.machine, str(port), "--listen-on-stdin", *place)
-        program = (*program, "--verbosity=warning")
-    else:
-        target = ("--target", instance.machine, "--region", instance.region)
-        document = ("--document-name", "AWS-StartSSHSession", "--parameters", f"portNumber={port}")
-        program = ("aws", "ssm", "start-session", *target, *document)
+    program = tuple(providers.of(instance.provider).tunnel(instance, port))
     return Tunnel(program=program, log=folder.logs_dir / f"tunnel-{instance.node}.log")
 
 
-def refuse_without_programs(document: PlanDocument, providers: Iterable[Provider]) -> None:
+def refuse_without_programs(document: PlanDocument, clouds: Iterable[Provider]) -> None:
     """Raise RequestError where nodes would be bought that nobody here could reach."""
     if not is_private(document):
         return
@@ -110,8 +91,8 @@ def refuse_without_programs(document: PlanDocument, providers: Iterable[Provider
             message=f"is private, and nodes on {provider} are then reached through {name}, which is not on PATH",
             hint=f"install it ({source}), or leave cloud.network out, which opens port 22 to your own address alone",
         )
-        for provider in sorted(set(providers))
-        for name, source in PROGRAMS.get(provider, {}).items()
+        for provider in sorted(set(clouds))
+        for name, source in providers.of(provider).tunnel_programs.items()
         if shutil.which(name) is None
     ]
     if problems:

@@ -38,6 +38,16 @@ class Fault:
         return self.cause in (Cause.THROTTLED, Cause.SERVER, Cause.SLOW)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaNumbers:
+    """Limit, usage and need as far as they are known, in the quota's own unit; `fault` names the quota itself."""
+
+    fault: Fault
+    limit: float | None
+    usage: float | None
+    need: float | None
+
+
 def classify(provider: Provider, diagnostic: Diagnostic) -> Fault:
     """Return what is behind an error of a provider."""
     text = f"{diagnostic.summary} {diagnostic.detail}".strip()

@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from sailor_cloud import resources
 from sailor_cloud.errors import Problem
+from sailor_cloud.provision.errors.causes import Fault, QuotaNumbers
 from sailor_cloud.provision.errors.rules import ErrorGuide
 from sailor_cloud.provision.live_resources import LiveResource, Look, Scope, Scopes
 
 if TYPE_CHECKING:
     from sailor_cloud.model.document import PlanDocument
     from sailor_cloud.model.offer import Offer
+    from sailor_cloud.provision.access.instances import Instance
+    from sailor_cloud.provision.access.nodes import ReachableNode
     from sailor_cloud.provision.adoptable import Adoptable
+    from sailor_cloud.provision.outcomes import Refused
     from sailor_cloud.provision.rendering.planned_resources import PlannedResource
     from sailor_cloud.provision.rendering.preview import Bill
     from sailor_cloud.provision.rendering.rendered_roots import RunValues
@@ -72,6 +76,13 @@ class MachineProvider(Protocol):
 
     errors: ClassVar[ErrorGuide] = ErrorGuide()
     """How errors are told apart that Terraform passes on."""
+
+    def quota_numbers(
+        self, fault: Fault, nodes: Sequence[PlacedNode], refused: Sequence[Refused], scopes: Scopes
+    ) -> QuotaNumbers:
+        """Return what is known of the quota behind a fault; `nodes` are all of the plan's."""
+        limit = float(fault.limit) if fault.limit else None
+        return QuotaNumbers(fault=fault, limit=limit, usage=None, need=None)
 
     # What exists.
 
@@ -138,4 +149,29 @@ class MachineProvider(Protocol):
 
     def adoptable(self, root: WantedRoot) -> Adoptable | None:
         """Return how what an earlier attempt has created of a root is found and imported; None where nothing can be."""
+        return None
+
+    # Access.
+
+    tunnel_programs: ClassVar[Mapping[str, str]] = {}
+    """The programs that must be on PATH to reach nodes without a public address, and where they are from."""
+
+    def instances(self, scopes: Scopes, run_id: str) -> Iterable[Instance]:
+        """Return the machines that exist of a run's nodes, with or without an address; raises whatever goes wrong."""
+        return ()
+
+    def is_refusal(self, error: Exception) -> bool:
+        """Tell whether an error means that the caller is turned away, or is nobody: asking again would not help."""
+        return False
+
+    def host_keys(self, instance: Instance) -> Mapping[str, str]:
+        """Return the host keys that a machine has told its cloud, by kind; none where it has not told any yet."""
+        return {}
+
+    def tunnel(self, instance: Instance, port: int) -> Sequence[str]:
+        """Return the program whose stdin and stdout are a connection to a port of a machine."""
+        return ()
+
+    def node_here(self, folder: RunFolder, placed: PlacedNode) -> ReachableNode | None:
+        """Return a node that runs on this machine."""
         return None

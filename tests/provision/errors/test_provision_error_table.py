@@ -13,7 +13,6 @@ from sailor_cloud.provision.errors.causes import Cause, Fault, classify, error_o
 from sailor_cloud.provision.live_resources import Scopes
 from sailor_cloud.provision.outcomes import grouped
 from sailor_cloud.provision.providers import of
-from sailor_cloud.provision.quota import quota_numbers
 from sailor_cloud.provision.rendering.root import placed_nodes
 from sailor_cloud.provision.terraform.driver import Diagnostic
 
@@ -173,7 +172,7 @@ def test_every_row_of_the_table_names_its_source_and_decides_something_that_some
 
 def test_a_quota_on_networks_is_not_taken_for_the_one_on_instances() -> None:
     refused = grouped(placed_nodes(aws_document()), {"n0": VPCS})
-    told = quota_numbers(fault(Provider.AWS, VPCS), placed_nodes(aws_document()), refused, Scopes())
+    told = of(Provider.AWS).quota_numbers(fault(Provider.AWS, VPCS), placed_nodes(aws_document()), refused, Scopes())
     assert (told.fault.quota, told.limit, told.usage, told.need) == ("VpcLimitExceeded", None, None, None)
 
 

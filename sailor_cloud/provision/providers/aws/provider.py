@@ -10,7 +10,7 @@ from sailor_cloud.errors import Problem
 from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.provision.live_resources import WHOLE_ACCOUNT, LiveResource, Look, Scope, Scopes, named
-from sailor_cloud.provision.providers.aws import preview
+from sailor_cloud.provision.providers.aws import access, preview
 from sailor_cloud.provision.providers.aws.account_sweep import (
     AWS_ACCOUNT_KINDS,
     HOME,
@@ -20,7 +20,8 @@ from sailor_cloud.provision.providers.aws.account_sweep import (
 from sailor_cloud.provision.providers.aws.adopt import AwsAdoptable
 from sailor_cloud.provision.providers.aws.errors import ERRORS
 from sailor_cloud.provision.providers.aws.machines import default_image, efa_cards
-from sailor_cloud.provision.providers.aws.sweep import AWS, AWS_KINDS, REGION, remove_aws, sweep_aws
+from sailor_cloud.provision.providers.aws.quota import quota_numbers
+from sailor_cloud.provision.providers.aws.sweep import AWS, AWS_KINDS, REGION, is_refusal, remove_aws, sweep_aws
 from sailor_cloud.provision.providers.interface import MachineProvider
 from sailor_cloud.provision.rendering.data import NodeRights
 from sailor_cloud.provision.rendering.planned_resources import PlannedResource
@@ -29,6 +30,9 @@ from sailor_cloud.run.folder import resource_name
 
 if TYPE_CHECKING:
     from sailor_cloud.model.document import PlanDocument
+    from sailor_cloud.provision.access.instances import Instance
+    from sailor_cloud.provision.errors.causes import Fault, QuotaNumbers
+    from sailor_cloud.provision.outcomes import Refused
     from sailor_cloud.provision.rendering.preview import Bill
     from sailor_cloud.provision.rendering.rendered_roots import RunValues
     from sailor_cloud.run.folder import RunFolder
@@ -57,6 +61,10 @@ class Aws(MachineProvider):
         }
     )
     bucket = "aws_s3_bucket"
+    tunnel_programs = access.TUNNEL_PROGRAMS
+    tunnel = staticmethod(access.tunnel)
+    host_keys = staticmethod(access.host_keys)
+    is_refusal = staticmethod(is_refusal)
     delete_bucket = "aws s3 rb s3://{name} --force"
     modules = {Part.CLUSTER: ("aws-cluster", "placement"), Part.LINKS: (), Part.DATA: ()}  # noqa: RUF012 - a constant
 
@@ -127,6 +135,14 @@ class Aws(MachineProvider):
 
     def remove(self, resources: Sequence[LiveResource], *, folder: RunFolder | None, poll_s: float) -> list[str]:
         return [*remove_aws(resources, poll_s=poll_s), *remove_aws_account(resources)]
+
+    def instances(self, scopes: Scopes, run_id: str) -> list[Instance]:
+        return [instance for region in named(scopes, REGION) for instance in access.instances(region, run_id)]
+
+    def quota_numbers(
+        self, fault: Fault, nodes: Sequence[PlacedNode], refused: Sequence[Refused], scopes: Scopes
+    ) -> QuotaNumbers:
+        return quota_numbers(fault, nodes, refused)
 
     def adoptable(self, root: WantedRoot) -> AwsAdoptable:
         return AwsAdoptable(root)

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 from sailor_cloud.errors import Problem
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.provision.live_resources import LiveResource, Look, Scope, Scopes, named
-from sailor_cloud.provision.providers.gcp import preview
+from sailor_cloud.provision.providers.gcp import access, preview
 from sailor_cloud.provision.providers.gcp.adopt import GcpAdoptable
 from sailor_cloud.provision.providers.gcp.data_sweep import BUCKET, GCP_DATA_KINDS, remove_gcp_data, sweep_gcp_data
 from sailor_cloud.provision.providers.gcp.errors import ERRORS
 from sailor_cloud.provision.providers.gcp.machines import ATTACHABLE, DEFAULT_GCP_IMAGE, is_attached, may_be_compact
 from sailor_cloud.provision.providers.gcp.member_sweep import MEMBER, remove_gcp_members, sweep_gcp_members
-from sailor_cloud.provision.providers.gcp.sweep import GCP, GCP_KINDS, PROJECT, remove_gcp, sweep_gcp
+from sailor_cloud.provision.providers.gcp.quota import quota_numbers
+from sailor_cloud.provision.providers.gcp.sweep import GCP, GCP_KINDS, PROJECT, is_refusal, remove_gcp, sweep_gcp
 from sailor_cloud.provision.providers.interface import MachineProvider
 from sailor_cloud.provision.rendering.data import NodeRights, named_bucket
 from sailor_cloud.provision.rendering.planned_resources import PlannedResource
@@ -25,6 +26,7 @@ from sailor_cloud.run.folder import resource_name
 
 if TYPE_CHECKING:
     from sailor_cloud.model.document import PlanDocument
+    from sailor_cloud.provision.access.instances import Instance
     from sailor_cloud.provision.rendering.preview import Bill
     from sailor_cloud.provision.rendering.rendered_roots import RunValues
     from sailor_cloud.run.folder import RunFolder
@@ -41,6 +43,11 @@ class Gcp(MachineProvider):
     swept = beside_compute | frozenset(GCP_KINDS)
     parts = frozenset({"google_compute_router_nat"})
     bucket = BUCKET
+    tunnel_programs = access.TUNNEL_PROGRAMS
+    tunnel = staticmethod(access.tunnel)
+    host_keys = staticmethod(access.host_keys)
+    is_refusal = staticmethod(is_refusal)
+    quota_numbers = staticmethod(quota_numbers)
     delete_bucket = "gcloud storage rm --recursive gs://{name}"
     modules = {Part.CLUSTER: ("gcp-cluster", "placement"), Part.DATA: ()}  # noqa: RUF012 - a constant
 
@@ -117,6 +124,9 @@ class Gcp(MachineProvider):
             problems += remove_gcp_members(project, mine)
             problems += remove_gcp_data(project, mine)
         return problems
+
+    def instances(self, scopes: Scopes, run_id: str) -> list[Instance]:
+        return [instance for project in named(scopes, PROJECT) for instance in access.instances(project, run_id)]
 
     def adoptable(self, root: WantedRoot) -> GcpAdoptable:
         return GcpAdoptable(root)

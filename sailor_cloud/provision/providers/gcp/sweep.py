@@ -112,7 +112,7 @@ def remove_gcp(
                 connect(kind.client).delete_unary(project=project, **_address(kind, resource))
                 asked.append(resource)
             except Exception as error:
-                if not _is_gone(error):
+                if not is_gone(error):
                     problems.append(f"{kind.type} {resource.name} can't be deleted: {error}")
         problems += _wait_until_gone(connect, kind, project, asked, poll_s=poll_s, limit_s=limit_s)
     return tuple(problems)
@@ -177,11 +177,12 @@ def _exists(client: Any, kind: _Kind, project: str, resource: LiveResource) -> b
         client.get(project=project, **_address(kind, resource))
     except Exception as error:
         # Whatever else went wrong, it is no proof that the resource is gone.
-        return not _is_gone(error)
+        return not is_gone(error)
     return True
 
 
-def _is_gone(error: Exception) -> bool:
+def is_gone(error: Exception) -> bool:
+    """Whether Google Cloud says that there is no such thing."""
     return getattr(error, "code", None) == 404
 
 

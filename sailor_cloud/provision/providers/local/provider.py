@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from sailor_cloud.errors import RequestError
+from sailor_cloud.provision import processes
+from sailor_cloud.provision.access.nodes import ReachableNode
 from sailor_cloud.provision.providers.interface import MachineProvider
 from sailor_cloud.provision.providers.local import vm
-from sailor_cloud.provision.providers.local.spec import MOST_NODES
+from sailor_cloud.provision.providers.local.spec import MOST_NODES, VmInfo
 from sailor_cloud.provision.providers.local.sweep import sweep_local
 from sailor_cloud.provision.rendering.planned_resources import PlannedResource, priced
 from sailor_cloud.provision.rendering.root import Part, PlacedNode, Variables
@@ -58,3 +61,22 @@ class Local(MachineProvider):
         nodes = sorted({resource.node for resource in resources})
         problems = [vm.remove(folder.run_id, node, folder.node_dir(node)) for node in nodes]
         return [problem for problem in problems if problem]
+
+    def node_here(self, folder: RunFolder, placed: PlacedNode) -> ReachableNode | None:
+        workdir = folder.node_dir(placed.node.id)
+        info = VmInfo.read(workdir)
+        if info is None or info.run_id != folder.run_id:
+            return None
+        supervisor = processes.read(info.pid)
+        if supervisor is None or (supervisor.run_id, supervisor.node) != (folder.run_id, placed.node.id):
+            return None
+        return ReachableNode.of(
+            placed,
+            address=info.address,
+            port=info.port,
+            user=info.user,
+            host_public_key=info.host_public_key,
+            private_address=info.address,
+            workdir=str(workdir),
+            created_at=datetime.fromisoformat(info.started_at),
+        )

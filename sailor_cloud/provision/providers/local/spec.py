@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 
-# The port is below the range that Linux hands out to outgoing connections (32768 and up), so nobody gets it by chance.
-PORT = 20022
+from sailor_cloud.provision.access.login import UNPRIVILEGED_PORT
+
+PORT = UNPRIVILEGED_PORT
 USER = "sailor"
 SPEC_VARIABLE = "SAILOR_CLOUD_VM"
 NODE_FILE = "node.json"

@@ -1,19 +1,17 @@
-"""The numbers behind a quota that was hit: its limit, what is in use, and what the plan has under it."""
+"""The numbers behind a quota of EC2 that was hit: its limit, what is in use, and what the plan has under it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from sailor_cloud.catalog.quotas import Counted, QuotaRule, load_rules
-from sailor_cloud.model.offer import Market, Provider
-from sailor_cloud.provision.errors.causes import Fault
-from sailor_cloud.provision.live_resources import Scopes, named
+from sailor_cloud.model.offer import Market
+from sailor_cloud.provision.errors.causes import Fault, QuotaNumbers
 from sailor_cloud.provision.outcomes import Refused
-from sailor_cloud.provision.providers.aws.sweep import boto_client
-from sailor_cloud.provision.providers.gcp import sweep
+from sailor_cloud.provision.providers.aws.sweep import AWS, boto_client
 from sailor_cloud.provision.rendering.root import PlacedNode
 
 # Which instances a quota of EC2 counts, by how their types begin (docs.aws.amazon.com/ec2/latest/instancetypes,
@@ -24,33 +22,14 @@ _ON_INSTANCES = ("VcpuLimitExceeded", "InstanceLimitExceeded", "MaxSpotInstanceC
 _COUNTING = ("pending", "running", "shutting-down", "stopping")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuotaNumbers:
-    """Limit, usage and need as far as they are known, in the quota's own unit; `fault` names the quota itself."""
+def quota_numbers(fault: Fault, nodes: Sequence[PlacedNode], refused: Sequence[Refused]) -> QuotaNumbers:
+    """Return what is known of the quota that AWS says was hit.
 
-    fault: Fault
-    limit: float | None
-    usage: float | None
-    need: float | None
-
-
-def quota_numbers(
-    fault: Fault, nodes: Sequence[PlacedNode], refused: Sequence[Refused], scopes: Scopes
-) -> QuotaNumbers:
-    """Return what is known of the quota that the cloud says was hit.
-
-    Quotas of Google Cloud on accelerators count devices, and its message names them with their limit. AWS names the
-    limit for instances on demand only, so Service Quotas is asked; what is in use is counted over the instances there
-    are, in vCPUs.
+    Its error names the limit for instances on demand only, so Service Quotas is asked; what is in use is counted over
+    the instances there are, in vCPUs.
     """
-    regions = {group.region for group in refused}
-    instance_types = {group.instance_type for group in refused}
-    markets = {group.market for group in refused}
+    regions, markets = {group.region for group in refused}, {group.market for group in refused}
     limit = float(fault.limit) if fault.limit else None
-    if fault.provider is Provider.GCP:
-        mine = [p for p in nodes if p.offer.region in regions and p.offer.instance_type in instance_types]
-        need = float(sum(p.offer.accelerator_count for p in mine)) if "GPUS" in fault.quota else None
-        return QuotaNumbers(fault=fault, limit=limit, usage=_usage_gcp(fault, regions, scopes), need=need)
     rule = _rule(nodes, refused) if fault.quota in _ON_INSTANCES else None
     if rule is None or len(regions) != 1 or len(markets) != 1:
         return QuotaNumbers(fault=fault, limit=limit, usage=None, need=None)
@@ -59,8 +38,7 @@ def quota_numbers(
     mine = [
         p
         for p in nodes
-        if (p.offer.provider, p.offer.region, p.offer.market) == (Provider.AWS, region, market)
-        and p.offer.accelerator in same
+        if (p.offer.provider, p.offer.region, p.offer.market) == (AWS, region, market) and p.offer.accelerator in same
     ]
     told = _limit_aws(rule.quota, region)
     limit = limit if told is None else told
@@ -79,25 +57,11 @@ def _rule(nodes: Sequence[PlacedNode], refused: Sequence[Refused]) -> QuotaRule 
     found = [
         rule
         for rule in load_rules()
-        if rule.provider is Provider.AWS
+        if rule.provider is AWS
         and rule.counts is Counted.VCPUS
         and any(accelerator == rule.accelerator and rule.market in (None, market) for accelerator, market in bought)
     ]
     return found[0] if len({rule.quota for rule in found}) == 1 else None
-
-
-def _usage_gcp(fault: Fault, regions: set[str], scopes: Scopes) -> float | None:
-    """Return what is in use of a quota, or None where that can't be found out: the quota was hit all the same."""
-    region = fault.region or (next(iter(regions)) if len(regions) == 1 else "")
-    projects = named(scopes, sweep.PROJECT)
-    if not region or len(projects) != 1:
-        return None
-    try:
-        client = sweep.google_client("RegionsClient")
-        told = client.get(project=projects[0], region=region)
-        return next((float(quota.usage) for quota in told.quotas if quota.metric == fault.quota), None)
-    except Exception:
-        return None
 
 
 def _limit_aws(code: str, region: str) -> float | None:
