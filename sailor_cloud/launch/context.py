@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from sailor_cloud.catalog.providers import of as sold_by
 from sailor_cloud.clock import Clock
 from sailor_cloud.launch.fleet.fleet import Fleet, Link
 from sailor_cloud.launch.options import LaunchOptions
@@ -22,7 +23,7 @@ from sailor_cloud.launch.telemetry.monitor import Monitor
 from sailor_cloud.launch.telemetry.notify import Notifier
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import PlanDocument
-from sailor_cloud.model.offer import BUCKET_SCHEMES, Offer, Provider
+from sailor_cloud.model.offer import Offer, Provider
 from sailor_cloud.provision.access.nodes import ReachableNode
 from sailor_cloud.provision.progress import Progress, Step
 from sailor_cloud.provision.rendering.data import bucket_of
@@ -149,11 +150,12 @@ class RunContext:
     def own_bucket(self) -> str | None:
         """The URL of the bucket that the run made for itself, or None where it needs none."""
         job, home = self.job_document.job, self.job_document.home.provider
-        if job.checkpoint.to is not None or home is Provider.LOCAL:
+        scheme = sold_by(home).bucket_scheme
+        if job.checkpoint.to is not None or scheme is None:
             return None
         bucket = bucket_of(job, self.folder.run_id, home)
         assert bucket is not None, "a job that names no place gets a bucket"
-        return f"{BUCKET_SCHEMES[home]}://{bucket.name}"
+        return f"{scheme}://{bucket.name}"
 
     def left(self) -> Left:
         """Return what remains of iterations, money and time."""

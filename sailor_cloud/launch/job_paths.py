@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.job import Job
-from sailor_cloud.model.offer import Provider
+from sailor_cloud.provision.providers import on_this_machine
 
 _BY_NAME = ("synthetic", "python-stdlib")
 
@@ -16,7 +16,7 @@ def settled(job: Job, base: Path) -> Job:
 
     Raises RequestError where data is not there for nodes on this machine, or has no absolute path for those on a cloud.
     """
-    here = all(resource.provider is Provider.LOCAL for resource in job.resources)
+    here = all(on_this_machine(resource.provider) for resource in job.resources)
     named = {"data.source": job.data.source, "data.tokenizer": job.data.tokenizer}
     paths = {field: place for field, place in named.items() if place is not None and _is_path(place)}
     problems = []

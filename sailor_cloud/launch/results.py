@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sailor_cloud import resources
+from sailor_cloud.catalog.providers import of as sold_by
 from sailor_cloud.clock import Clock
 from sailor_cloud.errors import DataError
 from sailor_cloud.launch.spend import usage
@@ -19,7 +20,8 @@ from sailor_cloud.launch.spend.charges import total_usd
 from sailor_cloud.launch.spend.prices import UsePrices
 from sailor_cloud.launch.telemetry.generation_log import legs
 from sailor_cloud.model.document import CostKind, PlanDocument
-from sailor_cloud.model.offer import BUCKET_SCHEMES, Offer, Provider
+from sailor_cloud.model.offer import Offer
+from sailor_cloud.provision import providers
 from sailor_cloud.provision.cleanup.kept import kept_bucket
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal, read
@@ -59,7 +61,7 @@ class Fetch:
         if bucket is None:
             return
         home = self.document.home
-        url = f"{BUCKET_SCHEMES[home.provider]}://{bucket.name}"
+        url = f"{sold_by(home.provider).bucket_scheme}://{bucket.name}"
         try:
             step = self._copied(f"{url}/checkpoints", home)
         except (KeptError, OSError) as error:
@@ -131,27 +133,7 @@ class Fetch:
 
 
 def _environment(home: Offer) -> dict[str, str]:
-    """Return the caller's own environment with, for AWS, the credentials that its profile stands for."""
+    """Return the caller's own environment with what its programs need to reach the bucket."""
     path = os.pathsep.join([str(resources.runtime_root()), *filter(None, [os.environ.get("PYTHONPATH")])])
     found = {**os.environ, "PYTHONPATH": path, "SAILOR_STORE_PATIENCE_S": str(_PATIENCE_S)}
-    if home.provider is Provider.AWS:
-        found |= _aws_credentials() | {"AWS_REGION": home.region}
-    return found
-
-
-def _aws_credentials() -> dict[str, str]:
-    try:
-        import boto3
-        from botocore.exceptions import BotoCoreError
-    except ImportError:
-        return {}
-    try:
-        credentials = boto3.Session().get_credentials()
-        known = credentials.get_frozen_credentials() if credentials is not None else None
-    except BotoCoreError as error:
-        logger.info("no credentials of AWS: %s", type(error).__name__)
-        return {}
-    if known is None or not known.access_key or not known.secret_key:
-        return {}
-    token = {"AWS_SESSION_TOKEN": known.token} if known.token else {}
-    return {"AWS_ACCESS_KEY_ID": known.access_key, "AWS_SECRET_ACCESS_KEY": known.secret_key, **token}
+    return {**found, **providers.of(home.provider).store_environment(home.region)}

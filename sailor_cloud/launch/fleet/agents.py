@@ -16,8 +16,9 @@ from sailor_cloud.launch.fleet.packages import prepared_python
 from sailor_cloud.launch.fleet.software import Software
 from sailor_cloud.launch.fleet.ssh import NodeConnection
 from sailor_cloud.launch.telemetry.agent_events import AgentEvent, parse_line
-from sailor_cloud.model.offer import Provider
+from sailor_cloud.provision import providers
 from sailor_cloud.provision.access.nodes import ReachableNode
+from sailor_cloud.provision.providers import on_this_machine
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ class AgentLink:
     @property
     def python(self) -> str:
         """An interpreter of the node for small things: on this machine the one that runs the controller."""
-        return sys.executable if self.node.provider == Provider.LOCAL else "python3"
+        return sys.executable if on_this_machine(self.node.provider) else "python3"
 
     async def ensure_agent(self) -> None:
         if not await self._agent_runs():
@@ -84,7 +85,7 @@ class AgentLink:
 
     async def _python_for_ranks(self) -> str:
         """Return the interpreter that has torch; on a cloud it may have to be made first."""
-        if self.node.provider == Provider.LOCAL:
+        if on_this_machine(self.node.provider):
             return self.python
         return await prepared_python(self.connection, self.software, node=self.node.id)
 
@@ -105,9 +106,9 @@ class AgentLink:
         await self.connection.run([*agent, *self._preemption_options(), "--detach"], environment=environment)
 
     def _preemption_options(self) -> list[str]:
-        """Whose notices the agent watches for; a local node is taken away without one."""
+        """Whose notices the agent watches for."""
         provider = self.node.provider
-        return [] if provider == Provider.LOCAL else ["--provider", provider.value]
+        return ["--provider", provider] if providers.of(provider).preemption_notices else []
 
     async def _agent_runs(self) -> bool:
         return (await self.connection.run([self.python, "-c", _AGENT_RUNS])).strip() == "yes"

@@ -17,12 +17,12 @@ from sailor_cloud.launch.fleet.software import Software, software_for
 from sailor_cloud.launch.fleet.ssh import NodeConnection
 from sailor_cloud.launch.options import LaunchOptions
 from sailor_cloud.model.document import PlanDocument
-from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision import provisioner
 from sailor_cloud.provision.access.nodes import ReachableNode, reachable_nodes, running_names
 from sailor_cloud.provision.bookkeeping import NODE, ledger_key
 from sailor_cloud.provision.cleanup import teardown
 from sailor_cloud.provision.progress import Interrupt, Listener
+from sailor_cloud.provision.providers import on_this_machine
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal
 from sailor_cloud.run.ledger import Ledger
@@ -83,7 +83,7 @@ class SshFleet:
         async def one(node: ReachableNode) -> AgentLink:
             connection = NodeConnection(node, self.folder.ssh_key_file)
             patience_s = self.options.connect_timeout_s
-            if node.provider is not Provider.LOCAL:
+            if not on_this_machine(node.provider):
                 patience_s = self.options.boot_timeout_s
             async with gate:
                 await connection.open(patience_s)

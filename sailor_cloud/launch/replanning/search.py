@@ -14,9 +14,10 @@ from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.machine import LocalMachine
-from sailor_cloud.model.offer import Offer, Provider
+from sailor_cloud.model.offer import Offer
 from sailor_cloud.network import Network
 from sailor_cloud.planner.moving import moving
+from sailor_cloud.provision.providers import on_this_machine
 from sailor_cloud.simulator import Scenario
 from sailor_cloud.simulator.resimulate import simulate_document
 from sailor_cloud.workload import ComputeProfiles
@@ -90,7 +91,7 @@ class CatalogSearch:
             profiles=profiles,
             as_of=self.clock.now(),
         )
-        on_the_spot = current.home.provider is Provider.LOCAL
+        on_the_spot = on_this_machine(current.home.provider)
         move = moving(document.plan, scenario, store_zone=None if on_the_spot else current.home.zone)
         return move.seconds, move.usd
 

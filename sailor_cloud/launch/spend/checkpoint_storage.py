@@ -19,6 +19,7 @@ from sailor_cloud.launch.telemetry.generation_log import Leg
 from sailor_cloud.model.document import CostKind, CostLine, PlanDocument
 from sailor_cloud.model.offer import Offer, Provider
 from sailor_cloud.model.parts import checkpoint_traffic_part
+from sailor_cloud.provision.providers import on_this_machine
 from sailor_cloud.run.ledger import LedgerLine
 from sailor_cloud.simulator.checkpoints import PART_BYTES
 from sailor_cloud.simulator.gateways import checkpoint_nat_lines
@@ -76,7 +77,7 @@ def _measured(
     yield from _through_nat(document, sent, offers, home, prices)
     for zone, nbytes in sorted(sent.items()):
         # Traffic to a bucket of the same region is free, and no cloud bills what local nodes send.
-        if offers[zone].region == home.region or offers[zone].provider is Provider.LOCAL:
+        if offers[zone].region == home.region or on_this_machine(offers[zone].provider):
             continue
         for price in prices.between(zone, home.zone):
             part = checkpoint_traffic_part(zone, home.region, price.payer_zone)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
+from sailor_cloud.catalog.providers import of as sold_by
 from sailor_cloud.errors import SailorError
 from sailor_cloud.launch.context import RunContext
 from sailor_cloud.model.offer import Market, Provider
@@ -31,7 +32,7 @@ class PriceWatch:
         """Whether the job may buy what has a price that moves."""
         context = self.context
         moving = any(
-            entry.provider is not Provider.LOCAL and Market.SPOT in entry.markets
+            sold_by(entry.provider).has_account and Market.SPOT in entry.markets
             for entry in context.job_document.job.resources
         )
         return moving and context.refresh is not None and context.search is not None
@@ -47,7 +48,7 @@ class PriceWatch:
         assert context.search is not None
         assert context.refresh is not None
         job = context.job_document.job
-        providers = tuple(sorted({entry.provider for entry in job.resources} - {Provider.LOCAL}))
+        providers = tuple(sorted({entry.provider for entry in job.resources if sold_by(entry.provider).has_account}))
         regions = tuple(sorted({offer.region for offer in context.search.offers(job)}))
         try:
             await context.fleet.in_background(context.refresh, providers, regions)

@@ -156,6 +156,9 @@ class MachineProvider(Protocol):
     tunnel_programs: ClassVar[Mapping[str, str]] = {}
     """The programs that must be on PATH to reach nodes without a public address, and where they are from."""
 
+    preemption_notices: ClassVar[bool] = False
+    """Whether a node's agent, `sailor_runtime.agent.preemption`, knows how it is told that it will be taken away."""
+
     def instances(self, scopes: Scopes, run_id: str) -> Iterable[Instance]:
         """Return the machines that exist of a run's nodes, with or without an address; raises whatever goes wrong."""
         return ()
@@ -171,6 +174,10 @@ class MachineProvider(Protocol):
     def tunnel(self, instance: Instance, port: int) -> Sequence[str]:
         """Return the program whose stdin and stdout are a connection to a port of a machine."""
         return ()
+
+    def store_environment(self, region: str) -> Mapping[str, str]:
+        """Return the variables with which a program on this machine reaches buckets with the caller's own rights."""
+        return {}
 
     def node_here(self, folder: RunFolder, placed: PlacedNode) -> ReachableNode | None:
         """Return a node that runs on this machine."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from sailor_cloud.catalog.providers import of_buckets
 from sailor_cloud.errors import Problem
 from sailor_cloud.model.job import Job, StateBackend
-from sailor_cloud.model.offer import BUCKET_PROVIDERS, Provider
+from sailor_cloud.model.offer import Provider
 from sailor_cloud.run.folder import resource_name
 
 
@@ -28,13 +29,13 @@ def bucket_of(job: Job, run_id: str, home: Provider) -> Bucket | None:
     scheme, found, rest = target.partition("://")
     if not found:
         return None
-    return Bucket(provider=BUCKET_PROVIDERS[scheme], name=rest.partition("/")[0], own=False)
+    return Bucket(provider=_cloud_of(scheme), name=rest.partition("/")[0], own=False)
 
 
 def named_bucket(job: Job, provider: Provider) -> str | None:
     """Return the bucket of a cloud that the user named for checkpoints, or None."""
     scheme, _, rest = (job.checkpoint.to or "").partition("://")
-    return rest.partition("/")[0] if BUCKET_PROVIDERS.get(scheme) is provider else None
+    return rest.partition("/")[0] if of_buckets(scheme) == provider else None
 
 
 def bucket_problems(job: Job, providers: set[Provider]) -> list[Problem]:
@@ -47,7 +48,7 @@ def bucket_problems(job: Job, providers: set[Provider]) -> list[Problem]:
         return [
             Problem(path="checkpoint.to", message=f"is {target!r}", hint="gs://BUCKET/…, s3://BUCKET/… or a folder")
         ]
-    if BUCKET_PROVIDERS[scheme] in providers:
+    if _cloud_of(scheme) in providers:
         return []
     clouds = " and ".join(sorted(provider.value for provider in providers))
     hint = "a bucket of that cloud, or nothing, which makes one for the run"
@@ -96,3 +97,9 @@ def backend(state: StateBackend | None, run_id: str, root: str) -> dict[str, Any
     # The lock lies beside the state, which Terraform can do since 1.10.
     s3 = {"bucket": bucket, "key": f"{place}.tfstate", "region": state.region, "encrypt": True, "use_lockfile": True}
     return {"terraform": {"required_version": ">= 1.10", "backend": {"s3": s3}}}
+
+
+def _cloud_of(scheme: str) -> Provider:
+    found = of_buckets(scheme)
+    assert found is not None, "a job names buckets of known clouds only"
+    return found

@@ -18,6 +18,7 @@ from sailor_cloud.provision.providers.aws.account_sweep import (
     sweep_aws_account,
 )
 from sailor_cloud.provision.providers.aws.adopt import AwsAdoptable
+from sailor_cloud.provision.providers.aws.credentials import aws_credentials
 from sailor_cloud.provision.providers.aws.errors import ERRORS
 from sailor_cloud.provision.providers.aws.machines import default_image, efa_cards
 from sailor_cloud.provision.providers.aws.quota import quota_numbers
@@ -61,6 +62,7 @@ class Aws(MachineProvider):
         }
     )
     bucket = "aws_s3_bucket"
+    preemption_notices = True
     tunnel_programs = access.TUNNEL_PROGRAMS
     tunnel = staticmethod(access.tunnel)
     host_keys = staticmethod(access.host_keys)
@@ -143,6 +145,9 @@ class Aws(MachineProvider):
         self, fault: Fault, nodes: Sequence[PlacedNode], refused: Sequence[Refused], scopes: Scopes
     ) -> QuotaNumbers:
         return quota_numbers(fault, nodes, refused)
+
+    def store_environment(self, region: str) -> dict[str, str]:
+        return {**aws_credentials(), "AWS_REGION": region}
 
     def adoptable(self, root: WantedRoot) -> AwsAdoptable:
         return AwsAdoptable(root)

@@ -43,6 +43,7 @@ class Gcp(MachineProvider):
     swept = beside_compute | frozenset(GCP_KINDS)
     parts = frozenset({"google_compute_router_nat"})
     bucket = BUCKET
+    preemption_notices = True
     tunnel_programs = access.TUNNEL_PROGRAMS
     tunnel = staticmethod(access.tunnel)
     host_keys = staticmethod(access.host_keys)
