@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sailor_cloud import resources
 from sailor_cloud.catalog import providers
@@ -14,8 +15,10 @@ from sailor_cloud.catalog.quotas import QuotaLimit, QuotaRule, QuotaStatus
 from sailor_cloud.catalog.tables import optional, records
 from sailor_cloud.durable import replaced
 from sailor_cloud.errors import DataError
-from sailor_cloud.model.job import Cloud
 from sailor_cloud.model.offer import Provider
+
+if TYPE_CHECKING:
+    from sailor_cloud.model.job import Cloud
 
 FILE_NAME = "account_quotas.csv"
 _COLUMNS = ("provider", "project", "region", "quota", "limit", "used", "read_on")

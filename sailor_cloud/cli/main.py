@@ -45,7 +45,7 @@ COMMANDS: dict[str, _Entry] = {
     "history": _Entry("history", "history", "Show past runs: time, money, outcome."),
     "dashboard": _Entry("dashboard", "dashboard", "Serve a web page that follows a run, on this machine only."),
     "replay": _Entry("replay", "replay", "Run a job against an availability trace, in simulated time."),
-    "simulate": _Entry("simulate", "simulate", "Simulate a plan: time, memory, money, and what it waits for."),
+    "simulate": _Entry("simulate", "simulate", "Simulate a plan, or a layout on nodes: time, memory and money."),
     "explain": _Entry("explain", "explain", "Say why the plan is what it is, and what would change it."),
     "diff": _Entry("diff", "diff", "Show what the change from one plan to another costs."),
     "profile": _Entry("profile", "profile", "Measure layers, memory and links on this machine."),

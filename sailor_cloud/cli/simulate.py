@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 ENGINES = ("sailor", "deepspeed", "megatron", "fsdp", "nanotron")
 
 
-@click.command(short_help="Simulate a plan or a layout on nodes: time, memory, money, and what it waits for.")
+@click.command(short_help="Simulate a plan, or a layout on nodes: time, memory and money.")
 @click.argument("file", metavar="PLAN|JOB", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--layout", metavar="DEGREES", help="The layout of JOB, as 'tp=4 pp=2 dp=4 microbatch=1 zero=1'.")
 @click.option(

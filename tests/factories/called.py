@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from factories.commands import clean_environment
 from sailor_cloud import api
 from sailor_cloud.cli.main import main
 from sailor_cloud.clock import Clock, SystemClock
@@ -42,7 +43,7 @@ def called(
     encoding: str = "utf-8",
 ) -> Answer:
     """Run sailor-cloud with a clean environment; `answers` is what stdin holds, `encoding` that of what it writes."""
-    clean = {"PATH": "/usr/bin:/bin", "SAILOR_CLOUD_HOME": str(home or "/nonexistent"), **(environment or {})}
+    clean = clean_environment(home, environment)
     out, err = _stream(encoding), _stream(encoding)
     with _as_a_process(clean, cwd, ["sailor-cloud", *arguments]), contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.redirect_stdout(out))
