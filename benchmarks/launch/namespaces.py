@@ -201,7 +201,7 @@ def _wait(ranks: list[subprocess.Popen[bytes]], folder: Path) -> None:
 def _reachable(node: Node, offer: Offer, address: str) -> ReachableNode:
     return ReachableNode(
         id=node.id,
-        provider=Provider.LOCAL,
+        provider=Provider("local"),
         region=offer.region,
         zone=offer.zone,
         instance_type=offer.instance_type,

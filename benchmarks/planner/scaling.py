@@ -74,7 +74,7 @@ def main() -> None:
 def _job(case: Case) -> dict[str, Any]:
     prices = catalog.load()
     zones: dict[str, int] = {}
-    for offer in prices.offers(provider=Provider.GCP):
+    for offer in prices.offers(provider=Provider("gcp")):
         if offer.accelerator in TYPES[: case.types]:
             zones[offer.zone] = zones.get(offer.zone, 0) + 1
     names = sorted(zones, key=lambda zone: (-zones[zone], zone))[: case.zones]

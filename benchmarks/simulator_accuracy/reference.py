@@ -166,7 +166,7 @@ def _offer(accelerator: str, devices: int) -> Offer:
     """A node as it was measured; its price plays no part."""
     return Offer(
         id=accelerator,
-        provider=Provider.GCP,
+        provider=Provider("gcp"),
         region="us-central1",
         zone=ZONE,
         instance_type=f"reference-{devices}x{accelerator}",

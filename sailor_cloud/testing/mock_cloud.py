@@ -26,27 +26,31 @@ from sailor_cloud.testing.tunnels import opened, write_programs
 
 PROJECT = "mock-project"
 IMAGE = "ami-0123456789abcdef0"
-_INSTANCE = {Provider.GCP: "google_compute_instance", Provider.AWS: "aws_instance"}
-_BUCKET = {Provider.GCP: "google_storage_bucket", Provider.AWS: "aws_s3_bucket"}
-_TYPE = {Provider.GCP: "machine_type", Provider.AWS: "instance_type"}
+_INSTANCE = {Provider("gcp"): "google_compute_instance", Provider("aws"): "aws_instance"}
+_BUCKET = {Provider("gcp"): "google_storage_bucket", Provider("aws"): "aws_s3_bucket"}
+_TYPE = {Provider("gcp"): "machine_type", Provider("aws"): "instance_type"}
 _STOCKOUT = {
-    Provider.GCP: "Error waiting for instance to create: The zone 'projects/mock-project/zones/{zone}' does not have "
+    Provider(
+        "gcp"
+    ): "Error waiting for instance to create: The zone 'projects/mock-project/zones/{zone}' does not have "
     "enough resources available to fulfill the request.  Try a different zone, or try again later.",
-    Provider.AWS: "creating EC2 Instance: operation error EC2: RunInstances, https response error StatusCode: 500, "
+    Provider("aws"): "creating EC2 Instance: operation error EC2: RunInstances, https response error StatusCode: 500, "
     "RequestID: r, api error InsufficientInstanceCapacity: We currently do not have sufficient {instance_type} "
     "capacity in the Availability Zone you requested ({zone}).",
 }
 _QUOTA = {
-    Provider.GCP: "Error waiting for instance to create: Quota 'NVIDIA_GPUS' exceeded.  Limit: {limit:.1f} in region "
-    "{region}.",
-    Provider.AWS: "creating EC2 Instance: operation error EC2: RunInstances, https response error StatusCode: 400, "
+    Provider(
+        "gcp"
+    ): "Error waiting for instance to create: Quota 'NVIDIA_GPUS' exceeded.  Limit: {limit:.1f} in region {region}.",
+    Provider("aws"): "creating EC2 Instance: operation error EC2: RunInstances, https response error StatusCode: 400, "
     "RequestID: r, api error VcpuLimitExceeded: You have requested more vCPU capacity than your current vCPU limit of "
     "{limit} allows for the instance bucket that the specified instance type belongs to.",
 }
 _THROTTLED = {
-    Provider.GCP: "googleapi: Error 403: Rate Limit Exceeded, rateLimitExceeded",
-    Provider.AWS: "https response error StatusCode: 503, RequestID: r, api error RequestLimitExceeded: Request limit "
-    "exceeded.",
+    Provider("gcp"): "googleapi: Error 403: Rate Limit Exceeded, rateLimitExceeded",
+    Provider(
+        "aws"
+    ): "https response error StatusCode: 503, RequestID: r, api error RequestLimitExceeded: Request limit exceeded.",
 }
 
 
@@ -157,8 +161,8 @@ def mock_cloud(provider: Provider, root: Path, *, latency_s: float = 0.0) -> Ite
         cloud = FakeCloud(machines, latency_s=latency_s)
         path = f"{write_programs(provider, root)}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
         environment = {FAKE_MACHINES: str(root), "PATH": path}
-        environment |= stack.enter_context(serve(cloud, "google" if provider is Provider.GCP else "aws"))
-        api = serve_compute if provider is Provider.GCP else serve_ec2
+        environment |= stack.enter_context(serve(cloud, "google" if provider is Provider("gcp") else "aws"))
+        api = serve_compute if provider is Provider("gcp") else serve_ec2
         environment |= reach | stack.enter_context(api(cloud, store=store))
         store.exists = lambda bucket: bucket in cloud.of_type(_BUCKET[provider])
         yield MockCloud(provider, cloud=cloud, environment=environment, machines=root, notices=notices, store=store)

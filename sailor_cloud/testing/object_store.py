@@ -61,7 +61,7 @@ def aws_environment(endpoint: str) -> dict[str, str]:
 
 
 def store_environment(provider: Provider, endpoint: str, folder: Path) -> dict[str, str]:
-    return google_environment(endpoint, folder) if provider is Provider.GCP else aws_environment(endpoint)
+    return google_environment(endpoint, folder) if provider is Provider("gcp") else aws_environment(endpoint)
 
 
 class _Server(ThreadingHTTPServer):

@@ -15,8 +15,8 @@ from sailor_cloud.model.offer import Provider
 from sailor_cloud.testing import tunnel_program
 
 _PROGRAMS = {
-    Provider.GCP: {"gcloud": "compute start-iap-tunnel"},
-    Provider.AWS: {"aws": "ssm start-session", "session-manager-plugin": ""},
+    Provider("gcp"): {"gcloud": "compute start-iap-tunnel"},
+    Provider("aws"): {"aws": "ssm start-session", "session-manager-plugin": ""},
 }
 
 

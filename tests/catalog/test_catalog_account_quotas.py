@@ -22,9 +22,9 @@ from sailor_cloud.testing.google_prices import FakeGoogle
 HEADER = "provider,project,region,quota,limit,used,read_on\n"
 
 
-def status(name: str, limit: float | None, used: float | None, provider: Provider = Provider.GCP) -> QuotaStatus:
+def status(name: str, limit: float | None, used: float | None, provider: str = "gcp") -> QuotaStatus:
     need = QuotaNeed(
-        provider=provider,
+        provider=Provider(provider),
         region="us-central1",
         quota=name,
         counts=Counted.DEVICES,
@@ -49,7 +49,7 @@ def test_what_was_read_is_kept_and_a_later_reading_replaces_it(own_home: Path) -
 
 def test_a_limit_counts_what_a_node_takes_of_it() -> None:
     held = HeldQuota(
-        provider=Provider.GCP,
+        provider=Provider("gcp"),
         project="",
         region="us-central1",
         quota="PREEMPTIBLE_NVIDIA_A100_GPUS",
@@ -58,7 +58,9 @@ def test_a_limit_counts_what_a_node_takes_of_it() -> None:
         read_on=date(2026, 11, 1),
     )
     (limit,) = limits([held], load_rules())
-    offers = load().offers(provider=Provider.GCP, accelerators=("A100-40",), zones=("us-central1-a", "europe-west4-a"))
+    offers = load().offers(
+        provider=Provider("gcp"), accelerators=("A100-40",), zones=("us-central1-a", "europe-west4-a")
+    )
     units = {(offer.region, offer.market, limit.units(offer)) for offer in offers if offer.accelerator_count == 8}
     assert ("us-central1", Market.SPOT, 8.0) in units
     assert ("us-central1", Market.ON_DEMAND, 0.0) in units
@@ -82,7 +84,7 @@ def test_a_pricing_folder_brings_its_own_limits(own_home: Path, tmp_path: Path) 
     row = "aws,,us-east-1,L-417A185B,96,,2026-11-01\n"
     (tmp_path / "account_quotas.csv").write_text(HEADER + row, encoding="utf-8")
     (limit,) = load(pricing=tmp_path).quotas(Cloud())
-    assert (limit.provider, limit.limit, limit.counts) == (Provider.AWS, 96.0, Counted.VCPUS)
+    assert (limit.provider, limit.limit, limit.counts) == (Provider("aws"), 96.0, Counted.VCPUS)
 
 
 @pytest.mark.parametrize(

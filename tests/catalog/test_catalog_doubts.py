@@ -131,7 +131,7 @@ def test_the_shipped_price_is_a_second_source_for_a_refreshed_one(usd: float, do
     assert shipped.listed is not None
     today = date(2026, 11, 20)
     listed = replace(shipped, usd_per_hour=usd, source="api", as_of_from=today, as_of_to=today, listed=None)
-    zone = Zone(provider=Provider.AWS, region="us-east-1", name="use1-az1")
+    zone = Zone(provider=Provider("aws"), region="us-east-1", name="use1-az1")
     snapshot.write([listed], (), [zone], taken_at=datetime(2026, 11, 20, tzinfo=UTC))
     assert (load().offer(shipped.id).listed is not None) == doubted
 
@@ -164,7 +164,7 @@ def test_a_type_that_is_sold_on_spot_alone_is_held_to_its_share_of_a_larger_node
 
 
 def test_examples_and_unchecked_zones_are_not_doubted() -> None:
-    assert {offer.listed for offer in SHIPPED.offers(provider=Provider.LOCAL)} == {None}
+    assert {offer.listed for offer in SHIPPED.offers(provider=Provider("local"))} == {None}
     unchecked = [o for o in SHIPPED.offers() if o.zone_confidence is ZoneConfidence.UNCHECKED]
     assert any(offer.listed is None for offer in unchecked)
 

@@ -22,7 +22,7 @@ from sailor_cloud.model.offer import Confidence, Market, Offer, Provider
 
 NAMES = st.text("abcdefghijklmnopqrstuvwxyz0123456789-.+ ,\"'é", min_size=1, max_size=12).filter(str.strip)
 DAYS = st.dates(date(2020, 1, 1), date(2030, 1, 1))
-ZONE = Zone(provider=Provider.GCP, region="us-central1", name="us-central1-a")
+ZONE = Zone(provider=Provider("gcp"), region="us-central1", name="us-central1-a")
 FIRST = datetime(2026, 11, 20, tzinfo=UTC)
 SECOND = datetime(2026, 11, 21, tzinfo=UTC)
 
@@ -36,7 +36,7 @@ def offers(draw: st.DrawFn) -> Offer:
         vcpus=draw(st.integers(1, 300)),
         memory_gib=draw(st.floats(0.5, 5000)),
     )
-    zone = Zone(provider=Provider.AWS, region=draw(NAMES), name=draw(NAMES))
+    zone = Zone(provider=Provider("aws"), region=draw(NAMES), name=draw(NAMES))
     price = draw(st.floats(1e-6, 1e4))
     return make_offer(zone, shape, draw(st.sampled_from(Market)), price, as_of=draw(DAYS), source=draw(NAMES))
 

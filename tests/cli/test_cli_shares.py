@@ -79,7 +79,7 @@ def test_quotas_count_the_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aws_account, "AwsAccount", lambda: account)
     wanted = [
         QuotaNeed(
-            provider=Provider.AWS,
+            provider=Provider("aws"),
             region="us-east-1",
             quota=code,
             counts=Counted.VCPUS,

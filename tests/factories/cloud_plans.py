@@ -15,7 +15,7 @@ def cloud_offer(
     name: str, provider: Provider, zone: str, instance_type: str, accelerator: str, count: int, *, spot: bool = False
 ) -> Offer:
     aws_regions = {"use1": "us-east-1", "usw2": "us-west-2"}
-    region = zone.rpartition("-")[0] if provider is Provider.GCP else aws_regions[zone.partition("-")[0]]
+    region = zone.rpartition("-")[0] if provider is Provider("gcp") else aws_regions[zone.partition("-")[0]]
     return replace(
         offer(name, accelerator, zone, usd_per_hour=1.5),
         provider=provider,
@@ -27,17 +27,17 @@ def cloud_offer(
 
 
 GCP_OFFERS = (
-    cloud_offer("a2", Provider.GCP, "us-central1-a", "a2-highgpu-1g", "A100-40", 1, spot=True),
-    cloud_offer("n1", Provider.GCP, "us-central1-b", "n1-standard-8", "V100-16", 2),
-    cloud_offer("g2", Provider.GCP, "europe-west4-a", "g2-standard-8", "L4-24", 1),
+    cloud_offer("a2", Provider("gcp"), "us-central1-a", "a2-highgpu-1g", "A100-40", 1, spot=True),
+    cloud_offer("n1", Provider("gcp"), "us-central1-b", "n1-standard-8", "V100-16", 2),
+    cloud_offer("g2", Provider("gcp"), "europe-west4-a", "g2-standard-8", "L4-24", 1),
 )
 AWS_OFFERS = (
-    cloud_offer("p4d", Provider.AWS, "use1-az4", "p4d.24xlarge", "A100-40", 8, spot=True),
-    cloud_offer("g4dn", Provider.AWS, "use1-az6", "g4dn.xlarge", "T4-16", 1),
+    cloud_offer("p4d", Provider("aws"), "use1-az4", "p4d.24xlarge", "A100-40", 8, spot=True),
+    cloud_offer("g4dn", Provider("aws"), "use1-az6", "g4dn.xlarge", "T4-16", 1),
 )
 # Its price is marked as an outlier.
-OUTLIER_OFFER = cloud_offer("az1", Provider.AWS, "use1-az1", "p4d.24xlarge", "A100-40", 8, spot=True)
-WEST_OFFER = cloud_offer("west", Provider.AWS, "usw2-az2", "g6.xlarge", "L4-24", 1)
+OUTLIER_OFFER = cloud_offer("az1", Provider("aws"), "use1-az1", "p4d.24xlarge", "A100-40", 8, spot=True)
+WEST_OFFER = cloud_offer("west", Provider("aws"), "usw2-az2", "g6.xlarge", "L4-24", 1)
 
 
 def cloud_document(*bought: tuple[str, Offer], image: str | None = "ami-0123456789abcdef0") -> PlanDocument:

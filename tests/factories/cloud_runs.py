@@ -31,34 +31,38 @@ PROJECT = "my-project"
 _ELSE = "another-team"
 SSH_FROM = "203.0.113.7/32"
 STOCKOUT = {
-    Provider.GCP: "Error waiting for instance to create: The zone 'projects/p/zones/us-central1-b' does not have "
+    Provider("gcp"): "Error waiting for instance to create: The zone 'projects/p/zones/us-central1-b' does not have "
     "enough resources available to fulfill the request.  Try a different zone, or try again later.",
-    Provider.AWS: "creating EC2 Instance: operation error EC2: RunInstances, https response error StatusCode: 500, "
+    Provider("aws"): "creating EC2 Instance: operation error EC2: RunInstances, https response error StatusCode: 500, "
     "RequestID: r, api error InsufficientInstanceCapacity: We currently do not have sufficient capacity.",
 }
 QUOTA = {
-    Provider.GCP: "Error waiting for instance to create: Quota 'NVIDIA_V100_GPUS' exceeded.  Limit: 1.0 in region "
+    Provider("gcp"): "Error waiting for instance to create: Quota 'NVIDIA_V100_GPUS' exceeded.  Limit: 1.0 in region "
     "us-central1.",
-    Provider.AWS: "api error VcpuLimitExceeded: You have requested more vCPU capacity than your current vCPU limit of "
+    Provider(
+        "aws"
+    ): "api error VcpuLimitExceeded: You have requested more vCPU capacity than your current vCPU limit of "
     "32 allows for the instance bucket that the specified instance type belongs to.",
 }
 THROTTLED = {
-    Provider.GCP: "googleapi: Error 403: Rate Limit Exceeded, rateLimitExceeded",
-    Provider.AWS: "https response error StatusCode: 503, RequestID: r, api error RequestLimitExceeded: slow down",
+    Provider("gcp"): "googleapi: Error 403: Rate Limit Exceeded, rateLimitExceeded",
+    Provider("aws"): "https response error StatusCode: 503, RequestID: r, api error RequestLimitExceeded: slow down",
 }
 BACKEND_ERROR = {
-    Provider.GCP: "googleapi: Error 503: Backend Error, backendError",
-    Provider.AWS: "https response error StatusCode: 500, RequestID: r, api error InternalError: sorry",
+    Provider("gcp"): "googleapi: Error 503: Backend Error, backendError",
+    Provider("aws"): "https response error StatusCode: 500, RequestID: r, api error InternalError: sorry",
 }
 NO_ANSWER = {
-    Provider.GCP: "Error waiting for instance to create: timeout while waiting for state to become 'DONE' (last state: "
+    Provider(
+        "gcp"
+    ): "Error waiting for instance to create: timeout while waiting for state to become 'DONE' (last state: "
     "'RUNNING', timeout: 15m0s)",
-    Provider.AWS: "waiting for EC2 Instance (i-1) create: timeout while waiting for state to become 'running' (last "
+    Provider("aws"): "waiting for EC2 Instance (i-1) create: timeout while waiting for state to become 'running' (last "
     "state: 'pending', timeout: 15m0s)",
 }
-INSTANCE = {Provider.GCP: "google_compute_instance", Provider.AWS: "aws_instance"}
+INSTANCE = {Provider("gcp"): "google_compute_instance", Provider("aws"): "aws_instance"}
 # The zones of the two offers in `small_document`.
-ZONES = {Provider.GCP: ("us-central1-a", "us-central1-b"), Provider.AWS: ("use1-az4", "use1-az6")}
+ZONES = {Provider("gcp"): ("us-central1-a", "us-central1-b"), Provider("aws"): ("use1-az4", "use1-az6")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +126,7 @@ class CloudRun:
 
 def small_document(provider: Provider) -> PlanDocument:
     """Two nodes in two zones of one region; checkpoints go to a folder, so that there is no bucket."""
-    first, second = GCP_OFFERS[:2] if provider is Provider.GCP else AWS_OFFERS
+    first, second = GCP_OFFERS[:2] if provider is Provider("gcp") else AWS_OFFERS
     return without_bucket(cloud_document(("n0", first), ("n1", second), image=None))
 
 
@@ -157,7 +161,7 @@ def reached(provider: Provider, *, latency_s: float = 0.0) -> Iterator[FakeCloud
     """A fake cloud with things of others in it, in the environment of this process."""
     cloud = FakeCloud(latency_s=latency_s)
     _add_foreign(cloud, provider)
-    api = serve_compute if provider is Provider.GCP else serve_ec2
+    api = serve_compute if provider is Provider("gcp") else serve_ec2
     with serve(cloud) as attached, api(cloud) as reach, in_environment({**attached, **reach}):
         yield cloud
 
@@ -173,7 +177,7 @@ def waited() -> Any:
 
 
 def _add_foreign(cloud: FakeCloud, provider: Provider) -> None:
-    if provider is Provider.GCP:
+    if provider is Provider("gcp"):
         for kind in ("google_compute_network", "google_compute_instance", "google_compute_firewall"):
             wanted = {"name": "sc-not-ours", "description": f"team={_ELSE}", "labels": {"team": _ELSE}}
             cloud.create(kind, wanted, {"project": PROJECT})

@@ -30,15 +30,15 @@ resources:
 cloud: {cloud}
 checkpoint: {{every: 1s, keep: 2, to: {checkpoints}}}
 """
-ZONES = {Provider.GCP: ("us-central1-a", "us-central1-b"), Provider.AWS: ("use1-az1", "use1-az2")}
-TYPES = {Provider.GCP: ("a2-highgpu-1g", "n1-standard-8"), Provider.AWS: ("p4d.24xlarge", "p3.2xlarge")}
-_DEVICES = {Provider.GCP: "{A100-40: 1, V100-16: 1}", Provider.AWS: "{A100-40: 8, V100-16: 1}"}
+ZONES = {Provider("gcp"): ("us-central1-a", "us-central1-b"), Provider("aws"): ("use1-az1", "use1-az2")}
+TYPES = {Provider("gcp"): ("a2-highgpu-1g", "n1-standard-8"), Provider("aws"): ("p4d.24xlarge", "p3.2xlarge")}
+_DEVICES = {Provider("gcp"): "{A100-40: 1, V100-16: 1}", Provider("aws"): "{A100-40: 8, V100-16: 1}"}
 
 
 def write_crossing(folder: Path, provider: Provider, *, steps: int, project: str, image: str) -> tuple[Path, Path]:
     """Write job and plan: the A100 of the first zone and the V100 of the second, half of each batch on either."""
     cloud = f"{{gcp: {{project: {project}}}, owner: me@example.org}}"
-    if provider is Provider.AWS:
+    if provider is Provider("aws"):
         # Without public addresses, so that one of the two clouds is worked on through tunnels alone.
         cloud = f"{{owner: me@example.org, image: {image}, network: private}}"
     text = JOB.format(

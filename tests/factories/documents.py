@@ -49,7 +49,7 @@ def job() -> Job:
 def offer(name: str, accelerator: str, zone: str, *, usd_per_hour: float = 0.2) -> Offer:
     return Offer(
         id=name,
-        provider=Provider.LOCAL,
+        provider=Provider("local"),
         region="local",
         zone=zone,
         instance_type=f"local-{accelerator.lower()}",

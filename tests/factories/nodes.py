@@ -13,7 +13,7 @@ def local_node(name: str, **changes: Any) -> ReachableNode:
     """Return a node of one CPU thread in the first local zone; nobody has to be there."""
     about: dict[str, Any] = {
         "id": name,
-        "provider": Provider.LOCAL,
+        "provider": Provider("local"),
         "region": "local",
         "zone": "local-a",
         "instance_type": "local-cpu-fast",

@@ -48,15 +48,15 @@ def quota(
     limit: float,
     covers: dict[str, Market | None],
     *,
-    provider: Provider = Provider.LOCAL,
+    provider: str = "local",
     region: str = "",
     counts: Counted = Counted.DEVICES,
     used: float = 0.0,
 ) -> QuotaLimit:
     """A limit of the account of the example jobs on accelerators, each in one market or in both."""
     return QuotaLimit(
-        provider=provider,
-        project="my-project" if provider is Provider.GCP else "",
+        provider=Provider(provider),
+        project="my-project" if provider == "gcp" else "",
         region=region,
         quota=name,
         counts=counts,

@@ -21,11 +21,11 @@ OPTIONS = replace(QUICK, ssh_from="203.0.113.7/32")
 
 def cloud_plan(cloud: MockCloud, *, steps: int) -> PlanDocument:
     """Two nodes in two zones, for a job that leaves its checkpoints to the run."""
-    offers = GCP_OFFERS[:2] if cloud.provider is Provider.GCP else AWS_OFFERS
+    offers = GCP_OFFERS[:2] if cloud.provider is Provider("gcp") else AWS_OFFERS
     base = cloud_document(("n0", offers[0]), ("n1", offers[1]), image=None)
     training = base.job.training.model_copy(update={"steps": steps})
     limits = base.constraints.model_copy(update={"budget_usd": 20.0})
-    image = cloud.image if cloud.provider is Provider.AWS else None
+    image = cloud.image if cloud.provider is Provider("aws") else None
     changes = {"cloud": base.job.cloud.model_copy(update={"image": image}), "training": training, "constraints": limits}
     return replace(base, job=base.job.model_copy(update=changes), constraints=limits)
 

@@ -53,7 +53,7 @@ def _parsed() -> Job:
 def offer(zone: str, accelerator: str, usd_per_hour: float) -> Offer:
     return Offer(
         id=f"gcp/{zone}/{accelerator}",
-        provider=Provider.GCP,
+        provider=Provider("gcp"),
         region="us-central1",
         zone=zone,
         instance_type=f"vm-{accelerator.lower()}",

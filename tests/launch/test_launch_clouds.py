@@ -75,9 +75,9 @@ class CloudRun:
         return process.returncode, said
 
 
-@pytest.fixture(params=[Provider.GCP, Provider.AWS], ids=lambda provider: provider.value)
+@pytest.fixture(params=[Provider("gcp"), Provider("aws")], ids=lambda provider: provider.value)
 def cloud(request: pytest.FixtureRequest) -> MockCloud:
-    found = request.getfixturevalue("mock_gcp" if request.param is Provider.GCP else "mock_aws")
+    found = request.getfixturevalue("mock_gcp" if request.param is Provider("gcp") else "mock_aws")
     assert isinstance(found, MockCloud)
     return found
 
@@ -157,7 +157,7 @@ def _check(run: CloudRun, cloud: MockCloud, losses: dict[int, float]) -> None:
     assert len([row for row in receipt["resources"] if row["type"] == "node"]) >= 3
     assert 0 < receipt["spent_usd"] < receipt["budget_usd"]
     assert Ledger(run.folder / "ledger.jsonl", SystemClock()).usd_per_hour() == 0, "nothing is paid for any more"
-    _check_bill(receipt, gateways=cloud.provider is Provider.AWS)
+    _check_bill(receipt, gateways=cloud.provider is Provider("aws"))
 
 
 def _check_bill(receipt: dict[str, Any], *, gateways: bool) -> None:

@@ -23,7 +23,7 @@ from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.testing.mock_cloud import in_environment
 from sailor_cloud.testing.object_store import ObjectStore, serve_objects, store_environment
 
-SCHEMES = {Provider.GCP: "gs", Provider.AWS: "s3"}
+SCHEMES = {Provider("gcp"): "gs", Provider("aws"): "s3"}
 WEIGHTS = b"weights" * 1000
 
 
@@ -54,10 +54,10 @@ class Finished:
         return kept_bucket(self.folder.run_id, read(self.folder.journal_file)) is not None
 
 
-@pytest.fixture(params=[Provider.GCP, Provider.AWS], ids=lambda provider: provider.value)
+@pytest.fixture(params=[Provider("gcp"), Provider("aws")], ids=lambda provider: provider.value)
 def finished(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Finished]:
     provider = request.param
-    offers = GCP_OFFERS[:2] if provider is Provider.GCP else AWS_OFFERS
+    offers = GCP_OFFERS[:2] if provider is Provider("gcp") else AWS_OFFERS
     run = Finished(
         RunFolder.create("tiny", root=tmp_path / "runs"),
         cloud_document(("n0", offers[0]), ("n1", offers[1])),

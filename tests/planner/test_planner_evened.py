@@ -137,8 +137,8 @@ def test_the_best_even_plans_stand_beside_the_chosen_one_unless_it_is_one_itself
 def test_an_account_s_quotas_leave_layers_even():
     """Quotas over several zones are shared out to parts of the space of their own."""
     quotas = (
-        quota("spot", 8, {"A100-40": Market.SPOT}, provider=Provider.GCP, region="us-central1"),
-        quota("on-demand", 0, {"A100-40": Market.ON_DEMAND}, provider=Provider.GCP, region="us-central1"),
+        quota("spot", 8, {"A100-40": Market.SPOT}, provider=Provider("gcp"), region="us-central1"),
+        quota("on-demand", 0, {"A100-40": Market.ON_DEMAND}, provider=Provider("gcp"), region="us-central1"),
     )
     job = example("gcp-a100-v100.yaml")
     assert not has_even_layers(plan(job, quotas=quotas).plan)

@@ -13,7 +13,7 @@ from sailor_cloud.planner.exhaustive import exhaust, small_layouts
 from sailor_cloud.planner.goals import Figure, target_of
 from sailor_cloud.simulator import startup_s, teardown_s
 
-FIXED_S = startup_s(Provider.LOCAL) + teardown_s(Provider.LOCAL)
+FIXED_S = startup_s(Provider("local")) + teardown_s(Provider("local"))
 
 
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

@@ -18,7 +18,7 @@ from sailor_cloud.planner.goals import target_of
 from sailor_cloud.planner.mixing import mix
 from sailor_cloud.planner.quotas import quota_arrays, used, within_quotas
 
-GCP = {"provider": Provider.GCP, "region": "us-central1"}
+GCP = {"provider": Provider("gcp"), "region": "us-central1"}
 
 
 def bought(document: PlanDocument) -> Counter[tuple[str, str]]:
@@ -82,7 +82,7 @@ def test_a_quota_that_counts_vcpus_counts_those_of_whole_nodes():
 
 def test_a_quota_of_another_region_or_accelerator_limits_nothing():
     job = two_markets()
-    elsewhere = quota("ELSEWHERE", 0, {"A100-40": None}, provider=Provider.GCP, region="europe-west4")
+    elsewhere = quota("ELSEWHERE", 0, {"A100-40": None}, provider=Provider("gcp"), region="europe-west4")
     other = quota("OTHER", 0, {"V100-16": None}, **GCP)
     assert make_space(job, (elsewhere, other)).candidates == make_space(job).candidates
 

@@ -225,4 +225,4 @@ def test_plans_of_both_markets_are_among_those_gone_through() -> None:
         if {space.pools[slot.pool].offer.market for slots in layout for slot in slots} == set(Market)
     ]
     assert mixed
-    assert {pool.offer.provider for pool in space.pools} == {Provider.GCP}
+    assert {pool.offer.provider for pool in space.pools} == {Provider("gcp")}

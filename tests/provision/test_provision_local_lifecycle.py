@@ -125,7 +125,7 @@ def test_nodes_of_the_plan_come_up_and_go_again(run: LocalRun, binary: Terraform
         ("n0", "local-a", "CPU-fast", 1),
         ("n1", "local-b", "CPU-slow", 1),
     ]
-    assert {node.provider for node in result.nodes} == {Provider.LOCAL}
+    assert {node.provider for node in result.nodes} == {Provider("local")}
     assert result.expires_at == state(run).expires_at == expires_at
     assert reachable_nodes(run.folder, run.document) == result.nodes
     assert state(run).phase is Phase.PROVISIONED
@@ -281,13 +281,13 @@ def test_a_second_ctrl_c_leaves_terraform_to_finish_and_the_run_to_the_next_tear
 
 def test_a_lost_state_is_made_up_for_by_tags(run: LocalRun) -> None:
     applied(run)
-    root_of(run.folder, Provider.LOCAL, "local").state_file.unlink()
+    root_of(run.folder, Provider("local"), "local").state_file.unlink()
     assert_gone(run, destroy(run.folder, clock=CLOCK))
 
 
 def test_an_unreadable_state_is_reported_and_made_up_for_by_tags(run: LocalRun) -> None:
     applied(run)
-    root_of(run.folder, Provider.LOCAL, "local").state_file.write_text("{ not a state")
+    root_of(run.folder, Provider("local"), "local").state_file.write_text("{ not a state")
     destroyed = destroy(run.folder, clock=CLOCK)
     assert len(destroyed.problems) == 1
     assert "Unsupported state file format" in destroyed.problems[0]
@@ -308,7 +308,7 @@ def test_without_any_terraform_the_nodes_go_by_tag(run: LocalRun, monkeypatch: p
 
 def test_a_stale_lock_does_not_stop_the_teardown(run: LocalRun) -> None:
     applied(run)
-    root = root_of(run.folder, Provider.LOCAL, "local")
+    root = root_of(run.folder, Provider("local"), "local")
     lock = {"ID": "3f1f1c4e-0000-4000-8000-000000000000", "Operation": "OperationTypeApply", "Who": "gone", "Path": ""}
     (root.path / ".terraform.tfstate.lock.info").write_text(json.dumps(lock))
     destroyed = destroy(run.folder, clock=CLOCK)
@@ -370,7 +370,7 @@ def test_a_node_whose_hcl_was_removed_is_gone_all_the_same(run: LocalRun) -> Non
 
 
 def test_a_cloud_plan_without_an_owner_is_refused_before_anything_happens(run: LocalRun) -> None:
-    offers = tuple(replace(offer, provider=Provider.GCP) for offer in run.document.inputs.offers)
+    offers = tuple(replace(offer, provider=Provider("gcp")) for offer in run.document.inputs.offers)
     document = replace(run.document, inputs=replace(run.document.inputs, offers=offers))
     with pytest.raises(RequestError, match=r"cloud\.owner: is missing"):
         apply(run.folder, document, clock=CLOCK, expires_at=expiry())

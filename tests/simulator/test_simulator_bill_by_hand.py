@@ -39,7 +39,7 @@ CENTRAL, WEST = "us-central1-a", "us-west1-b"
 def services() -> Services:
     return Services(
         ServicePrice(
-            provider=Provider.GCP,
+            provider=Provider("gcp"),
             region="*",
             service=service,
             usd_per_unit=usd,
@@ -55,7 +55,7 @@ def services() -> Services:
 
 def network() -> Network:
     """0.02 USD per GB to the sender between regions, 0.01 USD to either side between zones of a region."""
-    shared = {"provider": Provider.GCP, "src": "*", "dst": "*", "unit": "GB", "tier": "all", "source": "hand"}
+    shared = {"provider": Provider("gcp"), "src": "*", "dst": "*", "unit": "GB", "tier": "all", "source": "hand"}
     dates = {"as_of_from": PRICED, "as_of_to": PRICED, "confidence": Confidence.HIGH}
 
     def row(scope: str, payer: Payer, usd: float) -> EgressRow:
@@ -71,7 +71,7 @@ def network() -> Network:
     zones = [
         ZoneInfo(
             name=zone,
-            provider=Provider.GCP,
+            provider=Provider("gcp"),
             region=zone.rpartition("-")[0],
             egress_group="us",
             latitude=None,
@@ -92,7 +92,7 @@ def scenario_of(job: Job) -> Scenario:
         for offer in found
     ]
     stated = Interruptions(
-        provider=Provider.GCP,
+        provider=Provider("gcp"),
         region="us-west1",
         instance_type="a2-highgpu-1g",
         low=0.0,
@@ -105,7 +105,7 @@ def scenario_of(job: Job) -> Scenario:
         offers=OfferBook.of(offers),
         accelerators=[known.accelerator("A100-40")],
         zones=[known.zone(CENTRAL), known.zone(WEST)],
-        regions=known.regions(Provider.GCP),
+        regions=known.regions(Provider("gcp")),
         services=services(),
         interruptions=InterruptionTable([stated]),
         sources=(),
@@ -223,7 +223,7 @@ def test_both_sides_pay_for_traffic_between_zones_where_both_are_billed() -> Non
 @pytest.mark.parametrize(
     ("provider", "per_day"),
     # 15 % a day; 20 % a month of 730 hours is 0.6575 % a day.
-    [(Provider.GCP, 0.15), (Provider.AWS, 0.006575342)],
+    [(Provider("gcp"), 0.15), (Provider("aws"), 0.006575342)],
 )
 def test_preemption_that_nobody_states_is_a_few_percent_a_day(provider: Provider, per_day: float) -> None:
     scenario = scenario_of(make_job(model=TINY, resources=[GCP]))

@@ -68,11 +68,11 @@ def test_instances_are_paid_whole_from_start_up_to_teardown() -> None:
     hours = 100 * answer.prediction.iteration_s_replay / 3600
     found = by_kind(answer.cost)
     assert found[CostKind.COMPUTE] == pytest.approx(2 * hours * offer.usd_per_hour)
-    assert found[CostKind.STARTUP] == pytest.approx(2 * startup_s(Provider.GCP) / 3600 * offer.usd_per_hour)
-    assert found[CostKind.TEARDOWN] == pytest.approx(2 * teardown_s(Provider.GCP) / 3600 * offer.usd_per_hour)
+    assert found[CostKind.STARTUP] == pytest.approx(2 * startup_s(Provider("gcp")) / 3600 * offer.usd_per_hour)
+    assert found[CostKind.TEARDOWN] == pytest.approx(2 * teardown_s(Provider("gcp")) / 3600 * offer.usd_per_hour)
     standing = hours * saving_fraction(interval_s=600.0, checkpoint_s=checkpoint_s(lay_out(plan, scenario)))
     assert answer.prediction.duration_s == pytest.approx(
-        (hours + standing) * 3600 + startup_s(Provider.GCP) + teardown_s(Provider.GCP)
+        (hours + standing) * 3600 + startup_s(Provider("gcp")) + teardown_s(Provider("gcp"))
     )
     assert answer.cost.total_usd == pytest.approx(sum(line.usd for line in answer.cost.lines))
     assert answer.cost.worst_case_usd == pytest.approx(sum(line.worst_usd for line in answer.cost.lines))
@@ -123,7 +123,7 @@ def test_private_nodes_share_a_gateway_its_address_and_what_passes_it(market: Ma
     ]
     kinds = [Service.NAT_GATEWAY] * 2 + [Service.PUBLIC_ADDRESS] * 2 + [Service.NAT_DATA] * 2
     for line, kind in zip(lines, kinds, strict=True):
-        price = services.price(Provider.GCP, "us-central1", kind)
+        price = services.price(Provider("gcp"), "us-central1", kind)
         known = (line.usd_per_unit, line.unit, line.price_source, line.price_as_of)
         assert known == (price.usd_per_unit, price.unit, price.source, price.as_of_from)
     paid = hours(lay_out(plan, scenario), answer.prediction.iteration_s_replay)
@@ -144,11 +144,11 @@ def test_private_nodes_share_a_gateway_its_address_and_what_passes_it(market: Ma
 def test_on_aws_nat_is_priced_by_the_gigabyte() -> None:
     scenario = gcp_scenario(batch=64)
     offer = offer_in(scenario, "us-central1-a", "A100-40", devices=2)
-    there = dataclasses.replace(offer, provider=Provider.AWS, region="us-west-2")
+    there = dataclasses.replace(offer, provider=Provider("aws"), region="us-west-2")
     (line,) = setup_lines(Counter({there: 3}), scenario.catalog.services, NetworkAccess.PRIVATE, starts=(1.0, 2.0))
     assert (line.unit, line.quantity, line.usd_per_unit) == ("GB", pytest.approx(3 * SETUP_BYTES / 1e9), 0.045)
     assert line.worst_usd == pytest.approx(2 * line.usd)
-    local = dataclasses.replace(offer, provider=Provider.LOCAL, region="local")
+    local = dataclasses.replace(offer, provider=Provider("local"), region="local")
     assert gateways([local], scenario.catalog.services, NetworkAccess.PRIVATE) == ()
     assert gateways([there], scenario.catalog.services, NetworkAccess.PUBLIC_SSH) == ()
 
@@ -258,7 +258,7 @@ def test_checkpoints_pass_nat_on_their_way_to_buckets_that_private_nodes_reach_n
     assert (through.unit, through.usd_per_unit) == ("GiB", 0.045)
     assert through.quantity * 2**30 == pytest.approx(moved.quantity * 1e9)
     services, network = private.catalog.services, NetworkAccess.PRIVATE
-    east, west = (Provider.AWS, "us-east-1"), (Provider.AWS, "us-west-2")
+    east, west = (Provider("aws"), "us-east-1"), (Provider("aws"), "us-west-2")
     (line,) = checkpoint_nat_lines({east: 5e9, west: 7e9}, east, services, network)
     assert (line.what, line.quantity, line.unit) == ("checkpoints through NAT in us-west-2", 7.0, "GB")
 
@@ -282,7 +282,7 @@ def test_the_searchs_estimate_of_a_run_is_the_bill_without_checkpoints() -> None
         iteration_s=answer.prediction.iteration_s_replay,
         egress_usd_per_iteration=traffic,
         steps=100,
-        provider=Provider.GCP,
+        provider=Provider("gcp"),
         checkpoint_s=checkpoint_s(lay_out(plan, scenario)),
     )
     stored = [line for line in answer.cost.lines if line.kind is CostKind.CHECKPOINT and line.unit != "hour"]
@@ -305,12 +305,12 @@ def test_spot_is_lost_as_often_as_the_provider_states_for_the_region_and_type(
 ) -> None:
     scenario = gcp_scenario(batch=64)
     gcp = offer_in(scenario, "us-central1-a", "A100-40", devices=2, market=Market.SPOT)
-    spot = dataclasses.replace(gcp, provider=Provider.AWS, region="us-east-1", instance_type="p4d.24xlarge")
+    spot = dataclasses.replace(gcp, provider=Provider("aws"), region="us-east-1", instance_type="p4d.24xlarge")
     rows = []
     if band is not None:
         rows.append(
             Interruptions(
-                provider=Provider.AWS,
+                provider=Provider("aws"),
                 region="us-east-1",
                 instance_type="p4d.24xlarge",
                 low=band[0],

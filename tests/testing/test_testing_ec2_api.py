@@ -72,7 +72,7 @@ def test_what_others_stand_in_can_not_be_deleted_before_them(cloud: FakeCloud) -
 def test_an_instance_tells_its_addresses_and_its_host_key(cloud: FakeCloud) -> None:
     build(cloud, TAGS)
     (instance,) = instances(scopes_named("region", ["us-east-1"]), "r1")
-    assert (instance.provider, instance.node, instance.running) == (Provider.AWS, "n0", True)
+    assert (instance.provider, instance.node, instance.running) == (Provider("aws"), "n0", True)
     assert instance.address.startswith("203.0.113.")
     assert (published_host_key(instance) or "").startswith("ssh-ed25519 ")
 

@@ -79,7 +79,7 @@ def test_two_dozen_nodes_are_reached_though_a_third_of_them_still_boots(tmp_path
 def _node(name: str, port: int, host_key: asyncssh.SSHKey) -> ReachableNode:
     return ReachableNode(
         id=name,
-        provider=Provider.GCP,
+        provider=Provider("gcp"),
         region="us-central1",
         zone="us-central1-a",
         instance_type="a2-highgpu-1g",

@@ -124,7 +124,7 @@ def test_traffic_that_the_plan_does_not_foresee_is_charged_at_the_price_of_its_z
 
 def test_traffic_without_a_price_is_charged_at_the_dearest_of_the_plan() -> None:
     zones = [
-        ZoneInfo(name=name, provider=Provider.LOCAL, region="local", egress_group="", latitude=None, longitude=None)
+        ZoneInfo(name=name, provider=Provider("local"), region="local", egress_group="", latitude=None, longitude=None)
         for name in ("local-a", "local-b")
     ]
     bare = Network(zones=zones, curves=(), instances=(), region_pairs={}, egress=EgressTable({}))
@@ -205,17 +205,17 @@ def test_checkpoints_in_a_folder_cost_nothing() -> None:
 @pytest.mark.parametrize(
     ("provider", "kind", "services"),
     [
-        (Provider.GCP, "google_compute_router_nat.run", (Service.NAT_GATEWAY, Service.PUBLIC_ADDRESS)),
-        (Provider.AWS, 'aws_nat_gateway.run["use1-az4"]', (Service.NAT_GATEWAY,)),
-        (Provider.AWS, 'aws_eip.nat["use1-az4"]', (Service.PUBLIC_ADDRESS,)),
-        (Provider.AWS, 'aws_eip.node["n0"]', ()),
-        (Provider.AWS, "aws_vpc.run", ()),
+        (Provider("gcp"), "google_compute_router_nat.run", (Service.NAT_GATEWAY, Service.PUBLIC_ADDRESS)),
+        (Provider("aws"), 'aws_nat_gateway.run["use1-az4"]', (Service.NAT_GATEWAY,)),
+        (Provider("aws"), 'aws_eip.nat["use1-az4"]', (Service.PUBLIC_ADDRESS,)),
+        (Provider("aws"), 'aws_eip.node["n0"]', ()),
+        (Provider("aws"), "aws_vpc.run", ()),
     ],
 )
 def test_gateways_are_charged_by_the_hour_from_their_making_to_their_end(
     provider: Provider, kind: str, services: tuple[Service, ...], tmp_path: Path
 ) -> None:
-    region = "us-central1" if provider is Provider.GCP else "us-east-1"
+    region = "us-central1" if provider is Provider("gcp") else "us-east-1"
     clock = FixedClock(NOW)
     journal, ledger = Journal(tmp_path / "journal.jsonl", clock), Ledger(tmp_path / "ledger.jsonl", clock)
     about = {"resource": kind.partition(".")[0], "key": f"{provider.value}-{region}/{kind}"}
@@ -233,7 +233,7 @@ def test_gateways_are_charged_by_the_hour_from_their_making_to_their_end(
 
 
 @pytest.mark.parametrize("network_access", list(NetworkAccess))
-@pytest.mark.parametrize("provider", [Provider.GCP, Provider.AWS])
+@pytest.mark.parametrize("provider", [Provider("gcp"), Provider("aws")])
 def test_what_a_plan_foresees_by_the_hour_has_the_same_name_in_the_ledger(
     provider: Provider, network_access: NetworkAccess, tmp_path: Path
 ) -> None:
@@ -254,7 +254,7 @@ def test_what_a_plan_foresees_by_the_hour_has_the_same_name_in_the_ledger(
 
 
 @pytest.mark.parametrize("network_access", list(NetworkAccess))
-@pytest.mark.parametrize("provider", [Provider.GCP, Provider.AWS])
+@pytest.mark.parametrize("provider", [Provider("gcp"), Provider("aws")])
 def test_what_a_plan_foresees_by_use_has_the_same_name_and_price_in_the_ledger(
     provider: Provider, network_access: NetworkAccess
 ) -> None:
@@ -273,12 +273,12 @@ def test_what_a_plan_foresees_by_use_has_the_same_name_and_price_in_the_ledger(
 
 def _billed(provider: Provider, access: NetworkAccess) -> PlanDocument:
     """A plan of one node in each of two zones, with the bill that the simulator makes for it."""
-    zones = ("us-central1-a", "us-central1-b") if provider is Provider.GCP else ("use1-az1", "use1-az2")
+    zones = ("us-central1-a", "us-central1-b") if provider is Provider("gcp") else ("use1-az1", "use1-az2")
     resources = {"provider": provider.value, "zones": zones, "accelerators": {"A100-40": 8}, "markets": ["spot"]}
     job = make_job(model={**TINY, "num_attention_heads": 8}, resources=[resources], steps=100)
     job = job.model_copy(update={"cloud": job.cloud.model_copy(update={"network": access})})
     scenario = make_scenario(job)
-    count = 1 if provider is Provider.GCP else 8
+    count = 1 if provider is Provider("gcp") else 8
     offers = [offer_in(scenario, zone, "A100-40", devices=count, market=Market.SPOT) for zone in zones]
     chains = [chain(index, [one], (0, 8), microbatch_size=1, microbatches=12) for index, one in enumerate(offers)]
     plan = make_plan(scenario, chains)
@@ -290,7 +290,7 @@ def _billed(provider: Provider, access: NetworkAccess) -> PlanDocument:
 
 def _make_gateways(journal: Journal, provider: Provider, plan: PlanDocument) -> None:
     region = plan.inputs.offers[0].region
-    kinds = ("google_compute_router_nat",) if provider is Provider.GCP else ("aws_nat_gateway", "aws_eip")
+    kinds = ("google_compute_router_nat",) if provider is Provider("gcp") else ("aws_nat_gateway", "aws_eip")
     for kind in kinds:
         about = {"resource": kind, "key": f"{provider.value}-{region}/{kind}.nat"}
         journal.append(Event.CREATE_INTENDED, provider=provider.value, region=region, stack=provider.value, **about)

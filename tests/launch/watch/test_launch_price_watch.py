@@ -45,7 +45,7 @@ def test_prices_of_the_job_s_clouds_and_regions_are_asked_for(tmp_path: Path) ->
     asked: list[object] = []
     context = context_of(tmp_path, [], lambda providers, regions: asked.append((providers, regions)))
     run_simulated(PriceWatch(context).look(), SimulatedClock(START))
-    assert asked == [((Provider.GCP,), ("us-central1",))]
+    assert asked == [((Provider("gcp"),), ("us-central1",))]
 
 
 def test_a_refresh_that_fails_is_told_once_and_ends_nothing(tmp_path: Path) -> None:

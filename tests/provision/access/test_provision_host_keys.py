@@ -28,7 +28,7 @@ def instance(name: str = "i-1", address: str = "127.0.0.1") -> Instance:
         node="n0",
         id=name,
         machine=name,
-        provider=Provider.AWS,
+        provider=Provider("aws"),
         region="us-east-1",
         zone="use1-az4",
         project="",

@@ -38,7 +38,7 @@ from sailor_cloud.testing.mock_cloud import PROJECT, MockCloud, in_environment, 
 from sailor_cloud.units import HOURS_PER_MONTH
 
 pytestmark = pytest.mark.xdist_group("private")
-CLOUDS = pytest.mark.parametrize("provider", [Provider.GCP, Provider.AWS], ids=lambda provider: provider.value)
+CLOUDS = pytest.mark.parametrize("provider", [Provider("gcp"), Provider("aws")], ids=lambda provider: provider.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +53,12 @@ class PrivateRun:
 
 
 def private(provider: Provider) -> PlanDocument:
-    offer = GCP_OFFERS[1] if provider is Provider.GCP else AWS_OFFERS[1]
+    offer = GCP_OFFERS[1] if provider is Provider("gcp") else AWS_OFFERS[1]
     gcp = GcpAccount(project=PROJECT)
     return with_job(cloud_document(("n0", offer)), network=NetworkAccess.PRIVATE, to="/data", gcp=gcp)
 
 
-@pytest.fixture(scope="module", params=[Provider.GCP, Provider.AWS], ids=lambda provider: provider.value)
+@pytest.fixture(scope="module", params=[Provider("gcp"), Provider("aws")], ids=lambda provider: provider.value)
 def bought(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateRun]:
     root, document = tmp_path_factory.mktemp("private"), private(request.param)
     with (
@@ -104,7 +104,7 @@ def test_what_is_about_to_be_created_is_told_with_its_price_gateways_too(bought:
         for service in (Service.NAT_GATEWAY, Service.PUBLIC_ADDRESS, Service.DISK_BALANCED)
     )
     machine = offer.usd_per_hour + disk * 100 / HOURS_PER_MONTH
-    if offer.provider is Provider.GCP:
+    if offer.provider is Provider("gcp"):
         told = {"google_compute_instance": machine, "google_compute_router_nat": gateway + address}
     else:
         told = {"aws_instance": machine, "aws_nat_gateway": gateway, "aws_eip": address}
@@ -165,7 +165,7 @@ def test_the_programs_are_those_that_the_clouds_document(bought: PrivateRun) -> 
     """cloud.google.com/sdk/gcloud/reference/compute/start-iap-tunnel; AWS: see provision/access/tunnel.py."""
     assert bought.node.tunnel is not None
     machine, port = instances_name(bought), str(bought.node.port)
-    if bought.node.provider is Provider.GCP:
+    if bought.node.provider is Provider("gcp"):
         place = (f"--project={PROJECT}", "--zone=us-central1-b", "--verbosity=warning")
         wanted = ("gcloud", "compute", "start-iap-tunnel", machine, port, "--listen-on-stdin", *place)
     else:
@@ -180,7 +180,7 @@ def test_without_the_program_on_path_nothing_is_bought(
     provider: Provider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    names = {Provider.GCP: ["gcloud"], Provider.AWS: ["aws", "session-manager-plugin"]}[provider]
+    names = {Provider("gcp"): ["gcloud"], Provider("aws"): ["aws", "session-manager-plugin"]}[provider]
     with pytest.raises(RequestError) as refused:
         check_supported(private(provider))
     said = str(refused.value)

@@ -21,14 +21,14 @@ from sailor_cloud.provision.scopes import scopes_named
 from sailor_cloud.testing.terraform_cloud import Failure
 
 
-@pytest.fixture(params=[Provider.GCP, Provider.AWS], ids=lambda provider: provider.value)
+@pytest.fixture(params=[Provider("gcp"), Provider("aws")], ids=lambda provider: provider.value)
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CloudRun]:
     with cloud_run(Provider(request.param), tmp_path / "runs") as made:
         yield made
 
 
 def where(run: CloudRun) -> Scopes:
-    if run.provider is Provider.GCP:
+    if run.provider is Provider("gcp"):
         return scopes_named("project", [PROJECT])
     return scopes_named("region", ["us-east-1"])
 
@@ -65,7 +65,7 @@ def test_a_run_of_another_machine_is_left_alone_until_it_has_expired(run: CloudR
     assert (leftover.folder, "expired" in leftover.why) == (None, True)
 
     # Clouds need a while, and may not answer at once.
-    message = {Provider.GCP: "sorry", Provider.AWS: "api error InternalError: sorry"}[run.provider]
+    message = {Provider("gcp"): "sorry", Provider("aws"): "api error InternalError: sorry"}[run.provider]
     run.cloud.failures.append(Failure(type=INSTANCE[run.provider], message=message, operation="delete", times=1))
     pause = waited()
     assert remove_strangers(leftover, pause=pause) == ()

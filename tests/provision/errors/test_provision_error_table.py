@@ -58,7 +58,7 @@ def fault(provider: Provider, text: str) -> Fault:
 
 # What users of Terraform were told, by what is behind it; every row of the table decides at least one of them.
 TOLD = {
-    Provider.GCP: {
+    Provider("gcp"): {
         Cause.STOCKOUT: (
             STOCKOUT,
             "code: ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS",
@@ -102,7 +102,7 @@ TOLD = {
         ),
         Cause.OTHER: ("googleapi: Error 400: Invalid value for field 'resource.machineType'",),
     },
-    Provider.AWS: {
+    Provider("aws"): {
         Cause.STOCKOUT: (
             NO_CAPACITY,
             "api error InsufficientVolumeCapacity: not enough capacity to fulfil your EBS volume provision request",
@@ -162,7 +162,7 @@ def test_every_row_of_the_table_names_its_source_and_decides_something_that_some
     for provider, told in TOLD.items():
         rules = of(provider).errors.rules
         deciding = set()
-        only_google = {Cause.POLICY} if provider is Provider.AWS else set()
+        only_google = {Cause.POLICY} if provider is Provider("aws") else set()
         assert set(told) == set(Cause) - only_google, "each cause on each cloud"
         for text in (text for texts in told.values() for text in texts):
             deciding.add(next((rule for rule in rules if re.search(rule.pattern, text, re.S)), None))
@@ -172,7 +172,9 @@ def test_every_row_of_the_table_names_its_source_and_decides_something_that_some
 
 def test_a_quota_on_networks_is_not_taken_for_the_one_on_instances() -> None:
     refused = grouped(placed_nodes(aws_document()), {"n0": VPCS})
-    told = of(Provider.AWS).quota_numbers(fault(Provider.AWS, VPCS), placed_nodes(aws_document()), refused, Scopes())
+    told = of(Provider("aws")).quota_numbers(
+        fault(Provider("aws"), VPCS), placed_nodes(aws_document()), refused, Scopes()
+    )
     assert (told.fault.quota, told.limit, told.usage, told.need) == ("VpcLimitExceeded", None, None, None)
 
 
@@ -184,32 +186,32 @@ def test_only_what_may_pass_is_worth_another_try() -> None:
         NO_CAPACITY: False,
         VCPU: False,
     }
-    assert {text: fault(Provider.AWS, text).worth_retrying for text in texts} == texts
+    assert {text: fault(Provider("aws"), text).worth_retrying for text in texts} == texts
 
 
 def test_a_quota_error_names_quota_limit_place_and_the_way_to_more() -> None:
-    error = error_of(fault(Provider.GCP, GPU_QUOTA))
+    error = error_of(fault(Provider("gcp"), GPU_QUOTA))
     assert isinstance(error, QuotaError)
     assert str(error).startswith(
         "google_compute_instance.node: the quota NVIDIA_A100_GPUS of 8 in us-central1 does not allow the plan; "
         "ask for more at console.cloud.google.com/iam-admin/quotas"
     )
-    vcpu = error_of(fault(Provider.AWS, VCPU))
+    vcpu = error_of(fault(Provider("aws"), VCPU))
     assert isinstance(vcpu, QuotaError)
     assert "the quota VcpuLimitExceeded of 32 does not allow the plan" in str(vcpu)
 
 
 def test_each_cause_becomes_its_own_error() -> None:
-    stockout = error_of(fault(Provider.AWS, NO_CAPACITY))
+    stockout = error_of(fault(Provider("aws"), NO_CAPACITY))
     assert isinstance(stockout, StockoutError)
     assert "aws has no capacity now" in str(stockout)
-    login = error_of(fault(Provider.GCP, "google: could not find default credentials."))
+    login = error_of(fault(Provider("gcp"), "google: could not find default credentials."))
     assert isinstance(login, CredentialsError)
     assert "gcloud auth application-default login" in str(login)
-    not_sold = error_of(fault(Provider.GCP, NOT_SOLD))
+    not_sold = error_of(fault(Provider("gcp"), NOT_SOLD))
     assert isinstance(not_sold, NotSoldError)
     assert "gcp does not sell this type in this zone" in str(not_sold)
-    other = error_of(fault(Provider.GCP, "something else"))
+    other = error_of(fault(Provider("gcp"), "something else"))
     assert type(other) is ProvisionError
     assert str(other) == "google_compute_instance.node: something else"
 
@@ -226,12 +228,12 @@ def test_each_cause_becomes_its_own_error() -> None:
 )
 def test_a_policy_of_the_organization_is_named_with_the_way_out(policy: str, way_out: str) -> None:
     text = POLICY.replace("compute.vmExternalIpAccess", policy)
-    told = str(error_of(fault(Provider.GCP, text)))
+    told = str(error_of(fault(Provider("gcp"), text)))
     assert f"a policy of your organization, constraints/{policy}, forbids this; " in told
     assert way_out in told
 
 
 def test_what_stops_everything_comes_before_what_another_zone_would_cure() -> None:
-    faults = [fault(Provider.GCP, text) for text in ("something else", STOCKOUT, GPU_QUOTA)]
+    faults = [fault(Provider("gcp"), text) for text in ("something else", STOCKOUT, GPU_QUOTA)]
     assert gravest(faults).cause is Cause.QUOTA
     assert gravest(faults[:2]).cause is Cause.STOCKOUT

@@ -25,9 +25,9 @@ from sailor_cloud.testing.terraform_compute import serve_compute
 
 OURS, OTHERS = "tiny-20261121-051313-a1b2", "else-20261121-051313-ffff"
 EXPIRED = f"{datetime.now(UTC) - timedelta(days=1):%Y-%m-%dt%H-%M-%Sz}"
-SCOPES = {Provider.GCP: scopes_named("project", [PROJECT]), Provider.AWS: scopes_named("region", ["us-east-1"])}
-BUCKET = {Provider.GCP: "google_storage_bucket", Provider.AWS: "aws_s3_bucket"}
-CLOUDS = pytest.mark.parametrize("provider", [Provider.GCP, Provider.AWS], ids=lambda provider: provider.value)
+SCOPES = {Provider("gcp"): scopes_named("project", [PROJECT]), Provider("aws"): scopes_named("region", ["us-east-1"])}
+BUCKET = {Provider("gcp"): "google_storage_bucket", Provider("aws"): "aws_s3_bucket"}
+CLOUDS = pytest.mark.parametrize("provider", [Provider("gcp"), Provider("aws")], ids=lambda provider: provider.value)
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def build(cloud: FakeCloud, provider: Provider, run_id: str, *, name: str = "") 
     before = set(cloud.resources)
     tags = {"sailor-cloud-run": run_id, "sailor-cloud-owner": "me", "sailor-cloud-expires": EXPIRED} if run_id else {}
     data, node = resource_name(name or run_id, "data"), resource_name(name or run_id, "node")
-    if provider is Provider.GCP:
+    if provider is Provider("gcp"):
         config = {"project": PROJECT}
         told = " ".join(f"{key}={value}" for key, value in tags.items())
         cloud.create("google_storage_bucket", {"name": data, "labels": tags, "location": "us-central1"}, config)
@@ -60,7 +60,7 @@ def build(cloud: FakeCloud, provider: Provider, run_id: str, *, name: str = "") 
 
 
 def served(cloud: FakeCloud, provider: Provider, store: ObjectStore):  # type: ignore[no-untyped-def]
-    return serve_compute(cloud, store=store) if provider is Provider.GCP else serve_ec2(cloud, store=store)
+    return serve_compute(cloud, store=store) if provider is Provider("gcp") else serve_ec2(cloud, store=store)
 
 
 @CLOUDS
@@ -108,7 +108,7 @@ def test_reaping_leaves_a_bucket_that_somebody_may_want_and_says_how_to_delete_i
 def test_only_the_right_that_a_run_added_is_taken_from_a_bucket_of_the_users(store: ObjectStore) -> None:
     """Also when its account is gone already, which the bucket remembers under another name."""
     cloud = FakeCloud()
-    scopes = SCOPES[Provider.GCP] | scopes_named("bucket", ["theirs", "gone"])
+    scopes = SCOPES[Provider("gcp")] | scopes_named("bucket", ["theirs", "gone"])
     accounts = [f"serviceAccount:{resource_name(run, 'node')}@{PROJECT}.iam" for run in (OURS, OTHERS)]
     for member in (*accounts, "user:me@example.org"):
         for role in ("roles/storage.objectUser", "roles/storage.admin"):

@@ -71,5 +71,5 @@ def test_a_region_without_nodes_is_unwanted_and_the_run_s_bucket_never_is(run: L
 
 def test_a_root_that_was_forgotten_is_not_written_any_more(run: LocalRun) -> None:
     wanted(run, without_bucket(cloud_document(("n0", A2), image=None)))
-    forget(root_of(run.folder, Provider.GCP, "us-central1"))
+    forget(root_of(run.folder, Provider("gcp"), "us-central1"))
     assert roots(run.folder) == ()

@@ -79,8 +79,8 @@ def test_a_preview_lists_exactly_what_terraform_creates(tmp_path: Path, document
 
 def test_the_hourly_price_of_each_resource_is_told_with_its_parts() -> None:
     services = catalog.load().services
-    disk = services.price(Provider.GCP, "us-central1", Service.DISK_BALANCED).usd_per_unit * 100 / HOURS_PER_MONTH
-    address = services.price(Provider.GCP, "us-central1", Service.PUBLIC_ADDRESS).usd_per_unit
+    disk = services.price(Provider("gcp"), "us-central1", Service.DISK_BALANCED).usd_per_unit * 100 / HOURS_PER_MONTH
+    address = services.price(Provider("gcp"), "us-central1", Service.PUBLIC_ADDRESS).usd_per_unit
     _, root = previewed(cloud_document(("n0", GCP_OFFERS[0])))
     (instance,) = [resource for resource in root.resources if resource.type == "google_compute_instance"]
     assert instance.parts == (("machine", 1.5), ("disk", pytest.approx(disk)), ("address", pytest.approx(address)))
@@ -98,8 +98,8 @@ def test_nat_and_addresses_of_a_private_network_are_priced() -> None:
     cluster = next(root for root in roots if root.region == "us-west-2")
     prices = {r.type: r.usd_per_hour for r in cluster.resources if r.usd_per_hour and r.type != "aws_instance"}
     assert prices == {
-        "aws_nat_gateway": services.price(Provider.AWS, "us-west-2", Service.NAT_GATEWAY).usd_per_unit,
-        "aws_eip": services.price(Provider.AWS, "us-west-2", Service.PUBLIC_ADDRESS).usd_per_unit,
+        "aws_nat_gateway": services.price(Provider("aws"), "us-west-2", Service.NAT_GATEWAY).usd_per_unit,
+        "aws_eip": services.price(Provider("aws"), "us-west-2", Service.PUBLIC_ADDRESS).usd_per_unit,
     }
     (instance,) = [resource for resource in cluster.resources if resource.type == "aws_instance"]
     assert [what for what, _ in instance.parts] == ["machine", "disk"]
@@ -115,7 +115,7 @@ def test_cloud_nat_is_priced_with_the_address_that_it_takes_and_what_passes_thro
     ]
     assert [what for what, _ in nat.parts] == ["gateway", "address"]
     prices = [
-        services.price(Provider.GCP, "europe-west4", service)
+        services.price(Provider("gcp"), "europe-west4", service)
         for service in (Service.NAT_GATEWAY, Service.PUBLIC_ADDRESS, Service.NAT_DATA)
     ]
     assert nat.usd_per_hour == prices[0].usd_per_unit + prices[1].usd_per_unit

@@ -57,7 +57,7 @@ def test_the_expiry_is_rendered_in_utc_whatever_its_zone() -> None:
 
 
 def test_a_root_is_a_copy_of_the_hcl_and_stays_when_it_is_written_again(run: LocalRun) -> None:
-    root = write_root(run.folder, Provider.LOCAL, "local", {"run_id": "x"})
+    root = write_root(run.folder, Provider("local"), "local", {"run_id": "x"})
     files = {str(path.relative_to(run.folder.path / "terraform")) for path in run.folder.path.rglob("*.tf")}
     assert files == {
         f"local-local/{part}/{name}.tf"
@@ -66,13 +66,13 @@ def test_a_root_is_a_copy_of_the_hcl_and_stays_when_it_is_written_again(run: Loc
     }
     assert (root.path / VARIABLES_FILE).read_text() == '{\n  "run_id": "x"\n}\n'
     root.state_file.write_text("state")
-    assert write_root(run.folder, Provider.LOCAL, "local", {"run_id": "y"}) == root
+    assert write_root(run.folder, Provider("local"), "local", {"run_id": "y"}) == root
     assert root.state_file.read_text() == "state"
     assert roots(run.folder) == (root,)
 
 
 def test_a_half_written_root_is_none(run: LocalRun) -> None:
-    root = write_root(run.folder, Provider.LOCAL, "local", {})
+    root = write_root(run.folder, Provider("local"), "local", {})
     (root.path / VARIABLES_FILE).unlink()
     assert roots(run.folder) == ()
 
