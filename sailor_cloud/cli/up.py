@@ -166,11 +166,16 @@ def _refuse(document: PlanDocument, *, allow_stale: bool, allow_doubtful: bool) 
 
 
 def _confirmed(document: PlanDocument) -> bool:
+    from sailor_cloud.report.money import unlimited_usd
+
     cost = document.cost
     assert cost is not None
     if not sys.stdin.isatty():
         raise RequestError("there is no terminal to ask on; give --yes to buy without being asked")
     worst = f", at worst {cost.worst_case_usd:.2f} USD" if cost.worst_case_usd is not None else ""
+    most = unlimited_usd(document)
+    if most is not None:
+        worst += f", and up to {most:.2f} USD without a controller to stop at the budget"
     try:
         return click.confirm(f"Buy these nodes at {cost.usd_per_hour:.2f} USD/h{worst}?", err=True)
     except click.Abort:

@@ -70,7 +70,7 @@ def plan_document(
         plan=plan,
         prediction=evaluation.prediction,
         cost=evaluation.cost,
-        ttl_s=ttl_s(scenario.job.constraints, evaluation.cost),
+        ttl_s=ttl_s(scenario.job.constraints, evaluation.cost, duration_s=evaluation.prediction.duration_s),
         infeasibility=None,
         alternatives=around.alternatives,
         rejected=around.rejected,
@@ -103,7 +103,9 @@ def given_document(scenario: Scenario, plan: Plan, evaluation: Evaluation) -> Pl
         plan=plan,
         prediction=evaluation.prediction,
         cost=evaluation.bill,
-        ttl_s=ttl_s(scenario.job.constraints, evaluation.cost) if runnable else None,
+        ttl_s=ttl_s(scenario.job.constraints, evaluation.cost, duration_s=evaluation.prediction.duration_s)
+        if runnable
+        else None,
         infeasibility=None,
         alternatives=(),
         rejected=(),

@@ -14,18 +14,19 @@ DEADLINE_GRACE_S = 600.0
 SHARE_OF_BUDGET = 0.95
 
 
-def ttl_s(limits: Constraints, cost: Cost) -> float | None:
+def ttl_s(limits: Constraints, cost: Cost, *, duration_s: float | None) -> float | None:
     """Return the seconds from the start of a run until its nodes end themselves; None without budget and deadline.
 
     The deadline with its grace, else what the budget buys at the worst rate; never longer than until nearly all of the
-    budget is used up at list prices, traffic included, or all that the plan itself needs of it.
+    budget is used up at list prices, traffic included. What the plan itself needs, `duration_s` with its reserve for
+    preemption, the budget always gives.
     """
     lives = []
     if limits.deadline is not None:
         lives.append(limits.deadline + DEADLINE_GRACE_S)
     if limits.budget_usd is not None:
-        usable_usd = max(SHARE_OF_BUDGET * limits.budget_usd, cost.total_usd or 0.0)
-        lives.append(usable_usd / cost.usd_per_hour * SECONDS_PER_HOUR)
+        hours = SHARE_OF_BUDGET * limits.budget_usd / cost.usd_per_hour
         if limits.deadline is None:
-            lives.append(limits.budget_usd / cost.worst_case_usd_per_hour * SECONDS_PER_HOUR)
+            hours = min(hours, limits.budget_usd / cost.worst_case_usd_per_hour)
+        lives.append(max(hours * SECONDS_PER_HOUR, duration_s or 0.0))
     return min(lives, default=None)

@@ -94,7 +94,9 @@ def verified(
     )
     found = simulation.document
     assert found.cost is not None
-    found = replace(found, ttl_s=ttl_s(job.constraints, found.cost))
+    assert found.prediction is not None
+    lasting = ttl_s(job.constraints, found.cost, duration_s=found.prediction.duration_s)
+    found = replace(found, ttl_s=lasting)
     if not simulation.evaluation.fits:
         problems.append(Problem(path="plan", message="does not fit into the memory of its devices"))
     problems += [Problem(path="plan", message=message) for message in broken_limits(found)]

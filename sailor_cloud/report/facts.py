@@ -10,6 +10,7 @@ from sailor_cloud.catalog.doubts import explained
 from sailor_cloud.model.document import PlanDocument, Status
 from sailor_cloud.model.offer import Confidence
 from sailor_cloud.report import text
+from sailor_cloud.report.money import unlimited_usd
 from sailor_cloud.simulator.limits import broken_limits
 
 SMALLEST_GAP_SHOWN = 0.0005
@@ -189,11 +190,12 @@ def notes(document: PlanDocument) -> tuple[str, ...]:
             f"the worst case of {text.usd(worst)} USD is over the budget of {text.usd(budget)} USD; "
             "the run would be stopped at the budget"
         )
-    duration = document.prediction.duration_s if document.prediction is not None else None
-    if document.ttl_s is not None and duration is not None and document.ttl_s < duration and not broken:
+    most = unlimited_usd(document)
+    if most is not None and not broken:
         found.append(
-            f"nodes end themselves {text.seconds(document.ttl_s)} after their start, before the run is through: the "
-            "budget lasts no longer at the worst case's prices; a deadline or a larger budget gives them more time"
+            f"prices that rise to the worst case would let nodes that no controller ends cost up to {text.usd(most)} "
+            f"USD, over the budget of {text.usd(budget)} USD, until they end themselves "
+            f"{text.seconds(document.ttl_s)} after their start; spot nodes have no highest price there"
         )
     return tuple(found)
 

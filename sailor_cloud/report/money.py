@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import date
 
+from sailor_cloud.catalog import providers
 from sailor_cloud.model.document import Cost, CostKind, CostLine, PlanDocument
-from sailor_cloud.model.offer import Offer
+from sailor_cloud.model.offer import Market, Offer
+from sailor_cloud.units import SECONDS_PER_HOUR
 
+# What differs by less comes from the order of sums.
+_ROUNDING = 1e-9
 TITLES = {
     CostKind.COMPUTE: "compute",
     CostKind.DISK: "disks",
@@ -133,3 +137,20 @@ def _line_row(document: PlanDocument, line: CostLine) -> PriceRow:
         source=line.price_source,
         confidence="",
     )
+
+
+def unlimited_usd(document: PlanDocument) -> float | None:
+    """Return what the nodes can cost at most until they end themselves, should nobody end them before: at worst prices.
+
+    None where the budget pays for that, or nothing ends the nodes. It pays where every spot node has a highest price,
+    which is set so that the budget lasts.
+    """
+    budget, cost, plan = document.constraints.budget_usd, document.cost, document.plan
+    if document.ttl_s is None or budget is None or cost is None or plan is None:
+        return None
+    offers = document.inputs.offers_by_id()
+    spot = {offers[node.offer].provider for node in plan.nodes if offers[node.offer].market is Market.SPOT}
+    if spot and all(providers.of(provider).caps_spot_prices for provider in spot):
+        return None
+    usd = cost.worst_case_usd_per_hour * document.ttl_s / SECONDS_PER_HOUR
+    return usd if usd > budget * (1.0 + _ROUNDING) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import threading
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ _US_PER_HOUR = 3_600_000_000
 
 class _Record(StrEnum):
     OPENED = "opened"
+    REPRICED = "repriced"
     CLOSED = "closed"
     CHARGED = "charged"
 
@@ -53,42 +55,62 @@ class LedgerLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Price:
+    """What an hour costs from some time on."""
+
+    since: datetime
+    usd_per_hour: float
+    source: str
+    as_of: date
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Item:
-    """Something paid for by time, from `since` to `until`."""
+    """Something paid for by time, from the first price on until `until`."""
 
     kind: CostKind
     key: str
     what: str
-    usd_per_hour: float
     minimum_s: float
-    since: datetime
+    prices: tuple[_Price, ...]
     until: datetime | None
-    price_source: str
-    price_as_of: date
     part: str
 
-    def billed_us(self, now: datetime) -> int:
-        end = now if self.until is None else self.until
-        used = max(end - self.since, timedelta(0))
-        return max(_microseconds(used), _microseconds(timedelta(seconds=self.minimum_s)))
+    def billed(self, now: datetime) -> list[tuple[_Price, int]]:
+        """Return each price with the microseconds that are paid at it, of which there are none at some."""
+        since = self.prices[0].since
+        used = (now if self.until is None else self.until) - since
+        total = max(_microseconds(used), _microseconds(timedelta(seconds=self.minimum_s)))
+        begun = (max(0, _microseconds(price.since - since)) for price in self.prices)
+        # Whatever the clock has done, the prices hold in the order in which they were told.
+        starts = [min(total, start) for start in itertools.accumulate(begun, max)]
+        spans = (end - start for start, end in zip(starts, [*starts[1:], total], strict=True))
+        return list(zip(self.prices, spans, strict=True))
 
     def usd(self, now: datetime) -> Fraction:
-        return _exact(self.usd_per_hour) * self.billed_us(now) / _US_PER_HOUR
+        spans = self.billed(now)
+        return sum((_exact(price.usd_per_hour) * span for price, span in spans), Fraction(0)) / _US_PER_HOUR
 
-    def line(self, now: datetime) -> LedgerLine:
-        return LedgerLine(
-            kind=self.kind,
-            key=self.key,
-            what=self.what,
-            quantity=float(Fraction(self.billed_us(now), _US_PER_HOUR)),
-            unit="h",
-            usd_per_unit=self.usd_per_hour,
-            usd=float(self.usd(now)),
-            price_source=self.price_source,
-            price_as_of=self.price_as_of,
-            open=self.until is None,
-            part=self.part,
-        )
+    def lines(self, now: datetime) -> list[LedgerLine]:
+        """Return a line for each price at which anything was paid; the newest one stands in any case."""
+        newest = self.prices[-1]
+        return [
+            LedgerLine(
+                kind=self.kind,
+                key=self.key,
+                what=self.what,
+                quantity=float(Fraction(span, _US_PER_HOUR)),
+                unit="h",
+                usd_per_unit=price.usd_per_hour,
+                usd=float(_exact(price.usd_per_hour) * span / _US_PER_HOUR),
+                price_source=price.source,
+                price_as_of=price.as_of,
+                open=self.until is None and price is newest,
+                part=self.part,
+            )
+            for price, span in self.billed(now)
+            if span or price is newest
+        ]
 
 
 class Ledger:
@@ -130,6 +152,17 @@ class Ledger:
         prices = {"price_source": price_source, "price_as_of": price_as_of.isoformat()}
         self._append_once(_Record.OPENED, key, {**raw, "since": since.isoformat(), **prices})
 
+    def reprice(self, key: str, *, usd_per_hour: float, at: datetime, price_source: str, price_as_of: date) -> bool:
+        """Charge another price for something open from some time on; return whether it had another one before."""
+        with self._mutex:
+            item = next((item for item in self._items() if item.key == key and item.until is None), None)
+            if item is None or item.prices[-1].usd_per_hour == usd_per_hour:
+                return False
+            raw = {"usd_per_hour": usd_per_hour, "at": at.isoformat()}
+            prices = {"price_source": price_source, "price_as_of": price_as_of.isoformat()}
+            self._append(_Record.REPRICED, key, {**raw, **prices})
+            return True
+
     def close_item(self, key: str, *, at: datetime) -> None:
         """Stop to charge for something and what comes with it.
 
@@ -169,19 +202,21 @@ class Ledger:
 
     def usd_per_hour(self) -> float:
         """Return the rate of everything that is open."""
-        return float(sum((_exact(item.usd_per_hour) for item in self._items() if item.until is None), Fraction(0)))
+        rates = (item.prices[-1].usd_per_hour for item in self._items() if item.until is None)
+        return float(sum((_exact(rate) for rate in rates), Fraction(0)))
 
     def lines(self, now: datetime | None = None) -> tuple[LedgerLine, ...]:
-        """Return one line per thing: what is paid by time first, then what was charged by quantity."""
+        """Return one line per thing and price: what is paid by time first, then what was charged by quantity."""
         instant = self._clock.now() if now is None else now
-        return (*(item.line(instant) for item in self._items()), *self._charges())
+        return (*(line for item in self._items() for line in item.lines(instant)), *self._charges())
 
     def _spent(self, at: datetime) -> Fraction:
         # By price, of which there are few: sums of fractions are slow, and displays ask often.
         billed_us: dict[float, int] = {}
         for item in self._items():
             if item.until is None:
-                billed_us[item.usd_per_hour] = billed_us.get(item.usd_per_hour, 0) + item.billed_us(at)
+                for price, span in item.billed(at):
+                    billed_us[price.usd_per_hour] = billed_us.get(price.usd_per_hour, 0) + span
         return sum((_exact(price) * span / _US_PER_HOUR for price, span in billed_us.items()), self._settled)
 
     def _items(self) -> list[_Item]:
@@ -206,8 +241,11 @@ class Ledger:
                 self._known.setdefault(_Record(raw["record"]), []).append(raw)
             known = {kind: self._known.get(kind, []) for kind in _Record}
             closed = {raw["key"]: datetime.fromisoformat(raw["at"]) for raw in known[_Record.CLOSED]}
+            prices: dict[str, list[_Price]] = {}
+            for raw in known[_Record.REPRICED]:
+                prices.setdefault(raw["key"], []).append(_price(raw, raw["at"]))
             self._parsed = (
-                [_item(raw, closed.get(raw["key"])) for raw in known[_Record.OPENED]],
+                [_item(raw, prices.get(raw["key"], []), closed.get(raw["key"])) for raw in known[_Record.OPENED]],
                 [_charge(raw) for raw in known[_Record.CHARGED]],
             )
             closed_usd = (item.usd(item.until) for item in self._parsed[0] if item.until is not None)
@@ -218,7 +256,10 @@ class Ledger:
     def _append_once(self, kind: _Record, key: str, raw: dict[str, Any]) -> None:
         with self._mutex:
             if not any(known["key"] == key for known in self._records(kind)):
-                append_line(self.path, json.dumps({"record": kind.value, "key": key, **raw}, ensure_ascii=False))
+                self._append(kind, key, raw)
+
+    def _append(self, kind: _Record, key: str, raw: dict[str, Any]) -> None:
+        append_line(self.path, json.dumps({"record": kind.value, "key": key, **raw}, ensure_ascii=False))
 
 
 def _records(lines: list[bytes]) -> Iterator[dict[str, Any]]:
@@ -228,18 +269,24 @@ def _records(lines: list[bytes]) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
-def _item(raw: dict[str, Any], until: datetime | None) -> _Item:
+def _item(raw: dict[str, Any], later: list[_Price], until: datetime | None) -> _Item:
     return _Item(
         kind=CostKind(raw["kind"]),
         key=raw["key"],
         what=raw["what"],
-        usd_per_hour=raw["usd_per_hour"],
         minimum_s=raw["minimum_s"],
-        since=datetime.fromisoformat(raw["since"]),
+        prices=(_price(raw, raw["since"]), *later),
         until=until,
-        price_source=raw["price_source"],
-        price_as_of=date.fromisoformat(raw["price_as_of"]),
         part=raw.get("part", ""),
+    )
+
+
+def _price(raw: dict[str, Any], since: str) -> _Price:
+    return _Price(
+        since=datetime.fromisoformat(since),
+        usd_per_hour=raw["usd_per_hour"],
+        source=raw["price_source"],
+        as_of=date.fromisoformat(raw["price_as_of"]),
     )
 
 

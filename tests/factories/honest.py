@@ -33,7 +33,9 @@ def honest(planned: PlanDocument) -> PlanDocument:
         as_of=SystemClock().now(),
     ).document
     assert simulated.cost is not None
-    return replace(simulated, ttl_s=ttl_s(job.constraints, simulated.cost))
+    assert simulated.prediction is not None
+    lasting = ttl_s(job.constraints, simulated.cost, duration_s=simulated.prediction.duration_s)
+    return replace(simulated, ttl_s=lasting)
 
 
 def _known(made_up: Offer, prices: Catalog) -> Offer:

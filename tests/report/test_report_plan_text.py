@@ -6,10 +6,13 @@ from datetime import date
 
 import pytest
 
+from factories.cloud_plans import AWS_OFFERS, GCP_OFFERS, cloud_document
 from factories.documents import cost_line, costing, document, infeasible
 from factories.priced_documents import gcp_document
 from sailor_cloud.model.document import CostKind, PlanDocument, Rejected
-from sailor_cloud.model.offer import Doubt, ListedPrice, Market
+from sailor_cloud.model.offer import Doubt, ListedPrice, Market, Offer
+from sailor_cloud.report.facts import notes
+from sailor_cloud.report.money import unlimited_usd
 from sailor_cloud.report.plan_text import plan_as_text
 
 
@@ -72,11 +75,33 @@ def test_a_doubtful_price_is_told_with_the_one_that_counts_and_how_to_buy_it() -
     assert "DOUBTFUL" not in plan_as_text(plan)
 
 
-def test_a_ttl_that_ends_the_run_early_is_told() -> None:
-    plan = document()
-    lasting = plan.prediction.duration_s
-    told = [" ".join(plan_as_text(replace(plan, ttl_s=lasting * share), width=200).split()) for share in (0.5, 1.5)]
-    assert ["before the run is through" in text for text in told] == [True, False]
+@pytest.mark.parametrize(
+    ("offer", "worst", "usd"),
+    [
+        # Two hours of 4.51 USD on a budget of 9 USD.
+        (GCP_OFFERS[0], 4.51, 9.02),
+        (GCP_OFFERS[0], 4.5, None),
+        # A highest price is set on AWS.
+        (AWS_OFFERS[0], 4.51, None),
+        (AWS_OFFERS[1], 4.51, 9.02),
+    ],
+    ids=["gcp spot", "within the budget", "aws spot", "aws on-demand"],
+)
+def test_what_nodes_can_cost_beyond_the_budget_until_they_end_themselves_is_told(
+    offer: Offer, worst: float, usd: float | None
+) -> None:
+    base = cloud_document(("n0", offer))
+    assert base.cost is not None
+    plan = replace(
+        base,
+        cost=replace(base.cost, worst_case_usd_per_hour=worst),
+        constraints=base.constraints.model_copy(update={"budget_usd": 9.0}),
+        ttl_s=7200.0,
+    )
+    assert unlimited_usd(plan) == (None if usd is None else pytest.approx(usd))
+    told = [note for note in notes(plan) if "cost up to 9.020 USD, over the budget of 9.000 USD" in note]
+    assert bool(told) is (usd is not None)
+    assert unlimited_usd(replace(plan, ttl_s=None)) is None
 
 
 def test_equal_pipelines_share_their_rows() -> None:

@@ -95,6 +95,73 @@ def test_a_second_opening_keeps_the_first_price_and_time(ledger: Ledger) -> None
     assert ledger.spent_usd(START + timedelta(hours=1)) == 3.6
 
 
+def reprice(ledger: Ledger, key: str, usd_per_hour: float, *, hours: float) -> bool:
+    at = START + timedelta(hours=hours)
+    return ledger.reprice(key, usd_per_hour=usd_per_hour, at=at, price_source="newer", price_as_of=at.date())
+
+
+def test_a_price_that_moves_counts_from_when_it_was_told(ledger: Ledger) -> None:
+    open_node(ledger, "n0", 3.0)
+    open_node(ledger, "n1", 1.0)
+    assert reprice(ledger, "n0", 5.0, hours=2.0)
+    # 2 h at 3, 1 h at 5 and 3 h at 1 USD.
+    assert ledger.spent_usd(START + timedelta(hours=3)) == 14.0
+    assert ledger.projected_usd(START + timedelta(hours=4)) == 20.0
+    assert ledger.usd_per_hour() == 6.0
+    ledger.close_item("n0", at=START + timedelta(hours=3))
+    assert ledger.spent_usd(START + timedelta(hours=4)) == 15.0
+    assert ledger.usd_per_hour() == 1.0
+
+
+def test_each_price_of_a_thing_has_a_line(ledger: Ledger) -> None:
+    open_node(ledger, "n0", 3.0)
+    reprice(ledger, "n0", 5.0, hours=2.0)
+    first, second = ledger.lines(START + timedelta(hours=3))
+    assert (first.quantity, first.usd_per_unit, first.usd, first.price_source, first.open) == (
+        2.0,
+        3.0,
+        6.0,
+        "list",
+        False,
+    )
+    assert (second.quantity, second.usd_per_unit, second.usd, second.price_source, second.open) == (
+        1.0,
+        5.0,
+        5.0,
+        "newer",
+        True,
+    )
+    assert (second.key, second.what, second.kind) == (first.key, first.what, first.kind)
+    ledger.close_item("n0", at=START + timedelta(hours=1))
+    first, second = ledger.lines(START + timedelta(hours=3))
+    assert [(line.quantity, line.usd, line.open) for line in (first, second)] == [(1.0, 3.0, False), (0.0, 0.0, False)]
+
+
+def test_only_another_price_of_something_open_is_taken(ledger: Ledger) -> None:
+    open_node(ledger, "n0", 3.0)
+    assert not reprice(ledger, "n0", 3.0, hours=1.0)
+    assert not reprice(ledger, "n1", 5.0, hours=1.0)
+    ledger.close_item("n0", at=START + timedelta(hours=1))
+    assert not reprice(ledger, "n0", 5.0, hours=1.0)
+    assert ledger.spent_usd(START + timedelta(hours=2)) == 3.0
+
+
+def test_the_least_that_is_billed_is_paid_at_the_price_of_its_time(ledger: Ledger) -> None:
+    # 36 s at 100 USD/h and 24 s at 200 USD/h are a minute.
+    open_node(ledger, "n0", 100.0)
+    reprice(ledger, "n0", 200.0, hours=0.01)
+    assert ledger.spent_usd(START) == pytest.approx(1.0 + 24 / 18)
+
+
+def test_prices_hold_in_the_order_in_which_they_were_told_whatever_the_clock_does(ledger: Ledger) -> None:
+    open_node(ledger, "n0", 1.0)
+    reprice(ledger, "n0", 2.0, hours=3.0)
+    reprice(ledger, "n0", 4.0, hours=2.0)
+    assert ledger.spent_usd(START + timedelta(hours=4)) == 3.0 + 4.0
+    reprice(ledger, "n0", 8.0, hours=-1.0)
+    assert ledger.spent_usd(START + timedelta(hours=4)) == 3.0 + 8.0
+
+
 def test_closing_what_never_was_opened_changes_nothing(ledger: Ledger) -> None:
     ledger.close_item("n0", at=START)
     open_node(ledger, "n0", 3.6)

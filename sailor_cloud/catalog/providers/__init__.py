@@ -47,6 +47,7 @@ class CatalogProvider(Protocol):
     90 s to boot, 180 s for the driver, 60 s for pip (torch and deepspeed measured at 52 s on 2 cores, 2026-11), 90 s to
     ship, import, check and calibrate.
     `preemptions_per_hour`: spot instances lost per instance and hour where the catalog has no figure.
+    `caps_spot_prices`: a spot node can be asked for with a highest price, beyond which it is taken away.
     `on_this_machine`: nodes are processes of this machine, which need no GPU and reach no other provider's nodes.
     `bills_services`: disks, addresses, gateways, buckets and traffic are paid for beside instances.
     `bucket_scheme`: how URLs of its buckets begin. `nat_free_buckets`: they are reached past NAT from every region.
@@ -61,6 +62,7 @@ class CatalogProvider(Protocol):
     startup_s: float = 420.0
     teardown_s: float = 120.0
     preemptions_per_hour: float
+    caps_spot_prices: bool = False
     on_this_machine: bool = False
     bills_services: bool = True
     bucket_scheme: str | None = None

@@ -14,6 +14,7 @@ from sailor_cloud.launch.generation import Generation
 from sailor_cloud.launch.recovery import fallback, nodes
 from sailor_cloud.launch.recovery.background import beside
 from sailor_cloud.launch.replanning.replan import Option, Policy, growth
+from sailor_cloud.launch.spend.lifetime import within
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.provision.progress import Interrupt, ProvisionInterrupted
 from sailor_cloud.run.journal import Event
@@ -125,7 +126,10 @@ class Growth:
         try:
             with nodes.paying_for(context, document):
                 await context.fleet.create(
-                    document, expires_at=context.expires_at, interrupt=self._interrupt, on_progress=context.on_resource
+                    within(document, context.left()),
+                    expires_at=context.expires_at,
+                    interrupt=self._interrupt,
+                    on_progress=context.on_resource,
                 )
         finally:
             self._buying = False

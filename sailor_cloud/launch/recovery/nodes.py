@@ -13,6 +13,7 @@ from sailor_cloud.errors import CredentialsError, ProvisionError
 from sailor_cloud.launch.context import RunContext
 from sailor_cloud.launch.options import Ending
 from sailor_cloud.launch.replanning.replan import Situation
+from sailor_cloud.launch.spend.lifetime import within
 from sailor_cloud.launch.telemetry.notify import Notice
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Offer
@@ -115,7 +116,7 @@ async def create(context: RunContext, document: PlanDocument) -> None:
     try:
         with paying_for(context, document):
             applied = await context.fleet.create(
-                document,
+                within(document, context.left()),
                 expires_at=context.expires_at,
                 interrupt=context.stop.interrupt,
                 on_progress=context.on_resource,

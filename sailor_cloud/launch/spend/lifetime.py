@@ -2,26 +2,50 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sailor_cloud.errors import RequestError
+from sailor_cloud.launch.replanning.remaining_job import Left
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.planner.lifetime import ttl_s
+from sailor_cloud.units import SECONDS_PER_HOUR, duration_text
 
 
 def life_s(document: PlanDocument) -> float:
     """Return the seconds from the start of a run until its nodes end themselves.
 
     The plan's TTL, or less where a plan that was written elsewhere would outlive its budget. Raises RequestError for a
-    job without budget and deadline: nothing would end its nodes.
+    job without budget and deadline, since nothing would end its nodes, and for nodes that would end before the plan is
+    through.
     """
     assert document.cost is not None, "a feasible plan has a cost"
-    lives = (document.ttl_s, ttl_s(document.constraints, document.cost))
+    duration = document.prediction.duration_s if document.prediction is not None else None
+    lives = (document.ttl_s, ttl_s(document.constraints, document.cost, duration_s=duration))
     life = min((life for life in lives if life is not None), default=None)
     if life is None:
         raise RequestError(
             "the job has neither a budget nor a deadline, so nothing would end its nodes; "
             "give constraints.budget_usd or constraints.deadline, or --budget or --deadline"
         )
+    if duration is not None and life < duration:
+        raise RequestError(
+            f"the nodes would end themselves {duration_text(life)} after their start, and the plan needs "
+            f"{duration_text(duration)}; raise constraints.deadline, or write the plan again with 'sailor-cloud plan'"
+        )
     return life
+
+
+def within(document: PlanDocument, left: Left) -> PlanDocument:
+    """Return a plan whose worst rate what is left of the budget can pay until the nodes end themselves.
+
+    Nodes whose price may rise are bought with that as the limit, where their provider takes one; never below what the
+    plan costs at list prices.
+    """
+    if document.cost is None or left.usd_alone is None or left.life_s <= 0.0:
+        return document
+    most = max(document.cost.usd_per_hour, left.usd_alone / left.life_s * SECONDS_PER_HOUR)
+    worst = min(document.cost.worst_case_usd_per_hour, most)
+    return replace(document, cost=replace(document.cost, worst_case_usd_per_hour=worst))
 
 
 def usd_per_hour(document: PlanDocument) -> float:

@@ -1,4 +1,4 @@
-"""Asks for new spot prices while a run goes on, so that a re-plan decides by today's and need not wait for them."""
+"""Asks for new spot prices while a run goes on: open nodes are charged them, and a re-plan need not wait for them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from sailor_cloud.catalog.providers import of as sold_by
 from sailor_cloud.errors import SailorError
 from sailor_cloud.launch.context import RunContext
+from sailor_cloud.launch.recovery import nodes
 from sailor_cloud.model.offer import Market, Provider
+from sailor_cloud.provision.bookkeeping import ledger_key
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +45,7 @@ class PriceWatch:
             await self.look()
 
     async def look(self) -> None:
-        """Refresh once."""
+        """Refresh once, and charge open nodes what their offers cost from now on."""
         context = self.context
         assert context.search is not None
         assert context.refresh is not None
@@ -57,6 +59,28 @@ class PriceWatch:
                 self._told = True
                 context.observer.note(f"spot prices could not be refreshed; the plan goes on with older ones: {error}")
             logger.info("refresh of spot prices failed: %s", error)
+            return
+        await nodes.learn_prices(context)
+        self._reprice()
+
+    def _reprice(self) -> None:
+        context = self.context
+        offers = nodes.offers_of(context, context.document)
+        changed = {}
+        for node in nodes.plan_nodes(context.document):
+            offer = offers[node.offer]
+            if offer.market is Market.SPOT and context.ledger.reprice(
+                ledger_key(node.id),
+                usd_per_hour=offer.usd_per_hour,
+                at=context.clock.now(),
+                price_source=offer.source,
+                price_as_of=offer.as_of_from,
+            ):
+                changed[offer.id] = offer
+        for offer in changed.values():
+            context.observer.note(
+                f"{offer.instance_type} spot in {offer.zone} now costs {offer.usd_per_hour:.4f} USD/h"
+            )
 
 
 def refresh_from_providers(providers: tuple[Provider, ...], regions: tuple[str, ...]) -> None:

@@ -24,7 +24,7 @@ class SpendingWatch:
 
     context: RunContext
     guard: BudgetGuard
-    interval_s: float = 1.0
+    interval_s: float
     _told: set[str] = field(default_factory=set)
     _warned: bool = False
 

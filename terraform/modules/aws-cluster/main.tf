@@ -144,7 +144,7 @@ resource "aws_instance" "node" {
     # A newer image that appears during the run must not replace its nodes, and neither must another plan's placement:
     # group, template and network cards are settled once and for all when an instance is created. The disk's tags are
     # those of volume_tags; of an instance that was imported they would be taken away first.
-    ignore_changes = [ami, launch_template, placement_group, root_block_device[0].tags]
+    ignore_changes = [ami, instance_market_options, launch_template, placement_group, root_block_device[0].tags]
   }
 
   depends_on = [

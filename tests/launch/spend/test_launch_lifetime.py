@@ -6,7 +6,9 @@ import pytest
 
 from factories.documents import document
 from sailor_cloud.errors import RequestError
-from sailor_cloud.launch.spend.lifetime import life_s
+from sailor_cloud.launch.replanning.remaining_job import Left
+from sailor_cloud.launch.spend.lifetime import life_s, within
+from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Constraints
 
 
@@ -23,3 +25,35 @@ def test_a_plan_written_elsewhere_never_outlives_its_budget() -> None:
 def test_a_run_that_nothing_would_end_is_refused() -> None:
     with pytest.raises(RequestError, match="neither a budget nor a deadline"):
         life_s(replace(document(), ttl_s=None, constraints=Constraints()))
+
+
+def test_nodes_that_would_end_before_the_plan_is_through_are_not_bought() -> None:
+    message = r"would end themselves 9\.90 s after their start, and the plan needs 10\.0 s; raise constraints.deadline"
+    with pytest.raises(RequestError, match=message):
+        life_s(replace(document(), ttl_s=9.9))
+    assert life_s(replace(document(), ttl_s=10.0)) == 10.0
+
+
+def worst_rate(planned: PlanDocument, *, usd: float | None, hours: float) -> float:
+    """The worst rate of a plan of 0.30 USD/h when so much money is left for so long."""
+    left = Left(steps=1, usd=usd, seconds=None, life_s=3600.0 * hours, usd_alone=usd)
+    changed = within(planned, left)
+    assert changed.cost is not None
+    assert changed.cost.usd_per_hour == 0.30
+    return changed.cost.worst_case_usd_per_hour
+
+
+def test_prices_may_rise_as_far_as_the_budget_lasts_until_the_nodes_end_themselves() -> None:
+    base = document()
+    assert base.cost is not None
+    planned = replace(base, cost=replace(base.cost, worst_case_usd_per_hour=0.90))
+    assert worst_rate(planned, usd=2.0, hours=4.0) == 0.50
+    # No further than the worst case, and never below what the plan costs.
+    assert worst_rate(planned, usd=4.0, hours=4.0) == 0.90
+    assert worst_rate(planned, usd=1.0, hours=4.0) == 0.30
+    assert worst_rate(planned, usd=None, hours=4.0) == 0.90
+    assert worst_rate(planned, usd=2.0, hours=0.0) == 0.90
+    assert (
+        within(replace(planned, cost=None), Left(steps=1, usd=1.0, seconds=None, life_s=1.0, usd_alone=1.0)).cost
+        is None
+    )

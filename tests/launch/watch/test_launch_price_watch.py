@@ -1,21 +1,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from factories.chaos import START
-from factories.quick_search import QuickSearch, job
+from factories.quick_search import PRICE, QuickSearch, job
 from sailor_cloud.errors import CredentialsError
 from sailor_cloud.launch.context import RunContext
+from sailor_cloud.launch.recovery.nodes import plan_nodes
 from sailor_cloud.launch.replanning.replan import Policy
 from sailor_cloud.launch.simulation.market import Trace
 from sailor_cloud.launch.simulation.replay import SilentObserver, simulated_context
 from sailor_cloud.launch.simulation.time import SimulatedClock, run_simulated
 from sailor_cloud.launch.simulation.world import World
 from sailor_cloud.launch.watch.price_watch import PriceWatch
+from sailor_cloud.model.document import CostKind
 from sailor_cloud.model.offer import Market, Provider
+from sailor_cloud.provision.bookkeeping import ledger_key
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.workload import decoder
 
@@ -62,6 +66,37 @@ def test_a_refresh_that_fails_is_told_once_and_ends_nothing(tmp_path: Path) -> N
 
     run_simulated(twice(), SimulatedClock(START))
     assert notes == ["spot prices could not be refreshed; the plan goes on with older ones: no rights to list SKUs"]
+
+
+def test_open_spot_nodes_are_charged_the_newest_price(tmp_path: Path) -> None:
+    notes: list[str] = []
+    context = context_of(tmp_path, notes, lambda providers, regions: None)
+    prices = dict(PRICE)
+    context.search = QuickSearch(lambda zone, accelerator: prices[accelerator])
+    nodes = plan_nodes(context.document)
+    offers = context.document.inputs.offers_by_id()
+    for node in nodes:
+        context.ledger.open_item(
+            ledger_key(node.id),
+            kind=CostKind.COMPUTE,
+            what=node.id,
+            usd_per_hour=offers[node.offer].usd_per_hour,
+            since=START,
+            price_source="test",
+            price_as_of=START.date(),
+        )
+    before = context.ledger.usd_per_hour()
+    (name,) = {offers[node.offer].accelerator for node in nodes}
+    clock = SimulatedClock(START)
+    run_simulated(PriceWatch(context).look(), clock)
+    assert (context.ledger.usd_per_hour(), notes) == (before, [])
+    prices[name] *= 2.0
+    context.clock.elapsed_s = 3600.0
+    run_simulated(PriceWatch(context).look(), clock)
+    assert context.ledger.usd_per_hour() == 2.0 * before
+    assert context.ledger.spent_usd(START + timedelta(hours=2)) == pytest.approx(3.0 * before)
+    zones = sorted({offers[node.offer].zone for node in nodes})
+    assert notes == [f"vm-{name.lower()} spot in {zone} now costs {prices[name]:.4f} USD/h" for zone in zones]
 
 
 @pytest.mark.parametrize(("market", "wanted"), [(Market.SPOT, True), (Market.ON_DEMAND, False)])

@@ -114,7 +114,7 @@ def run_of(
     context.ledger.open_item(
         "n0", kind=CostKind.COMPUTE, what="n0", usd_per_hour=6.0, since=NOW, price_source="hand", price_as_of=PRICED
     )
-    return Run(context, hand, notes, told, SpendingWatch(context, guard))
+    return Run(context, hand, notes, told, SpendingWatch(context, guard, 60.0))
 
 
 def with_traffic(*, gb: float, steps: int = 1000) -> PlanDocument:
@@ -242,14 +242,14 @@ def test_a_pace_that_the_budget_does_not_cover_is_warned_of_once(tmp_path: Path)
     assert run.ending is None
 
 
-@pytest.mark.parametrize(("budget_usd", "warned"), [(10.89, True), (10.91, False)])
+@pytest.mark.parametrize(("budget_usd", "warned"), [(10.89, True), (10.9, False)])
 def test_a_pace_is_judged_by_what_the_run_will_have_cost(budget_usd: float, warned: bool, tmp_path: Path) -> None:
     run = run_of(tmp_path, budget_usd=budget_usd)
     run.paced(iterations=10, iteration_s=6.0)
     assert bool(run.at(10).notes) is warned
 
 
-@pytest.mark.parametrize(("deadline_minutes", "warned"), [(108.99, True), (109.01, False)])
+@pytest.mark.parametrize(("deadline_minutes", "warned"), [(108.99, True), (109.0, False)])
 def test_a_pace_that_the_deadline_does_not_cover_is_warned_of_once(
     deadline_minutes: float, warned: bool, tmp_path: Path
 ) -> None:
@@ -293,7 +293,6 @@ def test_gateways_of_private_networks_are_in_the_books_before_the_budget_is_comp
 def test_the_guard_looks_again_until_the_run_ends(tmp_path: Path) -> None:
     clock = SimulatedClock(NOW)
     run = run_of(tmp_path, clock=clock)
-    run.watch.interval_s = 60.0
     run_simulated(run.watch.run(), clock)
     assert run.ending is Ending.BUDGET
     assert clock.now() == NOW + timedelta(minutes=100)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 class Aws(CatalogProvider):
     # The upper end, 20 % a month, of the spot advisor's bands below its open one, an average over all types.
     preemptions_per_hour = 0.20 / HOURS_PER_MONTH
+    caps_spot_prices = True
     bucket_scheme = "s3"
     general_curves = False  # they were measured on GCP or on premises, behind other network cards
     has_account = True
