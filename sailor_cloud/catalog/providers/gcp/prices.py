@@ -11,6 +11,7 @@ from sailor_cloud.catalog.providers.fetched import Fetched, PriceRequest, Progre
 from sailor_cloud.catalog.providers.gcp.account import GcpAccount, gcp_errors
 from sailor_cloud.catalog.providers.gcp.skus import (
     ACCELERATORS,
+    SPOT_ONLY,
     Machine,
     attached,
     family_of,
@@ -55,7 +56,7 @@ def fetch(account: GcpAccount, request: PriceRequest, progress: Progress) -> Fet
                 memory_gib=machine.memory_gib,
             )
             listed.add((shape.instance_type, shape.accelerator, count))
-            for market in (Market.ON_DEMAND, Market.SPOT):
+            for market in (Market.SPOT,) if machine.name in SPOT_ONLY else (Market.ON_DEMAND, Market.SPOT):
                 price = machine_price(machine, accelerator, count, zone.region, market, prices)
                 if price is None:
                     fetched.refused[Refusal.NO_PRICE] += 1
