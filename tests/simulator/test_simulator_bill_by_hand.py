@@ -97,6 +97,7 @@ def scenario_of(job: Job) -> Scenario:
         instance_type="a2-highgpu-1g",
         low=0.0,
         high=0.365,
+        saving=None,
         as_of=PRICED,
         source="hand",
     )
@@ -108,6 +109,7 @@ def scenario_of(job: Job) -> Scenario:
         regions=known.regions(Provider("gcp")),
         services=services(),
         interruptions=InterruptionTable([stated]),
+        recorded=tuple,
         sources=(),
     )
     by_id = {offer.id: offer for offer in offers}
