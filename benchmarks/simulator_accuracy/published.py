@@ -12,29 +12,54 @@ from pathlib import Path
 from sailor_cloud.model.decoder import Activation, Decoder, Family, Form
 from sailor_cloud.model.offer import Precision
 from sailor_cloud.simulator import Engine, engine_named
+from sailor_cloud.simulator.engines import MemoryRule
 from sailor_cloud.units import GIB
 from sailor_cloud.workload import Attention
 
-# What a row's `framework` begins with, and the engine whose behaviour it has.
-FRAMEWORKS = {
-    "nanotron": "nanotron",
-    "llm-foundry": "fsdp",
-    "torchtitan": "fsdp",
-    "InternEvo": "megatron",
-    "FlagScale": "megatron",
-    "PaddleNLP": "megatron",
-    "NeMo": "megatron",
-    "Megatron-DeepSpeed": "deepspeed",
-    "Megatron": "megatron",
-    "HF Trainer + DeepSpeed": "deepspeed",
-    "DeepSpeed": "deepspeed",
-    "GPT-NeoX": "deepspeed",
-    "BMTrain": "deepspeed",
-    "lit-gpt": "fsdp",
-    "litgpt": "fsdp",
-    "PyTorch": "fsdp",
-    "nanoGPT": "fsdp",
-    "llm.c": "megatron",
+
+class Counter(StrEnum):
+    """What a source's memory figure counts: tensors, the allocator's reserve too, or all that the device shows."""
+
+    ALLOCATED = "allocated"
+    RESERVED = "reserved"
+    DEVICE = "device"
+
+
+_FSDP, _DEEPSPEED, _MEGATRON = (engine_named(name) for name in ("fsdp", "deepspeed", "megatron"))
+# Its optimizer flattens averaged gradients, copies them to fp32 and is not fused: AdamW's square root is one more copy.
+# Source: internlm/solver/optimizer/hybrid_zero_optim.py, configs/7B_sft.py (2023).
+_INTERNEVO = replace(
+    _MEGATRON,
+    sequence_parallel=False,
+    memory=MemoryRule(bf16_gradient_bytes=4, fp16_gradient_bytes=4, layer_gradients=False, step_bytes=8),
+)
+# Gradients stay in fp16 (O2). Source: the table's own configuration.
+_PADDLE = replace(
+    _MEGATRON,
+    sequence_parallel=False,
+    memory=MemoryRule(bf16_gradient_bytes=2, fp16_gradient_bytes=2, layer_gradients=False),
+)
+# What a row's `framework` begins with, the engine whose behaviour it has, and what its memory figures count. nanotron's
+# are inferred: without the reserve they fit its bytes per parameter.
+PROGRAMS = {
+    "nanotron": (engine_named("nanotron"), Counter.ALLOCATED),
+    "llm-foundry": (_FSDP, Counter.RESERVED),
+    "torchtitan": (_FSDP, Counter.RESERVED),
+    "InternEvo": (_INTERNEVO, Counter.DEVICE),
+    "FlagScale": (replace(_MEGATRON, sequence_parallel=False), Counter.DEVICE),
+    "PaddleNLP": (_PADDLE, Counter.DEVICE),
+    "NeMo": (_MEGATRON, Counter.DEVICE),
+    "Megatron-DeepSpeed": (_DEEPSPEED, Counter.DEVICE),
+    "Megatron": (_MEGATRON, Counter.DEVICE),
+    "HF Trainer + DeepSpeed": (_DEEPSPEED, Counter.DEVICE),
+    "DeepSpeed": (_DEEPSPEED, Counter.DEVICE),
+    "GPT-NeoX": (_DEEPSPEED, Counter.DEVICE),
+    "BMTrain": (_DEEPSPEED, Counter.DEVICE),
+    "lit-gpt": (_FSDP, Counter.ALLOCATED),
+    "litgpt": (_FSDP, Counter.ALLOCATED),
+    "PyTorch": (_FSDP, Counter.ALLOCATED),
+    "nanoGPT": (_FSDP, Counter.ALLOCATED),
+    "llm.c": (_MEGATRON, Counter.DEVICE),
 }
 # The failed layouts are of these programs and parts; the table names neither.
 FAILED_FRAMEWORK, FAILED_GPU, FAILED_GPUS_PER_NODE, FAILED_SEQUENCE = "nanotron", "H100-80", 8, 4096
@@ -55,8 +80,9 @@ class Recompute(StrEnum):
 class PublishedRun:
     """One published run, or one layout that failed: then nothing is measured.
 
-    `devices_per_node`, `compiled` and measured figures are None where the source is silent. `engine` has the row's
-    attention. `accelerator` is a part of the catalog or, for parts that it lacks, the source's own.
+    `devices_per_node`, `compiled` and measured figures are None where the source is silent; without a ZeRO stage the
+    engine's default stands and `zero_stated` is False. `engine` has the row's attention and what compiling fuses.
+    `accelerator` is a part of the catalog or, for parts that it lacks, the source's own.
     """
 
     id: str
@@ -64,6 +90,7 @@ class PublishedRun:
     trust: str
     framework: str
     engine: Engine
+    counter: Counter
     decoder: Decoder
     sequence_length: int
     accelerator: str
@@ -75,6 +102,7 @@ class PublishedRun:
     pp: int
     dp: int
     zero_stage: int
+    zero_stated: bool
     microbatch_size: int
     global_batch_size: int
     recompute: Recompute
@@ -148,7 +176,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
 def _run(row: Mapping[str, str]) -> PublishedRun:
     if (_number(row, "cp") or 1) != 1:
         raise ValueError(f"context parallelism {row['cp']} is not modelled")
-    engine = _engine(row["framework"])
+    engine, counter = _program(row["framework"])
     pp, dp = _count(row, "pp"), _count(row, "dp")
     batch = _number(row, "global_batch_size")
     microbatch = _count(row, "microbatch_size")
@@ -161,7 +189,12 @@ def _run(row: Mapping[str, str]) -> PublishedRun:
         source=row["source"],
         trust=row["trust"],
         framework=row["framework"],
-        engine=replace(engine, attention=Attention.PLAIN if row["attention"] == "plain" else Attention.FLASH),
+        engine=replace(
+            engine,
+            attention=Attention.PLAIN if row["attention"] == "plain" else Attention.FLASH,
+            memory=replace(engine.memory, gate_copies=3) if compiled else engine.memory,
+        ),
+        counter=counter,
         decoder=_decoder(row),
         sequence_length=_count(row, "sequence_length"),
         accelerator=row["gpu"],
@@ -173,6 +206,7 @@ def _run(row: Mapping[str, str]) -> PublishedRun:
         pp=pp,
         dp=dp,
         zero_stage=engine.default_zero_stage if stage is None else int(stage),
+        zero_stated=stage is not None,
         microbatch_size=microbatch,
         global_batch_size=dp * microbatch if batch is None else int(batch),
         recompute=Recompute(row["recompute"]),
@@ -187,12 +221,14 @@ def _run(row: Mapping[str, str]) -> PublishedRun:
 def _failed(name: str, row: Mapping[str, str], decoders: Mapping[str, Decoder]) -> PublishedRun:
     if row["model"] not in decoders:
         raise ValueError(f"the shape of {row['model']} is not known")
+    engine, counter = _program(FAILED_FRAMEWORK)
     return PublishedRun(
         id=name,
         source="failed or out of memory",
         trust="medium",
         framework=FAILED_FRAMEWORK,
-        engine=_engine(FAILED_FRAMEWORK),
+        engine=engine,
+        counter=counter,
         decoder=decoders[row["model"]],
         sequence_length=FAILED_SEQUENCE,
         accelerator=FAILED_GPU,
@@ -204,6 +240,7 @@ def _failed(name: str, row: Mapping[str, str], decoders: Mapping[str, Decoder]) 
         pp=_count(row, "pp"),
         dp=_count(row, "dp"),
         zero_stage=int(_number(row, "zero_stage") or 0),
+        zero_stated=True,
         microbatch_size=_count(row, "microbatch_size"),
         global_batch_size=_count(row, "global_batch_size"),
         recompute=Recompute.NONE,
@@ -215,10 +252,10 @@ def _failed(name: str, row: Mapping[str, str], decoders: Mapping[str, Decoder]) 
     )
 
 
-def _engine(framework: str) -> Engine:
-    for start, name in FRAMEWORKS.items():
+def _program(framework: str) -> tuple[Engine, Counter]:
+    for start, program in PROGRAMS.items():
         if framework.startswith(start):
-            return engine_named(name)
+            return program
     raise ValueError(f"no engine is known for {framework}")
 
 

@@ -1,10 +1,12 @@
 """Measures predicted peak memory against published runs, source by source.
 
 python benchmarks/simulator_accuracy/published_memory.py [--reference DIR] [--measurements FILE] [--json FILE]
+    [--results FILE]
 
 The reference folder (default: $SAILOR_CLOUD_REFERENCE, else ../shared/reference beside the checkout) holds
-published_throughput.csv and published_failed_or_oom.csv. Without it the benchmark prints SKIPPED and ends with 0.
---measurements predicts another table of the same columns.
+published_throughput.csv, published_failed_or_oom.csv, measured_iterations.csv and sailor-artifact/. Without it the
+benchmark prints SKIPPED and ends with 0; it ends with 1 where a bar is missed. --measurements predicts another table of
+published_throughput.csv's columns with the shipped constants, and fits nothing.
 """
 
 from __future__ import annotations
@@ -14,20 +16,19 @@ import json
 import os
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from published import PublishedRun, Recompute, Unread, read_failed, read_published
+from memory_fit import SHIPPED, Constants, Peak, fit, nvlink_gb_per_s, peak_of_measured, peak_of_run
+from published import Counter as Counted
+from published import PublishedRun, Unread, read_failed, read_published
+from reference import base_scenario, read_measured
 
-from sailor_cloud.model import plan
-from sailor_cloud.model.job import Optimizer
+from sailor_cloud import catalog
 from sailor_cloud.model.offer import Precision
-from sailor_cloud.simulator import in_flight, memory_table
-from sailor_cloud.simulator.engines import stage_bounds
 from sailor_cloud.units import GIB
-from sailor_cloud.workload import tp_problem
 from sailor_cloud.workload.profiles import load
 from sailor_cloud.workload.stacks import DEFAULT
 
@@ -38,132 +39,246 @@ POOLED = "sources under five rows, pooled"
 TRUSTED = ("high", "medium")
 HALF = (Precision.BF16, Precision.FP16)
 COMFORTABLE = 0.8
-# What a source leaves unsaid is taken as not done.
-_RECOMPUTE = {
-    Recompute.NONE: plan.Recompute.NONE,
-    Recompute.SELECTIVE: plan.Recompute.SELECTIVE,
-    Recompute.FULL: plan.Recompute.FULL,
-    Recompute.UNKNOWN: plan.Recompute.NONE,
-}
+# Errors of a fit count as 1 / sqrt(rows of the source), so that no source outnumbers the others; measurements of our
+# own clusters count double.
+_MEASURED_WEIGHT, _FIT_SCALE = 2.0, 4.0
+IN_SAMPLE, WITHOUT_SOURCE, WITHOUT_MODEL = "in sample", "source left out", "model left out"
+LIMITS = {IN_SAMPLE: 0.10, WITHOUT_SOURCE: 0.15, WITHOUT_MODEL: 0.15}
+IMPOSSIBLE_LIMIT, COMFORTABLE_LIMIT = 0.01, 0.20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """One run with its predicted peak and what its device can hold."""
+class Row:
+    """One run whose peak is known."""
 
-    run: PublishedRun
-    predicted_bytes: float
-    limit_bytes: float
-    device_bytes: float
+    source: str
+    model: str
+    peak: Peak
+    actual_bytes: float
+    published: bool
 
-    @property
-    def error(self) -> float:
-        assert self.run.peak_bytes is not None
-        return self.predicted_bytes / self.run.peak_bytes - 1.0
-
-    @property
-    def impossible(self) -> bool:
-        return self.predicted_bytes > self.limit_bytes
-
-    @property
-    def comfortable(self) -> bool:
-        return self.predicted_bytes < COMFORTABLE * self.device_bytes
+    def error(self, constants: Constants) -> float:
+        return self.peak.predicted_bytes(constants) / self.actual_bytes - 1.0
 
 
-def peak_bytes(run: PublishedRun, framework_bytes: int) -> float:
-    """Return the predicted peak of the fullest stage. Raises ValueError for a layout that the model can't have."""
-    if run.pp > run.decoder.blocks:
-        raise ValueError(f"{run.pp} stages for {run.decoder.blocks} blocks")
-    problem = tp_problem(run.decoder, run.tp)
-    if problem is not None:
-        raise ValueError(problem)
-    table = memory_table(
-        run.decoder,
-        run.engine,
-        sequence_length=run.sequence_length,
-        precision=run.precision,
-        optimizer=Optimizer.ADAMW,
-        tp=run.tp,
-        microbatch_size=run.microbatch_size,
-        recompute=_RECOMPUTE[run.recompute],
-        zero_stage=run.zero_stage,
-        framework_bytes=framework_bytes,
-    )
-    bounds = np.array(stage_bounds(run.engine.split, run.decoder, run.pp))
-    held = in_flight(run.pp, np.arange(run.pp), run.microbatches)
-    return float(np.max(table.total(bounds[:-1], bounds[1:], in_flight=held, replicas=run.dp)))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """Errors of one source; `impossible` is the share of its runs that the device is said to have no room for."""
+
+    rows: int
+    mean: float
+    median: float
+    bias: float
+    impossible: float
 
 
-def judge(runs: Sequence[PublishedRun]) -> tuple[tuple[Judged, ...], tuple[Unread, ...]]:
-    """Predict every run; also return those that can't be predicted, with the reason."""
-    stack = load().stacks[DEFAULT]
-    judged, unread = [], []
-    for run in runs:
-        # Parts are named for their memory: the catalog lacks some.
-        device = float(run.accelerator.rsplit("-", 1)[1]) * GIB
-        try:
-            predicted = peak_bytes(run, stack.framework_bytes)
-        except ValueError as error:
-            unread.append(Unread(id=run.id, source=run.source_name, reason=str(error)))
-            continue
-        judged.append(
-            Judged(
-                run=run,
-                predicted_bytes=predicted,
-                limit_bytes=device * stack.usable_fraction,
-                device_bytes=device,
-            )
-        )
-    return tuple(judged), tuple(unread)
+class Devices:
+    """What parts hold and how they are linked, also those that the catalog lacks."""
+
+    def __init__(self) -> None:
+        found = catalog.load()
+        self._nvlink = {name: found.accelerator(name).nvlink_gb_per_s for name in found.accelerator_names()}
+        self._usable = load().stacks[DEFAULT].usable_fraction
+
+    def peak(self, run: PublishedRun) -> Peak:
+        nvlink = nvlink_gb_per_s(run.accelerator, self._nvlink)
+        return peak_of_run(run, nvlink=nvlink, limit_bytes=device_bytes(run.accelerator) * self._usable)
+
+
+def device_bytes(accelerator: str) -> float:
+    """Parts are named for their memory."""
+    return float(accelerator.rsplit("-", 1)[1]) * GIB
 
 
 def in_bars(run: PublishedRun) -> bool:
     return run.peak_bytes is not None and run.trust in TRUSTED and run.precision in HALF
 
 
-def by_source(judged: Sequence[Judged]) -> Mapping[str, Sequence[Judged]]:
-    """Group rows by source, the largest first; small sources are one."""
-    found: dict[str, list[Judged]] = defaultdict(list)
-    for each in judged:
-        found[each.run.source_name].append(each)
-    large = {name: rows for name, rows in found.items() if len(rows) >= FEWEST_ROWS}
-    small = [each for name, rows in found.items() if name not in large for each in rows]
-    ordered = dict(sorted(large.items(), key=lambda item: (-len(item[1]), item[0])))
-    return {**ordered, POOLED: small} if small else ordered
+def published_rows(runs: Sequence[PublishedRun], devices: Devices) -> tuple[list[Row], list[Unread]]:
+    """Return the runs that can be predicted, small sources as one, and the others with the reason."""
+    found, unread = [], []
+    for run in runs:
+        assert run.peak_bytes is not None
+        try:
+            peak = devices.peak(run)
+        except ValueError as error:
+            unread.append(Unread(id=run.id, source=run.source_name, reason=str(error)))
+            continue
+        name, model = run.source_name, run.decoder.name
+        found.append(Row(source=name, model=model, peak=peak, actual_bytes=run.peak_bytes, published=True))
+    size = Counter(row.source for row in found)
+    return [row if size[row.source] >= FEWEST_ROWS else replace(row, source=POOLED) for row in found], unread
 
 
-def summary(rows: Sequence[Judged]) -> dict[str, float]:
-    """Return rows, mean and median absolute error, bias, and the share called impossible."""
-    errors = np.array([each.error for each in rows])
-    return {
-        "rows": len(rows),
-        "mean": float(np.abs(errors).mean()),
-        "median": float(np.median(np.abs(errors))),
-        "bias": float(errors.mean()),
-        "impossible": float(np.mean([each.impossible for each in rows])),
-    }
-
-
-def report(groups: Mapping[str, Mapping[str, float]], comfortable: float | None, unread: Sequence[Unread]) -> str:
-    """Return the table as Markdown."""
-    lines = [
-        "| peak memory | rows | mean error | median | bias | ran, called impossible |",
-        "|---|---|---|---|---|---|",
-    ]
-    for name, of in groups.items():
-        lines.append(
-            f"| {name} | {of['rows']} | {of['mean']:.1%} | {of['median']:.1%} | {of['bias']:+.1%} "
-            f"| {of['impossible']:.1%} |"
+def measured_rows(reference: Path) -> list[Row]:
+    """Return the measured iterations, which are fitted on, too."""
+    scenario = base_scenario(reference / "sailor-artifact")
+    return [
+        Row(
+            source=f"measured {row.set_name}",
+            model=row.model,
+            peak=peak_of_measured(row, scenario),
+            actual_bytes=row.peak_bytes,
+            published=False,
         )
-    if groups:
-        means = np.mean([of["mean"] for of in groups.values()])
-        ran = np.average([of["impossible"] for of in groups.values()], weights=[of["rows"] for of in groups.values()])
-        lines.append(f"| mean of the sources' means; of all runs | | {means:.1%} | | | {ran:.1%} |")
-    if comfortable is not None:
-        lines.append(f"\nOf the failed layouts, called comfortable (under 80 % of the device): {comfortable:.1%}")
+        for row in read_measured(reference / "measured_iterations.csv")
+    ]
+
+
+def fit_rows(rows: Sequence[Row]) -> Constants:
+    size = Counter(row.source for row in rows)
+    weights = [_FIT_SCALE * (1.0 if row.published else _MEASURED_WEIGHT) / np.sqrt(size[row.source]) for row in rows]
+    return fit([row.peak for row in rows], np.array([row.actual_bytes for row in rows]), np.array(weights))
+
+
+def left_out_errors(rows: Sequence[Row], group: Callable[[Row], str]) -> list[float]:
+    """Return the errors of all rows, each by constants fitted without its group.
+
+    Where no row that gathers inputs ahead is left to learn from, none is assumed to.
+    """
+    fitted = {}
+    for name in {group(row) for row in rows}:
+        kept = [row for row in rows if group(row) != name]
+        constants = fit_rows(kept)
+        learnt = any(row.peak.gather_bytes for row in kept)
+        fitted[name] = constants if learnt else replace(constants, gathers=0.0)
+    return [row.error(fitted[group(row)]) for row in rows]
+
+
+def summaries(rows: Sequence[Row], errors: Sequence[float], constants: Constants) -> dict[str, Summary]:
+    """Return errors by source, the largest first."""
+    found: dict[str, list[tuple[float, bool]]] = defaultdict(list)
+    for row, error in zip(rows, errors, strict=True):
+        found[row.source].append((error, not row.peak.fits(constants)))
+    result = {}
+    for name, of in sorted(found.items(), key=lambda item: (-len(item[1]), item[0])):
+        each = np.array([error for error, _ in of])
+        result[name] = Summary(
+            rows=len(of),
+            mean=float(np.abs(each).mean()),
+            median=float(np.median(np.abs(each))),
+            bias=float(each.mean()),
+            impossible=float(np.mean([impossible for _, impossible in of])),
+        )
+    return result
+
+
+def mean_of_means(of: Mapping[str, Summary]) -> float:
+    return float(np.mean([each.mean for each in of.values()]))
+
+
+def ran_impossible(of: Mapping[str, Summary]) -> float:
+    return float(np.average([each.impossible for each in of.values()], weights=[each.rows for each in of.values()]))
+
+
+def comfortable_share(failed: Sequence[PublishedRun], devices: Devices) -> float:
+    """Return the share of failed layouts of which under 80 % of the device is said to be used.
+
+    Those that the model can't have count as not comfortable.
+    """
+    found = []
+    for run in failed:
+        try:
+            peak = devices.peak(run)
+        except ValueError:
+            found.append(False)
+            continue
+        used = peak.predicted_bytes(SHIPPED, counter=Counted.DEVICE)
+        found.append(used < COMFORTABLE * device_bytes(run.accelerator))
+    return float(np.mean(found))
+
+
+def table(title: str, of: Mapping[str, Summary]) -> list[str]:
+    lines = [f"| {title} | rows | mean | median | bias | ran, called impossible |", "|---|---|---|---|---|---|"]
+    for name, each in of.items():
+        lines.append(
+            f"| {name} | {each.rows} | {each.mean:.1%} | {each.median:.1%} | {each.bias:+.1%} | {each.impossible:.1%} |"
+        )
+    lines.append(
+        f"| mean of the sources' means; of all runs | | {mean_of_means(of):.1%} | | | {ran_impossible(of):.1%} |"
+    )
+    return lines
+
+
+def left_out_lines(unread: Sequence[Unread]) -> list[str]:
     reasons = Counter(each.reason for each in unread)
-    lines += [f"- {count} rows left out: {reason}" for reason, count in sorted(reasons.items())]
-    return "\n".join(lines)
+    return [f"- {count} rows left out: {reason}" for reason, count in sorted(reasons.items())]
+
+
+def bar(name: str, figure: float, limit: float) -> tuple[str, bool]:
+    met = figure <= limit
+    return f"| {name} | {figure:.1%} | {limit:.0%} | {'met' if met else 'MISSED'} |", met
+
+
+def constants_lines(constants: Constants) -> list[str]:
+    of = constants.overheads
+    return [
+        f"- kept activations over the counted ones {of.activations:.2f}, plain attention over its probabilities "
+        f"{of.scores:.2f}",
+        f"- the allocator holds {of.reserve:.1%} on top, collectives {of.link_bytes_per_gb_per_s / 1e6:.1f} MB per "
+        f"GB/s of NVLink; nanotron has {constants.gathers:.0f} gathered inputs in flight",
+    ]
+
+
+def report(reference: Path) -> tuple[str, bool, dict[str, object]]:
+    """Return the tables with all bars, whether they are met, and the figures."""
+    runs, unread = read_published(reference / "published_throughput.csv")
+    devices = Devices()
+    rows, unpredicted = published_rows([run for run in runs if in_bars(run)], devices)
+    everything = [*rows, *measured_rows(reference)]
+    errors = {
+        IN_SAMPLE: [row.error(SHIPPED) for row in everything],
+        WITHOUT_SOURCE: left_out_errors(everything, lambda row: row.source),
+        WITHOUT_MODEL: left_out_errors(everything, lambda row: row.model),
+    }
+    of = {name: summaries(rows, each[: len(rows)], SHIPPED) for name, each in errors.items()}
+    own = summaries(everything[len(rows) :], errors[IN_SAMPLE][len(rows) :], SHIPPED)
+    failed, _ = read_failed(reference / "published_failed_or_oom.csv", {run.decoder.name: run.decoder for run in runs})
+    comfortable = comfortable_share(failed, devices)
+    bars = [bar(f"mean of the sources' mean errors, {name}", mean_of_means(of[name]), LIMITS[name]) for name in LIMITS]
+    bars.append(bar("runs that ran, called impossible", ran_impossible(of[IN_SAMPLE]), IMPOSSIBLE_LIMIT))
+    bars.append(bar(f"{len(failed)} failed layouts, called comfortable", comfortable, COMFORTABLE_LIMIT))
+    lines = [
+        "# Peak memory of published runs",
+        "",
+        "Runs of trust high or medium in bf16 or fp16; a source counts as one, whatever its rows. Predicted is what",
+        "the source's counter shows: tensors, the allocator's reserve, or all of the device. In sample: the shipped",
+        "constants. Left out: constants fitted without the source, or without the model. What a program keeps per",
+        "parameter is in `sailor_cloud/simulator/engines/registry.py` and `published.PROGRAMS`, with sources: known,",
+        "not fitted, though chosen with these rows in sight, as was which constants to have.",
+        "",
+        "| bar | figure | limit | |",
+        "|---|---|---|---|",
+        *(line for line, _ in bars),
+        "",
+        *(line for name in of for line in (*table(name, of[name]), "")),
+        *table("measured clusters, in sample", own),
+        "",
+        "Fitted on all of it:",
+        "",
+        *constants_lines(fit_rows(everything)),
+        "",
+        "Shipped:",
+        "",
+        *constants_lines(SHIPPED),
+        "",
+        *left_out_lines([*unread, *unpredicted]),
+    ]
+    figures: dict[str, object] = {
+        **{name: {source: asdict(each) for source, each in found.items()} for name, found in of.items()},
+        "comfortable": comfortable,
+    }
+    return "\n".join(lines), all(met for _, met in bars), figures
+
+
+def judge(path: Path) -> tuple[str, dict[str, object]]:
+    """Return the table of measurements that nothing was fitted on, and its figures."""
+    runs, unread = read_published(path)
+    rows, unpredicted = published_rows([run for run in runs if in_bars(run)], Devices())
+    of = summaries(rows, [row.error(SHIPPED) for row in rows], SHIPPED)
+    lines = [*(table("shipped constants", of) if of else ["no row with peak memory"])]
+    figures: dict[str, object] = {"shipped": {source: asdict(each) for source, each in of.items()}}
+    return "\n".join([*lines, "", *left_out_lines([*unread, *unpredicted])]), figures
 
 
 def main() -> int:
@@ -172,24 +287,23 @@ def main() -> int:
     parser.add_argument("--reference", type=Path, default=Path(default))
     parser.add_argument("--measurements", type=Path, help="predict this table instead")
     parser.add_argument("--json", type=Path, help="write the figures to this file as well")
+    parser.add_argument("--results", type=Path, help="write the report to this file as well")
     chosen = parser.parse_args()
-    table = chosen.measurements or chosen.reference / "published_throughput.csv"
-    if not table.is_file():
-        print(f"SKIPPED: no {table}; name the folder with --reference or SAILOR_CLOUD_REFERENCE")
+    if chosen.measurements:
+        text, figures = judge(chosen.measurements)
+        met = True
+    elif (chosen.reference / "published_throughput.csv").is_file():
+        text, met, figures = report(chosen.reference)
+    else:
+        path = chosen.reference / "published_throughput.csv"
+        print(f"SKIPPED: no {path}; name the folder with --reference or SAILOR_CLOUD_REFERENCE")
         return 0
-    runs, unread = read_published(table)
-    judged, unpredicted = judge([run for run in runs if in_bars(run)])
-    groups = {name: summary(rows) for name, rows in by_source(judged).items()}
-    comfortable = None
-    failures = chosen.reference / "published_failed_or_oom.csv"
-    if chosen.measurements is None and failures.is_file():
-        failed, _ = read_failed(failures, {run.decoder.name: run.decoder for run in runs})
-        comfortable = float(np.mean([each.comfortable for each in judge(failed)[0]]))
-    print(report(groups, comfortable, [*unread, *unpredicted]))
+    print(text)
     if chosen.json:
-        figures = {"sources": groups, "comfortable": comfortable}
         chosen.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-    return 0
+    if chosen.results:
+        chosen.results.write_text(text + "\n", encoding="utf-8")
+    return 0 if met else 1
 
 
 if __name__ == "__main__":

@@ -14,21 +14,15 @@ from sailor_cloud import catalog, network, workload
 from sailor_cloud.interchange import import_artifact
 from sailor_cloud.interchange.sailor_names import MODELS, our_accelerator
 from sailor_cloud.model.job import Job
-from sailor_cloud.model.offer import Confidence, Market, Offer, Precision, Provider, ZoneConfidence
+from sailor_cloud.model.offer import Confidence, Market, Offer, Precision, Provider
 from sailor_cloud.model.plan import Node, Pipeline, Plan, Stage
-from sailor_cloud.simulator import Engine, Scenario, Transfers
+from sailor_cloud.simulator import Scenario, engine_named
 from sailor_cloud.workload import Attention, profiles
 
 ZONE = "us-central1-a"
 AS_OF = date(2025, 9, 1)
-# The engine that was measured: DeepSpeed's blocking sends of one slice per device, plain attention, 500 MB buckets.
-ENGINE = Engine(
-    transfers=Transfers.BLOCKING,
-    split_transfers=True,
-    overlap_sync=False,
-    bucket_bytes=5.0e8,
-    attention=Attention.PLAIN,
-)
+# The measured engine: DeepSpeed with plain attention.
+ENGINE = dataclasses.replace(engine_named("deepspeed"), attention=Attention.PLAIN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +106,6 @@ def with_constants(
     scenario: Scenario,
     accelerators: Iterable[str],
     *,
-    framework_bytes: float,
     transfer_slowdown: float,
     timing_overhead_s: float,
 ) -> Scenario:
@@ -122,7 +115,6 @@ def with_constants(
         stacks[name] = dataclasses.replace(
             stacks["default"],
             accelerator=name,
-            framework_bytes=int(framework_bytes),
             transfer_slowdown=transfer_slowdown,
             timing_overhead_s=timing_overhead_s,
         )
@@ -180,5 +172,4 @@ def _offer(accelerator: str, devices: int) -> Offer:
         as_of_to=AS_OF,
         source="reference",
         confidence=Confidence.EXAMPLE,
-        zone_confidence=ZoneConfidence.SEEN,
     )

@@ -151,15 +151,24 @@ def _search(problem: Problem, asked: Wishes, clock: Clock, started: float, team:
 def _effort(asked: Wishes, clock: Clock, started: float, team: Team) -> Effort:
     effort, limit = replace(NORMAL, team=team), asked.time_limit_s
     if asked.progress is not None:
-        effort = replace(effort, tell=partial(_tell, team, asked.progress))
+        effort = replace(effort, tell=_Progress(team, asked.progress).tell)
     if limit is not None:
         effort = replace(effort, expired=lambda: team.agreed(lambda: clock.monotonic_s() - started >= limit))
     return effort
 
 
-def _tell(team: Team, progress: Callable[[float], None], share: float) -> None:
-    if team.leads:
-        progress(share)
+@dataclass(slots=True)
+class _Progress:
+    """Tells the share of a search that is done; an estimate that falls behind what was told is not told."""
+
+    team: Team
+    told_to: Callable[[float], None]
+    share: float = 0.0
+
+    def tell(self, share: float) -> None:
+        self.share = max(self.share, share)
+        if self.team.leads:
+            self.told_to(self.share)
 
 
 def _no_pools(problem: Problem) -> Infeasibility:

@@ -97,7 +97,7 @@ def stage_memory(layout: Layout, seat: Seat) -> StageMemory:
     """Return the peak memory of one device of a stage, by part."""
     pipeline = layout.plan.pipelines[seat.pipeline]
     held = int(in_flight(len(pipeline.stages), seat.index, pipeline.microbatches))
-    parts = seat.table.memory.parts(
+    parts = seat.table.memory.peak_parts(
         seat.stage.first_layer, seat.stage.end_layer, in_flight=held, replicas=len(layout.pipelines)
     )
     parts = {name: int(nbytes) for name, nbytes in parts.items()}

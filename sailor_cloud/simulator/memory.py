@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,20 +13,20 @@ from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.job import Optimizer
 from sailor_cloud.model.offer import Precision
 from sailor_cloud.model.plan import Recompute
-from sailor_cloud.simulator.engines import Engine
+from sailor_cloud.simulator.engines import Engine, MemoryRule
 from sailor_cloud.workload import Attention, LayerCosts, layer_costs
-from sailor_cloud.workload.features import ELEMENT_BYTES
+from sailor_cloud.workload.features import ELEMENT_BYTES, LayerKind
+from sailor_cloud.workload.stacks import MemoryOverheads
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# Bytes per parameter of weight, gradient sum and optimizer state. Sums and master weights are fp32 at every precision,
-# as sailor_runtime keeps them; weights in fp32 are their own master, unless ZeRO cuts it.
+# Gradients are summed in fp32 at every precision, as sailor_runtime does.
 GRADIENT_BYTES = 4
 # CPUAdam keeps its moments in the memory of the node; the device is charged for them all the same.
 _MOMENT_BYTES = {Optimizer.ADAMW: 8, Optimizer.SGD: 4, Optimizer.CPU_ADAM: 8, Optimizer.FUSED_ADAM: 8}
 
-PARTS = ("weights", "gradients", "optimizer", "activations", "buffers", "framework")
+PARTS = ("weights", "gradients", "optimizer", "activations", "buffers", "allocator", "framework")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +35,9 @@ class MemoryTable:
 
     Prefix arrays have shape [layers + 1] and are per device, activations of one microbatch. `boundary_bytes[i]` is the
     tensor of one microbatch that crosses a cut before layer i, 0 at both ends. A device that holds the whole model
-    keeps a tied weight once: `tied_parameters` fewer.
+    keeps a tied weight once: `tied_parameters` fewer. Weights of `weight_bytes` compute; `stored_bytes` stay, which
+    ZeRO-3 cuts. `gathered_bytes` live where one stage is the whole pipeline. The allocator holds a share `reserve` on
+    top of all tensors, and of `fragments` at the least.
     """
 
     zero_stage: int
@@ -42,11 +45,18 @@ class MemoryTable:
     activation_prefix_bytes: Floats
     working_bytes: Floats
     boundary_bytes: Floats
+    gathered_bytes: float
     tied_parameters: int
     weight_bytes: int
-    optimizer_bytes_per_parameter: int
+    stored_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int
+    rule: MemoryRule
     bucket_bytes: float
+    reserve: float
+    fragments: float
     framework_bytes: int
+    limit_bytes: int
 
     @property
     def layers(self) -> int:
@@ -54,45 +64,69 @@ class MemoryTable:
 
     def parameters(self, first: Any, end: Any) -> Any:
         """Return the parameters that a device keeps for layers [first, end)."""
-        whole = (np.asarray(first) == 0) & (np.asarray(end) == self.layers)
-        return self.parameter_prefix[end] - self.parameter_prefix[first] - np.where(whole, self.tied_parameters, 0)
+        tied = np.where(self._is_whole(first, end), self.tied_parameters, 0)
+        return self.parameter_prefix[end] - self.parameter_prefix[first] - tied
 
     def activation_bytes(self, first: Any, end: Any) -> Any:
-        """Return what each microbatch in flight keeps of layers [first, end)."""
-        return self.activation_prefix_bytes[end] - self.activation_prefix_bytes[first]
+        """Return what each microbatch in flight adds to what layers [first, end) need."""
+        return self._kept_bytes(first, end) * (1.0 + self.fragments)
 
-    def parts(self, first: Any, end: Any, *, in_flight: ArrayLike, replicas: int = 1) -> dict[str, Any]:
-        """Return the peak bytes of one device by part, as int64 of the inputs' shape.
+    def needed_bytes(self, first: Any, end: Any, *, in_flight: ArrayLike, replicas: int = 1) -> Any:
+        """Return the bytes that one device must have, as int64 of the inputs' shape; grows evenly with `in_flight`.
 
         in_flight: microbatches whose activations are held (closed_form.in_flight). replicas: pipelines over which ZeRO
-        cuts the optimizer state, from stage 2 on the gradients, in stage 3 the weights. Buffers: tensors on their way
-        in and out, the copy of one gradient bucket, in half precision and from stage 2 on the gradients of one layer on
-        their way to the sum, and in stage 3 the gathered weights of the layer at work and of the next one. Leaves out
-        allocator fragmentation.
+        cuts the optimizer state, from stage 2 on the gradients, in stage 3 the weights.
         """
+        tensors: Any = sum(self._tensors(first, end, in_flight, replicas).values())
+        return tensors + np.rint(tensors * self.fragments).astype(np.int64) + self.framework_bytes
+
+    def peak_parts(self, first: Any, end: Any, *, in_flight: ArrayLike, replicas: int = 1) -> dict[str, Any]:
+        """Return the peak bytes of one device by part, as int64 of the inputs' shape; see needed_bytes.
+
+        Buffers: tensors on their way in and out, buckets of gradients, where gradients are summed elsewhere or cut,
+        those
+        of one layer on their way, and in stage 3 the gathered weights of the layer at work and of the next one.
+        Allocator: what it holds beyond the tensors, and inputs gathered ahead; it gives back what doesn't fit.
+        """
+        parts = self._tensors(first, end, in_flight, replicas)
+        tensors: Any = sum(parts.values())
+        least = np.rint(tensors * self.fragments).astype(np.int64)
+        ahead = np.where(self._is_whole(first, end), self.gathered_bytes, 0.0)
+        held = np.rint((tensors + ahead) * (1.0 + self.reserve)).astype(np.int64) - tensors
+        parts["allocator"] = np.clip(self.limit_bytes - self.framework_bytes - tensors, least, np.maximum(held, least))
+        parts["framework"] = np.full(tensors.shape, self.framework_bytes, dtype=np.int64)
+        return parts
+
+    def _tensors(self, first: Any, end: Any, in_flight: ArrayLike, replicas: int) -> dict[str, Any]:
         parameters = np.asarray(self.parameters(first, end))
         optimizer, gradient, weight = (replicas if self.zero_stage >= stage else 1 for stage in (1, 2, 3))
-        gradients = -(-parameters * GRADIENT_BYTES // gradient)
-        buckets = np.minimum(gradients, self.bucket_bytes) if replicas > 1 else np.zeros(parameters.shape)
+        gradients = -(-parameters * self.gradient_bytes // gradient)
         moving = 2 * (self.boundary_bytes[first] + self.boundary_bytes[end])
-        if self.weight_bytes < GRADIENT_BYTES or gradient > 1:
-            moving = moving + self._largest_layer(first, end) * self.weight_bytes
-        if weight > 1:
-            moving = moving + 2 * self._largest_layer(first, end) * self.weight_bytes
-        kept = np.asarray(in_flight) * self.activation_bytes(first, end) + self._working(first, end)
+        half = self.weight_bytes < GRADIENT_BYTES and self.rule.layer_gradients
+        layers = int(half or gradient > 1) + (2 if weight > 1 else 0)
+        if layers:
+            moving = moving + layers * self._largest_layer(first, end) * self.weight_bytes
+        kept = np.asarray(in_flight) * self._kept_bytes(first, end) + self._working(first, end)
         return {
-            "weights": -(-parameters * self.weight_bytes // weight),
+            "weights": -(-parameters * self.stored_bytes // weight),
             "gradients": gradients,
-            "optimizer": -(-parameters * self.optimizer_bytes_per_parameter // optimizer),
+            "optimizer": -(-parameters * self.optimizer_bytes // optimizer),
             "activations": np.rint(kept).astype(np.int64),
-            "buffers": np.rint(moving + buckets).astype(np.int64),
-            "framework": np.full(parameters.shape, self.framework_bytes, dtype=np.int64),
+            "buffers": np.rint(moving + self._buckets(parameters, gradients, replicas)).astype(np.int64),
         }
 
-    def total(self, first: Any, end: Any, *, in_flight: ArrayLike, replicas: int = 1) -> Any:
-        """Return the sum of the parts."""
-        total: Any = sum(self.parts(first, end, in_flight=in_flight, replicas=replicas).values())
-        return total
+    def _kept_bytes(self, first: Any, end: Any) -> Any:
+        return self.activation_prefix_bytes[end] - self.activation_prefix_bytes[first]
+
+    def _buckets(self, parameters: Any, gradients: Any, replicas: int) -> Any:
+        copies = self.rule.bucket_copies
+        if copies is not None:
+            bucket = np.minimum(parameters, self.rule.bucket_parameters) * self.weight_bytes
+            return copies[self.zero_stage] * bucket
+        return np.minimum(gradients, self.bucket_bytes) if replicas > 1 else np.zeros(parameters.shape)
+
+    def _is_whole(self, first: Any, end: Any) -> Any:
+        return (np.asarray(first) == 0) & (np.asarray(end) == self.layers)
 
     def _largest_layer(self, first: Any, end: Any) -> Any:
         """Parameters of the largest layer of a range: blocks are alike, embedding and head are at the ends."""
@@ -121,25 +155,49 @@ def memory_table(
     microbatch_size: int,
     recompute: Recompute,
     zero_stage: int,
-    framework_bytes: int,
+    overheads: MemoryOverheads,
+    nvlink_gb_per_s: float | None,
+    limit_bytes: int,
+    measured: Mapping[LayerKind, float] | None = None,
 ) -> MemoryTable:
-    """Count what the stages of a decoder keep under an engine; `tp` must divide what it cuts."""
-    costs = layer_costs(decoder, sequence_length, tp, attention=engine.attention)
-    kept, working = _kept_elements(costs, recompute, engine.attention)
+    """Count what the stages of a decoder keep under an engine; `tp` must divide what it cuts.
+
+    `measured`: bytes that a layer of one microbatch keeps on one device, where they were measured; they replace what is
+    counted.
+    """
+    rule = engine.memory
+    costs = layer_costs(
+        decoder,
+        sequence_length,
+        tp,
+        attention=engine.attention,
+        sequence_parallel=engine.sequence_parallel,
+        gate_copies=rule.gate_copies,
+    )
     weight = ELEMENT_BYTES[precision]
-    elements = microbatch_size * weight
-    master = 4 if zero_stage or weight < 4 else 0
+    half = weight < GRADIENT_BYTES
+    stored = weight if rule.half_weights else GRADIENT_BYTES
+    master = 4 if rule.half_weights and (zero_stage or (half and rule.master_weights)) else 0
+    kept, working = _kept_and_working(costs, recompute, engine, overheads, microbatch_size, weight, measured or {})
+    hidden = sequence_length * decoder.hidden_size
     return MemoryTable(
         zero_stage=zero_stage,
         parameter_prefix=np.concatenate([[0], np.cumsum(costs.parameters)]).astype(np.int64),
-        activation_prefix_bytes=_prefix(kept * elements + 4.0 * microbatch_size * costs.loss_elements),
-        working_bytes=working * elements,
-        boundary_bytes=np.concatenate([[0.0], costs.output_elements[:-1] * elements, [0.0]]),
+        activation_prefix_bytes=_prefix(kept),
+        working_bytes=working,
+        boundary_bytes=np.concatenate([[0.0], costs.output_elements[:-1] * (microbatch_size * weight), [0.0]]),
+        gathered_bytes=rule.gathered_inputs * hidden * microbatch_size * weight if tp > 1 else 0.0,
         tied_parameters=costs.tied_parameters,
         weight_bytes=weight,
-        optimizer_bytes_per_parameter=master + _MOMENT_BYTES[optimizer],
+        stored_bytes=stored,
+        gradient_bytes=rule.gradient_bytes(precision),
+        optimizer_bytes=master + _MOMENT_BYTES[optimizer] + (rule.step_bytes if half else 0),
+        rule=rule,
         bucket_bytes=engine.bucket_bytes,
-        framework_bytes=framework_bytes,
+        reserve=overheads.reserve,
+        fragments=overheads.reserve * overheads.fragments,
+        framework_bytes=overheads.framework_bytes(nvlink_gb_per_s),
+        limit_bytes=limit_bytes,
     )
 
 
@@ -147,14 +205,37 @@ def _prefix(values: Floats) -> Floats:
     return np.concatenate([[0.0], np.cumsum(values)])
 
 
-def _kept_elements(costs: LayerCosts, recompute: Recompute, attention: Attention) -> tuple[Floats, Floats]:
-    """Return what stays of each layer until the backward pass, and what comes back of one layer at a time.
-
-    Recomputed attention drops the scores; flash attention keeps none.
-    """
-    if recompute is Recompute.FULL:
-        return costs.recomputed_elements, costs.working_elements
-    dropped = np.zeros_like(costs.score_elements)
-    if recompute is Recompute.SELECTIVE and attention is Attention.PLAIN:
-        dropped = costs.score_elements
-    return costs.activation_elements - dropped, dropped
+def _kept_and_working(
+    costs: LayerCosts,
+    recompute: Recompute,
+    engine: Engine,
+    overheads: MemoryOverheads,
+    microbatch_size: int,
+    weight_bytes: int,
+    measured: Mapping[LayerKind, float],
+) -> tuple[Floats, Floats]:
+    """Return the bytes that stay of each layer until the backward pass, and those that come back of one at a time."""
+    width = float(microbatch_size * weight_bytes)
+    plain = engine.attention is Attention.PLAIN
+    probabilities = costs.score_elements * width if plain else np.zeros_like(costs.score_elements)
+    loss = 4.0 * microbatch_size * costs.loss_elements
+    # Embedding and head keep what they need under any choice.
+    cheap = costs.recomputed_elements * width + loss
+    whole = (costs.activation_elements * width - probabilities) * overheads.activations
+    scores = probabilities * overheads.scores
+    blocks = slice(1, -1)
+    if LayerKind.BLOCK in measured:
+        whole[blocks], scores = measured[LayerKind.BLOCK] - probabilities[blocks], probabilities
+    cheap[0] = measured.get(LayerKind.EMBEDDING, cheap[0])
+    cheap[-1] = measured.get(LayerKind.HEAD, cheap[-1])
+    ends = cheap.copy()
+    ends[blocks] = 0.0
+    whole[0] = whole[-1] = 0.0
+    match recompute:
+        case Recompute.NONE:
+            return whole + scores + ends, np.zeros_like(whole)
+        case Recompute.SELECTIVE if engine.memory.selective_blocks:
+            return (whole + scores + cheap + ends) / 2.0, whole + scores
+        case Recompute.SELECTIVE:
+            return whole + ends, scores
+    return cheap, whole + scores

@@ -85,8 +85,8 @@ class StageTable:
         return 1.0 - GRADIENT_BYTES / _summed_bytes(self.memory.weight_bytes, self.zero_stage)
 
     def memory_bytes(self, first: Any, end: Any, *, in_flight: ArrayLike, replicas: int = 1) -> Any:
-        """Return the peak bytes of one device; see MemoryTable.parts."""
-        return self.memory.total(first, end, in_flight=in_flight, replicas=replicas)
+        """Return the bytes that one device must have; see MemoryTable.needed_bytes."""
+        return self.memory.needed_bytes(first, end, in_flight=in_flight, replicas=replicas)
 
 
 def _summed_bytes(weight_bytes: int, zero_stage: int) -> float:
@@ -124,6 +124,7 @@ def stage_table(
     )
     stack = scenario.profiles.stack(accelerator)
     costs = layer_costs(decoder, training.sequence_length, tp, attention=scenario.engine.attention)
+    limit = int(part.memory_gib * GIB * stack.usable_fraction)
     memory = memory_table(
         decoder,
         scenario.engine,
@@ -134,7 +135,17 @@ def stage_table(
         microbatch_size=microbatch_size,
         recompute=recompute,
         zero_stage=zero_stage,
-        framework_bytes=stack.framework_bytes,
+        overheads=stack.overheads,
+        nvlink_gb_per_s=part.nvlink_gb_per_s,
+        limit_bytes=limit,
+        measured=scenario.profiles.activation_bytes(
+            accelerator,
+            decoder,
+            sequence_length=training.sequence_length,
+            microbatch_size=microbatch_size,
+            tp=tp,
+            precision=training.precision,
+        ),
     )
     summed = _summed_bytes(memory.weight_bytes, zero_stage)
     return StageTable(
@@ -149,7 +160,7 @@ def stage_table(
         gradient_prefix_bytes=_prefix(np.diff(memory.parameter_prefix) * (tp * summed)),
         memory=memory,
         gradient_bytes_per_parameter=summed,
-        limit_bytes=int(part.memory_gib * GIB * stack.usable_fraction),
+        limit_bytes=limit,
         error_p50=times.error_p50,
         error_p90=times.error_p90,
         profile=times.profile,

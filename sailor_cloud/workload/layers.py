@@ -53,9 +53,18 @@ def parameter_count(decoder: Decoder) -> int:
 
 
 def layer_costs(
-    decoder: Decoder, sequence_length: int, tp: int, *, attention: Attention = Attention.PLAIN
+    decoder: Decoder,
+    sequence_length: int,
+    tp: int,
+    *,
+    attention: Attention = Attention.PLAIN,
+    sequence_parallel: bool = False,
+    gate_copies: int = 4,
 ) -> LayerCosts:
     """Return what every layer costs on one of `tp` devices.
+
+    `sequence_parallel`: the devices share out what stands between the cut matrices, too. `gate_copies`: tensors of the
+    MLP's width that a gated MLP keeps; 3 where one kernel computes the gate's activation and the product.
 
     Weights of attention, MLP, embedding and head are cut over the devices, the vocabulary rounded up to a whole number
     of rows each; norms, positions and biases added after a reduction are on all of them. Dropout masks and the
@@ -63,17 +72,19 @@ def layer_costs(
     """
     tokens = float(sequence_length)
     hidden = tokens * decoder.hidden_size
+    shared = tp if sequence_parallel else 1
     vocabulary = tokens * -(-decoder.vocab_size // tp)
     matmul, scores = _block_flops(decoder, tokens, tp)
     if attention is Attention.FLASH:
         scores /= 2.0  # blocks above the causal diagonal are skipped
     score_elements = decoder.heads * tokens * tokens / tp
     kept_scores = score_elements if attention is Attention.PLAIN else decoder.heads * tokens / tp
-    kept = _block_kept(decoder, tokens, tp) + kept_scores
+    kept = _block_kept(decoder, tokens, tp, shared, gate_copies) + kept_scores
     head_flops = 2.0 * vocabulary * decoder.embedding_size + _projection_flops(decoder, tokens)
     # Flash attention computes its scores a second time on the way back.
     backward_scores = scores * (2.5 if attention is Attention.FLASH else 2.0)
     projected = tokens * decoder.embedding_size if _projected(decoder) else 0.0
+    head_kept = _head_kept(decoder, tokens) / shared + vocabulary
     return LayerCosts(
         tp=tp,
         parameters=_per_layer_int(decoder, _embedding(decoder, tp), _block(decoder, tp), _head(decoder, tp)),
@@ -84,8 +95,10 @@ def layer_costs(
             decoder, 2.0 * _projection_flops(decoder, tokens), 2.0 * matmul + backward_scores, 2.0 * head_flops
         ),
         score_elements=_per_layer(decoder, 0.0, score_elements, 0.0),
-        activation_elements=_per_layer(decoder, projected, kept, _head_kept(decoder, tokens) + vocabulary),
-        recomputed_elements=_per_layer(decoder, projected, hidden, _head_kept(decoder, tokens) + vocabulary),
+        activation_elements=_per_layer(decoder, projected, kept, head_kept),
+        recomputed_elements=_per_layer(
+            decoder, projected, hidden / shared, _head_kept(decoder, tokens) / shared + vocabulary
+        ),
         working_elements=_per_layer(decoder, 0.0, kept, 0.0),
         loss_elements=_per_layer(decoder, 0.0, 0.0, vocabulary),
         output_elements=_per_layer(decoder, hidden, hidden, 0.0),
@@ -151,16 +164,16 @@ def _block_flops(decoder: Decoder, tokens: float, tp: int) -> tuple[float, float
     return 2.0 * tokens * weights / tp, 4.0 * tokens * tokens * query / tp
 
 
-def _block_kept(decoder: Decoder, tokens: float, tp: int) -> float:
+def _block_kept(decoder: Decoder, tokens: float, tp: int, shared: int, gate_copies: int) -> float:
     """Elements kept without scores: block input, two norm outputs and the middle residual; then q, k, v, context, MLP.
 
     ReLU's output serves its own backward pass and the next product; GELU keeps input and output; a gated MLP keeps
-    gate, its activation, the other branch and their product.
+    gate, its activation, the other branch and their product, or all but the second.
     """
-    replicated = 4 * decoder.hidden_size
+    between = 4 * decoder.hidden_size
     attention = 2 * decoder.heads * decoder.head_size + 2 * decoder.kv_heads * decoder.head_size
-    copies = 4 if decoder.gated_mlp else 1 if decoder.family is Family.OPT else 2
-    return tokens * (replicated + (attention + copies * decoder.ffn_size) / tp)
+    copies = gate_copies if decoder.gated_mlp else 1 if decoder.family is Family.OPT else 2
+    return tokens * (between / shared + (attention + copies * decoder.ffn_size) / tp)
 
 
 def _head_kept(decoder: Decoder, tokens: float) -> float:

@@ -1,4 +1,4 @@
-"""What a device type and its software add to layers and tensors: at most three fitted constants each."""
+"""What a device type and its software add to layers and tensors."""
 
 from __future__ import annotations
 
@@ -14,18 +14,46 @@ DEFAULT = "default"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryOverheads:
+    """What memory holds beyond the tensors that are counted; fitted over all programs and models together.
+
+    `activations`: kept bytes of a layer over the counted ones, where none were measured. `scores`: bytes kept of plain
+    attention over its probabilities alone: dropout has a mask and an output. `reserve`: share of all tensors that the
+    caching allocator holds on top; of it `fragments` stay when memory runs short, the rest is given back (judgement).
+    `link_bytes_per_gb_per_s`: of collectives, which open channels by what NVLink carries.
+    """
+
+    activations: float
+    scores: float
+    reserve: float
+    fragments: float
+    link_bytes_per_gb_per_s: float
+
+    def framework_bytes(self, nvlink_gb_per_s: float | None) -> int:
+        return round(self.link_bytes_per_gb_per_s * (nvlink_gb_per_s or 0.0))
+
+
+# Fitted by benchmarks/simulator_accuracy/published_memory.py, 2026-11-23: results/published_memory.md.
+GPU_OVERHEADS = MemoryOverheads(
+    activations=1.19, scores=2.25, reserve=0.115, fragments=0.5, link_bytes_per_gb_per_s=4.7e6
+)
+# The local provider's memory is a cap on tensor bytes.
+NO_OVERHEADS = MemoryOverheads(activations=1.0, scores=1.0, reserve=0.0, fragments=0.0, link_bytes_per_gb_per_s=0.0)
+_OVERHEADS = {"gpu": GPU_OVERHEADS, "none": NO_OVERHEADS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
     """Constants of one accelerator under one software stack.
 
-    `framework_bytes`: memory of context, libraries and communication. `transfer_slowdown`: how many times longer a
-    transfer between nodes takes in training than in a link test. `timing_overhead_s`: how much longer a layer's forward
-    and backward take when timed alone than in training. `usable_fraction`: share of the nominal memory that a program
-    can have.
+    `transfer_slowdown`: how many times longer a transfer between nodes takes in training than in a link test.
+    `timing_overhead_s`: how much longer a layer's forward and backward take when timed alone than in training.
+    `usable_fraction`: share of the nominal memory that a program can have.
     """
 
     accelerator: str
     stack: str
-    framework_bytes: int
+    overheads: MemoryOverheads
     transfer_slowdown: float
     timing_overhead_s: float
     usable_fraction: float
@@ -50,7 +78,7 @@ def _row(row: dict[str, str]) -> Stack:
     return Stack(
         accelerator=row["accelerator"],
         stack=row["stack"],
-        framework_bytes=int(row["framework_bytes"]),
+        overheads=_OVERHEADS[row["overheads"]],
         transfer_slowdown=float(row["transfer_slowdown"]),
         timing_overhead_s=float(row["timing_overhead_s"]),
         usable_fraction=float(row["usable_fraction"]),

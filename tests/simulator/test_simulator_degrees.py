@@ -120,7 +120,7 @@ def test_each_zero_stage_needs_less_memory_than_the_one_before() -> None:
         max(
             stage.total_bytes
             for stage in simulated(
-                Degrees(dp=8, zero_stage=zero), scenario_of("deepspeed", precision="fp32"), {("A100-40", 8): 1}
+                Degrees(dp=8, zero_stage=zero), scenario_of("fsdp", precision="fp32"), {("A100-40", 8): 1}
             )[1].prediction.memory
         )
         for zero in (0, 1, 2, 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from itertools import pairwise
 
 import pytest
@@ -47,7 +48,9 @@ def test_every_stage_gets_a_block_and_every_layer_a_stage(split: StageSplit, sta
     bounds, blocks = stage_bounds(split, model, stages), blocks_of(split, model, stages)
     assert (bounds[0], bounds[-1], len(bounds)) == (0, model.layers, stages + 1)
     assert sum(blocks) == model.blocks
-    assert min(blocks) >= 1
+    assert min(blocks[:-1], default=1) >= 1
+    # The head alone may be a stage.
+    assert blocks[-1] >= (0 if split is StageSplit.WEIGHTED else 1)
 
 
 def test_an_even_split_gives_the_rest_to_the_first_stages() -> None:
@@ -63,3 +66,19 @@ def test_embedding_and_head_take_the_place_of_a_block_where_that_divides() -> No
 def test_a_weighted_split_counts_the_head_as_the_flops_it_takes() -> None:
     # The head takes 0.77 of the FLOPs of a block, so a quarter of all is 8.19 blocks: full after 9, 17 and 25.
     assert blocks_of(StageSplit.WEIGHTED, preset("sailor-llama-3-8"), 4) == [9, 8, 8, 7]
+
+
+def test_a_weighted_stage_is_full_once_it_has_more_than_its_share() -> None:
+    # A head of 4 blocks beside 16 of them: 5 blocks are a quarter, not more.
+    sizes = dataclasses.replace(
+        preset("sailor-llama-3-8"),
+        blocks=16,
+        hidden_size=2048,
+        heads=32,
+        kv_heads=32,
+        head_size=64,
+        ffn_size=8192,
+        vocab_size=131072,
+        embedding_size=2048,
+    )
+    assert blocks_of(StageSplit.WEIGHTED, sizes, 4) == [6, 5, 5, 0]

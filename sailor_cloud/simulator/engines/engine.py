@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from sailor_cloud.model.offer import Precision
 from sailor_cloud.model.plan import Recompute
 from sailor_cloud.workload import Attention
 
@@ -31,10 +32,38 @@ class StageSplit(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRule:
-    """What a program keeps per parameter: bytes of the gradient, and whether half precision has fp32 masters."""
+    """What a program keeps; bytes are per parameter.
 
-    gradient_bytes: int = 4
+    `fp32_gradient_bytes` to `fp16_gradient_bytes`: gradients and the sums that they go into, by the precision of the
+    weights. `layer_gradients`: gradients in half precision exist for one layer at a time, on their way to fp32 sums.
+    `master_weights`: half precision has fp32 masters. `half_weights`: it also has weights of its own; else layers are
+    cast as they are gathered. `step_bytes`: what the optimizer step adds to its share in half precision.
+    `bucket_copies`: by ZeRO stage, how many buckets of `bucket_parameters` gradients it allocates; None where it copies
+    one of the engine's buckets. `selective_blocks`: selective recomputation is that of every second block, not of
+    attention. `gate_copies`: see layer_costs. `gathered_inputs`: gathered inputs of tensor-parallel layers that live at
+    a time where no other stage makes the host wait.
+    """
+
+    fp32_gradient_bytes: int = 4
+    bf16_gradient_bytes: int = 4
+    fp16_gradient_bytes: int = 4
+    layer_gradients: bool = True
     master_weights: bool = True
+    half_weights: bool = True
+    step_bytes: int = 0
+    bucket_copies: tuple[float, float, float, float] | None = None
+    bucket_parameters: float = 5.0e8
+    selective_blocks: bool = False
+    gate_copies: int = 4
+    gathered_inputs: float = 0.0
+
+    def gradient_bytes(self, precision: Precision) -> int:
+        match precision:
+            case Precision.BF16:
+                return self.bf16_gradient_bytes
+            case Precision.FP16:
+                return self.fp16_gradient_bytes
+        return self.fp32_gradient_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

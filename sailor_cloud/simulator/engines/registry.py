@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.plan import Recompute
-from sailor_cloud.simulator.engines.engine import Engine, StageSplit, Transfers
+from sailor_cloud.simulator.engines.engine import Engine, MemoryRule, StageSplit, Transfers
 
 SAILOR = Engine()
 # DeepSpeed's pipeline engine sends one slice per tensor-parallel rank and waits for it; it reduces gradients in buckets
 # of 5e8 bytes after the last backward pass, and refuses ZeRO-2 and 3. Source: deepspeed/runtime/pipe/engine.py and zero
-# defaults, 0.14 (2024).
+# defaults, 0.14 (2024). Gradients stay in half precision until the step copies them to fp32, with bf16 they are summed
+# in fp32 as well; without ZeRO it flattens 5e8 gradients at a time, with it there is one bucket to reduce and one to
+# gather, 4.5 times of each where ZeRO-3 overlaps. Source: deepspeed/runtime/{engine,bf16_optimizer}.py and the
+# Hugging Face guide to DeepSpeed (2024).
 DEEPSPEED = Engine(
     name="deepspeed",
     recompute=tuple(Recompute),
@@ -19,6 +22,13 @@ DEEPSPEED = Engine(
     overlap_sync=False,
     bucket_bytes=5.0e8,
     zero_stages=(0, 1, 2, 3),
+    memory=MemoryRule(
+        bf16_gradient_bytes=6,
+        fp16_gradient_bytes=2,
+        layer_gradients=False,
+        step_bytes=4,
+        bucket_copies=(1.0, 2.0, 2.0, 9.0),
+    ),
 )
 # Megatron-LM 1F1B: batched sends and receives that both ends wait for, slices where sequence parallelism is on,
 # overlapped reduction of fp32 gradients, 40 million parameters a bucket. Source: Megatron-LM core 0.6 (2024).
@@ -32,8 +42,10 @@ MEGATRON = Engine(
     sequence_parallel=True,
     fused=True,
     split=StageSplit.ENDS,
+    memory=MemoryRule(gate_copies=3),
 )
-# PyTorch FSDP: one layer is one unit; full shard is what it is for. Source: PyTorch 2.x documentation (2024).
+# PyTorch FSDP: one layer is one unit; full shard is what it is for; sharded weights are fp32, layers are cast as they
+# are gathered. Source: PyTorch 2.x documentation (2024).
 FSDP = Engine(
     name="fsdp",
     recompute=tuple(Recompute),
@@ -44,8 +56,11 @@ FSDP = Engine(
     pipelined_zero_stages=(0, 1, 2, 3),
     default_zero_stage=3,
     sequence_parallel=True,
+    memory=MemoryRule(half_weights=False, selective_blocks=True),
 )
-# nanotron: eager kernels, blocks given to stages by FLOPs. Source: nanotron main (2025).
+# nanotron: eager kernels, blocks given to stages by FLOPs; beside fp32 sums it has the buckets of PyTorch's DDP, and it
+# gathers inputs on a stream of their own. How many of these live is fitted (benchmarks/results/published_memory.md).
+# Source: nanotron main (2025).
 NANOTRON = Engine(
     name="nanotron",
     recompute=tuple(Recompute),
@@ -54,6 +69,7 @@ NANOTRON = Engine(
     stages_outermost=True,
     sequence_parallel=True,
     split=StageSplit.WEIGHTED,
+    memory=MemoryRule(bf16_gradient_bytes=6, fp16_gradient_bytes=6, layer_gradients=False, gathered_inputs=48.0),
 )
 
 ENGINES = {engine.name: engine for engine in (SAILOR, DEEPSPEED, MEGATRON, FSDP, NANOTRON)}
