@@ -11,8 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 SPEC_VERSION = 1
-# An agent waits so long for a new generation after one has ended, then its node ends; the controller reckons with it.
-HOLD_S = 1800.0
+# An agent whose generation has ended leaves this long after the last word of a controller, and its node powers off: 30
+# minutes with what that takes. A controller reckons with it, and says a word this often.
+HOLD_S = 1740.0
+WORD_S = 300.0
+# The file that it writes in the node's folder each time.
+WORD_FILE = "controller"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,8 @@ import os
 
 ACCELERATORS = "SAILOR_CLOUD_ACCELERATORS"
 METADATA = "SAILOR_CLOUD_METADATA"
+# How a machine that stands in for a cloud's is ended.
+POWER_OFF = "SAILOR_CLOUD_POWER_OFF"
 
 
 def runs_on_cpu(accelerator: str) -> bool:

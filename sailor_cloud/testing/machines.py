@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shlex
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ from typing import Any, Protocol
 from sailor_cloud.provision import processes
 from sailor_cloud.provision.providers.local import vm
 from sailor_cloud.provision.providers.local.spec import SPEC_VARIABLE, VmInfo, VmSpec
+from sailor_runtime.stand_in import POWER_OFF
 
 NODE = "vm"
 # A public key of nobody: machines on paper are never connected to.
@@ -64,11 +66,14 @@ class PaperMachines:
         return True
 
 
+_VM = (sys.executable, "-m", "sailor_cloud.provision.providers.local.vm")
+
+
 class SshMachines:
     """Machines that are SSH servers on loopback addresses of their own, each with a folder as its disk.
 
     Their accelerators are ranks on the processor: the machine's `python3` is the caller's interpreter with `variables`
-    in its environment. They end at their expiry, and when they are stopped.
+    in its environment. They end at their expiry, when they are stopped, and when their agent powers them off.
     """
 
     def __init__(self, root: Path, variables: Mapping[str, str] | None = None) -> None:
@@ -92,7 +97,7 @@ class SshMachines:
             public_key=wanted.public_key,
             expires_at=wanted.expires_at,
         )
-        self._write_python(binaries, wanted)
+        self._write_python(binaries, wanted, spec)
         with self._mutex:
             self._specs[wanted.id] = spec
         _start(spec, binaries)
@@ -118,10 +123,11 @@ class SshMachines:
         for name in list(self._specs):
             self.stop(name)
 
-    def _write_python(self, binaries: Path, wanted: Wanted) -> None:
+    def _write_python(self, binaries: Path, wanted: Wanted, spec: VmSpec) -> None:
         binaries.mkdir(mode=0o700, parents=True, exist_ok=True)
         told = {name: value.format(node=wanted.node) for name, value in self._variables.items()}
-        exports = "".join(f"export {name}='{value}'\n" for name, value in sorted(told.items()))
+        told[POWER_OFF] = f"{SPEC_VARIABLE}={shlex.quote(spec.to_json())} {shlex.join((*_VM, 'stop'))}"
+        exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(told.items()))
         program = binaries / "python3"
         program.write_text(f'#!/bin/sh\n{exports}exec "{sys.executable}" "$@"\n')
         program.chmod(0o700)
@@ -131,7 +137,7 @@ def _start(spec: VmSpec, binaries: Path) -> None:
     """Start a machine from a process of its own, so that it is nobody's child here."""
     path = f"{binaries}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     done = subprocess.run(
-        [sys.executable, "-m", "sailor_cloud.provision.providers.local.vm", "start"],
+        [*_VM, "start"],
         env={**os.environ, "PATH": path, SPEC_VARIABLE: spec.to_json()},
         capture_output=True,
         text=True,

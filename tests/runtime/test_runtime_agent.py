@@ -269,6 +269,71 @@ def test_after_a_generation_the_agent_holds_and_then_leaves(agents):
     assert [event["reason"] for event in agent.events("stopped")] == ["finished", "held"]
 
 
+def test_a_machine_whose_agent_was_left_alone_powers_off(agents, tmp_path, monkeypatch):
+    off = tmp_path / "off"
+    monkeypatch.setenv("SAILOR_CLOUD_POWER_OFF", f"touch {off}")
+    agent = agents("finish", "--hold-s", "0.5", "--power-off")
+    agent.start()
+    assert agent.process.wait(PATIENCE_S) == 0
+    assert agent.events("stopped")[-1]["reason"] == "held"
+    assert off.exists()
+
+
+@pytest.mark.parametrize("how", ["requested", "a local node"])
+def test_a_machine_stays_on_whose_agent_was_ended_or_that_is_no_cloud_s(agents, tmp_path, monkeypatch, how):
+    off = tmp_path / "off"
+    monkeypatch.setenv("SAILOR_CLOUD_POWER_OFF", f"touch {off}")
+    agent = agents(
+        "finish", "--hold-s", "0.5" if how == "a local node" else "60", *["--power-off"][how != "requested" :]
+    )
+    agent.start()
+    agent.wait_for("stopped")
+    if how == "requested":
+        agent.process.send_signal(signal.SIGTERM)
+    assert agent.process.wait(PATIENCE_S) == 0
+    assert not off.exists()
+
+
+def test_a_stand_in_for_a_cloud_s_machine_never_powers_the_real_one_off(agents, tmp_path, monkeypatch):
+    sudo = tmp_path / "sudo"
+    sudo.write_text(f"#!/bin/sh\ntouch {tmp_path}/called\n")
+    sudo.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("SAILOR_CLOUD_ACCELERATORS", "cpu")
+    agent = agents("finish", "--hold-s", "0.1", "--power-off")
+    agent.start()
+    assert agent.process.wait(PATIENCE_S) == 0
+    assert not (tmp_path / "called").exists()
+    monkeypatch.delenv("SAILOR_CLOUD_ACCELERATORS")
+    other = agents("finish", "--hold-s", "0.1", "--power-off", home="node-1")
+    other.start()
+    assert other.process.wait(PATIENCE_S) == 0
+    assert (tmp_path / "called").exists()
+
+
+def test_words_of_a_controller_keep_an_agent_that_has_no_generation(agents):
+    agent = agents("finish", "--hold-s", "1.5")
+    agent.start()
+    agent.wait_for("stopped")
+    word = agent.home / "controller"
+    begun = time.monotonic()
+    while time.monotonic() - begun < 3.0:
+        word.write_bytes(b"")
+        assert agent.process.poll() is None
+        time.sleep(0.1)
+    assert agent.process.wait(PATIENCE_S) == 0
+    assert agent.events("stopped")[-1]["reason"] == "held"
+
+
+def test_a_generation_that_trains_goes_on_without_a_controller(agents):
+    agent = agents("serve", "--hold-s", "0.1")
+    agent.start()
+    agent.wait_for("step", 2)
+    time.sleep(0.5)
+    assert agent.process.poll() is None
+    assert len(agent.rank_pids()) == 2
+
+
 def test_ranks_die_with_a_killed_agent(agents):
     agent = agents("silent")
     agent.start()

@@ -11,6 +11,7 @@ import asyncssh
 import pytest
 
 from factories.local_runs import expiry
+from factories.running_agent import wait_until
 from sailor_cloud.provision import processes
 from sailor_cloud.provision.providers.local.spec import PORT, VmInfo
 from sailor_cloud.testing.mock_cloud import MockCloud
@@ -87,6 +88,14 @@ def test_a_machine_that_ends_itself_is_no_longer_billed(mock_gcp: MockCloud) -> 
     processes.end(lambda: processes.of_run(machine.run_id), grace_s=0.0)
     assert mock_gcp.billed() == {}
     assert mock_gcp.cloud.history[-1][0] == "ended"
+
+
+def test_a_machine_that_is_powered_off_from_inside_is_no_longer_billed(mock_aws: MockCloud) -> None:
+    made = aws_instance(mock_aws)
+    program = "import os, subprocess; subprocess.Popen(['sh', '-c', os.environ['SAILOR_CLOUD_POWER_OFF']])"
+    said(made["public_ip"], made["host_public_key"], f'python3 -c "{program}"')
+    wait_until(lambda: mock_aws.billed() == {}, "the machine to end")
+    assert mock_aws.cloud.history[-1][0] == "ended"
 
 
 def test_the_metadata_server_tells_a_node_that_it_will_be_taken(mock_aws: MockCloud) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from sailor_runtime.agent.agent import SHUTDOWN_S, Agent, Settings
 from sailor_runtime.agent.generation import Limits
+from sailor_runtime.agent.power import power_off
 from sailor_runtime.agent.preemption import PreemptionWatch, Provider
 from sailor_runtime.spec import HOLD_S
 from sailor_runtime.stand_in import METADATA
@@ -26,7 +27,10 @@ def main() -> int:
     parser.add_argument("--node", help="the node's id in the spec (default: from the start command or the folder)")
     parser.add_argument("--detach", action="store_true", help="return once the agent runs in the background")
     parser.add_argument("--rank-module", default="sailor_runtime.training", help="module that ranks run")
-    parser.add_argument("--hold-s", type=float, default=HOLD_S, help="seconds without a generation until exit")
+    parser.add_argument(
+        "--hold-s", type=float, default=HOLD_S, help="seconds without generation and controller until exit"
+    )
+    parser.add_argument("--power-off", action="store_true", help="then power the machine off")
     parser.add_argument("--provider", choices=list(Provider), help="whose preemption notices to watch for")
     parser.add_argument(
         "--metadata-address",
@@ -76,7 +80,8 @@ def _serve(options: argparse.Namespace, home: Path) -> int:
         preemption=watch,
         shutdown_s=options.shutdown_s,
     )
-    Agent(settings).run()
+    if Agent(settings).run() == "held" and options.power_off:
+        power_off()
     return 0
 
 

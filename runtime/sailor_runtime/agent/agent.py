@@ -15,7 +15,7 @@ from sailor_runtime.agent.inbox import Command, Inbox, Name, Unreadable
 from sailor_runtime.agent.journal import EventJournal
 from sailor_runtime.agent.preemption import PreemptionWatch
 from sailor_runtime.agent.ranks import Starter
-from sailor_runtime.spec import RunSpec
+from sailor_runtime.spec import WORD_FILE, RunSpec
 
 _POLL_S = 0.05
 SHUTDOWN_S = 27.0
@@ -25,10 +25,10 @@ SHUTDOWN_S = 27.0
 class Settings:
     """How one agent runs.
 
-    `hold_s` is how long it waits for a new generation after one has ended. On a node that its provider may take away,
-    which is one with `preemption`, a SIGTERM is how the system says that it shuts down: ranks then have `shutdown_s`
-    for a last checkpoint, as they have before the TTL. Google's machines are cut off 30 s after that ("Spot VMs" in its
-    Compute Engine guide, 2026-11), so some are left for the journal.
+    `hold_s` is how long it waits for a new generation or another word of a controller after one has ended. On a node
+    that its provider may take away, which is one with `preemption`, a SIGTERM is how the system says that it shuts
+    down: ranks then have `shutdown_s` for a last checkpoint, as they have before the TTL. Google's machines are cut off
+    30 s after that ("Spot VMs" in its Compute Engine guide, 2026-11), so some are left for the journal.
     """
 
     home: Path
@@ -52,15 +52,16 @@ class Agent:
         self._newest = 0
         self._expires_at: float | None = None
         self._idle_since = time.monotonic()
+        self._word: int | None = None
         self._leave_at: float | None = None
         self._save_wanted = False
         self._preemption_noted = False
         self._expiry_noted = False
 
-    def run(self) -> None:
-        """Serve until terminated, expired, or left without a command for the holding time; SIGUSR1 asks for a save.
+    def run(self) -> str:
+        """Serve until terminated, expired, or left without a controller for the holding time; SIGUSR1 asks for a save.
 
-        A second SIGTERM ends the agent at once.
+        A second SIGTERM ends the agent at once. Returns why it ended: `requested`, `expired` or `held`.
         """
         signal.signal(signal.SIGTERM, self._on_term)
         signal.signal(signal.SIGINT, self._on_term)
@@ -90,6 +91,7 @@ class Agent:
             if reason is None:
                 time.sleep(_POLL_S)
         self._leave(reason)
+        return reason
 
     def _on_term(self, signum: int, frame: object) -> None:
         last_words_s = self._settings.shutdown_s if self._settings.preemption and self._leave_at is None else 0.0
@@ -103,9 +105,19 @@ class Agent:
             return "requested"
         if self._expires_at is not None and time.time() >= self._expires_at:
             return "expired"
+        self._listen()
         if self._generation is None and time.monotonic() - self._idle_since >= self._settings.hold_s:
             return "held"
         return None
+
+    def _listen(self) -> None:
+        """Notice a word of a controller, by any change of its file: the node's clock may be wrong."""
+        try:
+            word = os.stat(self._settings.home / WORD_FILE).st_mtime_ns
+        except OSError:
+            return
+        if word != self._word:
+            self._word, self._idle_since = word, time.monotonic()
 
     def _leave(self, reason: str) -> None:
         if self._generation is not None:

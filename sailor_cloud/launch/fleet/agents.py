@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import logging
 import sys
@@ -19,6 +21,7 @@ from sailor_cloud.launch.telemetry.agent_events import AgentEvent, parse_line
 from sailor_cloud.provision import providers
 from sailor_cloud.provision.access.nodes import ReachableNode
 from sailor_cloud.provision.providers import on_this_machine
+from sailor_runtime.spec import WORD_FILE, WORD_S
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +71,7 @@ class AgentLink:
     offset: int = 0
     _sent: int = 0
     _torn: bytes = field(default=b"")
+    _words: asyncio.Task[None] | None = None
 
     @property
     def node(self) -> ReachableNode:
@@ -103,12 +107,23 @@ class AgentLink:
         paths = ":".join((f"{workdir}/runtime/{self.bundle.sha256}", *EXTRA_PATHS))
         environment = {"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
         agent = [python, "-m", "sailor_runtime.agent", "--home", workdir, "--rank-module", RANK_MODULE]
-        await self.connection.run([*agent, *self._preemption_options(), "--detach"], environment=environment)
+        await self.connection.run([*agent, *self._cloud_options(), "--detach"], environment=environment)
 
-    def _preemption_options(self) -> list[str]:
-        """Whose notices the agent watches for."""
+    def _cloud_options(self) -> list[str]:
+        """Whose notices of preemption the agent watches for, and that an orphaned node ends; a local one is free."""
         provider = self.node.provider
-        return ["--provider", provider] if providers.of(provider).preemption_notices else []
+        notices = ["--provider", provider] if providers.of(provider).preemption_notices else []
+        return notices if on_this_machine(provider) else [*notices, "--power-off"]
+
+    def keep_heard(self) -> None:
+        """Say a word to the agent now and then until the link is closed, so that its node is not taken for orphaned."""
+        self._words = asyncio.create_task(self._say_words())
+
+    async def _say_words(self) -> None:
+        while True:
+            with contextlib.suppress(LaunchError):
+                await self.connection.write(WORD_FILE, b"")
+            await asyncio.sleep(WORD_S)
 
     async def _agent_runs(self) -> bool:
         return (await self.connection.run([self.python, "-c", _AGENT_RUNS])).strip() == "yes"
@@ -150,4 +165,6 @@ class AgentLink:
         await self.connection.fetch("logs/*", target)
 
     async def close(self) -> None:
+        if self._words is not None:
+            self._words.cancel()
         await self.connection.close()

@@ -87,7 +87,9 @@ class SshFleet:
                 patience_s = self.options.boot_timeout_s
             async with gate:
                 await connection.open(patience_s)
-            return AgentLink(connection=connection, bundle=self.bundle, software=self.software)
+            link = AgentLink(connection=connection, bundle=self.bundle, software=self.software)
+            link.keep_heard()
+            return link
 
         attempts = await asyncio.gather(*(one(node) for node in nodes), return_exceptions=True)
         links = [link for link in attempts if isinstance(link, AgentLink)]

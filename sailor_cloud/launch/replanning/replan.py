@@ -19,10 +19,6 @@ from sailor_cloud.model.offer import Offer
 from sailor_cloud.model.plan import Node
 from sailor_cloud.simulator import startup_s, teardown_s
 from sailor_cloud.units import SECONDS_PER_HOUR
-from sailor_runtime.spec import HOLD_S
-
-# By how much nodes may start later than reckoned, so that those that waited for them still hold; judgement.
-_LATE_S = 120.0
 
 # Bytes/s from one zone to another.
 Rates = Mapping[tuple[str, str], float]
@@ -150,23 +146,12 @@ def _options(situation: Situation, search: Search, policy: Policy) -> list[Optio
         if smaller is not None:
             options.append(_option("go on with what is left", smaller, situation, search))
     idle = not any(option.fits(situation.left) for option in options)
-    if policy is Policy.BEST and wait_s and idle and wait_s <= longest_wait_s(situation):
+    if policy is Policy.BEST and wait_s and idle:
         options.append(_option("wait and replace", _replaced(situation), situation, search, wait_s=wait_s))
     anew = None if policy is Policy.NEVER else _searched(situation, search, only_survivors=False)
     if anew is not None:
         options.append(_option("re-plan", anew, situation, search))
     return options
-
-
-def longest_wait_s(situation: Situation) -> float:
-    """Return how long the survivors can wait before lost nodes are asked for; there is no limit without survivors.
-
-    Agents without work power their nodes off after HOLD_S, and the new nodes must have started by then.
-    """
-    if not situation.survivors:
-        return math.inf
-    starting = max((startup_s(situation.offers[node.offer].provider) for node in _lost(situation)), default=0.0)
-    return float(HOLD_S) - starting - _LATE_S
 
 
 def _lost(situation: Situation) -> list[Node]:
