@@ -132,9 +132,9 @@ def explain(
 
 
 def _names_local_nodes(job: Job) -> bool:
-    from sailor_cloud.model.offer import Provider
+    from sailor_cloud.catalog.providers import of
 
-    return any(entry.provider is Provider.LOCAL for entry in job.resources)
+    return any(of(entry.provider).on_this_machine for entry in job.resources)
 
 
 def _profiles(local: bool, folder: Path | None, machine: LocalMachine | None) -> ComputeProfiles:
@@ -189,7 +189,7 @@ def simulate_layout(
     from sailor_cloud import catalog as catalogs
     from sailor_cloud import network as networks
     from sailor_cloud import workload
-    from sailor_cloud.model.offer import Provider
+    from sailor_cloud.catalog.providers import of
     from sailor_cloud.planner.documents import given_document
     from sailor_cloud.simulator import Scenario, engine_named, evaluate
     from sailor_cloud.simulator.layout_text import given_plan
@@ -212,7 +212,7 @@ def simulate_layout(
     )
     progress(3, 4, "simulating the layout")
     plan, scenario = given_plan(layout, nodes, scenario)
-    if any(scenario.hardware(node.offer).provider is Provider.LOCAL for node in plan.nodes):
+    if any(of(scenario.hardware(node.offer).provider).on_this_machine for node in plan.nodes):
         scenario = dataclasses.replace(scenario, profiles=_profiles(True, profiles, machine))
     evaluation = evaluate(plan, scenario, timeline=timeline)
     return Simulation(document=given_document(scenario, plan, evaluation), evaluation=evaluation)

@@ -14,7 +14,7 @@ from sailor_cloud import catalog, network, workload
 from sailor_cloud.interchange import import_artifact
 from sailor_cloud.interchange.sailor_names import MODELS, our_accelerator
 from sailor_cloud.model.job import Job
-from sailor_cloud.model.offer import Confidence, Market, Offer, Precision, Provider
+from sailor_cloud.model.offer import Confidence, Market, Offer, Precision, Provider, ZoneConfidence
 from sailor_cloud.model.plan import Node, Pipeline, Plan, Stage
 from sailor_cloud.simulator import Scenario, engine_named
 from sailor_cloud.workload import Attention, profiles
@@ -172,4 +172,5 @@ def _offer(accelerator: str, devices: int) -> Offer:
         as_of_to=AS_OF,
         source="reference",
         confidence=Confidence.EXAMPLE,
+        zone_confidence=ZoneConfidence.SEEN,
     )

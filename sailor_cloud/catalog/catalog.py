@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import difflib
+import math
 from collections.abc import Callable, Collection, Iterable
 from datetime import date
 from typing import TYPE_CHECKING
@@ -13,9 +14,8 @@ from sailor_cloud.catalog import providers
 from sailor_cloud.catalog.doubts import Doubts
 from sailor_cloud.catalog.interruptions import InterruptionTable
 from sailor_cloud.catalog.offer_book import OfferBook
-from sailor_cloud.catalog.offer_file import sibling_id
 from sailor_cloud.catalog.quotas import QuotaLimit
-from sailor_cloud.catalog.regions import Region, Zone
+from sailor_cloud.catalog.regions import Region, Zone, great_circle_km
 from sailor_cloud.catalog.services import Services
 from sailor_cloud.catalog.tables import Source
 from sailor_cloud.errors import DataError
@@ -107,9 +107,40 @@ class Catalog:
         return self._doubts.counted(found)
 
     def on_demand_usd_per_hour(self, offer: Offer) -> float | None:
-        """Return what the same node costs on demand in the same zone; None where that is not known."""
-        found = self._offers.find(sibling_id(offer, offer.zone, Market.ON_DEMAND))
-        return None if found is None else self._doubts.counted(found).usd_per_hour
+        """Return what the same node costs on demand, as `Doubts.on_demand` finds it; None where nothing is known."""
+        found = self._doubts.on_demand(offer)
+        return None if found is None else found.usd_per_hour
+
+    def nearest_sold(
+        self, zone: str, accelerator: str, market: Market, *, instance_types: Collection[str] | None = None
+    ) -> str | None:
+        """Return the nearest other zone of a zone's provider with a price of an accelerator; None where none has one.
+
+        A zone of the same region comes first, then the region at the least distance; ties go by name.
+        """
+        here = self.zone(zone)
+        others = [found for found in self._zones.values() if found.provider is here.provider and found.name != zone]
+        for within in (True, False):
+            names = [other.name for other in others if (other.region == here.region) is within]
+            sold = {
+                offer.zone
+                for offer in self._offers.every(names)
+                if (offer.accelerator, offer.market) == (accelerator, market)
+                and (instance_types is None or offer.instance_type in instance_types)
+            }
+            if sold:
+                return min(sold, key=lambda name: (self._distance_km(zone, name), name))
+        return None
+
+    def _distance_km(self, src: str, dst: str) -> float:
+        """Return how far the regions of two zones are apart; infinity where a location is not known."""
+        places = []
+        for zone in (self._zones[src], self._zones[dst]):
+            region = self._regions.get((zone.provider, zone.region))
+            if region is None or region.latitude is None or region.longitude is None:
+                return math.inf
+            places.append((region.latitude, region.longitude))
+        return great_circle_km(*places)
 
     def quotas(self, cloud: Cloud) -> tuple[QuotaLimit, ...]:
         """Return the known limits of the accounts that a job names."""

@@ -43,10 +43,11 @@ class Doubts:
         if not doubts:
             return offer
         known = [other for other in self._in_region(offer, offer.market) if not self._doubts(other)]
-        if not known and offer.market is Market.SPOT:
-            known = list(self._in_region(offer, Market.ON_DEMAND))
-        dearest = max(known, key=lambda other: (other.usd_per_hour, other.id), default=offer)
-        used = dearest if dearest.usd_per_hour > offer.usd_per_hour else offer
+        used = max(known, key=lambda other: (other.usd_per_hour, other.id), default=None)
+        if used is None and offer.market is Market.SPOT:
+            used = self.on_demand(offer)
+        if used is None or used.usd_per_hour <= offer.usd_per_hour:
+            used = offer
         listed = ListedPrice(
             usd_per_hour=offer.usd_per_hour,
             source=offer.source,
@@ -71,18 +72,30 @@ class Doubts:
         if offer.confidence is Confidence.LOW:
             found.append(Doubt.LOW_CONFIDENCE)
         if offer.market is Market.SPOT:
-            on_demand = self._on_demand_usd(offer)
-            limit = (1.0 - FAR_UNDER_ON_DEMAND) * on_demand
-            if offer.usd_per_hour < limit and not self._has_second_source(offer, on_demand):
+            on_demand = self.on_demand(offer)
+            ceiling = 0.0 if on_demand is None else on_demand.usd_per_hour
+            far_under = offer.usd_per_hour < (1.0 - FAR_UNDER_ON_DEMAND) * ceiling
+            if far_under and not self._has_second_source(offer, ceiling):
                 found.append(Doubt.FAR_UNDER_ON_DEMAND)
         return tuple(found)
 
-    def _on_demand_usd(self, offer: Offer) -> float:
-        """Return the on-demand price of an offer's zone, else the highest one of its region, else 0."""
+    def on_demand(self, offer: Offer) -> Offer | None:
+        """Return what the same node costs on demand: in its zone, else at most in its region.
+
+        Of a type that nobody sells on demand, what as many of its accelerators cost in a larger node of the zone.
+        """
         own = self.book.find(sibling_id(offer, offer.zone, Market.ON_DEMAND))
         if own is not None:
-            return own.usd_per_hour
-        return max((other.usd_per_hour for other in self._in_region(offer, Market.ON_DEMAND)), default=0.0)
+            return own
+        same = max(self._in_region(offer, Market.ON_DEMAND), key=lambda other: other.usd_per_hour, default=None)
+        if same is not None:
+            return same
+        larger = (
+            replace(other, usd_per_hour=other.usd_per_hour / other.accelerator_count * offer.accelerator_count)
+            for other in self.book.every([offer.zone])
+            if other.accelerator == offer.accelerator and other.market is Market.ON_DEMAND
+        )
+        return max(larger, key=lambda other: other.usd_per_hour, default=None)
 
     def _in_region(self, offer: Offer, market: Market) -> Iterator[Offer]:
         """Yield what the zones of an offer's region sell of its instance type on a market."""

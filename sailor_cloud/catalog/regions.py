@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from sailor_cloud.model.offer import Provider
+
+_EARTH_RADIUS_KM = 6371.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,3 +32,13 @@ class Zone:
     provider: Provider
     region: str
     name: str
+
+
+def great_circle_km(src: tuple[float, float], dst: tuple[float, float]) -> float:
+    """Return the distance between two places, each given by latitude and longitude in degrees."""
+    first, second = math.radians(src[0]), math.radians(dst[0])
+    half_chord = (
+        math.sin((second - first) / 2) ** 2
+        + math.cos(first) * math.cos(second) * math.sin(math.radians(dst[1] - src[1]) / 2) ** 2
+    )
+    return 2 * _EARTH_RADIUS_KM * math.asin(math.sqrt(half_chord))

@@ -156,6 +156,7 @@ def _refuse(document: PlanDocument, *, allow_stale: bool, allow_doubtful: bool) 
     from sailor_cloud.clock import SystemClock
     from sailor_cloud.provision.guards import refuse_doubtful_prices, refuse_stale_prices, refuse_two_clouds
     from sailor_cloud.provision.provisioner import check_supported
+    from sailor_cloud.provision.zone_check import check_zones
 
     refuse_two_clouds(document, network.load())
     if not allow_stale:
@@ -163,6 +164,8 @@ def _refuse(document: PlanDocument, *, allow_stale: bool, allow_doubtful: bool) 
     if not allow_doubtful:
         refuse_doubtful_prices(document)
     check_supported(document)
+    for note in check_zones(document):
+        click.echo(f"note: {note}", err=True)
 
 
 def _confirmed(document: PlanDocument) -> bool:

@@ -71,6 +71,11 @@ class Accelerator:
     source: str
     confidence: Confidence
 
+    @property
+    def stands_in(self) -> bool:
+        """Whether this is a processor of this machine that stands in for a GPU."""
+        return self.vendor == "local"
+
     def peak_tflops(self, precision: Precision) -> float | None:
         """Return the peak rate at a precision, or None where the accelerator lacks it."""
         return {

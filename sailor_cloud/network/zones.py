@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from enum import StrEnum
 
+from sailor_cloud.catalog.regions import great_circle_km
 from sailor_cloud.errors import DataError
 from sailor_cloud.model.offer import Provider
-
-_EARTH_RADIUS_KM = 6371.0
 
 
 class Scope(StrEnum):
@@ -45,9 +43,4 @@ def distance_km(src: ZoneInfo, dst: ZoneInfo) -> float:
     """Return the great-circle distance between two regions. Raises DataError where a location is not known."""
     if src.latitude is None or src.longitude is None or dst.latitude is None or dst.longitude is None:
         raise DataError(f"the location of {src.region} or {dst.region} is not known")
-    first, second = math.radians(src.latitude), math.radians(dst.latitude)
-    half_chord = (
-        math.sin((second - first) / 2) ** 2
-        + math.cos(first) * math.cos(second) * math.sin(math.radians(dst.longitude - src.longitude) / 2) ** 2
-    )
-    return 2 * _EARTH_RADIUS_KM * math.asin(math.sqrt(half_chord))
+    return great_circle_km((src.latitude, src.longitude), (dst.latitude, dst.longitude))

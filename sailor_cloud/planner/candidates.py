@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from sailor_cloud.catalog import Catalog, providers
 from sailor_cloud.catalog.quotas import QuotaLimit
 from sailor_cloud.model.document import Ground, Rejected
-from sailor_cloud.model.job import Job
-from sailor_cloud.model.offer import Accelerator, Market, Offer, Precision, Provider
+from sailor_cloud.model.job import Job, Resource
+from sailor_cloud.model.offer import Accelerator, Offer, Precision, Provider
 from sailor_cloud.planner.quotas import binding, most_nodes, too_small, within
 
 # Oldest architecture in the CUDA 12.6 builds of torch (sm_50, sm_60, sm_70, ...), the oldest builds still made;
@@ -79,7 +79,7 @@ def collect(job: Job, catalog: Catalog, *, quotas: tuple[QuotaLimit, ...] | None
                     markets=resource.markets,
                     instance_types=resource.instance_types,
                 )
-                rejected += _missing_markets(found, resource.markets, name, zone)
+                rejected += _missing_markets(found, resource, name, zone, catalog)
                 rows.append(Row(entry=index, zone=zone, accelerator=name, devices=within(limit, found, known)))
                 for offer in found:
                     excess = _too_large(offer, limit, known)
@@ -133,19 +133,24 @@ def unusable(accelerator: Accelerator, provider: Provider, precision: Precision)
 
 
 def _missing_markets(
-    found: tuple[Offer, ...], markets: tuple[Market, ...], accelerator: str, zone: str
+    found: tuple[Offer, ...], resource: Resource, accelerator: str, zone: str, catalog: Catalog
 ) -> list[Rejected]:
     """Return a row for every market of a zone in which no price of an accelerator is known."""
     known = {offer.market for offer in found}
-    return [
-        Rejected(
-            what=f"{accelerator} in {zone}, {market.value}",
-            why="no price is known",
-            ground=Ground.PRICE,
-            subject=accelerator,
-            zone=zone,
-            market=market.value,
+    rows = []
+    for market in resource.markets:
+        if market in known:
+            continue
+        nearest = catalog.nearest_sold(zone, accelerator, market, instance_types=resource.instance_types)
+        where = f"the nearest zone with one is {nearest}" if nearest else f"no zone of {resource.provider} has one"
+        rows.append(
+            Rejected(
+                what=f"{accelerator} in {zone}, {market.value}",
+                why=f"no price is known; {where}",
+                ground=Ground.PRICE,
+                subject=accelerator,
+                zone=zone,
+                market=market.value,
+            )
         )
-        for market in markets
-        if market not in known
-    ]
+    return rows

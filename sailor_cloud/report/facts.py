@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 
+from sailor_cloud.catalog import providers
 from sailor_cloud.catalog.doubts import explained
 from sailor_cloud.model.document import PlanDocument, Status
-from sailor_cloud.model.offer import Confidence
+from sailor_cloud.model.offer import Confidence, ZoneConfidence
 from sailor_cloud.report import text
 from sailor_cloud.report.money import unlimited_usd
 from sailor_cloud.simulator.limits import broken_limits
@@ -179,6 +180,14 @@ def notes(document: PlanDocument) -> tuple[str, ...]:
     doubted = [explained(offer) for offer in document.inputs.offers if offer.listed is not None]
     if doubted:
         found.append(f"DOUBTFUL: {'; '.join(doubted)}; 'up' on a cloud refuses such prices without --allow-doubtful")
+    unchecked = {
+        f"{offer.instance_type} in {offer.zone}"
+        for offer in document.inputs.offers
+        if offer.zone_confidence is ZoneConfidence.UNCHECKED and providers.of(offer.provider).has_account
+    }
+    if unchecked:
+        types = ", ".join(sorted(unchecked))
+        found.append(f"UNCHECKED: no source has seen {types} on sale; 'up' asks the provider before it buys")
     if any(offer.confidence is Confidence.EXAMPLE for offer in document.inputs.offers):
         found.append("prices of the local provider are examples; nothing is billed")
     guessed = sorted({f"{use.src_zone} to {use.dst_zone}" for use in document.inputs.links if not use.measured})

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from sailor_cloud.catalog.providers import of
 from sailor_cloud.model.document import Waits
 from sailor_cloud.model.machine import LocalMachine
-from sailor_cloud.model.offer import Provider
 from sailor_cloud.simulator.card import cut_flows
 from sailor_cloud.simulator.closed_form import boundary_pairs, boundary_wire_bytes, pipeline_s
 from sailor_cloud.simulator.layout import Layout, Seat
@@ -99,7 +99,7 @@ def run_iteration(layout: Layout, *, timeline: bool = False) -> Iteration:
 
 def _on_shared_cores(iteration: Iteration, layout: Layout, machine: LocalMachine) -> Iteration:
     """Return an iteration whose local ranks share the cores of a machine; its timeline tells what computes when."""
-    ranks = {key: seat.tp for key, seat in _by_key(layout) if seat.hardware.provider is Provider.LOCAL}
+    ranks = {key: seat.tp for key, seat in _by_key(layout) if of(seat.hardware.provider).on_this_machine}
     computing = [span for span in iteration.timeline if span.what in _COMPUTING]
     busy = [
         (span.start_s, span.end_s, ranks[span.pipeline, span.stage])

@@ -18,7 +18,7 @@ from sailor_cloud.errors import DataError, ProfileMissingError
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import ProfileRef
 from sailor_cloud.model.machine import LocalMachine
-from sailor_cloud.model.offer import Accelerator, Precision, Provider
+from sailor_cloud.model.offer import Accelerator, Precision
 from sailor_cloud.workload import roofline
 from sailor_cloud.workload.features import FEATURES, LayerKind, layer_features
 from sailor_cloud.workload.fit import REPEAT_P50, REPEAT_P90
@@ -144,7 +144,7 @@ class ComputeProfiles:
         overhead = self.stack(accelerator.name).timing_overhead_s
         costs = layer_costs(decoder, sequence_length, tp)
         errors = (REPEAT_P50, REPEAT_P90) if all(found.values()) else (entry.error_p50, entry.error_p90)
-        speed = self.machine.speed if self.machine is not None and accelerator.vendor == Provider.LOCAL else 1.0
+        speed = self.machine.speed if self.machine is not None and accelerator.stands_in else 1.0
         forward, backward = ({kind: both[way] for kind, both in seconds.items()} for way in (0, 1))
         return LayerTimes(
             # Two of a layer's three passes are on the way back.

@@ -10,7 +10,7 @@ import pytest
 
 from sailor_cloud import resources
 from sailor_cloud.catalog import Service, load
-from sailor_cloud.catalog.providers.gcp.skus import ATTACHED_CEILINGS
+from sailor_cloud.catalog.providers.gcp.skus import ATTACHED_CEILINGS, SPOT_ONLY
 from sailor_cloud.catalog.quotas import load_rules
 from sailor_cloud.errors import Problem
 from sailor_cloud.model.job_file import parse_job
@@ -223,6 +223,13 @@ def test_the_confidence_of_a_price_does_not_follow_the_zone() -> None:
     kinds = {(offer.confidence, offer.zone_confidence) for offer in OFFERS if offer.provider is Provider("aws")}
     assert {(Confidence.HIGH, ZoneConfidence.UNCHECKED), (Confidence.LOW, ZoneConfidence.UNCHECKED)} <= kinds
     assert {(Confidence.MEDIUM, ZoneConfidence.SEEN), (Confidence.LOW, ZoneConfidence.SEEN)} <= kinds
+
+
+def test_no_type_is_offered_on_demand_that_is_sold_on_spot_alone() -> None:
+    markets = {offer.instance_type: set[Market]() for offer in OFFERS if offer.instance_type in SPOT_ONLY}
+    for offer in OFFERS:
+        markets.get(offer.instance_type, set()).add(offer.market)
+    assert markets == {name: {Market.SPOT} for name in SPOT_ONLY}
 
 
 def test_example_prices_are_local_only() -> None:

@@ -154,6 +154,15 @@ def test_what_plans_count_is_never_under_the_listed_price_and_only_doubts_change
         assert suspicious or offer.listed.doubts == (Doubt.FAR_UNDER_ON_DEMAND,)
 
 
+def test_a_type_that_is_sold_on_spot_alone_is_held_to_its_share_of_a_larger_node() -> None:
+    """GCP sells 8 H100 on demand and fewer on spot only."""
+    (spot,) = SHIPPED.offers(zones=["europe-north1-c"], instance_types=["a3-highgpu-2g"])
+    (whole,) = SHIPPED.offers(zones=["europe-north1-c"], instance_types=["a3-highgpu-8g"], markets=[Market.ON_DEMAND])
+    assert spot.listed is not None
+    assert spot.usd_per_hour == pytest.approx(whole.usd_per_hour * 2 / 8)
+    assert SHIPPED.on_demand_usd_per_hour(spot) == pytest.approx(whole.usd_per_hour * 2 / 8)
+
+
 def test_examples_and_unchecked_zones_are_not_doubted() -> None:
     assert {offer.listed for offer in SHIPPED.offers(provider=Provider("local"))} == {None}
     unchecked = [o for o in SHIPPED.offers() if o.zone_confidence is ZoneConfidence.UNCHECKED]

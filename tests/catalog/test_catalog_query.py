@@ -95,6 +95,23 @@ def test_iterators_are_accepted_as_conditions() -> None:
     assert CATALOG.offers(zones=iter(["us-central1-a"]), accelerators=(name for name in ["A100-40"]))
 
 
+@pytest.mark.parametrize(
+    ("zone", "accelerator", "nearest"),
+    [
+        ("us-west1-c", "V100-16", "us-west1-a"),  # in its own region
+        ("europe-west4-c", "A100-40", "europe-west4-a"),
+        ("europe-west1-b", "A100-40", "europe-west4-a"),  # Belgium: the Netherlands are nearer than anything else
+        ("use1-az3", "A100-40", "use1-az1"),
+        ("us-central1-a", "A10G-24", None),  # a GPU that AWS alone has
+    ],
+)
+def test_the_nearest_zone_with_a_price_is_of_the_same_region_or_the_nearest_one(
+    zone: str, accelerator: str, nearest: str | None
+) -> None:
+    assert not CATALOG.offers(zones=[zone], accelerators=[accelerator], markets=[Market.SPOT])
+    assert CATALOG.nearest_sold(zone, accelerator, Market.SPOT) == nearest
+
+
 def test_a_spot_price_is_never_taken_from_another_zone() -> None:
     zones = {offer.zone for offer in CATALOG.offers(instance_types=["p3.2xlarge"], markets=[Market.SPOT])}
     assert "use1-az1" in zones

@@ -46,6 +46,29 @@ def test_prices_are_put_together_from_the_skus_of_all_parts(google: FakeGoogle) 
     assert catalog.offer(A2).source == "cloud-billing-catalog"
 
 
+def test_a_type_sold_on_spot_alone_is_not_listed_on_demand(google: FakeGoogle) -> None:
+    place = {"regions": ["us-central1"]}
+    google.world.skus += [
+        sku("A3 Instance Core running in Americas", 0.03, **place),
+        sku("A3 Instance Ram running in Americas", 0.004, **place),
+        sku("Nvidia H100 80GB GPU running in Americas", 9.0, **place, group="GPU"),
+        sku("Spot Preemptible A3 Instance Core running in Americas", 0.01, **place, spot=True),
+        sku("Spot Preemptible A3 Instance Ram running in Americas", 0.001, **place, spot=True),
+        sku("Nvidia H100 80GB GPU attached to Spot Preemptible VMs running in Americas", 3, **place, spot=True),
+    ]
+    google.world.machine_types["us-central1-a"] += [
+        machine_type(f"a3-highgpu-{count}g", 26 * count, 234 * count, accelerator="nvidia-h100-80gb", count=count)
+        for count in (1, 8)
+    ]
+    run()
+    offers = [o for o in load().offers(zones=["us-central1-a"], accelerators=["H100-80"]) if o.as_of_from == NOW.date()]
+    assert {(offer.accelerator_count, offer.market) for offer in offers} == {
+        (1, Market.SPOT),
+        (8, Market.SPOT),
+        (8, Market.ON_DEMAND),
+    }
+
+
 def test_every_page_of_every_listing_is_read(google: FakeGoogle) -> None:
     google.page_size = 1
     assert run().offers[Provider("gcp")] == 8

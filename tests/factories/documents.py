@@ -25,7 +25,7 @@ from sailor_cloud.model.document import (
 )
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.job_file import parse_job
-from sailor_cloud.model.offer import Confidence, Market, Offer, Provider
+from sailor_cloud.model.offer import Confidence, Market, Offer, Provider, ZoneConfidence
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 PRICED = date(2026, 11, 1)
@@ -63,6 +63,7 @@ def offer(name: str, accelerator: str, zone: str, *, usd_per_hour: float = 0.2) 
         as_of_to=PRICED,
         source="example",
         confidence=Confidence.EXAMPLE,
+        zone_confidence=ZoneConfidence.SEEN,
     )
 
 

@@ -21,7 +21,7 @@ from sailor_cloud.model.document import (
 )
 from sailor_cloud.model.job import Goal, Job
 from sailor_cloud.model.job_file import parse_job
-from sailor_cloud.model.offer import Confidence, Market, Offer, Provider
+from sailor_cloud.model.offer import Confidence, Market, Offer, Provider, ZoneConfidence
 from sailor_cloud.model.parts import traffic_part
 
 JOB = """
@@ -67,6 +67,7 @@ def offer(zone: str, accelerator: str, usd_per_hour: float) -> Offer:
         as_of_to=date(2026, 11, 1),
         source="test",
         confidence=Confidence.EXAMPLE,
+        zone_confidence=ZoneConfidence.SEEN,
     )
 
 

@@ -10,7 +10,7 @@ from factories.cloud_plans import AWS_OFFERS, GCP_OFFERS, cloud_document
 from factories.documents import cost_line, costing, document, infeasible
 from factories.priced_documents import gcp_document
 from sailor_cloud.model.document import CostKind, PlanDocument, Rejected
-from sailor_cloud.model.offer import Doubt, ListedPrice, Market, Offer
+from sailor_cloud.model.offer import Doubt, ListedPrice, Market, Offer, ZoneConfidence
 from sailor_cloud.report.facts import notes
 from sailor_cloud.report.money import unlimited_usd
 from sailor_cloud.report.plan_text import plan_as_text
@@ -73,6 +73,15 @@ def test_a_doubtful_price_is_told_with_the_one_that_counts_and_how_to_buy_it() -
     ) in shown
     assert "example (doubtful)" in shown
     assert "DOUBTFUL" not in plan_as_text(plan)
+
+
+def test_a_zone_that_nobody_saw_sell_a_type_is_told() -> None:
+    plan = gcp_document()
+    first, *others = plan.inputs.offers
+    unchecked = replace(first, zone_confidence=ZoneConfidence.UNCHECKED)
+    shown = plan_as_text(replace(plan, inputs=replace(plan.inputs, offers=(unchecked, *others))), width=400)
+    assert f"UNCHECKED: no source has seen {first.instance_type} in {first.zone} on sale; 'up' asks" in shown
+    assert "UNCHECKED" not in plan_as_text(plan)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sailor_cloud.catalog.quotas import QuotaLimits, QuotaNeed
     from sailor_cloud.catalog.regions import Zone
     from sailor_cloud.model.job import Cloud
+    from sailor_cloud.model.offer import Offer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +87,13 @@ class CatalogProvider(Protocol):
         from sailor_cloud.catalog.providers.fetched import Fetched
 
         return Fetched()
+
+    def sold(self, offers: Sequence[Offer], cloud: Cloud, missing: list[str]) -> Mapping[str, bool]:
+        """Return by id whether the zones of some offers sell their types; an offer that can't be asked for is left out.
+
+        What can't be read is named in `missing`. Raises CredentialsError.
+        """
+        return {}
 
     def quota_reads(
         self, needs: Sequence[QuotaNeed], cloud: Cloud, missing: list[str]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sailor_cloud.catalog.quotas import QuotaLimits, QuotaNeed
     from sailor_cloud.catalog.regions import Zone
     from sailor_cloud.model.job import Cloud
+    from sailor_cloud.model.offer import Offer
 
 
 class Aws(CatalogProvider):
@@ -40,6 +41,12 @@ class Aws(CatalogProvider):
         from sailor_cloud.catalog.providers.aws.prices import fetch
 
         return fetch(AwsAccount(), request, progress)
+
+    def sold(self, offers: Sequence[Offer], cloud: Cloud, missing: list[str]) -> Mapping[str, bool]:
+        from sailor_cloud.catalog.providers.aws.account import AwsAccount
+        from sailor_cloud.catalog.providers.aws.prices import sold
+
+        return sold(AwsAccount(), offers, missing)
 
     def quota_reads(
         self, needs: Sequence[QuotaNeed], cloud: Cloud, missing: list[str]

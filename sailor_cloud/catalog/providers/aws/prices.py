@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from sailor_cloud.catalog.providers.aws.account import AwsAccount, aws_errors
 from sailor_cloud.catalog.providers.fetched import Fetched, PriceRequest, Progress, Refusal, Shape, make_offer
 from sailor_cloud.catalog.regions import Zone
-from sailor_cloud.model.offer import Market, Provider
+from sailor_cloud.model.offer import Market, Offer, Provider
 
 PRICE_LIST = "aws-price-list-api"
 SPOT_HISTORY = "ec2-spot-price-history"
@@ -42,6 +42,17 @@ def fetch(account: AwsAccount, request: PriceRequest, progress: Progress) -> Fet
             fetched.refused[Refusal.UNKNOWN_REGION] += 1
     progress("aws regions", len(names), len(names))
     return fetched
+
+
+def sold(account: AwsAccount, offers: Sequence[Offer], missing: list[str]) -> dict[str, bool]:
+    """Return by id whether the zones of some offers have their instance types among the offerings."""
+    found: dict[str, bool] = {}
+    for region in sorted({offer.region for offer in offers}):
+        here = [offer for offer in offers if offer.region == region]
+        with aws_errors(f"{region}: instance type offerings", missing):
+            pairs = set(account.offered_types(region, sorted({offer.instance_type for offer in here})))
+            found.update((offer.id, (offer.instance_type, offer.zone) in pairs) for offer in here)
+    return found
 
 
 def _fetch_region(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from sailor_cloud.catalog.providers.fetched import Fetched, PriceRequest, Progress
     from sailor_cloud.catalog.quotas import QuotaLimits, QuotaNeed
     from sailor_cloud.model.job import Cloud
+    from sailor_cloud.model.offer import Offer
 
 
 class Gcp(CatalogProvider):
@@ -35,6 +36,12 @@ class Gcp(CatalogProvider):
         from sailor_cloud.catalog.providers.gcp.prices import fetch
 
         return fetch(GcpAccount(self.account_of(request.cloud)), request, progress)
+
+    def sold(self, offers: Sequence[Offer], cloud: Cloud, missing: list[str]) -> Mapping[str, bool]:
+        from sailor_cloud.catalog.providers.gcp.account import GcpAccount
+        from sailor_cloud.catalog.providers.gcp.prices import sold
+
+        return sold(GcpAccount(self.account_of(cloud)), offers, missing)
 
     def quota_reads(
         self, needs: Sequence[QuotaNeed], cloud: Cloud, missing: list[str]

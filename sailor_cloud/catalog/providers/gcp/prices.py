@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +11,7 @@ from sailor_cloud.catalog.providers.fetched import Fetched, PriceRequest, Progre
 from sailor_cloud.catalog.providers.gcp.account import GcpAccount, gcp_errors
 from sailor_cloud.catalog.providers.gcp.skus import (
     ACCELERATORS,
+    SPOT_ONLY,
     Machine,
     attached,
     family_of,
@@ -18,7 +19,7 @@ from sailor_cloud.catalog.providers.gcp.skus import (
     part_prices,
 )
 from sailor_cloud.catalog.regions import Zone
-from sailor_cloud.model.offer import Market, Provider
+from sailor_cloud.model.offer import Market, Offer, Provider
 
 COMPUTE_ENGINE = "services/6F81-5844-456A"
 SOURCE = "cloud-billing-catalog"
@@ -55,7 +56,7 @@ def fetch(account: GcpAccount, request: PriceRequest, progress: Progress) -> Fet
                 memory_gib=machine.memory_gib,
             )
             listed.add((shape.instance_type, shape.accelerator, count))
-            for market in (Market.ON_DEMAND, Market.SPOT):
+            for market in (Market.SPOT,) if machine.name in SPOT_ONLY else (Market.ON_DEMAND, Market.SPOT):
                 price = machine_price(machine, accelerator, count, zone.region, market, prices)
                 if price is None:
                     fetched.refused[Refusal.NO_PRICE] += 1
@@ -63,6 +64,23 @@ def fetch(account: GcpAccount, request: PriceRequest, progress: Progress) -> Fet
                     day = request.now.date()
                     fetched.offers.append(make_offer(zone, shape, market, price, as_of=day, source=SOURCE))
     return fetched
+
+
+def sold(account: GcpAccount, offers: Sequence[Offer], missing: list[str]) -> dict[str, bool]:
+    """Return by id whether the zones of some offers list their machine and accelerator types."""
+    fetched = Fetched()
+    regions = frozenset(offer.region for offer in offers)
+    zones = _zone_types(account, regions, fetched, lambda what, done, total: None)
+    missing += fetched.missing
+    listed = {
+        zone.name: {(machine.name, ACCELERATORS[card], count) for machine, card, count in _shapes(types)}
+        for zone, types in zones.items()
+    }
+    return {
+        offer.id: (offer.instance_type, offer.accelerator, offer.accelerator_count) in listed[offer.zone]
+        for offer in offers
+        if offer.zone in listed
+    }
 
 
 def _shapes(types: _ZoneTypes) -> Iterator[tuple[Machine, str, int]]:

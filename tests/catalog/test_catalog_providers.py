@@ -1,0 +1,119 @@
+"""A provider is a folder: everything else asks for it by name, and a package outside can bring one."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from factories.planning import AS_OF
+from sailor_cloud import plan
+from sailor_cloud.catalog import load, load_services, providers
+from sailor_cloud.catalog.quotas import load_rules
+from sailor_cloud.catalog.services import Service
+from sailor_cloud.cli.prices import prices
+from sailor_cloud.clock import FixedClock
+from sailor_cloud.model.document import CostKind
+from sailor_cloud.model.job_file import parse_job
+from sailor_cloud.model.provider import Provider, names, registered
+
+PACKAGE = Path(__file__).parents[2] / "sailor_cloud"
+# Words that are no provider.
+WORDS = {
+    "model/offer.py": {"local"},  # the vendor of processors that stand in for GPUs
+    "workload/forms.py": {"local"},  # a kind of attention
+}
+# Files that still name a provider; to become empty.
+STILL_NAMING: set[str] = {
+    "launch/context.py",
+    "launch/fleet/agents.py",
+    "launch/fleet/ssh_fleet.py",
+    "launch/job_paths.py",
+    "launch/replanning/search.py",
+    "launch/results.py",
+    "launch/spend/checkpoint_storage.py",
+    "launch/watch/price_watch.py",
+    "model/offer.py",
+    "provision/access/instances.py",
+    "provision/access/nodes.py",
+    "provision/access/tunnel.py",
+    "provision/bookkeeping.py",
+    "provision/guards.py",
+    "provision/quota.py",
+}
+JOB = """
+name: toy
+model: {preset: sailor-opt-350}
+training: {global_batch_size: 256, sequence_length: 2048, steps: 200, precision: fp32}
+constraints: {budget_usd: 500}
+resources:
+  - {provider: toy, zones: [toyland-1, toyland-2], markets: [on-demand], accelerators: {V100-16: 8}}
+"""
+
+
+@pytest.fixture
+def toy() -> Iterator[Provider]:
+    with registered("toy", "toy_provider") as provider:
+        yield provider
+
+
+def named_in(path: Path) -> set[str]:
+    """Return the providers that a file names, as a string or as a member of Provider."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Constant) and node.value in names():
+            found.add(str(node.value))
+        elif isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == Provider.__name__:
+            found |= {node.attr.lower()} & set(names())
+    return found
+
+
+def test_only_their_folders_and_the_list_of_those_built_in_name_providers() -> None:
+    naming = set()
+    for path in PACKAGE.rglob("*.py"):
+        place = path.relative_to(PACKAGE)
+        own_folder = place.parts[1:2] == ("providers",) and place.parts[2] in names()
+        if not own_folder and place.parts[0] != "testing" and place != Path("model/provider.py"):
+            naming |= {str(place)} if named_in(path) - WORDS.get(str(place), set()) else set()
+    assert naming <= STILL_NAMING
+
+
+def test_every_provider_tells_what_it_sells() -> None:
+    for name in names():
+        sold = providers.of(Provider(name))
+        assert sold.startup_s > 0
+        assert sold.bills_services != sold.on_this_machine
+    assert providers.with_account() == ("gcp", "aws")
+    assert [providers.of_buckets(scheme) for scheme in ("gs", "s3", "file")] == ["gcp", "aws", None]
+
+
+def test_a_provider_from_outside_is_planned_from_prices_of_its_own(toy: Provider) -> None:
+    document = plan(parse_job(JOB), clock=FixedClock(AS_OF))
+    assert document.plan is not None
+    assert document.cost is not None
+    assert {offer.provider for offer in document.inputs.offers} == {toy}
+    assert {(line.kind, line.usd_per_unit) for line in document.cost.lines if line.kind is CostKind.COMPUTE} <= {
+        (CostKind.COMPUTE, 4.0),
+        (CostKind.COMPUTE, 4.5),
+    }
+    assert {line.price_source for line in document.cost.lines} == {"toy-prices"}
+    assert type(document).from_json(document.to_json()) == document
+
+
+def test_what_a_provider_from_outside_brings_stands_beside_what_is_shipped(toy: Provider) -> None:
+    catalog = load()
+    assert catalog.zones(toy) == ("toyland-1", "toyland-2")
+    assert len(catalog.zones()) > 100
+    assert load_services().price(toy, "toyland", Service.PUBLIC_ADDRESS).usd_per_unit == 0.004
+    assert {rule.quota for rule in load_rules() if rule.provider is toy} == {"TOY_V100"}
+    listed = CliRunner().invoke(prices, ["list", "--provider", "toy", "--as-of", "2026-11-21", "--json"])
+    assert listed.output.count('"instance_type": "toy-4"') == 3
+
+
+def test_without_its_package_nothing_of_a_provider_is_there() -> None:
+    assert not {"toyland-1", "toyland-2"} & set(load().zones())
+    refused = CliRunner().invoke(prices, ["list", "--provider", "toy"])
+    assert "'toy' is not one of 'gcp', 'aws', 'local'" in refused.output
