@@ -39,7 +39,7 @@ def test_two_dozen_nodes_are_reached_though_a_third_of_them_still_boots(tmp_path
                 server_host_keys=[host_key],
                 server_factory=Door,
                 authorized_client_keys=allowed,
-                sftp_factory=True,
+                sftp_factory=lambda channel: asyncssh.SFTPServer(channel, chroot=str(tmp_path).encode()),
             )
 
         async def boot(host_key: asyncssh.SSHKey, taken: socket.socket) -> asyncssh.SSHAcceptor:
