@@ -2,6 +2,7 @@
 # make test   lint, types, import contracts and all tests
 # make test-providers   the AWS stacks under the real hashicorp/aws, from a local mirror, against moto
 # make chaos   200 kills of ranks, agents and stores
+# make mutants   plants faults in the code that guards money; the tests beside it must notice them
 # make lint-hcl   checkov over terraform/, in an environment of its own; no part of make test
 # The first two create .venv and install what they need; a second call installs nothing.
 
@@ -14,7 +15,7 @@ TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 INPUTS := pyproject.toml constraints.txt Makefile
 
-.PHONY: demo test test-providers lint lint-hcl types contracts check chaos clean
+.PHONY: demo test test-providers lint lint-hcl types contracts check chaos mutants clean
 
 demo: $(VENV)/.installed-runtime
 	$(BIN)/sailor-cloud up examples/quickstart.yaml --yes
@@ -31,6 +32,11 @@ test-providers: $(VENV)/.installed-test
 # 200 seeded kills; goes on where it was broken off. CHAOS="--kills 1000 --jobs 8" asks for more.
 chaos: $(VENV)/.installed-test
 	$(BIN)/python benchmarks/chaos/run.py $(CHAOS)
+
+# Goes on where it was broken off. MUTANTS="--only run/ledger" shows one module's, --fresh begins anew.
+mutants: $(VENV)/.installed-test
+	$(PIP) 'mutmut==3.8.1'
+	$(BIN)/python benchmarks/mutants/run.py $(MUTANTS)
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

@@ -125,8 +125,9 @@ class _Ec2:
             subnet = self._cloud.of_type("aws_subnet").get(state["subnet_id"], {})
             cores = self._cloud.vcpus.get(state["instance_type"], 2) // 2
             market = _tag("instanceLifecycle", "spot") if state.get("instance_market_options") else ""
+            code, word = (32, "shutting-down") if self._cloud.shown(kind, name) else (16, "running")
             told += (
-                "<instanceState><code>16</code><name>running</name></instanceState>"
+                f"<instanceState>{_tag('code', code)}{_tag('name', word)}</instanceState>"
                 f"{_tag('instanceType', state['instance_type'])}{_tag('ipAddress', state.get('public_ip') or '')}"
                 f"{_tag('privateIpAddress', state.get('private_ip') or '')}"
                 f"<placement>{_tag('availabilityZone', subnet.get('availability_zone_id', ''))}</placement>"
@@ -183,7 +184,7 @@ class _Ec2:
 
     def _terminate(self, parameters: Mapping[str, str]) -> Answer:
         for name in _numbered(parameters, "InstanceId"):
-            self._cloud.delete("aws_instance", name)
+            self._cloud.begin_deletion("aws_instance", name)
         return _done("TerminateInstances", "<instancesSet/>")
 
     def _disassociate(self, parameters: Mapping[str, str]) -> Answer:

@@ -91,7 +91,8 @@ class Failure:
 class FakeCloud:
     """Holds resources by type and id. Safe to use from several threads.
 
-    `machines` starts and stops what stands in for VMs; `latency_s` is how long every creation of an instance takes.
+    `machines` starts and stops what stands in for VMs; `latency_s` is how long every creation of an instance takes. An
+    instance whose deletion the cloud's own API was asked for is shown `deletion_looks` times more before it is gone.
     """
 
     def __init__(self, machines: Machines | None = None, *, latency_s: float = 0.0) -> None:
@@ -99,10 +100,12 @@ class FakeCloud:
         self.history: list[tuple[str, str, str]] = []
         self.failures: list[Failure] = []
         self.latency_s = latency_s
+        self.deletion_looks = 0
         # Limits of quotas by AWS's code or Google's metric, and vCPUs by AWS's instance type.
         self.quotas: dict[str, float] = {}
         self.vcpus = {"g4dn.xlarge": 4, "g6.xlarge": 4, "p3.2xlarge": 8, "p4d.24xlarge": 96, "t3.micro": 2}
         self.on_create: Callable[[str, str], None] = lambda kind, name: None
+        self._ending: dict[tuple[str, str], int] = {}
         self._machines = machines or PaperMachines()
         self._numbers = itertools.count(1)
         self._mutex = threading.RLock()
@@ -207,6 +210,27 @@ class FakeCloud:
                 self._delete_parts(kind, name, why)
         if gone is not None and kind in BILLED:
             self._machines.stop(name)
+
+    def begin_deletion(self, kind: str, name: str) -> None:
+        """Let an instance go as the clouds' own APIs do, which answer long before it is gone."""
+        with self._mutex:
+            if kind in BILLED and self.deletion_looks and (kind, name) in self.resources:
+                self._ending.setdefault((kind, name), self.deletion_looks)
+                return
+        self.delete(kind, name)
+
+    def shown(self, kind: str, name: str) -> bool:
+        """Whether a look finds an instance on its way out; the last one that does is followed by its end."""
+        with self._mutex:
+            looks = self._ending.get((kind, name))
+            if looks is None:
+                return False
+            if looks > 1:
+                self._ending[kind, name] = looks - 1
+                return True
+            del self._ending[kind, name]
+        self.delete(kind, name)
+        return True
 
     def _delete_parts(self, kind: str, name: str, why: str) -> None:
         """Delete what goes together with what it belongs to, as the cloud does whoever asked."""

@@ -85,10 +85,12 @@ def _respond(cloud: FakeCloud, path: str, unreachable: str | None, delete: bool)
     if verb == "getGuestAttributes":
         return 200, _host_key(known[key])
     if not delete:
+        if kind == "google_compute_instance":
+            cloud.shown(kind, key)
         return 200, _shown(known[key])
     if any(cloud.of_type(inner) for inner in _STAND_IN.get(kind, ()) if _uses(cloud, inner, known[key])):
         return _error(400, f"The {kind} resource '{key}' is already being used", "resourceInUseByAnotherResource")
-    cloud.delete(kind, key)
+    cloud.begin_deletion(kind, key)
     return 200, {"name": "operation-1", "status": "DONE"}
 
 

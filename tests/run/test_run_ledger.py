@@ -181,8 +181,19 @@ def test_lines_say_what_was_paid_for(ledger: Ledger) -> None:
         7.2,
         False,
     )
-    assert (egress.quantity, egress.unit, egress.usd) == (12.5, "GB", 0.125)
+    assert (egress.quantity, egress.unit, egress.usd, egress.open) == (12.5, "GB", 0.125, False)
     assert {line.price_as_of for line in (node, egress)} == {PRICED}
+
+
+def test_an_empty_ledger_has_spent_nothing(ledger: Ledger) -> None:
+    assert (ledger.spent_usd(), ledger.usd_per_hour(), ledger.lines()) == (0.0, 0.0, ())
+
+
+def test_lines_are_those_of_now_unless_a_time_is_given(ledger: Ledger, clock: FixedClock) -> None:
+    open_node(ledger, "n0", 3.6)
+    clock.instant = START + timedelta(hours=2)
+    (line,) = ledger.lines()
+    assert line.quantity == 2.0
 
 
 def test_a_ledger_that_is_opened_again_goes_on(ledger: Ledger, clock: FixedClock) -> None:

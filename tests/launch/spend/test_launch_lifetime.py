@@ -7,7 +7,7 @@ import pytest
 from factories.documents import document
 from sailor_cloud.errors import RequestError
 from sailor_cloud.launch.replanning.remaining_job import Left
-from sailor_cloud.launch.spend.lifetime import life_s, within
+from sailor_cloud.launch.spend.lifetime import life_s, usd_per_hour, within
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Constraints
 
@@ -57,3 +57,8 @@ def test_prices_may_rise_as_far_as_the_budget_lasts_until_the_nodes_end_themselv
         within(replace(planned, cost=None), Left(steps=1, usd=1.0, seconds=None, life_s=1.0, usd_alone=1.0)).cost
         is None
     )
+
+
+def test_a_plan_costs_its_rate_and_nothing_without_a_bill() -> None:
+    assert usd_per_hour(document()) == 0.30
+    assert usd_per_hour(replace(document(), cost=None)) == 0.0

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from factories.cloud_plans import GCP_OFFERS, cloud_document
+from factories.cloud_plans import AWS_OFFERS, GCP_OFFERS, WEST_OFFER, cloud_document, with_job
 from factories.documents import NOW, cost_line, costing, document
 from factories.scenarios import TINY, chain, make_job, make_plan, make_scenario, offer_in
 from sailor_cloud import catalog, network
@@ -75,12 +75,45 @@ def test_bytes_that_were_measured_are_charged_in_place_of_those_planned() -> Non
     found = leg(sent(0, 10, n1=7 * GB), sent(1, 10, n0=3 * GB))
     assert quantities(found) == {THERE: (7.0, "metered"), BACK: (3.0, "metered")}
     assert total_usd(egress.charges([found], PRICES)) == pytest.approx(0.10)
+    assert all(charge.open for charge in egress.charges([found], PRICES)), "nothing is settled before the end"
 
 
 def test_steps_since_a_rank_s_newest_measure_are_charged_as_planned() -> None:
     # Of ten steps one rank has told of eight; a step is planned with 0.2 GB there and 0.1 GB back.
     found = leg(sent(0, 10, n1=7 * GB), sent(1, 8, n0=3 * GB))
     assert quantities(found) == {THERE: (7.0, "metered"), BACK: (pytest.approx(3.2), "metered for 8 of 10 steps")}
+
+
+def test_one_step_that_was_measured_is_told() -> None:
+    found = leg(sent(0, 10, n1=7 * GB), sent(1, 1, n0=GB))
+    assert quantities(found)[BACK][1] == "metered for 1 of 10 steps"
+
+
+def test_of_two_ranks_in_a_zone_each_sends_half_of_what_is_not_measured() -> None:
+    # One of two ranks in local-a has told of all ten steps, the other of six: 4 of 20 shares of 0.1 GB are as planned.
+    base = planned()
+    assert base.plan is not None
+    (one,) = base.plan.pipelines
+    first, second = one.stages
+    split = replace(one, stages=(replace(first, devices=(0, 1)), second))
+    found = leg(
+        sent(0, 10, n1=GB),
+        sent(1, 6, n1=GB) | {"node": "n0"},
+        sent(2, 10, n0=3 * GB) | {"node": "n1"},
+        of=replace(base, plan=replace(base.plan, pipelines=(split,))),
+    )
+    assert quantities(found)[THERE] == (pytest.approx(2.0 + 0.4), "metered for 6 of 10 steps")
+
+
+def test_only_bytes_between_zones_are_traffic() -> None:
+    found = leg(sent(0, 10, n0=5 * GB, n9=5 * GB, n1=GB), sent(1, 10, n1=7 * GB))
+    assert egress.sent_bytes(found) == {("local-a", "local-b"): GB}
+    stranger = leg(sent(0, 10, n1=GB), sent(1, 10, n0=GB) | {"node": "n9"})
+    assert egress.sent_bytes(stranger) == {("local-a", "local-b"): GB}
+
+
+def test_without_a_number_of_steps_a_step_has_no_price() -> None:
+    assert egress.usd_per_step(costing(document(steps=None), *planned().cost.lines)) == 0.0
 
 
 def test_money_spent_does_not_fall_when_a_rank_that_was_behind_tells_the_rest() -> None:
@@ -129,8 +162,9 @@ def test_traffic_without_a_price_is_charged_at_the_dearest_of_the_plan() -> None
     ]
     bare = Network(zones=zones, curves=(), instances=(), region_pairs={}, egress=EgressTable({}))
     prices = UsePrices(load_network=lambda: bare)
+    cheap = cost_line(CostKind.EGRESS, "elsewhere", quantity=0.0, usd_per_unit=0.01, unit="GB")
     line = cost_line(CostKind.EGRESS, THERE, quantity=4.0, usd_per_unit=0.02, unit="GB")
-    found = leg(sent(0, 10, n1=GB), sent(1, 10, n0=3 * GB), of=costing(document(steps=20), line))
+    found = leg(sent(0, 10, n1=GB), sent(1, 10, n0=3 * GB), of=costing(document(steps=20), cheap, line))
     told = {one.part: (one.usd, one.what.partition(", metered")[2]) for one in egress.charges([found], prices)}
     assert told == {THERE: (0.02, ""), "local-b to local-a": (0.06, f", at the price of {THERE}")}
 
@@ -195,6 +229,64 @@ def test_checkpoints_whose_size_nobody_told_are_charged_as_planned() -> None:
         (pytest.approx(0.5), "by the plan's figures"),
         (pytest.approx(1.5), "by the plan's figures"),
     ]
+
+
+def test_a_checkpoint_in_a_folder_hides_none_in_a_bucket() -> None:
+    folder = {**saved(2, 0.5, (1, GIB), (1, GIB)), "path": "/somewhere/step-2"}
+    found = leg(folder, saved(4, 1.0, (1, GIB), (1, GIB)), of=stored())
+    charges = checkpoint_storage.charges(found.document, [found], PRICES, until=NOW + timedelta(hours=1))
+    requests = next(one.quantity for one in charges if one.part == "writing checkpoints")
+    assert requests == pytest.approx((2 * GIB / PART_BYTES + 2) / 1000.0)
+
+
+def test_a_checkpoint_of_the_moment_has_been_kept_for_no_time() -> None:
+    found = leg(saved(4, 1.0, (1, GIB), (1, GIB)), of=stored())
+    charges = checkpoint_storage.charges(found.document, [found], PRICES, until=NOW)
+    assert charges[0].quantity == 0.0
+
+
+@pytest.mark.parametrize("access", list(NetworkAccess))
+def test_shares_of_every_zone_reach_the_bucket_over_what_is_paid_for_it(access: NetworkAccess) -> None:
+    # The bucket is in Oregon; the nodes are in two zones of Virginia, and the first of Oregon says nothing of them.
+    west, east = WEST_OFFER, AWS_OFFERS[0]
+    other = replace(east, id="other", zone="use1-az6")
+    base = with_job(cloud_document(("n0", west), ("n1", east), ("n2", other), image=None), network=access)
+    assert base.plan is not None
+    (one,) = base.plan.pipelines
+    stages = tuple(
+        replace(one.stages[0], first_layer=2 * index, end_layer=2 * index + 2, node=f"n{index}") for index in range(3)
+    )
+    kept = cost_line(CostKind.CHECKPOINT, "kept", quantity=1.0, usd_per_unit=0.02, unit="GiB-month")
+    plan = replace(costing(base, kept), plan=replace(base.plan, pipelines=(replace(one, stages=stages),)))
+    found = leg(saved(4, 1.0, (1, GB), (1, 2 * GB), (1, 4 * GB)), of=plan)
+    charges = checkpoint_storage.charges(plan, [found], PRICES, until=NOW)
+    moved = {one.part: one.quantity for one in charges if one.unit == "GB"}
+    expected = {
+        "checkpoints from use1-az4 to us-west-2, paid by use1-az4": 2.0,
+        "checkpoints from use1-az6 to us-west-2, paid by use1-az6": 4.0,
+    }
+    if access is NetworkAccess.PRIVATE:
+        expected["checkpoints through NAT in us-east-1"] = 6.0
+    assert moved == pytest.approx(expected)
+
+
+def test_ranks_of_one_zone_write_their_shares_from_there() -> None:
+    base = stored()
+    assert base.plan is not None
+    (one,) = base.plan.pipelines
+    both = tuple(replace(stage, node="n1") for stage in one.stages)
+    found = leg(
+        saved(4, 1.0, (1, GB), (1, 2 * GB)),
+        of=replace(base, plan=replace(base.plan, pipelines=(replace(one, stages=both),))),
+    )
+    charges = checkpoint_storage.charges(found.document, [found], PRICES, until=NOW)
+    assert [one.quantity for one in charges if one.unit == "GB"] == [3.0]
+
+
+def test_checkpoints_without_a_bill_cost_nothing() -> None:
+    found = leg(saved(4, 1.0, (1, GIB), (1, GIB)), of=stored())
+    bare = replace(found.document, cost=None)
+    assert checkpoint_storage.charges(bare, [found], PRICES, until=NOW) == ()
 
 
 def test_checkpoints_in_a_folder_cost_nothing() -> None:

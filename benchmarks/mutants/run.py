@@ -1,0 +1,359 @@
+"""`make mutants`: plants faults one by one in the code that guards money; writes results/mutants.md.
+
+The faults are mutmut's, in constants of modules too: another number, operator, comparison, branch or truth value. One
+is added: a call whose answer nobody takes is left out. Not planted are other texts, None for a value and arguments that
+are missing: mypy --strict finds most of them. Each fault meets only the tests beside its module, in a process of its
+own that is forked before the package is imported; no file is changed. What was noticed once is kept in the state file
+while the module stays as it is, so that a run that was broken off goes on; `--fresh` begins anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import hashlib
+import importlib
+import importlib.metadata
+import importlib.util
+import io
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import libcst
+from mutmut.mutation import mutators
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "mutants.md"
+STATE = ROOT / "build" / "mutants.jsonl"
+EXPLAINED = Path(__file__).with_name("survivors.toml")
+
+# What is judged by which tests, all of them beside it.
+TARGETS = {
+    "sailor_cloud/launch/watch/spending_guard.py": ["tests/launch/watch/test_launch_spending_guard.py"],
+    "sailor_cloud/launch/watch/budget.py": [
+        "tests/launch/watch/test_launch_budget.py",
+        "tests/launch/watch/test_launch_spending_guard.py",
+    ],
+    "sailor_cloud/launch/spend": ["tests/launch/spend"],
+    "sailor_cloud/run/ledger.py": ["tests/run/test_run_ledger.py"],
+    "sailor_cloud/simulator/bill.py": [
+        "tests/simulator/test_simulator_money.py",
+        "tests/simulator/test_simulator_bill_by_hand.py",
+    ],
+    "sailor_cloud/planner/lifetime.py": ["tests/planner/test_planner_lifetime.py"],
+    "sailor_cloud/simulator/money.py": [
+        "tests/simulator/test_simulator_money.py",
+        "tests/simulator/test_simulator_bill_by_hand.py",
+    ],
+}
+LEFT_OUT = (
+    mutators.operator_string,
+    mutators.operator_arg_removal,
+    mutators.operator_dict_arguments,
+    mutators.operator_assignment,
+)
+OPERATORS = [(kind, operator) for kind, operator in mutators.mutation_operators if operator not in LEFT_OUT]
+PYTEST = [
+    "-x",
+    "-q",
+    "--assert=plain",
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "no:xdist",
+    "--timeout=0",
+    "--hypothesis-profile=ci",
+]
+# What a child ends with where this program is wrong; pytest ends with less.
+BROKEN = 70
+# A fault may make the tests so many times slower before it counts as one that never ends.
+PATIENCE = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """A module with one fault: the lines that were, and what stands there now."""
+
+    path: str
+    line: int
+    was: str
+    now: str
+    text: str
+
+    @property
+    def key(self) -> str:
+        """What the fault is known by in the state file: the module with the fault in it."""
+        return f"{self.path} {hashlib.sha256(self.text.encode()).hexdigest()}"
+
+
+@dataclass(slots=True, kw_only=True)
+class Tally:
+    """What became of the faults of one module."""
+
+    killed: int = 0
+    timed_out: int = 0
+    survived: list[Mutant] = field(default_factory=list)
+
+    def add(self, *, late: bool) -> None:
+        """Count a fault that was noticed, by a test that failed or by tests that don't end."""
+        self.timed_out += late
+        self.killed += not late
+
+    @property
+    def total(self) -> int:
+        return self.killed + self.timed_out + len(self.survived)
+
+
+class _Planter(libcst.CSTVisitor):
+    """Collects each node with what takes its place; not in annotations, imports and decorators, which do nothing."""
+
+    METADATA_DEPENDENCIES = (libcst.metadata.PositionProvider,)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[libcst.CSTNode, libcst.CSTNode, int]] = []
+
+    def on_visit(self, node: libcst.CSTNode) -> bool:
+        if isinstance(node, libcst.Annotation | libcst.Import | libcst.ImportFrom | libcst.Decorator):
+            return False
+        changes: list[libcst.CSTNode] = [
+            new for kind, change in OPERATORS if isinstance(node, kind) for new in change(node)
+        ]
+        if isinstance(node, libcst.Expr) and isinstance(node.value, libcst.Call | libcst.Await):
+            changes.append(libcst.Pass())
+        if changes:
+            line = self.get_metadata(libcst.metadata.PositionProvider, node).start.line
+            self.found += [(node, change, line) for change in changes]
+        return True
+
+
+def mutants(path: str) -> Iterator[Mutant]:
+    """Yield every fault of a module that still compiles."""
+    text = (ROOT / path).read_text()
+    wrapped = libcst.metadata.MetadataWrapper(libcst.parse_module(text))
+    planter = _Planter()
+    wrapped.visit(planter)
+    for node, change, line in planter.found:
+        changed = wrapped.module.deep_replace(node, change)
+        assert isinstance(changed, libcst.Module)
+        try:
+            compile(changed.code, path, "exec")
+        except SyntaxError:
+            continue
+        was, now = _difference(text, changed.code)
+        yield Mutant(path=path, line=line, was=was, now=now, text=changed.code)
+
+
+def _difference(before: str, after: str) -> tuple[str, str]:
+    lines = list(difflib.unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm=""))[3:]
+    return tuple(" ".join(line[1:].strip() for line in lines if line[0] == sign) for sign in "-+")  # type: ignore[return-value]
+
+
+class _Planted(SourceFileLoader):
+    """Gives a module's text with the fault in it, and is asked before all other finders."""
+
+    def __init__(self, name: str, path: Path, text: str) -> None:
+        super().__init__(name, str(path))
+        self._text = text
+
+    def get_code(self, fullname: str) -> CodeType:
+        return compile(self._text, self.path, "exec", dont_inherit=True)
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        if fullname != self.name:
+            return None
+        return importlib.util.spec_from_file_location(fullname, self.path, loader=self)
+
+
+def _forked(tests: Sequence[str], mutant: Mutant | None, told: str | None = None) -> int:
+    """Start the tests in a child and return its process id; `told` is where it lists the modules that it imported."""
+    child = os.fork()
+    if child:
+        return child
+    code = BROKEN
+    try:
+        os.setsid()
+        os.chdir(ROOT)
+        null = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(null, stream)
+        sys.stdout, sys.stderr = io.TextIOWrapper(os.fdopen(1, "wb")), io.TextIOWrapper(os.fdopen(2, "wb"))
+        if mutant is not None:
+            name = mutant.path.removesuffix(".py").replace("/", ".")
+            sys.meta_path.insert(0, _Planted(name, ROOT / mutant.path, mutant.text))
+        import pytest
+
+        code = int(pytest.main([*PYTEST, *tests]))
+        if told is not None:
+            Path(told).write_text("\n".join(_libraries()))
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _libraries() -> list[str]:
+    """Return what was imported from other packages, but for plugins of pytest, which imports them itself."""
+    return [
+        name
+        for name, module in sys.modules.items()
+        if "site-packages" in str(getattr(module, "__file__", "")) and "plugin" not in name
+    ]
+
+
+def _warm_up(tests: Sequence[str]) -> float:
+    """Import here what the tests need besides the package; return the seconds that they take. They must pass."""
+    with tempfile.NamedTemporaryFile("r") as told:
+        _, status = os.waitpid(_forked(tests, None, told.name), 0)
+        if status:
+            raise SystemExit(f"{' '.join(tests)} fail without a fault")
+        names = told.read().splitlines()
+    for name in names:
+        importlib.import_module(name)
+    began = time.monotonic()
+    _, status = os.waitpid(_forked(tests, None), 0)
+    if status:
+        raise SystemExit(f"{' '.join(tests)} fail without a fault once libraries are imported before")
+    return time.monotonic() - began
+
+
+def judge(faults: Sequence[Mutant], tests: Sequence[str], *, jobs: int) -> dict[str, Tally]:
+    """Run the tests against every fault, `jobs` at a time."""
+    limit_s = PATIENCE * _warm_up(tests) + 10.0
+    tallies: dict[str, Tally] = {mutant.path: Tally() for mutant in faults}
+    known = noticed()
+    for mutant in faults:
+        if mutant.key in known:
+            tallies[mutant.path].add(late=known[mutant.key]["late"])
+    faults = [mutant for mutant in faults if mutant.key not in known]
+    left, running = list(reversed(faults)), dict[int, tuple[Mutant, float]]()
+    while left or running:
+        while left and len(running) < jobs:
+            mutant = left.pop()
+            running[_forked(tests, mutant)] = (mutant, time.monotonic() + limit_s)
+        time.sleep(0.02)
+        for child, (mutant, until) in list(running.items()):
+            ended, status = os.waitpid(child, os.WNOHANG)
+            late = not ended and time.monotonic() > until
+            if late:
+                os.killpg(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+            if ended or late:
+                del running[child]
+                tally = tallies[mutant.path]
+                if not late and os.waitstatus_to_exitcode(status) == BROKEN:
+                    raise SystemExit(f"{mutant.path}:{mutant.line} could not be tried")
+                if late or status:
+                    tally.add(late=late)
+                    with STATE.open("a") as state:
+                        state.write(json.dumps({"key": mutant.key, "late": late, "commit": _commit()}) + "\n")
+                else:
+                    tally.survived.append(mutant)
+                    print(f"survived: {mutant.path}:{mutant.line}\n  - {mutant.was}\n  + {mutant.now}", flush=True)
+    return tallies
+
+
+def noticed() -> dict[str, dict[str, Any]]:
+    """Return the faults that were noticed so far, by their key."""
+    rows = map(json.loads, STATE.read_text().splitlines()) if STATE.exists() else ()
+    return {row["key"]: row for row in rows}
+
+
+def explanations() -> dict[tuple[str, str, str], str]:
+    rows = tomllib.loads(EXPLAINED.read_text())["survivor"] if EXPLAINED.exists() else []
+    return {(row["path"], row["was"], row["now"]): row["why"] for row in rows}
+
+
+def modules(only: str) -> Iterator[tuple[list[str], list[str]]]:
+    """Yield the modules of each row of TARGETS whose paths hold a text, with the tests beside them."""
+    for target, tests in TARGETS.items():
+        place = ROOT / target
+        files = [place] if place.is_file() else sorted(place.glob("*.py"))
+        paths = [str(path.relative_to(ROOT)) for path in files]
+        if wanted := [path for path in paths if only in path]:
+            yield wanted, tests
+
+
+def table(tallies: dict[str, Tally]) -> Iterable[str]:
+    yield "| module | faults | killed | without an end | survived |"
+    yield "|---|---|---|---|---|"
+    for path, tally in tallies.items():
+        yield f"| {path} | {tally.total} | {tally.killed} | {tally.timed_out} | {len(tally.survived)} |"
+    totals = [
+        sum(column)
+        for column in zip(*((t.total, t.killed, t.timed_out, len(t.survived)) for t in tallies.values()), strict=True)
+    ]
+    yield f"| all | {' | '.join(str(total) for total in totals)} |"
+
+
+def results(tallies: dict[str, Tally]) -> str:
+    found = sum(tally.killed + tally.timed_out for tally in tallies.values())
+    share = found / max(1, sum(tally.total for tally in tallies.values()))
+    known = explanations()
+    commits = dict.fromkeys([*(row["commit"] for row in noticed().values()), _commit()])
+    lines = [
+        "# Faults planted in the code that guards money",
+        "",
+        f"`make mutants`, {datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} processor cores shared with other work, "
+        f"Python {platform.python_version()}, mutmut {importlib.metadata.version('mutmut')}; at {', '.join(commits)}.",
+        "",
+        f"{100 * share:.1f} % of the faults are noticed by the tests beside their module. "
+        + " ".join(str(__doc__).partition("\n\n")[2].split()),
+        "",
+        *table(tallies),
+        "",
+        "## Survivors",
+        "",
+    ]
+    for tally in tallies.values():
+        for mutant in tally.survived:
+            why = known.get((mutant.path, mutant.was, mutant.now), "not explained")
+            lines.append(f"- {mutant.path}: `{mutant.was}` becomes `{mutant.now}`: {why}")
+    return "\n".join([*lines, ""])
+
+
+def _commit() -> str:
+    done = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() or "unknown"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=2, help="faults at once")
+    parser.add_argument("--only", default="", help="modules whose path holds this text; the results are only shown")
+    parser.add_argument("--fresh", action="store_true", help="forget what was noticed")
+    options = parser.parse_args()
+    sys.path[:0] = [str(ROOT), str(ROOT / "runtime")]
+    STATE.parent.mkdir(exist_ok=True)
+    if options.fresh:
+        STATE.unlink(missing_ok=True)
+    os.environ |= {"OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    tallies: dict[str, Tally] = {}
+    for paths, tests in modules(options.only):
+        tallies |= judge([mutant for path in paths for mutant in mutants(path)], tests, jobs=options.jobs)
+    print("\n".join(table(tallies)))
+    if not options.only:
+        RESULTS.write_text(results(tallies))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
