@@ -20,7 +20,12 @@ from sailor_cloud.network.egress import EgressRow, EgressTable, Payer, egress_ke
 from sailor_cloud.network.zones import ZoneInfo
 from sailor_cloud.simulator.bill import bill
 from sailor_cloud.simulator.layout import lay_out
-from sailor_cloud.simulator.money import preemptions_per_hour
+from sailor_cloud.simulator.money import (
+    egress_usd_per_byte,
+    preemptions_per_hour,
+    run_usd,
+    worst_instance_usd_per_hour,
+)
 from sailor_cloud.simulator.scenario import Scenario
 
 PRICED = date(2026, 11, 20)
@@ -116,18 +121,24 @@ def scenario_of(job: Job) -> Scenario:
     return dataclasses.replace(shipped, offers=by_id, catalog=made_up, network=network())
 
 
-def bill_of(west: Market = Market.ON_DEMAND, access: NetworkAccess = NetworkAccess.PUBLIC_SSH) -> Cost:
+def bill_of(
+    west: Market = Market.ON_DEMAND,
+    access: NetworkAccess = NetworkAccess.PUBLIC_SSH,
+    *,
+    second: str = WEST,
+    steps: int | None = 1000,
+) -> Cost:
     """One hour of training, 1,000 iterations of 3.6 s, on one node in each region; 2 GB go west.
 
     A checkpoint every 36 s, 100 in the hour; the newest three are kept in us-central1.
     """
-    job = make_job(model=TINY, resources=[GCP], steps=1000)
+    job = make_job(model=TINY, resources=[GCP], steps=steps)
     changes = {
         "cloud": job.cloud.model_copy(update={"network": access}),
         "checkpoint": job.checkpoint.model_copy(update={"every": 36.0, "keep": 3}),
     }
     scenario = scenario_of(job.model_copy(update=changes))
-    offers = [offer_in(scenario, CENTRAL, "A100-40"), offer_in(scenario, WEST, "A100-40", market=west)]
+    offers = [offer_in(scenario, CENTRAL, "A100-40"), offer_in(scenario, second, "A100-40", market=west)]
     plan = make_plan(scenario, [chain(0, offers, (0, 4, 8), microbatch_size=2, microbatches=12)])
     return bill(lay_out(plan, scenario), {(CENTRAL, WEST): 2e6}, 3.6)
 
@@ -232,3 +243,55 @@ def test_preemption_that_nobody_states_is_a_few_percent_a_day(provider: Provider
     spot = offer_in(scenario, CENTRAL, "A100-40", market=Market.SPOT)
     rate = preemptions_per_hour(dataclasses.replace(spot, provider=provider), scenario.catalog)
     assert 24 * rate == pytest.approx(per_day)
+
+
+def test_nodes_of_one_region_share_the_lines_of_what_comes_with_them() -> None:
+    # Two disks of 0.02 USD/h and two addresses of 0.005 USD/h.
+    cost = bill_of(second=CENTRAL)
+    (disks,) = lines_of(cost, "disk", "2 x disk-balanced of 100 GiB")
+    (addresses,) = lines_of(cost, "address", "2 x public-address")
+    assert (disks.usd, addresses.usd) == pytest.approx((0.04601596615, 0.01150399154))
+
+
+def test_without_a_number_of_steps_the_bill_is_that_of_an_hour_of_training() -> None:
+    cost = bill_of(Market.SPOT, steps=None)
+    assert not [line for line in cost.lines if line.kind in (CostKind.STARTUP, CostKind.TEARDOWN)]
+    assert [line.usd for line in lines_of(cost, "compute", "")] == [10.0, 4.0]
+    assert [line.usd for line in lines_of(cost, "egress", "")] == [pytest.approx(0.04)]
+    (_, lost) = lines_of(cost, "recovery", "(checkpoint every 36 s, best 455 s)")
+    assert lost.usd == pytest.approx(0.00024333333)
+    assert cost.usd_per_hour == pytest.approx(14.09)
+
+
+def test_a_price_that_is_stale_may_have_risen_by_a_fifth() -> None:
+    scenario = scenario_of(make_job(model=TINY, resources=[GCP]))
+    offer = dataclasses.replace(offer_in(scenario, CENTRAL, "A100-40"), as_of_from=date(2026, 1, 1))
+    assert worst_instance_usd_per_hour(offer, scenario) == pytest.approx(12.0)
+
+
+def test_a_spot_price_that_has_no_other_beside_it_is_the_worst() -> None:
+    scenario = scenario_of(make_job(model=TINY, resources=[GCP]))
+    spot = offer_in(scenario, CENTRAL, "A100-40", market=Market.SPOT)
+    rare = dataclasses.replace(spot, instance_type="rare", usd_per_hour=0.5)
+    assert worst_instance_usd_per_hour(rare, scenario) == 0.5
+
+
+def test_bytes_inside_a_zone_cost_nothing() -> None:
+    scenario = scenario_of(make_job(model=TINY, resources=[GCP]))
+    assert egress_usd_per_byte(CENTRAL, CENTRAL, scenario) == 0.0
+    assert egress_usd_per_byte(CENTRAL, WEST, scenario) == pytest.approx(2e-11)
+
+
+def test_the_estimate_of_a_run_is_what_was_worked_out_by_hand() -> None:
+    # An hour of training and 540 s around it. A node is lost 0.001 times an hour, and with it 300 s of work and 420 s
+    # of start-up: 0.72 s, at worst 2.16 s. 1 USD of traffic.
+    expected, worst = run_usd(
+        usd_per_hour=10.0,
+        worst_usd_per_hour=20.0,
+        iteration_s=3.6,
+        egress_usd_per_iteration=0.001,
+        steps=1000,
+        provider=Provider("gcp"),
+        preemptions_per_hour=0.001,
+    )
+    assert (float(expected), float(worst)) == pytest.approx((12.502, 24.012))

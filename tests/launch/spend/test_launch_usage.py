@@ -270,6 +270,17 @@ def test_shares_of_every_zone_reach_the_bucket_over_what_is_paid_for_it(access: 
     assert moved == pytest.approx(expected)
 
 
+def test_shares_of_zones_after_that_of_the_bucket_are_paid_for_too() -> None:
+    base = cloud_document(("n0", AWS_OFFERS[0]), ("n1", WEST_OFFER), image=None)
+    kept = cost_line(CostKind.CHECKPOINT, "kept", quantity=1.0, usd_per_unit=0.02, unit="GiB-month")
+    plan = costing(base, kept)
+    found = leg(saved(4, 1.0, (1, GB), (1, 2 * GB)), of=plan)
+    charges = checkpoint_storage.charges(plan, [found], PRICES, until=NOW)
+    assert [(one.part, one.quantity) for one in charges if one.unit == "GB"] == [
+        ("checkpoints from usw2-az2 to us-east-1, paid by usw2-az2", 2.0)
+    ]
+
+
 def test_ranks_of_one_zone_write_their_shares_from_there() -> None:
     base = stored()
     assert base.plan is not None
