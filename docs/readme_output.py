@@ -24,7 +24,8 @@ _HASH = re.compile(r"\b[0-9a-f]{12}\b")
 _DURATION = re.compile(r"(?:[+-]?# (?:d|h|min|s)\b ?)+")
 _SPACES = re.compile(r"\s+")
 # Lines that depend on how fast or how large the machine is.
-_MACHINE = re.compile(r"^note: |: (?:create|delete) running$")
+_MACHINE = re.compile(r": (?:create|delete) running$")
+_CORES = re.compile(r"^machine +(\d+) cores?\b", re.MULTILINE)
 _SLOW_LINKS = "; links far below the plan"
 _NUMBER = re.compile(r"[+-]?(?<![\w#])\d[\d.,]*(?:e[+-]?\d+)?")
 
@@ -37,6 +38,7 @@ def blocks(readme: str) -> dict[str, str]:
 def output_of(command: str) -> str:
     """Return what a command prints on stdout and stderr, in a terminal of fixed width without colour."""
     environment = {**os.environ, "COLUMNS": WIDTH, "NO_COLOR": "1"}
+    environment.pop("SAILOR_CLOUD_MACHINE", None)
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     with tempfile.TemporaryDirectory() as home:
         environment["SAILOR_CLOUD_HOME"] = home
@@ -53,6 +55,13 @@ def output_of(command: str) -> str:
         )
         shown = done.stdout.replace(home, "~/.local/state/sailor-cloud")
     return "".join(f"{line.rstrip()}\n" for line in shown.splitlines())
+
+
+def cores(output: str) -> int:
+    """Return how many cores a plan for local nodes was made for; the plan depends on them."""
+    found = _CORES.search(output)
+    assert found, f"no line says what the machine has:\n{output}"
+    return int(found[1])
 
 
 def skeleton(output: str) -> list[str]:

@@ -143,7 +143,7 @@ def _profiles(local: bool, folder: Path | None, machine: LocalMachine | None) ->
     from sailor_cloud.workload.this_machine import this_machine
 
     found = workload.profiles.load(profiles=folder)
-    return dataclasses.replace(found, machine=machine or this_machine()) if local else found
+    return dataclasses.replace(found, machine=machine or this_machine(found.local)) if local else found
 
 
 def simulate(document: PlanDocument, *, base: Path | None = None, timeline: bool = False) -> Evaluation:

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from sailor_cloud.planner.draft import Draft, DraftPipeline, Rank
+from sailor_cloud.planner.draft import Draft, DraftPipeline, Rank, nodes_of
 from sailor_cloud.planner.goals import Figure, Target
 from sailor_cloud.planner.layouts import Layout, Slot
 from sailor_cloud.planner.shares import share_batch, share_evenly
@@ -29,7 +29,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast a pipeline is, whatever its number of microbatches."""
+    """How fast a pipeline is, whatever its number of microbatches. `step_core_s`: of all its devices' steps."""
 
     bottleneck_s: float
     fill_s: float
@@ -37,12 +37,18 @@ class Pace:
     usd_per_sample: float
     recompute: tuple[bool, ...]
     compute_s: tuple[float, ...]
+    step_core_s: float
     seats: tuple[Seat, ...]
     cuts_s: tuple[float, ...]
 
     def schedule_s(self, microbatches: int) -> float:
         """Return the seconds of a schedule without gradient sums and optimizer step."""
         return (microbatches - 1) * self.bottleneck_s + self.fill_s
+
+    @property
+    def passes_core_s(self) -> float:
+        """The seconds that all devices together compute for one microbatch."""
+        return sum(seat.tp * seconds for seat, seconds in zip(self.seats, self.compute_s, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +120,8 @@ class Assessor:
             pace.usd_per_sample * shape.microbatch_size * count
             for shape, count, pace in zip(ordered, counts, known, strict=True)
         )
-        iteration = schedule + sync + max(pace.update_s for pace in known)
+        alone = schedule + sync + max(pace.update_s for pace in known)
+        iteration = max(alone, self.shared_s(layout, known, counts))
         figures = standing.bill.figures(np.array(iteration), np.array(egress))
         return Draft(
             pipelines=tuple(
@@ -130,6 +137,13 @@ class Assessor:
             goal=self.target.goal,
             figures={figure: float(value) for figure, value in figures.items()},
         )
+
+    def shared_s(self, layout: Layout, paces: Sequence[Pace], microbatches: Sequence[int]) -> float:
+        """Return the seconds of an iteration's work on the cores that all ranks share; 0 where each has its own."""
+        work = sum(
+            count * pace.passes_core_s + pace.step_core_s for pace, count in zip(paces, microbatches, strict=True)
+        )
+        return work / self.space.cores(nodes_of(layout).total())
 
     def place(self, layout: Layout) -> Place | None:
         """Return where the first pipeline of a layout stands; None where the layout breaks a quota."""
@@ -248,6 +262,7 @@ class Assessor:
             usd_per_sample=sum(usd for _, usd in cuts),
             recompute=tuple(each.recompute for each in stages),
             compute_s=tuple(each.compute_s for each in stages),
+            step_core_s=sum(seat.tp * each.update_s for seat, each in zip(seats, stages, strict=True)),
             seats=seats,
             cuts_s=tuple(seconds for seconds, _ in cuts),
         )
@@ -262,7 +277,7 @@ class Assessor:
             table = space.table(seat.pool, seat.tp, size, recompute=False)
             self._stages[key] = None
             if np.isfinite(seconds):
-                again = seconds > float(table.compute_s(*span))
+                again = seconds > float(table.stage_s(*span))
                 self._stages[key] = _Stage(seconds, float(table.update_s(*span, shards=replicas)), again)
         return self._stages[key]
 

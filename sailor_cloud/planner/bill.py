@@ -12,7 +12,7 @@ from sailor_cloud.planner.goals import Figure
 from sailor_cloud.planner.space import Space
 from sailor_cloud.simulator import preemptions_per_hour, startup_s, teardown_s
 from sailor_cloud.simulator.gateways import gateways
-from sailor_cloud.simulator.money import lost_fraction
+from sailor_cloud.simulator.money import lost_fraction, start
 from sailor_cloud.units import SECONDS_PER_HOUR
 
 Floats = NDArray[np.float64]
@@ -22,9 +22,9 @@ Floats = NDArray[np.float64]
 class Bill:
     """Rates and times that depend on the nodes alone; of one plan, or arrays of many plans.
 
-    `lost` is the time that preemption adds per second of training. Left out are the storage of checkpoints, their
-    traffic between regions and what passes through NAT, so the totals are a lower bound where there is any; the
-    simulator's bill has them.
+    `lost` is the time that preemption adds per second of training; `start_iterations` come before it. Left out are the
+    storage of checkpoints, their traffic between regions and what passes through NAT, so the totals are a lower bound
+    where there is any; the simulator's bill has them.
     """
 
     steps: int | None
@@ -32,6 +32,7 @@ class Bill:
     usd_per_hour: float | Floats
     lost: float | Floats
     fixed_s: float
+    start_iterations: float = 0.0
 
     @classmethod
     def of(cls, space: Space, nodes: Counter[int], *, checkpoint_s: float = 0.0) -> Bill:
@@ -40,6 +41,7 @@ class Bill:
         catalog = space.scenario.catalog
         rate = sum(preemptions_per_hour(space.pools[pool].offer, catalog) * count for pool, count in nodes.items())
         restart = max(startup_s(offer.provider) for offer in offers)
+        before = start(space.scenario, (offer.provider for offer in offers), nodes.total())
         return cls(
             steps=space.scenario.job.training.steps,
             nodes=float(nodes.total()),
@@ -53,7 +55,8 @@ class Bill:
                     restart_s=restart,
                 )
             ),
-            fixed_s=restart + max(teardown_s(offer.provider) for offer in offers),
+            fixed_s=before.fixed_s + max(teardown_s(offer.provider) for offer in offers),
+            start_iterations=before.iterations,
         )
 
     def figures(self, iteration_s: Floats, egress_usd: Floats) -> dict[Figure, Floats]:
@@ -63,8 +66,11 @@ class Bill:
         """
         per_s = self.usd_per_hour / SECONDS_PER_HOUR
         nowhere = np.full(np.shape(iteration_s), np.inf)
-        duration = nowhere if self.steps is None else self.steps * iteration_s * (1.0 + self.lost) + self.fixed_s
-        total = nowhere if self.steps is None else duration * per_s + egress_usd * self.steps
+        duration = total = nowhere
+        if self.steps is not None:
+            iterations = self.steps * (1.0 + self.lost) + self.start_iterations
+            duration = iterations * iteration_s + self.fixed_s
+            total = duration * per_s + egress_usd * (self.steps + self.start_iterations)
         return {
             Figure.ITERATION_S: iteration_s,
             Figure.DURATION_S: duration,

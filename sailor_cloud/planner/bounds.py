@@ -20,7 +20,8 @@ from sailor_cloud.planner.programme import linear
 from sailor_cloud.planner.quotas import quota_arrays
 from sailor_cloud.planner.soonest import soonest_s
 from sailor_cloud.planner.space import Space
-from sailor_cloud.simulator import startup_s, teardown_s
+from sailor_cloud.simulator import teardown_s
+from sailor_cloud.simulator.money import start
 from sailor_cloud.units import SECONDS_PER_HOUR
 
 Floats = NDArray[np.float64]
@@ -94,7 +95,17 @@ def work_bound_s(space: Space, devices: Mapping[str, float] | None = None) -> fl
     `devices` of each accelerator; by default all that are offered.
     """
     devices = _devices(space) if devices is None else devices
-    return _work(space, [Resource(each={name: 1.0}, limit=count) for name, count in sorted(devices.items())]).seconds
+    resources = [Resource(each={name: 1.0}, limit=count) for name, count in sorted(devices.items())]
+    return max(_work(space, resources).seconds, _cores_s(space))
+
+
+def _cores_s(space: Space) -> float:
+    """Return the seconds that the work takes on the cores that all ranks share, on devices that spend the least."""
+    cores = space.cores(1)
+    if not np.isfinite(cores):
+        return 0.0
+    least = np.min([seconds for _, seconds in sorted(device_seconds(space).items())], axis=0)
+    return float(least.sum()) * space.batch / cores
 
 
 def _work(space: Space, resources: Sequence[Resource]) -> Work:
@@ -138,7 +149,7 @@ def iteration_bound_s(space: Space, target: Target) -> float:
     found = _work(space, resources)
     if not np.isfinite(found.seconds):
         return found.seconds
-    seconds, asked = soonest_s(space, found.prices, found.seconds), found.prices
+    seconds, asked = soonest_s(space, found.prices, max(found.seconds, _cores_s(space))), found.prices
     for _ in range(_PASSES):
         usd_per_hour = _most_usd_per_hour(space, target, seconds)
         if not np.isfinite(usd_per_hour) or not np.isfinite(seconds):
@@ -217,7 +228,7 @@ def goal_bound(space: Space, target: Target, *, close: bool = True) -> float:
 def least_fixed_s(space: Space) -> float:
     """Return the least seconds that nodes of any provider are paid for beside training."""
     providers = {pool.offer.provider for pool in space.pools}
-    return min(startup_s(provider) + teardown_s(provider) for provider in providers)
+    return min(start(space.scenario, (provider,), 1).fixed_s + teardown_s(provider) for provider in providers)
 
 
 def breaks_limits(space: Space, target: Target) -> bool:

@@ -14,7 +14,7 @@ from sailor_cloud.planner.effort import NORMAL, Effort
 from sailor_cloud.planner.goals import TIE, Figure, Target
 from sailor_cloud.planner.layouts import Layout, enumerate_layouts
 from sailor_cloud.planner.space import Space
-from sailor_cloud.planner.walks import Walk, walks
+from sailor_cloud.planner.walks import Walk, is_crowded, walks
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -23,6 +23,8 @@ Bools = NDArray[np.bool_]
 # A problem is small when it has at most so many layouts, and no layout more combinations of cuts and batch splits.
 MAX_LAYOUTS = 2000
 MAX_COMBINATIONS = 200_000
+# Microbatch sizes of a cut that are looked at where ranks share cores, about.
+_SIZES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +50,8 @@ def small_layouts(space: Space) -> tuple[Layout, ...] | None:
         max_nodes=space.scenario.job.constraints.max_nodes,
     )
     for layout in walk:
-        cuts = prod(comb(space.layers - 1, len(slots) - 1) for slots in layout)
+        sizes = _SIZES if is_crowded(space, layout) else 1
+        cuts = prod(comb(space.layers - 1, len(slots) - 1) * (sizes if len(slots) > 1 else 1) for slots in layout)
         splits = comb(space.batch - 1, len(layout) - 1)
         if len(layouts) == MAX_LAYOUTS or cuts * splits > MAX_COMBINATIONS:
             return None

@@ -60,6 +60,7 @@ def _seconds(space: Space, target: Target, draft: Draft, times: Times, work: flo
         "filling and emptying pipelines": steps * (times.schedule_s - times.steady_s),
         "gradient sums": steps * times.sums_s,
         "optimizer step": steps * times.update_s,
+        "cores that ranks share": steps * (iteration_s - times.schedule_s - times.sums_s - times.update_s),
         "start, teardown and lost work": draft.figures[target.goal] - steps * iteration_s - fixed_s if whole else 0.0,
     }
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from sailor_cloud.planner.assess import Assessor, Pace
-from sailor_cloud.planner.draft import Draft, DraftPipeline, Rank, significant, to_plan
+from sailor_cloud.planner.draft import Draft, DraftPipeline, Rank, nodes_of, significant, to_plan
 from sailor_cloud.planner.goals import Figure
 from sailor_cloud.planner.replayed import replayed
 from sailor_cloud.simulator import StageTable, evaluate
@@ -80,6 +80,7 @@ class Overlap:
                 tails.append(self._tail(part, pace, len(paces)))
             alike.append(numbers[key])
         seconds, usd = self._summed(draft, tails, alike)
+        seconds += self._crowding_s(draft, paces)
         bill = self.assessor.standing(draft).bill
         assert bill is not None, "a draft keeps quotas"
         figures = bill.figures(np.array(seconds), np.array(egress + usd))
@@ -119,6 +120,22 @@ class Overlap:
             for members, gather_s in gathers:
                 through.update(dict.fromkeys(members, max(through[member] for member in members) + gather_s))
         return max([alone, *through.values()]), usd
+
+    def _crowding_s(self, draft: Draft, paces: Sequence[Pace]) -> float:
+        """Return by how much longer passes take where ranks share cores, each pipeline's work spread over its time."""
+        cores = self.assessor.space.cores(nodes_of(tuple(part.slots for part in draft.pipelines)).total())
+        if not np.isfinite(cores):
+            return 0.0
+        counts = [part.microbatches for part in draft.pipelines]
+        ends = [pace.schedule_s(count) for pace, count in zip(paces, counts, strict=True)]
+        work = [pace.passes_core_s * count for pace, count in zip(paces, counts, strict=True)]
+        lanes = sorted(zip(ends, work, strict=True))
+        longer, before = 0.0, 0.0
+        for number, (end, _) in enumerate(lanes):
+            running = sum(spent / until for until, spent in lanes[number:])
+            longer += (end - before) * max(0.0, running / cores - 1.0)
+            before = end
+        return longer
 
     def _tail(self, part: DraftPipeline, pace: Pace, replicas: int) -> _Tail:
         space = self.assessor.space

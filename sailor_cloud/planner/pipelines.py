@@ -24,9 +24,11 @@ _TIMED_TOGETHER = 20_000
 class PipelineTable:
     """All cuts of one sequence of seats, as one of `replicas` pipelines; `flows` share the network cards at each cut.
 
-    cuts: shape [cuts, stages + 1], from 0 to the number of layers. seconds, microbatch: shape [cuts, batch + 1], the
-    least seconds of an iteration for a number of samples and the microbatch size that reaches them (infinite and 0
-    where nothing fits). update_s, usd_per_sample: shape [cuts]; the latter is egress between the stages.
+    cuts: shape [cuts, stages + 1], from 0 to the number of layers. seconds, microbatch, core_s: shape [cuts, batch +
+    1], the least seconds of an iteration for a number of samples, the microbatch size that reaches them and what all
+    devices together compute (infinite, 0 and infinite where nothing fits). update_s, step_core_s, usd_per_sample: shape
+    [cuts], of the longest optimizer step, of all devices' steps, and of egress between the stages. Where ranks share
+    cores a cut stands there once more for each microbatch size that is slower and computes less.
     """
 
     seats: tuple[Seat, ...]
@@ -35,7 +37,9 @@ class PipelineTable:
     cuts: Ints
     seconds: Floats
     microbatch: Ints
+    core_s: Floats
     update_s: Floats
+    step_core_s: Floats
     usd_per_sample: Floats
 
 
@@ -46,21 +50,18 @@ def all_cuts(layers: int, stages: int) -> Ints:
     return np.hstack([np.zeros_like(ends), inner, ends])
 
 
-def pipeline_table(space: Space, seats: tuple[Seat, ...], *, replicas: int, flows: tuple[int, ...]) -> PipelineTable:
+def pipeline_table(
+    space: Space, seats: tuple[Seat, ...], *, replicas: int, flows: tuple[int, ...], crowded: bool = False
+) -> PipelineTable:
     """Return the table of one sequence of seats, as one of `replicas` pipelines.
 
-    flows: per cut, how many cuts of the whole plan share its network card.
+    flows: per cut, how many cuts of the whole plan share its network card. crowded: whether ranks share cores.
     """
     cuts = all_cuts(space.layers, len(seats))
     if space.even_layers:
         cuts = cuts[[space.allows(cut) for cut in cuts.tolist()]]
-    seconds = np.full((len(cuts), space.batch + 1), np.inf)
-    microbatch = np.zeros((len(cuts), space.batch + 1), dtype=np.int64)
-    for run in _runs(space, seats, cuts, flows, replicas):
-        taken, at = run.seconds(), run.samples
-        better = taken < seconds[:, at]
-        np.copyto(seconds[:, at], taken, where=better)
-        np.copyto(microbatch[:, at], run.size, where=better)
+    sized = _sized(space, seats, cuts, flows, replicas)
+    cuts, seconds, microbatch, core = _of_sizes(space, sized, cuts) if crowded else _fastest(space, sized, cuts)
     first, end = cuts[:, :-1], cuts[:, 1:]
     update = np.stack(
         [
@@ -69,7 +70,7 @@ def pipeline_table(space: Space, seats: tuple[Seat, ...], *, replicas: int, flow
             )
             for s, seat in enumerate(seats)
         ]
-    ).max(axis=0)
+    )
     return PipelineTable(
         seats=seats,
         replicas=replicas,
@@ -77,7 +78,9 @@ def pipeline_table(space: Space, seats: tuple[Seat, ...], *, replicas: int, flow
         cuts=cuts,
         seconds=seconds,
         microbatch=microbatch,
-        update_s=update,
+        core_s=core,
+        update_s=update.max(axis=0),
+        step_core_s=np.array([seat.tp for seat in seats]) @ update,
         usd_per_sample=sum(
             (space.cut_usd_per_sample(src, dst)[cuts[:, s + 1]] for s, (src, dst) in enumerate(pairwise(seats))),
             start=np.zeros(len(cuts)),
@@ -85,14 +88,60 @@ def pipeline_table(space: Space, seats: tuple[Seat, ...], *, replicas: int, flow
     )
 
 
-def sized_seconds(space: Space, part: PipelineTable) -> Iterator[tuple[int, Floats]]:
-    """Yield every microbatch size with the seconds that it takes; as `seconds` of the table, but of that size alone."""
-    runs = _runs(space, part.seats, part.cuts, part.flows, part.replicas)
+def sized_seconds(space: Space, part: PipelineTable) -> Iterator[tuple[int, Floats, Floats]]:
+    """Yield every microbatch size with `seconds` and `core_s` of the table, but of that size alone."""
+    yield from _sized(space, part.seats, part.cuts, part.flows, part.replicas)
+
+
+def _sized(
+    space: Space, seats: tuple[Seat, ...], cuts: Ints, flows: tuple[int, ...], replicas: int
+) -> Iterator[tuple[int, Floats, Floats]]:
+    runs = _runs(space, seats, cuts, flows, replicas)
     for size, same in groupby(runs, key=lambda run: run.size):
-        seconds = np.full_like(part.seconds, np.inf)
+        seconds = np.full((len(cuts), space.batch + 1), np.inf)
+        core = np.full_like(seconds, np.inf)
         for run in same:
-            seconds[:, run.samples] = run.seconds()
-        yield size, seconds
+            seconds[:, run.samples], core[:, run.samples] = run.seconds(), run.core_s()
+        yield size, seconds, core
+
+
+def _fastest(
+    space: Space, sized: Iterator[tuple[int, Floats, Floats]], cuts: Ints
+) -> tuple[Ints, Floats, Ints, Floats]:
+    """Return cuts with seconds, microbatch size and core-seconds of the fastest size for each number of samples."""
+    seconds = np.full((len(cuts), space.batch + 1), np.inf)
+    core = np.full_like(seconds, np.inf)
+    microbatch = np.zeros(seconds.shape, dtype=np.int64)
+    for size, taken, computed in sized:
+        better = taken < seconds
+        np.copyto(seconds, taken, where=better)
+        np.copyto(core, computed, where=better)
+        np.copyto(microbatch, size, where=better)
+    return cuts, seconds, microbatch, core
+
+
+def _of_sizes(
+    space: Space, sized: Iterator[tuple[int, Floats, Floats]], cuts: Ints
+) -> tuple[Ints, Floats, Ints, Floats]:
+    """Return as `_fastest`, each cut once more for sizes that are slower and compute less, in the order of seconds."""
+    every = list(sized)
+    if not every:
+        return _fastest(space, iter(()), cuts)
+    seconds, core = (np.stack([each[which] for each in every]) for which in (1, 2))
+    order = np.lexsort((core, seconds), axis=0)
+    seconds, core = (np.take_along_axis(values, order, axis=0) for values in (seconds, core))
+    microbatch = np.array([size for size, *_ in every])[order]
+    before = np.minimum.accumulate(np.concatenate([np.full_like(core[:1], np.inf), core[:-1]]), axis=0)
+    less = core < before
+    place = np.cumsum(less, axis=0) - 1
+    found = []
+    for number in range(int(place.max()) + 1):
+        here = less & (place == number)
+        rows = here.any(axis=(0, 2))
+        taken, computed = (np.where(here, values, np.inf).min(axis=0)[rows] for values in (seconds, core))
+        found.append((cuts[rows], taken, np.where(here, microbatch, 0).max(axis=0)[rows], computed))
+    where, taken, sizes, computed = (np.concatenate(column) for column in zip(*found, strict=True))
+    return where, taken, sizes, computed
 
 
 def stage_recompute(
@@ -112,7 +161,7 @@ def stage_recompute(
 class _Run:
     """All cuts at one microbatch size, for numbers of microbatches among which memory makes no difference.
 
-    bottleneck_s, fill_s: shape [cuts]; infinite where a cut doesn't fit.
+    bottleneck_s, fill_s: shape [cuts]; infinite where a cut doesn't fit. passes_core_s: of one microbatch, all devices.
     """
 
     size: int
@@ -120,6 +169,7 @@ class _Run:
     last: int
     bottleneck_s: Floats
     fill_s: Floats
+    passes_core_s: Floats
 
     @property
     def samples(self) -> slice:
@@ -130,6 +180,10 @@ class _Run:
         more = np.arange(self.first - 1, self.last)
         fits = np.isfinite(self.fill_s)[:, None]
         return np.where(fits, more * np.where(fits, self.bottleneck_s[:, None], 0.0) + self.fill_s[:, None], np.inf)
+
+    def core_s(self) -> Floats:
+        """Return the core-seconds of every number of microbatches, shape [cuts, numbers]."""
+        return self.passes_core_s[:, None] * np.arange(self.first, self.last + 1)
 
 
 def _runs(space: Space, seats: tuple[Seat, ...], cuts: Ints, flows: tuple[int, ...], replicas: int) -> Iterator[_Run]:
@@ -169,8 +223,9 @@ def _timed(
     compute[~fits] = 0.0
     bottleneck = busy_s(compute, boundary, engine=space.scenario.engine).max(axis=2)
     fill = np.where(fits, fill_s(compute, boundary), np.inf)
+    passes = np.where(fits, compute @ np.array([float(seat.tp) for seat in seats]), np.inf)
     return [
-        _Run(size, first, last, bottleneck[number], fill[number])
+        _Run(size, first, last, bottleneck[number], fill[number], passes[number])
         for number, (size, first, last, _) in enumerate(wanted)
     ]
 

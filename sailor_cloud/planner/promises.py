@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from sailor_cloud.planner.bounds import least_fixed_s
 from sailor_cloud.planner.columns import Columns
 from sailor_cloud.planner.goals import Figure, Target
 from sailor_cloud.planner.master import Master
 from sailor_cloud.planner.settings import Setting, Settings
 from sailor_cloud.planner.space import Space
-from sailor_cloud.simulator import startup_s, teardown_s
 from sailor_cloud.units import SECONDS_PER_HOUR
 
 Floats = NDArray[np.float64]
@@ -52,8 +52,7 @@ class Promises:
 
     def __post_init__(self) -> None:
         self.master = Master.of(self.space, counts_nodes=self.target.goal is Figure.NODES)
-        providers = {pool.offer.provider for pool in self.space.pools}
-        self.fixed_s = min(startup_s(provider) + teardown_s(provider) for provider in providers)
+        self.fixed_s = least_fixed_s(self.space)
 
     @property
     def soonest(self) -> bool:

@@ -29,6 +29,7 @@ from sailor_cloud.planner.tasks import Task, do
 from sailor_cloud.planner.team import Team
 from sailor_cloud.planner.twins import elsewhere, families, shapes_of
 from sailor_cloud.planner.variants import EVEN, Restriction, fits_whole, variants
+from sailor_cloud.planner.walks import is_crowded
 from sailor_cloud.simulator import Evaluation, evaluate
 
 Floats = NDArray[np.float64]
@@ -227,7 +228,9 @@ class Searched:
         """
         answer = self.answer(space, target)
         tightened, drafts = target, answer.drafts
-        if answer.exhausted:
+        # Where ranks share cores, the closed form says too little of plans to choose by it alone.
+        crowded = any(is_crowded(space, tuple(part.slots for part in draft.pipelines)) for draft in drafts)
+        if answer.exhausted and not crowded:
             chosen = first_that_holds(space, target, drafts)
         else:
             assessor = Assessor(space, target)

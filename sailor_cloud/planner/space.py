@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sailor_cloud.catalog import providers
 from sailor_cloud.errors import DataError
 from sailor_cloud.model.document import Ground, Rejected
 from sailor_cloud.model.plan import Recompute
@@ -161,6 +162,11 @@ class Space:
             )
         return self.known.tables[key]
 
+    def cores(self, nodes: int) -> float:
+        """Return how many cores the ranks of a plan on so many nodes share; infinite unless all run on one machine."""
+        together = all(providers.of(pool.offer.provider).on_this_machine for pool in self.pools)
+        return self.scenario.profiles.free_cores(nodes) if self.scenario.machine and together else np.inf
+
     def stages_s(self, seat: Seat, microbatch_size: int, *, in_flight: int, replicas: int) -> Floats:
         """Return the compute seconds of every stage [first, end), shape [layers + 1, layers + 1].
 
@@ -187,7 +193,7 @@ class Space:
         for recompute in (True, False):
             table = self.table(seat.pool, seat.tp, microbatch_size, recompute=recompute)
             used = table.memory_bytes(first, end, in_flight=held, replicas=replicas)
-            seconds = np.where(used <= table.limit_bytes, table.compute_s(first, end), seconds)
+            seconds = np.where(used <= table.limit_bytes, table.stage_s(first, end), seconds)
         found = np.full((len(in_flight), self.layers + 1, self.layers + 1), np.inf)
         found[:, first, end] = seconds
         return found

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sailor_cloud.planner.cut_sums import CutSums
-from sailor_cloud.planner.draft import DraftPipeline, seats_of
+from sailor_cloud.planner.draft import DraftPipeline, nodes_of, seats_of
 from sailor_cloud.planner.layouts import Layout, Slot, card_flows
 from sailor_cloud.planner.pipelines import PipelineTable, pipeline_table, sized_seconds, stage_recompute
 from sailor_cloud.planner.space import Seat, Space
@@ -29,7 +29,8 @@ class Walk:
 
     chosen: the row of each pipeline's cuts, shape [combinations, pipelines]; only combinations with a plan that fits.
     seconds, egress_usd: of an iteration, shape [combinations, splits]; infinite seconds where a plan doesn't fit.
-    after_s: what of it comes after the schedule, shape [combinations]. plans: how many were looked at. sized: a
+    after_s: what of it comes after the schedule, shape [combinations]. core_s: what all devices compute of it, of the
+    same shape as seconds; they share `cores`. plans: how many were looked at. sized: a
     pipeline whose microbatch size is not the fastest one, and that size. `parts` number pools as `space` does, which
     may be larger than that of the layout. built: pipelines by their number, the row of their cut and their samples.
     """
@@ -41,6 +42,8 @@ class Walk:
     seconds: Floats
     egress_usd: Floats
     after_s: Floats
+    core_s: Floats
+    cores: float
     plans: int
     sized: tuple[int, int] | None = None
     built: dict[tuple[int, int, int], DraftPipeline] = field(default_factory=dict)
@@ -61,8 +64,12 @@ class Walk:
         """
         for p, part in enumerate(self.parts):
             cuts, samples = self.chosen[rows, p], self.splits[:, p]
-            for size, table in sized_seconds(self.space, part):
+            own = part.core_s[cuts][:, samples]
+            for size, table, core in sized_seconds(self.space, part):
                 seconds = table[cuts][:, samples] + self.after_s[rows, None]
+                fits = np.isfinite(seconds) & np.isfinite(own)
+                work = self.core_s[rows] + np.where(fits, core[cuts][:, samples], 0.0) - np.where(fits, own, 0.0)
+                seconds = np.maximum(seconds, work / self.cores)
                 longer = np.isfinite(seconds) & (seconds > self.seconds[rows])
                 if longer.any():
                     yield replace(
@@ -71,6 +78,7 @@ class Walk:
                         seconds=np.where(longer, seconds, np.inf),
                         egress_usd=self.egress_usd[rows],
                         after_s=self.after_s[rows],
+                        core_s=work,
                         sized=(p, size),
                         built={},
                     )
@@ -100,11 +108,21 @@ class _Kept:
     figures: int = 0
 
 
+# A pipeline's seats, the number of replicas, rings beside its cuts, and whether ranks share cores.
+_Key = tuple[tuple[Seat, ...], int, tuple[int, ...], bool]
+
+
+def is_crowded(space: Space, layout: Layout) -> bool:
+    """Return whether a layout has more ranks than there are cores for them."""
+    ranks = sum(slot.tp for slots in layout for slot in slots)
+    return ranks > space.cores(nodes_of(layout).total())
+
+
 def walks(space: Space, layouts: tuple[Layout, ...]) -> Iterator[Walk]:
     """Yield the plans of every layout; they are kept for the next target and for parts while there are not too many."""
     kept: _Kept = space.known.searches.setdefault(f"walks {space.zero_stage}, even {space.even_layers}", _Kept())
     known = kept.walks
-    tables: dict[tuple[tuple[Seat, ...], int, tuple[int, ...]], PipelineTable] = {}
+    tables: dict[_Key, PipelineTable] = {}
     sums = CutSums(space)
     for layout in layouts:
         key = tuple(tuple(Slot(space.numbers[slot.pool], slot.instance, slot.tp) for slot in slots) for slots in layout)
@@ -118,15 +136,16 @@ def walks(space: Space, layouts: tuple[Layout, ...]) -> Iterator[Walk]:
         yield walk
 
 
-def _parts(
-    space: Space, layout: Layout, tables: dict[tuple[tuple[Seat, ...], int, tuple[int, ...]], PipelineTable]
-) -> tuple[PipelineTable, ...]:
+def _parts(space: Space, layout: Layout, tables: dict[_Key, PipelineTable]) -> tuple[PipelineTable, ...]:
     """Return the tables of a layout's pipelines; equal ones are made once."""
     replicas = len(layout) if space.zero_stage else min(len(layout), 2)
-    keys = [(seats_of(slots), replicas, flows) for slots, flows in zip(layout, card_flows(layout), strict=True)]
+    crowded = is_crowded(space, layout)
+    keys = [
+        (seats_of(slots), replicas, flows, crowded) for slots, flows in zip(layout, card_flows(layout), strict=True)
+    ]
     for key in keys:
         if key not in tables:
-            tables[key] = pipeline_table(space, key[0], replicas=replicas, flows=key[2])
+            tables[key] = pipeline_table(space, key[0], replicas=replicas, flows=key[2], crowded=crowded)
     return tuple(tables[key] for key in keys)
 
 
@@ -146,13 +165,18 @@ def _walk(space: Space, layout: Layout, parts: tuple[PipelineTable, ...], sums: 
     schedule = np.zeros((len(chosen), len(splits)))
     egress = np.zeros_like(schedule)
     update = np.zeros(len(chosen))
+    core = np.zeros_like(schedule)
     for p, part in enumerate(parts):
         schedule = np.maximum(schedule, part.seconds[chosen[:, p]][:, splits[:, p]])
         egress += part.usd_per_sample[chosen[:, p]][:, None] * splits[:, p]
         update = np.maximum(update, part.update_s[chosen[:, p]])
+        core += part.core_s[chosen[:, p]][:, splits[:, p]] + part.step_core_s[chosen[:, p], None]
     plans = schedule.size
     possible = np.isfinite(schedule).any(axis=1)
-    chosen, schedule, egress, update = chosen[possible], schedule[possible], egress[possible], update[possible]
+    chosen, schedule, egress = chosen[possible], schedule[possible], egress[possible]
+    update, core = update[possible], core[possible]
     seconds, usd = sums.of_cuts(layout, tuple(part.cuts[chosen[:, p]] for p, part in enumerate(parts)))
     after = seconds + update
-    return Walk(space, layout, parts, chosen, schedule + after[:, None], egress + usd[:, None], after, plans)
+    cores = space.cores(nodes_of(layout).total())
+    taken = np.maximum(schedule + after[:, None], core / cores if np.isfinite(cores) else 0.0)
+    return Walk(space, layout, parts, chosen, taken, egress + usd[:, None], after, core, cores, plans)

@@ -144,12 +144,12 @@ def _beyond_the_bound(document: PlanDocument) -> str:
 
 def _duration(document: PlanDocument, duration_s: float) -> str:
     assert document.prediction is not None
-    spread = document.prediction.error_p50 * document.prediction.iteration_s_replay * (document.job.training.steps or 0)
+    spread = document.prediction.error_p90 * duration_s
     low, high = max(0.0, duration_s - spread), duration_s + spread
     deadline = document.constraints.deadline
     limit = f"; deadline {text.seconds(deadline)}" if deadline else ""
     span = "from first start to last teardown" if document.cost is not None else "from the first step to the last"
-    return f"{text.seconds(duration_s)} {span} ({text.seconds(low)} to {text.seconds(high)}){limit}"
+    return f"{text.seconds(duration_s)} {span} (9 of 10 within {text.seconds(low)} to {text.seconds(high)}){limit}"
 
 
 def _total(document: PlanDocument) -> str:
@@ -159,7 +159,16 @@ def _total(document: PlanDocument) -> str:
         return f"unknown without a number of steps; {text.usd(cost.usd_per_iteration)} USD per iteration"
     budget = document.constraints.budget_usd
     limit = f"budget {text.usd(budget)} USD" if budget else "no budget"
-    return f"{text.usd(cost.total_usd)} USD, worst case {text.usd(cost.worst_case_usd)} USD; {limit}"
+    return f"{text.usd(cost.total_usd)} USD{_within(document)}, worst case {text.usd(cost.worst_case_usd)} USD; {limit}"
+
+
+def _within(document: PlanDocument) -> str:
+    """Return what nine of ten runs on the local machine cost; its speed makes hours uncertain, and no traffic."""
+    cost, prediction = document.cost, document.prediction
+    if document.inputs.machine is None or cost is None or cost.total_usd is None or prediction is None:
+        return ""
+    spread = prediction.error_p90 * sum(line.usd for line in cost.lines if line.unit == "hour")
+    return f" (9 of 10 within {text.usd(cost.total_usd - spread)} to {text.usd(cost.total_usd + spread)})"
 
 
 def notes(document: PlanDocument) -> tuple[str, ...]:

@@ -52,6 +52,7 @@ def hours(layout: Layout, iteration_s: float) -> Hours:
     training = 1.0 if steps is None else steps * iteration_s / SECONDS_PER_HOUR
     rate = sum(money.preemptions_per_hour(offer, layout.scenario.catalog) for offer in offers)
     restart = max((money.startup_s(offer.provider) for offer in offers), default=0.0)
+    start = _start(layout)
     teardown = max((money.teardown_s(offer.provider) for offer in offers), default=0.0)
     every = job.checkpoint.every
     lost = [
@@ -63,9 +64,14 @@ def hours(layout: Layout, iteration_s: float) -> Hours:
         saving=training * money.saving_fraction(interval_s=every, checkpoint_s=checkpoint_s(layout)),
         lost=lost[0],
         worst_lost=lost[1],
-        startup=0.0 if steps is None else restart / SECONDS_PER_HOUR,
+        startup=0.0 if steps is None else (start.fixed_s + start.iterations * iteration_s) / SECONDS_PER_HOUR,
         teardown=0.0 if steps is None else teardown / SECONDS_PER_HOUR,
     )
+
+
+def _start(layout: Layout) -> money.Start:
+    offers = [layout.scenario.offer(node.offer) for node in layout.plan.nodes] if layout.priced else []
+    return money.start(layout.scenario, (offer.provider for offer in offers), len(offers))
 
 
 def checkpoint_s(layout: Layout) -> float:
@@ -83,7 +89,7 @@ def bill(layout: Layout, traffic: Traffic, iteration_s: float) -> Cost:
     """
     paid = hours(layout, iteration_s)
     steps = layout.scenario.job.training.steps
-    iterations = steps if steps is not None else SECONDS_PER_HOUR / iteration_s
+    iterations = steps + _start(layout).iterations if steps is not None else SECONDS_PER_HOUR / iteration_s
     lines = [
         *_instance_lines(layout, paid),
         *_service_lines(layout, paid),
@@ -112,6 +118,8 @@ def _instance_lines(layout: Layout, paid: Hours) -> list[CostLine]:
     lines = []
     for offer, count in _offers(layout.plan, layout):
         worst = money.worst_instance_usd_per_hour(offer, layout.scenario)
+        if layout.on_machine:
+            worst *= 1.0 + layout.errors[1]
         part = node_part(offer.instance_type, offer.market, offer.zone)
         reserve = ", lost to preemption" + _interval_note(layout)
         for kind, meanwhile, spent, worst_spent in (

@@ -68,9 +68,8 @@ def _prediction(layout: Layout, iteration: Iteration, memory: tuple[StageMemory,
     return Prediction(
         iteration_s=iteration.closed_form_s,
         iteration_s_replay=seconds,
-        # A plan is as uncertain as its least known stage.
-        error_p50=max(seat.table.error_p50 for seat in layout.seats),
-        error_p90=max(seat.table.error_p90 for seat in layout.seats),
+        error_p50=layout.errors[0],
+        error_p90=layout.errors[1],
         throughput_iterations_per_s=1.0 / seconds,
         samples_per_s=layout.plan.global_batch_size / seconds,
         duration_s=None if steps is None else hours(layout, seconds).total * SECONDS_PER_HOUR,

@@ -9,7 +9,6 @@ import numpy as np
 
 from sailor_cloud.catalog.providers import of
 from sailor_cloud.model.document import Waits
-from sailor_cloud.model.machine import LocalMachine
 from sailor_cloud.simulator.card import cut_flows
 from sailor_cloud.simulator.closed_form import boundary_pairs, boundary_wire_bytes, pipeline_s
 from sailor_cloud.simulator.layout import Layout, Seat
@@ -70,8 +69,7 @@ def run_iteration(layout: Layout, *, timeline: bool = False) -> Iteration:
         _pipeline_times(layout, seats, shared, p)
         for p, (seats, shared) in enumerate(zip(layout.pipelines, flows, strict=True))
     ]
-    machine = layout.scenario.machine
-    replays = _replays(layout, times, spans=timeline or machine is not None)
+    replays = _replays(layout, times, spans=timeline or layout.on_machine)
     ends, synced, sync_spans = _synchronise(layout, groups, replays)
     spans: list[TimelineSpan] = []
     updated = {key: ends[key] + _update_s(layout, seat) for key, seat in _by_key(layout)}
@@ -80,7 +78,7 @@ def run_iteration(layout: Layout, *, timeline: bool = False) -> Iteration:
         _stage_waits(layout, seat, replays[seat.pipeline], synced[seat.pipeline, seat.index], total)
         for seat in layout.seats
     )
-    if timeline or machine is not None:
+    if timeline or layout.on_machine:
         spans = [*_compute_spans(replays), *sync_spans, *gather_spans]
         spans += [_span(seat, "update", None, ends[key], updated[key]) for key, seat in _by_key(layout)]
         spans.sort(key=lambda span: (span.pipeline, span.stage, span.start_s, span.end_s, span.what))
@@ -92,13 +90,14 @@ def run_iteration(layout: Layout, *, timeline: bool = False) -> Iteration:
         traffic=_all_traffic(layout, groups),
         timeline=tuple(spans),
     )
-    if machine is not None:
-        iteration = _on_shared_cores(iteration, layout, machine)
+    if layout.on_machine:
+        iteration = _on_shared_cores(iteration, layout)
     return iteration if timeline else replace(iteration, timeline=())
 
 
-def _on_shared_cores(iteration: Iteration, layout: Layout, machine: LocalMachine) -> Iteration:
+def _on_shared_cores(iteration: Iteration, layout: Layout) -> Iteration:
     """Return an iteration whose local ranks share the cores of a machine; its timeline tells what computes when."""
+    cores = layout.scenario.profiles.free_cores(len(layout.plan.nodes))
     ranks = {key: seat.tp for key, seat in _by_key(layout) if of(seat.hardware.provider).on_this_machine}
     computing = [span for span in iteration.timeline if span.what in _COMPUTING]
     busy = [
@@ -106,7 +105,7 @@ def _on_shared_cores(iteration: Iteration, layout: Layout, machine: LocalMachine
         for span in computing
         if (span.pipeline, span.stage) in ranks
     ]
-    clock = SharedClock.of(busy, cores=machine.cores)
+    clock = SharedClock.of(busy, cores=cores)
     total = float(clock.at(iteration.replay_s))
     computed: dict[tuple[int, int], float] = {}
     for span in computing:
@@ -114,7 +113,7 @@ def _on_shared_cores(iteration: Iteration, layout: Layout, machine: LocalMachine
         computed[key] = computed.get(key, 0.0) + float(clock.at(span.end_s) - clock.at(span.start_s))
     return replace(
         iteration,
-        closed_form_s=max(iteration.closed_form_s, _core_s(busy) / machine.cores),
+        closed_form_s=max(iteration.closed_form_s, _core_s(busy) / cores),
         replay_s=total,
         waits=tuple(_stretched(each, computed[each.pipeline, each.stage], total) for each in iteration.waits),
         timeline=tuple(
@@ -157,8 +156,14 @@ def _pipeline_times(layout: Layout, seats: tuple[Seat, ...], flows: tuple[int, .
         gradient.append(float(back.transfer_s(backward)))
     spans = [(seat.stage.first_layer, seat.stage.end_layer) for seat in seats]
     return PipelineTimes(
-        forward_s=tuple(float(seat.table.forward_s(*span)) for seat, span in zip(seats, spans, strict=True)),
-        backward_s=tuple(float(seat.table.backward_s(*span)) for seat, span in zip(seats, spans, strict=True)),
+        forward_s=tuple(
+            float(seat.table.forward_s(*span) + seat.table.handing_s(*span))
+            for seat, span in zip(seats, spans, strict=True)
+        ),
+        backward_s=tuple(
+            float(seat.table.backward_s(*span) + seat.table.handing_s(*span))
+            for seat, span in zip(seats, spans, strict=True)
+        ),
         activation_s=tuple(activation),
         gradient_s=tuple(gradient),
         microbatches=layout.plan.pipelines[pipeline].microbatches,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.model.offer import Market, Offer, Provider
 from sailor_cloud.simulator.scenario import Scenario
 from sailor_cloud.units import GB, HOURS_PER_MONTH, SECONDS_PER_HOUR
+from sailor_cloud.workload import parameter_count
 
 # Assumption: a disk image with driver, CUDA and torch needs about 50 GiB; the rest is room for logs and checkpoints.
 BOOT_DISK_GIB = 100.0
@@ -23,6 +25,8 @@ BOOT_DISK_GIB = 100.0
 WORST_PREEMPTION_FACTOR = 3.0
 # A price past its date may have risen by so much; judgement, GCP and AWS list prices moved less in any year since 2019.
 STALE_MARGIN = 0.2
+# Steps that a run trains in float64 first, to compare them with those of one process.
+CHECKED_STEPS = 5
 # Training stalls while a checkpoint is copied: 1.21 GB in 5 processes took 0.45 s (2 cores, torch 2.13, 2026-11).
 CHECKPOINT_BYTES_PER_S = 1.21e9 / 5 / 0.45
 
@@ -33,6 +37,34 @@ class NodeRate:
 
     expected: float
     worst: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What nodes are paid for before the first step: seconds, and iterations of the check and the calibration.
+
+    Of clouds the seconds hold all, and the traffic of these iterations is left out.
+    """
+
+    fixed_s: float
+    iterations: float
+
+
+def start(scenario: Scenario, used: Iterable[Provider], nodes: int) -> Start:
+    """Return what so many nodes of some providers are paid for before the first step; nothing without nodes.
+
+    Local nodes share the cores of the scenario's machine while they start, and so does the process with whose float64
+    steps they compare theirs.
+    """
+    names = set(used)
+    if not names or scenario.machine is None or not all(providers.of(name).on_this_machine for name in names):
+        return Start(fixed_s=max((startup_s(name) for name in names), default=0.0), iterations=0.0)
+    costs, training = scenario.profiles.local, scenario.job.training
+    tokens = CHECKED_STEPS * training.global_batch_size * training.sequence_length
+    reference_s = 6.0 * parameter_count(scenario.decoder) * tokens / costs.reference_flops_per_s
+    cores, speed = scenario.profiles.free_cores(nodes), scenario.machine.speed
+    working_s = nodes * costs.start_core_s / cores + reference_s / min(cores, costs.reference_cores)
+    return Start(fixed_s=costs.start_s + working_s / speed, iterations=costs.check_iterations)
 
 
 def startup_s(provider: Provider) -> float:

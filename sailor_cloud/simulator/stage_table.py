@@ -27,6 +27,7 @@ class StageTable:
     Prefix arrays have shape [layers + 1]; seconds are of one microbatch (forward, backward with what is recomputed) or
     of one optimizer step (update, before ZeRO). `gradient_prefix_bytes`, what pipelines sum, covers all tensor-parallel
     shards together, and with ZeRO-1 the weights that are gathered after the step, as if they were summed.
+    `message_s` and `sums_s`: what a local rank itself takes for a tensor that it sends or receives, and for the sums.
     """
 
     accelerator: Accelerator
@@ -39,6 +40,8 @@ class StageTable:
     update_prefix_s: Floats
     gradient_prefix_bytes: Floats
     memory: MemoryTable
+    message_s: float
+    sums_s: float
     gradient_bytes_per_parameter: float
     limit_bytes: int
     error_p50: float
@@ -59,9 +62,22 @@ class StageTable:
         """Return the seconds of forward plus backward of one microbatch through layers [first, end)."""
         return self.forward_s(first, end) + self.backward_s(first, end)
 
+    def handing_s(self, first: Any, end: Any) -> Any:
+        """Return the seconds that a stage itself takes to pass on one microbatch's tensors, one way through it."""
+        neighbours = (np.asarray(first) > 0).astype(np.int64) + (np.asarray(end) < self.layers)
+        return self.message_s * neighbours
+
+    def stage_s(self, first: Any, end: Any) -> Any:
+        """Return the seconds that a stage of layers [first, end) is busy with one microbatch, both ways."""
+        return self.compute_s(first, end) + 2.0 * self.handing_s(first, end)
+
     def update_s(self, first: Any, end: Any, *, shards: int = 1) -> Any:
-        """Return the seconds of the optimizer step; with ZeRO each of `shards` replicas updates its share."""
-        return (self.update_prefix_s[end] - self.update_prefix_s[first]) / (shards if self.zero_stage else 1)
+        """Return the seconds of the optimizer step, and of what a rank itself takes for sums with other replicas.
+
+        With ZeRO each of `shards` replicas updates its share.
+        """
+        step = (self.update_prefix_s[end] - self.update_prefix_s[first]) / (shards if self.zero_stage else 1)
+        return step + self.sums_s * (shards > 1)
 
     def parameters(self, first: Any, end: Any) -> Any:
         """Return the parameters that a device keeps for layers [first, end)."""
@@ -159,6 +175,8 @@ def stage_table(
         update_prefix_s=_prefix(times.update_s),
         gradient_prefix_bytes=_prefix(np.diff(memory.parameter_prefix) * (tp * summed)),
         memory=memory,
+        message_s=scenario.profiles.local_core_s(part, scenario.profiles.local.message_core_s),
+        sums_s=scenario.profiles.local_core_s(part, scenario.profiles.local.sums_core_s),
         gradient_bytes_per_parameter=summed,
         limit_bytes=limit,
         error_p50=times.error_p50,

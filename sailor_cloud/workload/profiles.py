@@ -23,6 +23,8 @@ from sailor_cloud.workload import roofline
 from sailor_cloud.workload.features import FEATURES, LayerKind, layer_features
 from sailor_cloud.workload.fit import REPEAT_P50, REPEAT_P90
 from sailor_cloud.workload.layers import Attention, layer_costs
+from sailor_cloud.workload.local_costs import FILE as LOCAL_FILE
+from sailor_cloud.workload.local_costs import LocalCosts, read_local_costs
 from sailor_cloud.workload.measured import MeasuredLayer, read_measured
 from sailor_cloud.workload.profile_file import SCHEMA
 from sailor_cloud.workload.stacks import DEFAULT, Stack, read_stacks
@@ -78,6 +80,7 @@ class ComputeProfiles:
 
     entries: tuple[ComputeProfile, ...]
     stacks: Mapping[str, Stack]
+    local: LocalCosts
     machine: LocalMachine | None = None
     _index: dict[tuple[str, Precision, str | None], ComputeProfile] = field(init=False, repr=False, compare=False)
 
@@ -100,6 +103,21 @@ class ComputeProfiles:
     def stack(self, accelerator: str) -> Stack:
         """Return the constants of an accelerator's software; the default's where none are known."""
         return self.stacks.get(accelerator, self.stacks[DEFAULT])
+
+    def local_core_s(self, accelerator: Accelerator, seconds: float) -> float:
+        """Return what takes so many core-seconds at speed 1 on the machine; 0 for what is not a local device."""
+        if self.machine is None or not accelerator.stands_in:
+            return 0.0
+        return seconds / self.machine.speed
+
+    def free_cores(self, nodes: int) -> float:
+        """Return the cores that ranks have on the machine beside the controller and what runs on so many nodes.
+
+        A quarter of the cores at least: nobody measured how many nodes a core can carry.
+        """
+        assert self.machine is not None, "a machine was named or measured"
+        busy = self.local.controller_cores + nodes * self.local.node_cores
+        return max(self.machine.cores / 4.0, self.machine.cores - busy)
 
     def layer_times(
         self,
@@ -196,7 +214,11 @@ def load(root: Path | None = None, *, profiles: Path | None = None) -> ComputePr
         entry = _read(path)
         entries[entry.accelerator, entry.precision, entry.models] = entry
     own = [folder / STACKS_FILE for folder in folders if (folder / STACKS_FILE).is_file()]
-    return ComputeProfiles(entries=tuple(entries[key] for key in sorted(entries)), stacks=read_stacks(own[-1]))
+    return ComputeProfiles(
+        entries=tuple(entries[key] for key in sorted(entries)),
+        stacks=read_stacks(own[-1]),
+        local=read_local_costs(shipped / LOCAL_FILE),
+    )
 
 
 def _read(path: Path) -> ComputeProfile:

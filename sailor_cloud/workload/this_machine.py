@@ -9,13 +9,11 @@ from pathlib import Path
 
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.machine import LocalMachine
+from sailor_cloud.workload.local_costs import LocalCosts
 
 # Names a machine in place of the one that is measured: cores, and their speed.
 VARIABLE = "SAILOR_CLOUD_MACHINE"
 
-# Processor seconds of the timed work on a machine of speed 1. On 2 cores of an AMD EPYC 9005 it took 6.5 ms while ranks
-# took 1.055 times the seconds of CPU-fast's profile (2026-11-23).
-_REFERENCE_S = 0.0065 / 1.055
 _WORK = Path(__file__).with_name("timed_work.py")
 # So many processes work at once at most, so that what cores share slows them as it slows ranks.
 _AT_ONCE = 4
@@ -28,7 +26,7 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def this_machine() -> LocalMachine:
+def this_machine(costs: LocalCosts) -> LocalMachine:
     """Return the cores that this process may use and their speed, rounded to 5 %; takes about half a second.
 
     The variable SAILOR_CLOUD_MACHINE, as in `4 cores at 1.0`, goes before what is measured. Raises RequestError where
@@ -44,7 +42,7 @@ def this_machine() -> LocalMachine:
         for _ in range(min(cores, _AT_ONCE))
     ]
     seconds = [float(worker.communicate()[0]) for worker in workers]
-    speed = _REFERENCE_S * len(seconds) / sum(seconds)
+    speed = costs.timed_work_s * len(seconds) / sum(seconds)
     return LocalMachine(cores=cores, speed=max(_STEP, round(round(speed / _STEP) * _STEP, 2)))
 
 

@@ -58,7 +58,7 @@ WRONG_JOBS = {
 @pytest.mark.parametrize("fault", WRONG_JOBS)
 def test_each_fault_of_a_job_file_is_one_line_that_names_its_place_and_the_way_out(fault: str, tmp_path: Path) -> None:
     *change, message = WRONG_JOBS[fault]
-    text = re.sub(change[0], change[1], QUICKSTART) if len(change) == 2 else change[0]
+    text = re.sub(change[0], change[1], QUICKSTART, count=1) if len(change) == 2 else change[0]
     assert text != QUICKSTART
     (tmp_path / "job.yaml").write_text(text)
     answer = called("plan", "job.yaml", cwd=tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ from sailor_cloud.catalog.quotas import Counted, QuotaLimit
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Job
+from sailor_cloud.model.machine import LocalMachine
 from sailor_cloud.model.offer import Market, Provider
 from sailor_cloud.network import Network
 from sailor_cloud.planner.candidates import collect
@@ -75,7 +77,7 @@ def plan(job: Job, *restrictions: planner.Restriction, quotas: tuple[QuotaLimit,
     )
 
 
-def make_space(job: Job, quotas: tuple[QuotaLimit, ...] = ()) -> Space:
+def make_space(job: Job, quotas: tuple[QuotaLimit, ...] = (), machine: LocalMachine | None = None) -> Space:
     prices, links, times = data()
     prices = prices.with_quotas(quotas)
     candidates = collect(job, prices)
@@ -85,7 +87,7 @@ def make_space(job: Job, quotas: tuple[QuotaLimit, ...] = ()) -> Space:
         offers={pool.offer.id: pool.offer for pool in candidates.pools},
         catalog=prices,
         network=links,
-        profiles=times,
+        profiles=replace(times, machine=machine),
         as_of=AS_OF,
     )
     return build(scenario, candidates)[0]

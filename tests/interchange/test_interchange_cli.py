@@ -29,8 +29,11 @@ def run(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[st
 
 @pytest.fixture(scope="module")
 def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("plan") / "plan.json"
-    run("plan", PLAN_JOB, "--restrict", "even-batches", "--as-of", "2026-11-21", "-o", path)
+    path, job = tmp_path_factory.mktemp("plan") / "plan.json", tmp_path_factory.mktemp("job") / "job.yaml"
+    one_fast = "zones: [local-a], "
+    assert one_fast in PLAN_JOB.read_text()
+    job.write_text(PLAN_JOB.read_text().replace(one_fast, "zones: [local-a, local-b], "))
+    run("plan", job, "--restrict", "even-batches", "--as-of", "2026-11-21", "-o", path)
     return path
 
 
@@ -83,8 +86,10 @@ def test_a_missing_plan_is_named() -> None:
     assert "can't read plan nowhere.json" in run("simulate", "nowhere.json", code=2).stderr
 
 
-def test_export_writes_the_artifacts_json(plan_file: Path) -> None:
-    written = json.loads(run("export", plan_file, "--format", "sailor-artifact").stdout)
+def test_export_writes_the_artifacts_json(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    run("plan", PLAN_JOB, "--restrict", "even-batches", "--as-of", "2026-11-21", "-o", path)
+    written = json.loads(run("export", path, "--format", "sailor-artifact").stdout)
     layers = [layer for stage in written["pipeline_list"][0]["layers_per_stage"] for layer in stage]
     assert layers == list(range(8))
     assert written["mbs"] >= 1

@@ -12,6 +12,7 @@ from factories.brute_force import every_plan
 from factories.planning import example, make_space, quota, tiny_job
 from sailor_cloud.catalog.quotas import QuotaLimit
 from sailor_cloud.model.job import Job
+from sailor_cloud.model.machine import LocalMachine
 from sailor_cloud.model.offer import Market, Provider
 from sailor_cloud.planner.bounds import breaks_limits, goal_bound
 from sailor_cloud.planner.exhaustive import exhaust, small_layouts
@@ -25,7 +26,7 @@ from sailor_cloud.simulator import (
     startup_s,
     teardown_s,
 )
-from sailor_cloud.simulator.money import lost_fraction
+from sailor_cloud.simulator.money import lost_fraction, start
 
 STEPS = 10
 GOALS = (Figure.ITERATION_S, Figure.DURATION_S, Figure.TOTAL_USD, Figure.USD_PER_ITERATION, Figure.USD_PER_HOUR)
@@ -124,12 +125,13 @@ def figures_of(scenario: Scenario, offers: Counter[str], seconds: float, egress:
         checkpoint_s=0.0,
         restart_s=max(startup_s(offer.provider) for offer, _ in known),
     )
-    fixed_s = max(startup_s(offer.provider) + teardown_s(offer.provider) for offer, _ in known)
-    duration = STEPS * seconds * (1.0 + float(lost)) + fixed_s
+    before = start(scenario, (offer.provider for offer, _ in known), offers.total())
+    fixed_s = before.fixed_s + max(teardown_s(offer.provider) for offer, _ in known)
+    duration = (STEPS * (1.0 + float(lost)) + before.iterations) * seconds + fixed_s
     return {
         Figure.ITERATION_S: seconds,
         Figure.DURATION_S: duration,
-        Figure.TOTAL_USD: duration * rate / 3600 + egress * STEPS,
+        Figure.TOTAL_USD: duration * rate / 3600 + egress * (STEPS + before.iterations),
         Figure.USD_PER_ITERATION: seconds * rate / 3600 + egress,
         Figure.USD_PER_HOUR: rate + egress * 3600 / seconds,
         Figure.NODES: float(offers.total()),
@@ -146,7 +148,7 @@ def random_target(dice: random.Random, plans: list[Known]) -> Target:
     return Target(goal=dice.choice(GOALS), limits=tuple(limits))
 
 
-def under(job: Job, dice: random.Random) -> tuple[Space, QuotaLimit, int]:
+def under(job: Job, dice: random.Random, machine: LocalMachine | None) -> tuple[Space, QuotaLimit, int]:
     """The space of a job under a random quota and a random number of nodes."""
     names = sorted(job.resources[0].accelerators)
     chosen = dice.sample(names, dice.randint(1, len(names)))
@@ -154,7 +156,7 @@ def under(job: Job, dice: random.Random) -> tuple[Space, QuotaLimit, int]:
     limit = quota("Q", dice.randint(0, 3), dict.fromkeys(chosen, market), provider=job.resources[0].provider)
     nodes = dice.randint(1, 4)
     constraints = job.constraints.model_copy(update={"max_nodes": nodes})
-    return make_space(job.model_copy(update={"constraints": constraints}), (limit,)), limit, nodes
+    return make_space(job.model_copy(update={"constraints": constraints}), (limit,), machine), limit, nodes
 
 
 def best_of(space: Space, target: Target) -> float | None:
@@ -185,11 +187,20 @@ def never_worse(now: float | None, looser: float | None) -> None:
     assert now is None or (looser is not None and looser <= now * (1 + 1e-9))
 
 
-@pytest.mark.parametrize("number", range(11))
-def test_the_search_equals_brute_force_and_more_of_anything_is_never_worse(number: int) -> None:
+def cores(count: int) -> LocalMachine:
+    return LocalMachine(cores=count, speed=0.9)
+
+
+@pytest.mark.parametrize(
+    ("number", "machine"),
+    [*((number, None) for number in range(11)), *((number, cores(1 + number % 2)) for number in range(11, 17))],
+)
+def test_the_search_equals_brute_force_and_more_of_anything_is_never_worse(
+    number: int, machine: LocalMachine | None
+) -> None:
     dice = random.Random(number)
     job = two_markets(dice) if number == 0 else one_market(number, dice)
-    space = make_space(job)
+    space = make_space(job, machine=machine)
     plans = every_known(space.scenario)
     assert len({known.offers.total() for known in plans}) > 1
     for figure in GOALS:
@@ -203,7 +214,7 @@ def test_the_search_equals_brute_force_and_more_of_anything_is_never_worse(numbe
             never_worse(found, best_of(space, replace(target, limits=wider)))
     sizes = []
     for _ in range(LIMITED_CASES // 2):
-        part, limit, nodes = under(job, dice)
+        part, limit, nodes = under(job, dice, machine)
         units = {name: limit.units(offer) for name, offer in space.scenario.offers.items()}
         allowed = [
             known

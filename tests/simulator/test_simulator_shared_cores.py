@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sailor_cloud import api, catalog, network, workload
 from sailor_cloud.clock import FixedClock
-from sailor_cloud.model.document import PlanDocument, Waits
+from sailor_cloud.model.document import CostKind, PlanDocument, Waits
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.model.machine import LocalMachine
 from sailor_cloud.simulator import Evaluation, evaluate
@@ -89,7 +89,9 @@ def test_another_core_never_makes_anything_later(busy: list[tuple[float, float, 
 
 
 def test_cores_enough_for_all_ranks_change_nothing_but_the_speed() -> None:
-    assert on(4).prediction == on(16).prediction
+    here, there = on(8).prediction, on(16).prediction
+    assert dataclasses.replace(here, duration_s=0.0) == dataclasses.replace(there, duration_s=0.0)
+    assert here.duration_s > there.duration_s
     assert on(16, 2.0).prediction.iteration_s_replay < 0.53 * on(16).prediction.iteration_s_replay
 
 
@@ -117,3 +119,25 @@ def test_the_machine_is_an_input_that_the_document_records() -> None:
     again = api.simulate(PlanDocument.from_json(crowded.to_json()))
     assert again.prediction == on(2).prediction
     assert again.prediction.iteration_s_replay > api.simulate(document).prediction.iteration_s_replay
+
+
+@pytest.mark.parametrize(("cores", "more"), [(1, 2), (2, 4), (4, 16)])
+def test_nodes_start_sooner_where_there_are_more_cores(cores: int, more: int) -> None:
+    assert start_s(on(cores)) > start_s(on(more)) > 0.0
+
+
+def start_s(found: Evaluation) -> float:
+    """Seconds that a node is paid for before the first step."""
+    return max(line.quantity for line in found.cost.lines if line.kind is CostKind.STARTUP) * 3600.0
+
+
+def test_what_is_unknown_of_the_machine_widens_the_error_of_local_plans() -> None:
+    document = planned()
+    costs, found = workload.profiles.load().local, on(4).prediction
+    seats = [0.0611, 0.1531]
+    assert found.error_p50 == pytest.approx((seats[0] ** 2 + costs.error_p50**2) ** 0.5, rel=1e-3)
+    assert found.error_p90 == pytest.approx((seats[1] ** 2 + costs.error_p90**2) ** 0.5, rel=1e-3)
+    assert document.cost is not None
+    nodes = [line for line in document.cost.lines if line.unit == "hour"]
+    assert nodes
+    assert all(line.worst_usd == pytest.approx(line.usd * (1 + found.error_p90)) for line in nodes)

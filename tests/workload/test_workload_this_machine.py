@@ -6,12 +6,13 @@ import pytest
 
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.machine import LocalMachine
+from sailor_cloud.workload.profiles import load
 from sailor_cloud.workload.this_machine import VARIABLE, this_machine
 
 
 def test_a_machine_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "16 cores at 0.85")
-    assert this_machine() == LocalMachine(cores=16, speed=0.85)
+    assert this_machine(load().local) == LocalMachine(cores=16, speed=0.85)
 
 
 @pytest.mark.parametrize(
@@ -20,7 +21,7 @@ def test_a_machine_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_machine_named_otherwise_is_refused(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
     monkeypatch.setenv(VARIABLE, wrong)
     with pytest.raises(RequestError, match=r"it takes cores and speed, as in '4 cores at 1\.0'"):
-        this_machine()
+        this_machine(load().local)
 
 
 def test_the_cores_of_this_process_count_and_their_speed_is_told_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,7 +29,7 @@ def test_the_cores_of_this_process_count_and_their_speed_is_told_in_steps(monkey
     usable = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, {min(usable)})
-        found = this_machine()
+        found = this_machine(load().local)
     finally:
         os.sched_setaffinity(0, usable)
     assert found.cores == 1

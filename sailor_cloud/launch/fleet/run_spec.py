@@ -13,9 +13,8 @@ from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.plan import Plan, Recompute
 from sailor_cloud.provision.access.nodes import ReachableNode
+from sailor_cloud.simulator.money import CHECKED_STEPS
 from sailor_runtime import spec as rt
-
-VERIFY_STEPS = 5
 
 
 def plan_hash(plan: Plan) -> str:
@@ -89,7 +88,7 @@ def build_spec(
         master_address=nodes[plan.pipelines[0].stages[0].node].private_address,
         master_port=master_port,
         predicted_iteration_s=prediction.iteration_s_replay,
-        verify_steps=VERIFY_STEPS if check else 0,
+        verify_steps=CHECKED_STEPS if check else 0,
         calibrate=check,
         expires_at=expires_at.timestamp(),
     )

@@ -16,11 +16,12 @@ from sailor_cloud.planner.blocks.option import Option
 from sailor_cloud.planner.blocks.options import Options
 from sailor_cloud.planner.blocks.units import units
 from sailor_cloud.planner.blocks.ways import MAX_STAGES
+from sailor_cloud.planner.bounds import least_fixed_s
 from sailor_cloud.planner.carried import carried
 from sailor_cloud.planner.goals import TIE, Figure, Target
 from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.trades import behind, near, unbeaten
-from sailor_cloud.simulator import startup_s, teardown_s
+from sailor_cloud.simulator import startup_s
 from sailor_cloud.simulator.money import lost_fraction
 
 Floats = NDArray[np.float64]
@@ -93,7 +94,7 @@ class Guesser:
         self.options = Options(space, units(space))
         providers = {pool.offer.provider for pool in space.pools}
         self.restart_s = min(startup_s(provider) for provider in providers)
-        self.fixed_s = min(startup_s(provider) + teardown_s(provider) for provider in providers)
+        self.fixed_s = least_fixed_s(space)
         most = space.scenario.job.constraints.max_nodes
         self.max_nodes = np.inf if most is None else float(most)
         self.crossing_usd = _crossing_usd(space)

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sailor_cloud.model.offer import Market
+from sailor_cloud.planner.bounds import least_fixed_s
 from sailor_cloud.planner.even.costs import Worth
 from sailor_cloud.planner.even.tables import Tables
 from sailor_cloud.planner.goals import TIE, Figure, Target
-from sailor_cloud.simulator import preemptions_per_hour, startup_s, teardown_s
+from sailor_cloud.simulator import preemptions_per_hour, startup_s
 from sailor_cloud.simulator.money import lost_fraction
 from sailor_cloud.units import SECONDS_PER_HOUR
 
@@ -49,7 +50,7 @@ class Prices:
         self.max_nodes = self.space.scenario.job.constraints.max_nodes
         providers = sorted({pool.offer.provider for pool in self.space.pools})
         self.restart_s = min(startup_s(provider) for provider in providers)
-        self.fixed_s = min(startup_s(provider) + teardown_s(provider) for provider in providers)
+        self.fixed_s = least_fixed_s(self.space)
         self.counted = np.array([area is None for _, area in tables.pools])
         names = [name for name, area in tables.pools if area is None]
         self.node_share = self._spread(

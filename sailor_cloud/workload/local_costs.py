@@ -1,0 +1,46 @@
+"""What training on the local provider takes of its machine beside the layers themselves: measured constants."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from sailor_cloud.errors import DataError
+
+FILE = "local_machine.csv"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalCosts:
+    """Units as in the names, at speed 1; what each was measured on stands in the file.
+
+    `message_core_s`: of a rank for each tensor that it sends or receives. `sums_core_s`: of a rank for an iteration's
+    gradient sums. `controller_cores` and `node_cores`: what runs beside the ranks, the second for each node. `start_s`
+    and `start_core_s` (of each node): until ranks are ready. `check_iterations`: iterations that the check of the first
+    steps and the calibration take, in seconds and in bytes. `reference_…`: of the process that the check compares with.
+    `error_p50`, `error_p90`: relative errors of the iteration time that come with the machine.
+    """
+
+    timed_work_s: float
+    message_core_s: float
+    sums_core_s: float
+    controller_cores: float
+    node_cores: float
+    start_s: float
+    start_core_s: float
+    check_iterations: float
+    reference_flops_per_s: float
+    reference_cores: float
+    error_p50: float
+    error_p90: float
+
+
+def read_local_costs(path: Path) -> LocalCosts:
+    """Read the table of constants. Raises DataError."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            found = {row["name"]: float(row["value"]) for row in csv.DictReader(file)}
+        return LocalCosts(**{field.name: found[field.name] for field in fields(LocalCosts)})
+    except (OSError, KeyError, ValueError) as error:
+        raise DataError(f"{path} is not a table of what local training takes: {error!r}") from error
