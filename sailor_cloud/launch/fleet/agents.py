@@ -167,4 +167,6 @@ class AgentLink:
     async def close(self) -> None:
         if self._words is not None:
             self._words.cancel()
+            # One that is being said meets the end of the connection.
+            await asyncio.gather(self._words, return_exceptions=True)
         await self.connection.close()
