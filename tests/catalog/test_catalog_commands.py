@@ -113,7 +113,7 @@ def test_list_shows_both_confidences_and_outliers_of_every_offer() -> None:
     assert (odd[4], rows["use1-az1", "spot"]["listed"]["usd_per_hour"]) == ("8.191", 2.4655)
     assert {line[-1] for line in lines} == {"yes"}
     assert "*: doubtful; plans count the price shown, not the one listed" in text
-    unchecked = output(prices, "list", "--zone", "use1-az1", "--instance-type", "g5.xlarge", *AS_OF)
+    unchecked = output(prices, "list", "--zone", "use1-az1", "--instance-type", "g5.2xlarge", *AS_OF)
     assert unchecked.splitlines()[1].split()[-2:] == ["high", "no"]
 
 

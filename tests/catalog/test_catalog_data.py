@@ -221,8 +221,24 @@ def test_regional_prices_of_aws_tell_that_the_zone_is_unchecked() -> None:
 
 def test_the_confidence_of_a_price_does_not_follow_the_zone() -> None:
     kinds = {(offer.confidence, offer.zone_confidence) for offer in OFFERS if offer.provider is Provider("aws")}
-    assert {(Confidence.HIGH, ZoneConfidence.UNCHECKED), (Confidence.LOW, ZoneConfidence.UNCHECKED)} <= kinds
+    assert {(Confidence.HIGH, ZoneConfidence.UNCHECKED), (Confidence.MEDIUM, ZoneConfidence.UNCHECKED)} <= kinds
     assert {(Confidence.MEDIUM, ZoneConfidence.SEEN), (Confidence.LOW, ZoneConfidence.SEEN)} <= kinds
+
+
+@pytest.mark.parametrize("region", ["us-east-1", "us-east-2", "us-west-2", "eu-central-1"])
+def test_spot_prices_of_the_g_types_have_dates_and_zones_that_sell_them(region: str) -> None:
+    spot = [o for o in OFFERS if o.region == region and o.market is Market.SPOT]
+    types = {offer.instance_type for offer in spot}
+    assert {
+        "g4dn.xlarge",
+        "g5.xlarge",
+        "g5.48xlarge",
+        "g6.xlarge",
+        "g6.48xlarge",
+        "g6e.xlarge",
+        "g6e.48xlarge",
+    } <= types
+    assert {offer.zone_confidence for offer in spot} == {ZoneConfidence.SEEN}
 
 
 def test_no_type_is_offered_on_demand_that_is_sold_on_spot_alone() -> None:

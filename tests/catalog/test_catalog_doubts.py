@@ -177,6 +177,6 @@ def test_a_catalog_without_doubtful_offers_still_knows_their_on_demand_price() -
     assert spot(SHIPPED) - spot(strict) >= {"use1-az1", "euw2-az2"}
     assert "use1-az2" in spot(strict)
     assert {offer.listed for offer in strict.offers()} == {None}
-    g6 = SHIPPED.offer("aws/euc1-az1/g6.xlarge/1xL4-24/on-demand")
-    assert g6.listed is not None
-    assert strict.on_demand_usd_per_hour(replace(g6, market=Market.SPOT)) == g6.usd_per_hour
+    h200 = SHIPPED.offer("gcp/us-central1-b/a3-ultragpu-8g/8xH200-141/on-demand")
+    assert h200.listed is not None
+    assert strict.on_demand_usd_per_hour(replace(h200, market=Market.SPOT)) == h200.usd_per_hour
