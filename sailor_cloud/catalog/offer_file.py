@@ -29,7 +29,7 @@ def offer_id(provider: str, zone: str, instance_type: str, accelerator: str, cou
 def sibling_id(offer: Offer, zone: str, market: Market) -> str:
     """Return the name of the offer of the same node in some zone and market."""
     count = str(offer.accelerator_count)
-    return offer_id(offer.provider.value, zone, offer.instance_type, offer.accelerator, count, market.value)
+    return offer_id(offer.provider, zone, offer.instance_type, offer.accelerator, count, market.value)
 
 
 def offer_files(root: Path, pricing: Path | None = None) -> list[Path]:
@@ -65,7 +65,7 @@ def write_offers(path: Path, offers: Iterable[Offer]) -> None:
 
 def _row(offer: Offer) -> tuple[str, ...]:
     return (
-        offer.provider.value,
+        offer.provider,
         offer.region,
         offer.zone,
         offer.instance_type,

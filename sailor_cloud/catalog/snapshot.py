@@ -123,7 +123,7 @@ def _write_zones(path: Path, zones: Iterable[Zone]) -> None:
     with written(path) as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(("provider", "region", "zone"))
-        writer.writerows(sorted((zone.provider.value, zone.region, zone.name) for zone in zones))
+        writer.writerows(sorted((zone.provider, zone.region, zone.name) for zone in zones))
 
 
 def _write_json(path: Path, content: dict[str, list[str]]) -> None:

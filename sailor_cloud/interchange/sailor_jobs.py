@@ -76,7 +76,7 @@ def _job(
         "goal": "maximize-throughput",
         "resources": [
             {
-                "provider": known.zone(zone).provider.value,
+                "provider": str(known.zone(zone).provider),
                 "zones": [zone],
                 "markets": ["on-demand"],
                 "accelerators": counts,

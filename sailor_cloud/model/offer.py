@@ -8,10 +8,6 @@ from enum import StrEnum
 
 from sailor_cloud.model.provider import Provider as Provider
 
-# How the URLs of a cloud's buckets begin.
-BUCKET_SCHEMES = {Provider.GCP: "gs", Provider.AWS: "s3"}
-BUCKET_PROVIDERS = {scheme: provider for provider, scheme in BUCKET_SCHEMES.items()}
-
 
 class Market(StrEnum):
     ON_DEMAND = "on-demand"

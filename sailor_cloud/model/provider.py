@@ -27,18 +27,11 @@ class Provider(str):
     __slots__ = ()
 
     _known: ClassVar[dict[str, Provider]] = {}
-    GCP: ClassVar[Provider]
-    AWS: ClassVar[Provider]
-    LOCAL: ClassVar[Provider]
 
     def __new__(cls, name: str) -> Provider:
         if not isinstance(name, str) or (name not in _BUILT_IN and name not in names()):
             raise ValueError(f"{name!r} is not a valid Provider; known: {', '.join(names())}")
         return cls._known.setdefault(name, super().__new__(cls, name))
-
-    @property
-    def value(self) -> str:
-        return str(self)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -86,6 +79,3 @@ def registered(name: str, package: str) -> Iterator[Provider]:
 @cache
 def _entry_points() -> dict[str, str]:
     return {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
-
-
-Provider.GCP, Provider.AWS, Provider.LOCAL = map(Provider, _BUILT_IN)

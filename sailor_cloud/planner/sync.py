@@ -65,9 +65,7 @@ class SyncTable:
     def __post_init__(self) -> None:
         offers = [pool.offer for pool in self.space.pools]
         region_of = self.space.scenario.catalog.region_of
-        places = [
-            (offer.provider.value, region_of(offer.zone), offer.zone, offer.accelerator.lower()) for offer in offers
-        ]
+        places = [(offer.provider, region_of(offer.zone), offer.zone, offer.accelerator.lower()) for offer in offers]
         order = {place: rank for rank, place in enumerate(sorted(set(places)))}
         self._ranks = [order[place] for place in places]
 

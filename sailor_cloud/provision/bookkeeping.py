@@ -30,7 +30,7 @@ def intend_node(journal: Journal, placed: PlacedNode) -> None:
 def node_intent(placed: PlacedNode) -> Draft:
     offer = placed.offer
     told = {
-        "provider": offer.provider.value,
+        "provider": offer.provider,
         "region": offer.region,
         "zone": offer.zone,
         "instance_type": offer.instance_type,
@@ -45,7 +45,7 @@ def node_intent(placed: PlacedNode) -> Draft:
 
 def resource_intent(root: Root, kind: str, address: str) -> Draft:
     """Return the intent to ask for something besides nodes, such as a network."""
-    told = {"provider": root.provider.value, "region": root.region, "stack": root.stack}
+    told = {"provider": root.provider, "region": root.region, "stack": root.stack}
     return Draft(event=Event.CREATE_INTENDED, resource=kind, key=resource_key(root, address), data=told)
 
 

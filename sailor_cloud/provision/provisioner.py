@@ -40,7 +40,7 @@ PATIENCE_S = 20.0
 
 def check_supported(document: PlanDocument) -> None:
     """Raise RequestError unless every node of the plan can be created, and reached from here."""
-    providers = sorted({placed.offer.provider.value for placed in placed_nodes(document)})
+    providers = sorted({placed.offer.provider for placed in placed_nodes(document)})
     if len(providers) > 1:
         raise RequestError(
             f"the plan has nodes on {' and '.join(providers)}, and no private network joins them; a job whose "

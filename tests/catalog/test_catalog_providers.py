@@ -26,24 +26,6 @@ WORDS = {
     "model/offer.py": {"local"},  # the vendor of processors that stand in for GPUs
     "workload/forms.py": {"local"},  # a kind of attention
 }
-# Files that still name a provider; to become empty.
-STILL_NAMING: set[str] = {
-    "launch/context.py",
-    "launch/fleet/agents.py",
-    "launch/fleet/ssh_fleet.py",
-    "launch/job_paths.py",
-    "launch/replanning/search.py",
-    "launch/results.py",
-    "launch/spend/checkpoint_storage.py",
-    "launch/watch/price_watch.py",
-    "model/offer.py",
-    "provision/access/instances.py",
-    "provision/access/nodes.py",
-    "provision/access/tunnel.py",
-    "provision/bookkeeping.py",
-    "provision/guards.py",
-    "provision/quota.py",
-}
 JOB = """
 name: toy
 model: {preset: sailor-opt-350}
@@ -78,7 +60,7 @@ def test_only_their_folders_and_the_list_of_those_built_in_name_providers() -> N
         own_folder = place.parts[1:2] == ("providers",) and place.parts[2] in names()
         if not own_folder and place.parts[0] != "testing" and place != Path("model/provider.py"):
             naming |= {str(place)} if named_in(path) - WORDS.get(str(place), set()) else set()
-    assert naming <= STILL_NAMING
+    assert not naming
 
 
 def test_every_provider_tells_what_it_sells() -> None:

@@ -43,7 +43,7 @@ def write_crossing(folder: Path, provider: Provider, *, steps: int, project: str
         cloud = f"{{owner: me@example.org, image: {image}, network: private}}"
     text = JOB.format(
         steps=steps,
-        provider=provider.value,
+        provider=provider,
         zones=", ".join(ZONES[provider]),
         accelerators=_DEVICES[provider],
         types=", ".join(TYPES[provider]),

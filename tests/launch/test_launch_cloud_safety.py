@@ -27,7 +27,7 @@ SECRETS = (TOKEN_VARIABLE, "AWS_SECRET_ACCESS_KEY", "GOOGLE_OAUTH_ACCESS_TOKEN",
 STEPS = 40
 
 
-@pytest.fixture(params=[Provider("gcp"), Provider("aws")], ids=lambda provider: provider.value)
+@pytest.fixture(params=[Provider("gcp"), Provider("aws")], ids=str)
 def cloud(request: pytest.FixtureRequest) -> MockCloud:
     found = request.getfixturevalue("mock_gcp" if request.param is Provider("gcp") else "mock_aws")
     assert isinstance(found, MockCloud)

@@ -75,7 +75,7 @@ class CloudRun:
         return process.returncode, said
 
 
-@pytest.fixture(params=[Provider("gcp"), Provider("aws")], ids=lambda provider: provider.value)
+@pytest.fixture(params=[Provider("gcp"), Provider("aws")], ids=str)
 def cloud(request: pytest.FixtureRequest) -> MockCloud:
     found = request.getfixturevalue("mock_gcp" if request.param is Provider("gcp") else "mock_aws")
     assert isinstance(found, MockCloud)

@@ -54,7 +54,7 @@ class Finished:
         return kept_bucket(self.folder.run_id, read(self.folder.journal_file)) is not None
 
 
-@pytest.fixture(params=[Provider("gcp"), Provider("aws")], ids=lambda provider: provider.value)
+@pytest.fixture(params=[Provider("gcp"), Provider("aws")], ids=str)
 def finished(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Finished]:
     provider = request.param
     offers = GCP_OFFERS[:2] if provider is Provider("gcp") else AWS_OFFERS

@@ -31,10 +31,10 @@ from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.testing.terraform_cloud import Failure
 
 REGION = {Provider("gcp"): "us-central1", Provider("aws"): "us-east-1"}
-CLOUDS = pytest.mark.parametrize("provider", [Provider("gcp"), Provider("aws")], ids=lambda provider: provider.value)
+CLOUDS = pytest.mark.parametrize("provider", [Provider("gcp"), Provider("aws")], ids=str)
 
 
-@pytest.fixture(params=[Provider("gcp"), Provider("aws")], ids=lambda provider: provider.value)
+@pytest.fixture(params=[Provider("gcp"), Provider("aws")], ids=str)
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CloudRun]:
     with cloud_run(Provider(request.param), tmp_path) as made:
         yield made

@@ -39,7 +39,7 @@ from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.run.state import fold
 
 
-@pytest.fixture(params=[Provider("gcp"), Provider("aws")], ids=lambda provider: provider.value)
+@pytest.fixture(params=[Provider("gcp"), Provider("aws")], ids=str)
 def provider(request: pytest.FixtureRequest) -> Provider:
     return Provider(request.param)
 

@@ -22,8 +22,8 @@ def unchecked(provider: Provider, zone: str, instance_type: str, accelerator: st
     return replace(offer, zone_confidence=ZoneConfidence.UNCHECKED)
 
 
-P3 = unchecked(Provider.AWS, "use1-az6", "p3.2xlarge", "V100-16")
-A2 = unchecked(Provider.GCP, "us-central1-b", "a2-highgpu-1g", "A100-40")
+P3 = unchecked(Provider("aws"), "use1-az6", "p3.2xlarge", "V100-16")
+A2 = unchecked(Provider("gcp"), "us-central1-b", "a2-highgpu-1g", "A100-40")
 
 
 @pytest.fixture
@@ -60,14 +60,14 @@ def test_google_is_asked_for_machine_and_accelerator_types() -> None:
 @pytest.mark.parametrize(
     "offer",
     [
-        unchecked(Provider.AWS, "use1-az4", "p3.2xlarge", "V100-16"),
-        unchecked(Provider.GCP, "us-west1-b", "a2-highgpu-1g", "A100-40"),
-        unchecked(Provider.GCP, "us-central1-b", "n1-standard-8", "V100-16"),  # neither machine nor card is there
+        unchecked(Provider("aws"), "use1-az4", "p3.2xlarge", "V100-16"),
+        unchecked(Provider("gcp"), "us-west1-b", "a2-highgpu-1g", "A100-40"),
+        unchecked(Provider("gcp"), "us-central1-b", "n1-standard-8", "V100-16"),  # neither machine nor card is there
     ],
     ids=lambda offer: offer.id,
 )
 def test_what_the_provider_does_not_sell_is_refused_by_name(offer: Offer) -> None:
-    other = P3 if offer.provider == Provider.AWS else A2
+    other = P3 if offer.provider == Provider("aws") else A2
     wanted = f"{offer.provider} does not sell {offer.instance_type} in {offer.zone}; leave the zone out"
     with pytest.raises(NotSoldError, match=wanted) as refused:
         check_zones(cloud_document(("n0", other), ("n1", offer)))
@@ -76,7 +76,7 @@ def test_what_the_provider_does_not_sell_is_refused_by_name(offer: Offer) -> Non
 
 @pytest.mark.usefixtures("aws")
 def test_zones_that_were_seen_are_not_asked_for() -> None:
-    seen = replace(unchecked(Provider.AWS, "use1-az4", "p3.2xlarge", "V100-16"), zone_confidence=ZoneConfidence.SEEN)
+    seen = replace(unchecked(Provider("aws"), "use1-az4", "p3.2xlarge", "V100-16"), zone_confidence=ZoneConfidence.SEEN)
     assert check_zones(cloud_document(("n0", seen))) == ()
     assert check_zones(document()) == ()
 

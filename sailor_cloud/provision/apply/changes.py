@@ -32,7 +32,7 @@ class Change:
         return Progress(
             action=self.action,
             step=Step.PLANNED,
-            provider=root.provider.value,
+            provider=root.provider,
             region=root.region,
             resource=self.type,
             key=self.key,

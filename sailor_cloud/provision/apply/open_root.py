@@ -50,7 +50,7 @@ def progress_of(root: Root, event: Mapping[str, Any]) -> Progress | None:
     return Progress(
         action=hook.get("action", ""),
         step=step,
-        provider=root.provider.value,
+        provider=root.provider,
         region=root.region,
         resource=resource["resource_type"],
         key=str(resource.get("resource_key") or resource["resource_name"]),

@@ -50,7 +50,7 @@ def bucket_problems(job: Job, providers: set[Provider]) -> list[Problem]:
         ]
     if _cloud_of(scheme) in providers:
         return []
-    clouds = " and ".join(sorted(provider.value for provider in providers))
+    clouds = " and ".join(sorted(provider for provider in providers))
     hint = "a bucket of that cloud, or nothing, which makes one for the run"
     return [
         Problem(path="checkpoint.to", message=f"is {target}, which nodes on {clouds} have no rights for", hint=hint)

@@ -110,7 +110,7 @@ def variables_text(variables: Variables) -> str:
 
 def root_of(folder: RunFolder, provider: Provider, region: str, *, stack: str | None = None) -> Root:
     """Return a root's place; `stack` is the cluster of the provider unless it is named."""
-    name = stack or provider.value
+    name = stack or provider
     return Root(provider=provider, region=region, stack=name, path=folder.terraform_dir(name, region) / "stacks" / name)
 
 

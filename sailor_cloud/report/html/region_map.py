@@ -95,7 +95,7 @@ def _pin(document: PlanDocument, region: Region, across: Scale, up: Scale) -> _P
     zones = sorted({hardware.zone for hardware in nodes})
     grid = region.grid_gco2_per_kwh
     lines = (
-        f"{region.provider.value} {region.name}: {region.location}",
+        f"{region.provider} {region.name}: {region.location}",
         f"{len(nodes)} {'node' if len(nodes) == 1 else 'nodes'} in {', '.join(zones)}",
         "" if rate is None else f"{text.usd(rate)} USD/h",
         "" if grid is None else f"grid: {grid:.0f} g CO2 per kWh",

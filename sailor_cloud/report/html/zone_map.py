@@ -42,7 +42,7 @@ def zone_map(document: PlanDocument) -> Markup:
 
 def _spots(document: PlanDocument) -> dict[str, _Spot]:
     used = plan_hardware(document).values()
-    places = sorted({(hardware.provider.value, hardware.region, hardware.zone) for hardware in used})
+    places = sorted({(hardware.provider, hardware.region, hardware.zone) for hardware in used})
     step = (WIDTH - 2 * MARGIN) / max(1, len(places) - 1)
     first = MARGIN if len(places) > 1 else WIDTH / 2
     return {

@@ -321,8 +321,8 @@ def test_gateways_are_charged_by_the_hour_from_their_making_to_their_end(
     region = "us-central1" if provider is Provider("gcp") else "us-east-1"
     clock = FixedClock(NOW)
     journal, ledger = Journal(tmp_path / "journal.jsonl", clock), Ledger(tmp_path / "ledger.jsonl", clock)
-    about = {"resource": kind.partition(".")[0], "key": f"{provider.value}-{region}/{kind}"}
-    journal.append(Event.CREATE_INTENDED, provider=provider.value, region=region, stack=provider.value, **about)
+    about = {"resource": kind.partition(".")[0], "key": f"{provider}-{region}/{kind}"}
+    journal.append(Event.CREATE_INTENDED, provider=provider, region=region, stack=provider, **about)
     journal.append(Event.CREATED, **about)
     gateways.keep_books(ledger, journal.entries(), PRICES)
     price = catalog.load_services().price
@@ -377,7 +377,7 @@ def test_what_a_plan_foresees_by_use_has_the_same_name_and_price_in_the_ledger(
 def _billed(provider: Provider, access: NetworkAccess) -> PlanDocument:
     """A plan of one node in each of two zones, with the bill that the simulator makes for it."""
     zones = ("us-central1-a", "us-central1-b") if provider is Provider("gcp") else ("use1-az1", "use1-az2")
-    resources = {"provider": provider.value, "zones": zones, "accelerators": {"A100-40": 8}, "markets": ["spot"]}
+    resources = {"provider": provider, "zones": zones, "accelerators": {"A100-40": 8}, "markets": ["spot"]}
     job = make_job(model={**TINY, "num_attention_heads": 8}, resources=[resources], steps=100)
     job = job.model_copy(update={"cloud": job.cloud.model_copy(update={"network": access})})
     scenario = make_scenario(job)
@@ -395,6 +395,6 @@ def _make_gateways(journal: Journal, provider: Provider, plan: PlanDocument) -> 
     region = plan.inputs.offers[0].region
     kinds = ("google_compute_router_nat",) if provider is Provider("gcp") else ("aws_nat_gateway", "aws_eip")
     for kind in kinds:
-        about = {"resource": kind, "key": f"{provider.value}-{region}/{kind}.nat"}
-        journal.append(Event.CREATE_INTENDED, provider=provider.value, region=region, stack=provider.value, **about)
+        about = {"resource": kind, "key": f"{provider}-{region}/{kind}.nat"}
+        journal.append(Event.CREATE_INTENDED, provider=provider, region=region, stack=provider, **about)
         journal.append(Event.CREATED, **about)

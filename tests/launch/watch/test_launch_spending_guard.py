@@ -284,7 +284,7 @@ def test_gateways_of_private_networks_are_in_the_books_before_the_budget_is_comp
     run = run_of(tmp_path, plan=replace(planned, job=planned.job.model_copy(update={"cloud": cloud})))
     nat = {"resource": "aws_nat_gateway", "key": "aws-us-east-1/aws_nat_gateway.run"}
     journal = Journal.of(run.context.folder, FixedClock(NOW))
-    journal.append(Event.CREATE_INTENDED, provider=Provider("aws").value, region="us-east-1", stack="aws", **nat)
+    journal.append(Event.CREATE_INTENDED, provider=Provider("aws"), region="us-east-1", stack="aws", **nat)
     journal.append(Event.CREATED, **nat)
     run.at(1)
     assert (run.context.ledger.usd_per_hour() > 6.0) is (access is NetworkAccess.PRIVATE)

@@ -38,7 +38,7 @@ from sailor_cloud.testing.mock_cloud import PROJECT, MockCloud, in_environment, 
 from sailor_cloud.units import HOURS_PER_MONTH
 
 pytestmark = pytest.mark.xdist_group("private")
-CLOUDS = pytest.mark.parametrize("provider", [Provider("gcp"), Provider("aws")], ids=lambda provider: provider.value)
+CLOUDS = pytest.mark.parametrize("provider", [Provider("gcp"), Provider("aws")], ids=str)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ def private(provider: Provider) -> PlanDocument:
     return with_job(cloud_document(("n0", offer)), network=NetworkAccess.PRIVATE, to="/data", gcp=gcp)
 
 
-@pytest.fixture(scope="module", params=[Provider("gcp"), Provider("aws")], ids=lambda provider: provider.value)
+@pytest.fixture(scope="module", params=[Provider("gcp"), Provider("aws")], ids=str)
 def bought(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateRun]:
     root, document = tmp_path_factory.mktemp("private"), private(request.param)
     with (

@@ -21,7 +21,7 @@ from sailor_cloud.provision.scopes import scopes_named
 from sailor_cloud.testing.terraform_cloud import Failure
 
 
-@pytest.fixture(params=[Provider("gcp"), Provider("aws")], ids=lambda provider: provider.value)
+@pytest.fixture(params=[Provider("gcp"), Provider("aws")], ids=str)
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CloudRun]:
     with cloud_run(Provider(request.param), tmp_path / "runs") as made:
         yield made

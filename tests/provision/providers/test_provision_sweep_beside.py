@@ -27,7 +27,7 @@ OURS, OTHERS = "tiny-20261121-051313-a1b2", "else-20261121-051313-ffff"
 EXPIRED = f"{datetime.now(UTC) - timedelta(days=1):%Y-%m-%dt%H-%M-%Sz}"
 SCOPES = {Provider("gcp"): scopes_named("project", [PROJECT]), Provider("aws"): scopes_named("region", ["us-east-1"])}
 BUCKET = {Provider("gcp"): "google_storage_bucket", Provider("aws"): "aws_s3_bucket"}
-CLOUDS = pytest.mark.parametrize("provider", [Provider("gcp"), Provider("aws")], ids=lambda provider: provider.value)
+CLOUDS = pytest.mark.parametrize("provider", [Provider("gcp"), Provider("aws")], ids=str)
 
 
 @pytest.fixture
