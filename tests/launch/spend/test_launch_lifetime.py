@@ -16,6 +16,10 @@ def test_a_plan_never_outlives_its_own_ttl() -> None:
     assert life_s(replace(document(), ttl_s=15.0)) == 15.0
 
 
+def test_a_plan_whose_duration_nobody_knows_lives_for_its_ttl() -> None:
+    assert life_s(replace(document(), ttl_s=15.0, prediction=None)) == 15.0
+
+
 def test_a_plan_written_elsewhere_never_outlives_its_budget() -> None:
     # 0.30 USD an hour on a budget of 0.03 USD: six minutes, less the twentieth that is kept back.
     poor = replace(document(), ttl_s=36000.0, constraints=Constraints(budget_usd=0.03))
@@ -53,6 +57,7 @@ def test_prices_may_rise_as_far_as_the_budget_lasts_until_the_nodes_end_themselv
     assert worst_rate(planned, usd=1.0, hours=4.0) == 0.30
     assert worst_rate(planned, usd=None, hours=4.0) == 0.90
     assert worst_rate(planned, usd=2.0, hours=0.0) == 0.90
+    assert worst_rate(planned, usd=0.0002, hours=1 / 3600) == pytest.approx(0.72)
     assert (
         within(replace(planned, cost=None), Left(steps=1, usd=1.0, seconds=None, life_s=1.0, usd_alone=1.0)).cost
         is None

@@ -10,6 +10,7 @@ import pytest
 
 from factories.documents import NOW, PRICED, cost_line, costing, document
 from sailor_cloud.clock import FixedClock
+from sailor_cloud.launch.spend import usage
 from sailor_cloud.launch.spend.prices import UsePrices
 from sailor_cloud.launch.spend.run_costs import run_costs
 from sailor_cloud.launch.telemetry.generation_log import EventRecord, write_plan
@@ -18,7 +19,7 @@ from sailor_cloud.model.parts import traffic_part
 from sailor_cloud.run.costs import RunCosts
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal
-from sailor_cloud.run.ledger import Ledger
+from sailor_cloud.run.ledger import Ledger, LedgerLine
 
 # The plan's traffic costs 0.001 USD per step.
 TRAFFIC = cost_line(
@@ -90,8 +91,16 @@ def test_costs_of_a_plan_without_a_bill_stand_alone(tmp_path: Path) -> None:
     assert costs(tmp_path, plan=replace(document(), cost=None)).planned_usd is None
 
 
-def test_prices_that_are_given_are_not_read_anew(tmp_path: Path) -> None:
-    asked: list[str] = []
-    given = UsePrices(load_network=lambda: asked.append("network"))  # type: ignore[arg-type,func-returns-value]
-    costs(tmp_path, 10, prices=given)
-    assert asked == [], "the plan has all prices that were asked for"
+def test_prices_that_are_given_are_not_read_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[UsePrices] = []
+
+    def charges(document: PlanDocument, legs: object, prices: UsePrices, *, until: object) -> tuple[LedgerLine, ...]:
+        seen.append(prices)
+        return ()
+
+    monkeypatch.setattr(usage, "charges", charges)
+    given = UsePrices()
+    costs(tmp_path / "given", prices=given)
+    costs(tmp_path / "none")
+    assert seen[0] is given
+    assert isinstance(seen[1], UsePrices)

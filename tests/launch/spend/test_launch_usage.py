@@ -374,6 +374,42 @@ def test_what_a_plan_foresees_by_use_has_the_same_name_and_price_in_the_ledger(
     )
 
 
+def test_a_gateway_counts_from_when_it_was_asked_for_until_somebody_knows_that_it_never_was(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.jsonl", FixedClock(NOW))
+    about = {"resource": "aws_nat_gateway", "key": "aws-us-east-1/aws_nat_gateway.run"}
+    journal.append(Event.CREATE_INTENDED, provider="aws", region="us-east-1", stack="aws", **about)
+    rate = catalog.load_services().price(Provider("aws"), "us-east-1", Service.NAT_GATEWAY).usd_per_unit
+    asked = Ledger(tmp_path / "asked.jsonl", FixedClock(NOW))
+    gateways.keep_books(asked, journal.entries(), PRICES)
+    assert asked.spent_usd(NOW + timedelta(hours=2)) == pytest.approx(2 * rate)
+    journal.append(Event.GONE, **about)
+    never = Ledger(tmp_path / "never.jsonl", FixedClock(NOW))
+    gateways.keep_books(never, journal.entries(), PRICES)
+    assert never.lines() == ()
+
+
+def test_every_node_that_ever_trained_has_fetched_its_packages() -> None:
+    first = with_job(cloud_document(("n0", AWS_OFFERS[0]), ("n1", AWS_OFFERS[0])), network=NetworkAccess.PRIVATE)
+    second = with_job(cloud_document(("n1", AWS_OFFERS[0]), ("n2", AWS_OFFERS[0])), network=NetworkAccess.PRIVATE)
+    bare = replace(first, plan=None)
+    legs = [leg(of=first, done=0), leg(of=second, done=0, generation=2), leg(of=bare, done=0, generation=3)]
+    (packages,) = usage.charges(first, legs, PRICES, until=NOW)
+    # 3 GB for each of three nodes.
+    assert (packages.part, packages.quantity) == ("packages through NAT in us-east-1", pytest.approx(9.0))
+
+
+def test_checkpoints_are_kept_until_the_bucket_of_the_run_is_gone(tmp_path: Path) -> None:
+    clock = FixedClock(NOW)
+    journal = Journal(tmp_path / "journal.jsonl", clock)
+    for hours, kind in ((1, "aws_vpc"), (2, "aws_s3_bucket")):
+        about = {"resource": kind, "key": kind}
+        journal.append(Event.CREATE_INTENDED, provider="aws", region="us-east-1", stack="aws", **about)
+        assert usage.bucket_end(journal.entries(), NOW + timedelta(hours=9)) == NOW + timedelta(hours=9)
+        clock.instant = NOW + timedelta(hours=hours)
+        journal.append(Event.GONE, **about)
+    assert usage.bucket_end(journal.entries(), NOW + timedelta(hours=9)) == NOW + timedelta(hours=2)
+
+
 def _billed(provider: Provider, access: NetworkAccess) -> PlanDocument:
     """A plan of one node in each of two zones, with the bill that the simulator makes for it."""
     zones = ("us-central1-a", "us-central1-b") if provider is Provider("gcp") else ("use1-az1", "use1-az2")
