@@ -162,7 +162,8 @@ def test_stale_prices_stop_up_on_a_cloud(offer: Offer, limit: int) -> None:
 
 
 def test_allow_stale_passes_stale_prices_but_nothing_else(tmp_path: Path) -> None:
-    old = replace(aged(AWS_OFFERS[1], 4000), zone_confidence=ZoneConfidence.UNCHECKED)
+    # The shipped prices have this size for the region alone.
+    old = replace(aged(AWS_OFFERS[1], 4000), instance_type="g4dn.2xlarge", zone_confidence=ZoneConfidence.UNCHECKED)
     planned = cloud_document(("n0", old), ("n1", old))
     refused = up(planned, tmp_path, "--yes", *SSH_FROM)
     assert (refused.returncode, "--allow-stale" in refused.stderr) == (1, True)
@@ -170,7 +171,7 @@ def test_allow_stale_passes_stale_prices_but_nothing_else(tmp_path: Path) -> Non
     nobody = {"AWS_EC2_METADATA_DISABLED": "true", "HOME": str(tmp_path)}
     allowed = up(planned, tmp_path, "--yes", "--allow-stale", *SSH_FROM, environment=nobody)
     assert (allowed.returncode, "--allow-stale" in allowed.stderr) == (1, False)
-    assert "note: no source has seen aws sell g4dn.xlarge in use1-az6, and it can't be asked" in allowed.stderr
+    assert "note: no source has seen aws sell g4dn.2xlarge in use1-az6, and it can't be asked" in allowed.stderr
     assert "Unable to locate credentials" in allowed.stderr
 
 
