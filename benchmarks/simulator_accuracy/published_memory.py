@@ -121,7 +121,7 @@ def measured_rows(reference: Path) -> list[Row]:
             actual_bytes=row.peak_bytes,
             published=False,
         )
-        for row in read_measured(reference / "measured_iterations.csv")
+        for row in read_measured(reference / "measured_iterations.csv")[0]
     ]
 
 

@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
 
+from published import Unread
+
 from sailor_cloud import catalog, network, workload
+from sailor_cloud.errors import SailorError
 from sailor_cloud.interchange import import_artifact
 from sailor_cloud.interchange.sailor_names import MODELS, our_accelerator
 from sailor_cloud.model.job import Job
@@ -21,6 +24,10 @@ from sailor_cloud.workload import Attention, profiles
 
 ZONE = "us-central1-a"
 AS_OF = date(2025, 9, 1)
+COLUMNS = frozenset(
+    {"file", "model", "nodes_per_stage_by_gpu", "layers_per_stage"}
+    | {"tp", "mbs", "gbs", "iteration_time_s", "max_mem_bytes"}
+)
 # The measured engine: DeepSpeed with plain attention.
 ENGINE = dataclasses.replace(engine_named("deepspeed"), attention=Attention.PLAIN)
 
@@ -49,10 +56,16 @@ class Measured:
         return -(-self.batch // (self.microbatch_size * self.replicas))
 
 
-def read_measured(path: Path) -> tuple[Measured, ...]:
-    """Read a table of measured iterations; a set is a kind of cluster."""
+def read_measured(path: Path) -> tuple[tuple[Measured, ...], list[Unread]]:
+    """Read a table of measured iterations; a set is a kind of cluster. Rows that can't be read are told."""
+    rows, unread = [], []
     with path.open(newline="", encoding="utf-8") as file:
-        return tuple(_row(row) for row in csv.DictReader(file))
+        for raw in csv.DictReader(file):
+            try:
+                rows.append(_row(raw))
+            except (ValueError, KeyError, IndexError, AttributeError, SailorError) as error:
+                unread.append(Unread(id=raw.get("file") or "", source=path.name, reason=str(error)))
+    return tuple(rows), unread
 
 
 def base_scenario(artifact: Path) -> Scenario:

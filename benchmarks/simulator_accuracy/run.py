@@ -1,26 +1,37 @@
 """Measures the simulator against real iterations, one configuration left out at a time, beside Sailor's formula.
 
-python benchmarks/simulator_accuracy/run.py [--reference DIR] [--results FILE] [--held-out FILE]
+python benchmarks/simulator_accuracy/run.py [--reference DIR] [--results FILE]
+python benchmarks/simulator_accuracy/run.py --measurements FILE [--leave-out] [--json] [--results FILE]
 
 The reference folder (default: $SAILOR_CLOUD_REFERENCE, else ../shared/reference beside the checkout) holds
 measured_iterations.csv and sailor-artifact/. Without it the benchmark prints SKIPPED and ends with 0; it ends with 1
-where a bar is missed. --held-out predicts another table of the same columns with the shipped constants, and fits
-nothing.
+where a bar is missed. --measurements predicts any table with the columns of measured_iterations.csv or of
+published_throughput.csv with the shipped constants; its header says which. --leave-out also fits the constants of
+kernels on that table with whole sources and whole models left out (minutes). Rows that can't be read are told.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
+import dataclasses
+import json
 import os
 import platform
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from reference import Measured, base_scenario, plan_of, read_measured, with_constants
+import published_memory
+from fit_kernels import Fit, shipped, tables
+from published import Unread, is_published, read_published
+from published_time import cases_of, in_bars, predict, report, table
+from reference import COLUMNS, Measured, base_scenario, plan_of, read_measured, with_constants
 from sailor_formula import SailorFormula
 from scipy.optimize import least_squares
 from speed import closed_form_per_s, replay_512_s
@@ -29,6 +40,7 @@ from sailor_cloud.simulator import Scenario
 from sailor_cloud.simulator.evaluate import stage_memory
 from sailor_cloud.simulator.iteration import run_iteration
 from sailor_cloud.simulator.layout import lay_out
+from sailor_cloud.workload import profiles
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 RTX = ("RTX-2080-11", "Titan-RTX-24")
@@ -108,20 +120,21 @@ def main() -> int:
     default = os.environ.get("SAILOR_CLOUD_REFERENCE") or CHECKOUT.parent / "shared" / "reference"
     parser.add_argument("--reference", type=Path, default=Path(default))
     parser.add_argument("--results", type=Path, help="write the report to this file as well")
-    parser.add_argument("--held-out", type=Path, help="predict this table with the shipped constants")
+    parser.add_argument("--measurements", type=Path, help="predict this table with the shipped constants")
+    parser.add_argument("--leave-out", action="store_true", help="of published runs: leave out sources and models")
+    parser.add_argument("--json", action="store_true", help="print the figures of --measurements as JSON")
     chosen = parser.parse_args()
-    table = chosen.reference / "measured_iterations.csv"
-    if not table.is_file():
-        print(f"SKIPPED: no {table}; name the folder with --reference or SAILOR_CLOUD_REFERENCE")
+    if chosen.measurements:
+        return judge(chosen)
+    path = chosen.reference / "measured_iterations.csv"
+    if not path.is_file():
+        print(f"SKIPPED: no {path}; name the folder with --reference or SAILOR_CLOUD_REFERENCE")
         return 0
     artifact = chosen.reference / "sailor-artifact"
-    if chosen.held_out:
-        print(judge(read_measured(chosen.held_out), artifact))
-        return 0
-    report, met = evaluate(read_measured(table), artifact)
-    print(report)
+    text, met = evaluate(read_measured(path)[0], artifact)
+    print(text)
     if chosen.results:
-        chosen.results.write_text(report + "\n", encoding="utf-8")
+        chosen.results.write_text(text + "\n", encoding="utf-8")
     return 0 if met else 1
 
 
@@ -163,21 +176,66 @@ def evaluate(rows: Sequence[Measured], artifact: Path) -> tuple[str, bool]:
     return _report(bars, lines, notes, speeds, time.monotonic() - started), met
 
 
-def judge(rows: Sequence[Measured], artifact: Path) -> str:
-    """Return a report on measurements that nothing was fitted on, under the shipped constants."""
+def judge(chosen: argparse.Namespace) -> int:
+    """Predict a table under the shipped constants, print what was found, and return the exit code."""
+    path: Path = chosen.measurements
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            header = next(csv.reader(file), [])
+    except OSError as error:
+        print(f"{path} can't be read: {error}", file=sys.stderr)
+        return 2
+    artifact = chosen.reference / "sailor-artifact"
+    if is_published(header):
+        figures, lines, unread = judge_published(path, leave_out=chosen.leave_out)
+    elif not set(header) >= COLUMNS:
+        print(f"{path} has columns of neither measured_iterations.csv nor published_throughput.csv", file=sys.stderr)
+        return 2
+    elif artifact.is_dir():
+        figures, lines, unread = judge_measured(path, artifact)
+    else:
+        print(f"SKIPPED: no {artifact}; name its folder's parent with --reference or SAILOR_CLOUD_REFERENCE")
+        return 0
+    figures["unread"] = [dataclasses.asdict(each) for each in unread]
+    reasons = Counter(each.reason for each in unread)
+    lines += [f"- {count} rows left out: {reason}" for reason, count in sorted(reasons.items())]
+    text = json.dumps(figures, indent=2) if chosen.json else "\n".join(lines)
+    print(text)
+    if chosen.results:
+        chosen.results.write_text(text + "\n", encoding="utf-8")
+    return 0
+
+
+def judge_published(path: Path, *, leave_out: bool) -> tuple[dict[str, Any], list[str], list[Unread]]:
+    """Return figures, lines and unread rows of a table of published runs: speed, and peak memory where it is known."""
+    known = profiles.load()
+    runs, unread = read_published(path)
+    cases, unlaid = cases_of([run for run in runs if in_bars(run)], known)
+    found = [("Shipped constants", table([predict(case) for case in cases]))] if cases else []
+    if leave_out:
+        found += tables(Fit.of(cases, known), shipped(known))[1:]
+    text, memory = published_memory.judge(path)
+    lines = [*(line for title, figures in found for line in report(title, figures)), text]
+    return {"time": dict(found), "memory": memory}, lines, [*unread, *unlaid]
+
+
+def judge_measured(path: Path, artifact: Path) -> tuple[dict[str, Any], list[str], list[Unread]]:
+    """Return figures, lines and unread rows of a table of measured iterations, beside Sailor's formula."""
+    rows, unread = read_measured(path)
     scenario, sailor = base_scenario(artifact), SailorFormula(artifact)
-    lines = []
+    bars = []
     for name in sorted({(row.set_name, row.model) for row in rows}):
         group = [row for row in rows if (row.set_name, row.model) == name]
         layouts = [lay_out(*plan_of(row, scenario)) for row in group]
         seconds = [run_iteration(layout).replay_s for layout in layouts]
         peaks = [float(max(stage_memory(layout, seat).total_bytes for seat in layout.seats)) for layout in layouts]
         title = " ".join(name)
-        lines += [
-            _row(_bar(f"{title}, time", [row.iteration_s for row in group], seconds, map_s(sailor, group), None)),
-            _row(_bar(f"{title}, memory", [row.peak_bytes for row in group], peaks, map_bytes(sailor, group), None)),
+        bars += [
+            _bar(f"{title}, time", [row.iteration_s for row in group], seconds, map_s(sailor, group), None),
+            _bar(f"{title}, memory", [row.peak_bytes for row in group], peaks, map_bytes(sailor, group), None),
         ]
-    return "\n".join([*_HEAD, *lines])
+    figures = {bar.name: {"ours": bar.errors, "sailor": bar.sailor} for bar in bars}
+    return figures, [*_HEAD, *map(_row, bars)], unread
 
 
 def map_s(sailor: SailorFormula, rows: Sequence[Measured]) -> list[float]:

@@ -14,6 +14,7 @@ from sailor_cloud.simulator.closed_form import boundary_pairs, boundary_wire_byt
 from sailor_cloud.simulator.layout import Layout, Seat
 from sailor_cloud.simulator.replay import PipelineReplay, PipelineTimes, Span, replay
 from sailor_cloud.simulator.shared_cores import SharedClock
+from sailor_cloud.simulator.stage_table import FULL_SHARD
 from sailor_cloud.simulator.sync import SyncGroup, Traffic, makespan_s, sync_groups, traffic
 
 # What takes a core in a timeline.
@@ -65,15 +66,17 @@ def run_iteration(layout: Layout, *, timeline: bool = False) -> Iteration:
     """
     groups = sync_groups(layout)
     flows = cut_flows([[seat.place.node for seat in seats] for seats in layout.pipelines])
+    sharded = _sharded_s(layout, groups)
     times = [
-        _pipeline_times(layout, seats, shared, p)
+        _pipeline_times(layout, seats, shared, p, sharded)
         for p, (seats, shared) in enumerate(zip(layout.pipelines, flows, strict=True))
     ]
     replays = _replays(layout, times, spans=timeline or layout.on_machine)
-    ends, synced, sync_spans = _synchronise(layout, groups, replays)
+    after = () if layout.plan.zero_stage == FULL_SHARD else groups
+    ends, synced, sync_spans = _synchronise(layout, after, replays)
     spans: list[TimelineSpan] = []
     updated = {key: ends[key] + _update_s(layout, seat) for key, seat in _by_key(layout)}
-    total, gather_spans = _gather(groups, updated, synced)
+    total, gather_spans = _gather(layout, after, updated, synced)
     waits = tuple(
         _stage_waits(layout, seat, replays[seat.pipeline], synced[seat.pipeline, seat.index], total)
         for seat in layout.seats
@@ -83,7 +86,7 @@ def run_iteration(layout: Layout, *, timeline: bool = False) -> Iteration:
         spans += [_span(seat, "update", None, ends[key], updated[key]) for key, seat in _by_key(layout)]
         spans.sort(key=lambda span: (span.pipeline, span.stage, span.start_s, span.end_s, span.what))
     iteration = Iteration(
-        closed_form_s=_closed_form_s(layout, times, groups),
+        closed_form_s=_closed_form_s(layout, times, after),
         replay_s=total,
         waits=waits,
         groups=groups,
@@ -145,7 +148,13 @@ def _by_key(layout: Layout) -> list[tuple[tuple[int, int], Seat]]:
     return [((seat.pipeline, seat.index), seat) for seat in layout.seats]
 
 
-def _pipeline_times(layout: Layout, seats: tuple[Seat, ...], flows: tuple[int, ...], pipeline: int) -> PipelineTimes:
+def _pipeline_times(
+    layout: Layout,
+    seats: tuple[Seat, ...],
+    flows: tuple[int, ...],
+    pipeline: int,
+    sharded: dict[tuple[int, int], float],
+) -> PipelineTimes:
     activation, gradient = [], []
     for (src, dst), shared in zip(itertools.pairwise(seats), flows, strict=True):
         pairs = boundary_pairs(src.tp, dst.tp)
@@ -154,20 +163,38 @@ def _pipeline_times(layout: Layout, seats: tuple[Seat, ...], flows: tuple[int, .
         back = layout.links.between(dst.place, src.place, pairs=pairs, flows=shared)
         activation.append(float(there.transfer_s(forward)))
         gradient.append(float(back.transfer_s(backward)))
-    spans = [(seat.stage.first_layer, seat.stage.end_layer) for seat in seats]
+    passes = [_passes_s(layout, seat, sharded[seat.pipeline, seat.index]) for seat in seats]
     return PipelineTimes(
-        forward_s=tuple(
-            float(seat.table.forward_s(*span) + seat.table.handing_s(*span))
-            for seat, span in zip(seats, spans, strict=True)
-        ),
-        backward_s=tuple(
-            float(seat.table.backward_s(*span) + seat.table.handing_s(*span))
-            for seat, span in zip(seats, spans, strict=True)
-        ),
+        forward_s=tuple(forward for forward, _ in passes),
+        backward_s=tuple(backward for _, backward in passes),
         activation_s=tuple(activation),
         gradient_s=tuple(gradient),
         microbatches=layout.plan.pipelines[pipeline].microbatches,
     )
+
+
+def _passes_s(layout: Layout, seat: Seat, sharded_s: float) -> tuple[float, float]:
+    """Return the seconds of a stage's two passes; with ZeRO-3 weights are gathered and gradients scattered beside."""
+    span = seat.stage.first_layer, seat.stage.end_layer
+    handing = float(seat.table.handing_s(*span))
+    forward, backward = float(seat.table.forward_s(*span)) + handing, float(seat.table.backward_s(*span)) + handing
+    gathered = sharded_s * seat.table.forward_share
+    exposed = layout.scenario.engine.shard_exposed
+    return _beside(forward, gathered, exposed), _beside(backward, sharded_s - gathered, exposed)
+
+
+def _beside(compute_s: float, transfer_s: float, exposed: float) -> float:
+    return max(compute_s, transfer_s) + exposed * min(compute_s, transfer_s)
+
+
+def _sharded_s(layout: Layout, groups: tuple[SyncGroup, ...]) -> dict[tuple[int, int], float]:
+    """Return how long each stage gathers and scatters per microbatch."""
+    sharded = {(seat.pipeline, seat.index): 0.0 for seat in layout.seats}
+    if layout.plan.zero_stage == FULL_SHARD:
+        for group in groups:
+            for seat in group.members:
+                sharded[seat.pipeline, seat.index] += group.seconds
+    return sharded
 
 
 def _cut_bytes(layout: Layout, src: Seat, dst: Seat) -> tuple[float, float]:
@@ -219,22 +246,31 @@ def _synchronise(
 
 
 def _gather(
-    groups: tuple[SyncGroup, ...], updated: dict[tuple[int, int], float], synced: dict[tuple[int, int], float]
+    layout: Layout,
+    groups: tuple[SyncGroup, ...],
+    updated: dict[tuple[int, int], float],
+    synced: dict[tuple[int, int], float],
 ) -> tuple[float, list[TimelineSpan]]:
     """Gather what ZeRO-1 updated in shares, group by group; return when all stages are through, and the spans.
+
+    With overlap only what exceeds the group's next forward pass counts.
 
     Adds the gathers to what the sums of each stage took.
     """
     through = updated.copy()
     spans = []
     for group in groups:
-        if not group.gather_s:
+        seconds = group.gather_s
+        if layout.scenario.engine.overlap_gather:
+            span = group.first_layer, group.end_layer
+            seconds -= min(float(seat.table.forward_s(*span)) for seat in group.members)
+        if seconds <= 0.0:
             continue
         keys = [(seat.pipeline, seat.index) for seat in group.members]
         start = max(through[key] for key in keys)
         for key, seat in zip(keys, group.members, strict=True):
-            through[key] = start + group.gather_s
-            synced[key] += group.gather_s
+            through[key] = start + seconds
+            synced[key] += seconds
             spans.append(_span(seat, "gather", None, start, through[key]))
     return max(through.values()), spans
 
@@ -253,7 +289,8 @@ def _gradients_s(replays: list[PipelineReplay], seat: Seat, group: SyncGroup, bu
 
 def _update_s(layout: Layout, seat: Seat) -> float:
     shards = len(layout.pipelines)
-    return float(seat.table.update_s(seat.stage.first_layer, seat.stage.end_layer, shards=shards))
+    step = layout.scenario.engine.idle_s
+    return step + float(seat.table.update_s(seat.stage.first_layer, seat.stage.end_layer, shards=shards))
 
 
 def _stage_waits(layout: Layout, seat: Seat, done: PipelineReplay, synced_s: float, total_s: float) -> StageWaits:

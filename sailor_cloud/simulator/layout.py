@@ -98,7 +98,7 @@ def lay_out(plan: Plan, scenario: Scenario) -> Layout:
     """
     _check(plan, scenario)
     nodes = {node.id: node for node in plan.nodes}
-    tables: dict[tuple[str, int, int, Recompute], StageTable] = {}
+    tables: dict[tuple[str, int, int, Recompute, bool], StageTable] = {}
     pipelines = tuple(
         tuple(
             _seat(plan, scenario, nodes, tables, p, s, stage, pipeline.microbatch_size)
@@ -113,14 +113,15 @@ def _seat(
     plan: Plan,
     scenario: Scenario,
     nodes: dict[str, Node],
-    tables: dict[tuple[str, int, int, Recompute], StageTable],
+    tables: dict[tuple[str, int, int, Recompute, bool], StageTable],
     pipeline: int,
     index: int,
     stage: Stage,
     microbatch_size: int,
 ) -> Seat:
     hardware = scenario.hardware(nodes[stage.node].offer)
-    key = (hardware.accelerator, stage.tp, microbatch_size, stage.recompute)
+    spread = len({each.node for each in plan.pipelines[pipeline].stages}) > 1
+    key = (hardware.accelerator, stage.tp, microbatch_size, stage.recompute, spread)
     if key not in tables:
         tables[key] = stage_table(
             scenario,
@@ -129,6 +130,7 @@ def _seat(
             microbatch_size=microbatch_size,
             recompute=stage.recompute,
             zero_stage=plan.zero_stage,
+            spread=spread,
         )
     return Seat(
         pipeline=pipeline,

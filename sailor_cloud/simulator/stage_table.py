@@ -12,12 +12,14 @@ from sailor_cloud.errors import RequestError
 from sailor_cloud.model.document import ProfileRef
 from sailor_cloud.model.offer import Accelerator
 from sailor_cloud.model.plan import Recompute
-from sailor_cloud.simulator.memory import GRADIENT_BYTES, MemoryTable, memory_table
+from sailor_cloud.simulator.memory import MemoryTable, memory_table
 from sailor_cloud.simulator.scenario import Scenario
 from sailor_cloud.units import GIB
 from sailor_cloud.workload import LayerCosts, layer_costs, tp_problem
 
 Floats = NDArray[np.float64]
+
+FULL_SHARD = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +28,9 @@ class StageTable:
 
     Prefix arrays have shape [layers + 1]; seconds are of one microbatch (forward, backward with what is recomputed) or
     of one optimizer step (update, before ZeRO). `gradient_prefix_bytes`, what pipelines sum, covers all tensor-parallel
-    shards together, and with ZeRO-1 the weights that are gathered after the step, as if they were summed.
-    `message_s` and `sums_s`: what a local rank itself takes for a tensor that it sends or receives, and for the sums.
+    shards together, and with ZeRO-1 the weights that are gathered after the step, as if they were summed; with ZeRO-3
+    it is what each microbatch gathers and scatters. `message_s` and `sums_s`: what a local rank itself takes for a
+    tensor that it sends or receives, and for the sums.
     """
 
     accelerator: Accelerator
@@ -43,6 +46,7 @@ class StageTable:
     message_s: float
     sums_s: float
     gradient_bytes_per_parameter: float
+    reduce_bytes: int
     limit_bytes: int
     error_p50: float
     error_p90: float
@@ -98,16 +102,23 @@ class StageTable:
     @property
     def gathered_share(self) -> float:
         """The share of gradient_bytes that ZeRO-1 gathers after the optimizer step: it can't run beside a pass."""
-        return 1.0 - GRADIENT_BYTES / _summed_bytes(self.memory.weight_bytes, self.zero_stage)
+        return 0.0 if self.zero_stage == FULL_SHARD else 1.0 - self.reduce_bytes / self.gradient_bytes_per_parameter
+
+    @property
+    def forward_share(self) -> float:
+        """The share of gradient_bytes that ZeRO-3 gathers for a forward pass."""
+        return self.memory.weight_bytes / 2.0 / self.gradient_bytes_per_parameter
 
     def memory_bytes(self, first: Any, end: Any, *, in_flight: ArrayLike, replicas: int = 1) -> Any:
         """Return the bytes that one device must have; see MemoryTable.needed_bytes."""
         return self.memory.needed_bytes(first, end, in_flight=in_flight, replicas=replicas)
 
 
-def _summed_bytes(weight_bytes: int, zero_stage: int) -> float:
-    """Bytes per parameter that go round twice: gathering weights takes one pass of the ring, a sum two."""
-    return GRADIENT_BYTES + (weight_bytes / 2.0 if zero_stage else 0.0)
+def _summed_bytes(weight_bytes: int, reduce_bytes: int, zero_stage: int) -> float:
+    """Bytes per parameter that go round twice: gathering or scattering takes one pass of the ring, a sum two."""
+    if zero_stage == FULL_SHARD:
+        return weight_bytes + reduce_bytes / 2.0
+    return reduce_bytes + (weight_bytes / 2.0 if zero_stage else 0.0)
 
 
 def stage_table(
@@ -118,8 +129,9 @@ def stage_table(
     microbatch_size: int,
     recompute: Recompute = Recompute.NONE,
     zero_stage: int = 0,
+    spread: bool = False,
 ) -> StageTable:
-    """Build the table of one kind of stage.
+    """Build the table of one kind of stage; `spread`: of pipelines that stand on several nodes.
 
     Raises RequestError where tp doesn't divide what it must or the accelerator lacks the precision, and
     ProfileMissingError where nothing is known about its speed.
@@ -136,7 +148,7 @@ def stage_table(
         microbatch_size=microbatch_size,
         tp=tp,
         precision=training.precision,
-        attention=scenario.engine.attention,
+        program=scenario.engine.program(tp=tp, spread=spread),
     )
     stack = scenario.profiles.stack(accelerator)
     costs = layer_costs(decoder, training.sequence_length, tp, attention=scenario.engine.attention)
@@ -163,7 +175,9 @@ def stage_table(
             precision=training.precision,
         ),
     )
-    summed = _summed_bytes(memory.weight_bytes, zero_stage)
+    # Gradients never travel in fewer bytes than weights have.
+    reduced = max(scenario.engine.reduce_bytes, memory.weight_bytes)
+    summed = _summed_bytes(memory.weight_bytes, reduced, zero_stage)
     return StageTable(
         accelerator=part,
         tp=tp,
@@ -178,6 +192,7 @@ def stage_table(
         message_s=scenario.profiles.local_core_s(part, scenario.profiles.local.message_core_s),
         sums_s=scenario.profiles.local_core_s(part, scenario.profiles.local.sums_core_s),
         gradient_bytes_per_parameter=summed,
+        reduce_bytes=reduced,
         limit_bytes=limit,
         error_p50=times.error_p50,
         error_p90=times.error_p90,

@@ -26,6 +26,7 @@ class SyncGroup:
     `nbytes` are the gradients of all tensor-parallel shards together, `seconds` the time of their sum. `tied` marks a
     tied weight, which the first and the last stage of each pipeline hold. With ZeRO-1 gradients are summed whole and
     the new weights gathered after the step: `nbytes` and `seconds` hold both, `gather_s` is the time of the second.
+    With ZeRO-3 they are what each microbatch gathers, twice, and scatters.
     """
 
     first_layer: int

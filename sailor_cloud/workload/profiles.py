@@ -19,9 +19,10 @@ from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import ProfileRef
 from sailor_cloud.model.machine import LocalMachine
 from sailor_cloud.model.offer import Accelerator, Precision
-from sailor_cloud.workload import roofline
+from sailor_cloud.workload import kernels, roofline
 from sailor_cloud.workload.features import FEATURES, LayerKind, layer_features
 from sailor_cloud.workload.fit import REPEAT_P50, REPEAT_P90
+from sailor_cloud.workload.kernels import Generation, Program
 from sailor_cloud.workload.layers import Attention, layer_costs
 from sailor_cloud.workload.local_costs import FILE as LOCAL_FILE
 from sailor_cloud.workload.local_costs import LocalCosts, read_local_costs
@@ -31,6 +32,7 @@ from sailor_cloud.workload.stacks import DEFAULT, Stack, read_stacks
 from sailor_cloud.workload.stacks import FILE as STACKS_FILE
 
 Floats = NDArray[np.float64]
+PLAIN = Program(attention=Attention.PLAIN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +83,7 @@ class ComputeProfiles:
     entries: tuple[ComputeProfile, ...]
     stacks: Mapping[str, Stack]
     local: LocalCosts
+    generations: tuple[Generation, ...]
     machine: LocalMachine | None = None
     _index: dict[tuple[str, Precision, str | None], ComputeProfile] = field(init=False, repr=False, compare=False)
 
@@ -128,12 +131,12 @@ class ComputeProfiles:
         microbatch_size: int,
         tp: int,
         precision: Precision,
-        attention: Attention = Attention.PLAIN,
+        program: Program = PLAIN,
     ) -> LayerTimes:
         """Return the seconds of every layer on one of `tp` devices.
 
-        `attention` matters to the roofline only: GPUs were measured with plain attention, the local provider's with the
-        attention that it trains with.
+        `program` matters only where no layer was measured: GPUs were measured with plain attention, the local
+        provider's with the attention that it trains with.
 
         Raises ProfileMissingError where there is neither a profile nor a datasheet figure for the precision.
         """
@@ -144,16 +147,29 @@ class ComputeProfiles:
                     f"{accelerator.name} has neither a compute profile nor a datasheet rate for {precision}; "
                     "choose another precision or leave it out"
                 )
-            times = roofline.roofline_times(
+            if program.fitted and precision in kernels.PRECISIONS:
+                generation = kernels.generation_of(accelerator, self.generations)
+                times = kernels.kernel_times(
+                    accelerator,
+                    decoder,
+                    generation.constants,
+                    sequence_length=sequence_length,
+                    microbatch_size=microbatch_size,
+                    tp=tp,
+                    precision=precision,
+                    program=program,
+                )
+                return _of_kernels(times, accelerator, precision, generation)
+            roof = roofline.roofline_times(
                 accelerator,
                 decoder,
                 sequence_length=sequence_length,
                 microbatch_size=microbatch_size,
                 tp=tp,
                 precision=precision,
-                attention=attention,
+                attention=program.attention,
             )
-            return _of_roofline(times, accelerator, precision)
+            return _of_roofline(roof, accelerator, precision)
         rows = layer_features(
             decoder, sequence_length=sequence_length, microbatch_size=microbatch_size, tp=tp, precision=precision
         )
@@ -214,10 +230,12 @@ def load(root: Path | None = None, *, profiles: Path | None = None) -> ComputePr
         entry = _read(path)
         entries[entry.accelerator, entry.precision, entry.models] = entry
     own = [folder / STACKS_FILE for folder in folders if (folder / STACKS_FILE).is_file()]
+    kernel_tables = [folder / kernels.FILE for folder in folders if (folder / kernels.FILE).is_file()]
     return ComputeProfiles(
         entries=tuple(entries[key] for key in sorted(entries)),
         stacks=read_stacks(own[-1]),
         local=read_local_costs(shipped / LOCAL_FILE),
+        generations=kernels.read_generations(kernel_tables[-1]),
     )
 
 
@@ -280,6 +298,22 @@ def _in_training(decoder: Decoder, seconds: dict[LayerKind, float], overhead_s: 
     """Spread seconds by kind over the layers, less what timing each alone added."""
     blocks = [seconds[LayerKind.BLOCK]] * decoder.blocks
     return np.maximum(np.array([seconds[LayerKind.EMBEDDING], *blocks, seconds[LayerKind.HEAD]]) - overhead_s, 0.0)
+
+
+def _of_kernels(
+    times: kernels.KernelTimes, accelerator: Accelerator, precision: Precision, generation: Generation
+) -> LayerTimes:
+    figures = f"{accelerator!r} {precision} {generation!r}"
+    return LayerTimes(
+        forward_s=times.forward_s,
+        backward_s=times.backward_s,
+        update_s=times.update_s,
+        error_p50=generation.error_p50,
+        error_p90=generation.error_p90,
+        profile=ProfileRef(
+            id=f"kernels {accelerator.name} {precision}", sha256=hashlib.sha256(figures.encode()).hexdigest()
+        ),
+    )
 
 
 def _of_roofline(times: roofline.RooflineTimes, accelerator: Accelerator, precision: Precision) -> LayerTimes:

@@ -300,7 +300,9 @@ def test_nothing_measured_can_not_be_fitted() -> None:
 def test_a_fit_on_wide_models_is_not_far_from_the_datasheet_on_narrow_ones(preset: str) -> None:
     part = CATALOG.accelerator("A100-40")
     model = decoder(ModelSource(preset=preset))
-    unprofiled = ComputeProfiles(entries=(), stacks=SHIPPED.stacks, local=SHIPPED.local)
+    unprofiled = ComputeProfiles(
+        entries=(), stacks=SHIPPED.stacks, local=SHIPPED.local, generations=SHIPPED.generations
+    )
     fitted, datasheet = (
         found.layer_times(part, model, sequence_length=1024, microbatch_size=4, tp=1, precision=Precision.FP32)
         for found in (SHIPPED, unprofiled)

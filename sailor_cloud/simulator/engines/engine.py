@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from sailor_cloud.model.offer import Precision
 from sailor_cloud.model.plan import Recompute
-from sailor_cloud.workload import Attention
+from sailor_cloud.workload import Attention, Program
 
 
 class Transfers(StrEnum):
@@ -79,7 +79,13 @@ class Engine:
     many times the common time to launch a layer's kernels it needs. `default_zero_stage` holds where none is named,
     `pipelined_zero_stages` with more than one stage. `recompute`: what it can compute again. `stages_outermost`: where
     only degrees are given, ranks count through devices, then pipelines, then stages, so that the pipelines' equal
-    stages are neighbours.
+    stages are neighbours. With ZeRO-3 weights are gathered and gradients scattered beside a pass; `shard_exposed` of
+    the shorter one shows. `overlap_gather`: weights that ZeRO-1 updated are gathered beside the next forward pass.
+    `spread_launch_s`: seconds per block and tensor-parallel device that launches take longer where a pipeline stands on
+    several nodes. `exposed`: the share of tensor-parallel collectives that does not hide behind products, and
+    `collective_s` the seconds that each takes beyond its steps. `idle_s`: seconds per iteration that no kernel
+    takes, for data, clipping and logs. `fitted`: published runs of it were fitted, so that the times of layers in half
+    precision are those of kernels.
     """
 
     name: str = "sailor"
@@ -99,3 +105,23 @@ class Engine:
     launch_factor: float = 1.0
     split: StageSplit = StageSplit.EVEN
     memory: MemoryRule = field(default_factory=MemoryRule)
+    shard_exposed: float = 0.1
+    overlap_gather: bool = False
+    spread_launch_s: float = 0.0
+    exposed: float = 1.0
+    collective_s: float = 0.0
+    idle_s: float = 0.0
+    fitted: bool = False
+
+    def program(self, *, tp: int, spread: bool) -> Program:
+        """Return how it runs a layer on `tp` devices of a pipeline that is `spread` over nodes, or not."""
+        return Program(
+            attention=self.attention,
+            fused=self.fused,
+            sequence_parallel=self.sequence_parallel,
+            launch_factor=self.launch_factor,
+            more_launch_s=self.spread_launch_s * tp if spread and tp > 1 else 0.0,
+            exposed=self.exposed,
+            collective_s=self.collective_s,
+            fitted=self.fitted,
+        )

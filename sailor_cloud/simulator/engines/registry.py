@@ -12,15 +12,19 @@ SAILOR = Engine()
 # defaults, 0.14 (2024). Gradients stay in half precision until the step copies them to fp32, with bf16 they are summed
 # in fp32 as well; without ZeRO it flattens 5e8 gradients at a time, with it there is one bucket to reduce and one to
 # gather, 4.5 times of each where ZeRO-3 overlaps. Source: deepspeed/runtime/{engine,bf16_optimizer}.py and the
-# Hugging Face guide to DeepSpeed (2024).
+# Hugging Face guide to DeepSpeed (2024). `collective_s` is fitted on runs of Megatron-DeepSpeed
+# (compute_profiles/README.md).
 DEEPSPEED = Engine(
     name="deepspeed",
+    fitted=True,
     recompute=tuple(Recompute),
     transfers=Transfers.BLOCKING,
     split_transfers=True,
     stages_outermost=True,
     overlap_sync=False,
     bucket_bytes=5.0e8,
+    reduce_bytes=2,
+    collective_s=0.00122,
     zero_stages=(0, 1, 2, 3),
     memory=MemoryRule(
         bf16_gradient_bytes=6,
@@ -34,11 +38,13 @@ DEEPSPEED = Engine(
 # overlapped reduction of fp32 gradients, 40 million parameters a bucket. Source: Megatron-LM core 0.6 (2024).
 MEGATRON = Engine(
     name="megatron",
+    fitted=True,
     recompute=tuple(Recompute),
     transfers=Transfers.BLOCKING,
     split_transfers=True,
     stages_outermost=True,
     bucket_bytes=1.6e8,
+    overlap_gather=True,
     sequence_parallel=True,
     fused=True,
     split=StageSplit.ENDS,
@@ -48,6 +54,7 @@ MEGATRON = Engine(
 # are gathered. Source: PyTorch 2.x documentation (2024).
 FSDP = Engine(
     name="fsdp",
+    fitted=True,
     recompute=tuple(Recompute),
     transfers=Transfers.BLOCKING,
     split_transfers=True,
@@ -56,18 +63,25 @@ FSDP = Engine(
     pipelined_zero_stages=(0, 1, 2, 3),
     default_zero_stage=3,
     sequence_parallel=True,
+    shard_exposed=0.073,
     memory=MemoryRule(half_weights=False, selective_blocks=True),
 )
 # nanotron: eager kernels, blocks given to stages by FLOPs; beside fp32 sums it has the buckets of PyTorch's DDP, and it
 # gathers inputs on a stream of their own. How many of these live is fitted (benchmarks/results/published_memory.md).
-# Source: nanotron main (2025).
+# Source: nanotron main (2025); what its launches and collectives take is fitted on the playbook's runs
+# (compute_profiles/README.md).
 NANOTRON = Engine(
     name="nanotron",
+    fitted=True,
     recompute=tuple(Recompute),
     transfers=Transfers.BLOCKING,
     split_transfers=True,
     stages_outermost=True,
     sequence_parallel=True,
+    launch_factor=1.96,
+    spread_launch_s=0.00263,
+    exposed=0.824,
+    idle_s=0.0996,
     split=StageSplit.WEIGHTED,
     memory=MemoryRule(bf16_gradient_bytes=6, fp16_gradient_bytes=6, layer_gradients=False, gathered_inputs=48.0),
 )

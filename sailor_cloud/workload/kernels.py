@@ -1,0 +1,271 @@
+"""Layer times in half precision from what kernels do: products of matrices, attention, memory traffic, launches.
+
+Per generation of accelerators two shares of the peak rate, for products and for attention; everything else is common.
+The constants are fitted on published training runs (benchmarks/simulator_accuracy/fit_kernels.py).
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass, fields
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sailor_cloud.errors import DataError, RequestError
+from sailor_cloud.model.decoder import Decoder
+from sailor_cloud.model.offer import Accelerator, Precision
+from sailor_cloud.workload.features import ELEMENT_BYTES
+from sailor_cloud.workload.layers import Attention, LayerCosts, layer_costs
+
+FILE = "kernels.csv"
+PRECISIONS = (Precision.BF16, Precision.FP16)
+# One direction of a x16 slot in bytes per second, by PCIe generation (PCI-SIG rates after encoding).
+PCIE_BYTES_PER_S = {3: 15.75e9, 4: 31.5e9, 5: 63.0e9}
+# What devices that all send at once reach of it: geometric mean of RTX-2080 and Titan RTX (0.39) and RTX-3090 (0.04),
+# four pairs each (bandwidth_profiles/curves.csv).
+_PCIE_SHARE = 0.18
+# How sharply the longer of GPU work and launches rules; in between both show.
+_SHARPNESS = 6.0
+# Elements of the result that one multiprocessor computes at a time: the largest tile of cuBLAS, 128 x 256.
+_TILE = 128.0 * 256.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """How a training program runs a layer.
+
+    `fused`: one kernel does a run of element-wise operations. `sequence_parallel`: tensor-parallel devices share out
+    norms and dropout. `launch_factor`: how many times the common time it needs to launch a layer's kernels, and
+    `more_launch_s` what comes on top of it, per block and its three passes. `exposed`: the share of a collective that
+    does not hide behind products; `collective_s`: seconds that each takes beyond its steps. `fitted`: the
+    constants of kernels were fitted on runs of it; others keep the roofline.
+    """
+
+    attention: Attention = Attention.FLASH
+    fused: bool = False
+    sequence_parallel: bool = False
+    launch_factor: float = 1.0
+    more_launch_s: float = 0.0
+    exposed: float = 1.0
+    collective_s: float = 0.0
+    fitted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constants:
+    """What kernels reach on one generation of accelerators.
+
+    `matmul_share` and `flash_share` are shares of the peak rate. A product is cut into tiles, of which each of the
+    device's multiprocessors of `processor_tflops` takes one at a time; `partial_wave` of a round is empty.
+    `matmul_passes`, `score_passes`, `eager_passes` and
+    `fused_passes`: how often operands, kept scores and activations cross the memory, where once is what is written.
+    `logit_bytes` per logit, `update_bytes` per parameter. `launch_s` per block and its three passes,
+    `launch_tensor_parallel_s` as much again with tensor parallelism. An all-reduce of tensor parallelism takes
+    `step_s` for each of its 2 * (tp - 1) steps and its bytes at `link_share` of the link.
+    """
+
+    matmul_share: float
+    flash_share: float
+    processor_tflops: float
+    partial_wave: float
+    matmul_passes: float
+    score_passes: float
+    eager_passes: float
+    fused_passes: float
+    logit_bytes: float
+    update_bytes: float
+    launch_s: float
+    launch_tensor_parallel_s: float
+    link_share: float
+    step_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """Constants of the accelerators of one compute capability; `measured`: runs of one of them were in the fit."""
+
+    compute_capability: float
+    constants: Constants
+    measured: bool
+    error_p50: float
+    error_p90: float
+    source: str
+    as_of: date
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTimes:
+    """Seconds per layer of one microbatch; `update_s` is for one optimizer step."""
+
+    forward_s: NDArray[np.float64]
+    backward_s: NDArray[np.float64]
+    update_s: NDArray[np.float64]
+
+
+def read_generations(path: Path) -> tuple[Generation, ...]:
+    """Read the table of generations, by compute capability. Raises DataError."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = [_generation(row) for row in csv.DictReader(file)]
+    except (OSError, KeyError, ValueError, TypeError) as error:
+        raise DataError(f"{path} is not a table of kernel constants: {error!r}") from error
+    return tuple(sorted(rows, key=lambda row: row.compute_capability))
+
+
+def generation_of(accelerator: Accelerator, generations: tuple[Generation, ...]) -> Generation:
+    """Return the newest generation that is not newer than an accelerator, the oldest for one before all."""
+    capability = accelerator.compute_capability or 0.0
+    older = [each for each in generations if each.compute_capability <= capability]
+    return older[-1] if older else generations[0]
+
+
+def kernel_times(
+    accelerator: Accelerator,
+    decoder: Decoder,
+    constants: Constants,
+    *,
+    sequence_length: int,
+    microbatch_size: int,
+    tp: int,
+    precision: Precision,
+    program: Program,
+) -> KernelTimes:
+    """Return layer times: per pass the longer of GPU work, with exposed collectives, and launches.
+
+    Raises RequestError where the accelerator lacks the precision.
+    """
+    peak = accelerator.peak_tflops(precision)
+    if peak is None:
+        raise RequestError(f"{accelerator.name} can't compute in {precision}")
+    costs = layer_costs(decoder, sequence_length, tp, attention=program.attention)
+    work = _Work(
+        costs=costs,
+        decoder=decoder,
+        constants=constants,
+        program=program,
+        tokens=float(sequence_length * microbatch_size),
+        microbatch_size=microbatch_size,
+        width=ELEMENT_BYTES[precision],
+        flops_per_s=peak * 1e12,
+        bytes_per_s=accelerator.memory_bandwidth_gb_per_s * 1e9,
+    )
+    collective = _collective_s(accelerator, constants, program, tp, work.tokens * decoder.hidden_size * work.width)
+    forward, backward = np.empty(decoder.layers), np.empty(decoder.layers)
+    # A block reduces twice on each pass; the embedding once, forward.
+    forward[0] = work.embedding_s() + collective / 2.0
+    backward[0] = 2.0 * work.embedding_s()
+    launch = (constants.launch_s + (constants.launch_tensor_parallel_s if tp > 1 else 0.0)) * program.launch_factor
+    launch += program.more_launch_s
+    forward[1:-1] = _longer(work.block_s(backward=False) + collective, launch / 3.0)
+    backward[1:-1] = _longer(work.block_s(backward=True) + collective, launch * 2.0 / 3.0)
+    forward[-1], backward[-1] = work.head_s(backward=False), work.head_s(backward=True)
+    update = costs.parameters.astype(np.float64) * (constants.update_bytes / work.bytes_per_s)
+    return KernelTimes(forward_s=forward, backward_s=backward, update_s=update)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """What one microbatch asks of one device."""
+
+    costs: LayerCosts
+    decoder: Decoder
+    constants: Constants
+    program: Program
+    tokens: float
+    microbatch_size: int
+    width: int
+    flops_per_s: float
+    bytes_per_s: float
+
+    def embedding_s(self) -> float:
+        return 2.0 * self.tokens * self.decoder.embedding_size * self.width / self.bytes_per_s
+
+    def block_s(self, *, backward: bool) -> float:
+        """Seconds of a block's GPU work on one pass."""
+        elementwise = self.constants.fused_passes if self.program.fused else self.constants.eager_passes
+        # All passes of a block over its activations together; a third of them is forward.
+        passes = elementwise / 3.0 * (2.0 if backward else 1.0)
+        moved = passes * self._activation_elements() * self.width / self.bytes_per_s
+        products = sum(count * self._product_s(n, k, backward) for n, k, count in self._factors())
+        return products + moved + self._attention_s(backward)
+
+    def head_s(self, *, backward: bool) -> float:
+        logits = self.microbatch_size * float(self.costs.loss_elements[-1])
+        moved = self.constants.logit_bytes / 3.0 * (2.0 if backward else 1.0) * logits / self.bytes_per_s
+        return self._product_s(logits / self.tokens, float(self.decoder.embedding_size), backward) + moved
+
+    def _factors(self) -> tuple[tuple[float, float, float], ...]:
+        """Columns and rows of the weights of a block on one device, and how many of each."""
+        decoder, tp = self.decoder, self.costs.tp
+        hidden = float(decoder.hidden_size)
+        query = decoder.heads * decoder.head_size / tp
+        projected = query + 2.0 * decoder.kv_heads * decoder.head_size / tp
+        wide, columns = decoder.ffn_size / tp, 2.0 if decoder.gated_mlp else 1.0
+        return ((projected, hidden, 1.0), (hidden, query, 1.0), (wide, hidden, columns), (hidden, wide, 1.0))
+
+    def _product_s(self, columns: float, rows: float, backward: bool) -> float:
+        """Seconds of tokens times a weight; backward of the gradients of both factors."""
+        if backward:
+            return self._matmul_s(self.tokens, rows, columns) + self._matmul_s(rows, columns, self.tokens)
+        return self._matmul_s(self.tokens, columns, rows)
+
+    def _matmul_s(self, m: float, n: float, k: float) -> float:
+        """Seconds of an [m, k] by [k, n] product: its tiles, what is empty of the last wave of them, and the memory."""
+        constants = self.constants
+        computed = 2.0 * m * n * k / self._matmul_rate()
+        processor = constants.matmul_share * constants.processor_tflops * 1e12
+        empty = constants.partial_wave * 2.0 * _TILE * k / processor
+        moved = constants.matmul_passes * (m * n + n * k + m * k) * self.width / self.bytes_per_s
+        return computed + empty + moved
+
+    def _matmul_rate(self) -> float:
+        return self.constants.matmul_share * self.flops_per_s
+
+    def _attention_s(self, backward: bool) -> float:
+        passes = 2.0 if backward else 1.0
+        flops = self.costs.backward_flops if backward else self.costs.forward_flops
+        scored = float((flops - passes * self.costs.matmul_flops)[1]) * self.microbatch_size
+        if self.program.attention is Attention.FLASH:
+            return scored / (self.constants.flash_share * self.flops_per_s)
+        kept = float(self.costs.score_elements[1]) * self.microbatch_size * self.width
+        return scored / self._matmul_rate() + passes / 3.0 * self.constants.score_passes * kept / self.bytes_per_s
+
+    def _activation_elements(self) -> float:
+        """Elements of a block's activations: whole on every device, unless sequence-parallel, and cut over them."""
+        decoder, tp = self.decoder, self.costs.tp
+        whole = 4.0 * decoder.hidden_size / (tp if self.program.sequence_parallel else 1)
+        wide = decoder.ffn_size * (3.0 if decoder.gated_mlp else 2.0)
+        return self.tokens * (whole + (4.0 * decoder.hidden_size + wide) / tp)
+
+
+def _longer(work_s: float, launch_s: float) -> float:
+    longest = max(work_s, launch_s)
+    return float(longest * ((work_s / longest) ** _SHARPNESS + (launch_s / longest) ** _SHARPNESS) ** (1 / _SHARPNESS))
+
+
+def _collective_s(accelerator: Accelerator, constants: Constants, program: Program, tp: int, nbytes: float) -> float:
+    """Return the exposed seconds of the two all-reduces of one pass, as rings over the devices of a node."""
+    if tp == 1:
+        return 0.0
+    nvlink = accelerator.nvlink_gb_per_s
+    if nvlink:
+        link = nvlink * 1e9 / 2.0 * constants.link_share
+    else:
+        link = PCIE_BYTES_PER_S[accelerator.pcie_generation or 3] * _PCIE_SHARE
+    step = constants.step_s + nbytes / tp / link
+    return 2.0 * program.exposed * (program.collective_s + 2.0 * (tp - 1) * step)
+
+
+def _generation(row: dict[str, str]) -> Generation:
+    return Generation(
+        compute_capability=float(row["compute_capability"]),
+        constants=Constants(**{field.name: float(row[field.name]) for field in fields(Constants)}),
+        measured={"yes": True, "no": False}[row["measured"]],
+        error_p50=float(row["error_p50"]),
+        error_p90=float(row["error_p90"]),
+        source=row["source"],
+        as_of=date.fromisoformat(row["as_of"]),
+    )

@@ -1,0 +1,109 @@
+"""Layer times in half precision: products, attention, memory traffic, launches and collectives."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sailor_cloud import catalog, resources
+from sailor_cloud.errors import DataError, RequestError
+from sailor_cloud.model.job import ModelSource
+from sailor_cloud.model.offer import Precision
+from sailor_cloud.workload import Attention, Program, decoder, kernels, layer_costs, profiles
+
+CATALOG = catalog.load()
+GENERATIONS = profiles.load().generations
+LLAMA = decoder(ModelSource(preset="sailor-llama-3-8"))
+OPT = decoder(ModelSource(preset="sailor-opt-350"))
+
+
+def times(accelerator: str = "H100-80", program: Program | None = None, model=LLAMA, **changes):
+    part = changes.pop("part", CATALOG.accelerator(accelerator))
+    constants = dataclasses.replace(kernels.generation_of(part, GENERATIONS).constants, **changes.pop("constants", {}))
+    shape = {"sequence_length": 4096, "microbatch_size": 2, "tp": 1, "precision": Precision.BF16, **changes}
+    return kernels.kernel_times(part, model, constants, program=program or Program(), **shape)
+
+
+def block(found: kernels.KernelTimes) -> float:
+    return float(found.forward_s[1] + found.backward_s[1])
+
+
+def test_a_large_block_takes_no_less_than_its_flops_at_the_peak_rate_and_no_more_than_four_times_that() -> None:
+    costs = layer_costs(LLAMA, 4096, 1, attention=Attention.FLASH)
+    least = 2 * float(costs.forward_flops[1] + costs.backward_flops[1]) / 989.4e12
+    assert least < block(times()) < 4 * least
+
+
+def test_a_backward_pass_takes_about_twice_the_forward_pass() -> None:
+    found = times()
+    assert 1.9 < found.backward_s[1] / found.forward_s[1] < 2.6
+
+
+def test_a_small_block_takes_as_long_as_its_launches() -> None:
+    small = {"model": OPT, "sequence_length": 64, "microbatch_size": 1}
+    launch = kernels.generation_of(CATALOG.accelerator("H100-80"), GENERATIONS).constants.launch_s
+    assert block(times(**small)) == pytest.approx(launch, rel=0.1)
+    assert block(times(program=Program(launch_factor=2.0), **small)) == pytest.approx(2 * launch, rel=0.1)
+    assert block(times(program=Program(more_launch_s=0.01), **small)) == pytest.approx(launch + 0.01, rel=0.1)
+
+
+def test_tensor_parallelism_cuts_a_block_by_less_than_its_degree_and_slower_links_cut_it_less() -> None:
+    whole, half = block(times()), block(times(tp=2))
+    slow = dataclasses.replace(CATALOG.accelerator("H100-80"), nvlink_gb_per_s=None)
+    assert whole / 2 < half < whole
+    assert block(times(tp=2, part=slow)) > half
+
+
+def test_plain_attention_fused_kernels_and_sequence_parallelism_show() -> None:
+    assert block(times(program=Program(attention=Attention.PLAIN))) > block(times())
+    assert block(times(program=Program(fused=True))) < block(times())
+    shared = Program(sequence_parallel=True)
+    assert block(times(tp=4, program=shared)) < block(times(tp=4))
+
+
+def test_a_partial_wave_of_tiles_costs_small_products_more_than_large_ones() -> None:
+    def lost(size: int) -> float:
+        shape = {"microbatch_size": size, "tp": 8}
+        full = {"launch_s": 0.0, "launch_tensor_parallel_s": 0.0}
+        return block(times(**shape, constants=full)) / block(times(**shape, constants={**full, "partial_wave": 0.0}))
+
+    assert lost(1) > lost(8) > 1.0
+
+
+def test_each_pass_adds_up_over_what_a_block_does() -> None:
+    nothing = {"matmul_passes": 0.0, "partial_wave": 0.0, "eager_passes": 0.0, "launch_s": 0.0}
+    products = times(constants={**nothing, "flash_share": 1e9})
+    costs = layer_costs(LLAMA, 4096, 1, attention=Attention.FLASH)
+    share = kernels.generation_of(CATALOG.accelerator("H100-80"), GENERATIONS).constants.matmul_share
+    assert products.forward_s[1] == pytest.approx(2 * costs.matmul_flops[1] / (share * 989.4e12), rel=1e-3)
+    np.testing.assert_allclose(products.backward_s[1:-1], 2 * products.forward_s[1:-1], rtol=1e-3)
+
+
+def test_a_generation_without_measurements_says_so_and_is_less_sure() -> None:
+    for name, measured in (("A100-40", True), ("H200-141", True), ("V100-16", True), ("L4-24", False)):
+        found = kernels.generation_of(CATALOG.accelerator(name), GENERATIONS)
+        assert found.measured is measured
+    sure, unsure = (kernels.generation_of(CATALOG.accelerator(name), GENERATIONS) for name in ("A100-40", "B200-180"))
+    assert unsure.error_p50 > sure.error_p50
+    assert unsure.error_p90 > sure.error_p90
+    assert "not measured" in unsure.source
+
+
+def test_an_accelerator_older_than_all_generations_has_the_oldest_ones_constants() -> None:
+    assert kernels.generation_of(CATALOG.accelerator("P100-16"), GENERATIONS) == GENERATIONS[0]
+
+
+def test_a_precision_that_an_accelerator_lacks_is_refused() -> None:
+    with pytest.raises(RequestError, match="V100-16 can't compute in bf16"):
+        times("V100-16")
+
+
+def test_a_table_that_is_none_is_refused(tmp_path: Path) -> None:
+    shipped = (resources.data_root() / "compute_profiles" / kernels.FILE).read_text(encoding="utf-8")
+    path = tmp_path / kernels.FILE
+    path.write_text(shipped.replace("matmul_share", "share"), encoding="utf-8")
+    with pytest.raises(DataError, match="not a table of kernel constants: KeyError"):
+        kernels.read_generations(path)
