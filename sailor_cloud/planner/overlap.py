@@ -95,7 +95,7 @@ class Overlap:
         through: dict[tuple[int, int], float] = {}
         usd = 0.0
         gathers: list[tuple[tuple[tuple[int, int], ...], float]] = []
-        share = tails[0].tables[0].gathered_share
+        share = tails[0].tables[0].sharding.gathered_share
         layout, cuts = zip(*((part.slots, part.cut) for part in draft.pipelines), strict=True)
         for each in self.assessor.sync.sums(layout, cuts):
             # A stage may hold nothing but a tied weight, which is summed apart.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,7 +15,6 @@ from sailor_cloud.simulator.closed_form import boundary_pairs, boundary_wire_byt
 from sailor_cloud.simulator.layout import Layout, Seat
 from sailor_cloud.simulator.replay import PipelineReplay, PipelineTimes, Span, replay
 from sailor_cloud.simulator.shared_cores import SharedClock
-from sailor_cloud.simulator.stage_table import FULL_SHARD
 from sailor_cloud.simulator.sync import SyncGroup, Traffic, makespan_s, sync_groups, traffic
 
 # What takes a core in a timeline.
@@ -43,6 +43,15 @@ class StageWaits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Passes:
+    """Seconds of one microbatch's passes through a stage; `exposed_s` of both show what is exchanged beside them."""
+
+    forward_s: float
+    backward_s: float
+    exposed_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Iteration:
     """Seconds of one iteration by closed form and by replay; `traffic` are bytes per iteration from zone to zone."""
 
@@ -66,27 +75,26 @@ def run_iteration(layout: Layout, *, timeline: bool = False) -> Iteration:
     """
     groups = sync_groups(layout)
     flows = cut_flows([[seat.place.node for seat in seats] for seats in layout.pipelines])
-    sharded = _sharded_s(layout, groups)
+    passes = _passes(layout, groups)
     times = [
-        _pipeline_times(layout, seats, shared, p, sharded)
+        _pipeline_times(layout, seats, shared, p, passes)
         for p, (seats, shared) in enumerate(zip(layout.pipelines, flows, strict=True))
     ]
     replays = _replays(layout, times, spans=timeline or layout.on_machine)
-    after = () if layout.plan.zero_stage == FULL_SHARD else groups
-    ends, synced, sync_spans = _synchronise(layout, after, replays)
+    ends, synced, sync_spans = _synchronise(layout, groups, replays)
     spans: list[TimelineSpan] = []
     updated = {key: ends[key] + _update_s(layout, seat) for key, seat in _by_key(layout)}
-    total, gather_spans = _gather(layout, after, updated, synced)
+    total, gather_spans = _gather(layout, groups, updated, synced)
     waits = tuple(
-        _stage_waits(layout, seat, replays[seat.pipeline], synced[seat.pipeline, seat.index], total)
-        for seat in layout.seats
+        _stage_waits(layout, seat, replays[seat.pipeline], passes[key].exposed_s, synced[key], total)
+        for key, seat in _by_key(layout)
     )
     if timeline or layout.on_machine:
         spans = [*_compute_spans(replays), *sync_spans, *gather_spans]
         spans += [_span(seat, "update", None, ends[key], updated[key]) for key, seat in _by_key(layout)]
         spans.sort(key=lambda span: (span.pipeline, span.stage, span.start_s, span.end_s, span.what))
     iteration = Iteration(
-        closed_form_s=_closed_form_s(layout, times, after),
+        closed_form_s=_closed_form_s(layout, times, groups),
         replay_s=total,
         waits=waits,
         groups=groups,
@@ -153,7 +161,7 @@ def _pipeline_times(
     seats: tuple[Seat, ...],
     flows: tuple[int, ...],
     pipeline: int,
-    sharded: dict[tuple[int, int], float],
+    passes: Mapping[tuple[int, int], Passes],
 ) -> PipelineTimes:
     activation, gradient = [], []
     for (src, dst), shared in zip(itertools.pairwise(seats), flows, strict=True):
@@ -163,38 +171,36 @@ def _pipeline_times(
         back = layout.links.between(dst.place, src.place, pairs=pairs, flows=shared)
         activation.append(float(there.transfer_s(forward)))
         gradient.append(float(back.transfer_s(backward)))
-    passes = [_passes_s(layout, seat, sharded[seat.pipeline, seat.index]) for seat in seats]
+    each = [passes[seat.pipeline, seat.index] for seat in seats]
     return PipelineTimes(
-        forward_s=tuple(forward for forward, _ in passes),
-        backward_s=tuple(backward for _, backward in passes),
+        forward_s=tuple(both.forward_s for both in each),
+        backward_s=tuple(both.backward_s for both in each),
         activation_s=tuple(activation),
         gradient_s=tuple(gradient),
         microbatches=layout.plan.pipelines[pipeline].microbatches,
     )
 
 
-def _passes_s(layout: Layout, seat: Seat, sharded_s: float) -> tuple[float, float]:
-    """Return the seconds of a stage's two passes; with ZeRO-3 weights are gathered and gradients scattered beside."""
+def _passes(layout: Layout, groups: tuple[SyncGroup, ...]) -> dict[tuple[int, int], Passes]:
+    """Return the passes of each stage, by pipeline and stage; with ZeRO-2 and 3 weights and gradients move beside."""
+    beside = {key: (0.0, 0.0) for key, _ in _by_key(layout)}
+    for group in groups:
+        for seat in group.members:
+            forward, backward = beside[seat.pipeline, seat.index]
+            beside[seat.pipeline, seat.index] = forward + group.forward_s, backward + group.backward_s
+    return {key: _beside(seat, *beside[key], layout.scenario.engine.shard_exposed) for key, seat in _by_key(layout)}
+
+
+def _beside(seat: Seat, forward_s: float, backward_s: float, exposed: float) -> Passes:
+    """Return a stage's passes; of what they compute and what is moved beside, `exposed` of the shorter one shows."""
     span = seat.stage.first_layer, seat.stage.end_layer
     handing = float(seat.table.handing_s(*span))
-    forward, backward = float(seat.table.forward_s(*span)) + handing, float(seat.table.backward_s(*span)) + handing
-    gathered = sharded_s * seat.table.forward_share
-    exposed = layout.scenario.engine.shard_exposed
-    return _beside(forward, gathered, exposed), _beside(backward, sharded_s - gathered, exposed)
-
-
-def _beside(compute_s: float, transfer_s: float, exposed: float) -> float:
-    return max(compute_s, transfer_s) + exposed * min(compute_s, transfer_s)
-
-
-def _sharded_s(layout: Layout, groups: tuple[SyncGroup, ...]) -> dict[tuple[int, int], float]:
-    """Return how long each stage gathers and scatters per microbatch."""
-    sharded = {(seat.pipeline, seat.index): 0.0 for seat in layout.seats}
-    if layout.plan.zero_stage == FULL_SHARD:
-        for group in groups:
-            for seat in group.members:
-                sharded[seat.pipeline, seat.index] += group.seconds
-    return sharded
+    compute = float(seat.table.forward_s(*span)) + handing, float(seat.table.backward_s(*span)) + handing
+    forward, backward = (
+        max(computed, moved) + exposed * min(computed, moved)
+        for computed, moved in zip(compute, (forward_s, backward_s), strict=True)
+    )
+    return Passes(forward_s=forward, backward_s=backward, exposed_s=forward + backward - sum(compute))
 
 
 def _cut_bytes(layout: Layout, src: Seat, dst: Seat) -> tuple[float, float]:
@@ -227,7 +233,7 @@ def _synchronise(
     spans = []
     for group in groups:
         # A stage may hold nothing but a tied weight, which is summed apart.
-        if len(group.members) < 2 or not group.nbytes:
+        if len(group.members) < 2 or not group.sum_s:
             continue
         keys = [(seat.pipeline, seat.index) for seat in group.members]
         start = max(through[key] for key in keys)
@@ -251,7 +257,7 @@ def _gather(
     updated: dict[tuple[int, int], float],
     synced: dict[tuple[int, int], float],
 ) -> tuple[float, list[TimelineSpan]]:
-    """Gather what ZeRO-1 updated in shares, group by group; return when all stages are through, and the spans.
+    """Gather what ZeRO-1 and 2 updated in shares, group by group; return when all stages are through, and the spans.
 
     With overlap only what exceeds the group's next forward pass counts.
 
@@ -293,8 +299,13 @@ def _update_s(layout: Layout, seat: Seat) -> float:
     return step + float(seat.table.update_s(seat.stage.first_layer, seat.stage.end_layer, shards=shards))
 
 
-def _stage_waits(layout: Layout, seat: Seat, done: PipelineReplay, synced_s: float, total_s: float) -> StageWaits:
-    compute = done.compute_s[seat.index] + _update_s(layout, seat)
+def _stage_waits(
+    layout: Layout, seat: Seat, done: PipelineReplay, exposed_s: float, synced_s: float, total_s: float
+) -> StageWaits:
+    """Share out a stage's time; what a pass takes longer for what is exchanged beside it, `exposed_s`, is sync."""
+    exposed = exposed_s * layout.plan.pipelines[seat.pipeline].microbatches
+    synced_s += exposed
+    compute = done.compute_s[seat.index] - exposed + _update_s(layout, seat)
     transfer = done.transfer_s[seat.index]
     bubble = total_s - compute - transfer - synced_s
     return StageWaits(

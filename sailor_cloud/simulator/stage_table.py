@@ -14,12 +14,11 @@ from sailor_cloud.model.offer import Accelerator
 from sailor_cloud.model.plan import Recompute
 from sailor_cloud.simulator.memory import MemoryTable, memory_table
 from sailor_cloud.simulator.scenario import Scenario
+from sailor_cloud.simulator.sharding import Sharding, sharding
 from sailor_cloud.units import GIB
 from sailor_cloud.workload import LayerCosts, layer_costs, tp_problem
 
 Floats = NDArray[np.float64]
-
-FULL_SHARD = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +27,8 @@ class StageTable:
 
     Prefix arrays have shape [layers + 1]; seconds are of one microbatch (forward, backward with what is recomputed) or
     of one optimizer step (update, before ZeRO). `gradient_prefix_bytes`, what pipelines sum, covers all tensor-parallel
-    shards together, and with ZeRO-1 the weights that are gathered after the step, as if they were summed; with ZeRO-3
-    it is what each microbatch gathers and scatters. `message_s` and `sums_s`: what a local rank itself takes for a
-    tensor that it sends or receives, and for the sums.
+    shards together, and with ZeRO all that `sharding` scatters and gathers, as if it were summed.
+    `message_s` and `sums_s`: what a local rank itself takes for a tensor that it sends or receives, and for the sums.
     """
 
     accelerator: Accelerator
@@ -45,8 +43,7 @@ class StageTable:
     memory: MemoryTable
     message_s: float
     sums_s: float
-    gradient_bytes_per_parameter: float
-    reduce_bytes: int
+    sharding: Sharding
     limit_bytes: int
     error_p50: float
     error_p90: float
@@ -100,25 +97,12 @@ class StageTable:
         return self.gradient_prefix_bytes[end] - self.gradient_prefix_bytes[first]
 
     @property
-    def gathered_share(self) -> float:
-        """The share of gradient_bytes that ZeRO-1 gathers after the optimizer step: it can't run beside a pass."""
-        return 0.0 if self.zero_stage == FULL_SHARD else 1.0 - self.reduce_bytes / self.gradient_bytes_per_parameter
-
-    @property
-    def forward_share(self) -> float:
-        """The share of gradient_bytes that ZeRO-3 gathers for a forward pass."""
-        return self.memory.weight_bytes / 2.0 / self.gradient_bytes_per_parameter
+    def gradient_bytes_per_parameter(self) -> float:
+        return self.sharding.total / 2.0
 
     def memory_bytes(self, first: Any, end: Any, *, in_flight: ArrayLike, replicas: int = 1) -> Any:
         """Return the bytes that one device must have; see MemoryTable.needed_bytes."""
         return self.memory.needed_bytes(first, end, in_flight=in_flight, replicas=replicas)
-
-
-def _summed_bytes(weight_bytes: int, reduce_bytes: int, zero_stage: int) -> float:
-    """Bytes per parameter that go round twice: gathering or scattering takes one pass of the ring, a sum two."""
-    if zero_stage == FULL_SHARD:
-        return weight_bytes + reduce_bytes / 2.0
-    return reduce_bytes + (weight_bytes / 2.0 if zero_stage else 0.0)
 
 
 def stage_table(
@@ -177,7 +161,7 @@ def stage_table(
     )
     # Gradients never travel in fewer bytes than weights have.
     reduced = max(scenario.engine.reduce_bytes, memory.weight_bytes)
-    summed = _summed_bytes(memory.weight_bytes, reduced, zero_stage)
+    moved = sharding(zero_stage, weight_bytes=memory.weight_bytes, gradient_bytes=reduced)
     return StageTable(
         accelerator=part,
         tp=tp,
@@ -187,12 +171,11 @@ def stage_table(
         forward_prefix_s=_prefix(times.forward_s),
         backward_prefix_s=_prefix(times.backward_s + _recomputed_s(times.forward_s, costs, recompute)),
         update_prefix_s=_prefix(times.update_s),
-        gradient_prefix_bytes=_prefix(np.diff(memory.parameter_prefix) * (tp * summed)),
+        gradient_prefix_bytes=_prefix(np.diff(memory.parameter_prefix) * (tp * moved.total / 2.0)),
         memory=memory,
         message_s=scenario.profiles.local_core_s(part, scenario.profiles.local.message_core_s),
         sums_s=scenario.profiles.local_core_s(part, scenario.profiles.local.sums_core_s),
-        gradient_bytes_per_parameter=summed,
-        reduce_bytes=reduced,
+        sharding=moved,
         limit_bytes=limit,
         error_p50=times.error_p50,
         error_p90=times.error_p90,

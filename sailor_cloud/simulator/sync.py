@@ -15,6 +15,7 @@ from sailor_cloud.network import Link, Place
 from sailor_cloud.simulator.card import ring_flows
 from sailor_cloud.simulator.closed_form import gradient_sync_s
 from sailor_cloud.simulator.layout import Layout, Seat
+from sailor_cloud.simulator.sharding import Sharding
 
 Traffic = dict[tuple[str, str], float]
 
@@ -24,9 +25,9 @@ class SyncGroup:
     """Layers [first_layer, end_layer) and the stages, one per pipeline, that hold them.
 
     `nbytes` are the gradients of all tensor-parallel shards together, `seconds` the time of their sum. `tied` marks a
-    tied weight, which the first and the last stage of each pipeline hold. With ZeRO-1 gradients are summed whole and
-    the new weights gathered after the step: `nbytes` and `seconds` hold both, `gather_s` is the time of the second.
-    With ZeRO-3 they are what each microbatch gathers, twice, and scatters.
+    tied weight, which the first and the last stage of each pipeline hold. With ZeRO both hold all that is exchanged:
+    `sum_s` of `seconds` go to the sum, `gather_s` to weights that are gathered after the step, `forward_s` and
+    `backward_s` to what every such pass exchanges.
     """
 
     first_layer: int
@@ -37,16 +38,28 @@ class SyncGroup:
     tied: bool = False
 
     @property
+    def _sharding(self) -> Sharding:
+        return self.members[0].table.sharding
+
+    @property
     def gather_s(self) -> float:
-        return self.seconds * self.members[0].table.gathered_share
+        return self.seconds * self._sharding.gathered_share
 
     @property
     def sum_s(self) -> float:
-        return self.seconds - self.gather_s
+        return self.seconds * self._sharding.summed_share
+
+    @property
+    def forward_s(self) -> float:
+        return self.seconds * self._sharding.forward / self._sharding.total
+
+    @property
+    def backward_s(self) -> float:
+        return self.seconds * self._sharding.backward / self._sharding.total
 
     def bucket(self, bucket_bytes: float) -> float:
         """Return the share of the group's gradients that one message of a sum carries at most."""
-        return min(1.0, bucket_bytes / (self.nbytes * (1.0 - self.members[0].table.gathered_share)))
+        return min(1.0, bucket_bytes / (self.nbytes * self._sharding.summed_share))
 
 
 def sync_groups(layout: Layout) -> tuple[SyncGroup, ...]:
@@ -81,23 +94,26 @@ def makespan_s(groups: Iterable[SyncGroup]) -> float:
     through: dict[tuple[int, int], float] = {}
     for group in groups:
         keys = [(seat.pipeline, seat.index) for seat in group.members]
-        done = max(through.get(key, 0.0) for key in keys) + group.seconds
+        done = max(through.get(key, 0.0) for key in keys) + group.sum_s + group.gather_s
         through.update(dict.fromkeys(keys, done))
     return max(through.values(), default=0.0)
 
 
 def traffic(groups: Iterable[SyncGroup], layout: Layout) -> Traffic:
-    """Return the bytes per iteration that rings carry from zone to zone."""
+    """Return the bytes per iteration that rings carry from zone to zone; some go round with every microbatch."""
     crossing: Traffic = {}
     for group in groups:
         count = len(group.members)
         if count < 2:
             continue
         ring = ring_order(group.members, layout)
+        share = group.members[0].table.sharding.passes_share
+        rounds = max(layout.plan.pipelines[seat.pipeline].microbatches for seat in group.members)
+        nbytes = group.nbytes * (1.0 + share * (rounds - 1))
         for src, dst in zip(ring, ring[1:] + ring[:1], strict=True):
             if src.place.zone != dst.place.zone:
                 key = (src.place.zone, dst.place.zone)
-                crossing[key] = crossing.get(key, 0.0) + 2.0 * (count - 1) / count * group.nbytes
+                crossing[key] = crossing.get(key, 0.0) + 2.0 * (count - 1) / count * nbytes
     return crossing
 
 
