@@ -28,6 +28,7 @@ from sailor_cloud.workload import ComputeProfiles
 from sailor_cloud.workload.kernels import PCIE_BYTES_PER_S
 
 ZONE, REGION, INSTANCE = "published", "published", "published"
+LOCAL = Provider("local")
 AS_OF = date(2026, 11, 23)
 # Parts that the catalog lacks: how they differ from one that it has. A800 and H800 have fewer links (FlagPerf); the
 # H100 of torchtitan has 96 GB at 2.4 TB/s and 500 of 700 W, whose root its clock follows.
@@ -128,7 +129,7 @@ def _node_bytes_per_s(run: PublishedRun, part: Accelerator) -> float:
 @cache
 def _catalog(part: Accelerator) -> Catalog:
     region = Region(
-        provider=Provider.LOCAL,
+        provider=LOCAL,
         name=REGION,
         location="",
         continent="",
@@ -141,7 +142,7 @@ def _catalog(part: Accelerator) -> Catalog:
     return Catalog(
         offers=OfferBook.of([]),
         accelerators=[part],
-        zones=[Zone(provider=Provider.LOCAL, region=REGION, name=ZONE)],
+        zones=[Zone(provider=LOCAL, region=REGION, name=ZONE)],
         regions=[region],
         services=Services([]),
         interruptions=InterruptionTable([]),
@@ -164,9 +165,9 @@ def _network(part: Accelerator, node_bytes_per_s: float, per_node: int) -> Netwo
     for pairs in (1, 2, 4, 8, 16, 32):
         curves.append(_curve(CurveScope.SAME_NODE, part, pairs, device * pairs, _STEP_S))
         curves.append(_curve(CurveScope.SAME_ZONE, part, pairs, node_bytes_per_s, _NODE_STEP_S))
-    zone = ZoneInfo(name=ZONE, provider=Provider.LOCAL, region=REGION, egress_group="", latitude=None, longitude=None)
+    zone = ZoneInfo(name=ZONE, provider=LOCAL, region=REGION, egress_group="", latitude=None, longitude=None)
     instance = InstanceNetwork(
-        provider=Provider.LOCAL,
+        provider=LOCAL,
         instance_type=INSTANCE,
         accelerator=part.name,
         accelerator_count=per_node,
@@ -218,7 +219,7 @@ def _job(run: PublishedRun) -> Job:
 def _hardware(accelerator: str, devices: int) -> Hardware:
     return Hardware(
         id=f"published-{devices}",
-        provider=Provider.LOCAL,
+        provider=LOCAL,
         region=REGION,
         zone=ZONE,
         instance_type=INSTANCE,
