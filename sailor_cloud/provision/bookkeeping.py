@@ -12,6 +12,7 @@ from sailor_cloud.model.document import CostKind
 from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.model.parts import node_part
+from sailor_cloud.model.provider import names
 from sailor_cloud.provision.rendering.root import PlacedNode, Root
 from sailor_cloud.run.journal import Draft, Event, Journal
 from sailor_cloud.run.ledger import Ledger
@@ -96,12 +97,13 @@ def _services(offer: Offer, network: NetworkAccess) -> list[dict[str, Any]]:
             "price_source": price.source,
             "price_as_of": price.as_of_from.isoformat(),
         }
-        for price, usd_per_hour in services_with(offer, _prices(), network)
+        for price, usd_per_hour in services_with(offer, _prices(names()), network)
     ]
 
 
 @cache
-def _prices() -> Catalog:
+def _prices(providers: tuple[str, ...]) -> Catalog:
+    """Return the catalog of the providers that are registered now."""
     from sailor_cloud import catalog
 
     # Prices of disks and addresses change once in years; those of this process's start will do.
