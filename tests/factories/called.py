@@ -23,6 +23,7 @@ from sailor_cloud.clock import Clock, SystemClock
 from sailor_cloud.errors import SailorError
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Job
+from sailor_cloud.workload import this_machine
 
 _search = api.plan
 _planned: dict[tuple[object, ...], PlanDocument] = {}
@@ -83,7 +84,7 @@ def _remembered(job: Job, *, clock: Clock | None = None, **wishes: Any) -> PlanD
     home = Path(os.environ["SAILOR_CLOUD_HOME"])
     own = home if home.is_dir() and {entry.name for entry in home.iterdir()} - {"runs"} else None
     given = sorted((name, str(value)) for name, value in wishes.items() if name not in ("base", "progress"))
-    key = (job.model_dump_json(), day, str(apart), str(own), *given)
+    key = (job.model_dump_json(), day, str(apart), str(own), os.environ.get(this_machine.VARIABLE), *given)
     if key not in _planned:
         _planned[key] = _search(job, clock=clock, **wishes)
     return _planned[key]
