@@ -100,7 +100,8 @@ def test_list_as_json_holds_every_offer_that_matches() -> None:
     assert rows[0]["as_of_from"] == "2026-11-21"
 
 
-def test_list_shows_both_confidences_and_outliers_of_every_offer() -> None:
+def test_list_shows_both_confidences_and_outliers_of_every_offer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
     asked = ("list", "--region", "us-east-1", "--accelerator", "A100-40", *AS_OF)
     rows = {(row["zone"], row["market"]): row for row in document(prices, *asked)}
     assert rows["use1-az1", "spot"]["outlier"] is True
