@@ -168,13 +168,16 @@ def killed_run(home: Path, condition: Callable[[RunFolder], bool], *arguments: s
 
 
 def planned(*, steps: int, budget_usd: float = 1.0, every_s: float = 600.0, usd_per_hour: float = 0.2) -> PlanDocument:
-    """The two-node plan of `documents` for a job of its own length and budget."""
+    """The two-node plan of `documents` for a job of its own length and budget, said to be through in seconds."""
     base = document(steps=steps)
+    assert base.prediction is not None
+    quick = replace(base.prediction, duration_s=10.0)
     limits = base.constraints.model_copy(update={"budget_usd": budget_usd})
     saved = base.job.checkpoint.model_copy(update={"every": every_s})
     job = base.job.model_copy(update={"constraints": limits, "checkpoint": saved})
     offers = tuple(replace(offer, usd_per_hour=usd_per_hour) for offer in base.inputs.offers)
-    return replace(base, job=job, constraints=limits, inputs=replace(base.inputs, offers=offers))
+    inputs = replace(base.inputs, offers=offers)
+    return replace(base, job=job, constraints=limits, inputs=inputs, prediction=quick)
 
 
 def steps_of(folder: RunFolder) -> list[dict[str, Any]]:

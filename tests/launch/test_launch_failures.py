@@ -131,7 +131,7 @@ def test_a_node_about_to_be_taken_away_is_left_with_a_checkpoint(
         def watching(link: agents.AgentLink) -> list[str]:
             return ["--provider", "gcp", "--metadata-address", address] if link.node.id == "n1" else []
 
-        monkeypatch.setattr(agents.AgentLink, "_preemption_options", watching)
+        monkeypatch.setattr(agents.AgentLink, "_cloud_options", watching)
         run.start(planned(steps=400))
         folder = run.wait_for(trained(20), "training")
         taken.set()
