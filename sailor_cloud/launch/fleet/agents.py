@@ -120,10 +120,11 @@ class AgentLink:
         self._words = asyncio.create_task(self._say_words())
 
     async def _say_words(self) -> None:
-        while True:
+        while self._words is not None:
             with contextlib.suppress(LaunchError):
                 await self.connection.write(WORD_FILE, b"")
-            await asyncio.sleep(WORD_S)
+            if self._words is not None:
+                await asyncio.sleep(WORD_S)
 
     async def _agent_runs(self) -> bool:
         return (await self.connection.run([self.python, "-c", _AGENT_RUNS])).strip() == "yes"
@@ -165,8 +166,9 @@ class AgentLink:
         await self.connection.fetch("logs/*", target)
 
     async def close(self) -> None:
-        if self._words is not None:
-            self._words.cancel()
-            # One that is being said meets the end of the connection.
-            await asyncio.gather(self._words, return_exceptions=True)
+        words, self._words = self._words, None
+        if words is not None:
+            # Python 3.11 loses a cancellation that comes as a word has just been said; then the task ends by itself.
+            words.cancel()
+            await asyncio.gather(words, return_exceptions=True)
         await self.connection.close()
