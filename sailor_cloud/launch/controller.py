@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from sailor_cloud.errors import LaunchError, SailorError
 from sailor_cloud.launch import takeover
 from sailor_cloud.launch.context import RunContext
+from sailor_cloud.launch.fleet.fleet import UnreachableError
 from sailor_cloud.launch.fleet.run_spec import build_spec, plan_hash
 from sailor_cloud.launch.generation import End, Generation, Result
 from sailor_cloud.launch.options import Ending, Outcome
@@ -147,7 +148,7 @@ class Controller:
         going_on = await takeover.going_on(context)
         if going_on is None:
             await fallback.obtain(context, await takeover.plan_to_begin_with(context))
-            generation = await self._next_generation()
+            generation = await self._started()
         else:
             generation = self._followed(going_on)
         if first:
@@ -175,22 +176,20 @@ class Controller:
                     assert wanted is not None
                     await fallback.obtain(context, wanted)
                 case End.NODES_LOST:
-                    await self._recover(result)
+                    await self._recover(result.lost, result.why)
                 case End.FAILED:
                     await self._retry(result)
-            generation = await self._next_generation()
+            generation = await self._started()
 
-    async def _recover(self, result: Result) -> None:
+    async def _recover(self, lost: tuple[str, ...], why: str) -> None:
         """Go on without nodes that are gone, under a new plan or on new nodes."""
         context = self.context
         self._recoveries += 1
-        nodes.lost(context, result.lost, result.why)
+        nodes.lost(context, lost, why)
         if self._recoveries > context.options.most_recoveries:
-            raise LaunchError(f"nodes were lost {self._recoveries} times; {result.why}")
-        for name in result.lost:
-            if name in context.links:
-                await context.links.pop(name).close()
-        document = await fallback.next_plan(context, context.document, without=result.lost)
+            raise LaunchError(f"nodes were lost {self._recoveries} times; {why}")
+        await nodes.disconnect(context, lost)
+        document = await fallback.next_plan(context, context.document, without=lost)
         await fallback.obtain(context, document)
 
     async def _retry(self, result: Result) -> None:
@@ -207,6 +206,21 @@ class Controller:
             raise LaunchError(f"{times}{result.why}\nall logs: {context.folder.logs_dir}")
         self._failed_at = result.step
         context.observer.note(f"step {result.step}: {result.why}\ntrying again from step {context.saved_step}")
+
+    async def _started(self) -> Generation:
+        """Start a new generation; nodes that are lost before it begins are planned around."""
+        context = self.context
+        while True:
+            try:
+                return await self._next_generation()
+            except UnreachableError as error:
+                if lost := await nodes.gone(context, context.document):
+                    await self._recover(lost, f"{error}; lost before training began: {', '.join(lost)}")
+                    continue
+                self._recoveries += 1
+                if self._recoveries > context.options.most_recoveries:
+                    raise
+                context.observer.note(f"{error}; it answers again")
 
     async def _next_generation(self) -> Generation:
         """Start a new world of ranks on the nodes that there are."""
@@ -226,7 +240,7 @@ class Controller:
         context, document = self.context, self.context.document
         assert document.plan is not None
         links = context.links
-        await asyncio.gather(*(link.ensure_agent() for link in links.values()))
+        await nodes.all_done(link.ensure_agent() for link in links.values())
         check = self._checked is None or not same_shape(self._checked, document.plan)
         spec = build_spec(
             document,
@@ -244,13 +258,11 @@ class Controller:
         self._checked = document.plan
         context.journal.append(Event.GENERATION_STARTED, generation=number, spec=spec.sha256)
         path, content = f"generations/{number}/spec.json", spec.to_json().encode()
-        await asyncio.gather(*(link.write(path, content) for link in links.values()))
+        await nodes.all_done(link.write(path, content) for link in links.values())
         # The folder's name need not be the node's id, so the agent is told which of the spec's nodes it is.
-        await asyncio.gather(
-            *(
-                link.command("start", generation=number, plan_hash=digest, spec=path, node=name)
-                for name, link in links.items()
-            )
+        await nodes.all_done(
+            link.command("start", generation=number, plan_hash=digest, spec=path, node=name)
+            for name, link in links.items()
         )
         context.show("starting ranks")
 

@@ -76,7 +76,10 @@ class NodeConnection:
         async def work(
             connection: asyncssh.SSHClientConnection, _: asyncssh.SFTPClient
         ) -> asyncssh.SSHCompletedProcess:
-            return await connection.run(command, check=False)
+            done = await connection.run(command, check=False)
+            if done.exit_status is None:
+                raise asyncssh.ConnectionLost("the connection ended before the command did")
+            return done
 
         result = await self._attempt(work, argv[0], COMMAND_TIMEOUT_S)
         if result.exit_status != 0:

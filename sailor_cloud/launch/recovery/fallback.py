@@ -10,7 +10,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 
 from sailor_cloud.errors import NotSoldError, ProvisionError, QuotaError, StockoutError, TerraformError
 from sailor_cloud.launch.context import RunContext
@@ -74,11 +73,17 @@ async def obtain(context: RunContext, document: PlanDocument) -> None:
             leave_alone(context, document, error)
             attempts.recovered(error)
         except UnreachableError as error:
-            running = await nodes.told(context, partial(context.fleet.running, document))
-            if len(running) == len(plan_nodes(document)):
+            gone = await nodes.gone(context, document)
+            if not gone and context.links.keys() != {node.id for node in plan_nodes(document)}:
+                # A node that runs and could never be connected to: another one would not answer either.
                 raise
             context.observer.note(str(error))
             attempts.recovered(error)
+            if not gone:
+                continue
+            await nodes.disconnect(context, gone)
+            document = await next_plan(context, document, without=gone)
+            continue
         except (ShortfallError, ProvisionInterrupted):
             raise
         except ProvisionError as error:

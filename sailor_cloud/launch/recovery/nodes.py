@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from typing import TypeVar
 
 from sailor_cloud.errors import CredentialsError, ProvisionError
 from sailor_cloud.launch.context import RunContext
+from sailor_cloud.launch.fleet.fleet import Health
 from sailor_cloud.launch.options import Ending
 from sailor_cloud.launch.replanning.replan import Situation
 from sailor_cloud.launch.spend.lifetime import within
@@ -65,6 +66,22 @@ async def alive(context: RunContext, document: PlanDocument, *, without: tuple[s
     """Return the plan's nodes that run, except those that are about to go."""
     running = await told(context, partial(context.fleet.running, document))
     return tuple(node for node in plan_nodes(document) if node.id in running and node.id not in without)
+
+
+async def gone(context: RunContext, document: PlanDocument) -> tuple[str, ...]:
+    """Return which nodes of a plan are gone after one did not answer; none, once all that were connected answer again.
+
+    A connection ends before the provider says that the node does. A node that stays silent for `lost_after_s` is gone.
+    """
+    until = context.clock.monotonic_s() + context.options.lost_after_s
+    while True:
+        running = await told(context, partial(context.fleet.running, document))
+        missing = {node.id for node in plan_nodes(document)} - running
+        states = await asyncio.gather(*(link.health() for link in context.links.values()))
+        silent = {name for name, state in zip(context.links, states, strict=True) if state is Health.UNREACHABLE}
+        if missing or not silent or context.clock.monotonic_s() >= until:
+            return tuple(sorted(missing | silent))
+        await context.stop.unless_stopped(asyncio.sleep(context.options.ask_s))
 
 
 async def running_nodes(context: RunContext) -> tuple[Node, ...]:
@@ -165,10 +182,7 @@ async def connect(context: RunContext) -> None:
         context.links[link.node.id] = link
     context.show("starting agents")
 
-    async def ensure() -> None:
-        await asyncio.gather(*(link.ensure_agent() for link in context.links.values()))
-
-    await context.stop.unless_stopped(ensure())
+    await context.stop.unless_stopped(all_done(link.ensure_agent() for link in context.links.values()))
     context.observer.note(f"runtime on {len(context.links)} nodes, agents started")
 
 
@@ -188,6 +202,20 @@ def _check_affordable(context: RunContext, new_usd_per_hour: float) -> None:
             f"{needed:.2f} USD would be spent before new nodes could do anything, of a budget of {budget:.2f} USD",
             Ending.BUDGET,
         )
+
+
+async def all_done(work: Iterable[Awaitable[None]]) -> None:
+    """Await everything; raise the first error only when nothing of it goes on any more."""
+    for answer in await asyncio.gather(*work, return_exceptions=True):
+        if isinstance(answer, BaseException):
+            raise answer
+
+
+async def disconnect(context: RunContext, names: tuple[str, ...]) -> None:
+    """Close the connections to nodes that are gone."""
+    for name in names:
+        if name in context.links:
+            await context.links.pop(name).close()
 
 
 def lost(context: RunContext, names: tuple[str, ...], why: str) -> None:

@@ -13,8 +13,10 @@ from factories.chaos import START
 from factories.quick_search import PRICE, QuickSearch, job
 from sailor_cloud.errors import NotSoldError, ProvisionError, QuotaError, StockoutError, TerraformError
 from sailor_cloud.launch.controller import Controller
+from sailor_cloud.launch.fleet.fleet import Health, UnreachableError
 from sailor_cloud.launch.options import Ending, LaunchOptions, Outcome
 from sailor_cloud.launch.replanning.replan import Policy
+from sailor_cloud.launch.simulation.fleet import SimulatedLink
 from sailor_cloud.launch.simulation.market import Place, Trace
 from sailor_cloud.launch.simulation.replay import OPTIONS, SilentObserver, simulated_context
 from sailor_cloud.launch.simulation.time import SimulatedClock, run_simulated
@@ -229,3 +231,56 @@ def test_today_s_prices_decide_between_replacing_and_planning_anew(dearer: bool,
     assert outcome.ending is Ending.COMPLETED, outcome.message
     second = [line for line in outcome.receipt.lines if line.kind is CostKind.COMPUTE][8:]
     assert any(f"in {A}" in line.what for line in second) is not dearer
+
+
+@dataclass(slots=True)
+class Silence:
+    """The first four nodes do not answer while `lasts` says so, although their provider still has them."""
+
+    lasts: Callable[[], bool]
+    nodes: set[str] = field(default_factory=set)
+    calls: int = 0
+
+    def install(self, patch: pytest.MonkeyPatch, call: str) -> None:
+        said, health = getattr(SimulatedLink, call), SimulatedLink.health
+
+        async def silent(link: SimulatedLink, *arguments: object, **details: object) -> object:
+            self.calls += 1
+            if len(self.nodes) < 4:
+                self.nodes.add(link.node.id)
+            if link.node.id in self.nodes and self.lasts():
+                raise UnreachableError(f"node {link.node.id}: connection lost")
+            return await said(link, *arguments, **details)
+
+        async def seen(link: SimulatedLink) -> Health:
+            self.calls += 1
+            return Health.UNREACHABLE if link.node.id in self.nodes and self.lasts() else await health(link)
+
+        patch.setattr(SimulatedLink, call, silent)
+        patch.setattr(SimulatedLink, "health", seen)
+
+
+@pytest.mark.parametrize("call", ["ensure_agent", "command"])
+def test_nodes_that_fall_silent_before_training_begins_are_planned_around(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A preempted node's connection ends seconds before its provider says that the node does."""
+    run = Simulated(tmp_path, trace())
+    Silence(lambda: True).install(monkeypatch, call)
+    outcome = run.run()
+    assert outcome.ending is Ending.COMPLETED, outcome.message
+    lost = [name for e in read(run.folder.journal_file) if e.event is Event.REPLANNED for name in e.data["lost"]]
+    assert len(lost) >= 4
+    assert run.told("connection lost")
+    assert outcome.receipt.clean
+
+
+@pytest.mark.parametrize("call", ["ensure_agent", "command"])
+def test_a_node_that_answers_again_is_kept(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Simulated(tmp_path, trace())
+    silence = Silence(lambda: silence.calls <= 40)
+    silence.install(monkeypatch, call)
+    outcome = run.run()
+    assert outcome.ending is Ending.COMPLETED, outcome.message
+    assert run.told("connection lost")
+    assert not any(e.event is Event.REPLANNED for e in read(run.folder.journal_file))
