@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sailor_cloud.catalog.offer_file import offer_id, offer_of, offer_rows
+from sailor_cloud.catalog.offer_file import offer_of, offer_rows
 from sailor_cloud.errors import DataError
-from sailor_cloud.model.offer import Offer
+from sailor_cloud.model.offer import Offer, offer_id
 
 
 @dataclass(frozen=True, slots=True)

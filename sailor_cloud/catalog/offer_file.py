@@ -18,12 +18,7 @@ from sailor_cloud.catalog.tables import (
 )
 from sailor_cloud.durable import written
 from sailor_cloud.errors import DataError
-from sailor_cloud.model.offer import Confidence, Market, Offer, Provider, ZoneConfidence
-
-
-def offer_id(provider: str, zone: str, instance_type: str, accelerator: str, count: str, market: str) -> str:
-    """Return the name of an offer; two offers never share one."""
-    return f"{provider}/{zone}/{instance_type}/{count}x{accelerator}/{market}"
+from sailor_cloud.model.offer import Confidence, Market, Offer, Provider, ZoneConfidence, offer_id
 
 
 def sibling_id(offer: Offer, zone: str, market: Market) -> str:

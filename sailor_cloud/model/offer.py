@@ -133,3 +133,8 @@ class Offer(Hardware):
     zone_confidence: ZoneConfidence = ZoneConfidence.UNCHECKED
     outlier: bool = False
     listed: ListedPrice | None = None
+
+
+def offer_id(provider: str, zone: str, instance_type: str, accelerator: str, count: str, market: str) -> str:
+    """Return the name of an offer; two offers never share one."""
+    return f"{provider}/{zone}/{instance_type}/{count}x{accelerator}/{market}"
