@@ -46,9 +46,9 @@ Listener = Callable[[Progress], None]
 
 
 class Interrupt:
-    """Lets one thread stop the provisioning that runs in another.
+    """Lets one thread stop the provisioning that runs in others.
 
-    The first request reaches the command that runs and keeps further ones from starting; later requests do nothing,
+    The first request reaches every command that runs and keeps further ones from starting; later requests do nothing,
     because a second signal would make Terraform drop its state.
     """
 
@@ -56,7 +56,7 @@ class Interrupt:
         self._mutex = threading.Lock()
         self._requested = False
         self._woken = threading.Event()
-        self._stop: Callable[[], None] | None = None
+        self._stops: list[Callable[[], None]] = []
 
     @property
     def requested(self) -> bool:
@@ -67,8 +67,8 @@ class Interrupt:
             if not self._requested:
                 self._requested = True
                 self._woken.set()
-                if self._stop is not None:
-                    self._stop()
+                for stop in self._stops:
+                    stop()
 
     def check(self) -> None:
         """Raise ProvisionInterrupted when a request has come."""
@@ -81,11 +81,13 @@ class Interrupt:
         self.check()
 
     def attach(self, stop: Callable[[], None]) -> None:
-        """Name what a request calls from now on. Raises ProvisionInterrupted when it has come already."""
+        """Name what a request calls from now on, too. Raises ProvisionInterrupted when it has come already."""
         with self._mutex:
             self.check()
-            self._stop = stop
+            self._stops.append(stop)
 
-    def detach(self) -> None:
+    def detach(self, stop: Callable[[], None]) -> None:
+        """Let a request no longer call this."""
         with self._mutex:
-            self._stop = None
+            if stop in self._stops:
+                self._stops.remove(stop)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 
 from sailor_cloud.clock import Clock
 from sailor_cloud.errors import ProvisionError, RequestError
@@ -18,13 +21,14 @@ from sailor_cloud.provision.apply.apply import Refusal, apply_root, confirm_gone
 from sailor_cloud.provision.apply.session import Work
 from sailor_cloud.provision.bookkeeping import NODE, open_node
 from sailor_cloud.provision.errors.backoff import Backoff, Pause
-from sailor_cloud.provision.errors.causes import Cause
+from sailor_cloud.provision.errors.causes import Cause, gravest
 from sailor_cloud.provision.live_resources import BY_TAG
-from sailor_cloud.provision.outcomes import Applied, Outcome, QuotaHit, Stockout, grouped, obtained
+from sailor_cloud.provision.outcomes import Applied, Outcome, QuotaHit, Refused, Stockout, grouped, obtained
+from sailor_cloud.provision.pace import paces, side_by_side
 from sailor_cloud.provision.progress import Interrupt, Listener
 from sailor_cloud.provision.rendering.planned_roots import unwanted_roots, wanted_roots
 from sailor_cloud.provision.rendering.preview import Prices, preview
-from sailor_cloud.provision.rendering.root import WantedRoot, owns_network, placed_nodes, write_cli_config
+from sailor_cloud.provision.rendering.root import Part, WantedRoot, owns_network, placed_nodes, write_cli_config
 from sailor_cloud.provision.scopes import journaled, scopes_of, touched
 from sailor_cloud.provision.terraform.binary import TerraformBinary, find_terraform
 from sailor_cloud.run.folder import RunFolder
@@ -86,6 +90,7 @@ def apply(
         timeout_s=timeout_s,
         backoff=backoff or Backoff(),
         pause=pause or stop.wait,
+        paces=paces((placed.offer.provider, placed.offer.region) for placed in placed_nodes(document)),
     )
     stop.check()
     return _Apply(work, document, expires_at, ssh_from or _last_ssh_from(work.journal), begun).run()
@@ -94,6 +99,26 @@ def apply(
 def _last_ssh_from(journal: Journal) -> str | None:
     known = [e.data.get("ssh_from") for e in journal.entries() if e.event is Event.PROVISION_STARTED]
     return known[-1] if known else None
+
+
+class _Network:
+    """What clusters in one network wait for: that the region which makes it has done so, or has failed to."""
+
+    def __init__(self) -> None:
+        self._settled = threading.Event()
+        self._exists = False
+
+    def made(self) -> None:
+        self._exists = True
+        self._settled.set()
+
+    def settle(self) -> None:
+        self._settled.set()
+
+    def exists(self) -> bool:
+        """Wait until it is settled whether the network exists."""
+        self._settled.wait()
+        return self._exists
 
 
 class _Apply:
@@ -118,6 +143,7 @@ class _Apply:
             (root.stack, root.region): Prices.of_root(root)
             for root in preview(document, work.folder, public_key=self._key, expires_at=expires_at, ssh_from=ssh_from)
         }
+        self._network = _Network()
         work.journal.append(
             Event.PROVISION_STARTED,
             expires_at=expires_at.isoformat(),
@@ -135,15 +161,40 @@ class _Apply:
                 lambda: processes.terraform_of(work.folder.run_id), patience_s=PATIENCE_S, grace_s=work.timeout_s
             )
         running = self._running() if self._again else frozenset()
-        for wanted in self._roots:
-            prices = self._prices.get(wanted.place)
-            refusal = apply_root(work, wanted, running=running & self._names, again=self._again, prices=prices)
-            if refusal is not None:
-                return self._refused(wanted, refusal, running)
+        for part in (Part.DATA, Part.CLUSTER, Part.LINKS):
+            refused = self._applied([root for root in self._roots if root.part is part], running & self._names)
+            if refused:
+                return self._refused(refused, running)
         self._remove_unwanted()
         nodes = self._counted()
         work.journal.append(Event.PROVISIONED, nodes=len(nodes))
         return Applied(nodes=nodes, expires_at=self._expires_at, seconds=self._seconds())
+
+    def _applied(self, wanted: Sequence[WantedRoot], running: frozenset[str]) -> list[tuple[WantedRoot, Refusal]]:
+        """Apply roots side by side, each to its own end, and return those that the cloud refused."""
+
+        def one(root: WantedRoot) -> Refusal | None:
+            if root.variables.get("network") is not None and not self._network.exists():
+                # The region that makes the network has failed, and says why.
+                return None
+            owner = owns_network(root.variables)
+            try:
+                return apply_root(
+                    self._work,
+                    root,
+                    running=running,
+                    again=self._again,
+                    prices=self._prices.get(root.place),
+                    on_network=self._network.made if owner else lambda: None,
+                )
+            finally:
+                if owner:
+                    self._network.settle()
+
+        if not any(owns_network(root.variables) for root in self._roots):
+            self._network.made()
+        refusals = side_by_side([partial(one, root) for root in wanted], self._work.interrupt)
+        return [(root, refusal) for root, refusal in zip(wanted, refusals, strict=True) if refusal is not None]
 
     def _seconds(self) -> float:
         return time.monotonic() - self._begun
@@ -158,8 +209,27 @@ class _Apply:
         for root in unwanted_roots(self._work.folder, self._roots):
             remove_root(self._work, root, only_compute=shared and root.has_own_network)
 
-    def _refused(self, wanted: WantedRoot, refusal: Refusal, running: frozenset[str]) -> Outcome:
-        """Delete what came of the groups that were refused, and tell what they were."""
+    def _refused(self, found: Sequence[tuple[WantedRoot, Refusal]], running: frozenset[str]) -> Outcome:
+        """Delete what came of the groups that were refused, and tell what was refused for the gravest reason."""
+        groups = side_by_side(
+            [partial(self._without_refused, root, refusal, running) for root, refusal in found], self._work.interrupt
+        )
+        worst = gravest([refusal.worst for _, refusal in found])
+        same = [group for group, (_, r) in zip(groups, found, strict=True) if r.worst.cause is worst.cause]
+        refused = tuple(each for group in same for each in group)
+        if worst.cause in (Cause.STOCKOUT, Cause.NOT_SOLD):
+            return Stockout(refused=refused, fault=worst, seconds=self._seconds())
+        told = providers.of(worst.provider).quota_numbers(worst, self._nodes, refused, self._scopes)
+        return QuotaHit(
+            refused=refused,
+            fault=told.fault,
+            limit=told.limit,
+            usage=told.usage,
+            need=told.need,
+            seconds=self._seconds(),
+        )
+
+    def _without_refused(self, wanted: WantedRoot, refusal: Refusal, running: frozenset[str]) -> tuple[Refused, ...]:
         refused = grouped(self._nodes, refusal.reasons)
         offers = {group.offer for group in refused}
         victims = {p.node.id for p in wanted.nodes if p.offer.id in offers} - running
@@ -171,18 +241,7 @@ class _Apply:
             shared=owns_network(wanted.variables) and bool(others),
         )
         confirm_gone(self._work, frozenset(victims), self._running(), confirmed_by=BY_TAG)
-        if refusal.worst.cause in (Cause.STOCKOUT, Cause.NOT_SOLD):
-            return Stockout(refused=refused, fault=refusal.worst, seconds=self._seconds())
-        bought = providers.of(wanted.provider)
-        told = bought.quota_numbers(refusal.worst, self._nodes, refused, self._scopes)
-        return QuotaHit(
-            refused=refused,
-            fault=told.fault,
-            limit=told.limit,
-            usage=told.usage,
-            need=told.need,
-            seconds=self._seconds(),
-        )
+        return refused
 
     def _counted(self) -> tuple[ReachableNode, ...]:
         """Return the nodes, once the cloud lists each of them and each has told its host key."""

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Iterator
 from concurrent import futures
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -43,29 +41,29 @@ _ADDRESSES = {
 @contextmanager
 def serve(cloud: FakeCloud, *names: str) -> Iterator[dict[str, str]]:
     """Serve the stand-ins for `google` and `aws`; yields the environment that makes Terraform use them."""
-    with tempfile.TemporaryDirectory() as folder:
-        servers = []
-        reattach = {}
-        for name in names or tuple(_ADDRESSES):
-            socket = str(Path(folder) / name)
-            servers.append(_server(_Provider(name, cloud), socket))
-            reattach[_ADDRESSES[name]] = {
-                "Protocol": "grpc",
-                "ProtocolVersion": 6,
-                "Pid": os.getpid(),
-                "Test": True,
-                "Addr": {"Network": "unix", "String": socket},
-            }
-        try:
-            yield {"TF_REATTACH_PROVIDERS": json.dumps(reattach)}
-        finally:
-            for server in servers:
-                server.stop(grace=None).wait()
+    servers = []
+    reattach = {}
+    for name in names or tuple(_ADDRESSES):
+        server, port = _server(_Provider(name, cloud))
+        servers.append(server)
+        reattach[_ADDRESSES[name]] = {
+            "Protocol": "grpc",
+            "ProtocolVersion": 6,
+            "Pid": os.getpid(),
+            "Test": True,
+            "Addr": {"Network": "tcp", "String": f"127.0.0.1:{port}"},
+        }
+    try:
+        yield {"TF_REATTACH_PROVIDERS": json.dumps(reattach)}
+    finally:
+        for server in servers:
+            server.stop(grace=None).wait()
 
 
-def _server(provider: _Provider, socket: str) -> Any:
+def _server(provider: _Provider) -> tuple[Any, int]:
     unlimited = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-    server = grpc.server(futures.ThreadPoolExecutor(max_workers=16), options=unlimited)
+    # Threads are made as they are needed: as many as Terraform asks for at a time, over all roots.
+    server = grpc.server(futures.ThreadPoolExecutor(max_workers=1024), options=unlimited)
     methods = {
         method: grpc.unary_unary_rpc_method_handler(
             getattr(provider, method), MESSAGES[request].FromString, MESSAGES[answer].SerializeToString
@@ -73,9 +71,9 @@ def _server(provider: _Provider, socket: str) -> Any:
         for method, (request, answer) in METHODS.items()
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("tfplugin6.Provider", methods),))
-    server.add_insecure_port(f"unix://{socket}")
+    port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    return server
+    return server, port
 
 
 class _Provider:
@@ -88,7 +86,8 @@ class _Provider:
         self._data_blocks: dict[str, Block] = schemas["data_sources"]
         self._schemas = _schemas(name)
         self._cloud = cloud
-        self._config: dict[str, Any] = {}
+        # By connection: each configuration of the provider, of each Terraform, has its own.
+        self._configs: dict[str, dict[str, Any]] = {}
 
     def GetProviderSchema(self, request: Any, context: Any) -> Any:  # noqa: N802
         return self._schemas
@@ -119,7 +118,7 @@ class _Provider:
         return MESSAGES["Upgraded"](upgraded_state=self._value(request.type_name, state))
 
     def ConfigureProvider(self, request: Any, context: Any) -> Any:  # noqa: N802
-        self._config = decode(request.config) or {}
+        self._configs[context.peer()] = decode(request.config) or {}
         return MESSAGES["Diagnostics"]()
 
     def ReadResource(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -154,7 +153,7 @@ class _Provider:
         try:
             if prior is None:
                 state = None
-                state = self._cloud.create(kind, without_unknowns(planned), self._config)
+                state = self._cloud.create(kind, without_unknowns(planned), self._configs.get(context.peer(), {}))
             elif planned is None:
                 self._cloud.delete(kind, prior["id"])
                 state = None

@@ -36,16 +36,23 @@ class Refusal:
 
 
 def apply_root(
-    work: Work, wanted: WantedRoot, *, running: frozenset[str], again: bool, prices: Prices | None = None
+    work: Work,
+    wanted: WantedRoot,
+    *,
+    running: frozenset[str],
+    again: bool,
+    prices: Prices | None = None,
+    on_network: Callable[[], None] = lambda: None,
 ) -> Refusal | None:
     """Create what a root lacks and delete what it should not have; repeated, it goes on where it stopped.
 
     `running` are nodes that must neither be replaced nor deleted. `again`: the root may have been applied before, so
-    what its state does not know of is looked for first. `prices` are told of what is about to be created. Raises
-    CredentialsError, TerraformCommandError, ProvisionError.
+    what its state does not know of is looked for first. `prices` are told of what is about to be created, and
+    `on_network` is called once a network that other roots use exists. Raises CredentialsError, TerraformCommandError,
+    ProvisionError.
     """
     root = wanted.write(work.folder)
-    driver, watch = work.open(root, wanted.nodes, prices or Prices())
+    driver, watch = work.open(root, wanted.nodes, prices, on_network)
     driver.init()
 
     def once(adopting: bool) -> None:
@@ -123,6 +130,8 @@ def _with_patience(
                 # What waits for a machine has waited a quarter of an hour each time.
                 case Cause.SLOW if failed >= _SLOW_TRIES:
                     raise
+            if worst.cause is Cause.THROTTLED:
+                work.slow_down(provider)
             adopting = adopting or worst.cause is Cause.EXISTS
             pause_s = work.backoff.pause_s(failed)
             if pause_s is None:
@@ -160,6 +169,8 @@ def _carry_out(
             f"was changed in {watch.root.path}; 'sailor-cloud down {work.folder.run_id}' removes the run"
         )
     _intend(work, watch, changes)
+    if not any(change.type == providers.of(watch.root.provider).network for change in changes):
+        watch.on_network()
     driver.apply()
     work.interrupt.check()
 
@@ -170,9 +181,8 @@ def _intend(work: Work, watch: Watch, changes: tuple[Change, ...]) -> None:
     drafts = []
     for change in changes:
         placed = watch.placed(change.node)
-        if work.on_progress is not None:
-            price = watch.prices.of(change.type, change.key) if change.action != "delete" else None
-            work.on_progress(change.planned(watch.root, price))
+        price = watch.prices.of(change.type, change.key) if change.action != "delete" else None
+        work.tell(change.planned(watch.root, price))
         if change.action in ("create", "replace"):
             intent = node_intent(placed) if placed else resource_intent(watch.root, change.type, change.address)
             drafts.append(intent)

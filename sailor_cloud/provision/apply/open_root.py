@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sailor_cloud.provision.pace import Pace
 from sailor_cloud.provision.progress import Interrupt, Progress, Step
 from sailor_cloud.provision.rendering.root import Root, environment
 from sailor_cloud.provision.terraform.binary import TerraformBinary
@@ -27,6 +28,7 @@ def open_driver(
     interrupt: Interrupt,
     on_event: EventListener | None,
     timeout_s: float,
+    pace: Pace | None = None,
 ) -> TerraformDriver:
     """Return the driver of a root that was written; its logs go to the run's `logs/terraform`."""
     return TerraformDriver(
@@ -37,6 +39,7 @@ def open_driver(
         interrupt=interrupt,
         on_event=on_event,
         timeout_s=timeout_s,
+        pace=pace,
     )
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from sailor_cloud.clock import Clock
+from sailor_cloud.provision import providers
 from sailor_cloud.provision.apply.changes import Change, change_of, node_at
 from sailor_cloud.provision.apply.open_root import open_driver, progress_of
 from sailor_cloud.provision.bookkeeping import NODE, open_node, resource_key
 from sailor_cloud.provision.errors.backoff import Backoff, Pause
-from sailor_cloud.provision.progress import Interrupt, Listener, Step
+from sailor_cloud.provision.pace import Pace
+from sailor_cloud.provision.progress import Interrupt, Listener, Progress, Step
 from sailor_cloud.provision.rendering.preview import Prices
 from sailor_cloud.provision.rendering.root import PlacedNode, Root
 from sailor_cloud.provision.terraform.binary import TerraformBinary
@@ -37,12 +40,29 @@ class Work:
     timeout_s: float
     backoff: Backoff
     pause: Pause
+    paces: Mapping[str, Pace] = field(default_factory=dict)
+    _telling: threading.Lock = field(default_factory=threading.Lock)
+
+    def tell(self, progress: Progress) -> None:
+        """Tell the listener, one step at a time whichever root it comes from."""
+        if self.on_progress is not None:
+            with self._telling:
+                self.on_progress(progress)
+
+    def slow_down(self, provider: str) -> None:
+        """Ask a provider that throttles for less at a time from now on."""
+        if provider in self.paces:
+            self.paces[provider].slow_down()
 
     def open(
-        self, root: Root, nodes: tuple[PlacedNode, ...], prices: Prices | None = None
+        self,
+        root: Root,
+        nodes: tuple[PlacedNode, ...],
+        prices: Prices | None = None,
+        on_network: Callable[[], None] = lambda: None,
     ) -> tuple[TerraformDriver, Watch]:
         """Return the driver of a root and what is seen of its events."""
-        watch = Watch(work=self, root=root, nodes=nodes, prices=prices or Prices())
+        watch = Watch(work=self, root=root, nodes=nodes, prices=prices or Prices(), on_network=on_network)
         driver = open_driver(
             self.folder,
             root,
@@ -50,18 +70,23 @@ class Work:
             interrupt=self.interrupt,
             on_event=watch.event,
             timeout_s=self.timeout_s,
+            pace=self.paces.get(root.provider),
         )
         return driver, watch
 
 
 @dataclass(slots=True, kw_only=True)
 class Watch:
-    """Follows Terraform in one root: journals what is created, opens the ledger, tells the listener."""
+    """Follows Terraform in one root: journals what is created, opens the ledger, tells the listener.
+
+    `on_network` is called once the network that other regions use exists.
+    """
 
     work: Work
     root: Root
     nodes: tuple[PlacedNode, ...]
     prices: Prices
+    on_network: Callable[[], None] = lambda: None
     changes: list[Change] = field(default_factory=list)
     started: dict[str, datetime] = field(default_factory=dict)
 
@@ -74,8 +99,7 @@ class Watch:
             return
         if progress.action == "create":
             self._creation(event["hook"], progress.step, progress.message)
-        if self.work.on_progress is not None:
-            self.work.on_progress(progress)
+        self.work.tell(progress)
 
     def placed(self, name: str) -> PlacedNode | None:
         return next((placed for placed in self.nodes if placed.node.id == name), None)
@@ -99,6 +123,8 @@ class Watch:
     def _created(self, kind: str, key: str, cloud_id: str) -> None:
         journal = self.work.journal
         created = journal.append(Event.CREATED, resource=kind, key=key, cloud_id=cloud_id)
+        if kind == providers.of(self.root.provider).network:
+            self.on_network()
         if kind == NODE:
             # Charged from the request on, a little before the node exists: never too little.
             known = fold(journal.entries()).resource(NODE, key)

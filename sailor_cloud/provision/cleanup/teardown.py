@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from sailor_cloud.clock import Clock
@@ -16,8 +18,9 @@ from sailor_cloud.provision.cleanup.destroyed import Destroyed, rows, unknown_no
 from sailor_cloud.provision.cleanup.kept import KeptBucket, is_bucket, kept_bucket, usd_per_month
 from sailor_cloud.provision.cleanup.leftovers import Leftovers
 from sailor_cloud.provision.errors.backoff import Backoff, Pause
-from sailor_cloud.provision.errors.causes import classify, gravest
+from sailor_cloud.provision.errors.causes import Cause, classify, gravest
 from sailor_cloud.provision.live_resources import BY_TAG, FOLDER, CloudSweep, LiveResource
+from sailor_cloud.provision.pace import Pace, paces, side_by_side
 from sailor_cloud.provision.progress import Interrupt, Listener, ProvisionInterrupted
 from sailor_cloud.provision.rendering.root import BACKEND_FILE, Part, Root, roots, write_cli_config
 from sailor_cloud.provision.terraform.binary import TerraformBinary, find_terraform
@@ -92,8 +95,10 @@ class _Teardown:
     pause: Pause
     problems: list[str] = field(default_factory=list)
     cleared: set[tuple[str, str]] = field(default_factory=set)
+    paces: dict[str, Pace] = field(default_factory=dict)
     keep: KeptBucket | None = None
     before_data: Callable[[], None] | None = None
+    telling: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self) -> Destroyed:
         state = self._state()
@@ -108,20 +113,29 @@ class _Teardown:
         self.journal.append_all(
             [Draft(event=Event.DESTROY_INTENDED, resource=row.resource, key=row.key) for row in state.live]
         )
-        written = tuple(root for root in roots(self.folder) if _may_have_state(root))
-        if len(written) > 1:
-            for root in written:
-                if root.part is Part.CLUSTER:
-                    self._destroy_root(root, target=providers.of(root.provider).machines)
-        for root in written:
-            if root.part is Part.DATA:
-                self._save_data()
-            self._destroy_root(root)
+        self._destroy_roots(tuple(root for root in roots(self.folder) if _may_have_state(root)))
         self.interrupt.check()
         if self.leftovers.scopes and any(row.created_at is None for row in state.live):
             # What was asked for by somebody who died may come to be a little later.
             self.pause(_SETTLE_S)
         return self._confirm(before, self._remove_leftovers() or self.leftovers.sweep())
+
+    def _destroy_roots(self, written: tuple[Root, ...]) -> None:
+        """Destroy nodes everywhere, then what stood around them, side by side; what others need goes after them."""
+        clusters = [root for root in written if root.part is Part.CLUSTER]
+        self.paces = paces((root.provider, root.region) for root in clusters)
+        if len(written) > 1:
+            self._together(*((root, providers.of(root.provider).machines) for root in clusters))
+        self._together(*((root, None) for root in written if root.part is Part.LINKS))
+        for owns in (False, True):
+            self._together(*((root, None) for root in clusters if root.has_own_network is owns))
+        for root in written:
+            if root.part is Part.DATA:
+                self._save_data()
+                self._destroy_root(root)
+
+    def _together(self, *wanted: tuple[Root, str | None]) -> None:
+        side_by_side([partial(self._destroy_root, root, target=target) for root, target in wanted], self.interrupt)
 
     def _save_data(self) -> None:
         if self.keep is not None and self.before_data is not None:
@@ -166,6 +180,7 @@ class _Teardown:
             interrupt=self.interrupt,
             on_event=lambda event: self._tell(root, event),
             timeout_s=self.timeout_s,
+            pace=self.paces.get(root.provider),
         )
         failed = 0
         while True:
@@ -196,6 +211,8 @@ class _Teardown:
     ) -> bool:
         """Break a stale lock; wait where the cloud is overloaded; try anything else a second time."""
         faults = [classify(root.provider, fault) for fault in failure.faults]
+        if root.provider in self.paces and any(fault.cause is Cause.THROTTLED for fault in faults):
+            self.paces[root.provider].slow_down()
         if faults and gravest(faults).worth_retrying:
             pause_s = self.backoff.pause_s(failed)
             if pause_s is not None:
@@ -210,7 +227,8 @@ class _Teardown:
     def _tell(self, root: Root, event: Mapping[str, Any]) -> None:
         progress = progress_of(root, event)
         if progress is not None and self.on_progress is not None:
-            self.on_progress(progress)
+            with self.telling:
+                self.on_progress(progress)
 
     def _unlock(self, driver: TerraformDriver, failure: TerraformCommandError) -> None:
         """Break a lock whose holder is gone: no Terraform of this run is left at this point."""

@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from typing import Any, NoReturn
 import python_terraform
 
 from sailor_cloud.errors import TerraformError
+from sailor_cloud.provision.pace import Pace
 from sailor_cloud.provision.progress import Interrupt, ProvisionInterrupted
 from sailor_cloud.provision.terraform.binary import TerraformBinary
 from sailor_cloud.provision.terraform.process_end import watched
@@ -30,6 +32,7 @@ _LOG = logging.getLogger(__name__)
 _INTERRUPT_GRACE_S = 600.0
 _FLAG = python_terraform.IsFlagged
 PLAN_FILE = "run.tfplan"
+_NUMBERING = threading.Lock()
 _LOCK_ID = "Error acquiring the state lock"
 
 EventListener = Callable[[Mapping[str, Any]], None]
@@ -82,6 +85,7 @@ class TerraformDriver(python_terraform.Terraform):  # type: ignore[misc] # the p
         interrupt: Interrupt,
         on_event: EventListener | None = None,
         timeout_s: float = 600.0,
+        pace: Pace | None = None,
     ) -> None:
         super().__init__(working_dir=str(root), terraform_bin_path=binary.command[0])
         self._root = root
@@ -91,6 +95,7 @@ class TerraformDriver(python_terraform.Terraform):  # type: ignore[misc] # the p
         self._interrupt = interrupt
         self._on_event = on_event
         self._timeout_s = timeout_s
+        self.pace = pace or Pace()
 
     def __getattr__(self, name: str) -> NoReturn:
         # The package would take any misspelled name for a Terraform command.
@@ -104,7 +109,8 @@ class TerraformDriver(python_terraform.Terraform):  # type: ignore[misc] # the p
 
     def plan(self) -> Finished:
         """Write the plan to a file; status 0 means no change, 2 changes."""
-        return self.cmd("plan", accept=(0, 2), out=PLAN_FILE, json=_FLAG, input=False, detailed_exitcode=_FLAG)
+        options = {"out": PLAN_FILE, "json": _FLAG, "input": False, "detailed_exitcode": _FLAG}
+        return self.cmd("plan", accept=(0, 2), parallelism=self.pace.at_once, **options)
 
     def show_plan(self) -> str:
         """Return the plan that `plan` wrote, as Terraform shows it to people."""
@@ -112,11 +118,12 @@ class TerraformDriver(python_terraform.Terraform):  # type: ignore[misc] # the p
 
     def apply(self) -> Finished:
         """Apply the plan that `plan` wrote."""
-        return self.cmd("apply", PLAN_FILE, json=_FLAG, input=False)
+        return self.cmd("apply", PLAN_FILE, json=_FLAG, input=False, parallelism=self.pace.at_once)
 
     def destroy(self, target: str | None = None) -> Finished:
         """Destroy everything, or one resource with what depends on it."""
-        return self.cmd("apply", destroy=_FLAG, auto_approve=_FLAG, json=_FLAG, input=False, target=target)
+        options = {"destroy": _FLAG, "auto_approve": _FLAG, "json": _FLAG, "input": False, "target": target}
+        return self.cmd("apply", parallelism=self.pace.at_once, **options)
 
     def forget(self, address: str) -> Finished:
         """Take something out of the state without touching it."""
@@ -214,7 +221,7 @@ class TerraformDriver(python_terraform.Terraform):  # type: ignore[misc] # the p
                             raise
                         self._interrupt.request()
         finally:
-            self._interrupt.detach()
+            self._interrupt.detach(stop)
 
     def _attach(self, process: subprocess.Popen[bytes], stop: Callable[[], None]) -> None:
         try:
@@ -248,8 +255,12 @@ class TerraformDriver(python_terraform.Terraform):  # type: ignore[misc] # the p
         raise TerraformCommandError(message, finished.diagnostics)
 
     def _log_file(self, command: str) -> Path:
-        number = sum(1 for _ in self._log_dir.glob("*.out"))
-        return self._log_dir / f"{number:03d}-{command.replace(' ', '-')}.out"
+        # Roots that are worked on side by side write into one folder.
+        with _NUMBERING:
+            number = sum(1 for _ in self._log_dir.glob("*.out"))
+            file = self._log_dir / f"{number:03d}-{command.replace(' ', '-')}.out"
+            file.touch(mode=0o600)
+        return file
 
     def _has_lock_file(self) -> bool:
         return (self._root / ".terraform.lock.hcl").is_file()

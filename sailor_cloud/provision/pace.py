@@ -1,0 +1,83 @@
+"""How much is asked of a cloud at a time: resources within one Terraform root, and roots side by side."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from sailor_cloud.provision import providers
+from sailor_cloud.provision.progress import Interrupt, ProvisionInterrupted
+
+# Terraform's own default, and how few at a time a cloud that throttles is ever asked for.
+DEFAULT_AT_ONCE = 10
+_FEWEST_AT_ONCE = 5
+
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class Pace:
+    """How many resources Terraform creates or deletes at a time in one root; all roots of a provider share one."""
+
+    at_once: int = DEFAULT_AT_ONCE
+    _mutex: threading.Lock = field(default_factory=threading.Lock)
+
+    def slow_down(self) -> None:
+        """Ask for half as much at a time, because the cloud throttles."""
+        with self._mutex:
+            self.at_once = max(min(_FEWEST_AT_ONCE, self.at_once), self.at_once // 2)
+
+
+def paces(places: Iterable[tuple[str, str]]) -> dict[str, Pace]:
+    """Return the pace of each provider, by its rate limits and the regions that are worked on at a time.
+
+    `places` are providers and regions.
+    """
+    regions = Counter(provider for provider, _ in set(places))
+    found = {}
+    for provider, number in regions.items():
+        bought = providers.of(provider)
+        share = bought.most_at_once // number if bought.shared_rate else bought.most_at_once
+        found[provider] = Pace(max(DEFAULT_AT_ONCE, share))
+    return found
+
+
+def side_by_side(calls: Sequence[Callable[[], _T]], interrupt: Interrupt) -> list[_T]:
+    """Call each in a thread of its own and return their values in order, once all of them have ended.
+
+    A Ctrl-C counts as a request to interrupt, which reaches all of them; a second one leaves them to end alone. Raises
+    what the first of them raised, but an interruption before anything else.
+    """
+    if len(calls) < 2:
+        return [call() for call in calls]
+    values: dict[int, _T] = {}
+    errors: dict[int, BaseException] = {}
+
+    def work(number: int, call: Callable[[], _T]) -> None:
+        try:
+            values[number] = call()
+        except BaseException as error:
+            errors[number] = error
+
+    # Daemons, so that a process whose user does not wait for them can end.
+    threads = [threading.Thread(target=work, args=numbered, daemon=True) for numbered in enumerate(calls)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        _join(thread, interrupt)
+    if errors:
+        raise errors[min(errors, key=lambda number: (not isinstance(errors[number], ProvisionInterrupted), number))]
+    return [values[number] for number in range(len(calls))]
+
+
+def _join(thread: threading.Thread, interrupt: Interrupt) -> None:
+    while thread.is_alive():
+        try:
+            thread.join()
+        except KeyboardInterrupt:
+            if interrupt.requested:
+                raise
+            interrupt.request()
