@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from sailor_cloud.errors import RequestError
+
 _PACKAGE = Path(__file__).resolve().parent
 
 
@@ -21,9 +23,20 @@ def runtime_root() -> Path:
 
 
 def home() -> Path:
-    """Return the folder of this user's runs: `$SAILOR_CLOUD_HOME`, else `~/.local/state/sailor-cloud`."""
+    """Return the folder of this user's runs: `$SAILOR_CLOUD_HOME`, else `~/.local/state/sailor-cloud`.
+
+    It need not exist. Raises RequestError where something else is in its place, or it may not be read.
+    """
     chosen = os.environ.get("SAILOR_CLOUD_HOME")
-    return Path(chosen).expanduser() if chosen else Path.home() / ".local" / "state" / "sailor-cloud"
+    folder = Path(chosen).expanduser() if chosen else Path.home() / ".local" / "state" / "sailor-cloud"
+    what = "set SAILOR_CLOUD_HOME to a folder that you can write"
+    try:
+        os.scandir(folder).close()
+    except FileNotFoundError:
+        return folder
+    except OSError as error:
+        raise RequestError(f"the folder of runs can't be used: {folder}: {error.strerror}; {what}") from error
+    return folder
 
 
 def refreshed_prices() -> Path | None:

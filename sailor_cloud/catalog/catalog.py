@@ -203,8 +203,9 @@ class Catalog:
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
-    """Return a hint that names close names first, then all of a short list."""
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+    """Return a hint that names those which begin alike or are close, else all of a short list."""
+    longer = [match for match in sorted(known) if match.lower().startswith(f"{name.lower()}-")]
+    close = longer[:3] or difflib.get_close_matches(name, known, n=3, cutoff=0.6)
     if close:
         return f"did you mean {' or '.join(repr(match) for match in close)}?"
     names = sorted(known)

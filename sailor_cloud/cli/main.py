@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import importlib
 import os
@@ -131,6 +132,12 @@ def _start_and_end_quickly() -> None:
     atexit.register(gc.freeze)
 
 
+def _forget_output() -> None:
+    """Let Python's own flush at exit succeed where stdout can't be written, for example because a disk is full."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main() -> None:
     """Run the command line and exit with the code that docs/design.md gives to each outcome."""
     _start_and_end_quickly()
@@ -138,6 +145,7 @@ def main() -> None:
         make_writable(stream)
     try:
         code = cli.main(standalone_mode=False)
+        sys.stdout.flush()
     except click.exceptions.Abort:
         print("interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)
@@ -154,4 +162,9 @@ def main() -> None:
         # The reader of a pipe has gone; Python would complain again when it flushes stdout at exit.
         sys.stderr.close()
         sys.exit(0)
+    except OSError as error:
+        named = "" if error.filename is None else f"{error.filename}: "
+        _forget_output()
+        print(f"error: {named}{error.strerror or error}", file=sys.stderr)
+        sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)

@@ -92,7 +92,7 @@ def up(
         raise RequestError("--terraform-plan belongs to --dry-run; give both to see Terraform's plan")
     if replan_slow_links and no_fallback:
         raise RequestError("--replan-slow-links may take another plan and --no-fallback takes none; give one of them")
-    document = _document(job_file, plan_file, budget, deadline)
+    document = _document(job_file, plan_file, budget, deadline, source)
     print_plan(document, progress_console() if as_json else result_console())
     if document.status is Status.INFEASIBLE:
         if as_json:
@@ -121,12 +121,21 @@ def up(
     )
 
 
-def _document(job_file: Path, plan_file: Path | None, budget: float | None, deadline: str | None) -> PlanDocument:
+def _document(
+    job_file: Path, plan_file: Path | None, budget: float | None, deadline: str | None, ssh_from: str | None
+) -> PlanDocument:
     from sailor_cloud import api
     from sailor_cloud.provision.guards import refuse_what_cannot_run
+    from sailor_cloud.provision.providers import on_this_machine
+    from sailor_cloud.provision.rendering.rendered_roots import missing_from_request
     from sailor_cloud.workload.this_machine import usable_cores
 
     job = read_job(job_file)
+    if not any(map(on_this_machine, (entry.provider for entry in job.resources))) and (
+        missing := missing_from_request(job, ssh_from)
+    ):
+        # A search may take a minute; what no plan can do without is asked for before it.
+        raise RequestError(missing)
     changes = {name: value for name, value in (("budget_usd", budget), ("deadline", deadline)) if value is not None}
     if changes:
         job = with_constraints(job, changes)

@@ -25,8 +25,11 @@ _FORMS: dict[int | str, str] = {
 }
 
 
+_MERGE = "tag:yaml.org,2002:merge"
+
+
 class _Loader(yaml.SafeLoader):
-    """Reads plain values only, and no merge keys that multiply what they merge."""
+    """Reads plain values only, no key twice, and no merge keys that multiply what they merge."""
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         super().flatten_mapping(node)
@@ -34,6 +37,17 @@ class _Loader(yaml.SafeLoader):
             raise yaml.constructor.ConstructorError(
                 None, None, f"merges more than {MOST_JOB_VALUES:,} values", node.start_mark
             )
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != _MERGE:
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"has the key {key.value!r} twice", key.start_mark
+                    )
+                seen.add(key.value)
+        return super().construct_mapping(node, deep=deep)
 
 
 def parse_job(text: str, *, origin: str = "job") -> Job:

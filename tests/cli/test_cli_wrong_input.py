@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from factories.called import called
 from factories.commands import ROOT
+from sailor_cloud.errors import RequestError
+from sailor_cloud.model.job_file import parse_job
 
 QUICKSTART = (ROOT / "examples" / "quickstart.yaml").read_text()
 # What to replace in the quickstart by what, or a whole text, and what is said about it.
@@ -50,6 +62,13 @@ WRONG_JOBS = {
         r"(?s)model:\n.*(?=data:)",
         "model: gpt2\n",
         "model: must be a mapping, got 'gpt2' (write {preset: gpt2})",
+    ),
+    "twice": ("(?s)$", "\nname: again\n", "is not YAML: has the key 'name' twice"),
+    "not finite": (r"budget_usd: [\d.]+", "budget_usd: .inf", "constraints.budget_usd: is inf; it must be a finite"),
+    "memory left out": (
+        "CPU-fast:",
+        "CPU:",
+        "'CPU' is not a known accelerator offered by local (did you mean 'CPU-fast' or",
     ),
     "precision": ("precision: fp32", "precision: float32", "training.precision: is 'float32' (one of "),
 }
@@ -95,3 +114,66 @@ def test_wrong_files_and_values_exit_2_with_the_reason_on_one_line(
     assert answer.returncode == 2, answer.stderr
     assert message in answer.stderr.splitlines()[-1]
     assert "Traceback" not in answer.stderr
+
+
+@pytest.mark.parametrize("what", ["a file", "a folder in a file"])
+def test_a_state_folder_that_can_t_be_used_is_told_before_anything_is_done(what: str, tmp_path: Path) -> None:
+    (tmp_path / "home").touch()
+    home = tmp_path / "home" if what == "a file" else tmp_path / "home" / "inside"
+    answer = called("history", home=home, cwd=tmp_path)
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert f"the folder of runs can't be used: {home}: Not a directory" in answer.stderr
+
+
+def test_what_buying_on_a_cloud_lacks_is_told_before_the_search(tmp_path: Path) -> None:
+    called("init", "--preset", "gcp", "--no-schema", cwd=tmp_path)
+    with mock.patch("sailor_cloud.api.plan", side_effect=AssertionError("searched")):
+        answer = called("up", "job.yaml", "--yes", cwd=tmp_path)
+    assert answer.returncode == 2
+    assert "--ssh-from: is missing (your address, such as 203.0.113.7/32)" in answer.stderr
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("plan", "--help"), ("schema", "job"), ("prices", "list")])
+def test_a_full_disk_behind_stdout_is_one_line_and_a_reader_that_left_is_none(arguments: tuple[str, ...]) -> None:
+    command = [str(Path(sys.executable).with_name("sailor-cloud")), *arguments]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "error: No space left on device\n")
+    shell = f"{shlex.join(command)} | head -0"
+    piped = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False)
+    assert piped.stderr == ""
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the places of everything inside a job file."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(place for key, below in inner for place in leaves(below, (*path, key)))]
+
+
+JOBS = [yaml.safe_load((ROOT / "examples" / name).read_text()) for name in ("quickstart.yaml", "gcp-a100-v100.yaml")]
+JUNK = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=20)
+    | st.sampled_from(["", "1e400", "~"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data(), which=st.integers(0, len(JOBS) - 1), junk=JUNK)
+def test_a_job_file_with_anything_anywhere_is_read_or_refused_and_never_fails(
+    data: st.DataObject, which: int, junk: Any
+) -> None:
+    job = copy.deepcopy(JOBS[which])
+    *parents, last = data.draw(st.sampled_from(leaves(job)[1:]))
+    place = job
+    for key in parents:
+        place = place[key]
+    place[last] = junk
+    # Whatever can't be read is an error with its place; anything else would be a traceback.
+    with contextlib.suppress(RequestError):
+        parse_job(yaml.safe_dump(job))

@@ -9,7 +9,7 @@ from itertools import combinations, groupby
 
 from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.document import PlanDocument
-from sailor_cloud.model.job import NetworkAccess
+from sailor_cloud.model.job import Job, NetworkAccess
 from sailor_cloud.model.offer import Market, Offer, Provider
 from sailor_cloud.provision import providers
 from sailor_cloud.provision.rendering import data
@@ -123,6 +123,17 @@ def rendered_roots(
     return tuple(roots)
 
 
+def missing_from_request(job: Job, ssh_from: str | None) -> list[Problem]:
+    """Return what buying on a cloud needs and neither the job nor the command line says."""
+    problems = []
+    if not job.cloud.owner:
+        hint = "add who is asked about what is left of a run, such as me@example.org"
+        problems.append(Problem(path="cloud.owner", message="is missing", hint=hint))
+    if job.cloud.network is NetworkAccess.PUBLIC_SSH and not ssh_from:
+        problems.append(Problem(path="--ssh-from", message="is missing", hint="your address, such as 203.0.113.7/32"))
+    return problems
+
+
 def _place(placed: PlacedNode) -> tuple[str, str]:
     return placed.offer.provider, placed.offer.region
 
@@ -186,16 +197,10 @@ def _most_usd_per_hour(offer: Offer, document: PlanDocument) -> float:
 
 def _check(run: RunValues, *, ssh_from: str | None) -> None:
     clouds = {node.offer.provider for node in run.nodes}
-    job = run.document.job
-    problems = []
-    if not job.cloud.owner:
-        hint = "add who is asked about what is left of a run, such as me@example.org"
-        problems.append(Problem(path="cloud.owner", message="is missing", hint=hint))
+    problems = missing_from_request(run.document.job, ssh_from)
     for provider in sorted(clouds):
         problems += providers.of(provider).problems(run)
-    problems += data.bucket_problems(job, clouds)
-    if job.cloud.network is NetworkAccess.PUBLIC_SSH and not ssh_from:
-        problems.append(Problem(path="--ssh-from", message="is missing", hint="your address, such as 203.0.113.7/32"))
+    problems += data.bucket_problems(run.document.job, clouds)
     if len({_place(node) for node in run.nodes}) > _MOST_REGIONS:
         problems.append(Problem(path="plan.nodes", message=f"lie in more than {_MOST_REGIONS} regions"))
     if problems:
