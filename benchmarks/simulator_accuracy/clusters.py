@@ -18,7 +18,7 @@ from sailor_cloud.model import plan
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.offer import Accelerator, Hardware, Provider
 from sailor_cloud.model.plan import Plan
-from sailor_cloud.network import Network, estimates
+from sailor_cloud.network import Link, Network, Place, estimates
 from sailor_cloud.network.egress import EgressTable
 from sailor_cloud.network.records import Curve, CurveScope, InstanceNetwork
 from sailor_cloud.network.zones import ZoneInfo
@@ -151,6 +151,15 @@ def _catalog(part: Accelerator) -> Catalog:
     )
 
 
+class _Network(Network):
+    """A cluster whose links follow from data sheets: as uncertain as such estimates are."""
+
+    def link(self, src: Place, dst: Place, *, pairs: int = 1, flows: int = 1) -> Link:
+        same_node = src.node is not None and src.node == dst.node
+        error = estimates.DEVICE_LINK_ERROR if same_node else estimates.INSTANCE_ERROR
+        return estimates.estimated(super().link(src, dst, pairs=pairs, flows=flows), error=error)
+
+
 @cache
 def _network(part: Accelerator, node_bytes_per_s: float, per_node: int) -> Network:
     """Return the links between devices of a node and between nodes.
@@ -176,7 +185,7 @@ def _network(part: Accelerator, node_bytes_per_s: float, per_node: int) -> Netwo
         device_link_bytes_per_s=None,
         source="published",
     )
-    return Network(zones=[zone], curves=curves, instances=[instance], region_pairs={}, egress=EgressTable({}))
+    return _Network(zones=[zone], curves=curves, instances=[instance], region_pairs={}, egress=EgressTable({}))
 
 
 def _curve(scope: CurveScope, part: Accelerator, pairs: int, bytes_per_s: float, step_s: float) -> Curve:

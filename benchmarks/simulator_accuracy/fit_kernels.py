@@ -235,13 +235,11 @@ def write(values: Values, known: ComputeProfiles) -> None:
     out = io.StringIO()
     names = [field.name for field in dataclasses.fields(Constants)]
     rows = csv.writer(out, lineterminator="\n")
-    rows.writerow(["compute_capability", *names, "measured", "error_p50", "error_p90", "source", "as_of"])
+    rows.writerow(["compute_capability", *names, "measured", "source", "as_of"])
     for each in with_values(known, values).generations:
         constants = [f"{getattr(each.constants, name):.3g}" for name in names]
-        measured = "yes" if each.measured else "no"
-        rows.writerow(
-            [f"{each.compute_capability:g}", *constants, measured, each.error_p50, each.error_p90, each.source, AS_OF]
-        )
+        measured = " ".join(each.measured)
+        rows.writerow([f"{each.compute_capability:g}", *constants, measured, each.source, AS_OF])
     FILE.write_text(out.getvalue(), encoding="utf-8")
 
 

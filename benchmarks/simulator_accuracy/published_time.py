@@ -19,6 +19,7 @@ from sailor_cloud.model.plan import Plan
 from sailor_cloud.simulator import Scenario
 from sailor_cloud.simulator.iteration import run_iteration
 from sailor_cloud.simulator.layout import lay_out
+from sailor_cloud.simulator.uncertainty import uncertainty
 from sailor_cloud.workload import ComputeProfiles, parameter_count
 
 # Sources with fewer rows count as one; so many rows make a group of layouts, and so many a large one.
@@ -97,12 +98,14 @@ def cases_of(runs: Sequence[PublishedRun], profiles: ComputeProfiles) -> tuple[t
 def predict(case: Case, **changes: Any) -> Timed:
     """Simulate a run; `changes` replace parts of its scenario."""
     layout = lay_out(case.plan, dataclasses.replace(case.scenario, **changes) if changes else case.scenario)
+    iteration = run_iteration(layout)
+    likely = uncertainty(layout, iteration).distribution
     tokens = case.plan.global_batch_size * case.run.sequence_length / case.run.devices
     return Timed(
         run=case.run,
-        tokens_per_s=tokens / run_iteration(layout).replay_s,
-        error_p50=max(seat.table.error_p50 for seat in layout.seats),
-        error_p90=max(seat.table.error_p90 for seat in layout.seats),
+        tokens_per_s=tokens / iteration.replay_s,
+        error_p50=likely.p50,
+        error_p90=likely.p90,
     )
 
 

@@ -145,7 +145,7 @@ def _print(rows: Sequence[Row], egress: Sequence[EgressPrice], console: Console)
             str(row.pairs),
             *(_milliseconds(link.transfer_s(float(size))) for size in sizes),
             f"{link.bandwidth_bytes_per_s / 1e9:.3g}",
-            "measured" if link.measured else "estimate",
+            "measured" if link.measured else "estimated, not measured",
             share(link.error),
         )
     print_report(table, console)

@@ -128,8 +128,25 @@ class StageMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorShare:
+    """One thing that an iteration's time is uncertain by: its share of the variance, and the error that it makes alone.
+
+    `measured` is False for what is estimated; `measurement` would make it more certain.
+    """
+
+    what: str
+    share: float
+    error_p50: float
+    measured: bool
+    measurement: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """How the plan will run. `error_p50` and `error_p90` are relative errors of the iteration time."""
+    """How the plan will run. `error_p50` and `error_p90` are relative errors of the iteration time, either way.
+
+    `error_shares`: what they come from, largest first.
+    """
 
     iteration_s: float
     iteration_s_replay: float
@@ -140,6 +157,29 @@ class Prediction:
     duration_s: float | None
     waits: Waits
     memory: tuple[StageMemory, ...]
+    error_shares: tuple[ErrorShare, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TotalsQuantile:
+    """Time and money that a run does not exceed with a probability."""
+
+    probability: float
+    duration_s: float
+    total_usd: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """The distribution of a run's time and money, and how probable it is that it ends within the job's limits.
+
+    `within_limits`: within both, where there is any. Prices and preemptions are those expected.
+    """
+
+    quantiles: tuple[TotalsQuantile, ...]
+    within_budget: float | None
+    within_deadline: float | None
+    within_limits: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,6 +311,7 @@ class PlanDocument:
     `ttl_s` is the longest time that the nodes may live after their start: the deadline with its grace, else the
     budget divided by the worst-case rate. `frontier`: cost against throughput, fastest first, whatever the limits.
     `gap_parts`: what the goal is made of, from work alone to the closed form's figure; seconds where throughput is it.
+    `totals` is None without a number of steps or a price.
     """
 
     schema_version: int
@@ -294,6 +335,7 @@ class PlanDocument:
     frontier: tuple[FrontierPoint, ...] = ()
     gap_parts: tuple[GapPart, ...] = ()
     engine: str = "sailor"
+    totals: Totals | None = None
 
     @property
     def home(self) -> Offer:

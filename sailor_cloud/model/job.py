@@ -157,6 +157,18 @@ class Constraints(_Part):
     min_throughput: float | None = Field(default=None, gt=0, description="Iterations per second.")
     max_usd_per_iteration: float | None = Field(default=None, gt=0)
     max_nodes: int | None = Field(default=None, gt=0)
+    probability: float | None = Field(
+        default=None,
+        gt=0.5,
+        lt=1,
+        description="How probable it must be that the run ends within budget and deadline; null: as expected.",
+    )
+
+    @model_validator(mode="after")
+    def _probability_of_something(self) -> Self:
+        if self.probability is not None and self.budget_usd is None and self.deadline is None:
+            raise ValueError("probability is that of keeping budget_usd or deadline, and neither is set")
+        return self
 
 
 class Resource(_Part):
@@ -232,3 +244,9 @@ class Job(_Part):
     resources: tuple[Resource, ...] = Field(min_length=1)
     cloud: Cloud = Cloud()
     checkpoint: Checkpoint = Checkpoint()
+
+    @model_validator(mode="after")
+    def _probability_of_an_end(self) -> Self:
+        if self.constraints.probability is not None and self.training.steps is None:
+            raise ValueError("constraints.probability needs training.steps: without an end nothing ends in time")
+        return self

@@ -76,6 +76,7 @@ def plan_document(
         rejected=around.rejected,
         frontier=around.frontier,
         gap_parts=() if proven else around.gap_parts,
+        totals=evaluation.totals,
     )
 
 
@@ -110,6 +111,7 @@ def given_document(scenario: Scenario, plan: Plan, evaluation: Evaluation) -> Pl
         alternatives=(),
         rejected=(),
         engine=scenario.engine.name,
+        totals=evaluation.totals,
     )
 
 

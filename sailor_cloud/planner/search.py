@@ -23,6 +23,7 @@ from sailor_cloud.planner.frontier import explored, frontier
 from sailor_cloud.planner.gap import gap_parts
 from sailor_cloud.planner.goals import Target, target_of
 from sailor_cloud.planner.infeasible import by_quota, explain_infeasible
+from sailor_cloud.planner.probable import probable, tightened
 from sailor_cloud.planner.quota_change import quota_changes
 from sailor_cloud.planner.replays import Chosen
 from sailor_cloud.planner.solving import Searched
@@ -111,7 +112,25 @@ def search(
     started = clock.monotonic_s()
     problem = problem_of(job, catalog=catalog, network=network, profiles=profiles, clock=clock, decoder=decoder)
     asked = wishes if wishes is not None else Wishes(restrictions=tuple(restrictions))
-    return together(partial(_search, problem, asked, clock, started), processes=asked.processes)
+
+    def searched(factor: float, step: int) -> PlanDocument:
+        tighter = replace(problem, target=tightened(problem.target, factor))
+        told = (
+            asked if asked.progress is None or wanted is None else replace(asked, progress=_later(asked.progress, step))
+        )
+        return together(partial(_search, tighter, told, clock, started), processes=asked.processes)
+
+    wanted = job.constraints.probability
+    first = searched(1.0, 0)
+    if wanted is None or first.prediction is None:
+        return first
+    likely = profiles.errors.of_p50(first.prediction.error_p50)
+    return probable(wanted, first, ratio=likely.ratio, search=searched)
+
+
+def _later(tell: Callable[[float], None], step: int) -> Callable[[float], None]:
+    """Return what tells the progress of one of several searches; how many there will be nobody knows."""
+    return lambda share: tell(1.0 - 0.5**step + 0.5 ** (step + 1) * share)
 
 
 def _search(problem: Problem, asked: Wishes, clock: Clock, started: float, team: Team) -> PlanDocument:

@@ -8,7 +8,7 @@ from datetime import date
 
 from sailor_cloud.catalog import providers
 from sailor_cloud.catalog.doubts import explained
-from sailor_cloud.model.document import PlanDocument, Status
+from sailor_cloud.model.document import PlanDocument, Prediction, Status, TotalsQuantile
 from sailor_cloud.model.offer import Confidence, ZoneConfidence
 from sailor_cloud.report import text
 from sailor_cloud.report.money import unlimited_usd
@@ -18,6 +18,8 @@ SMALLEST_GAP_SHOWN = 0.0005
 # A gap is explained from this size on, by parts of at least this share of the goal.
 SMALLEST_GAP_EXPLAINED = 0.03
 SMALLEST_PART_SHOWN = 0.005
+# Of the variance.
+SMALLEST_SHARE_SHOWN = 0.01
 # The engine that `up` runs; others are simulated only.
 OURS = "sailor"
 _ZERO = {
@@ -100,16 +102,17 @@ def outcome_facts(document: PlanDocument) -> tuple[Fact, ...]:
     if prediction is None:
         return ()
     seconds = prediction.iteration_s_replay
-    error = text.share(prediction.error_p50)
     facts = []
     if document.plan is not None and document.plan.zero_stage:
         facts.append(Fact(name="optimizer", value=_ZERO[document.plan.zero_stage]))
     facts += [
         Fact(
             name="iteration",
-            value=f"{text.seconds(seconds)} ± {error} (9 of 10 within {text.share(prediction.error_p90)}; "
-            f"closed form {text.seconds(prediction.iteration_s)})",
+            value=f"{text.seconds(seconds)} ± {text.share(prediction.error_p50)} (9 of 10 within "
+            f"{text.share(prediction.error_p90)}; closed form {text.seconds(prediction.iteration_s)})"
+            f"{_unmeasured(prediction)}",
         ),
+        *_largest_error(prediction),
         Fact(
             name="throughput",
             value=f"{text.amount(prediction.throughput_iterations_per_s)} iterations/s, "
@@ -122,6 +125,7 @@ def outcome_facts(document: PlanDocument) -> tuple[Fact, ...]:
     if cost is not None:
         rate = f"{text.usd(cost.usd_per_hour)} USD/h, worst case {text.usd(cost.worst_case_usd_per_hour)} USD/h"
         facts += [Fact(name="rate", value=rate), Fact(name="total", value=_total(document))]
+    facts += _chance(document)
     if beyond := _beyond_the_bound(document):
         facts.append(Fact(name="gap", value=beyond))
     return tuple(facts)
@@ -142,10 +146,57 @@ def _beyond_the_bound(document: PlanDocument) -> str:
     )
 
 
+def _unmeasured(prediction: Prediction) -> str:
+    """Name what the iteration rests on that nobody measured."""
+    named = [each.what for each in prediction.error_shares if not each.measured and each.share >= SMALLEST_SHARE_SHOWN]
+    return f"; estimated, not measured: {', '.join(named)}" if named else ""
+
+
+def _largest_error(prediction: Prediction) -> tuple[Fact, ...]:
+    """Return what most of the ± comes from, and what would narrow it."""
+    if not prediction.error_shares:
+        return ()
+    most = prediction.error_shares[0]
+    value = f"{text.share(most.share)} of the ± comes from {most.what}; {most.measurement} would narrow it"
+    return (Fact(name="error", value=value),)
+
+
+def _chance(document: PlanDocument) -> tuple[Fact, ...]:
+    """Return how probable it is that the run ends within its limits."""
+    totals = document.totals
+    if totals is None or totals.within_limits is None:
+        return ()
+    told = [
+        f"{_percent(probability)} within the {limit}"
+        for limit, probability in (("budget", totals.within_budget), ("deadline", totals.within_deadline))
+        if probability is not None
+    ]
+    asked = document.constraints.probability
+    wanted = "" if asked is None else f"; the job asks for {_percent(asked)}"
+    return (Fact(name="probability", value=f"{', '.join(told)}{wanted}"),)
+
+
+def _percent(probability: float) -> str:
+    """Return a probability that is never rounded to certainty."""
+    if 0.001 <= probability <= 0.999:
+        return f"{100 * probability:.3g} %"
+    return "more than 99.9 %" if probability > 0.5 else "less than 0.1 %"
+
+
+def nine_in_ten(document: PlanDocument) -> tuple[TotalsQuantile, TotalsQuantile] | None:
+    """Return between what nine in ten runs end; None where the document has no distribution of totals."""
+    if document.totals is None:
+        return None
+    found = {round(each.probability, 4): each for each in document.totals.quantiles}
+    return (found[0.05], found[0.95]) if 0.05 in found and 0.95 in found else None
+
+
 def _duration(document: PlanDocument, duration_s: float) -> str:
     assert document.prediction is not None
-    spread = document.prediction.error_p90 * duration_s
+    spread, between = document.prediction.error_p90 * duration_s, nine_in_ten(document)
     low, high = max(0.0, duration_s - spread), duration_s + spread
+    if between is not None:
+        low, high = (each.duration_s for each in between)
     deadline = document.constraints.deadline
     limit = f"; deadline {text.seconds(deadline)}" if deadline else ""
     span = "from first start to last teardown" if document.cost is not None else "from the first step to the last"
@@ -163,12 +214,12 @@ def _total(document: PlanDocument) -> str:
 
 
 def _within(document: PlanDocument) -> str:
-    """Return what nine of ten runs on the local machine cost; its speed makes hours uncertain, and no traffic."""
-    cost, prediction = document.cost, document.prediction
-    if document.inputs.machine is None or cost is None or cost.total_usd is None or prediction is None:
+    """Return what nine of ten runs cost; iterations make hours uncertain, and no traffic."""
+    between = nine_in_ten(document)
+    if between is None:
         return ""
-    spread = prediction.error_p90 * sum(line.usd for line in cost.lines if line.unit == "hour")
-    return f" (9 of 10 within {text.usd(cost.total_usd - spread)} to {text.usd(cost.total_usd + spread)})"
+    low, high = (text.usd(each.total_usd) for each in between)
+    return f" (9 of 10 within {low} to {high})"
 
 
 def notes(document: PlanDocument) -> tuple[str, ...]:
@@ -201,7 +252,7 @@ def notes(document: PlanDocument) -> tuple[str, ...]:
         found.append("prices of the local provider are examples; nothing is billed")
     guessed = sorted({f"{use.src_zone} to {use.dst_zone}" for use in document.inputs.links if not use.measured})
     if guessed:
-        found.append(f"bandwidth is an estimate, not measured between these zones: {', '.join(guessed)}")
+        found.append(f"bandwidth is estimated, not measured, between these zones: {', '.join(guessed)}")
     budget, worst = document.constraints.budget_usd, cost.worst_case_usd if cost is not None else None
     if budget is not None and worst is not None and worst > budget and not broken:
         found.append(
@@ -251,12 +302,22 @@ def assumptions(document: PlanDocument) -> tuple[str, ...]:
     return (
         *(prices if priced else ()),
         f"layer times come from the compute profiles {profiles}",
-        f"half of the predictions of these profiles were off by less than {text.share(prediction.error_p50)}, nine in "
-        f"ten by less than {text.share(prediction.error_p90)}",
+        f"half of such iterations are off by less than {text.share(prediction.error_p50)}, nine in ten by less than "
+        f"{text.share(prediction.error_p90)}{_shares(prediction)}",
         f"pipelines run the 1F1B schedule; the iteration is replayed operation by operation{searched}",
         "memory counts weights, gradients, optimizer, activations in flight and a constant for the framework",
         *(money if priced else ()),
     )
+
+
+def _shares(prediction: Prediction) -> str:
+    """Return the parts of the ± with the errors that each makes alone."""
+    shown = [each for each in prediction.error_shares if each.share >= SMALLEST_SHARE_SHOWN]
+    told = ", ".join(
+        f"{each.what} {text.share(each.error_p50)}{'' if each.measured else ' (estimated, not measured)'}"
+        for each in shown
+    )
+    return f": {told}" if told else ""
 
 
 def _span(days: list[date]) -> str:

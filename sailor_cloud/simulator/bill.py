@@ -82,8 +82,10 @@ def checkpoint_s(layout: Layout) -> float:
     return max(shares) * CHECKPOINT_BYTES_PER_PARAMETER / money.CHECKPOINT_BYTES_PER_S
 
 
-def bill(layout: Layout, traffic: Traffic, iteration_s: float) -> Cost:
+def bill(layout: Layout, traffic: Traffic, iteration_s: float, *, error_p90: float) -> Cost:
     """Return the cost of a run, or of one hour of it where the job has no number of steps (totals are then None).
+
+    On this machine the worst case also takes an iteration longer by `error_p90`.
 
     Raises MissingPriceError where any price is unknown.
     """
@@ -91,7 +93,7 @@ def bill(layout: Layout, traffic: Traffic, iteration_s: float) -> Cost:
     steps = layout.scenario.job.training.steps
     iterations = steps + _start(layout).iterations if steps is not None else SECONDS_PER_HOUR / iteration_s
     lines = [
-        *_instance_lines(layout, paid),
+        *_instance_lines(layout, paid, error_p90),
         *_service_lines(layout, paid),
         *_egress_lines(layout, traffic, iterations),
         *checkpoint_lines(layout, training_hours=paid.training, kept_hours=(paid.total, paid.worst_total)),
@@ -114,12 +116,12 @@ def bill(layout: Layout, traffic: Traffic, iteration_s: float) -> Cost:
     )
 
 
-def _instance_lines(layout: Layout, paid: Hours) -> list[CostLine]:
+def _instance_lines(layout: Layout, paid: Hours, error_p90: float) -> list[CostLine]:
     lines = []
     for offer, count in _offers(layout.plan, layout):
         worst = money.worst_instance_usd_per_hour(offer, layout.scenario)
         if layout.on_machine:
-            worst *= 1.0 + layout.errors[1]
+            worst *= 1.0 + error_p90
         part = node_part(offer.instance_type, offer.market, offer.zone)
         reserve = ", lost to preemption" + _interval_note(layout)
         for kind, meanwhile, spent, worst_spent in (

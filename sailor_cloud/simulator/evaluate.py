@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from sailor_cloud.errors import MissingPriceError
-from sailor_cloud.model.document import Cost, LinkUse, Prediction, ProfileRef, StageMemory
+from sailor_cloud.model.document import Cost, LinkUse, Prediction, ProfileRef, StageMemory, Totals
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.network import Place
 from sailor_cloud.simulator.bill import bill, hours
@@ -14,6 +14,7 @@ from sailor_cloud.simulator.iteration import Iteration, StageWaits, TimelineSpan
 from sailor_cloud.simulator.layout import Layout, Seat, lay_out
 from sailor_cloud.simulator.scenario import Scenario
 from sailor_cloud.simulator.sync import Traffic
+from sailor_cloud.simulator.uncertainty import Uncertainty, totals, uncertainty
 from sailor_cloud.units import SECONDS_PER_HOUR
 
 
@@ -21,12 +22,13 @@ from sailor_cloud.units import SECONDS_PER_HOUR
 class Evaluation:
     """What a plan does and costs. `fits` is False where any device would need more memory than it has.
 
-    `bill` is None where a node has no price.
+    `bill` is None where a node has no price, `totals` also without a number of steps.
     `stage_waits` and `timeline` come from the replay; the timeline is empty unless it was asked for.
     """
 
     prediction: Prediction
     bill: Cost | None
+    totals: Totals | None
     links: tuple[LinkUse, ...]
     profiles: tuple[ProfileRef, ...]
     fits: bool
@@ -50,10 +52,15 @@ def evaluate(plan: Plan, scenario: Scenario, *, timeline: bool = False) -> Evalu
     """
     layout = lay_out(plan, scenario)
     iteration = run_iteration(layout, timeline=timeline)
-    memory = _memory(layout)
+    memory, unsure = _memory(layout), uncertainty(layout, iteration)
+    prediction = _prediction(layout, iteration, memory, unsure)
+    costs = None
+    if layout.priced:
+        costs = bill(layout, iteration.traffic, iteration.replay_s, error_p90=prediction.error_p90)
     return Evaluation(
-        prediction=_prediction(layout, iteration, memory),
-        bill=bill(layout, iteration.traffic, iteration.replay_s) if layout.priced else None,
+        prediction=prediction,
+        bill=costs,
+        totals=_totals(layout, prediction, costs, unsure),
         links=_links(layout, iteration.traffic),
         profiles=tuple(sorted({seat.table.profile for seat in layout.seats}, key=lambda ref: ref.id)),
         fits=all(stage.total_bytes <= stage.limit_bytes for stage in memory),
@@ -62,19 +69,34 @@ def evaluate(plan: Plan, scenario: Scenario, *, timeline: bool = False) -> Evalu
     )
 
 
-def _prediction(layout: Layout, iteration: Iteration, memory: tuple[StageMemory, ...]) -> Prediction:
+def _totals(layout: Layout, prediction: Prediction, costs: Cost | None, unsure: Uncertainty) -> Totals | None:
+    if costs is None or costs.total_usd is None or prediction.duration_s is None:
+        return None
+    return totals(
+        layout.scenario.job.constraints,
+        costs,
+        fixed_s=hours(layout, 0.0).total * SECONDS_PER_HOUR,
+        duration_s=prediction.duration_s,
+        distribution=unsure.distribution,
+    )
+
+
+def _prediction(
+    layout: Layout, iteration: Iteration, memory: tuple[StageMemory, ...], unsure: Uncertainty
+) -> Prediction:
     steps = layout.scenario.job.training.steps
     seconds = iteration.replay_s
     return Prediction(
         iteration_s=iteration.closed_form_s,
         iteration_s_replay=seconds,
-        error_p50=layout.errors[0],
-        error_p90=layout.errors[1],
+        error_p50=unsure.distribution.p50,
+        error_p90=unsure.distribution.p90,
         throughput_iterations_per_s=1.0 / seconds,
         samples_per_s=layout.plan.global_batch_size / seconds,
         duration_s=None if steps is None else hours(layout, seconds).total * SECONDS_PER_HOUR,
         waits=iteration.busiest,
         memory=memory,
+        error_shares=unsure.shares,
     )
 
 

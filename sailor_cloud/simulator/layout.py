@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 from sailor_cloud.catalog.providers import of
@@ -65,19 +64,6 @@ class Layout:
     def priced(self) -> bool:
         """Whether all nodes have a price."""
         return all(node.offer in self.scenario.offers for node in self.plan.nodes)
-
-    @property
-    def errors(self) -> tuple[float, float]:
-        """What half and nine in ten of the predicted iterations are off by at most, relative.
-
-        A plan is as uncertain as its least known stage; what is unknown about the local machine comes on top of that,
-        as an error of its own.
-        """
-        stages = max(seat.table.error_p50 for seat in self.seats), max(seat.table.error_p90 for seat in self.seats)
-        if not self.on_machine:
-            return stages
-        costs = self.scenario.profiles.local
-        return math.hypot(stages[0], costs.error_p50), math.hypot(stages[1], costs.error_p90)
 
     @property
     def on_machine(self) -> bool:

@@ -74,6 +74,7 @@ def simulate_document(
         prediction=evaluation.prediction,
         cost=evaluation.bill,
         engine=scenario.engine.name,
+        totals=evaluation.totals,
     )
     return Simulation(document=renewed, evaluation=evaluation)
 

@@ -28,6 +28,7 @@ class StageTable:
     Prefix arrays have shape [layers + 1]; seconds are of one microbatch (forward, backward with what is recomputed) or
     of one optimizer step (update, before ZeRO). `gradient_prefix_bytes`, what pipelines sum, covers all tensor-parallel
     shards together, and with ZeRO all that `sharding` scatters and gathers, as if it were summed.
+    `error`, `measured` and `exchange_share` are those of the layer times.
     `message_s` and `sums_s`: what a local rank itself takes for a tensor that it sends or receives, and for the sums.
     """
 
@@ -45,8 +46,9 @@ class StageTable:
     sums_s: float
     sharding: Sharding
     limit_bytes: int
-    error_p50: float
-    error_p90: float
+    error: float
+    measured: bool
+    exchange_share: float
     profile: ProfileRef
 
     @property
@@ -177,8 +179,9 @@ def stage_table(
         sums_s=scenario.profiles.local_core_s(part, scenario.profiles.local.sums_core_s),
         sharding=moved,
         limit_bytes=limit,
-        error_p50=times.error_p50,
-        error_p90=times.error_p90,
+        error=times.error,
+        measured=times.measured,
+        exchange_share=times.exchange_share,
         profile=times.profile,
     )
 

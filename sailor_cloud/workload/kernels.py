@@ -85,24 +85,29 @@ class Constants:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """Constants of the accelerators of one compute capability; `measured`: runs of one of them were in the fit."""
+    """Constants of the accelerators of one compute capability.
+
+    `measured`: the precisions in which runs of one of them were in the fit.
+    """
 
     compute_capability: float
     constants: Constants
-    measured: bool
-    error_p50: float
-    error_p90: float
+    measured: tuple[Precision, ...]
     source: str
     as_of: date
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelTimes:
-    """Seconds per layer of one microbatch; `update_s` is for one optimizer step."""
+    """Seconds per layer of one microbatch; `update_s` is for one optimizer step.
+
+    `exchange_share`: of a block's seconds, what all-reduces of tensor parallelism take.
+    """
 
     forward_s: NDArray[np.float64]
     backward_s: NDArray[np.float64]
     update_s: NDArray[np.float64]
+    exchange_share: float
 
 
 def read_generations(path: Path) -> tuple[Generation, ...]:
@@ -163,7 +168,10 @@ def kernel_times(
     backward[1:-1] = _longer(work.block_s(backward=True) + collective, launch * 2.0 / 3.0)
     forward[-1], backward[-1] = work.head_s(backward=False), work.head_s(backward=True)
     update = costs.parameters.astype(np.float64) * (constants.update_bytes / work.bytes_per_s)
-    return KernelTimes(forward_s=forward, backward_s=backward, update_s=update)
+    block_s = float(forward[1] + backward[1])
+    return KernelTimes(
+        forward_s=forward, backward_s=backward, update_s=update, exchange_share=min(1.0, 2.0 * collective / block_s)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,9 +271,7 @@ def _generation(row: dict[str, str]) -> Generation:
     return Generation(
         compute_capability=float(row["compute_capability"]),
         constants=Constants(**{field.name: float(row[field.name]) for field in fields(Constants)}),
-        measured={"yes": True, "no": False}[row["measured"]],
-        error_p50=float(row["error_p50"]),
-        error_p90=float(row["error_p90"]),
+        measured=tuple(Precision(name) for name in row["measured"].split()),
         source=row["source"],
         as_of=date.fromisoformat(row["as_of"]),
     )

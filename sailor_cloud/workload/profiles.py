@@ -20,6 +20,8 @@ from sailor_cloud.model.document import ProfileRef
 from sailor_cloud.model.machine import LocalMachine
 from sailor_cloud.model.offer import Accelerator, Precision
 from sailor_cloud.workload import kernels, roofline
+from sailor_cloud.workload.error_model import FILE as ERRORS_FILE
+from sailor_cloud.workload.error_model import ErrorModel, read_error_model
 from sailor_cloud.workload.features import FEATURES, LayerKind, layer_features
 from sailor_cloud.workload.fit import REPEAT_P50, REPEAT_P90
 from sailor_cloud.workload.kernels import Generation, Program
@@ -39,15 +41,17 @@ PLAIN = Program(attention=Attention.PLAIN)
 class LayerTimes:
     """Seconds per layer of one microbatch (forward, backward) and of one optimizer step, shape [layers].
 
-    The errors are relative, of an iteration's compute, from cross-validation.
+    `error`: half of such times are off by less, as a logarithm; `measured` is False where no run of the accelerator's
+    generation, in this precision, was seen. `exchange_share`: of a block's seconds, what tensor parallelism exchanges.
     """
 
     forward_s: Floats
     backward_s: Floats
     update_s: Floats
-    error_p50: float
-    error_p90: float
+    error: float
+    measured: bool
     profile: ProfileRef
+    exchange_share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +88,7 @@ class ComputeProfiles:
     stacks: Mapping[str, Stack]
     local: LocalCosts
     generations: tuple[Generation, ...]
+    errors: ErrorModel
     machine: LocalMachine | None = None
     _index: dict[tuple[str, Precision, str | None], ComputeProfile] = field(init=False, repr=False, compare=False)
 
@@ -159,7 +164,7 @@ class ComputeProfiles:
                     precision=precision,
                     program=program,
                 )
-                return _of_kernels(times, accelerator, precision, generation)
+                return _of_kernels(times, accelerator, precision, generation, self.errors)
             roof = roofline.roofline_times(
                 accelerator,
                 decoder,
@@ -169,7 +174,7 @@ class ComputeProfiles:
                 precision=precision,
                 attention=program.attention,
             )
-            return _of_roofline(roof, accelerator, precision)
+            return _of_roofline(roof, accelerator, precision, self.errors)
         rows = layer_features(
             decoder, sequence_length=sequence_length, microbatch_size=microbatch_size, tp=tp, precision=precision
         )
@@ -185,8 +190,8 @@ class ComputeProfiles:
             forward_s=_in_training(decoder, forward, overhead / 3.0) / speed,
             backward_s=_in_training(decoder, backward, overhead * 2.0 / 3.0) / speed,
             update_s=(entry.update[0] + entry.update[1] * costs.parameters) / speed,
-            error_p50=errors[0],
-            error_p90=errors[1],
+            error=self.errors.at_least(*errors),
+            measured=True,
             profile=entry.ref,
         )
 
@@ -236,6 +241,7 @@ def load(root: Path | None = None, *, profiles: Path | None = None) -> ComputePr
         stacks=read_stacks(own[-1]),
         local=read_local_costs(shipped / LOCAL_FILE),
         generations=kernels.read_generations(kernel_tables[-1]),
+        errors=read_error_model(shipped / ERRORS_FILE),
     )
 
 
@@ -301,29 +307,36 @@ def _in_training(decoder: Decoder, seconds: dict[LayerKind, float], overhead_s: 
 
 
 def _of_kernels(
-    times: kernels.KernelTimes, accelerator: Accelerator, precision: Precision, generation: Generation
+    times: kernels.KernelTimes,
+    accelerator: Accelerator,
+    precision: Precision,
+    generation: Generation,
+    errors: ErrorModel,
 ) -> LayerTimes:
     figures = f"{accelerator!r} {precision} {generation!r}"
     return LayerTimes(
         forward_s=times.forward_s,
         backward_s=times.backward_s,
         update_s=times.update_s,
-        error_p50=generation.error_p50,
-        error_p90=generation.error_p90,
+        error=errors.layers_on(generation.measured, precision),
+        measured=precision in generation.measured,
+        exchange_share=times.exchange_share,
         profile=ProfileRef(
             id=f"kernels {accelerator.name} {precision}", sha256=hashlib.sha256(figures.encode()).hexdigest()
         ),
     )
 
 
-def _of_roofline(times: roofline.RooflineTimes, accelerator: Accelerator, precision: Precision) -> LayerTimes:
+def _of_roofline(
+    times: roofline.RooflineTimes, accelerator: Accelerator, precision: Precision, errors: ErrorModel
+) -> LayerTimes:
     figures = f"{accelerator!r} {precision}"
     return LayerTimes(
         forward_s=times.forward_s,
         backward_s=times.backward_s,
         update_s=times.update_s,
-        error_p50=roofline.ERROR_P50,
-        error_p90=roofline.ERROR_P90,
+        error=errors.at_least(roofline.ERROR_P50, roofline.ERROR_P90),
+        measured=False,
         profile=ProfileRef(
             id=f"roofline {accelerator.name} {precision}", sha256=hashlib.sha256(figures.encode()).hexdigest()
         ),

@@ -12,6 +12,7 @@ from sailor_cloud.model.document import (
     Cost,
     CostKind,
     CostLine,
+    ErrorShare,
     Infeasibility,
     Inputs,
     Objective,
@@ -21,6 +22,8 @@ from sailor_cloud.model.document import (
     Search,
     StageMemory,
     Status,
+    Totals,
+    TotalsQuantile,
     Waits,
 )
 from sailor_cloud.model.job import Job
@@ -97,6 +100,7 @@ def document(*, steps: int | None = 20) -> PlanDocument:
         infeasibility=None,
         alternatives=(),
         rejected=(),
+        totals=_totals() if steps else None,
     )
 
 
@@ -155,6 +159,27 @@ def _prediction(steps: int | None) -> Prediction:
                 limit_bytes=16_000_000,
             ),
         ),
+        error_shares=(
+            _error_share("layers on CPU-slow in fp32", 0.9, measured=False),
+            _error_share("runs of one plan differ", 0.1, measured=True),
+        ),
+    )
+
+
+def _error_share(what: str, share: float, *, measured: bool) -> ErrorShare:
+    measurement = "'sailor-cloud profile JOB' on that accelerator"
+    return ErrorShare(what=what, share=share, error_p50=0.06 * share**0.5, measured=measured, measurement=measurement)
+
+
+def _totals() -> Totals:
+    return Totals(
+        quantiles=(
+            TotalsQuantile(probability=0.05, duration_s=8.0, total_usd=0.0025),
+            TotalsQuantile(probability=0.95, duration_s=13.0, total_usd=0.0039),
+        ),
+        within_budget=0.873,
+        within_deadline=0.9999,
+        within_limits=0.873,
     )
 
 

@@ -109,6 +109,7 @@ def _document(scenario: Scenario, plan: Plan, found: Evaluation, other_plan: Pla
                 restrictions=("one-accelerator",),
             ),
         ),
+        totals=found.totals,
     )
 
 

@@ -130,4 +130,4 @@ def test_plan_works_on_imported_profiles_network_and_prices(tmp_path: Path) -> N
     document = json.loads(run("plan", job, "--json", "--as-of", "2026-11-02", *folders).stdout)
     assert {offer["instance_type"] for offer in document["inputs"]["offers"]} == {"sailor-4xV100-16"}
     assert [profile["id"] for profile in document["inputs"]["compute_profiles"]] == ["V100-16"]
-    assert document["prediction"]["error_p50"] < 0.1
+    assert document["prediction"]["error_p50"] < 0.15

@@ -11,7 +11,7 @@ import pytest
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "simulator_accuracy"
 
 
-@pytest.mark.parametrize("script", ["run.py", "fit_profiles.py"])
+@pytest.mark.parametrize("script", ["run.py", "fit_profiles.py", "prediction_errors.py"])
 def test_a_benchmark_without_its_reference_says_that_it_was_skipped(script: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, FOLDER / script, "--reference", tmp_path], capture_output=True, text=True, timeout=120

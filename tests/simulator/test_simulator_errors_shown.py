@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 
 import pytest
 
@@ -32,21 +33,40 @@ def test_every_form_of_the_report_tells_the_error() -> None:
     assert (told["error_p50"], told["error_p90"]) == (0.06, 0.37)
 
 
+def test_layers_that_nobody_measured_are_named_wherever_the_iteration_stands() -> None:
+    document = gcp_document()
+    assert document.prediction is not None
+    shares = tuple(dataclasses.replace(each, measured=False) for each in document.prediction.error_shares)
+    guessed = dataclasses.replace(document, prediction=dataclasses.replace(document.prediction, error_shares=shares))
+    for shown in (
+        plan_as_text(guessed, width=300, details=True),
+        plan_as_markdown(guessed),
+        plan_as_html(guessed, timeline=gcp_timeline()),
+    ):
+        assert f"estimated, not measured: {shares[0].what}" in shown
+        assert f"of the ± comes from {shares[0].what}" in shown
+        assert shares[0].measurement.split()[-1] in shown
+
+
 @pytest.mark.parametrize(
-    ("precision", "zone", "accelerator", "expected"),
+    ("precision", "zone", "accelerator", "expected", "measured"),
     [
-        ("fp16", "us-central1-a", "A100-40", (roofline.ERROR_P50, roofline.ERROR_P90)),
-        ("fp32", "us-central1-a", "V100-16", (0.05, 0.10)),
+        ("fp16", "us-central1-a", "A100-40", (roofline.ERROR_P50, roofline.ERROR_P90), False),
+        ("fp32", "us-central1-a", "V100-16", (0.05, 0.10), True),
     ],
 )
-def test_a_plan_is_as_uncertain_as_the_times_that_it_rests_on(
-    precision: str, zone: str, accelerator: str, expected: tuple[float, float]
+def test_a_plan_is_no_surer_than_the_times_that_it_rests_on(
+    precision: str, zone: str, accelerator: str, expected: tuple[float, float], measured: bool
 ) -> None:
     scenario = gcp_scenario(batch=64, precision=precision)
     offer = offer_in(scenario, zone, accelerator, devices=4)
     plan = make_plan(scenario, [chain(0, [offer], (0, 26), microbatch_size=2, microbatches=32)])
     found = evaluate(plan, scenario).prediction
-    assert (found.error_p50, found.error_p90) == expected
+    layers = next(each for each in found.error_shares if each.what == f"layers on {accelerator} in {precision}")
+    assert layers.error_p50 == pytest.approx(math.sinh(scenario.profiles.errors.at_least(*expected)), rel=0.01)
+    assert layers.measured is measured
+    assert found.error_p50 >= layers.error_p50
+    assert found.error_p90 > found.error_p50
 
 
 def test_the_least_known_stage_decides() -> None:
@@ -61,4 +81,40 @@ def test_the_least_known_stage_decides() -> None:
     )
     doubtful = dataclasses.replace(scenario, profiles=dataclasses.replace(profiles, entries=entries))
     found = evaluate(make_plan(scenario, seats), doubtful).prediction
-    assert (found.error_p50, found.error_p90) == (0.2, 0.3)
+    assert found.error_shares[0].what == "layers on A100-40 in fp32"
+    assert found.error_shares[0].error_p50 == pytest.approx(0.2, rel=0.15)
+
+
+def test_a_plan_that_waits_for_a_guessed_link_is_as_uncertain_as_the_link() -> None:
+    scenario = gcp_scenario(batch=4, precision="fp32")
+    here, there = (offer_in(scenario, zone, "V100-16", devices=4) for zone in ("us-central1-a", "us-west1-b"))
+    chains = [
+        chain(number, [offer], (0, 26), microbatch_size=2, microbatches=1) for number, offer in enumerate((here, there))
+    ]
+    apart = evaluate(make_plan(scenario, chains), scenario).prediction
+    together = [chain(number, [here], (0, 26), microbatch_size=2, microbatches=1) for number in range(2)]
+    near = evaluate(make_plan(scenario, together), scenario).prediction
+    assert apart.waits.sync_s > 0.5 * apart.iteration_s_replay
+    assert apart.error_shares[0].what == "all-reduces of gradients between us-central1-a and us-west1-b"
+    assert "--link-to" in apart.error_shares[0].measurement
+    assert apart.error_p50 > 2.0 * near.error_p50, (apart.error_shares, near.error_shares)
+    assert sum(each.share for each in apart.error_shares) == pytest.approx(1.0)
+
+
+def test_the_distribution_of_totals_follows_the_error_and_the_limits() -> None:
+    document = gcp_document()
+    scenario_totals = document.totals
+    assert scenario_totals is not None
+    assert document.cost is not None
+    assert document.prediction is not None
+    quantiles = {each.probability: each for each in scenario_totals.quantiles}
+    assert quantiles[0.5].duration_s == pytest.approx(document.prediction.duration_s)
+    assert quantiles[0.5].total_usd == pytest.approx(document.cost.total_usd)
+    times = [each.duration_s for each in scenario_totals.quantiles]
+    assert times == sorted(times)
+    assert scenario_totals.within_budget is not None
+    assert 0.0 < scenario_totals.within_budget <= 1.0
+    told = json.loads(document.to_json())["totals"]
+    assert told["within_budget"] == scenario_totals.within_budget
+    for shown in (plan_as_text(document, width=200), plan_as_markdown(document)):
+        assert "within the budget" in shown

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -133,10 +134,12 @@ def start_s(found: Evaluation) -> float:
 
 def test_what_is_unknown_of_the_machine_widens_the_error_of_local_plans() -> None:
     document = planned()
-    costs, found = workload.profiles.load().local, on(4).prediction
-    seats = [0.0611, 0.1531]
-    assert found.error_p50 == pytest.approx((seats[0] ** 2 + costs.error_p50**2) ** 0.5, rel=1e-3)
-    assert found.error_p90 == pytest.approx((seats[1] ** 2 + costs.error_p90**2) ** 0.5, rel=1e-3)
+    known, found = workload.profiles.load(), on(4).prediction
+    alone = {each.what: each.error_p50 for each in found.error_shares}
+    assert alone["this machine under load"] == pytest.approx(
+        math.sinh(known.errors.at_least(known.local.error_p50, known.local.error_p90))
+    )
+    assert found.error_p50 > max(alone.values())
     assert document.cost is not None
     nodes = [line for line in document.cost.lines if line.unit == "hour"]
     assert nodes

@@ -82,13 +82,23 @@ def test_each_pass_adds_up_over_what_a_block_does() -> None:
     np.testing.assert_allclose(products.backward_s[1:-1], 2 * products.forward_s[1:-1], rtol=1e-3)
 
 
-def test_a_generation_without_measurements_says_so_and_is_less_sure() -> None:
-    for name, measured in (("A100-40", True), ("H200-141", True), ("V100-16", True), ("L4-24", False)):
+def test_a_generation_or_precision_without_measurements_says_so_and_is_less_sure() -> None:
+    errors = profiles.load().errors
+    sure = errors.layers
+    for name, precision, measured in (
+        ("A100-40", Precision.BF16, True),
+        ("H200-141", Precision.BF16, True),
+        ("V100-16", Precision.FP16, True),
+        ("H100-80", Precision.FP16, False),
+        ("L4-24", Precision.BF16, False),
+        ("B200-180", Precision.BF16, False),
+    ):
         found = kernels.generation_of(CATALOG.accelerator(name), GENERATIONS)
-        assert found.measured is measured
-    sure, unsure = (kernels.generation_of(CATALOG.accelerator(name), GENERATIONS) for name in ("A100-40", "B200-180"))
-    assert unsure.error_p50 > sure.error_p50
-    assert unsure.error_p90 > sure.error_p90
+        assert (precision in found.measured) is measured
+        assert (errors.layers_on(found.measured, precision) == sure) is measured
+        assert errors.layers_on(found.measured, precision) >= sure
+    unsure = kernels.generation_of(CATALOG.accelerator("B200-180"), GENERATIONS)
+    assert errors.layers_on(unsure.measured, Precision.BF16) == errors.layers_unmeasured
     assert "not measured" in unsure.source
 
 

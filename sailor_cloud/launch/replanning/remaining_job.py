@@ -57,7 +57,7 @@ def remaining_job(job: Job, devices: Devices, left: Left, *, only_survivors: boo
     """Return the job that is left, or None where no devices can be had for it.
 
     Devices of a blocked type count as far as they run already. Without `limits` the cheapest plan is asked for,
-    whatever it costs.
+    whatever it costs. A plan for what is left keeps its limits as expected, with no probability asked for.
     """
     entries = [
         part
@@ -69,6 +69,7 @@ def remaining_job(job: Job, devices: Devices, left: Left, *, only_survivors: boo
     if not entries:
         return None
     changes = {"budget_usd": left.usd if limits else None, "deadline": left.seconds if limits else None}
+    changes["probability"] = None
     if limits:
         changes["max_usd_per_hour"] = _highest_rate(job, left)
     constraints = job.constraints.model_copy(update=changes)

@@ -108,7 +108,7 @@ def traffic(document: PlanDocument) -> Markup | str:
             "" if use.usd_per_gb is None else text.usd(use.usd_per_gb),
             f"{use.bandwidth_bytes_per_s / 125e6:.3g}",
             f"{use.rtt_ms:.3g}",
-            "measured" if use.measured else "estimated",
+            "measured" if use.measured else "estimated, not measured",
             use.as_of.isoformat(),
             use.source,
         )

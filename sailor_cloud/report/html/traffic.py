@@ -27,7 +27,7 @@ def volume_text(document: PlanDocument, uses: list[LinkUse]) -> str:
 
 def told(document: PlanDocument, use: LinkUse) -> list[str]:
     """Return the traffic with its price, and the link that carries it."""
-    kind = "measured" if use.measured else "estimated"
+    kind = "measured" if use.measured else "estimated, not measured,"
     span = "" if document.job.training.steps else " an hour"
     amount = gigabytes(document, use)
     price = use.usd_per_gb

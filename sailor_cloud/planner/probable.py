@@ -1,0 +1,91 @@
+"""Plans that keep budget and deadline with a probability that the job asks for.
+
+Limits are tightened step by step until a plan is found that is probable enough. The steps don't depend on the
+probability asked for, so that a higher one never gets a plan that is less likely to keep the limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from sailor_cloud.model.document import Infeasibility, PlanDocument, Status
+from sailor_cloud.model.job import Goal
+from sailor_cloud.planner.goals import Figure, Target
+
+# Limits that the iteration's error decides about, and the errors of the first plan that they are tightened by in turn:
+# relative ones that are not exceeded with these probabilities.
+_UNCERTAIN = frozenset({Figure.DURATION_S, Figure.TOTAL_USD})
+LEVELS = (0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.965, 0.975, 0.985, 0.99, 0.995, 0.999)
+
+
+def tightened(target: Target, factor: float) -> Target:
+    """Return a target whose limits on time and money of the run are smaller by a factor."""
+    limits = (
+        replace(limit, at_most=limit.at_most / factor) if limit.figure in _UNCERTAIN else limit
+        for limit in target.limits
+    )
+    return replace(target, limits=tuple(limits))
+
+
+def probable(
+    wanted: float,
+    first: PlanDocument,
+    *,
+    ratio: Callable[[float], float],
+    search: Callable[[float, int], PlanDocument],
+) -> PlanDocument:
+    """Return the first plan that keeps the limits with a probability; infeasible where none does.
+
+    `ratio`: what the first plan's iterations don't exceed with a probability, relative to the prediction; `search` is
+    told the factor to tighten limits by and the number of the step.
+    """
+    found, most = first, _probability(first)
+    for step, level in enumerate(LEVELS, 1):
+        if found.plan is None or _probability(found) >= wanted:
+            break
+        found = search(ratio(level), step)
+        most = max(most, _probability(found))
+    if first.plan is None or _probability(found) >= wanted:
+        return found if found is first else _with_bound_of(first, found)
+    return replace(
+        first,
+        status=Status.INFEASIBLE,
+        objective=None,
+        optimality_gap=None,
+        bound=None,
+        plan=None,
+        prediction=None,
+        cost=None,
+        ttl_s=None,
+        totals=None,
+        alternatives=(),
+        frontier=(),
+        gap_parts=(),
+        infeasibility=Infeasibility(
+            constraint="probability",
+            limit=wanted,
+            needed=most,
+            unit="",
+            message=f"no plan was found that keeps budget and deadline with a probability of {100 * wanted:g} %; the "
+            f"most probable one reaches {100 * most:.3g} %: allow more money or time, or ask for less",
+        ),
+    )
+
+
+def _probability(document: PlanDocument) -> float:
+    """Return how probable it is that a run keeps its limits: 0 without a plan."""
+    if document.plan is None:
+        return 0.0
+    within = None if document.totals is None else document.totals.within_limits
+    return 1.0 if within is None else within
+
+
+def _with_bound_of(first: PlanDocument, found: PlanDocument) -> PlanDocument:
+    """Return a plan with the bound of the search whose limits were not tightened: no probable plan can beat that."""
+    assert found.objective is not None
+    bound, value, gap = first.bound, found.objective.value, None
+    if bound is not None:
+        low, high = (value, bound) if found.job.goal is Goal.MAXIMIZE_THROUGHPUT else (bound, value)
+        gap = max(0.0, high - low) / high
+    return replace(found, status=Status.FEASIBLE, bound=bound, optimality_gap=gap, gap_parts=())

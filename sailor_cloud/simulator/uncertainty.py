@@ -1,0 +1,188 @@
+"""How far off an iteration may be: every unknown with its share of the time, and the distribution of all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from sailor_cloud.model.document import Cost, ErrorShare, Totals, TotalsQuantile, Waits
+from sailor_cloud.model.job import Constraints
+from sailor_cloud.network import Link
+from sailor_cloud.simulator.closed_form import boundary_pairs
+from sailor_cloud.simulator.iteration import Iteration
+from sailor_cloud.simulator.layout import Layout, Seat
+from sailor_cloud.simulator.sync import SyncGroup, ring_order
+from sailor_cloud.workload.error_model import ErrorDistribution, ErrorModel
+
+# The probabilities whose figures a document tells.
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
+_PROFILE = "'sailor-cloud profile JOB' on that accelerator"
+_PROFILE_TP = "'sailor-cloud profile JOB --tp' on that accelerator"
+_LINK = "'sailor-cloud profile JOB --link-to ADDRESS:PORT' between such nodes"
+_RUN = "a finished run of this job and 'sailor-cloud history --measurements'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unknown:
+    """One thing that is not known exactly. `half` of its errors lie within that, as a logarithm of the iteration."""
+
+    what: str
+    half: float
+    measured: bool
+    measurement: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uncertainty:
+    """What a prediction does not know, largest share first; errors of different things are independent."""
+
+    unknowns: tuple[Unknown, ...]
+    distribution: ErrorDistribution
+
+    @property
+    def shares(self) -> tuple[ErrorShare, ...]:
+        """Return every unknown's share of the variance."""
+        whole = self.distribution.half**2
+        return tuple(
+            ErrorShare(
+                what=each.what,
+                share=each.half**2 / whole,
+                error_p50=math.sinh(each.half),
+                measured=each.measured,
+                measurement=each.measurement,
+            )
+            for each in self.unknowns
+        )
+
+
+def uncertainty(layout: Layout, iteration: Iteration) -> Uncertainty:
+    """Return what a replayed iteration may be off by.
+
+    Every unknown counts with the share of the iteration that the busiest stage spends on it; bubbles belong to the
+    passes and transfers that are waited for. Of stages and links that differ, the least known one stands for all.
+    """
+    model = layout.scenario.profiles.errors
+    found = [each for each in _unknowns(layout, iteration, model) if each.half > 0.0]
+    ordered = tuple(sorted(found, key=lambda each: (-each.half, each.what)))
+    return Uncertainty(unknowns=ordered, distribution=model.of(math.hypot(*(each.half for each in ordered))))
+
+
+def _unknowns(layout: Layout, iteration: Iteration, model: ErrorModel) -> Iterator[Unknown]:
+    waits, total = iteration.busiest, iteration.replay_s
+    busy = max(waits.compute_s + waits.transfer_s, 1e-300)
+    compute, transfer = (_whole(part, busy, waits) / total for part in (waits.compute_s, waits.transfer_s))
+    seat = max(layout.seats, key=lambda seat: (seat.table.error, seat.compute_s))
+    exchange = compute * max(each.table.exchange_share for each in layout.seats)
+    name, precision = seat.table.accelerator.name, layout.plan.precision.value
+    yield Unknown(
+        what=f"layers on {name} in {precision}",
+        half=compute * seat.table.error,
+        measured=seat.table.measured,
+        measurement=_PROFILE,
+    )
+    yield Unknown(
+        what=f"all-reduces of tensor parallelism on {name}",
+        half=exchange * model.exchange,
+        measured=seat.table.measured,
+        measurement=_PROFILE_TP,
+    )
+    if transfer > 0.0:
+        yield _of_link("transfers", transfer, _boundary_links(layout), model)
+    synced = max(0.0, waits.sync_s) / total
+    links = [link for group in iteration.groups for link in _ring_links(layout, group)]
+    if links:
+        yield _of_link("all-reduces of gradients", synced, links, model)
+        hidden = max(0.0, _exchanged_s(layout, iteration) / total - synced)
+        yield Unknown(
+            what="what of the exchange hides behind the passes",
+            half=min(1.0, hidden) * model.overlap,
+            measured=True,
+            measurement=_RUN,
+        )
+    if layout.on_machine:
+        costs = layout.scenario.profiles.local
+        half = model.at_least(costs.error_p50, costs.error_p90)
+        yield Unknown(what="this machine under load", half=half, measured=True, measurement=_RUN)
+    yield Unknown(what="runs of one plan differ", half=model.repeat, measured=True, measurement=_RUN)
+
+
+def _whole(part_s: float, busy_s: float, waits: Waits) -> float:
+    """Return a part with its share of the bubbles."""
+    return part_s + max(0.0, waits.bubble_s) * part_s / busy_s
+
+
+def _of_link(what: str, share: float, links: list[tuple[str, Link]], model: ErrorModel) -> Unknown:
+    place, link = max(links, key=lambda found: (found[1].error, found[1].transfer_s(1e8), found[0]))
+    half = share * math.hypot(model.network, model.half_of(link.error))
+    return Unknown(what=f"{what} {place}", half=half, measured=link.measured, measurement=_LINK)
+
+
+def _boundary_links(layout: Layout) -> list[tuple[str, Link]]:
+    cuts = (cut for seats in layout.pipelines for cut in pairwise(seats))
+    return [_hop(layout, src, dst, boundary_pairs(src.tp, dst.tp)) for src, dst in cuts]
+
+
+def _ring_links(layout: Layout, group: SyncGroup) -> list[tuple[str, Link]]:
+    if len(group.members) < 2 or not group.seconds:
+        return []
+    ring, pairs = ring_order(group.members, layout), min(seat.tp for seat in group.members)
+    return [_hop(layout, src, dst, pairs) for src, dst in pairwise([*ring, ring[0]])]
+
+
+def _hop(layout: Layout, src: Seat, dst: Seat, pairs: int) -> tuple[str, Link]:
+    """Return a link with the words for where it is."""
+    link = layout.links.between(src.place, dst.place, pairs=pairs)
+    if src.place.node is not None and src.place.node == dst.place.node:
+        return f"between devices of {src.hardware.instance_type}", link
+    zones = sorted({src.place.zone, dst.place.zone})
+    return f"in {zones[0]}" if len(zones) == 1 else f"between {zones[0]} and {zones[1]}", link
+
+
+def _exchanged_s(layout: Layout, iteration: Iteration) -> float:
+    """Return the seconds that the stage with the most of it exchanges gradients and weights, shown or not."""
+    taken: dict[tuple[int, int], float] = {}
+    for group in iteration.groups:
+        for seat in group.members:
+            passes = layout.plan.pipelines[seat.pipeline].microbatches * (group.forward_s + group.backward_s)
+            key = (seat.pipeline, seat.index)
+            taken[key] = taken.get(key, 0.0) + group.sum_s + group.gather_s + passes
+    return max(taken.values(), default=0.0)
+
+
+def totals(
+    constraints: Constraints, cost: Cost, *, fixed_s: float, duration_s: float, distribution: ErrorDistribution
+) -> Totals:
+    """Return the distribution of a run's time and money, as its iterations may be off.
+
+    `fixed_s` of the duration do not depend on the iteration; of the money, what is paid by the hour follows the
+    duration. Prices and the number of preemptions are taken as expected.
+    """
+    assert cost.total_usd is not None, "the job has a number of steps"
+    by_hour = sum(line.usd for line in cost.lines if line.unit == "hour")
+    iterating_s = duration_s - fixed_s
+    usd_per_s = by_hour / duration_s
+
+    def at(ratio: float) -> tuple[float, float]:
+        more_s = (ratio - 1.0) * iterating_s
+        return duration_s + more_s, (cost.total_usd or 0.0) + more_s * usd_per_s
+
+    def within(limit: float | None, figure: float, per_s: float) -> float | None:
+        if limit is None:
+            return None
+        room, slope = limit * (1.0 + 1e-9) - figure, per_s * iterating_s
+        return distribution.probability(1.0 + room / slope) if slope else float(room >= 0.0)
+
+    budget = within(constraints.budget_usd, cost.total_usd, usd_per_s)
+    deadline = within(constraints.deadline, duration_s, 1.0)
+    quantiles = []
+    for probability in QUANTILES:
+        seconds, usd = at(distribution.ratio(probability))
+        quantiles.append(TotalsQuantile(probability=probability, duration_s=seconds, total_usd=usd))
+    return Totals(
+        quantiles=tuple(quantiles),
+        within_budget=budget,
+        within_deadline=deadline,
+        within_limits=min((each for each in (budget, deadline) if each is not None), default=None),
+    )
