@@ -182,21 +182,28 @@ class Resource(_Part):
 
 
 class GcpAccount(_Part):
-    """`service_account`: what nodes act as; null makes one for the run that reaches the checkpoint's bucket alone."""
+    """What the project has ready, and what is bought in it beside nodes.
+
+    `service_account`: what nodes act as; null makes one for the run that reaches the checkpoint's bucket alone.
+    `watchdog`: a function that deletes everything of the run 15 minutes after its TTL. `billing_export`: the BigQuery
+    table with the billing export, which `cost --actual` reads.
+    """
 
     project: str
     service_account: str | None = Field(default=None, pattern=r"^[^@\s]+@[^@\s]+\.gserviceaccount\.com$")
+    watchdog: bool = False
+    billing_export: str | None = Field(default=None, pattern=r"^[a-z][a-z0-9:.-]{4,}\.\w+\.\w+$")
 
 
 class AwsAccount(_Part):
     """What the account has ready.
 
     `instance_profile`: what nodes act as; null makes one for the run that reaches the checkpoint's bucket alone.
-    `terminate_role_arn`: lets EventBridge Scheduler end nodes from outside; null leaves that to their own timers.
+    `watchdog`: a function that deletes everything of the run 15 minutes after its TTL.
     """
 
     instance_profile: str | None = Field(default=None, min_length=1)
-    terminate_role_arn: str | None = Field(default=None, pattern=r"^arn:aws[a-z-]*:iam::[0-9]{12}:role/.+$")
+    watchdog: bool = False
 
 
 class StateBackend(_Part):

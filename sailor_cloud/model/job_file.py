@@ -19,7 +19,7 @@ from sailor_cloud.model.untrusted import DEEPEST, MOST_JOB_VALUES, check_values,
 _FORMS: dict[int | str, str] = {
     "name": "lower-case letters, digits and hyphens, at most 40 characters, not ending in a hyphen",
     "service_account": "the e-mail of a service account, such as nodes@my-project.iam.gserviceaccount.com",
-    "terminate_role_arn": "the ARN of a role, such as arn:aws:iam::123456789012:role/sailor-cloud-terminate",
+    "billing_export": "PROJECT.DATASET.TABLE, such as my-billing.export.gcp_billing_export_v1_0123AB_4567CD_89EF01",
     "bucket": "gs://BUCKET or s3://BUCKET, without a folder",
     "prefix": "folders, such as sailor-cloud or teams/a",
 }

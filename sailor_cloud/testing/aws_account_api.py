@@ -1,4 +1,4 @@
-"""What runs have on AWS beside EC2, told over HTTP by the cloud of the stand-in provider: IAM, Scheduler, S3, quotas.
+"""What runs have on AWS beside EC2, told over HTTP by the cloud of the stand-in provider, and quotas.
 
 As much of each interface as a sweep asks for. Buckets are the cloud's, objects in them those of an `ObjectStore`.
 """
@@ -18,6 +18,7 @@ from sailor_cloud.testing.terraform_cloud import CloudError, FakeCloud
 
 ROLE, PROFILE, POLICY = "aws_iam_role", "aws_iam_instance_profile", "aws_iam_role_policy"
 BUCKET, GROUP, SCHEDULE = "aws_s3_bucket", "aws_scheduler_schedule_group", "aws_scheduler_schedule"
+FUNCTION, LOG_GROUP = "aws_lambda_function", "aws_cloudwatch_log_group"
 _BUCKET_PARTS = ("aws_s3_bucket_public_access_block", "aws_s3_bucket_lifecycle_configuration")
 _REGION = "us-east-1"
 IAM_ACTIONS = frozenset(
@@ -110,6 +111,30 @@ def schedules(cloud: FakeCloud, region: str, method: str, path: str) -> Answer:
         cloud.delete(GROUP, rest)
         return _json(200, {})
     return _json(200, {"Name": rest, "Arn": known[rest]["arn"], "State": "ACTIVE"})
+
+
+def functions(cloud: FakeCloud, region: str, method: str, path: str) -> Answer:
+    """Answer one call to Lambda."""
+    known = {name: state for name, state in cloud.of_type(FUNCTION).items() if state["region"] == region}
+    name = path.partition("?")[0].rpartition("/functions/")[2]
+    if not name:
+        return _json(200, {"Functions": [{"FunctionName": found} for found in known]})
+    if name not in known:
+        return _json(404, {"Message": f"Function not found: {name}"}, "ResourceNotFoundException")
+    if method == "DELETE":
+        cloud.delete(FUNCTION, name)
+        return _json(200, {})
+    return _json(200, {"Configuration": {"FunctionName": name}, "Tags": known[name].get("tags") or {}})
+
+
+def logs(cloud: FakeCloud, action: str, asked: Mapping[str, str]) -> Answer:
+    """Answer one call to CloudWatch Logs."""
+    if action == "DescribeLogGroups":
+        return _json(200, {"logGroups": [{"logGroupName": name} for name in cloud.of_type(LOG_GROUP)]})
+    if asked["logGroupName"] not in cloud.of_type(LOG_GROUP):
+        return _json(400, {"message": "The specified log group does not exist."}, "ResourceNotFoundException")
+    cloud.delete(LOG_GROUP, asked["logGroupName"])
+    return _json(200, {})
 
 
 def quota(cloud: FakeCloud, code: str) -> Answer:

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape
 
-from sailor_cloud.testing.aws_account_api import IAM_ACTIONS, Buckets, Iam, quota, schedules
+from sailor_cloud.testing.aws_account_api import IAM_ACTIONS, Buckets, Iam, functions, logs, quota, schedules
 from sailor_cloud.testing.ec2_tables import DELETIONS, KINDS, NAMES, SETS, STAND_IN
 from sailor_cloud.testing.http_api import Answer, Ask, serving
 from sailor_cloud.testing.object_store import ObjectStore, serve_objects
@@ -35,8 +35,13 @@ def serve_ec2(cloud: FakeCloud, *, refused: bool = False, store: ObjectStore | N
             return _error("AuthFailure", "AWS was not able to validate the provided access credentials", 401)
         found = _REGION.search(ask.headers.get("Authorization", ""))
         region = found[1] if found else ""
-        if "ServiceQuotas" in ask.headers.get("X-Amz-Target", ""):
+        service, _, action = ask.headers.get("X-Amz-Target", "").partition(".")
+        if service.startswith("ServiceQuotas"):
             return quota(cloud, json.loads(ask.body)["QuotaCode"])
+        if service.startswith("Logs"):
+            return logs(cloud, action, json.loads(ask.body))
+        if ask.path.startswith("/2015-03-31/functions"):
+            return functions(cloud, region, ask.method, ask.path)
         if ask.path != "/":
             return schedules(cloud, region, ask.method, ask.path)
         parameters = dict(parse_qsl(ask.body.decode()))
@@ -57,6 +62,8 @@ def serve_ec2(cloud: FakeCloud, *, refused: bool = False, store: ObjectStore | N
             "AWS_ENDPOINT_URL_EC2": url,
             "AWS_ENDPOINT_URL_IAM": url,
             "AWS_ENDPOINT_URL_SCHEDULER": url,
+            "AWS_ENDPOINT_URL_LAMBDA": url,
+            "AWS_ENDPOINT_URL_CLOUDWATCH_LOGS": url,
             "AWS_ENDPOINT_URL_SERVICE_QUOTAS": url,
             "AWS_ACCESS_KEY_ID": "testing",
             "AWS_SECRET_ACCESS_KEY": "testing",

@@ -1,7 +1,7 @@
-"""What runs have on Google Cloud beside Compute Engine, told over HTTP: service accounts and buckets.
+"""What runs have on Google Cloud beside Compute Engine, told over HTTP: accounts, buckets, the watchdog.
 
-As much of the JSON interfaces of IAM and Cloud Storage as a sweep asks for. Buckets are those of the cloud that the
-stand-in provider fills, objects in them those of an `ObjectStore`.
+As much of the JSON interfaces as a sweep asks for. Buckets are those of the cloud that the stand-in provider fills,
+objects in them those of an `ObjectStore`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from sailor_cloud.testing.terraform_cloud import FakeCloud
 ACCOUNT, BUCKET, MEMBER = "google_service_account", "google_storage_bucket", "google_storage_bucket_iam_member"
 _ACCOUNTS = re.compile(r"/v1/(projects/([^/]+)/serviceAccounts)(?:/([^/]+))?")
 _BUCKETS = re.compile(r"/storage/v1/b(?:/([^/]+)(/o(?:/(.+))?)?)?")
+OBJECT, FUNCTION = "google_storage_bucket_object", "google_cloudfunctions2_function"
+_NAMED = re.compile(r"/v[12]/(projects/[^/]+/(?:locations/[^/]+/(functions|jobs)|roles))(?:/([^/]+))?")
+_TYPES = {"functions": FUNCTION, "jobs": "google_cloud_scheduler_job", None: "google_project_iam_custom_role"}
 _POLICY = re.compile(r"/storage/v1/b/([^/]+)/iam")
 Json = dict[str, Any]
 
@@ -35,12 +38,25 @@ class GoogleData:
             return self._policy(unquote(policy[1]), json.loads(body) if method == "PUT" else None)
         if accounts := _ACCOUNTS.fullmatch(parts.path):
             return self._accounts(method, accounts[1], unquote(accounts[3] or ""))
+        if named := _NAMED.fullmatch(parts.path):
+            return self._named(method, named[1], _TYPES[named[2]], named[3])
         if buckets := _BUCKETS.fullmatch(parts.path):
             asked = parse_qs(parts.query)
             if not buckets[1]:
                 return 200, {"items": self._listed(asked.get("prefix", [""])[0])}
             return self._bucket(method, unquote(buckets[1]), buckets[2], unquote(buckets[3] or ""))
         return None
+
+    def _named(self, method: str, place: str, kind: str, name: str | None) -> tuple[int, Json]:
+        """List functions of every region, or show or delete what is known by its full name."""
+        known = self.cloud.of_type(kind)
+        if name is None:
+            return 200, {"functions": [{"name": key, "labels": state["labels"]} for key, state in known.items()]}
+        if f"{place}/{name}" not in known:
+            return 404, {"error": {"code": 404, "message": f"{place}/{name} does not exist"}}
+        if method == "DELETE":
+            self.cloud.delete(kind, f"{place}/{name}")
+        return 200, {"name": f"{place}/{name}"}
 
     def _accounts(self, method: str, place: str, email: str) -> tuple[int, Json]:
         known = {name: state for name, state in self.cloud.of_type(ACCOUNT).items() if name.startswith(f"{place}/")}
@@ -82,13 +98,15 @@ class GoogleData:
         ]
 
     def _bucket(self, method: str, name: str, of_objects: str | None, key: str) -> tuple[int, Json]:
-        held = self.store.of(name)
+        uploads = {state["name"]: key for key, state in self.cloud.of_type(OBJECT).items() if state["bucket"] == name}
+        held = {*self.store.of(name), *uploads}
         if name not in self.cloud.of_type(BUCKET) or (key and key not in held):
             return 404, {"error": {"code": 404, "message": "not found"}}
         if of_objects and not key:
             return 200, {"items": [{"name": found, "generation": "1"} for found in held]}
         if key:
             self.store.objects.pop((name, key), None)
+            self.cloud.delete(OBJECT, uploads.get(key, ""))
         elif held:
             return 409, {"error": {"code": 409, "message": "The bucket you tried to delete is not empty."}}
         else:

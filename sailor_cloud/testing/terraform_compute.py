@@ -30,6 +30,7 @@ _KINDS = {
     "subnetworks": "google_compute_subnetwork",
     "networks": "google_compute_network",
 }
+_INTERFACES = ("COMPUTE", "IAM", "STORAGE", "CLOUDFUNCTIONS", "CLOUDSCHEDULER")
 _STAND_IN = {
     "google_compute_subnetwork": ("google_compute_instance",),
     "google_compute_network": ("google_compute_subnetwork", "google_compute_firewall", "google_compute_router"),
@@ -61,7 +62,7 @@ def serve_compute(
         return Answer(status=told[0], body=json.dumps(told[1]).encode())
 
     with serving(answer) as url:
-        yield {f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{name}": url for name in ("COMPUTE", "IAM", "STORAGE")}
+        yield {f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{name}": url for name in _INTERFACES}
 
 
 def _respond(cloud: FakeCloud, path: str, unreachable: str | None, delete: bool) -> tuple[int, Json]:

@@ -28,6 +28,16 @@ def _nat(wanted: State, project: str) -> State:
     return {"id": f"{project}/{wanted['region']}/{wanted['router']}/{wanted['name']}"}
 
 
+def _custom_role(wanted: State, project: str) -> State:
+    name = f"projects/{project}/roles/{wanted['role_id']}"
+    return {"id": name, "name": name}
+
+
+def _function(wanted: State, project: str) -> State:
+    place = f"projects/{project}/locations/{wanted['location']}"
+    return {"id": f"{place}/functions/{wanted['name']}", "url": f"https://{wanted['name']}.example.run.app"}
+
+
 # Collections that are not their type's name with an s.
 GOOGLE_COLLECTIONS = {"google_compute_resource_policy": "resourcePolicies"}
 
@@ -36,12 +46,20 @@ GOOGLE_NAMES: Mapping[str, Callable[[State, str], State]] = {
     "google_storage_bucket_iam_member": _bucket_member,
     "google_storage_bucket": _bucket,
     "google_compute_router_nat": _nat,
+    "google_project_iam_custom_role": _custom_role,
+    "google_project_iam_member": lambda w, project: {"id": f"{project}/{w['role']}/{w['member']}"},
+    "google_storage_bucket_object": lambda wanted, project: {"id": f"{wanted['bucket']}-{wanted['name']}"},
+    "google_cloudfunctions2_function": _function,
+    "google_cloud_scheduler_job": lambda wanted, project: {
+        "id": f"projects/{project}/locations/{wanted['region']}/jobs/{wanted['name']}"
+    },
 }
 
 AWS_NAMES: Mapping[str, Callable[[State], str]] = {
     "aws_key_pair": lambda wanted: str(wanted["key_name"]),
     "aws_iam_role_policy": lambda wanted: f"{wanted['role']}:{wanted['name']}",
     "aws_s3_bucket": lambda wanted: str(wanted["bucket"]),
+    "aws_lambda_function": lambda wanted: str(wanted["function_name"]),
     "aws_s3_bucket_public_access_block": lambda wanted: str(wanted["bucket"]),
     "aws_s3_bucket_lifecycle_configuration": lambda wanted: str(wanted["bucket"]),
     "aws_scheduler_schedule": lambda wanted: f"{wanted.get('group_name') or 'default'}/{wanted['name']}",
@@ -51,6 +69,8 @@ AWS_NAMES: Mapping[str, Callable[[State], str]] = {
 
 # Creating one of these anew sets what is there already.
 REPEATABLE = (
+    "google_storage_bucket_object",
+    "google_project_iam_member",
     "google_storage_bucket_iam_member",
     "aws_iam_role_policy",
     "aws_s3_bucket_public_access_block",

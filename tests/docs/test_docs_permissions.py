@@ -61,6 +61,14 @@ AWS_ACTIONS = {
         *("CreateLaunchTemplate", "DescribeLaunchTemplates", "DescribeLaunchTemplateVersions"), "DeleteLaunchTemplate"
     ),
     "aws_nat_gateway": ec2("CreateNatGateway", "DescribeNatGateways", "DeleteNatGateway"),
+    "aws_cloudwatch_log_group": {
+        *("logs:CreateLogGroup", "logs:DeleteLogGroup", "logs:DescribeLogGroups", "logs:ListTagsForResource"),
+        *("logs:PutRetentionPolicy", "logs:TagResource"),
+    },
+    "aws_lambda_function": {
+        *("lambda:CreateFunction", "lambda:DeleteFunction", "lambda:GetFunction", "lambda:TagResource"),
+        *("lambda:GetFunctionCodeSigningConfig", "lambda:ListVersionsByFunction", "iam:PassRole"),
+    },
     "aws_placement_group": ec2("CreatePlacementGroup", "DescribePlacementGroups", "DeletePlacementGroup"),
     "aws_route": ec2("CreateRoute", "DeleteRoute", "DescribeRouteTables"),
     "aws_route_table": ec2("CreateRouteTable", "DescribeRouteTables", "DeleteRouteTable"),
@@ -101,7 +109,13 @@ AWS_ACTIONS = {
 # What the program asks for without Terraform.
 AWS_BESIDE = {
     "sweep": ec2("DeleteVolume"),
-    "reap": {"iam:ListInstanceProfiles", "iam:ListRoles", "s3:ListAllMyBuckets", "scheduler:ListScheduleGroups"},
+    "reap": {
+        "iam:ListInstanceProfiles",
+        "iam:ListRoles",
+        "lambda:ListFunctions",
+        "s3:ListAllMyBuckets",
+        "scheduler:ListScheduleGroups",
+    },
     "host keys": ec2("GetConsoleOutput"),
     "images": {"ssm:GetParameter"},
     "results": {"s3:GetObject"},
@@ -121,6 +135,13 @@ def compute(collection: str, *verbs: str) -> set[str]:
 
 LIFE = ("create", "get", "list", "delete")
 GCP_PERMISSIONS = {
+    "google_cloud_scheduler_job": {f"cloudscheduler.jobs.{verb}" for verb in ("create", "get", "delete")},
+    "google_cloudfunctions2_function": {
+        *(f"cloudfunctions.functions.{verb}" for verb in LIFE),
+        *("cloudfunctions.operations.get", "iam.serviceAccounts.actAs"),
+    },
+    "google_project_iam_custom_role": {f"iam.roles.{verb}" for verb in ("create", "get", "delete", "undelete")},
+    "google_project_iam_member": {f"resourcemanager.projects.{verb}IamPolicy" for verb in ("get", "set")},
     "google_compute_firewall": compute("firewalls", *LIFE, "update") | compute("networks", "updatePolicy"),
     "google_compute_instance": {
         *compute("instances", *LIFE, "setLabels", "setMetadata", "setServiceAccount", "setTags"),
@@ -143,6 +164,7 @@ GCP_PERMISSIONS = {
         *(f"storage.buckets.{verb}" for verb in LIFE),
         *("storage.objects.list", "storage.objects.delete"),
     },
+    "google_storage_bucket_object": {f"storage.objects.{verb}" for verb in ("create", "get", "delete")},
     "google_storage_bucket_iam_member": {"storage.buckets.getIamPolicy", "storage.buckets.setIamPolicy"},
 }
 GCP_BESIDE = {
@@ -192,16 +214,22 @@ def test_the_names_in_the_aws_policy_are_those_that_runs_get() -> None:
         f"arn:aws:s3:::{prefix}-data/step-10/model.pt",
         f"arn:aws:iam::000000000000:role/{prefix}-node",
         f"arn:aws:iam::000000000000:instance-profile/{prefix}-node",
-        f"arn:aws:scheduler:us-east-1:000000000000:schedule/{prefix}-us-east-1/{prefix}-n0",
-        f"arn:aws:scheduler:us-east-1:000000000000:schedule-group/{prefix}-us-east-1",
+        f"arn:aws:iam::000000000000:role/{prefix}-watchdog",
+        f"arn:aws:lambda:us-east-1:000000000000:function:{prefix}-watchdog",
+        f"arn:aws:logs:us-east-1:000000000000:log-group:/aws/lambda/{prefix}-watchdog",
+        f"arn:aws:scheduler:us-east-1:000000000000:schedule/{prefix}-watchdog/{prefix}-watchdog",
+        f"arn:aws:scheduler:us-east-1:000000000000:schedule-group/{prefix}-watchdog",
     ):
         assert [arn for arn in arns if arn != "*" and fnmatchcase(name, arn)], name
 
 
-def test_every_role_is_handed_to_one_service_only() -> None:
+def test_every_role_is_handed_to_those_services_only_that_act_as_it() -> None:
     handed = [statement for statement in statements() if "iam:PassRole" in statement["Action"]]
-    services = sorted(s["Condition"]["StringEquals"]["iam:PassedToService"] for s in handed)
-    assert services == ["ec2.amazonaws.com", "scheduler.amazonaws.com"]
+    services = {s["Resource"].rpartition("-")[2]: s["Condition"]["StringEquals"]["iam:PassedToService"] for s in handed}
+    assert services == {
+        "node": "ec2.amazonaws.com",
+        "watchdog": ["lambda.amazonaws.com", "scheduler.amazonaws.com"],
+    }
 
 
 def test_the_gcp_role_allows_what_terraform_and_the_program_need_and_nothing_else() -> None:

@@ -53,6 +53,11 @@ class Stacks:
         (found,) = self.cloud.of_type(kind).values()
         return found
 
+    def one_named(self, kind: str, name: str) -> dict[str, Any]:
+        """Return the only resource of a type with a name."""
+        (found,) = (state for state in self.cloud.of_type(kind).values() if state["name"] == name)
+        return found
+
     def instances(self, kind: str) -> dict[str, dict[str, Any]]:
         """Return instances by node id."""
         labels = "labels" if kind.startswith("google") else "tags"

@@ -64,7 +64,7 @@ def test_weights_are_named_by_an_absolute_path_or_a_url() -> None:
         ("{state: {bucket: gs://states, region: us-east-1}}", "cloud.state", "a gs:// bucket takes none"),
         ("{state: {bucket: gs://states/mine}}", "cloud.state.bucket", "without a folder"),
         ("{gcp: {project: p, service_account: me}}", "cloud.gcp.service_account", "the e-mail of a service account"),
-        ("{aws: {terminate_role_arn: me}}", "cloud.aws.terminate_role_arn", "arn:aws:iam::123456789012:role/"),
+        ("{gcp: {project: p, billing_export: t}}", "cloud.gcp.billing_export", "PROJECT.DATASET.TABLE"),
     ],
 )
 def test_what_a_cloud_account_has_ready_is_written_in_its_form(cloud: str, path: str, message: str) -> None:

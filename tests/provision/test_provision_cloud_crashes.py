@@ -16,7 +16,7 @@ from factories.crashing_controller import Crasher, crasher
 from factories.local_runs import CLOCK, expiry, wait_until
 from sailor_cloud.errors import ProvisionError
 from sailor_cloud.model.document import PlanDocument
-from sailor_cloud.model.job import AwsAccount, NetworkAccess
+from sailor_cloud.model.job import AwsAccount, GcpAccount, NetworkAccess
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision import processes, providers
 from sailor_cloud.provision.cleanup import teardown
@@ -126,7 +126,7 @@ def test_an_unreadable_state_is_reported_and_made_up_for_by_tags(run: CloudRun) 
 def test_lost_states_are_made_up_for_by_adoption_and_repeating_it_changes_nothing(
     provider: Provider, tmp_path: Path
 ) -> None:
-    """With everything that the HCL can make: a bucket, identities, NAT, two regions, links, an end from outside."""
+    """With everything that the HCL can make: a bucket, identities, NAT, two regions, links, a watchdog."""
     with cloud_run(provider, tmp_path, document=_everything(provider)) as run:
         first = obtained(run.apply())
         before = {key: state for key, state in run.cloud.resources.items() if key not in run.foreign}
@@ -157,8 +157,9 @@ def test_everything_is_found_by_tag_where_every_state_is_lost(provider: Provider
 
 def _everything(provider: Provider) -> PlanDocument:
     if provider is Provider("gcp"):
-        return with_job(gcp_document(), network=NetworkAccess.PRIVATE)
-    account = AwsAccount(terminate_role_arn="arn:aws:iam::000000000000:role/terminate")
+        watched = GcpAccount(project=PROJECT, watchdog=True)
+        return with_job(gcp_document(), network=NetworkAccess.PRIVATE, gcp=watched)
+    account = AwsAccount(watchdog=True)
     return with_job(two_regions_document(), network=NetworkAccess.PRIVATE, aws=account)
 
 

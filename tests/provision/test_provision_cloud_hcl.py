@@ -101,7 +101,7 @@ def test_a_change_touches_what_it_is_about_and_nothing_else(tmp_path: Path) -> N
         ("gcp", {"region": "europe-west1", "ssh_from": "0.0.0.0/0"}, ("zone of the region", "not the whole internet")),
         ("aws-data", {"bucket": {"name": "somebodys-bucket", "own": True}}, ("begin with the run's name",)),
         ("aws-data", {"bucket": {"name": "No", "own": False}, "name": "Sc"}, ("3 to 63 lower-case", "with a letter")),
-        ("aws", {"terminate_role_arn": "terminate"}, ("must be an ARN",)),
+        ("aws-data", {"watchdog_at": "tomorrow"}, ("must be in RFC 3339 form",)),
         (
             "aws-links",
             {"regions": ["us-east-1", "us-east-1"], "ports": {"all": {"first": 0, "last": 65535}}},

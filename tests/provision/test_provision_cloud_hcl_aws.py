@@ -7,7 +7,10 @@ import json
 import re
 import shutil
 import subprocess
+import zipfile
+from base64 import b64encode
 from collections.abc import Iterator
+from hashlib import sha256
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -20,15 +23,19 @@ from sailor_cloud import catalog
 from sailor_cloud.model.job import AwsAccount, NetworkAccess
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.providers.aws.machines import efa_cards
+from sailor_cloud.provision.rendering.root import root_of
+from sailor_cloud.resources import data_root
+from sailor_cloud.run.folder import resource_name, resource_prefix
 from sailor_cloud.testing.terraform_naming import IMAGE
 
 pytestmark = pytest.mark.xdist_group("cloud-hcl-aws")
-ROLE = "arn:aws:iam::000000000000:role/terminate"
+AWS = Provider("aws")
+HCL = data_root() / "terraform"
 
 
 @pytest.fixture(scope="module")
 def public(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stacks]:
-    document = with_job(aws_document(), aws=AwsAccount(terminate_role_arn=ROLE))
+    document = with_job(aws_document(), aws=AwsAccount(watchdog=True))
     with stacks(tmp_path_factory.mktemp("public"), document) as made:
         made.apply()
         yield made
@@ -50,30 +57,55 @@ def private(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stacks]:
 
 
 def policy_of(stacks: Stacks) -> list[dict[str, Any]]:
-    statements: list[dict[str, Any]] = json.loads(stacks.one("aws_iam_role_policy")["policy"])["Statement"]
+    statements: list[dict[str, Any]] = json.loads(
+        stacks.one_named("aws_iam_role_policy", resource_name(stacks.run.run_id, "node"))["policy"]
+    )["Statement"]
     return statements
 
 
-def test_every_instance_ends_itself_by_its_own_timer_and_from_outside(public: Stacks) -> None:
+def test_every_instance_ends_itself_by_its_own_timer(public: Stacks) -> None:
     for state in public.instances("aws_instance").values():
         assert state["instance_initiated_shutdown_behavior"] == "terminate"
         assert "OnCalendar=2026-11-21 06:00:30 UTC" in state["user_data"]
         assert "Persistent=true" in state["user_data"]
         # Should the clock be wrong, the node ends so long after its boot.
         assert re.search(r"^OnBootSec=[1-9]\d*s$", state["user_data"], re.MULTILINE)
-    schedules = public.cloud.of_type("aws_scheduler_schedule").values()
-    targets = sorted(json.loads(state["target"][0]["input"])["InstanceIds"][0] for state in schedules)
-    assert targets == sorted(public.cloud.of_type("aws_instance"))
-    assert {state["schedule_expression"] for state in schedules} == {"at(2026-11-21T06:00:30)"}
-    assert {state["target"][0]["role_arn"] for state in schedules} == {ROLE}
-    group = public.one("aws_scheduler_schedule_group")
-    assert {state["group_name"] for state in schedules} == {group["name"]}
-    assert public.outputs[-1]["outside_timer"] is True
 
 
-def test_without_a_role_nodes_have_their_own_timer_alone(fast: Stacks) -> None:
-    assert fast.outputs[-1]["outside_timer"] is False
-    assert not fast.cloud.of_type("aws_scheduler_schedule")
+def test_a_watchdog_knows_its_run_and_comes_15_minutes_after_the_end(public: Stacks) -> None:
+    function, schedule = public.one("aws_lambda_function"), public.one("aws_scheduler_schedule")
+    name = resource_name(public.run.run_id, "watchdog")
+    assert function["environment"][0]["variables"] == {
+        "RUN": public.run.run_id,
+        "NAME": resource_prefix(public.run.run_id),
+        "DUE_AT": "2026-11-21T06:15:30Z",
+        "REGIONS": "us-east-1",
+        "BUCKET": resource_name(public.run.run_id, "data"),
+    }
+    assert (schedule["start_date"], schedule["schedule_expression"]) == ("2026-11-21T06:15:30Z", "rate(15 minutes)")
+    (target,) = schedule["target"]
+    assert (target["arn"], target["role_arn"]) == (function["arn"], public.one_named("aws_iam_role", name)["arn"])
+    package = root_of(public.run.folder, AWS, "us-east-1", stack="aws-data").path / "watchdog.zip"
+    with zipfile.ZipFile(package) as archive:
+        assert archive.read("main.py") == (HCL / "stacks" / "aws-data" / "watchdog.py").read_bytes()
+    assert function["source_code_hash"] == b64encode(sha256(package.read_bytes()).digest()).decode()
+
+
+def test_a_watchdog_may_delete_what_carries_its_runs_tag_and_nothing_else(public: Stacks) -> None:
+    name = resource_prefix(public.run.run_id)
+    policy = public.one_named("aws_iam_role_policy", f"{name}-watchdog")["policy"]
+    for statement in json.loads(policy)["Statement"]:
+        actions = [statement["Action"]] if isinstance(statement["Action"], str) else statement["Action"]
+        named = [statement["Resource"]] if isinstance(statement["Resource"], str) else statement["Resource"]
+        if all(action.startswith("ec2:Describe") for action in actions):
+            continue
+        tagged = {"StringEquals": {"aws:ResourceTag/sailor-cloud-run": public.run.run_id}}
+        assert statement.get("Condition") == tagged or all(name in arn for arn in named), statement
+
+
+def test_without_one_nothing_of_a_watchdog_is_made(fast: Stacks) -> None:
+    made = {kind for kind, _ in fast.cloud.resources}
+    assert not made & {"aws_lambda_function", "aws_scheduler_schedule", "aws_cloudwatch_log_group"}
 
 
 def test_user_data_is_a_shell_script_without_downloads_or_secrets(public: Stacks, tmp_path: Path) -> None:

@@ -11,14 +11,34 @@ from factories.cloud_stacks import CALLER, Stacks, stacks
 from sailor_cloud import catalog
 from sailor_cloud.model.job import GcpAccount, NetworkAccess
 from sailor_cloud.model.offer import Provider
+from sailor_cloud.run.folder import resource_name, resource_prefix
 
 pytestmark = pytest.mark.xdist_group("cloud-hcl-gcp")
+WATCHED = GcpAccount(project="my-project", watchdog=True)
 
 
 @pytest.fixture(scope="module")
 def public(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stacks]:
     with stacks(tmp_path_factory.mktemp("public"), gcp_document()) as made:
         made.apply()
+        yield made
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stacks]:
+    """The root of what outlives the nodes, which is the first."""
+    with stacks(tmp_path_factory.mktemp("watched"), with_job(gcp_document(), gcp=WATCHED)) as made:
+        made.drivers[0].plan()
+        made.drivers[0].apply()
+        yield made
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stacks]:
+    document = with_job(gcp_document(), to="gs://my-bucket/runs", gcp=WATCHED)
+    with stacks(tmp_path_factory.mktemp("named"), document) as made:
+        made.drivers[0].plan()
+        made.drivers[0].apply()
         yield made
 
 
@@ -38,7 +58,41 @@ def test_every_instance_ends_at_the_expiry_without_help(public: Stacks) -> None:
         assert scheduling["instance_termination_action"] == "DELETE"
         assert scheduling["on_host_maintenance"] == "TERMINATE"
         assert scheduling["automatic_restart"] is False
-    assert all(outputs["outside_timer"] for outputs in public.outputs if "outside_timer" in outputs)
+
+
+def test_a_watchdog_is_called_with_its_own_account_which_may_do_so_until_a_week_after_the_end(watched: Stacks) -> None:
+    name, project = resource_prefix(watched.run.run_id), "my-project"
+    function, job = watched.one("google_cloudfunctions2_function"), watched.one("google_cloud_scheduler_job")
+    account = f"{name}-watchdog@{project}.iam.gserviceaccount.com"
+    (service,) = function["service_config"]
+    assert service["environment_variables"] == {
+        "RUN": watched.run.run_id,
+        "NAME": name,
+        "PROJECT": project,
+        "REGION": function["location"],
+        "DUE_AT": "2026-11-21T06:15:30Z",
+        "BUCKET": f"{name}-data",
+    }
+    assert service["service_account_email"] == account
+    (target,) = job["http_target"]
+    assert target["uri"] == function["url"]
+    assert target["oidc_token"] == [{"service_account_email": account, "audience": function["url"]}]
+    member, role = watched.one("google_project_iam_member"), watched.one("google_project_iam_custom_role")
+    assert (member["member"], member["role"]) == (f"serviceAccount:{account}", role["id"])
+    assert member["condition"][0]["expression"] == 'request.time < timestamp("2026-11-28T06:15:30Z")'
+    assert not [
+        right for right in role["permissions"] if right.startswith("storage.") or right.endswith("setIamPolicy")
+    ]
+
+
+def test_a_bucket_of_the_users_is_none_of_the_watchdogs_business(named: Stacks) -> None:
+    (service,) = named.one("google_cloudfunctions2_function")["service_config"]
+    assert service["environment_variables"]["BUCKET"] == ""
+    granted = {
+        state["bucket"]: state["role"] for state in named.cloud.of_type("google_storage_bucket_iam_member").values()
+    }
+    watchdogs = resource_name(named.run.run_id, "watchdog")
+    assert granted == {"my-bucket": "roles/storage.objectUser", watchdogs: "roles/storage.admin"}
 
 
 def test_spot_is_asked_for_where_it_was_planned(public: Stacks) -> None:

@@ -59,8 +59,8 @@ def run(tmp_path: Path) -> Iterator[LocalRun]:
 
 
 def private_links() -> PlanDocument:
-    """Two regions joined, NAT, a bucket of the run, and an end from outside: nearly every resource there is."""
-    account = AwsAccount(terminate_role_arn="arn:aws:iam::123456789012:role/terminate")
+    """Two regions joined, NAT, a bucket of the run, and a watchdog: nearly every resource there is."""
+    account = AwsAccount(watchdog=True)
     return with_job(two_regions_document(), network=NetworkAccess.PRIVATE, aws=account, image=IMAGE_PARAMETER)
 
 

@@ -269,7 +269,7 @@ class _Teardown:
         gone = []
         unknown = unknown_nodes(state, before)
         for row in (*state.live, *unknown):
-            if self.keep is not None and is_bucket(row.resource):
+            if self.keep is not None and is_bucket(row.resource) and self.keep.name in row.key:
                 gone.append(Draft(event=Event.KEPT, resource=row.resource, key=row.key, data={"name": self.keep.name}))
                 continue
             confirmed_by = self.leftovers.confirmed_by(row, swept, frozenset(self.cleared))

@@ -76,14 +76,18 @@ class NodeRights:
         """Return what the nodes act as: what the user has prepared, else what the data root makes under this name."""
         return self.given or (own if self.needed else None)
 
-    def variables(self) -> dict[str, Any] | None:
-        """Return the variables that only a data root has; None where no such root is needed."""
-        # What the user has prepared for a bucket of theirs has its rights already, and keeps them.
-        own_bucket = self.bucket is not None and self.bucket.own
-        if not own_bucket and (self.given is not None or not self.needed):
-            return None
+    def variables(self, watchdog_at: str | None) -> dict[str, Any] | None:
+        """Return the variables that only a data root has; None where no such root is needed.
+
+        `watchdog_at`: from when on a watchdog deletes the run; None where none was asked for.
+        """
         bucket = None if self.bucket is None else {"name": self.bucket.name, "own": self.bucket.own}
-        return {"bucket": bucket, "identity": self.given}
+        # What the user has prepared for a bucket of theirs has its rights already, and keeps them.
+        if (self.bucket is None or not self.bucket.own) and (self.given is not None or not self.needed):
+            if watchdog_at is None:
+                return None
+            bucket = None
+        return {"bucket": bucket, "identity": self.given, "watchdog_at": watchdog_at}
 
 
 def backend(state: StateBackend | None, run_id: str, root: str) -> dict[str, Any] | None:

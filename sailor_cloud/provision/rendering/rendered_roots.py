@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import combinations, groupby
 
 from sailor_cloud.errors import Problem, RequestError
@@ -21,6 +21,8 @@ from sailor_cloud.simulator.money import BOOT_DISK_GIB
 # Each region of a run gets its own part of 10.64.0.0/10, so that networks of regions can be joined.
 _FIRST_BLOCK = 64
 _MOST_REGIONS = 64
+# Nodes have ended themselves by then, and a teardown that is under way has had its time.
+WATCHDOG_DELAY = timedelta(minutes=15)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,11 @@ class RunValues:
     def expiry(self) -> str:
         """When nodes end themselves, in RFC 3339 form."""
         return f"{self.expires_at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+    @property
+    def watchdog_at(self) -> str:
+        """When a watchdog in the account begins to delete everything of the run, in RFC 3339 form."""
+        return f"{(self.expires_at + WATCHDOG_DELAY).astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
     @property
     def lifetime_s(self) -> int | None:

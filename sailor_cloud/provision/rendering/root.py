@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
+import zipfile
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import product
@@ -149,10 +151,24 @@ def write_root(
             target = private_dir(base / part) / file.name
             shutil.copyfile(file, target)
             target.chmod(0o600)
+    for file in sorted((bought.hcl / "stacks" / root.stack).glob("*.py")):
+        target = root.path / f"{file.stem}.zip"
+        target.write_bytes(_package(file))
+        target.chmod(0o600)
     if backend is not None:
         write_atomically(root.path / BACKEND_FILE, variables_text(backend))
     write_atomically(root.path / VARIABLES_FILE, variables_text(variables))
     return root
+
+
+def _package(file: Path) -> bytes:
+    """Return a function's code as clouds take it: a zip with `main.py`, the same bytes for the same code."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        about = zipfile.ZipInfo("main.py")
+        about.external_attr = 0o644 << 16
+        archive.writestr(about, file.read_bytes(), zipfile.ZIP_DEFLATED)
+    return packed.getvalue()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

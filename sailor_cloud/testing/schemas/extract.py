@@ -30,6 +30,11 @@ GOOGLE = (
     "service-account",
     "storage-bucket",
     "storage-bucket-iam-member",
+    "storage-bucket-object",
+    "project-iam-custom-role",
+    "project-iam-member",
+    "cloudfunctions2-function",
+    "cloud-scheduler-job",
 )
 AWS = (
     "vpc",
@@ -58,6 +63,8 @@ AWS = (
     "iam-role",
     "iam-role-policy",
     "iam-instance-profile",
+    "lambda-function",
+    "cloudwatch-log-group",
 )
 AWS_DATA = ("vpc", "route-table", "security-group", "ssm-parameter")
 

@@ -164,31 +164,3 @@ resource "aws_eip" "node" {
 
   depends_on = [aws_internet_gateway.run]
 }
-
-# Ends a node from outside, where the account has a role for it, in case the node's own timer can't. Schedules have no
-# tags, their group has.
-resource "aws_scheduler_schedule_group" "run" {
-  for_each = var.terminate_role_arn == null ? toset([]) : toset(["own"])
-
-  name = "${var.name}-${var.region}"
-  tags = var.labels
-}
-
-resource "aws_scheduler_schedule" "terminate" {
-  for_each = var.terminate_role_arn == null ? {} : aws_instance.node
-
-  name                         = module.placement.node_names[each.key]
-  group_name                   = aws_scheduler_schedule_group.run["own"].name
-  schedule_expression          = "at(${formatdate("YYYY-MM-DD'T'hh:mm:ss", var.expires_at)})"
-  schedule_expression_timezone = "UTC"
-
-  flexible_time_window {
-    mode = "OFF"
-  }
-
-  target {
-    arn      = "arn:aws:scheduler:::aws-sdk:ec2:terminateInstances"
-    role_arn = var.terminate_role_arn
-    input    = jsonencode({ InstanceIds = [each.value.id] })
-  }
-}

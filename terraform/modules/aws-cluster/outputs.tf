@@ -15,8 +15,3 @@ output "network" {
   description = "Id of the run's network in this region."
   value       = aws_vpc.run.id
 }
-
-output "outside_timer" {
-  description = "Whether something outside the nodes ends them at the expiry too."
-  value       = var.terminate_role_arn != null
-}

@@ -15,8 +15,3 @@ output "network" {
   description = "Self link of the run's network, for roots in other regions."
   value       = local.network
 }
-
-output "outside_timer" {
-  description = "Whether something outside the nodes ends them at the expiry too; Compute Engine always does."
-  value       = true
-}

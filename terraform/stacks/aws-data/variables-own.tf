@@ -3,3 +3,10 @@ variable "tunnel" {
   type        = bool
   nullable    = false
 }
+
+variable "regions" {
+  description = "Regions in which the run may come to have something, for the watchdog."
+  type        = list(string)
+  default     = []
+  nullable    = false
+}

@@ -10,16 +10,15 @@ provider "aws" {
 module "cluster" {
   source = "../../modules/aws-cluster"
 
-  name               = var.name
-  labels             = var.labels
-  region             = var.region
-  expires_at         = var.expires_at
-  lifetime_s         = var.lifetime_s
-  public_key         = var.public_key
-  ssh_from           = var.ssh_from
-  disk_gib           = var.disk_gib
-  nodes              = var.nodes
-  cidr               = var.cidr
-  identity           = var.identity
-  terminate_role_arn = var.terminate_role_arn
+  name       = var.name
+  labels     = var.labels
+  region     = var.region
+  expires_at = var.expires_at
+  lifetime_s = var.lifetime_s
+  public_key = var.public_key
+  ssh_from   = var.ssh_from
+  disk_gib   = var.disk_gib
+  nodes      = var.nodes
+  cidr       = var.cidr
+  identity   = var.identity
 }

@@ -50,3 +50,14 @@ variable "identity" {
   description = "What nodes act as, where the user has prepared it; null makes an identity that can do no more than a run needs."
   type        = string
 }
+
+variable "watchdog_at" {
+  description = "Time in RFC 3339 form, in UTC, from which something in the account deletes everything of the run; null where nothing does."
+  type        = string
+  default     = null
+
+  validation {
+    condition     = var.watchdog_at == null ? true : can(formatdate("YYYY", var.watchdog_at))
+    error_message = "The time must be in RFC 3339 form, such as 2026-11-21T06:00:00Z."
+  }
+}

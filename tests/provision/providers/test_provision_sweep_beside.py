@@ -1,4 +1,4 @@
-"""The look by tag at what is no part of compute: buckets with what is in them, identities, schedules."""
+"""The look by tag at what is no part of compute: buckets with what is in them, identities, watchdogs."""
 
 from __future__ import annotations
 
@@ -41,21 +41,31 @@ def build(cloud: FakeCloud, provider: Provider, run_id: str, *, name: str = "") 
     """Make what a run has besides compute; `name` replaces the run's own, and `run_id` may be nobody's."""
     before = set(cloud.resources)
     tags = {"sailor-cloud-run": run_id, "sailor-cloud-owner": "me", "sailor-cloud-expires": EXPIRED} if run_id else {}
-    data, node = resource_name(name or run_id, "data"), resource_name(name or run_id, "node")
+    data, node, watchdog = (resource_name(name or run_id, part) for part in ("data", "node", "watchdog"))
     if provider is Provider("gcp"):
         config = {"project": PROJECT}
         told = " ".join(f"{key}={value}" for key, value in tags.items())
         cloud.create("google_storage_bucket", {"name": data, "labels": tags, "location": "us-central1"}, config)
-        cloud.create("google_service_account", {"account_id": node, "description": told}, config)
+        for account in (node, watchdog):
+            cloud.create("google_service_account", {"account_id": account, "description": told}, config)
+        place = {"location": "us-central1", "region": "us-central1", "name": watchdog}
+        cloud.create("google_cloudfunctions2_function", {**place, "labels": tags}, config)
+        cloud.create("google_cloud_scheduler_job", place, config)
+        cloud.create("google_project_iam_custom_role", {"role_id": watchdog.replace("-", "_")}, config)
+        code = {"bucket": watchdog, "name": "watchdog.zip"}
+        cloud.create("google_storage_bucket", {"name": watchdog, "labels": tags, "location": "us-central1"}, config)
+        cloud.create("google_storage_bucket_object", code, config)
     else:
         config = {"region": "us-east-1"}
-        group = resource_name(name or run_id, "us-east-1")
         cloud.create("aws_s3_bucket", {"bucket": data, "tags": tags}, config)
-        cloud.create("aws_iam_role", {"name": node, "tags": tags}, config)
-        cloud.create("aws_iam_role_policy", {"name": node, "role": node}, config)
+        for role in (node, watchdog):
+            cloud.create("aws_iam_role", {"name": role, "tags": tags}, config)
+            cloud.create("aws_iam_role_policy", {"name": role, "role": role}, config)
         cloud.create("aws_iam_instance_profile", {"name": node, "role": node, "tags": tags}, config)
-        cloud.create("aws_scheduler_schedule_group", {"name": group, "tags": tags}, config)
-        cloud.create("aws_scheduler_schedule", {"name": node, "group_name": group}, config)
+        cloud.create("aws_scheduler_schedule_group", {"name": watchdog, "tags": tags}, config)
+        cloud.create("aws_scheduler_schedule", {"name": watchdog, "group_name": watchdog}, config)
+        cloud.create("aws_lambda_function", {"function_name": watchdog, "tags": tags}, config)
+        cloud.create("aws_cloudwatch_log_group", {"name": f"/aws/lambda/{watchdog}"}, config)
     return set(cloud.resources) - before
 
 
@@ -93,7 +103,7 @@ def test_reaping_leaves_a_bucket_that_somebody_may_want_and_says_how_to_delete_i
     with served(cloud, provider, store) as variables, in_environment(variables):
         found = find_leftovers([], clock=CLOCK, scopes=SCOPES[provider])
         (left,) = found.reapable
-        assert BUCKET[provider] not in {resource.type for resource in left.resources}
+        assert (BUCKET[provider], bucket) not in {(resource.type, resource.name) for resource in left.resources}
         (kept,) = found.live
         assert bucket in kept.why
         assert remove_strangers(left, pause=waited()) == ()

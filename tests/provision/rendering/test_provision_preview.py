@@ -27,7 +27,7 @@ from sailor_cloud import catalog
 from sailor_cloud.catalog import Service, Services
 from sailor_cloud.errors import MissingPriceError, RequestError
 from sailor_cloud.model.document import PlanDocument
-from sailor_cloud.model.job import AwsAccount, NetworkAccess
+from sailor_cloud.model.job import AwsAccount, GcpAccount, NetworkAccess
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.rendering.preview import PlannedRoot, preview
 from sailor_cloud.run.folder import RunFolder
@@ -52,14 +52,22 @@ def private_gcp() -> PlanDocument:
     return with_job(gcp_document(), to="gs://my-bucket", network=NetworkAccess.PRIVATE)
 
 
-def ended_from_outside() -> PlanDocument:
-    account = AwsAccount(terminate_role_arn="arn:aws:iam::000000000000:role/terminate")
+def watched_aws() -> PlanDocument:
+    account = AwsAccount(watchdog=True)
     return with_job(efa_document(), to="s3://my-bucket", aws=account)
+
+
+def watched_gcp() -> PlanDocument:
+    return with_job(gcp_document(), gcp=GcpAccount(project="my-project", watchdog=True))
+
+
+def watched_folder() -> PlanDocument:
+    return with_job(aws_document(), to="/data/checkpoints", aws=AwsAccount(watchdog=True))
 
 
 @pytest.mark.parametrize(
     "document",
-    [gcp_document, private_gcp, aws_document, ended_from_outside, private_links],
+    [gcp_document, private_gcp, watched_gcp, aws_document, watched_aws, watched_folder, private_links],
     ids=lambda made: made.__name__,
 )
 def test_a_preview_lists_exactly_what_terraform_creates(tmp_path: Path, document: Callable[[], PlanDocument]) -> None:

@@ -45,7 +45,7 @@ def rendered(document: PlanDocument, **changes: Any) -> tuple[WantedRoot, ...]:
 
 GOLDENS = {
     "gcp": gcp_document(),
-    "aws": with_job(aws_document(), aws=AwsAccount(terminate_role_arn="arn:aws:iam::000000000000:role/terminate")),
+    "aws": with_job(aws_document(), aws=AwsAccount(watchdog=True)),
     "links": with_job(two_regions_document(), to="s3://my-bucket/runs", network=NetworkAccess.PRIVATE),
     "efa": with_job(efa_document(), to="/data/checkpoints"),
 }

@@ -1,7 +1,7 @@
-"""Looks for what runs have on AWS beside EC2: buckets, what nodes act as, and schedules that end nodes from outside.
+"""Looks for what runs have on AWS beside EC2: buckets, what nodes act as, and the watchdog.
 
 Names of all of them begin with the run's own name and their tags name the run; both must fit before anything is
-touched. Buckets and identities belong to the account, schedules to a region.
+touched. Buckets and identities belong to the account, functions and schedules to a region.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Kind:
 
     type: str
     service: str
-    part: str
+    parts: tuple[str, ...]
     names: Callable[[Any], Iterator[str]]
     tags: Callable[[Any, str], Tags]
     delete: Callable[[Any, str], None]
@@ -108,25 +108,50 @@ def _group_tags(scheduler: Any, name: str) -> Tags:
     return _tags(scheduler.list_tags_for_resource(ResourceArn=group["Arn"])["Tags"])
 
 
+def _function_names(functions: Any) -> Iterator[str]:
+    for page in functions.get_paginator("list_functions").paginate():
+        yield from (function["FunctionName"] for function in page["Functions"])
+
+
+def _delete_function(functions: Any, name: str) -> None:
+    functions.delete_function(FunctionName=name)
+    try:
+        boto_client(functions.meta.region_name, "logs").delete_log_group(logGroupName=f"/aws/lambda/{name}")
+    except Exception as error:
+        if not _is_absent(error):
+            raise
+
+
 def _tags(pairs: Iterable[dict[str, str]]) -> Tags:
     return {pair["Key"]: pair["Value"] for pair in pairs}
 
 
-# In the order in which they are deleted; schedules go with their group, policies with their role.
+_REGIONAL = ("scheduler", "lambda")
+# In the order in which they are deleted. Schedules go with their group, logs with their function, policies with their
+# role.
 _KINDS = (
     _Kind(
         type="aws_scheduler_schedule_group",
         service="scheduler",
-        part="{region}",
+        parts=("watchdog",),
         names=_group_names,
         tags=_group_tags,
         delete=lambda scheduler, name: scheduler.delete_schedule_group(Name=name),
         region=lambda scheduler, name: scheduler.meta.region_name,
     ),
     _Kind(
+        type="aws_lambda_function",
+        service="lambda",
+        parts=("watchdog",),
+        names=_function_names,
+        tags=lambda functions, name: dict(functions.get_function(FunctionName=name).get("Tags", {})),
+        delete=_delete_function,
+        region=lambda functions, name: functions.meta.region_name,
+    ),
+    _Kind(
         type="aws_iam_instance_profile",
         service="iam",
-        part="node",
+        parts=("node",),
         names=_profile_names,
         tags=lambda iam, name: _tags(
             iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"].get("Tags", [])
@@ -136,7 +161,7 @@ _KINDS = (
     _Kind(
         type="aws_iam_role",
         service="iam",
-        part="node",
+        parts=("node", "watchdog"),
         names=_role_names,
         tags=lambda iam, name: _tags(iam.get_role(RoleName=name)["Role"].get("Tags", [])),
         delete=_delete_role,
@@ -144,7 +169,7 @@ _KINDS = (
     _Kind(
         type="aws_s3_bucket",
         service="s3",
-        part="data",
+        parts=("data",),
         names=_bucket_names,
         region=_bucket_region,
         tags=lambda s3, name: _tags(s3.get_bucket_tagging(Bucket=name)["TagSet"]),
@@ -162,9 +187,10 @@ def sweep_aws_account(
     kinds: Iterable[str] = AWS_ACCOUNT_KINDS,
     client_of: ClientOf | None = None,
 ) -> CloudSweep:
-    """Return the resources of one run, or of all runs, of some kinds; schedules in some regions, all else everywhere.
+    """Return the resources of one run, or of all runs, of some kinds.
 
-    Raises CredentialsError, or ProvisionError without boto3. What the caller may not list becomes a problem.
+    Looks for functions and schedules in some regions, for all else everywhere. Raises CredentialsError, or
+    ProvisionError without boto3. What the caller may not list becomes a problem.
     """
     connect = client_of or boto_client
     places = sorted(set(regions))
@@ -172,10 +198,10 @@ def sweep_aws_account(
     problems: list[str] = []
     chosen = set(kinds)
     for kind in (kind for kind in _KINDS if kind.type in chosen):
-        for region in places if kind.service == "scheduler" else places[:1]:
+        for region in places if kind.service in _REGIONAL else places[:1]:
             try:
-                client = connect(region if kind.service == "scheduler" else HOME, kind.service)
-                names = [resource_name(run_id, kind.part.format(region=region))] if run_id else kind.names(client)
+                client = connect(region if kind.service in _REGIONAL else HOME, kind.service)
+                names = [resource_name(run_id, part) for part in kind.parts] if run_id else kind.names(client)
                 found += _listed(client, kind, names)
             except Exception as error:
                 if is_refusal(error):

@@ -20,13 +20,12 @@ _NAMED = {
     "aws_iam_role": "name",
     "aws_iam_instance_profile": "name",
     "aws_s3_bucket": "bucket",
+    "aws_lambda_function": "function_name",
 }
 _IN_NETWORKS = ("aws_subnet", "aws_route_table", "aws_security_group", "aws_instance", "aws_vpc_endpoint")
 
 
 _OF_LINKS = ("aws_vpc_peering_connection",)
-# What a cluster's root makes although it is no part of compute.
-_OF_CLUSTERS = ("aws_scheduler_schedule_group",)
 # What comes and goes with an instance and is in no state.
 _LET_BE = ("aws_ebs_volume",)
 
@@ -42,7 +41,7 @@ class AwsAdoptable(Adoptable):
         if resource.type in _LET_BE:
             return False
         part = Part.LINKS if resource.type in _OF_LINKS else Part.CLUSTER
-        if resource.type in AWS_ACCOUNT_KINDS and resource.type not in _OF_CLUSTERS:
+        if resource.type in AWS_ACCOUNT_KINDS:
             part = Part.DATA
         return part is self._root.part and (part is not Part.CLUSTER or resource.region == self._root.region)
 
@@ -145,11 +144,17 @@ def _schedule(client: Any, after: Mapping[str, Any]) -> str | None:
     return f"{group}/{name}"
 
 
+def _log_group(client: Any, after: Mapping[str, Any]) -> str | None:
+    found = client.describe_log_groups(logGroupNamePrefix=after["name"])["logGroups"]
+    return next((group["logGroupName"] for group in found if group["logGroupName"] == after["name"]), None)
+
+
 _PARTS: Mapping[str, Callable[[Any, Mapping[str, Any]], str | None]] = {
     "aws_route": _route,
     "aws_route_table_association": _association,
     "aws_vpc_security_group_ingress_rule": lambda client, after: _rule(client, after, egress=False),
     "aws_vpc_security_group_egress_rule": lambda client, after: _rule(client, after, egress=True),
     "aws_scheduler_schedule": _schedule,
+    "aws_cloudwatch_log_group": _log_group,
 }
-_SERVICES = {"aws_scheduler_schedule": "scheduler"}
+_SERVICES = {"aws_scheduler_schedule": "scheduler", "aws_cloudwatch_log_group": "logs"}

@@ -17,6 +17,16 @@ from sailor_cloud.provision.rendering.planned_resources import (
 if TYPE_CHECKING:
     from sailor_cloud.provision.rendering.preview import Bill
 
+# What each part of the watchdog may do in a month without being billed, in any account, also after its first year
+# (docs.aws.amazon.com/whitepapers/latest/how-aws-pricing-works/lambda.html, aws.amazon.com/eventbridge/pricing and
+# aws.amazon.com/cloudwatch/pricing). 15 minutes of 256 MB are 225 GB-s at 0.00001667 USD.
+_WATCHDOG = {
+    "aws_iam_role": "",
+    "aws_iam_role_policy": "",
+    "aws_lambda_function": "free up to 1 million calls and 400,000 GB-s a month; 0.004 USD for each 15 minutes beyond",
+    "aws_scheduler_schedule_group": "",
+    "aws_scheduler_schedule": "free up to 14 million calls a month",
+}
 _PER_ZONE = ("aws_subnet", "aws_route_table_association")
 
 
@@ -44,9 +54,6 @@ def cluster_resources(bill: Bill) -> list[PlannedResource]:
         listed.append(bill.instance("aws_instance", f"{name}-{node}", node, address=with_address))
         if own_address:
             listed.append(priced("aws_eip", f"{name}-{node}", ("address", bill.address)))
-    if variables["terminate_role_arn"] is not None:
-        listed.append(free("aws_scheduler_schedule_group", place))
-        listed += [free("aws_scheduler_schedule", f"{name}-{node}") for node in nodes]
     return listed
 
 
@@ -79,7 +86,11 @@ def data_resources(bill: Bill) -> list[PlannedResource]:
         listed.append(free("aws_s3_bucket", bucket["name"], by_use=STORAGE))
         about = ("aws_s3_bucket_public_access_block", "aws_s3_bucket_lifecycle_configuration")
         listed += [free(kind, bucket["name"]) for kind in about]
-    if bill.variables["identity"] is None:
+    if bill.variables["watchdog_at"] is not None:
+        name = f"{bill.variables['name']}-watchdog"
+        listed += [free(kind, name, by_use=free_up_to) for kind, free_up_to in _WATCHDOG.items()]
+        listed.append(free("aws_cloudwatch_log_group", f"/aws/lambda/{name}", by_use="free up to 5 GB a month"))
+    if bill.variables["identity"] is None and (bucket is not None or bill.variables["tunnel"]):
         identity = ("aws_iam_role", "aws_iam_role_policy", "aws_iam_instance_profile")
         listed += [free(kind, f"{bill.variables['name']}-node") for kind in identity]
     return listed

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from sailor_cloud import catalog
 from sailor_cloud.errors import Problem
 from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.model.offer import Offer
@@ -60,6 +61,7 @@ class Aws(MachineProvider):
             "aws_vpc_security_group_egress_rule",
             "aws_vpc_peering_connection_accepter",
             "aws_scheduler_schedule",
+            "aws_cloudwatch_log_group",
             "aws_iam_role_policy",
             "aws_s3_bucket_public_access_block",
             "aws_s3_bucket_lifecycle_configuration",
@@ -101,11 +103,9 @@ class Aws(MachineProvider):
                 "image": _image(run, offer),
             }
 
-        account = run.document.job.cloud.aws
         own = {
             "identity": _rights(run).identity(resource_name(run.folder.run_id, "node")),
             "lifetime_s": run.lifetime_s,
-            "terminate_role_arn": account.terminate_role_arn if account else None,
         }
         return {**run.common(), **run.cluster(region, nodes, cidr, machine=machine), **own}
 
@@ -113,9 +113,12 @@ class Aws(MachineProvider):
         return {**run.common(), "regions": [first, second], "ports": PORTS}
 
     def data(self, run: RunValues) -> Variables | None:
-        rights = _rights(run)
-        own = rights.variables()
-        return None if own is None else {**run.common(), **own, "tunnel": rights.tunnel}
+        rights, account = _rights(run), run.document.job.cloud.aws
+        watched = account is not None and account.watchdog
+        own = rights.variables(run.watchdog_at if watched else None)
+        if own is None:
+            return None
+        return {**run.common(), **own, "tunnel": rights.tunnel, "regions": _may_use(run) if watched else []}
 
     def resources(self, bill: Bill) -> list[PlannedResource]:
         listed = {
@@ -155,6 +158,14 @@ class Aws(MachineProvider):
 
     def adoptable(self, root: WantedRoot) -> AwsAdoptable:
         return AwsAdoptable(root)
+
+
+def _may_use(run: RunValues) -> list[str]:
+    """Return the regions of the plan and of every zone that the job names, to which a re-plan may go."""
+    known = catalog.load()
+    zones = {zone for entry in run.document.job.resources if entry.provider == AWS for zone in entry.zones}
+    own = {node.offer.region for node in run.nodes if node.offer.provider == AWS}
+    return sorted(own | {known.region_of(zone) for zone in zones & set(known.zones(AWS))})
 
 
 def _regions(names: Iterable[str]) -> Scopes:

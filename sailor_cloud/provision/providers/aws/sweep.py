@@ -219,6 +219,9 @@ def _listed(client: Any, kind: _Kind, region: str, run_id: str | None) -> Iterat
         if _state(item) in kind.gone:
             continue
         tags = {tag["Key"]: tag["Value"] for tag in item.get("Tags", [])}
+        # The filter has asked for it; what an answer holds besides is nobody's to delete.
+        if tags.get(RUN_LABEL, "") != (run_id or tags.get(RUN_LABEL)):
+            continue
         yield LiveResource(
             provider=AWS,
             region=region,

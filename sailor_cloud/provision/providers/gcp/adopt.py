@@ -6,7 +6,15 @@ from collections.abc import Iterable
 
 from sailor_cloud.provision.adoptable import Adoptable, Planned
 from sailor_cloud.provision.live_resources import LiveResource, Scope, Scopes
-from sailor_cloud.provision.providers.gcp.data_sweep import ACCOUNT, BUCKET
+from sailor_cloud.provision.providers.gcp.data_sweep import (
+    ACCOUNT,
+    BUCKET,
+    FUNCTION,
+    IAM,
+    SCHEDULER,
+    google_api,
+    status_of,
+)
 from sailor_cloud.provision.providers.gcp.member_sweep import MEMBER
 from sailor_cloud.provision.providers.gcp.sweep import PROJECT, google_client
 from sailor_cloud.provision.rendering.root import Part, WantedRoot, owns_network
@@ -19,6 +27,13 @@ _COLLECTIONS = {"google_compute_resource_policy": "resourcePolicies"}
 _LET_BE = ("google_compute_disk", MEMBER)
 
 
+# What no look finds, by the interface that knows it and the name that it has there.
+_PARTS = {
+    "google_cloud_scheduler_job": (SCHEDULER, "projects/{project}/locations/{region}/jobs/{name}"),
+    "google_project_iam_custom_role": (IAM, "projects/{project}/roles/{role_id}"),
+}
+
+
 class GcpAdoptable(Adoptable):
     def __init__(self, root: WantedRoot) -> None:
         self._root = root
@@ -28,7 +43,7 @@ class GcpAdoptable(Adoptable):
     def belongs(self, resource: LiveResource) -> bool:
         if resource.type in _LET_BE:
             return False
-        of_data = resource.type in (ACCOUNT, BUCKET)
+        of_data = resource.type in (ACCOUNT, BUCKET, FUNCTION)
         if of_data or self._root.part is Part.DATA:
             return of_data and self._root.part is Part.DATA
         return owns_network(self._root.variables) if resource.type in GLOBAL else resource.region == self._root.region
@@ -43,6 +58,8 @@ class GcpAdoptable(Adoptable):
             return resource.name
         if resource.type == ACCOUNT:
             return f"projects/{resource.project}/serviceAccounts/{resource.name}"
+        if resource.type == FUNCTION:
+            return f"projects/{resource.project}/locations/{resource.region}/functions/{resource.name}"
         place = f"zones/{resource.zone}" if resource.zone else f"regions/{resource.region}"
         if resource.type in GLOBAL:
             place = "global"
@@ -50,6 +67,16 @@ class GcpAdoptable(Adoptable):
         return f"projects/{resource.project}/{place}/{collection}/{resource.name}"
 
     def part_id(self, planned: Planned) -> str | None:
+        if planned.type in _PARTS:
+            interface, form = _PARTS[planned.type]
+            known = form.format(project=self._project, **planned.after)
+            try:
+                google_api(*interface).ask("GET", f"/v1/{known}")
+            except Exception as error:
+                if status_of(error) == 404:
+                    return None
+                raise
+            return known
         if planned.type != "google_compute_router_nat":
             return None
         region, router, name = (planned.after.get(key) for key in ("region", "router", "name"))

@@ -1,4 +1,4 @@
-"""Looks for what runs have on Google Cloud beside Compute Engine: buckets and service accounts.
+"""Looks for what runs have on Google Cloud beside Compute Engine: buckets, service accounts, the watchdog.
 
 Through the JSON interfaces of Cloud Storage and IAM, with the credentials that google-cloud-compute uses. Labels name a
 bucket's run, the description that of an account; the name must begin with the run's own besides.
@@ -26,11 +26,14 @@ from sailor_cloud.provision.live_resources import (
 from sailor_cloud.provision.providers.gcp.sweep import GCP
 from sailor_cloud.run.folder import FIRST_OF_NAMES, resource_prefix
 
-BUCKET, ACCOUNT = "google_storage_bucket", "google_service_account"
+BUCKET, ACCOUNT, FUNCTION = "google_storage_bucket", "google_service_account", "google_cloudfunctions2_function"
 # In the order in which they are deleted.
-GCP_DATA_KINDS = (ACCOUNT, BUCKET)
+GCP_DATA_KINDS = (FUNCTION, ACCOUNT, BUCKET)
 STORAGE = ("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", "https://storage.googleapis.com")
-_IAM = ("CLOUDSDK_API_ENDPOINT_OVERRIDES_IAM", "https://iam.googleapis.com")
+IAM = ("CLOUDSDK_API_ENDPOINT_OVERRIDES_IAM", "https://iam.googleapis.com")
+_FUNCTIONS = ("CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDFUNCTIONS", "https://cloudfunctions.googleapis.com")
+SCHEDULER = ("CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDSCHEDULER", "https://cloudscheduler.googleapis.com")
+_WATCHDOG = "-watchdog"
 _TIMEOUT_S = 60.0
 
 Json = dict[str, Any]
@@ -72,14 +75,14 @@ class GoogleApi:
 
 
 def sweep_gcp_data(project: str, *, run_id: str | None = None, kinds: Iterable[str] = GCP_DATA_KINDS) -> CloudSweep:
-    """Return the buckets and service accounts of one run, or of all runs, in a project.
+    """Return the buckets, service accounts and functions of one run, or of all runs, in a project.
 
     Raises CredentialsError, or ProvisionError without google-auth. What the caller may not list becomes a problem.
     """
     prefix = resource_prefix(run_id) if run_id else FIRST_OF_NAMES
     found: list[LiveResource] = []
     problems = []
-    looks = {BUCKET: _buckets, ACCOUNT: _accounts}
+    looks = {BUCKET: _buckets, ACCOUNT: _accounts, FUNCTION: _functions}
     for kind in sorted(set(kinds) & looks.keys()):
         try:
             found += looks[kind](project, prefix)
@@ -95,10 +98,11 @@ def sweep_gcp_data(project: str, *, run_id: str | None = None, kinds: Iterable[s
 def remove_gcp_data(project: str, resources: Sequence[LiveResource]) -> tuple[str, ...]:
     """Delete resources that a sweep found, buckets with what is in them; return what failed."""
     problems = []
+    delete = {BUCKET: _delete_bucket, ACCOUNT: _delete_account, FUNCTION: _delete_function}
     for kind in GCP_DATA_KINDS:
         for found in (r for r in resources if (r.type, r.project) == (kind, project) and r.run_id):
             try:
-                (_delete_bucket if kind == BUCKET else _delete_account)(project, found.name)
+                delete[kind](found)
             except Exception as error:
                 if status_of(error) != 404:
                     problems.append(f"{kind} {found.name} can't be deleted: {error}")
@@ -109,16 +113,38 @@ def _buckets(project: str, prefix: str) -> Iterator[LiveResource]:
     storage = google_api(*STORAGE)
     for item in storage.pages("/storage/v1/b", "items", project=project, prefix=prefix):
         if RUN_LABEL in item.get("labels", {}):
-            held = storage.ask("GET", f"/storage/v1/b/{quote(item['name'])}/o", maxResults="1").get("items")
+            # Nobody misses the code of a watchdog.
+            of_results = not item["name"].endswith(_WATCHDOG)
+            held = of_results and storage.ask("GET", f"/storage/v1/b/{quote(item['name'])}/o", maxResults="1").get(
+                "items"
+            )
             region, detail = item.get("location", "").lower(), HOLDS_OBJECTS if held else ""
             yield _live(BUCKET, project, item["name"], item["labels"], region=region, detail=detail)
 
 
 def _accounts(project: str, prefix: str) -> Iterator[LiveResource]:
-    for item in google_api(*_IAM).pages(f"/v1/projects/{quote(project)}/serviceAccounts", "accounts", pageSize="100"):
+    for item in google_api(*IAM).pages(f"/v1/projects/{quote(project)}/serviceAccounts", "accounts", pageSize="100"):
         labels = labels_in(item.get("description", ""))
         if RUN_LABEL in labels and item["email"].startswith(prefix):
             yield _live(ACCOUNT, project, item["email"], labels, region=WHOLE_ACCOUNT)
+
+
+def _functions(project: str, prefix: str) -> Iterator[LiveResource]:
+    try:
+        every = list(google_api(*_FUNCTIONS).pages(f"/v2/projects/{quote(project)}/locations/-/functions", "functions"))
+    except Exception as error:
+        if _is_switched_off(error):
+            return
+        raise
+    for item in every:
+        _, _, _, region, _, name = item["name"].split("/")
+        if RUN_LABEL in item.get("labels", {}) and name.startswith(prefix):
+            yield _live(FUNCTION, project, name, item["labels"], region=region)
+
+
+def _is_switched_off(error: Exception) -> bool:
+    """Whether a project does not use an interface at all, so that nothing can have been made through it."""
+    return status_of(error) == 403 and "SERVICE_DISABLED" in str(getattr(getattr(error, "response", None), "text", ""))
 
 
 def _live(
@@ -138,16 +164,35 @@ def _live(
     )
 
 
-def _delete_bucket(project: str, name: str) -> None:
+def _delete_bucket(found: LiveResource) -> None:
     storage = google_api(*STORAGE)
-    place = f"/storage/v1/b/{quote(name)}"
+    place = f"/storage/v1/b/{quote(found.name)}"
     for item in storage.pages(f"{place}/o", "items", versions="true"):
         storage.ask("DELETE", f"{place}/o/{quote(item['name'], safe='')}", generation=str(item["generation"]))
     storage.ask("DELETE", place)
 
 
-def _delete_account(project: str, email: str) -> None:
-    google_api(*_IAM).ask("DELETE", f"/v1/projects/{quote(project)}/serviceAccounts/{quote(email)}")
+def _delete_account(found: LiveResource) -> None:
+    """Delete an account, and the role that was made for it alone."""
+    iam, name, project = google_api(*IAM), found.name.partition("@")[0], quote(found.project)
+    if name.endswith(_WATCHDOG):
+        _delete_if_there(iam, f"/v1/projects/{project}/roles/{name.replace('-', '_')}")
+    iam.ask("DELETE", f"/v1/projects/{project}/serviceAccounts/{quote(found.name)}")
+
+
+def _delete_function(found: LiveResource) -> None:
+    """Delete a function, and the job that calls it."""
+    place = f"projects/{quote(found.project)}/locations/{quote(found.region)}"
+    _delete_if_there(google_api(*SCHEDULER), f"/v1/{place}/jobs/{quote(found.name)}")
+    google_api(*_FUNCTIONS).ask("DELETE", f"/v2/{place}/functions/{quote(found.name)}")
+
+
+def _delete_if_there(api: GoogleApi, path: str) -> None:
+    try:
+        api.ask("DELETE", path)
+    except Exception as error:
+        if status_of(error) != 404:
+            raise
 
 
 def google_api(variable: str, usual: str) -> GoogleApi:

@@ -29,8 +29,33 @@ def cluster_resources(bill: Bill) -> list[PlannedResource]:
     ]
 
 
+def _watchdog(bill: Bill) -> list[PlannedResource]:
+    """Return its parts, each with what it may do in a month without being billed.
+
+    The allowances are those of the whole billing account, also after its first year: cloud.google.com/scheduler/pricing
+    (0.10 USD for a job of 31 days, by the day), /functions/pricing and /build/pricing.
+    """
+    name, bucket = f"{bill.variables['name']}-watchdog", bill.variables["bucket"]
+    own = [bucket["name"]] if bucket is not None and bucket["own"] else []
+    calls = "free up to 2 million calls, 400,000 GB-s and 2,500 minutes of building a month"
+    return [
+        free("google_cloud_scheduler_job", name, by_use="free up to 3 jobs, then 0.10 USD a month"),
+        free("google_cloudfunctions2_function", name, by_use=calls),
+        free("google_storage_bucket", name, by_use="some kB of code"),
+        *(free("google_storage_bucket_iam_member", granted) for granted in (name, *own)),
+        free("google_storage_bucket_object", "watchdog.zip"),
+        free("google_service_account", name),
+        free("google_project_iam_custom_role", f"projects/{bill.variables['project']}/roles/{name.replace('-', '_')}"),
+        free("google_project_iam_member", name),
+    ]
+
+
 def data_resources(bill: Bill) -> list[PlannedResource]:
     bucket, listed = bill.variables["bucket"], []
+    if bill.variables["watchdog_at"] is not None:
+        listed += _watchdog(bill)
+    if bucket is None:
+        return listed
     if bucket["own"]:
         listed.append(free("google_storage_bucket", bucket["name"], by_use=STORAGE))
     if bill.variables["identity"] is None:

@@ -45,7 +45,15 @@ class Gcp(MachineProvider):
     scope_kinds = (PROJECT, _BUCKET)
     beside_compute = frozenset({*GCP_DATA_KINDS, MEMBER})
     swept = beside_compute | frozenset(GCP_KINDS)
-    parts = frozenset({"google_compute_router_nat"})
+    parts = frozenset(
+        {
+            "google_compute_router_nat",
+            "google_cloud_scheduler_job",
+            "google_project_iam_custom_role",
+            "google_project_iam_member",
+            "google_storage_bucket_object",
+        }
+    )
     bucket = BUCKET
     preemption_notices = True
     tunnel_programs = access.TUNNEL_PROGRAMS
@@ -92,7 +100,8 @@ class Gcp(MachineProvider):
         return f"projects/{variables['project']}/global/networks/{variables['name']}-net"
 
     def data(self, run: RunValues) -> Variables | None:
-        own = _rights(run).variables()
+        account = run.document.job.cloud.gcp
+        own = _rights(run).variables(run.watchdog_at if account is not None and account.watchdog else None)
         return None if own is None else {**_common(run), **own, "project": _project(run)}
 
     def resources(self, bill: Bill) -> list[PlannedResource]:
@@ -117,8 +126,9 @@ class Gcp(MachineProvider):
         return [partial(sweep_gcp_members, p, buckets, run_id=run_id) for p in named(scopes, PROJECT) if buckets]
 
     def finds(self, kind: str, key: str, *, run_id: str, scopes: Scopes) -> bool:
-        # Rights on the run's own bucket go with it, others are looked for in known ones.
-        buckets = (resource_name(run_id, "data"), *named(scopes, _BUCKET))
+        # Rights on the run's own buckets go with them, others are looked for in known ones.
+        own = (resource_name(run_id, part) for part in ("data", "watchdog"))
+        buckets = (*own, *named(scopes, _BUCKET))
         return kind in self.swept and (kind != MEMBER or any(key.endswith(f'["{bucket}"]') for bucket in buckets))
 
     def remove(self, resources: Sequence[LiveResource], *, folder: RunFolder | None, poll_s: float) -> list[str]:
