@@ -164,33 +164,31 @@ def taken(evidence: Evidence, rows: NDArray[np.bool_]) -> Evidence:
 
 
 def unmeasured(evidence: Evidence, fitted: Floats, generations: Floats, model: ErrorModel) -> float:
-    """Return the error of layers at which half of the runs of a generation are inside, that the others predict.
+    """Return the error of layers at which half of the runs of any generation are inside, that another one predicts.
 
-    fitted: errors under the constants of other generations. Each generation counts alike.
+    fitted: errors under the constants of another generation. The generation that is furthest off decides.
     """
     layers = evidence.features["layers"] + evidence.features["layers_unmeasured"]
-    shifted = dataclasses.replace(
-        evidence,
-        errors=fitted,
-        groups=tuple(f"{each:g}" for each in generations),
-        features={**evidence.features, "layers": layers, "layers_unmeasured": 0.0 * layers, "precision": 0.0 * layers},
-    )
-
-    def holds(value: float) -> bool:
-        inside = shifted.inside(dataclasses.replace(model, layers=value))[0]
-        return float(shifted.weights @ inside) >= 0.5
-
-    return max(model.layers, _least(holds, 0.01, 1.0))
+    none = np.zeros(len(layers))
+    features = {**evidence.features, "layers": layers, "layers_unmeasured": none, "precision": none}
+    moved = dataclasses.replace(evidence, errors=fitted, features=features)
+    each = [_half_inside(taken(moved, generations == generation), model) for generation in sorted(set(generations))]
+    return max(model.layers, *each)
 
 
-def other_precision(evidence: Evidence, model: ErrorModel) -> float:
-    """Return what a precision without runs adds to the error of layers; `evidence` is of such runs."""
+def _half_inside(evidence: Evidence, model: ErrorModel) -> float:
+    """Return the error of layers at which half of the runs are inside p50, each source weighted alike."""
 
     def holds(value: float) -> bool:
         inside = evidence.inside(dataclasses.replace(model, layers=value))[0]
         return float(evidence.weights @ inside) >= 0.5
 
-    return float(np.sqrt(_least(holds, model.layers, 1.0) ** 2 - model.layers**2))
+    return _least(holds, 0.01, 1.0)
+
+
+def other_precision(evidence: Evidence, model: ErrorModel) -> float:
+    """Return what a precision without runs adds to the error of layers; `evidence` is of such runs."""
+    return float(np.sqrt(max(0.0, _half_inside(evidence, model) ** 2 - model.layers**2)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,7 +296,7 @@ def lines_of(title: str, evidence: Evidence, model: ErrorModel) -> tuple[list[st
 
 _SOURCES = {
     "layers": "layers of a generation with runs of it, in their precision",
-    "layers_unmeasured": "median over generations, each predicted by constants of another one",
+    "layers_unmeasured": "the generation of V100, A100 and H100 that is predicted worst by constants of another one",
     "precision": "the worse of fp16 and bf16 runs on A100, predicted without runs of theirs; beside layers",
     "exchange": "all-reduces of tensor parallelism; beside layers",
     "network": "transfers and gradient all-reduces; beside the link's own error",

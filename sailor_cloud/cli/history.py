@@ -11,13 +11,23 @@ from sailor_cloud.cli.options import json_option
 
 @click.command(short_help="Show past runs: time, money, outcome.")
 @click.option("--job", metavar="NAME", help="Only runs of the job with this name.")
+@click.option("--measurements", is_flag=True, help="Write their iteration times and memory as CSV; plans learn of it.")
+@click.option("--forget", is_flag=True, help="Delete the measurements that were kept before.")
 @json_option
-def history(job: str | None, as_json: bool) -> None:
+def history(job: str | None, measurements: bool, forget: bool, as_json: bool) -> None:
     """Show the runs that have ended, with what was planned beside what came of it.
+
+    --measurements prints a row for every plan that trained, in the format of measured iterations that
+    benchmarks/simulator_accuracy reads, and keeps the rows on this machine: plans correct their layers and links by
+    them, and are surer, until --forget. A file measured_iterations.csv in the folder of --profiles goes before.
 
     \b
     sailor-cloud history --job first-run
+    sailor-cloud history --measurements
     """
+    if measurements or forget:
+        _measurements(job, forget=forget, as_json=as_json)
+        return
     from dataclasses import asdict
 
     from sailor_cloud import resources
@@ -35,3 +45,27 @@ def history(job: str | None, as_json: bool) -> None:
             # Ten columns; in a pipe nothing may be cut off.
             console.width = max(console.width, 160)
         print_report(history_report(runs), console)
+
+
+def _measurements(job: str | None, *, forget: bool, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from sailor_cloud.errors import RequestError
+    from sailor_cloud.launch.measurements import measured_runs
+    from sailor_cloud.workload import own_measurements
+
+    if forget:
+        if job is not None or as_json:
+            raise RequestError("--forget deletes all measurements; it goes with no other option")
+        own_measurements.own_file().unlink(missing_ok=True)
+        click.echo("plans know of no measurements of yours", err=True)
+        return
+    found = measured_runs(job=job)
+    for run_id, why in found.left_out:
+        click.echo(f"{run_id} is left out: {why}", err=True)
+    if as_json:
+        click.echo(json.dumps([asdict(run) for run in found.runs], indent=2))
+    else:
+        click.echo(own_measurements.text(found.runs), nl=False)
+    if found.runs:
+        click.echo(f"kept in {own_measurements.keep(found.runs)}; plans learn of these runs", err=True)

@@ -70,10 +70,20 @@ class ProfileRef:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Correction:
+    """Seconds that the owner's finished runs multiply by a factor, and the share of their error that is left."""
+
+    what: str
+    runs: int
+    factor: float
+    error_left: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
     """What a plan rests on. `machine`: the one whose cores local nodes share; None where there are none.
 
-    `unpriced` are nodes without a price.
+    `unpriced` are nodes without a price; `corrections`, what the owner's own measurements change.
     """
 
     offers: tuple[Offer, ...]
@@ -81,6 +91,7 @@ class Inputs:
     compute_profiles: tuple[ProfileRef, ...]
     machine: LocalMachine | None = None
     unpriced: tuple[Hardware, ...] = ()
+    corrections: tuple[Correction, ...] = ()
 
     def offers_by_id(self) -> dict[str, Offer]:
         return {offer.id: offer for offer in self.offers}

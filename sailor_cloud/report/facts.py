@@ -302,6 +302,11 @@ def assumptions(document: PlanDocument) -> tuple[str, ...]:
     return (
         *(prices if priced else ()),
         f"layer times come from the compute profiles {profiles}",
+        *(
+            f"{each.runs} finished run{'s' if each.runs > 1 else ''} of yours make {each.what} take "
+            f"{each.factor:.3g} times as long; {text.share(each.error_left)} of the error is left"
+            for each in document.inputs.corrections
+        ),
         f"half of such iterations are off by less than {text.share(prediction.error_p50)}, nine in ten by less than "
         f"{text.share(prediction.error_p90)}{_shares(prediction)}",
         f"pipelines run the 1F1B schedule; the iteration is replayed operation by operation{searched}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from sailor_cloud.errors import MissingPriceError
-from sailor_cloud.model.document import Cost, LinkUse, Prediction, ProfileRef, StageMemory, Totals
+from sailor_cloud.model.document import Correction, Cost, LinkUse, Prediction, ProfileRef, StageMemory, Totals
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.network import Place
 from sailor_cloud.simulator.bill import bill, hours
@@ -14,7 +14,7 @@ from sailor_cloud.simulator.iteration import Iteration, StageWaits, TimelineSpan
 from sailor_cloud.simulator.layout import Layout, Seat, lay_out
 from sailor_cloud.simulator.scenario import Scenario
 from sailor_cloud.simulator.sync import Traffic
-from sailor_cloud.simulator.uncertainty import Uncertainty, totals, uncertainty
+from sailor_cloud.simulator.uncertainty import Uncertainty, corrections, totals, uncertainty
 from sailor_cloud.units import SECONDS_PER_HOUR
 
 
@@ -29,6 +29,8 @@ class Evaluation:
     prediction: Prediction
     bill: Cost | None
     totals: Totals | None
+    uncertainty: Uncertainty
+    corrections: tuple[Correction, ...]
     links: tuple[LinkUse, ...]
     profiles: tuple[ProfileRef, ...]
     fits: bool
@@ -61,6 +63,8 @@ def evaluate(plan: Plan, scenario: Scenario, *, timeline: bool = False) -> Evalu
         prediction=prediction,
         bill=costs,
         totals=_totals(layout, prediction, costs, unsure),
+        uncertainty=unsure,
+        corrections=corrections(layout),
         links=_links(layout, iteration.traffic),
         profiles=tuple(sorted({seat.table.profile for seat in layout.seats}, key=lambda ref: ref.id)),
         fits=all(stage.total_bytes <= stage.limit_bytes for stage in memory),

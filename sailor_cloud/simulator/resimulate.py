@@ -66,6 +66,7 @@ def simulate_document(
         offers=tuple(offers[offer_id] for offer_id in sorted(offers)),
         links=evaluation.links,
         compute_profiles=evaluation.profiles,
+        corrections=evaluation.corrections,
     )
     renewed = dataclasses.replace(
         document,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -50,12 +51,16 @@ class Scenario:
     def link(self, src: Place, dst: Place, *, pairs: int, flows: int = 1) -> Link:
         """Return the link between two places as training sees it: between nodes slower than in a link test.
 
-        `flows` such transfers share the network card of either node.
+        `flows` such transfers share the network card of either node. The owner's own runs correct it.
         """
         link = self.network.link(src, dst, pairs=pairs, flows=flows)
         if src.node is not None and src.node == dst.node:
             return link
         slowdown = max(self.profiles.stack(place.accelerator).transfer_slowdown for place in (src, dst))
+        belief = self.profiles.own.network(src.zone, dst.zone)
+        if belief.runs:
+            errors = self.profiles.errors
+            slowdown *= math.exp(math.hypot(errors.network, errors.half_of(link.error)) * belief.mean)
         return link if slowdown == 1.0 else link.scaled(1.0 / slowdown)
 
     def accelerator(self, offer_id: str) -> Accelerator:

@@ -4,30 +4,43 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import combinations_with_replacement, pairwise
 
-from sailor_cloud.model.document import Cost, ErrorShare, Totals, TotalsQuantile, Waits
+from sailor_cloud.model.document import Correction, Cost, ErrorShare, Totals, TotalsQuantile, Waits
 from sailor_cloud.model.job import Constraints
 from sailor_cloud.network import Link
 from sailor_cloud.simulator.closed_form import boundary_pairs
 from sailor_cloud.simulator.iteration import Iteration
 from sailor_cloud.simulator.layout import Layout, Seat
 from sailor_cloud.simulator.sync import SyncGroup, ring_order
+from sailor_cloud.workload import learned_of
 from sailor_cloud.workload.error_model import ErrorDistribution, ErrorModel
 
 # The probabilities whose figures a document tells.
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
+# What measurements have narrowed by less is not told.
+_LEFT_AT_MOST = 0.99
 _PROFILE = "'sailor-cloud profile JOB' on that accelerator"
 _PROFILE_TP = "'sailor-cloud profile JOB --tp' on that accelerator"
 _LINK = "'sailor-cloud profile JOB --link-to ADDRESS:PORT' between such nodes"
 _RUN = "a finished run of this job and 'sailor-cloud history --measurements'"
 
 
+class Kind(StrEnum):
+    """What a run of a plan can teach about others: its layers, its network, or nothing, which is chance."""
+
+    LAYERS = "layers"
+    NETWORK = "network"
+    CHANCE = "chance"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown:
     """One thing that is not known exactly. `half` of its errors lie within that, as a logarithm of the iteration."""
 
+    kind: Kind
     what: str
     half: float
     measured: bool
@@ -36,10 +49,20 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uncertainty:
-    """What a prediction does not know, largest share first; errors of different things are independent."""
+    """What a prediction does not know, largest share first; errors of different things are independent.
+
+    `accelerator`: the one whose layers are least known, by the name under which its runs are kept; `zones`: those of
+    the least known link between nodes.
+    """
 
     unknowns: tuple[Unknown, ...]
     distribution: ErrorDistribution
+    accelerator: str
+    zones: tuple[str, ...]
+
+    def half(self, kind: Kind) -> float:
+        """Return what half of the errors of one kind are below."""
+        return math.hypot(*(each.half for each in self.unknowns if each.kind is kind))
 
     @property
     def shares(self) -> tuple[ErrorShare, ...]:
@@ -66,46 +89,59 @@ def uncertainty(layout: Layout, iteration: Iteration) -> Uncertainty:
     model = layout.scenario.profiles.errors
     found = [each for each in _unknowns(layout, iteration, model) if each.half > 0.0]
     ordered = tuple(sorted(found, key=lambda each: (-each.half, each.what)))
-    return Uncertainty(unknowns=ordered, distribution=model.of(math.hypot(*(each.half for each in ordered))))
+    hops = [hop for hop in (*_boundary_links(layout), *_rings(layout, iteration)) if hop.zones]
+    return Uncertainty(
+        unknowns=ordered,
+        distribution=model.of(math.hypot(*(each.half for each in ordered))),
+        accelerator=learned_of(_least_known_seat(layout).table.accelerator),
+        zones=_least_known(hops).zones if hops else (),
+    )
 
 
 def _unknowns(layout: Layout, iteration: Iteration, model: ErrorModel) -> Iterator[Unknown]:
     waits, total = iteration.busiest, iteration.replay_s
     busy = max(waits.compute_s + waits.transfer_s, 1e-300)
     compute, transfer = (_whole(part, busy, waits) / total for part in (waits.compute_s, waits.transfer_s))
-    seat = max(layout.seats, key=lambda seat: (seat.table.error, seat.compute_s))
+    seat = _least_known_seat(layout)
+    profiles, part = layout.scenario.profiles, seat.table.accelerator
+    left = profiles.own.layers(learned_of(part), layout.plan.precision.value, layout.scenario.decoder.name).left
     exchange = compute * max(each.table.exchange_share for each in layout.seats)
-    name, precision = seat.table.accelerator.name, layout.plan.precision.value
+    name, precision = part.name, layout.plan.precision.value
     yield Unknown(
+        kind=Kind.LAYERS,
         what=f"layers on {name} in {precision}",
-        half=compute * seat.table.error,
+        half=compute * seat.table.error * left,
         measured=seat.table.measured,
         measurement=_PROFILE,
     )
     yield Unknown(
+        kind=Kind.LAYERS,
         what=f"all-reduces of tensor parallelism on {name}",
-        half=exchange * model.exchange,
+        half=exchange * model.exchange * left,
         measured=seat.table.measured,
         measurement=_PROFILE_TP,
     )
     if transfer > 0.0:
-        yield _of_link("transfers", transfer, _boundary_links(layout), model)
+        yield _of_link(layout, "transfers", transfer, _boundary_links(layout))
     synced = max(0.0, waits.sync_s) / total
-    links = [link for group in iteration.groups for link in _ring_links(layout, group)]
+    links = _rings(layout, iteration)
     if links:
-        yield _of_link("all-reduces of gradients", synced, links, model)
+        yield _of_link(layout, "all-reduces of gradients", synced, links)
         hidden = max(0.0, _exchanged_s(layout, iteration) / total - synced)
         yield Unknown(
+            kind=Kind.NETWORK,
             what="what of the exchange hides behind the passes",
             half=min(1.0, hidden) * model.overlap,
             measured=True,
             measurement=_RUN,
         )
     if layout.on_machine:
-        costs = layout.scenario.profiles.local
-        half = model.at_least(costs.error_p50, costs.error_p90)
-        yield Unknown(what="this machine under load", half=half, measured=True, measurement=_RUN)
-    yield Unknown(what="runs of one plan differ", half=model.repeat, measured=True, measurement=_RUN)
+        lasting = max(profiles.lasting_machine_error(seat.table.accelerator) for seat in layout.seats)
+        # Half of the variance lasts, the other half is that of one run.
+        for kind, half in ((Kind.LAYERS, lasting * left), (Kind.CHANCE, lasting)):
+            what = "this machine" if kind is Kind.LAYERS else "load of this machine"
+            yield Unknown(kind=kind, what=what, half=half, measured=True, measurement=_RUN)
+    yield Unknown(kind=Kind.CHANCE, what="runs of one plan differ", half=model.repeat, measured=True, measurement=_RUN)
 
 
 def _whole(part_s: float, busy_s: float, waits: Waits) -> float:
@@ -113,31 +149,58 @@ def _whole(part_s: float, busy_s: float, waits: Waits) -> float:
     return part_s + max(0.0, waits.bubble_s) * part_s / busy_s
 
 
-def _of_link(what: str, share: float, links: list[tuple[str, Link]], model: ErrorModel) -> Unknown:
-    place, link = max(links, key=lambda found: (found[1].error, found[1].transfer_s(1e8), found[0]))
-    half = share * math.hypot(model.network, model.half_of(link.error))
-    return Unknown(what=f"{what} {place}", half=half, measured=link.measured, measurement=_LINK)
+def _of_link(layout: Layout, what: str, share: float, hops: list[Hop]) -> Unknown:
+    hop, profiles = _least_known(hops), layout.scenario.profiles
+    half = share * math.hypot(profiles.errors.network, profiles.errors.half_of(hop.link.error))
+    left = profiles.own.network(*hop.zones).left if hop.zones else 1.0
+    return Unknown(
+        kind=Kind.NETWORK,
+        what=f"{what} {hop.where}",
+        half=half * left,
+        measured=hop.link.measured,
+        measurement=_LINK,
+    )
 
 
-def _boundary_links(layout: Layout) -> list[tuple[str, Link]]:
+def _least_known(hops: list[Hop]) -> Hop:
+    return max(hops, key=lambda hop: (hop.link.error, hop.link.transfer_s(1e8), hop.where))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hop:
+    """A link with the words for where it is; between nodes also its zones, sorted."""
+
+    where: str
+    link: Link
+    zones: tuple[str, ...]
+
+
+def _boundary_links(layout: Layout) -> list[Hop]:
     cuts = (cut for seats in layout.pipelines for cut in pairwise(seats))
     return [_hop(layout, src, dst, boundary_pairs(src.tp, dst.tp)) for src, dst in cuts]
 
 
-def _ring_links(layout: Layout, group: SyncGroup) -> list[tuple[str, Link]]:
+def _rings(layout: Layout, iteration: Iteration) -> list[Hop]:
+    return [hop for group in iteration.groups for hop in _ring_links(layout, group)]
+
+
+def _least_known_seat(layout: Layout) -> Seat:
+    return max(layout.seats, key=lambda seat: (seat.table.error, seat.compute_s))
+
+
+def _ring_links(layout: Layout, group: SyncGroup) -> list[Hop]:
     if len(group.members) < 2 or not group.seconds:
         return []
     ring, pairs = ring_order(group.members, layout), min(seat.tp for seat in group.members)
     return [_hop(layout, src, dst, pairs) for src, dst in pairwise([*ring, ring[0]])]
 
 
-def _hop(layout: Layout, src: Seat, dst: Seat, pairs: int) -> tuple[str, Link]:
-    """Return a link with the words for where it is."""
+def _hop(layout: Layout, src: Seat, dst: Seat, pairs: int) -> Hop:
     link = layout.links.between(src.place, dst.place, pairs=pairs)
     if src.place.node is not None and src.place.node == dst.place.node:
-        return f"between devices of {src.hardware.instance_type}", link
-    zones = sorted({src.place.zone, dst.place.zone})
-    return f"in {zones[0]}" if len(zones) == 1 else f"between {zones[0]} and {zones[1]}", link
+        return Hop(where=f"between devices of {src.hardware.instance_type}", link=link, zones=())
+    one, other = sorted((src.place.zone, dst.place.zone))
+    return Hop(where=f"in {one}" if one == other else f"between {one} and {other}", link=link, zones=(one, other))
 
 
 def _exchanged_s(layout: Layout, iteration: Iteration) -> float:
@@ -149,6 +212,30 @@ def _exchanged_s(layout: Layout, iteration: Iteration) -> float:
             key = (seat.pipeline, seat.index)
             taken[key] = taken.get(key, 0.0) + group.sum_s + group.gather_s + passes
     return max(taken.values(), default=0.0)
+
+
+def corrections(layout: Layout) -> tuple[Correction, ...]:
+    """Return what the owner's measurements change of a plan's layers and links between nodes."""
+    profiles, found = layout.scenario.profiles, {}
+    if not profiles.own.runs:
+        return ()
+    precision, model = layout.plan.precision.value, layout.scenario.decoder.name
+    for seat in layout.seats:
+        part = seat.table.accelerator
+        error = math.hypot(seat.table.error, profiles.lasting_machine_error(part))
+        found[f"layers on {part.name} in {precision}"] = profiles.own.layers(learned_of(part), precision, model), error
+    places = {seat.place.zone: replace(seat.place, node=None) for seat in layout.seats}
+    for src, dst in combinations_with_replacement(sorted(places), 2):
+        belief = profiles.own.network(src, dst)
+        if belief.runs:
+            link = layout.scenario.network.link(places[src], places[dst])
+            error = math.hypot(profiles.errors.network, profiles.errors.half_of(link.error))
+            found[f"network in {src}" if src == dst else f"network between {src} and {dst}"] = belief, error
+    return tuple(
+        Correction(what=what, runs=belief.runs, factor=math.exp(error * belief.mean), error_left=belief.left)
+        for what, (belief, error) in sorted(found.items())
+        if belief.left <= _LEFT_AT_MOST
+    )
 
 
 def totals(

@@ -3,7 +3,7 @@
 from sailor_cloud.workload.decoders import decoder, decoder_from_config, tp_problem
 from sailor_cloud.workload.kernels import Program
 from sailor_cloud.workload.layers import Attention, LayerCosts, layer_costs, parameter_count
-from sailor_cloud.workload.profiles import ComputeProfiles, LayerTimes
+from sailor_cloud.workload.profiles import ComputeProfiles, LayerTimes, learned_of
 
 __all__ = [
     "Attention",
@@ -14,6 +14,7 @@ __all__ = [
     "decoder",
     "decoder_from_config",
     "layer_costs",
+    "learned_of",
     "parameter_count",
     "tp_problem",
 ]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,9 @@ from sailor_cloud.workload.layers import Attention, layer_costs
 from sailor_cloud.workload.local_costs import FILE as LOCAL_FILE
 from sailor_cloud.workload.local_costs import LocalCosts, read_local_costs
 from sailor_cloud.workload.measured import MeasuredLayer, read_measured
+from sailor_cloud.workload.own_measurements import FILE as OWN_FILE
+from sailor_cloud.workload.own_measurements import OwnMeasurements, own_file
+from sailor_cloud.workload.own_measurements import read as read_own
 from sailor_cloud.workload.profile_file import SCHEMA
 from sailor_cloud.workload.stacks import DEFAULT, Stack, read_stacks
 from sailor_cloud.workload.stacks import FILE as STACKS_FILE
@@ -89,6 +93,7 @@ class ComputeProfiles:
     local: LocalCosts
     generations: tuple[Generation, ...]
     errors: ErrorModel
+    own: OwnMeasurements = field(default_factory=OwnMeasurements)
     machine: LocalMachine | None = None
     _index: dict[tuple[str, Precision, str | None], ComputeProfile] = field(init=False, repr=False, compare=False)
 
@@ -143,8 +148,47 @@ class ComputeProfiles:
         `program` matters only where no layer was measured: GPUs were measured with plain attention, the local
         provider's with the attention that it trains with.
 
-        Raises ProfileMissingError where there is neither a profile nor a datasheet figure for the precision.
+        The owner's own runs correct them. Raises ProfileMissingError where there is neither a profile nor a datasheet
+        figure for the precision.
         """
+        found = self._layer_times(
+            accelerator,
+            decoder,
+            sequence_length=sequence_length,
+            microbatch_size=microbatch_size,
+            tp=tp,
+            precision=precision,
+            program=program,
+        )
+        belief = self.own.layers(learned_of(accelerator), precision.value, decoder.name)
+        if not belief.runs:
+            return found
+        factor = math.exp(math.hypot(found.error, self.lasting_machine_error(accelerator)) * belief.mean)
+        return replace(
+            found,
+            forward_s=found.forward_s * factor,
+            backward_s=found.backward_s * factor,
+            update_s=found.update_s * factor,
+        )
+
+    def lasting_machine_error(self, accelerator: Accelerator) -> float:
+        """Return what is unknown of a local device's machine and the same in every run: half of the variance."""
+        if self.machine is None or not accelerator.stands_in:
+            return 0.0
+        return self.errors.at_least(self.local.error_p50, self.local.error_p90) * math.sqrt(0.5)
+
+    def _layer_times(
+        self,
+        accelerator: Accelerator,
+        decoder: Decoder,
+        *,
+        sequence_length: int,
+        microbatch_size: int,
+        tp: int,
+        precision: Precision,
+        program: Program,
+    ) -> LayerTimes:
+        """Return the seconds of every layer as they are known here."""
         entry = self.get(accelerator.name, precision, model=decoder.name)
         if entry is None:
             if accelerator.peak_tflops(precision) is None:
@@ -219,6 +263,11 @@ class ComputeProfiles:
         }
 
 
+def learned_of(accelerator: Accelerator) -> str:
+    """Return the name under which runs tell of an accelerator; local ones are cores of one machine."""
+    return "this machine" if accelerator.stands_in else accelerator.name
+
+
 def load(root: Path | None = None, *, profiles: Path | None = None) -> ComputeProfiles:
     """Return the profiles under `root` (default: the shipped data).
 
@@ -242,7 +291,14 @@ def load(root: Path | None = None, *, profiles: Path | None = None) -> ComputePr
         local=read_local_costs(shipped / LOCAL_FILE),
         generations=kernels.read_generations(kernel_tables[-1]),
         errors=read_error_model(shipped / ERRORS_FILE),
+        own=_own(profiles),
     )
+
+
+def _own(profiles: Path | None) -> OwnMeasurements:
+    """Return the owner's measurements: those of the named folder, else those that are kept."""
+    path = profiles / OWN_FILE if profiles is not None and (profiles / OWN_FILE).is_file() else own_file()
+    return OwnMeasurements(runs=read_own(path) if path.is_file() else ())
 
 
 def _read(path: Path) -> ComputeProfile:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from pathlib import Path
 
@@ -11,6 +13,11 @@ from factories.called import called
 from factories.simulated_runs import simulated_run
 from sailor_cloud.run.folder import RunFolder
 
+# What benchmarks/simulator_accuracy reads.
+BENCHMARK_COLUMNS = {"file", "model", "nodes_per_stage_by_gpu", "layers_per_stage", "tp", "mbs", "gbs"} | {
+    "iteration_time_s",
+    "max_mem_bytes",
+}
 LINE = "rank 0 of generation 1 begins"
 
 
@@ -47,6 +54,26 @@ def test_history_sets_the_plan_beside_what_came_of_it(home: Path) -> None:
     table = called("history", home=home).stdout
     assert folder_of(home).run_id in table
     assert "planned USD" in table, "nothing is cut off in a pipe"
+
+
+def test_measurements_of_finished_runs_are_a_table_that_plans_learn_from_until_it_is_forgotten(home: Path) -> None:
+    kept = home / "measured_iterations.csv"
+    shown = called("history", "--measurements", home=home)
+    assert shown.returncode == 0, shown.stderr
+    assert kept.read_text() == shown.stdout
+    rows = list(csv.DictReader(io.StringIO(shown.stdout)))
+    assert len(rows) >= 1
+    assert all(float(row["iteration_time_s"]) > 0.0 < float(row["predicted_s"]) for row in rows)
+    assert rows[0]["file"] == f"runs/{folder_of(home).run_id}-g1.json"
+    assert BENCHMARK_COLUMNS <= set(rows[0])
+    assert "plans learn of these runs" in shown.stderr
+    asked = json.loads(called("history", "--measurements", "--json", home=home).stdout)
+    assert [row["file"] for row in asked] == [row["file"] for row in rows]
+    wrong = called("history", "--forget", "--json", home=home)
+    assert wrong.returncode == 2
+    assert kept.is_file()
+    assert called("history", "--forget", home=home).returncode == 0
+    assert not kept.is_file()
 
 
 def test_logs_are_chosen_by_node_and_rank(home: Path) -> None:

@@ -87,5 +87,5 @@ def test_runs_of_generations_under_constants_of_another_decide_what_an_unmeasure
     generations = np.array([7.0 + number % 3 for number in range(len(evidence.errors))])
     same = calibration.unmeasured(evidence, evidence.errors, generations, TRUTH)
     worse = calibration.unmeasured(evidence, 3.0 * evidence.errors, generations, TRUTH)
-    assert same == pytest.approx(TRUTH.layers, rel=0.3)
-    assert worse > 2.0 * same
+    assert TRUTH.layers <= same < 2.5 * TRUTH.layers
+    assert worse > 1.5 * same

@@ -136,9 +136,8 @@ def test_what_is_unknown_of_the_machine_widens_the_error_of_local_plans() -> Non
     document = planned()
     known, found = workload.profiles.load(), on(4).prediction
     alone = {each.what: each.error_p50 for each in found.error_shares}
-    assert alone["this machine under load"] == pytest.approx(
-        math.sinh(known.errors.at_least(known.local.error_p50, known.local.error_p90))
-    )
+    both = math.hypot(*(math.asinh(alone[what]) for what in ("this machine", "load of this machine")))
+    assert both == pytest.approx(known.errors.at_least(known.local.error_p50, known.local.error_p90))
     assert found.error_p50 > max(alone.values())
     assert document.cost is not None
     nodes = [line for line in document.cost.lines if line.unit == "hour"]

@@ -262,6 +262,7 @@ class _Rank:
             "bubble_s": own.bubble_s,
             "sync_s": own.sync_s,
             "memory_peak_bytes": int(own.memory_peak_bytes),
+            "most_memory_bytes": int(max([own.memory_peak_bytes, *(row[-1] for row in step.rows)])),
             "learning_rate": step.learning_rate,
             **({"loss_scale": engine.scale.scale, "skipped": step.skipped} if engine.scale.dynamic else {}),
         }

@@ -55,6 +55,7 @@ class Monitor:
     unigram_entropy: float | None = None
     iteration_seconds: list[float] = field(default_factory=list)
     parts: dict[str, float] = field(default_factory=dict)
+    most_memory_bytes: int | None = None
     verification: Verification | None = None
     preflight: dict[str, Any] | None = None
     calibration: dict[str, Any] | None = None
@@ -122,6 +123,8 @@ class Monitor:
             self.first_loss = event["loss"]
         # One event may stand for several iterations of equal length.
         self.iteration_seconds.extend([event["iteration_s"]] * int(event.get("iterations", 1)))
+        if "most_memory_bytes" in event:
+            self.most_memory_bytes = max(self.most_memory_bytes or 0, int(event["most_memory_bytes"]))
         self.parts = {part: event[f"{part}_s"] for part in PARTS if f"{part}_s" in event}
 
     @property
