@@ -3,6 +3,7 @@
 # make test-providers   the AWS stacks under the real hashicorp/aws, from a local mirror, against moto
 # make chaos   200 kills of ranks, agents and stores
 # make mutants   plants faults in the code that guards money; the tests beside it must notice them
+# make test-bringup   boots fresh machines with the user data of both clouds, up to a Python that imports torch; as root
 # make lint-hcl   checkov over terraform/, in an environment of its own; no part of make test
 # The first two create .venv and install what they need; a second call installs nothing.
 
@@ -15,7 +16,7 @@ TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 INPUTS := pyproject.toml constraints.txt Makefile
 
-.PHONY: demo test test-providers lint lint-hcl types contracts check chaos mutants clean
+.PHONY: demo test test-providers test-bringup lint lint-hcl types contracts check chaos mutants clean
 
 demo: $(VENV)/.installed-runtime
 	$(BIN)/sailor-cloud up examples/quickstart.yaml --yes
@@ -28,6 +29,14 @@ check: lint types contracts
 test-providers: $(VENV)/.installed-test
 	SAILOR_CLOUD_TEST_PROVIDERS=1 $(BIN)/python -m pytest tests/provision/test_provision_cloud_hcl_real.py \
 		tests/provision/test_provision_cloud_real_aws.py
+
+# Needs root, the package registries and Debian's packages below; no part of CI. BRINGUP_PIP are more options for the
+# nodes' pip, such as BRINGUP_PIP="--find-links /folder --extra-index-url https://example.org/simple".
+BRINGUP_PIP ?= --extra-index-url $(TORCH_CPU_INDEX)
+
+test-bringup: $(VENV)/.installed-test
+	apt-get install --yes --quiet debootstrap systemd-container slirp4netns iproute2 >/dev/null
+	SAILOR_CLOUD_TEST_BRINGUP=1 SAILOR_CLOUD_BRINGUP_PIP="$(BRINGUP_PIP)" $(BIN)/python -m pytest -s tests/bringup
 
 # 200 seeded kills; goes on where it was broken off. CHAOS="--kills 1000 --jobs 8" asks for more.
 chaos: $(VENV)/.installed-test
@@ -76,4 +85,4 @@ $(VENV)/.installed-test: $(VENV)/.installed-runtime
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(CHECKOV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(CHECKOV) .bringup build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

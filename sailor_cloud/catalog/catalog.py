@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from sailor_cloud.catalog import providers
 from sailor_cloud.catalog.doubts import Doubts
 from sailor_cloud.catalog.interruptions import InterruptionTable
+from sailor_cloud.catalog.machine_types import MachineType, by_name
 from sailor_cloud.catalog.offer_book import OfferBook
 from sailor_cloud.catalog.quotas import QuotaLimit
 from sailor_cloud.catalog.regions import Region, Zone, great_circle_km
@@ -43,6 +44,7 @@ class Catalog:
         sources: Iterable[Source],
         recorded: Callable[[], Iterable[PricePoint]],
         quotas: Iterable[QuotaLimit] = (),
+        machine_types: Iterable[MachineType] = (),
     ) -> None:
         self.services = services
         self.interruptions = interruptions
@@ -52,6 +54,7 @@ class Catalog:
         self._zones = {zone.name: zone for zone in zones}
         self._regions = {(region.provider, region.name): region for region in regions}
         self._sources = {source.id: source for source in sources}
+        self._machine_types = by_name(machine_types)
         self._doubtful = True
         by_region: dict[tuple[Provider, str], list[str]] = {}
         for zone in self._zones.values():
@@ -110,6 +113,11 @@ class Catalog:
         """Return what the same node costs on demand, as `Doubts.on_demand` finds it; None where nothing is known."""
         found = self._doubts.on_demand(offer)
         return None if found is None else found.usd_per_hour
+
+    def why_not_sold(self, offer: Offer) -> str | None:
+        """Return why an offer's type can't be bought in its market whatever its price, or None if it can."""
+        known = self._machine_types.get((offer.provider, offer.instance_type))
+        return None if known is None else known.why_not(offer.market)
 
     def nearest_sold(
         self, zone: str, accelerator: str, market: Market, *, instance_types: Collection[str] | None = None

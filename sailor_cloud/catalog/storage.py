@@ -12,6 +12,7 @@ from sailor_cloud.catalog import account_quotas, changes
 from sailor_cloud.catalog import snapshot as snapshots
 from sailor_cloud.catalog.catalog import Catalog
 from sailor_cloud.catalog.interruptions import BANDS, Interruptions, InterruptionTable
+from sailor_cloud.catalog.machine_types import load_machine_types
 from sailor_cloud.catalog.offer_book import OfferBook
 from sailor_cloud.catalog.offer_file import offer_files
 from sailor_cloud.catalog.providers import tables
@@ -111,6 +112,7 @@ def load(root: Path | None = None, *, pricing: Path | None = None) -> Catalog:
         interruptions=InterruptionTable(table("spot_interruptions.csv", _INTERRUPTION_COLUMNS, _interruptions)),
         sources=table("sources.csv", ("id", "citation", "licence"), _source),
         quotas=_quotas(root, pricing),
+        machine_types=load_machine_types(root=home, pricing=pricing),
     )
 
 

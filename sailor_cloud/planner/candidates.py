@@ -82,6 +82,10 @@ def collect(job: Job, catalog: Catalog, *, quotas: tuple[QuotaLimit, ...] | None
                 rejected += _missing_markets(found, resource, name, zone, catalog)
                 rows.append(Row(entry=index, zone=zone, accelerator=name, devices=within(limit, found, known)))
                 for offer in found:
+                    unsold = catalog.why_not_sold(offer)
+                    if unsold is not None:
+                        rejected.append(rejected_offer(offer, unsold, Ground.PRICE))
+                        continue
                     excess = _too_large(offer, limit, known)
                     if excess is not None:
                         rejected.append(excess)

@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import partial
 
 from sailor_cloud.clock import Clock
-from sailor_cloud.errors import ProvisionError, RequestError
+from sailor_cloud.errors import Problem, ProvisionError, RequestError
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision import processes, providers
@@ -28,7 +28,14 @@ from sailor_cloud.provision.pace import paces, side_by_side
 from sailor_cloud.provision.progress import Interrupt, Listener
 from sailor_cloud.provision.rendering.planned_roots import unwanted_roots, wanted_roots
 from sailor_cloud.provision.rendering.preview import Prices, preview
-from sailor_cloud.provision.rendering.root import Part, WantedRoot, owns_network, placed_nodes, write_cli_config
+from sailor_cloud.provision.rendering.root import (
+    Part,
+    PlacedNode,
+    WantedRoot,
+    owns_network,
+    placed_nodes,
+    write_cli_config,
+)
 from sailor_cloud.provision.scopes import journaled, scopes_of, touched
 from sailor_cloud.provision.terraform.binary import TerraformBinary, find_terraform
 from sailor_cloud.run.folder import RunFolder
@@ -101,6 +108,16 @@ def _last_ssh_from(journal: Journal) -> str | None:
     return known[-1] if known else None
 
 
+def _ask_first(document: PlanDocument, nodes: Sequence[PlacedNode]) -> None:
+    """Raise RequestError with what the providers say that they will refuse."""
+    problems: list[Problem] = []
+    for name in sorted({placed.offer.provider for placed in nodes}):
+        mine = [placed for placed in nodes if placed.offer.provider == name]
+        problems += providers.of(name).refusals(document, mine)
+    if problems:
+        raise RequestError(problems)
+
+
 class _Network:
     """What clusters in one network wait for: that the region which makes it has done so, or has failed to."""
 
@@ -135,6 +152,8 @@ class _Apply:
         self._names = frozenset(placed.node.id for placed in self._nodes)
         before = [entry for entry in work.journal.entries() if entry.event is Event.CREATE_INTENDED]
         self._again = bool(before)
+        if not before:
+            _ask_first(document, self._nodes)
         self._key = ensure_ssh_key(work.folder)
         self._roots = wanted_roots(
             work.folder, document, public_key=self._key, expires_at=expires_at, ssh_from=ssh_from

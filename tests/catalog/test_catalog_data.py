@@ -10,7 +10,8 @@ import pytest
 
 from sailor_cloud import resources
 from sailor_cloud.catalog import Service, load
-from sailor_cloud.catalog.providers.gcp.skus import ATTACHED_CEILINGS, SPOT_ONLY
+from sailor_cloud.catalog.machine_types import load_machine_types
+from sailor_cloud.catalog.providers.gcp.skus import ATTACHED_CEILINGS
 from sailor_cloud.catalog.quotas import load_rules
 from sailor_cloud.errors import Problem
 from sailor_cloud.model.job_file import parse_job
@@ -34,6 +35,7 @@ KEYS = {
     "egress.csv": ("provider", "src_scope", "src", "dst_scope", "dst", "payer", "tier"),
     "price_history.csv": ("region", "instance_type", "day"),
     "spot_interruptions.csv": ("region", "instance_type"),
+    "machines.csv": ("provider", "instance_type"),
     "sources.csv": ("id",),
     "quotas.csv": ("provider", "accelerator", "market", "quota"),
     "../bandwidth_profiles/curves.csv": (
@@ -241,11 +243,29 @@ def test_spot_prices_of_the_g_types_have_dates_and_zones_that_sell_them(region: 
     assert {offer.zone_confidence for offer in spot} == {ZoneConfidence.SEEN}
 
 
-def test_no_type_is_offered_on_demand_that_is_sold_on_spot_alone() -> None:
-    markets = {offer.instance_type: set[Market]() for offer in OFFERS if offer.instance_type in SPOT_ONLY}
+def test_every_type_of_a_cloud_has_a_row_of_what_it_needs_and_is_offered_in_markets_that_it_is_sold_in() -> None:
+    rows = {(row.provider, row.instance_type): row for row in load_machine_types()}
+    assert len(rows) == len(load_machine_types())
     for offer in OFFERS:
-        markets.get(offer.instance_type, set()).add(offer.market)
-    assert markets == {name: {Market.SPOT} for name in SPOT_ONLY}
+        if offer.provider != "local":
+            assert offer.market in rows[offer.provider, offer.instance_type].markets, offer.id
+    for row in rows.values():
+        assert CATALOG.source(row.source).citation != row.source
+        assert (row.boot_disk == "gp3") == (row.provider == "aws")
+        assert row.network_cards >= max(1, len(row.efa_cards))
+    # Google's documentation: what has no on-demand market, and what takes Hyperdisk alone.
+    spot = {name for (_, name), row in rows.items() if row.markets == {Market.SPOT}}
+    assert spot == {"a4-highgpu-8g", "a3-ultragpu-8g", *(f"a3-highgpu-{count}g" for count in (1, 2, 4))}
+    hyperdisk = {name for (_, name), row in rows.items() if row.boot_disk == "hyperdisk-balanced"}
+    assert hyperdisk == {"a4-highgpu-8g", "a3-ultragpu-8g"}
+
+
+def test_an_instance_of_google_has_the_bandwidth_of_the_one_card_that_it_gets() -> None:
+    several = {row.instance_type for row in load_machine_types() if row.provider == "gcp" and row.network_cards > 1}
+    rates = {
+        row["instance_type"]: float(row["baseline_gbit_per_s"]) for row in rows("../bandwidth_profiles/instances.csv")
+    }
+    assert {name: rates[name] for name in several} == dict.fromkeys(several, 200.0)
 
 
 def test_example_prices_are_local_only() -> None:

@@ -112,9 +112,9 @@ def test_neighbours_of_one_type_are_placed_close_together(public: Stacks) -> Non
     policies = public.cloud.of_type("google_compute_resource_policy").values()
     assert {state["group_placement_policy"][0]["collocation"] for state in policies} == {"COLLOCATED"}
     assert instances["n0"]["resource_policies"] == instances["n1"]["resource_policies"] != []
-    assert instances["n3"]["resource_policies"] not in ([], instances["n0"]["resource_policies"])
-    # N1 machines can't be placed compactly.
+    # N1 machines can't be placed compactly, and the job allows no second G2 machine.
     assert not instances["n2"]["resource_policies"]
+    assert not instances["n3"]["resource_policies"]
 
 
 def test_network_cards_are_gvnic_and_no_machine_with_accelerators_is_sold_tier_1(public: Stacks) -> None:

@@ -70,7 +70,7 @@ def software_for(capabilities: Iterable[float | None]) -> Software:
 
 # A prepared image passes the check with its own python3; else a virtual environment is made beside the script. Ubuntu
 # 22.04 has Python 3.10 as python3 and 3.11 in its package index, 24.04 has 3.12 as python3; the runtime needs 3.11. A
-# fresh machine's own updates hold dpkg's lock for minutes.
+# fresh machine's own updates hold dpkg's lock for minutes, and that of the package lists, for which apt does not wait.
 _SCRIPT = """#!/bin/sh
 set -e
 place="$(dirname "$0")/$(basename "$0" .sh)"
@@ -117,7 +117,12 @@ install)
     done
     if [ -z "$python" ]; then
         apt() {{ sudo DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=600 "$@"; }}
-        apt update
+        tries=0
+        until apt update; do
+            tries=$((tries + 1))
+            [ $tries -lt 30 ] || exit 1
+            sleep 10
+        done
         if python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
             apt install python3-venv
             python=python3

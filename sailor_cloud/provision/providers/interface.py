@@ -57,6 +57,13 @@ class MachineProvider(Protocol):
         """Return what a job lacks, or a plan has, so that its nodes here can't be bought."""
         return ()
 
+    def refusals(self, document: PlanDocument, nodes: Sequence[PlacedNode]) -> Sequence[Problem]:
+        """Ask the provider, before anything is bought, what of its limits and policies forbids some nodes.
+
+        What can't be asked is no refusal: the purchase itself will tell.
+        """
+        return ()
+
     def cluster(self, run: RunValues, region: str, nodes: Sequence[PlacedNode], cidr: str) -> Variables:
         """Return the variables of the stack that holds the nodes of one region; `nodes` is one of them, by node id.
 

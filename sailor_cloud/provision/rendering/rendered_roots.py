@@ -84,6 +84,21 @@ class RunValues:
             "cidr": cidr,
         }
 
+    def may_have_neighbours(self, offer: Offer) -> bool:
+        """Tell whether another node of an offer's type may stand in its zone, now or after a later plan.
+
+        Only then is a placement group of use; a VM that runs can't join one.
+        """
+        alike = [p for p in self.nodes if (p.offer.zone, p.offer.instance_type) == (offer.zone, offer.instance_type)]
+        limits = [
+            entry.accelerators.get(offer.accelerator, 0)
+            for entry in self.document.job.resources
+            if entry.provider == offer.provider and offer.zone in entry.zones
+        ]
+        most = self.document.job.constraints.max_nodes
+        later = max(limits, default=0) // offer.accelerator_count
+        return len(alike) > 1 or (later if most is None else min(later, most)) > 1
+
     def bucket_on(self, provider: Provider) -> Bucket | None:
         return self.bucket if self.bucket is not None and self.bucket.provider == provider else None
 

@@ -132,7 +132,7 @@ resource "aws_instance" "node" {
     encrypted             = true
     delete_on_termination = true
     volume_size           = var.disk_gib
-    volume_type           = "gp3"
+    volume_type           = each.value.boot_disk
   }
 
   timeouts {

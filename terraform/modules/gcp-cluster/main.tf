@@ -51,7 +51,7 @@ resource "google_compute_instance" "node" {
     initialize_params {
       image  = each.value.image
       size   = var.disk_gib
-      type   = "pd-balanced"
+      type   = each.value.boot_disk
       labels = var.labels
     }
   }
@@ -117,7 +117,8 @@ resource "google_compute_instance" "node" {
   }
 
   timeouts {
-    create = "15m"
+    # A VM with accelerators is there within two minutes or fails; what takes longer is a cloud that does not answer.
+    create = "7m"
     delete = "15m"
   }
 

@@ -75,7 +75,7 @@ variable "zone_pattern" {
 }
 
 variable "nodes" {
-  description = "Nodes by id: zone, instance type, accelerators to attach, most USD per hour, whether nodes of this type may be placed close together, and network cards that carry EFA."
+  description = "Nodes by id: zone, instance type, accelerators to attach, most USD per hour, whether nodes of this type may be placed close together, network cards that carry EFA, image, and type of the boot disk."
   type = map(object({
     zone              = string
     instance_type     = string
@@ -86,6 +86,7 @@ variable "nodes" {
     compact           = bool
     efa_cards         = list(number)
     image             = string
+    boot_disk         = string
   }))
   nullable = false
 

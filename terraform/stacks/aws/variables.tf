@@ -59,6 +59,7 @@ variable "nodes" {
     compact           = bool
     efa_cards         = list(number)
     image             = string
+    boot_disk         = string
   }))
   nullable = false
 }

@@ -13,6 +13,7 @@ import pytest
 from sailor_cloud.errors import LaunchError
 from sailor_cloud.launch.fleet.packages import prepared_python
 from sailor_cloud.launch.fleet.software import PACKAGES, TORCH, Software, software_for
+from sailor_cloud.provision.providers.aws.machines import AWS_IMAGE_DRIVER
 from sailor_cloud.provision.providers.gcp.machines import DEFAULT_GCP_IMAGE
 
 ROOT = Path(__file__).parents[3]
@@ -133,9 +134,10 @@ def test_a_driver_that_is_new_enough_lets_the_installation_begin(node: Here, dri
     assert "python began" in failed_installation(gpu, Software(torch="0.0.1"))
 
 
-def test_the_default_image_has_a_driver_for_the_wheels_of_the_package_index() -> None:
+def test_the_default_images_have_a_driver_for_the_wheels_of_the_package_index() -> None:
     branch = int(DEFAULT_GCP_IMAGE.rpartition("-")[2])
     assert branch >= int(software_for([8.0]).oldest_driver.partition(".")[0])
     assert branch >= int(software_for([7.0]).oldest_driver.partition(".")[0])
     # 580 is the last branch of NVIDIA's driver that runs a V100.
     assert branch <= 580
+    assert int(software_for([8.0]).oldest_driver.partition(".")[0]) <= AWS_IMAGE_DRIVER

@@ -15,6 +15,7 @@ from factories.cloud_plans import (
     GCP_OFFERS,
     aws_document,
     cloud_document,
+    cloud_offer,
     efa_document,
     gcp_document,
     two_regions_document,
@@ -23,7 +24,8 @@ from factories.cloud_plans import (
 from sailor_cloud import resources
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.document import PlanDocument
-from sailor_cloud.model.job import AwsAccount, Cloud, NetworkAccess, StateBackend
+from sailor_cloud.model.job import AwsAccount, Cloud, NetworkAccess, Resource, StateBackend
+from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.providers.aws.provider import PORTS
 from sailor_cloud.provision.providers.gcp.machines import DEFAULT_GCP_IMAGE
 from sailor_cloud.provision.rendering.rendered_roots import rendered_roots
@@ -69,6 +71,33 @@ def test_there_is_one_cluster_per_provider_and_region() -> None:
     ]
     clusters = [root for root in roots if "nodes" in root.variables]
     assert sorted(name for root in clusters for name in root.variables["nodes"]) == ["n0", "n1", "n2", "n3", "n4"]
+
+
+@pytest.mark.parametrize(
+    ("devices", "most", "grouped"), [(0, None, False), (1, None, False), (2, None, True), (2, 1, False)]
+)
+def test_a_lone_node_gets_a_placement_group_if_the_job_allows_it_a_neighbour(
+    devices: int, most: int | None, grouped: bool
+) -> None:
+    a2 = GCP_OFFERS[0]
+    document = cloud_document(("n0", a2), image=None)
+    entry = Resource(
+        provider=a2.provider, zones=(a2.zone,), markets=(a2.market,), accelerators={"A100-40": devices or 1}
+    )
+    limits = document.job.constraints.model_copy(update={"max_nodes": most})
+    changes = {"resources": (entry,) if devices else (), "constraints": limits}
+    (root,) = [r for r in rendered(replace(document, job=document.job.model_copy(update=changes))) if r.nodes]
+    assert root.variables["nodes"]["n0"]["compact"] is grouped
+
+
+def test_an_a3_ultra_boots_from_hyperdisk() -> None:
+    ultra = cloud_offer("ultra", Provider("gcp"), "us-central1-b", "a3-ultragpu-8g", "H200-141", 8, spot=True)
+    roots = rendered(cloud_document(("n0", ultra), ("n1", GCP_OFFERS[0]), image=None))
+    (root,) = [root for root in roots if root.nodes]
+    assert {name: node["boot_disk"] for name, node in root.variables["nodes"].items()} == {
+        "n0": "hyperdisk-balanced",
+        "n1": "pd-balanced",
+    }
 
 
 def test_one_region_makes_the_network_and_the_others_use_it() -> None:

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from sailor_cloud.catalog.machine_types import by_name, load_machine_types
 from sailor_cloud.catalog.providers.fetched import Fetched, PriceRequest, Progress, Refusal, Shape, make_offer
 from sailor_cloud.catalog.providers.gcp.account import GcpAccount, gcp_errors
 from sailor_cloud.catalog.providers.gcp.skus import (
     ACCELERATORS,
-    SPOT_ONLY,
     Machine,
     attached,
     family_of,
@@ -42,6 +42,7 @@ def fetch(account: GcpAccount, request: PriceRequest, progress: Progress) -> Fet
     if not skus:
         return fetched
     prices, fetched.refused = part_prices(skus)
+    types_known = by_name(load_machine_types())
     for zone, types in sorted(zones.items(), key=lambda item: item[0].name):
         if zone.region not in request.known:
             fetched.refused[Refusal.UNKNOWN_REGION] += 1
@@ -56,7 +57,10 @@ def fetch(account: GcpAccount, request: PriceRequest, progress: Progress) -> Fet
                 memory_gib=machine.memory_gib,
             )
             listed.add((shape.instance_type, shape.accelerator, count))
-            for market in (Market.SPOT,) if machine.name in SPOT_ONLY else (Market.ON_DEMAND, Market.SPOT):
+            known = types_known.get((Provider("gcp"), machine.name))
+            for market in (Market.ON_DEMAND, Market.SPOT):
+                if known is not None and market not in known.markets:
+                    continue
                 price = machine_price(machine, accelerator, count, zone.region, market, prices)
                 if price is None:
                     fetched.refused[Refusal.NO_PRICE] += 1

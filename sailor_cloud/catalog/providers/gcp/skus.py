@@ -58,9 +58,6 @@ _FAMILIES = (
     ("n1-standard-", "N1 Predefined Instance"),
     ("n1-highmem-", "N1 Predefined Instance"),
 )
-# Sold on the spot market (and by Flex-start, which is no offer here) alone, although their parts have an on-demand
-# price. Source: Google Cloud "Accelerator-optimized machine family", A3 High with fewer than 8 GPUs, 2026.
-SPOT_ONLY = frozenset({"a3-highgpu-1g", "a3-highgpu-2g", "a3-highgpu-4g"})
 _LOCAL_SSD = "SSD backed Local Storage"
 _MARKETS = {"OnDemand": Market.ON_DEMAND, "Preemptible": Market.SPOT}
 _SPOT_MARKS = re.compile(r"^Spot Preemptible | attached to Spot Preemptible VMs")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ from sailor_cloud.provision.providers.aws.adopt import AwsAdoptable
 from sailor_cloud.provision.providers.aws.credentials import aws_credentials
 from sailor_cloud.provision.providers.aws.errors import ERRORS
 from sailor_cloud.provision.providers.aws.machines import default_image, efa_cards
-from sailor_cloud.provision.providers.aws.quota import quota_numbers
+from sailor_cloud.provision.providers.aws.quota import ADDRESS_QUOTA, addresses, quota_numbers
 from sailor_cloud.provision.providers.aws.sweep import AWS, AWS_KINDS, REGION, is_refusal, remove_aws, sweep_aws
 from sailor_cloud.provision.providers.interface import MachineProvider
 from sailor_cloud.provision.rendering.data import NodeRights
@@ -90,6 +91,23 @@ class Aws(MachineProvider):
             return [Problem(path="cloud.image", message=message, hint=hint)]
         return []
 
+    def refusals(self, document: PlanDocument, nodes: Sequence[PlacedNode]) -> list[Problem]:
+        """A node with several network cards needs an elastic address of its own, and accounts begin with five."""
+        if document.job.cloud.network is NetworkAccess.PRIVATE or not _all_may_use_efa(nodes):
+            return []
+        wanted = Counter(placed.offer.region for placed in nodes if len(efa_cards(placed.offer)) > 1)
+        found = []
+        for region, need in sorted(wanted.items()):
+            limit, used = addresses(region)
+            if used + need > limit:
+                message = (
+                    f"need {need} elastic IP addresses in {region}, one for each with several network cards; "
+                    f"the account may have {limit:g} and uses {used}"
+                )
+                hint = f"set 'cloud: {{network: private}}', or ask for more: quota {ADDRESS_QUOTA} of EC2"
+                found.append(Problem(path="plan.nodes", message=message, hint=hint))
+        return found
+
     def cluster(self, run: RunValues, region: str, nodes: Sequence[PlacedNode], cidr: str) -> Variables:
         efa = _all_may_use_efa(run.nodes)
 
@@ -98,8 +116,9 @@ class Aws(MachineProvider):
                 "accelerator_type": None,
                 "accelerator_count": 0,
                 # All types with accelerators can be placed close together.
-                "compact": True,
-                "efa_cards": efa_cards(offer.instance_type) if efa else [],
+                "compact": run.may_have_neighbours(offer),
+                "efa_cards": efa_cards(offer) if efa else [],
+                "boot_disk": "gp3",
                 "image": _image(run, offer),
             }
 
@@ -175,7 +194,7 @@ def _regions(names: Iterable[str]) -> Scopes:
 def _image(run: RunValues, offer: Offer) -> str | None:
     chosen = run.document.job.cloud.image
     # Any other image is meant for another cloud's nodes.
-    return chosen if chosen is not None and chosen.startswith(("ami-", "/")) else default_image(offer.instance_type)
+    return chosen if chosen is not None and chosen.startswith(("ami-", "/")) else default_image(offer)
 
 
 def _all_may_use_efa(nodes: Sequence[PlacedNode]) -> bool:
@@ -183,7 +202,7 @@ def _all_may_use_efa(nodes: Sequence[PlacedNode]) -> bool:
     return (
         len(nodes) > 1
         and len({node.offer.zone for node in nodes}) == 1
-        and all(node.offer.provider == AWS and efa_cards(node.offer.instance_type) for node in nodes)
+        and all(node.offer.provider == AWS and efa_cards(node.offer) for node in nodes)
     )
 
 

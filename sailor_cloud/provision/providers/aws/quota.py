@@ -19,6 +19,10 @@ from sailor_cloud.provision.rendering.root import PlacedNode
 _FAMILIES = {"L-417A185B": ("p",), "L-7212CCBC": ("p",), "L-DB2E81BA": ("g", "vt"), "L-3819A6DF": ("g", "vt")}
 # What EC2 says when a quota on instances is hit; its other quotas, as on networks, are named by the error itself.
 _ON_INSTANCES = ("VcpuLimitExceeded", "InstanceLimitExceeded", "MaxSpotInstanceCountExceeded")
+# EC2's quota on elastic IP addresses of a region, and what accounts begin with
+# (docs.aws.amazon.com/vpc/latest/userguide/amazon-vpc-limits.html, looked up 2026-11-24).
+ADDRESS_QUOTA = "L-0263D0A3"
+_FEWEST_ADDRESSES = 5.0
 _COUNTING = ("pending", "running", "shutting-down", "stopping")
 
 
@@ -48,6 +52,19 @@ def quota_numbers(fault: Fault, nodes: Sequence[PlacedNode], refused: Sequence[R
         usage=_usage_aws(rule.quota, region, market),
         need=float(sum(p.offer.vcpus for p in mine)),
     )
+
+
+def addresses(region: str) -> tuple[float, int]:
+    """Return how many elastic IP addresses an account may have in a region, and how many it has.
+
+    What can't be asked is what accounts begin with, and none.
+    """
+    try:
+        used = len(boto_client(region).describe_addresses()["Addresses"])
+    except Exception:
+        used = 0
+    limit = _limit_aws(ADDRESS_QUOTA, region)
+    return _FEWEST_ADDRESSES if limit is None else limit, used
 
 
 def _rule(nodes: Sequence[PlacedNode], refused: Sequence[Refused]) -> QuotaRule | None:

@@ -1,4 +1,4 @@
-"""What instance types of Google Cloud need of the HCL: accelerators to attach, images, neighbours."""
+"""What instance types of Google Cloud need of the HCL besides their row of pricing/machines.csv."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ ATTACHABLE = {
     "P100-16": "nvidia-tesla-p100",
     "P4-8": "nvidia-tesla-p4",
 }
-# Series with accelerators that may be placed compactly
-# (cloud.google.com/compute/docs/instances/placement-policies-overview).
-_COMPACT_SERIES = ("a2-", "a3-", "a4-", "g2-")
 
 # CUDA and a driver new enough for the wheels of launch/fleet/software.py that still runs Volta (580 is the last branch
 # that does); listed at cloud.google.com/deep-learning-vm/docs/images (looked up 2026-11-23).
@@ -22,8 +19,3 @@ DEFAULT_GCP_IMAGE = "projects/deeplearning-platform-release/global/images/family
 def is_attached(instance_type: str) -> bool:
     """Tell whether the accelerators are no part of the instance type."""
     return instance_type.startswith("n1-")
-
-
-def may_be_compact(instance_type: str) -> bool:
-    """Tell whether instances of the type can be placed close together."""
-    return instance_type.startswith(_COMPACT_SERIES)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from sailor_cloud.catalog.machine_types import machine_type
 from sailor_cloud.errors import Problem
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.provision.live_resources import LiveResource, Look, Scope, Scopes, named
@@ -14,7 +15,7 @@ from sailor_cloud.provision.providers.gcp import access, preview
 from sailor_cloud.provision.providers.gcp.adopt import GcpAdoptable
 from sailor_cloud.provision.providers.gcp.data_sweep import BUCKET, GCP_DATA_KINDS, remove_gcp_data, sweep_gcp_data
 from sailor_cloud.provision.providers.gcp.errors import ERRORS
-from sailor_cloud.provision.providers.gcp.machines import ATTACHABLE, DEFAULT_GCP_IMAGE, is_attached, may_be_compact
+from sailor_cloud.provision.providers.gcp.machines import ATTACHABLE, DEFAULT_GCP_IMAGE, is_attached
 from sailor_cloud.provision.providers.gcp.member_sweep import MEMBER, remove_gcp_members, sweep_gcp_members
 from sailor_cloud.provision.providers.gcp.quota import quota_numbers
 from sailor_cloud.provision.providers.gcp.sweep import GCP, GCP_KINDS, PROJECT, is_refusal, remove_gcp, sweep_gcp
@@ -82,10 +83,12 @@ class Gcp(MachineProvider):
 
         def machine(offer: Offer) -> Variables:
             attached = is_attached(offer.instance_type)
+            known = machine_type(offer)
             return {
                 "accelerator_type": ATTACHABLE[offer.accelerator] if attached else None,
                 "accelerator_count": offer.accelerator_count if attached else 0,
-                "compact": may_be_compact(offer.instance_type),
+                "compact": known is not None and known.compact and run.may_have_neighbours(offer),
+                "boot_disk": "pd-balanced" if known is None else known.boot_disk,
                 "efa_cards": [],
                 # An image of AWS is meant for another cloud's nodes.
                 "image": DEFAULT_GCP_IMAGE if chosen is None or chosen.startswith(("ami-", "/")) else chosen,

@@ -1,0 +1,105 @@
+"""What each instance type needs and how it is sold, whatever it costs: one row each, with source and date."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date
+from functools import cache
+from pathlib import Path
+
+from sailor_cloud import resources
+from sailor_cloud.catalog.providers import tables
+from sailor_cloud.catalog.tables import parse_date, records
+from sailor_cloud.model.offer import Market, Offer, Provider
+from sailor_cloud.model.provider import names
+
+_COLUMNS = (
+    "provider",
+    "instance_type",
+    "markets",
+    "boot_disk",
+    "network_cards",
+    "efa_cards",
+    "compact",
+    "image",
+    "source",
+    "as_of",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineType:
+    """One instance type.
+
+    `markets` are those that it is sold in, none where it isn't any more. `boot_disk` is the type of disk that it boots
+    from, `network_cards` how many cards it has, `efa_cards` those of them that carry EFA. `compact`: its instances may
+    be placed close together. `image` is the kind of image that it boots: `own` where the cloud has none with drivers.
+    """
+
+    provider: Provider
+    instance_type: str
+    markets: frozenset[Market]
+    boot_disk: str
+    network_cards: int
+    efa_cards: tuple[int, ...]
+    compact: bool
+    image: str
+    source: str
+    as_of: date
+
+    def why_not(self, market: Market) -> str | None:
+        """Return why it can't be bought in a market, or None if it can."""
+        if market in self.markets:
+            return None
+        if not self.markets:
+            return f"{self.provider} does not list it any more ({self.source}, {self.as_of})"
+        sold = " and ".join(sorted(other.value for other in self.markets))
+        return f"{self.provider} sells it as {sold} only, or against a reservation ({self.source}, {self.as_of})"
+
+
+def load_machine_types(*, root: Path | None = None, pricing: Path | None = None) -> tuple[MachineType, ...]:
+    """Return all rows. Raises DataError."""
+    paths = tables("pricing", "machines.csv", root=root or resources.data_root(), named=pricing)
+    return tuple(row for path in paths for row in records(path, _COLUMNS, _machine_type))
+
+
+def machine_type(offer: Offer) -> MachineType | None:
+    """Return the shipped row of an offer's type; None where there is none, as for types that came later."""
+    return _known(names()).get((offer.provider, offer.instance_type))
+
+
+def by_name(rows: Iterable[MachineType]) -> dict[tuple[Provider, str], MachineType]:
+    return {(row.provider, row.instance_type): row for row in rows}
+
+
+@cache
+def _known(providers: tuple[str, ...]) -> dict[tuple[Provider, str], MachineType]:
+    """Return the rows of the providers that are registered now."""
+    return by_name(load_machine_types())
+
+
+def _machine_type(
+    provider: str,
+    instance_type: str,
+    markets: str,
+    boot_disk: str,
+    network_cards: str,
+    efa_cards: str,
+    compact: str,
+    image: str,
+    source: str,
+    as_of: str,
+) -> MachineType:
+    return MachineType(
+        provider=Provider(provider),
+        instance_type=instance_type,
+        markets=frozenset(Market(market) for market in markets.split()),
+        boot_disk=boot_disk,
+        network_cards=int(network_cards),
+        efa_cards=tuple(int(card) for card in efa_cards.split()),
+        compact={"yes": True, "no": False}[compact],
+        image=image,
+        source=source,
+        as_of=parse_date(as_of),
+    )
