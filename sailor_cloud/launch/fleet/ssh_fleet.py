@@ -27,8 +27,8 @@ from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal
 from sailor_cloud.run.ledger import Ledger
 
-# Connecting costs a key exchange; more at once would only wait for each other.
-_AT_ONCE = 16
+# Connecting costs this machine a key exchange, and far more time on the way; a file descriptor for each, too.
+_AT_ONCE = 128
 
 _T = TypeVar("_T")
 
