@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sailor_cloud.launch.options import Outcome
     from sailor_cloud.launch.replanning.replan import Policy
     from sailor_cloud.launch.simulation.market import Trace
+    from sailor_cloud.model.decoder import Decoder
     from sailor_cloud.model.document import PlanDocument
     from sailor_cloud.model.job import Job
     from sailor_cloud.model.machine import LocalMachine
@@ -59,11 +60,14 @@ def plan(
     from sailor_cloud import catalog, planner, workload
     from sailor_cloud import network as networks
     from sailor_cloud.catalog.job_check import resource_problems
+    from sailor_cloud.planner.purchase import purchase
 
     prices = catalog.load(pricing=pricing)
     problems = resource_problems(job, prices)
     if problems:
         raise RequestError(problems)
+    if job.model is None:
+        return purchase(job, catalog=prices, clock=clock or SystemClock())
     return planner.search(
         job,
         catalog=prices,
@@ -226,12 +230,14 @@ def verify(document: PlanDocument, *, base: Path | None = None, clock: Clock | N
     """
     from sailor_cloud import catalog, network, workload
     from sailor_cloud.catalog.job_check import resource_problems
-    from sailor_cloud.planner.verified import verified
+    from sailor_cloud.planner.verified import verified, verified_purchase
 
     prices = catalog.load()
     problems = resource_problems(document.job, prices)
     if problems:
         raise RequestError(problems)
+    if document.job.model is None:
+        return verified_purchase(document, catalog=prices, clock=clock or SystemClock())
     return verified(
         document,
         catalog=prices,
@@ -265,12 +271,11 @@ def up(
     function is also called by nobody else, so signal handlers are the caller's business. Raises RequestError where the
     plan can't be carried out; every other failure is told by the outcome.
     """
-    from sailor_cloud import workload
     from sailor_cloud.launch.options import LaunchOptions
     from sailor_cloud.launch.replanning.search import CatalogSearch
     from sailor_cloud.launch.start import run_document
 
-    decoder, ticking = workload.decoder(document.job.model, base=base), clock or SystemClock()
+    decoder, ticking = _decoder(document.job, base), clock or SystemClock()
     return run_document(
         document,
         decoder=decoder,
@@ -294,13 +299,12 @@ def resume(
     on_start: Callable[[RunFolder, Callable[[], None]], None] | None = None,
 ) -> Outcome:
     """Take over a run whose controller died, and go on as `up` does. Raises RequestError where it is over already."""
-    from sailor_cloud import workload
     from sailor_cloud.launch.replanning.search import CatalogSearch
     from sailor_cloud.launch.start import allows_doubtful, base_of, resume_run
 
     origin = base or base_of(run)
     document, ticking = run.read_document(), clock or SystemClock()
-    decoder = workload.decoder(document.job.model, base=origin)
+    decoder = _decoder(document.job, origin)
     return resume_run(
         run,
         decoder=decoder,
@@ -309,6 +313,13 @@ def resume(
         on_start=on_start,
         search=CatalogSearch(decoder, ticking, machine=document.inputs.machine, allow_doubtful=allows_doubtful(run)),
     )
+
+
+def _decoder(job: Job, base: Path | None) -> Decoder | None:
+    """Return the model of a job, None for a command without one."""
+    from sailor_cloud import workload
+
+    return None if job.model is None else workload.decoder(job.model, base=base)
 
 
 def replay(

@@ -204,6 +204,80 @@ class RunSpec:
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variable:
+    """An environment variable of a command."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandNode:
+    """A node that runs a command, which starts `processes` ranks there, from `first_rank` on; 0: it stays idle.
+
+    `plan` is what the command reads as SAILOR_PLAN, JSON.
+    """
+
+    id: str
+    address: str
+    processes: int
+    first_rank: int
+    plan: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandSpec:
+    """One generation of a run whose training is a command of the user's, started once on every node.
+
+    `code` is the folder with the user's files, below the node's own; None: there are none. A stop is SIGTERM, and
+    SIGKILL after `grace_s`. A command that has shown no sign of life for `stall_s` counts as hung.
+    """
+
+    spec_version: int
+    run: str
+    generation: int
+    plan_hash: str
+    command: str
+    setup: str | None
+    code: str | None
+    environment: tuple[Variable, ...]
+    checkpoint: CheckpointSpec
+    nodes: tuple[CommandNode, ...]
+    master_address: str
+    master_port: int
+    budget_usd: float | None
+    grace_s: float
+    stall_s: float
+    expires_at: float
+
+    @property
+    def world_size(self) -> int:
+        return sum(node.processes for node in self.nodes)
+
+    @property
+    def working_nodes(self) -> tuple[CommandNode, ...]:
+        """The nodes that run the command, in the order of their ranks."""
+        return tuple(node for node in self.nodes if node.processes)
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), indent=1, sort_keys=True)
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+
+def read_spec(text: str) -> RunSpec | CommandSpec:
+    """Read the spec of a generation. Raises ValueError as `RunSpec.from_json` does."""
+    raw = json.loads(text)
+    if not isinstance(raw, dict) or "command" not in raw:
+        return RunSpec.from_json(text)
+    if raw.get("spec_version") != SPEC_VERSION:
+        raise ValueError(f"spec_version is {raw.get('spec_version')!r}, this runtime reads {SPEC_VERSION}")
+    return typing.cast(CommandSpec, _build(CommandSpec, raw, "spec"))
+
+
 def model_from_dict(raw: Any) -> ModelSpec:
     """Read a model as `dataclasses.asdict` writes it. Raises ValueError where a field is missing or wrong."""
     return typing.cast(ModelSpec, _build(ModelSpec, raw, "model"))

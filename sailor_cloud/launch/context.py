@@ -40,7 +40,7 @@ class RunContext:
     folder: RunFolder
     job_document: PlanDocument
     document: PlanDocument
-    decoder: Decoder
+    decoder: Decoder | None
     clock: Clock
     observer: Observer
     options: LaunchOptions
@@ -91,10 +91,13 @@ class RunContext:
         return self._record
 
     @property
-    def steps(self) -> int:
-        steps = self.job_document.job.training.steps
-        assert steps is not None, "checked before anything is bought"
-        return steps
+    def runs_command(self) -> bool:
+        return self.job_document.job.run is not None
+
+    @property
+    def steps(self) -> int | None:
+        """The last step; a command may have told nobody."""
+        return self.job_document.job.training.steps
 
     def begin_leg(self, monitor: Monitor) -> None:
         """Follow a new generation; those before it have ended."""
@@ -167,7 +170,7 @@ class RunContext:
         spent = self.ledger.spent_usd(now) + self.used_usd + self.pending_usd
         usd = None if limits.budget_usd is None else limits.budget_usd - spent
         return Left(
-            steps=max(1, self.steps - self.saved_step),
+            steps=None if self.steps is None else max(1, self.steps - self.saved_step),
             usd=usd,
             usd_alone=usd,
             seconds=(end - now).total_seconds(),
@@ -189,8 +192,7 @@ class RunContext:
 
     def progress(self) -> RunProgress:
         """Return the moment that displays show."""
-        monitor, prediction = self.monitor, self.document.prediction
-        assert prediction is not None
+        monitor = self.monitor
         return RunProgress(
             activity=self.activity,
             step=monitor.step if monitor else 0,
@@ -198,7 +200,7 @@ class RunContext:
             loss=monitor.loss if monitor else None,
             unigram_entropy=monitor.unigram_entropy if monitor else None,
             tokens_per_s=monitor.tokens_per_s if monitor else None,
-            planned_iteration_s=prediction.iteration_s_replay,
+            planned_iteration_s=self.document.iteration_s,
             calibrated_iteration_s=self.calibrated_s,
             measured_iteration_s=monitor.measured_iteration_s if monitor else None,
             spent_usd=self.spent_usd,

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from sailor_cloud.errors import LaunchError, SailorError
 from sailor_cloud.launch import takeover
 from sailor_cloud.launch.context import RunContext
+from sailor_cloud.launch.fleet import code
+from sailor_cloud.launch.fleet.command_spec import build_command_spec
 from sailor_cloud.launch.fleet.fleet import UnreachableError
 from sailor_cloud.launch.fleet.run_spec import build_spec, plan_hash
 from sailor_cloud.launch.generation import End, Generation, Result
@@ -32,10 +34,14 @@ from sailor_cloud.launch.watch.price_watch import PriceWatch
 from sailor_cloud.launch.watch.spending_guard import SpendingWatch
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.run.journal import Event
+from sailor_runtime.spec import CommandSpec, RunSpec
 
 logger = logging.getLogger(__name__)
 
 _ENDING_EVENTS = {Ending.FAILED: Event.TRAINING_FAILED, Ending.INTERRUPTED: Event.INTERRUPTED}
+
+# A command that fails so soon after its start will do so again.
+SOON_S = 60.0
 
 # Somebody else took the port between the look and its use; another one will do.
 _PORT_TAKEN = "EADDRINUSE"
@@ -47,6 +53,7 @@ class Controller:
 
     context: RunContext
     _retries: int = 0
+    _soon: int = 0
     _failed_at: int = -1
     _recoveries: int = 0
     _checked: Plan | None = None
@@ -164,7 +171,9 @@ class Controller:
                 case End.FINISHED:
                     await self._fetch_logs()
                     context.observer.note(
-                        f"the trained model is saved as step {result.step} in {context.checkpoints_dir}"
+                        f"the command has ended; what it has saved is in {context.checkpoints_dir}"
+                        if context.runs_command
+                        else f"the trained model is saved as step {result.step} in {context.checkpoints_dir}"
                     )
                     return Ending.COMPLETED
                 case End.STOPPED:
@@ -199,13 +208,32 @@ class Controller:
         """
         context = self.context
         await self._fetch_logs()
-        stuck = (result.step <= self._failed_at or result.step == 0) and _PORT_TAKEN not in result.why
         self._retries += 1
+        if context.runs_command:
+            self._retry_command(result)
+            return
+        stuck = (result.step <= self._failed_at or result.step == 0) and _PORT_TAKEN not in result.why
         if result.final or stuck or self._retries > context.options.most_retries:
             times = f"failed {self._retries} times, and not further on than before; " if self._retries > 1 else ""
             raise LaunchError(f"{times}{result.why}\nall logs: {context.folder.logs_dir}")
         self._failed_at = result.step
         context.observer.note(f"step {result.step}: {result.why}\ntrying again from step {context.saved_step}")
+
+    def _retry_command(self, result: Result) -> None:
+        """Start a command again that has failed, unless that happens as soon as it has begun or without progress."""
+        context, saved = self.context, self.context.saved_step
+        logs = f"all logs: {context.folder.logs_dir}"
+        quick = result.failure is not None and result.failure.ran_s < SOON_S and _PORT_TAKEN not in result.why
+        self._soon = self._soon + 1 if quick else 0
+        if result.final:
+            raise LaunchError(f"{result.why}\n{logs}")
+        if self._soon > 1:
+            raise LaunchError(f"twice in a row within {SOON_S:.0f} s of its start, so not again: {result.why}\n{logs}")
+        if saved > self._failed_at:
+            self._retries, self._failed_at = 1, saved
+        if self._retries > context.options.most_retries:
+            raise LaunchError(f"failed {self._retries} times without a new checkpoint: {result.why}\n{logs}")
+        context.observer.note(f"{result.why}\nstarting the command again")
 
     async def _started(self) -> Generation:
         """Start a new generation; nodes that are lost before it begins are planned around."""
@@ -241,21 +269,8 @@ class Controller:
         assert document.plan is not None
         links = context.links
         await nodes.all_done(link.ensure_agent() for link in links.values())
-        check = self._checked is None or not same_shape(self._checked, document.plan)
-        spec = build_spec(
-            document,
-            context.decoder,
-            {name: link.node for name, link in links.items()},
-            run_id=context.folder.run_id,
-            generation=number,
-            master_port=await links[document.plan.pipelines[0].stages[0].node].free_port(self._port_choice(number)),
-            checkpoint_directory=str(context.checkpoints_dir),
-            expires_at=context.expires_at,
-            steps=context.steps,
-            saved_step=context.saved_step,
-            check=check,
-        )
-        self._checked = document.plan
+        port = await links[document.plan.pipelines[0].stages[0].node].free_port(self._port_choice(number))
+        spec = await self._command_spec(number, port) if context.runs_command else self._spec(number, port)
         context.journal.append(Event.GENERATION_STARTED, generation=number, spec=spec.sha256)
         path, content = f"generations/{number}/spec.json", spec.to_json().encode()
         await nodes.all_done(link.write(path, content) for link in links.values())
@@ -264,7 +279,44 @@ class Controller:
             link.command("start", generation=number, plan_hash=digest, spec=path, node=name)
             for name, link in links.items()
         )
-        context.show("starting ranks")
+        context.show("starting the command" if context.runs_command else "starting ranks")
+
+    def _spec(self, number: int, port: int) -> RunSpec:
+        context, plan = self.context, self.context.document.plan
+        assert plan is not None
+        assert context.decoder is not None
+        spec = build_spec(
+            context.document,
+            context.decoder,
+            {name: link.node for name, link in context.links.items()},
+            run_id=context.folder.run_id,
+            generation=number,
+            master_port=port,
+            checkpoint_directory=str(context.checkpoints_dir),
+            expires_at=context.expires_at,
+            steps=context.steps,
+            saved_step=context.saved_step,
+            check=self._checked is None or not same_shape(self._checked, plan),
+        )
+        self._checked = plan
+        return spec
+
+    async def _command_spec(self, number: int, port: int) -> CommandSpec:
+        """Return what agents need to run the job's command, with its code on every node."""
+        context, packed = self.context, code.kept(self.context.folder)
+        if packed is not None:
+            context.show("copying the code")
+            await nodes.all_done(link.ship(packed) for link in context.links.values())
+        return build_command_spec(
+            context.document,
+            {name: link.node for name, link in context.links.items()},
+            run_id=context.folder.run_id,
+            generation=number,
+            master_port=port,
+            checkpoint_directory=str(context.checkpoints_dir),
+            expires_at=context.expires_at,
+            code_sha256=None if packed is None else packed.sha256,
+        )
 
     def _port_choice(self, number: int) -> int:
         """Return where to begin to look for a port; runs that begin together on one machine look elsewhere each."""
@@ -294,7 +346,7 @@ class Controller:
         context.begin_leg(monitor)
         assert context.document.plan is not None
         self._checked = context.document.plan
-        context.show("training")
+        context.show("running" if context.runs_command else "training")
         context.observer.note(f"took over generation {monitor.generation} at step {monitor.step}")
         return self._generation(monitor.generation, plan_hash(context.document.plan))
 

@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from sailor_cloud.clock import Clock
 from sailor_cloud.errors import LaunchError, ProvisionError
+from sailor_cloud.launch.fleet.command_spec import GRACE_S
 from sailor_cloud.launch.fleet.fleet import Fleet, Health, Link, UnreachableError
 from sailor_cloud.launch.options import LaunchOptions
 from sailor_cloud.launch.stopping import StopSignal
@@ -47,6 +48,11 @@ class Result:
     why: str = ""
     final: bool = False
 
+    @property
+    def failure(self) -> Failure | None:
+        """The failure that came first, as far as can be told: those of the job's own before lost connections."""
+        return min(self.failures, key=lambda one: (not one.final, _lost_neighbour(one), one.at), default=None)
+
 
 @dataclass(slots=True, kw_only=True)
 class Generation:
@@ -74,11 +80,26 @@ class Generation:
     _saved_before: int = 0
 
     async def follow(self) -> Result:
-        """Read events until the generation has ended. A stop request is carried out with a last checkpoint."""
+        """Read events until the generation has ended. A stop request is carried out with a last checkpoint.
+
+        A command that has failed or lost a node is ended on all others.
+        """
+        result = await self._followed()
+        if self._runs_command and result.end in (End.NODES_LOST, End.FAILED):
+            await self._stop_ranks()
+        return result
+
+    @property
+    def _runs_command(self) -> bool:
+        return self.document.job.run is not None
+
+    async def _followed(self) -> Result:
         self._begun_s = self._last_event_s = self.clock.monotonic_s()
         while True:
             await self._poll()
             if len(self.monitor.stopped) == len(self.links) and self._all_calm():
+                if self._runs_command and self._asked_to_stop() and self._leaving():
+                    return await self._leave()
                 return self._result(End.STOPPED if self._asked_to_stop() else End.FINISHED)
             if self.stop.ending is not None:
                 await self._stop_ranks()
@@ -140,10 +161,15 @@ class Generation:
             )
         )
 
+    def _leaving(self) -> tuple[str, ...]:
+        return tuple(sorted(self.monitor.leaving & {link.node.id for link in self.links}))
+
     def _leaving_is_due(self) -> bool:
         """Whether a node is about to be taken away and what it holds has been saved, or there is no more time."""
-        if not self.monitor.leaving & {link.node.id for link in self.links}:
+        if not self._leaving():
             return False
+        if self._runs_command:
+            return True
         if self._noticed_s is None:
             self._noticed_s = self.clock.monotonic_s()
             self._saved_before = len(self.monitor.checkpoints)
@@ -154,7 +180,7 @@ class Generation:
         await self._stop_ranks()
         if self._finished():
             return self._result(End.FINISHED)
-        leaving = tuple(sorted(self.monitor.leaving & {link.node.id for link in self.links}))
+        leaving = self._leaving()
         return self._result(End.NODES_LOST, lost=leaving, why=f"{_nodes(leaving)} being taken away by the provider")
 
     def _failed(self) -> bool:
@@ -164,6 +190,8 @@ class Generation:
         return all(reason in _CALM_REASONS for reason in self.monitor.stopped.values())
 
     def _finished(self) -> bool:
+        if self._runs_command and self._asked_to_stop():
+            return False
         return "finished" in self.monitor.stopped.values() and self._all_calm()
 
     def _asked_to_stop(self) -> bool:
@@ -216,7 +244,8 @@ class Generation:
     def _failure(self, dead_agents: list[str]) -> Result:
         failures = tuple(self.monitor.failures)
         if failures:
-            first = min(failures, key=lambda failure: (not failure.final, _lost_neighbour(failure), failure.at))
+            first = Result(end=End.FAILED, step=0, failures=failures).failure
+            assert first is not None
             said = first.tail.rstrip()
             why, final = f"{first}; its last lines:\n{said}" if said else f"{first}, without a word", first.final
         elif self.monitor.refused:
@@ -247,7 +276,8 @@ class Generation:
                 logger.info("node %s was not told to stop: %s", link.node.id, answer)
             elif isinstance(answer, BaseException):
                 raise answer
-        until = self.clock.monotonic_s() + self.options.stop_timeout_s
+        patience_s = self.options.stop_timeout_s + (GRACE_S if self._runs_command else 0.0)
+        until = self.clock.monotonic_s() + patience_s
         while self.clock.monotonic_s() < until:
             await self._poll()
             expected = [link for link in self.links if link.node.id not in self._silent_since]

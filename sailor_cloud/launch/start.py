@@ -12,6 +12,8 @@ from sailor_cloud.clock import Clock
 from sailor_cloud.errors import RequestError
 from sailor_cloud.launch.context import RunContext
 from sailor_cloud.launch.controller import Controller
+from sailor_cloud.launch.fleet import code
+from sailor_cloud.launch.fleet.command_spec import check_environment
 from sailor_cloud.launch.fleet.ssh_fleet import SshFleet
 from sailor_cloud.launch.job_paths import settled
 from sailor_cloud.launch.options import LaunchOptions, Outcome
@@ -37,7 +39,7 @@ OVER = frozenset({Phase.FINISHED, Phase.FAILED, Phase.TEARING_DOWN, Phase.TEARDO
 def run_document(
     document: PlanDocument,
     *,
-    decoder: Decoder,
+    decoder: Decoder | None,
     observer: Observer,
     clock: Clock,
     options: LaunchOptions | None = None,
@@ -53,15 +55,20 @@ def run_document(
     if document.plan is None:
         raise RequestError("the plan is infeasible; there is nothing to run")
     refuse_what_cannot_run(document)
-    document.plan.check(layers=decoder.layers, global_batch_size=document.job.training.global_batch_size)
-    if document.job.training.steps is None:
+    job = document.job
+    if decoder is not None:
+        document.plan.check(layers=decoder.layers, global_batch_size=job.training.global_batch_size)
+    if job.run is None and job.training.steps is None:
         raise RequestError("training.steps is missing; a run needs the number of steps")
+    check_environment(job)
+    packed = code.pack(job, base or Path())
     check_supported(document)
     life_s(document)
     document = replace(document, job=settled(document.job, base or Path()))
     folder = RunFolder.create(new_run_id(document.job.name, clock=clock))
     with folder.lock():
         folder.write_document(document)
+        code.keep(packed, folder)
         chosen = options or LaunchOptions()
         origin = str((base or Path()).absolute())
         Journal.of(folder, clock).append(
@@ -89,7 +96,7 @@ def allows_doubtful(folder: RunFolder) -> bool:
 def resume_run(
     folder: RunFolder,
     *,
-    decoder: Decoder,
+    decoder: Decoder | None,
     observer: Observer,
     clock: Clock,
     options: LaunchOptions | None = None,
@@ -106,6 +113,7 @@ def resume_run(
             )
         document = folder.read_document()
         check_supported(document)
+        check_environment(document.job)
         Journal.of(folder, clock).append(Event.RUN_RESUMED)
         return _control(folder, document, decoder, observer, clock, options, on_start, search)
 
@@ -113,7 +121,7 @@ def resume_run(
 def _control(
     folder: RunFolder,
     document: PlanDocument,
-    decoder: Decoder,
+    decoder: Decoder | None,
     observer: Observer,
     clock: Clock,
     options: LaunchOptions | None,
@@ -126,7 +134,7 @@ def _control(
 async def _run(
     folder: RunFolder,
     document: PlanDocument,
-    decoder: Decoder,
+    decoder: Decoder | None,
     observer: Observer,
     clock: Clock,
     options: LaunchOptions,

@@ -216,9 +216,12 @@ class CostLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Money of the whole run, all-in. Without a number of steps the totals are None."""
+    """Money of the whole run, all-in. Without a number of steps the totals are None.
 
-    usd_per_iteration: float
+    `usd_per_iteration` is None for a command whose rate is not known.
+    """
+
+    usd_per_iteration: float | None
     usd_per_hour: float
     worst_case_usd_per_hour: float
     total_usd: float | None
@@ -315,7 +318,8 @@ class Infeasibility:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanDocument:
-    """See docs/design.md. `plan` and `prediction` are None exactly when `status` is infeasible.
+    """See docs/design.md. `plan` is None exactly when `status` is infeasible; so is `prediction`, but for a command
+    without a model, of which nothing can be predicted.
 
     So are `cost` and `objective` of a plan that was searched; of a given one there is no objective, and no cost where a
     node has no price. `engine` names the training program that the prediction is of; ours is the one that `up` runs.
@@ -347,6 +351,11 @@ class PlanDocument:
     gap_parts: tuple[GapPart, ...] = ()
     engine: str = "sailor"
     totals: Totals | None = None
+
+    @property
+    def iteration_s(self) -> float | None:
+        """The predicted seconds of an iteration, for a command without a model the stated ones, None where unknown."""
+        return self.job.iteration_s if self.prediction is None else self.prediction.iteration_s_replay
 
     @property
     def home(self) -> Offer:

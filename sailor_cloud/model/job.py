@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from sailor_cloud.model.decoder import Family
 from sailor_cloud.model.offer import Market, Precision, Provider
@@ -239,21 +250,96 @@ class Checkpoint(_Part):
     to: Place | None = None
 
 
+# What the run itself tells a command; a job can't say otherwise.
+_DECIDED = frozenset(("MASTER_ADDR", "MASTER_PORT", "NNODES", "NODE_RANK", "NPROC_PER_NODE", "WORLD_SIZE"))
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def _text(value: Any) -> Any:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
+
+
+def _of_command(default: Any, description: str, **limits: Any) -> Any:
+    """Return a field that documents leave out where it has its default, as all of them do without a command."""
+    return Field(default=default, exclude_if=lambda value: value == default, description=description, **limits)
+
+
 class Job(_Part):
-    """One job file, validated."""
+    """One job file, validated. Its training is our own, of a `model`, or any command (`run`).
+
+    Without a model the resources say what to buy: so many of each accelerator, in one zone of each entry.
+    """
 
     name: str = Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")
-    model: ModelSource
+    model: ModelSource | None = None
     data: DataSource = DataSource()
-    training: Training
+    training: Training = Training(global_batch_size=1, sequence_length=1)
     goal: Goal = Goal.MAXIMIZE_THROUGHPUT
     constraints: Constraints = Constraints()
     resources: tuple[Resource, ...] = Field(min_length=1)
     cloud: Cloud = Cloud()
     checkpoint: Checkpoint = Checkpoint()
+    run: str | None = _of_command(None, "A shell command that every node starts once.", min_length=1)
+    setup: str | None = _of_command(None, "A shell command that a node runs before.", min_length=1)
+    workdir: str | None = _of_command(None, "The folder that every node gets a copy of.", min_length=1)
+    env: dict[str, Annotated[str | None, BeforeValidator(_text)]] = _of_command(
+        {}, "Variables of `run` and `setup`; null takes the value from whoever starts the run."
+    )
+    processes_per_node: int | None = _of_command(
+        None, "Processes that `run` starts on each node; null: one per device.", gt=0
+    )
+    stall: Duration = _of_command(1800.0, "A command that says and saves nothing for so long has hung.")
+    throughput: Literal["measured"] | Annotated[float, Field(gt=0)] | None = _of_command(
+        None, "Steps per second of `run` without a model; measured: plan anew with the first 20."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _batch_of_a_command(cls, raw: Any) -> Any:
+        """Without a model nothing hangs on the batch, so a job that gives the number of steps alone is complete."""
+        if isinstance(raw, dict) and raw.get("run") and not raw.get("model"):
+            training = raw.get("training")
+            if isinstance(training, dict):
+                return {**raw, "training": {"global_batch_size": 1, "sequence_length": 1, **training}}
+        return raw
+
+    @field_validator("env")
+    @classmethod
+    def _names(cls, env: dict[str, str | None]) -> dict[str, str | None]:
+        wrong = [name for name in env if not _VARIABLE.fullmatch(name)]
+        if wrong:
+            raise ValueError(f"{', '.join(map(repr, wrong))}: names are letters, digits and _, not a digit first")
+        ours = [name for name in env if name in _DECIDED or name.startswith("SAILOR_")]
+        if ours:
+            raise ValueError(f"{', '.join(ours)}: set for each node by the run itself")
+        return env
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.run is None:
+            missing = [name for name in ("model", "training") if name not in self.model_fields_set]
+            if missing or self.model is None:
+                raise PydanticCustomError("no_training", "needs model and training, or a command to run")
+            alone = [name for name in COMMAND_FIELDS if name in self.model_fields_set and name != "run"]
+            given = [name for name in alone if getattr(self, name) != type(self).model_fields[name].default]
+            if given:
+                raise ValueError(f"{', '.join(given)}: only beside a command, run: torchrun train.py")
+        elif self.model is not None and self.throughput is not None:
+            raise ValueError("throughput is for a command without a model, which the plan is made for")
+        return self
 
     @model_validator(mode="after")
     def _probability_of_an_end(self) -> Self:
         if self.constraints.probability is not None and self.training.steps is None:
             raise ValueError("constraints.probability needs training.steps: without an end nothing ends in time")
         return self
+
+    @property
+    def iteration_s(self) -> float | None:
+        """The stated seconds per step of a command without a model; None where nobody knows them."""
+        return 1.0 / self.throughput if isinstance(self.throughput, float) else None
+
+
+COMMAND_FIELDS = ("run", "setup", "workdir", "env", "processes_per_node", "stall", "throughput")

@@ -25,6 +25,7 @@ _FORMS: dict[int | str, str] = {
 }
 
 
+_MISSING = {"model": "add 'model', or the command to 'run'", "training": "add 'training'"}
 _MERGE = "tag:yaml.org,2002:merge"
 
 
@@ -61,7 +62,7 @@ def parse_job(text: str, *, origin: str = "job") -> Job:
     if raw is None:
         raise RequestError([Problem(path=origin, message="is empty", hint="'sailor-cloud init' writes a job file")])
     if not isinstance(raw, dict):
-        message = f"must be a mapping with name, model, training and resources; it is {type(raw).__name__}"
+        message = f"must be a mapping with name, model (or run), training and resources; it is {type(raw).__name__}"
         raise RequestError([Problem(path=origin, message=message)])
     if {"schema_version", "plan"} <= raw.keys():
         hint = "'sailor-cloud up JOB --plan FILE' carries it out, 'sailor-cloud simulate FILE' looks at it"
@@ -69,7 +70,10 @@ def parse_job(text: str, *, origin: str = "job") -> Job:
     try:
         return Job.model_validate(raw)
     except ValidationError as error:
-        raise RequestError([_problem(origin, fault) for fault in _first_faults(error.errors())]) from error
+        absent = [name for name in ("model", "training") if "run" not in raw and name not in raw]
+        missing = [Problem(path=f"{origin}: {name}", message="is missing", hint=_MISSING[name]) for name in absent]
+        faults = [fault for fault in _first_faults(error.errors()) if not (absent and fault["type"] == "no_training")]
+        raise RequestError([*missing, *(_problem(origin, fault) for fault in faults)]) from error
 
 
 def _check_extent(text: str, origin: str) -> None:

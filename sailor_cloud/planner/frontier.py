@@ -154,7 +154,7 @@ def _point(space: Space, draft: Draft, evaluation: Evaluation) -> FrontierPoint:
         iteration_s=prediction.iteration_s_replay,
         throughput_iterations_per_s=prediction.throughput_iterations_per_s,
         usd_per_hour=cost.usd_per_hour,
-        usd_per_iteration=cost.usd_per_iteration,
+        usd_per_iteration=cost.usd_per_iteration or 0.0,
         total_usd=cost.total_usd,
         devices=dict(sorted(devices.items())),
         zones=tuple(sorted(zones)),

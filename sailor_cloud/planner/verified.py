@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime
 
 from sailor_cloud.catalog import Catalog
+from sailor_cloud.clock import Clock
 from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import Cost, PlanDocument
@@ -21,6 +22,7 @@ from sailor_cloud.network import Network
 from sailor_cloud.planner.candidates import Candidates, collect
 from sailor_cloud.planner.goals import TIE
 from sailor_cloud.planner.lifetime import ttl_s
+from sailor_cloud.planner.purchase import purchase
 from sailor_cloud.planner.quotas import name, used
 from sailor_cloud.simulator.limits import broken_limits
 from sailor_cloud.simulator.resimulate import simulate_document
@@ -108,6 +110,20 @@ def verified(
     return Verified(document=found, differences=tuple(f"{claim.path}: {claim}" for claim in claims))
 
 
+def verified_purchase(document: PlanDocument, *, catalog: Catalog, clock: Clock) -> Verified:
+    """Return a plan without a model at today's prices. Raises RequestError where it is not what its job buys today."""
+    found = purchase(document.job, catalog=catalog, clock=clock)
+    hint = "write it again with 'sailor-cloud plan JOB -o FILE'"
+    if found.plan is None or found.plan != document.plan:
+        why = "buys other nodes today" if found.infeasibility is None else found.infeasibility.message
+        raise RequestError([Problem(path="plan", message=f"is not what the job buys: it {why}", hint=hint)])
+    claims = [claim for claim in _claims(document, found) if claim.ratio > _SAME]
+    problems = [Problem(path=c.path, message=str(c), hint=hint) for c in claims if c.ratio > TOLERANCE]
+    if problems:
+        raise RequestError(problems)
+    return Verified(document=found, differences=tuple(f"{claim.path}: {claim}" for claim in claims))
+
+
 def _plan_problems(document: PlanDocument, plan: Plan) -> Iterator[Problem]:
     if document.constraints != document.job.constraints:
         yield Problem(path="constraints", message="are not those of the job")
@@ -166,10 +182,7 @@ def _claims(given: PlanDocument, found: PlanDocument) -> Iterator[_Claim]:
         if offer.id in here:
             path = f"inputs.offers: {offer.id}: usd_per_hour"
             yield _Claim(path, offer.usd_per_hour, here[offer.id].usd_per_hour, "USD/h")
-    before, now = given.prediction, found.prediction
-    assert now is not None
-    iteration_s = None if before is None else before.iteration_s_replay
-    yield _Claim("prediction.iteration_s_replay", iteration_s, now.iteration_s_replay, "s")
+    yield _Claim("prediction.iteration_s_replay", given.iteration_s, found.iteration_s, "s")
     for name_of, unit in _MONEY:
         yield _Claim(f"cost.{name_of}", _money(given.cost, name_of), _money(found.cost, name_of), unit)
     yield _Claim("ttl_s", given.ttl_s, found.ttl_s, "s")

@@ -57,6 +57,9 @@ def refuse_what_cannot_run(document: PlanDocument) -> None:
 
 
 def _not_ours(document: PlanDocument, plan: Plan) -> Iterator[str]:
+    if document.job.run is not None:
+        yield from _unpriced(document)
+        return
     if document.engine != SAILOR.name:
         yield f"is for {document.engine}; 'up' runs {SAILOR.name}'s own engine, so 'simulate' it with that"
     if plan.zero_stage not in SAILOR.zero_stages:
@@ -64,6 +67,10 @@ def _not_ours(document: PlanDocument, plan: Plan) -> Iterator[str]:
     kinds = {stage.recompute for pipeline in plan.pipelines for stage in pipeline.stages} - set(SAILOR.recompute)
     for kind in kinds:
         yield f"has recompute {kind.name.lower()}, which {SAILOR.name}'s own engine does not"
+    yield from _unpriced(document)
+
+
+def _unpriced(document: PlanDocument) -> Iterator[str]:
     for hardware in document.inputs.unpriced:
         yield f"has nodes without a price, {hardware.instance_type} in {hardware.zone}; only offers can be bought"
 

@@ -8,7 +8,7 @@ from datetime import date
 
 from sailor_cloud.catalog import providers
 from sailor_cloud.catalog.doubts import explained
-from sailor_cloud.model.document import PlanDocument, Prediction, Status, TotalsQuantile
+from sailor_cloud.model.document import Cost, PlanDocument, Prediction, Status, TotalsQuantile
 from sailor_cloud.model.offer import Confidence, ZoneConfidence
 from sailor_cloud.report import text
 from sailor_cloud.report.money import unlimited_usd
@@ -60,6 +60,8 @@ def request_facts(document: PlanDocument) -> tuple[Fact, ...]:
 
 def model_name(document: PlanDocument) -> str:
     model = document.job.model
+    if model is None:
+        return "a command"
     if model.preset or model.config:
         return str(model.preset or model.config)
     return f"{model.model_type} with {model.num_hidden_layers} blocks of {model.hidden_size}"
@@ -100,7 +102,7 @@ def outcome_facts(document: PlanDocument) -> tuple[Fact, ...]:
     """Return what is predicted, with its error, and the money; () for an infeasible document."""
     prediction, cost = document.prediction, document.cost
     if prediction is None:
-        return ()
+        return () if cost is None else _command_facts(document, cost)
     seconds = prediction.iteration_s_replay
     facts = []
     if document.plan is not None and document.plan.zero_stage:
@@ -129,6 +131,21 @@ def outcome_facts(document: PlanDocument) -> tuple[Fact, ...]:
     if beyond := _beyond_the_bound(document):
         facts.append(Fact(name="gap", value=beyond))
     return tuple(facts)
+
+
+def _command_facts(document: PlanDocument, cost: Cost) -> tuple[Fact, ...]:
+    """Return what is known of a command without a model: its price per hour, and with a stated rate the rest."""
+    rate = f"{text.usd(cost.usd_per_hour)} USD/h, worst case {text.usd(cost.worst_case_usd_per_hour)} USD/h"
+    seconds, steps = document.iteration_s, document.job.training.steps
+    if seconds is None or cost.usd_per_iteration is None:
+        after = "once 20 steps are measured" if document.job.throughput == "measured" else "give throughput to know it"
+        return (Fact(name="rate", value=rate), Fact(name="total", value=f"unknown without a rate; {after}"))
+    step = f"{text.seconds(seconds)} as stated, {text.usd(cost.usd_per_iteration)} USD"
+    if steps is None:
+        return (Fact(name="step", value=step), Fact(name="rate", value=rate))
+    time = f"{text.seconds(seconds * steps)} from the first step to the last"
+    total = Fact(name="total", value=_total(document))
+    return (Fact(name="step", value=step), Fact(name="time", value=time), Fact(name="rate", value=rate), total)
 
 
 def _beyond_the_bound(document: PlanDocument) -> str:
@@ -207,7 +224,8 @@ def _total(document: PlanDocument) -> str:
     cost = document.cost
     assert cost is not None
     if cost.total_usd is None:
-        return f"unknown without a number of steps; {text.usd(cost.usd_per_iteration)} USD per iteration"
+        per_iteration = cost.usd_per_iteration or 0.0
+        return f"unknown without a number of steps; {text.usd(per_iteration)} USD per iteration"
     budget = document.constraints.budget_usd
     limit = f"budget {text.usd(budget)} USD" if budget else "no budget"
     return f"{text.usd(cost.total_usd)} USD{_within(document)}, worst case {text.usd(cost.worst_case_usd)} USD; {limit}"

@@ -131,5 +131,6 @@ def _iteration(progress: RunProgress) -> str:
         parts.append(f"{text.seconds(progress.measured_iteration_s)} measured")
     if progress.calibrated_iteration_s is not None:
         parts.append(f"{text.seconds(progress.calibrated_iteration_s)} calibrated")
-    parts.append(f"{text.seconds(progress.planned_iteration_s)} planned")
+    if progress.planned_iteration_s is not None:
+        parts.append(f"{text.seconds(progress.planned_iteration_s)} planned")
     return " / ".join(parts)

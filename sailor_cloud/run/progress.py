@@ -26,7 +26,7 @@ class RunProgress:
     loss: float | None
     unigram_entropy: float | None
     tokens_per_s: float | None
-    planned_iteration_s: float
+    planned_iteration_s: float | None
     calibrated_iteration_s: float | None
     measured_iteration_s: float | None
     spent_usd: float

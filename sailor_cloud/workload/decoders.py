@@ -27,12 +27,14 @@ _GATED = (Family.LLAMA, Family.MISTRAL, Family.QWEN2)
 _DEFAULT_POSITIONS = 2048
 
 
-def decoder(source: ModelSource, *, base: Path | None = None) -> Decoder:
+def decoder(source: ModelSource | None, *, base: Path | None = None) -> Decoder:
     """Return the sizes of the model that a job names.
 
     `base` is the folder that a relative `config` path starts from. Raises RequestError for an unknown preset (with the
-    known ones), an unreadable config and sizes that don't fit together.
+    known ones), an unreadable config and sizes that don't fit together, and for a job without a model.
     """
+    if source is None:
+        raise RequestError("the job runs a command and names no model, without which nothing can be predicted")
     if source.preset is not None:
         if source.preset not in PRESETS:
             raise RequestError([_unknown_preset(source.preset)])

@@ -15,7 +15,7 @@ from sailor_runtime.agent.inbox import Command, Inbox, Name, Unreadable
 from sailor_runtime.agent.journal import EventJournal
 from sailor_runtime.agent.preemption import PreemptionWatch
 from sailor_runtime.agent.ranks import Starter
-from sailor_runtime.spec import WORD_FILE, RunSpec
+from sailor_runtime.spec import WORD_FILE, CommandSpec, RunSpec, read_spec
 
 _POLL_S = 0.05
 SHUTDOWN_S = 27.0
@@ -162,7 +162,7 @@ class Agent:
             return
         path = self._settings.home / command.spec
         try:
-            spec = RunSpec.from_json(path.read_text())
+            spec = read_spec(path.read_text())
         except (OSError, ValueError) as error:
             self._refuse(command, f"spec {command.spec}: {error}")
             return
@@ -176,7 +176,7 @@ class Agent:
         else:
             self._begin(spec, path, node)
 
-    def _begin(self, spec: RunSpec, path: Path, node: str) -> None:
+    def _begin(self, spec: RunSpec | CommandSpec, path: Path, node: str) -> None:
         if self._generation is not None:
             self._stopped(self._generation.end("requested"))
         self._newest = spec.generation
@@ -191,7 +191,7 @@ class Agent:
             limits=self._settings.limits,
         )
         if self._preemption_noted:
-            self._generation.request_checkpoint()
+            self._generation.node_leaves()
 
     def _watch_preemption(self) -> None:
         """Pass on the provider's notice, and have the ranks save what they have."""
@@ -205,7 +205,7 @@ class Agent:
         self._journal.write("preempt_notice", generation=self._newest or None, notice=notice)
         self._journal.sync()
         if self._generation is not None:
-            self._generation.request_checkpoint()
+            self._generation.node_leaves()
 
     def _watch_expiry(self) -> None:
         """Have the ranks save once before the TTL; a controller would have ended the generation long before."""
@@ -213,10 +213,10 @@ class Agent:
             return
         if time.time() >= self._expires_at - self._settings.shutdown_s:
             self._expiry_noted = True
-            self._generation.request_checkpoint()
+            self._generation.node_leaves()
 
 
-def _mismatch(command: Command, spec: RunSpec) -> str | None:
+def _mismatch(command: Command, spec: RunSpec | CommandSpec) -> str | None:
     """Return how a command fails to fit the spec of a generation, None if it fits."""
     if command.generation != spec.generation:
         return f"command is for generation {command.generation}, the spec for {spec.generation}"

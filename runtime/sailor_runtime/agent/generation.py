@@ -11,7 +11,7 @@ from typing import Any
 
 from sailor_runtime.agent.journal import EventJournal
 from sailor_runtime.agent.ranks import Rank, Starter, kill
-from sailor_runtime.spec import RunSpec
+from sailor_runtime.spec import CommandSpec, RunSpec
 
 # Events of ranks that are for the agent alone.
 _INTERNAL = frozenset({"progress", "ended"})
@@ -45,7 +45,7 @@ class Generation:
 
     def __init__(
         self,
-        spec: RunSpec,
+        spec: RunSpec | CommandSpec,
         spec_path: Path,
         node: str,
         *,
@@ -63,13 +63,7 @@ class Generation:
         self._control.unlink(missing_ok=True)
         self._checkpoints = 0
         self._stop_by: float | None = None
-        numbers = [
-            rank
-            for pipeline in spec.pipelines
-            for stage in pipeline.stages
-            if stage.node == node
-            for rank in stage.ranks
-        ]
+        numbers = _numbers(spec, node)
         journal.write("generation_started", generation=spec.generation, ranks=numbers, plan_hash=spec.plan_hash)
         self._ranks: list[Rank] = []
         for number in numbers:
@@ -78,6 +72,13 @@ class Generation:
     def request_checkpoint(self) -> None:
         self._checkpoints += 1
         self._write_control(stop=self._stop_by is not None)
+
+    def node_leaves(self) -> None:
+        """Have saved what can be: by ranks, which go on meanwhile, or by a command, which knows SIGTERM alone."""
+        if isinstance(self.spec, CommandSpec):
+            self.request_stop()
+        else:
+            self.request_checkpoint()
 
     def request_stop(self) -> None:
         """Ask the ranks to checkpoint and end; they are killed if that takes too long."""
@@ -132,7 +133,9 @@ class Generation:
 
     def _is_hung(self, rank: Rank) -> bool:
         limit = self._limits.phase_s
-        if rank.phase == "train":
+        if isinstance(self.spec, CommandSpec):
+            limit = self.spec.stall_s
+        elif rank.phase == "train":
             limit = max(self._limits.training_s, self._limits.iterations * self.spec.predicted_iteration_s)
         return time.monotonic() - rank.last_sign > limit
 
@@ -151,12 +154,20 @@ class Generation:
 
     def _report_dead(self, rank: Rank) -> None:
         code = rank.process.returncode
-        how = {"signal": -code} if code < 0 else {"exit_code": code}
-        self._journal.write(
-            "rank_dead", generation=self.spec.generation, rank=rank.number, **how, phase=rank.phase, tail=rank.tail()
-        )
+        # What runs a command tells how that ended; it has an exit code of its own.
+        told = rank.ended or ({"signal": -code} if code < 0 else {"exit_code": code})
+        said = {"phase": rank.phase, "tail": rank.tail(), **told}
+        self._journal.write("rank_dead", generation=self.spec.generation, rank=rank.number, **said)
 
     def _write_control(self, *, stop: bool) -> None:
         staged = self._control.with_suffix(".new")
         staged.write_text(json.dumps({"checkpoint": self._checkpoints, "stop": stop}))
         os.replace(staged, self._control)
+
+
+def _numbers(spec: RunSpec | CommandSpec, node: str) -> list[int]:
+    """Return the ranks of a node; of a command's the first one, whose number its logs and events bear."""
+    if isinstance(spec, CommandSpec):
+        return [other.first_rank for other in spec.nodes if other.id == node and other.processes]
+    stages = [stage for pipeline in spec.pipelines for stage in pipeline.stages]
+    return [rank for stage in stages if stage.node == node for rank in stage.ranks]

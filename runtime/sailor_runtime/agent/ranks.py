@@ -15,10 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from sailor_runtime.agent.fork_server import Nursery, Process
-from sailor_runtime.spec import RunSpec
+from sailor_runtime.command.tree import adopt_orphans, end_descendants
+from sailor_runtime.spec import CommandSpec, RunSpec
 from sailor_runtime.stand_in import runs_on_cpu
 
 TRAINING = "sailor_runtime.training"
+COMMAND = "sailor_runtime.command"
+# What runs a command ends it within this time once it is told to.
+_SUPERVISOR_S = 20.0
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _TAIL_BYTES = 4000
 # Loaded before any fork, since little may be done between fork and exec.
@@ -37,6 +41,8 @@ class Rank:
     phase: str = "starting"
     ended: dict[str, Any] | None = None
     last_sign: float = field(default_factory=time.monotonic)
+    # Runs a command, whose processes it ends on SIGTERM before it ends itself.
+    supervises: bool = False
 
     def new_events(self) -> list[dict[str, Any]]:
         """Return events that were written since the last call; each is a sign of life."""
@@ -76,8 +82,8 @@ class Starter:
         self._module = module
         self._nursery: Nursery | None = None
 
-    def start(self, spec: RunSpec, spec_path: Path, node: str, number: int, control: Path) -> Rank:
-        """Start one rank, which dies with the agent."""
+    def start(self, spec: RunSpec | CommandSpec, spec_path: Path, node: str, number: int, control: Path) -> Rank:
+        """Start one rank, or what runs a command; it dies with the agent."""
         stem = f"g{spec.generation}-rank{number}"
         events, log = self._home / "events" / f"{stem}.jsonl", self._home / "logs" / f"{stem}.log"
         for path in (events, log):
@@ -86,26 +92,31 @@ class Starter:
         arguments = ["--spec", str(spec_path), "--rank", str(number), "--events", str(events)]
         arguments += ["--control", str(control), "--home", str(self._home)]
 
+        supervises = isinstance(spec, CommandSpec)
+        if supervises:
+            adopt_orphans()
+            arguments += ["--node", node]
+
         def as_process() -> Process:
             with log.open("ab") as output:
                 return subprocess.Popen(
-                    [sys.executable, "-m", self._module, *arguments],
+                    [sys.executable, "-m", COMMAND if supervises else self._module, *arguments],
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     cwd=self._home,
                     env=_environment(),
-                    preexec_fn=_die_with_parent,
+                    preexec_fn=_end_with_parent if supervises else _die_with_parent,
                 )
 
         process: Process
-        nursery = self._nursery_for(spec, spec_path, node, number)
+        nursery = None if isinstance(spec, CommandSpec) else self._nursery_for(spec, spec_path, node, number)
         if nursery is None:
             process = as_process()
         else:
             request = {"argv": arguments, "log": str(log), "cwd": str(self._home), "env": _environment()}
             process = nursery.fork(request, as_process)
-        return Rank(number=number, process=process, events=events, log=log)
+        return Rank(number=number, process=process, events=events, log=log, supervises=supervises)
 
     def _nursery_for(self, spec: RunSpec, spec_path: Path, node: str, number: int) -> Nursery | None:
         [accelerator] = [other.accelerator for other in spec.nodes if other.id == node]
@@ -135,10 +146,23 @@ def _die_with_parent() -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def _end_with_parent() -> None:
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
 def kill(ranks: list[Rank]) -> None:
-    """End ranks, which leave other signals to their agent; returns when all are gone."""
+    """End ranks, which leave other signals to their agent; returns when all are gone, and what they started too."""
     for rank in ranks:
         if rank.process.poll() is None:
-            rank.process.kill()
+            rank.process.terminate() if rank.supervises else rank.process.kill()
     for rank in ranks:
-        rank.process.wait()
+        if not rank.supervises:
+            rank.process.wait()
+            continue
+        try:
+            rank.process.wait(_SUPERVISOR_S)
+        except subprocess.TimeoutExpired:
+            rank.process.kill()
+            rank.process.wait()
+        # What a supervisor has left behind that was killed itself is a child of the agent now.
+        end_descendants(os.getpid())

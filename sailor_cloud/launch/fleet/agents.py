@@ -13,6 +13,7 @@ from typing import Any
 
 from sailor_cloud.errors import LaunchError
 from sailor_cloud.launch.fleet.bundle import Bundle
+from sailor_cloud.launch.fleet.code import Code
 from sailor_cloud.launch.fleet.fleet import Health, UnreachableError
 from sailor_cloud.launch.fleet.packages import prepared_python
 from sailor_cloud.launch.fleet.software import Software
@@ -30,6 +31,7 @@ RANK_MODULE = "sailor_runtime.training"
 # Where ranks look for modules besides the shipped runtime.
 EXTRA_PATHS: tuple[str, ...] = ()
 FIRST_PORT, LAST_PORT = 29500, 29599
+_PART_BYTES = 4 * 2**20
 
 # Prints the first free port of those named. All addresses are tried, because the rendezvous store listens on all; a
 # port in TIME_WAIT counts as free, as it does for the store.
@@ -95,9 +97,20 @@ class AgentLink:
 
     async def _ship(self) -> None:
         """Copy the runtime to the node, unless the same content is there already."""
-        folder = f"runtime/{self.bundle.sha256}"
+        await self._unpacked(f"runtime/{self.bundle.sha256}", self.bundle.content)
+
+    async def ship(self, code: Code) -> None:
+        await self._unpacked(f"code/{code.sha256}", code.content)
+
+    async def _unpacked(self, folder: str, content: bytes) -> None:
+        """Make a folder of a gzipped tar, which travels in parts: none takes long, over a slow line either."""
+        if (await self.connection.run(["sh", "-c", f"test -d {folder} && echo there || true"])).strip():
+            return
         archive = f"{folder}.tar.gz"
-        await self.connection.write(archive, self.bundle.content)
+        parts = [f"{archive}.{number:05d}" for number in range(-(-len(content) // _PART_BYTES))]
+        for number, part in enumerate(parts):
+            await self.connection.write(part, content[number * _PART_BYTES : (number + 1) * _PART_BYTES])
+        await self.connection.run(["sh", "-c", f"cat {archive}.* > {archive} && rm {archive}.*"])
         unpack = f"test -d {folder} || {{ mkdir -p {folder}.partial && tar -xzf {archive} -C {folder}.partial && "
         await self.connection.run(["sh", "-c", unpack + f"mv {folder}.partial {folder}; }}"])
 

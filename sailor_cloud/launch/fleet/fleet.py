@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from sailor_cloud.errors import LaunchError
+from sailor_cloud.launch.fleet.code import Code
 from sailor_cloud.launch.telemetry.agent_events import AgentEvent
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.provision.access.nodes import ReachableNode
@@ -40,6 +41,9 @@ class Link(Protocol):
 
     async def ensure_agent(self) -> None:
         """Put the runtime in place and start the agent unless it runs."""
+
+    async def ship(self, code: Code) -> None:
+        """Put the user's code in place under `code/` and its hash, unless it is there."""
 
     async def free_port(self, first_choice: int) -> int: ...
 

@@ -45,7 +45,7 @@ def build_spec(
     newest that is known to be saved. `check`: compare with one process and calibrate before training.
     """
     plan, prediction, job = document.plan, document.prediction, document.job
-    if plan is None or prediction is None:
+    if plan is None or prediction is None or job.model is None:
         raise RequestError("the document holds no plan; it is infeasible")
     last_step = steps if steps is not None else job.training.steps
     if last_step is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from sailor_cloud.errors import NotSoldError, ProvisionError, QuotaError, StockoutError, TerraformError
@@ -204,6 +204,9 @@ class _NoSearch:
 
     def offers(self, job: Job) -> tuple[Offer, ...]:
         return ()
+
+    def purchase(self, job: Job, refused: Callable[[Offer], bool]) -> PlanDocument:
+        return self(job)
 
     def learn_links(self, rates: Rates) -> None:
         pass

@@ -100,7 +100,9 @@ class Growth:
         running = await nodes.running_nodes(context)
         situation = nodes.situation_of(context, context.document, running)
         # Steps since the newest checkpoint are kept, because a switch saves one.
-        left = replace(situation.left, steps=max(1, context.steps - self.generation.monitor.step))
+        left = situation.left
+        if context.steps is not None:
+            left = replace(left, steps=max(1, context.steps - self.generation.monitor.step))
         gain_s = LEAST_GAIN_S if context.policy is Policy.BEST else 0.0
         return await context.fleet.in_background(
             growth, replace(situation, left=left), context.search, least_gain_s=gain_s

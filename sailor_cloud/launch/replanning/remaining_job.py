@@ -15,9 +15,12 @@ from sailor_cloud.units import SECONDS_PER_HOUR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """What remains of a run: iterations after the newest checkpoint, money and time; None means without limit."""
+    """What remains of a run: iterations after the newest checkpoint, money and time; None means without limit.
 
-    steps: int
+    Of a command nobody may know how many `steps` it takes.
+    """
+
+    steps: int | None
     usd: float | None
     seconds: float | None
     # Until the nodes end themselves; this much money must last until then should the controller die.

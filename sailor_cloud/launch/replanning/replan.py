@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
@@ -35,6 +35,9 @@ class Search(Protocol):
 
     def learn_links(self, rates: Rates) -> None:
         """Plan from now on with these links as slow as they were found."""
+
+    def purchase(self, job: Job, refused: Callable[[Offer], bool]) -> PlanDocument:
+        """Return the cheapest purchase of a job without a model that leaves some offers out, or a document without."""
 
     def judged(self, document: PlanDocument) -> PlanDocument:
         """Return the document with the prediction and the cost that its plan has by what is known now."""
@@ -141,7 +144,7 @@ def _options(situation: Situation, search: Search, policy: Policy) -> list[Optio
     wait_s = _wait_s(situation)
     if policy is not Policy.ALWAYS and not wait_s:
         options.append(_option("replace", _replaced(situation), situation, search))
-    if situation.survivors and policy is Policy.BEST:
+    if situation.survivors and policy is Policy.BEST and situation.job.model is not None:
         smaller = _searched(situation, search, only_survivors=True)
         if smaller is not None:
             options.append(_option("go on with what is left", smaller, situation, search))
@@ -189,7 +192,7 @@ def _for_rest(document: PlanDocument, situation: Situation) -> PlanDocument:
     steps = document.job.training.steps
     training = document.job.training.model_copy(update={"steps": situation.left.steps})
     job = document.job.model_copy(update={"training": training})
-    if document.cost is None or not steps:
+    if document.cost is None or not steps or situation.left.steps is None:
         return replace(document, job=job)
     share = situation.left.steps / steps
     lines = tuple(
@@ -200,6 +203,8 @@ def _for_rest(document: PlanDocument, situation: Situation) -> PlanDocument:
 
 
 def _searched(situation: Situation, search: Search, *, only_survivors: bool) -> PlanDocument | None:
+    if situation.job.model is None:
+        return _purchased(situation, search)
     for limits in (True, False):
         job = remaining_job(
             situation.job, situation.devices, situation.left, only_survivors=only_survivors, limits=limits
@@ -216,20 +221,40 @@ def _searched(situation: Situation, search: Search, *, only_survivors: bool) -> 
     return None
 
 
+def _purchased(situation: Situation, search: Search) -> PlanDocument | None:
+    """Return a purchase without what is refused now, with the nodes that run as far as they are part of it.
+
+    Budget and deadline are held against all options alike, so the search need not.
+    """
+    limits = {"budget_usd": None, "deadline": None}
+    training = situation.job.training.model_copy(update={"steps": situation.left.steps})
+    job = situation.job.model_copy(
+        update={"constraints": situation.job.constraints.model_copy(update=limits), "training": training}
+    )
+    document = search.purchase(job, lambda offer: Choice.of(offer) in situation.blocked)
+    if document.plan is None:
+        return None
+    offers = {**situation.offers, **document.inputs.offers_by_id()}
+    plan = fresh_names(document.plan, situation.survivors, situation.taken, offers)
+    return replace(document, plan=plan, constraints=situation.job.constraints)
+
+
 def _option(
     label: str, document: PlanDocument, situation: Situation, search: Search | None, *, wait_s: float = 0.0
 ) -> Option:
     """Return a way to go on; `search` tells what moving the state takes, None where nothing has to be moved."""
     assert document.plan is not None
-    assert document.prediction is not None
     assert document.cost is not None
     offers = document.inputs.offers_by_id()
     alive = {node.id for node in situation.survivors}
     providers = {offers[node.offer].provider for node in document.plan.nodes}
     new = {offers[node.offer].provider for node in document.plan.nodes if node.id not in alive}
-    moved_s, moved_usd = (0.0, 0.0) if search is None else search.moving(document, situation.document)
+    moves = search is not None and situation.job.model is not None
+    moved_s, moved_usd = search.moving(document, situation.document) if search is not None and moves else (0.0, 0.0)
     seconds = max((startup_s(provider) for provider in new), default=0.0) + moved_s
-    seconds += document.prediction.iteration_s_replay * situation.left.steps
+    steps = situation.left.steps or 0
+    # Of a command whose rate nobody knows, only what differs between the options counts.
+    seconds += (document.iteration_s or 0.0) * steps
     paid_s = seconds + max(teardown_s(provider) for provider in providers)
     usd = _nodes_usd_per_hour(document) * paid_s / SECONDS_PER_HOUR
     idle_usd = math.fsum(situation.offers[node.offer].usd_per_hour for node in situation.survivors) * wait_s
@@ -237,15 +262,15 @@ def _option(
         label=label,
         document=document,
         seconds=wait_s + seconds,
-        usd=usd + moved_usd + egress.usd_per_step(document) * situation.left.steps + idle_usd / SECONDS_PER_HOUR,
+        usd=usd + moved_usd + egress.usd_per_step(document) * steps + idle_usd / SECONDS_PER_HOUR,
         wait_s=wait_s,
     )
 
 
 def _nodes_usd_per_hour(document: PlanDocument) -> float:
     """Return what the nodes of a plan cost whether they train or not: its rate without traffic."""
-    assert document.prediction is not None
-    traffic = egress.usd_per_step(document) * SECONDS_PER_HOUR / document.prediction.iteration_s_replay
+    per_step = egress.usd_per_step(document)
+    traffic = per_step * SECONDS_PER_HOUR / document.iteration_s if document.iteration_s else 0.0
     return max(0.0, usd_per_hour(document) - traffic)
 
 
@@ -260,6 +285,7 @@ def _shortfall(option: Option, left: Left) -> str:
         lacks.append(f"{option.usd:.2f} USD where {max(left.usd, 0.0):.2f} are left of the budget")
     if left.seconds is not None and option.seconds > left.seconds:
         lacks.append(f"{option.seconds:.0f} s where {max(left.seconds, 0.0):.0f} are left until the deadline")
+    rest = "what is left" if left.steps is None else f"the {left.steps} iterations that are left"
     if not lacks:
-        return f"no plan for the {left.steps} iterations that are left is within the budget should it run until its TTL"
-    return f"the {left.steps} iterations that are left need at least {' and '.join(lacks)}"
+        return f"no plan for {rest} is within the budget should it run until its TTL"
+    return f"{rest} need{'s' if left.steps is None else ''} at least {' and '.join(lacks)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from sailor_cloud.model.machine import LocalMachine
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.network import Network
 from sailor_cloud.planner.moving import moving
+from sailor_cloud.planner.purchase import purchase
 from sailor_cloud.provision.providers import on_this_machine
 from sailor_cloud.simulator import Scenario
 from sailor_cloud.simulator.resimulate import simulate_document
@@ -30,7 +32,7 @@ class CatalogSearch:
     `machine`: the one whose cores local nodes share.
     """
 
-    decoder: Decoder
+    decoder: Decoder | None
     clock: Clock
     machine: LocalMachine | None = None
     allow_doubtful: bool = False
@@ -48,6 +50,9 @@ class CatalogSearch:
             clock=self.clock,
             decoder=self.decoder,
         )
+
+    def purchase(self, job: Job, refused: Callable[[Offer], bool]) -> PlanDocument:
+        return purchase(job, catalog=self._newest_catalog(), clock=self.clock, refused=refused)
 
     def offers(self, job: Job) -> tuple[Offer, ...]:
         prices = self._newest_catalog()
@@ -68,6 +73,7 @@ class CatalogSearch:
         self._rest = links.as_measured(rates, probe_bytes=PROBE_BYTES), profiles
 
     def judged(self, document: PlanDocument) -> PlanDocument:
+        assert self.decoder is not None, "only a plan for a model has links to be slow"
         links, profiles = self._data()
         return simulate_document(
             document,
@@ -81,6 +87,7 @@ class CatalogSearch:
     def moving(self, document: PlanDocument, current: PlanDocument) -> tuple[float, float]:
         """Return what `planner.moving` says, the checkpoints being where the first node of the running plan is."""
         assert document.plan is not None
+        assert self.decoder is not None, "a command moves its own state"
         links, profiles = self._data()
         scenario = Scenario(
             job=document.job,

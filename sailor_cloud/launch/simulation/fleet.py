@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sailor_cloud.errors import StockoutError
+from sailor_cloud.launch.fleet.code import Code
 from sailor_cloud.launch.fleet.fleet import Health, Link, UnreachableError
 from sailor_cloud.launch.simulation.world import SimulatedNode, World
 from sailor_cloud.launch.telemetry.agent_events import AgentEvent
@@ -46,6 +47,9 @@ class SimulatedLink:
 
     async def ensure_agent(self) -> None:
         self._reach()
+
+    async def ship(self, code: Code) -> None:
+        pass
 
     async def free_port(self, first_choice: int) -> int:
         return 29500 + first_choice % 100

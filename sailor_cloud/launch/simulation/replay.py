@@ -108,6 +108,9 @@ class Remembered:
             self._known[key] = self.search(job)
         return self._known[key]
 
+    def purchase(self, job: Job, refused: Callable[[Offer], bool]) -> PlanDocument:
+        return self.search.purchase(job, refused)
+
     def offers(self, job: Job) -> tuple[Offer, ...]:
         return self.search.offers(job)
 

@@ -25,9 +25,12 @@ class Failure:
     tail: str
     at: float = 0.0
     final: bool = False
+    # What of a user's failed, `command` or `setup`, and how long it had run; nothing for our own ranks.
+    what: str = ""
+    ran_s: float = 0.0
 
     def __str__(self) -> str:
-        return f"rank {self.rank} on node {self.node} {self.how}"
+        return f"{self.what or f'rank {self.rank}'} on node {self.node} {self.how}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +51,7 @@ class Monitor:
     """What the agents have said about one generation so far."""
 
     generation: int
-    tokens_per_iteration: int
+    tokens_per_iteration: float
     step: int = 0
     loss: float | None = None
     first_loss: float | None = None
@@ -109,6 +112,7 @@ class Monitor:
             case "rank_dead":
                 signal, code = event.get("signal"), event.get("exit_code")
                 how = f"ended with signal {signal}" if signal else f"ended with exit code {code}"
+                how = "was ended" if signal is code is None else how
                 self.failures.append(_failure(node, event, how))
             case "rank_hung":
                 how = f"has shown no sign of life for {event.get('silent_s', 0.0):.0f} s"
@@ -121,6 +125,8 @@ class Monitor:
         self.loss = event["loss"]
         if self.first_loss is None:
             self.first_loss = event["loss"]
+        if "tokens" in event:
+            self.tokens_per_iteration = event["tokens"] / event.get("iterations", 1)
         # One event may stand for several iterations of equal length.
         self.iteration_seconds.extend([event["iteration_s"]] * int(event.get("iterations", 1)))
         if "most_memory_bytes" in event:
@@ -161,5 +167,7 @@ def _failure(node: str, event: dict[str, Any], how: str) -> Failure:
         how=how,
         tail=event.get("tail", ""),
         at=event.get("ts", 0.0),
-        final=event.get("exit_code") == REFUSED_EXIT_CODE,
+        final=event.get("final", event.get("exit_code") == REFUSED_EXIT_CODE and "what" not in event),
+        what=event.get("what", ""),
+        ran_s=event.get("ran_s", 0.0),
     )

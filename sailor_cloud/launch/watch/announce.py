@@ -16,6 +16,12 @@ def announce(context: RunContext, event: AgentEvent, monitor: Monitor) -> None:
     if event.get("generation") not in (None, monitor.generation):
         return
     match event["event"]:
+        case "generation_started" if context.runs_command:
+            context.show("starting the command")
+        case "training" if context.runs_command:
+            context.show("running")
+            if event.get("checkpoint"):
+                context.observer.note(f"node {event['node']} has the checkpoints up to {event['checkpoint']}")
         case "generation_started" if monitor.generation == 1:
             context.show("checking the first steps against one process")
         case "generation_started":
@@ -42,9 +48,14 @@ def announce(context: RunContext, event: AgentEvent, monitor: Monitor) -> None:
         case "checkpoint_damaged":
             context.observer.note(f"{event['reason']}; going on from the checkpoint before it")
         case "preempt_notice":
-            context.observer.note("the provider is about to take a node away; saving a checkpoint")
+            saving = "the command is told to end" if context.runs_command else "saving a checkpoint"
+            context.observer.note(f"the provider is about to take a node away; {saving}")
+        case "left_behind":
+            context.observer.note(
+                f"the command left {event['processes']} processes running when it ended; they are ended"
+            )
         case "step":
-            if context.activity != "training":
+            if not context.runs_command and context.activity != "training":
                 context.show("training")
             context.observer.step(context.progress())
 
@@ -57,13 +68,15 @@ def how_to_go_on(context: RunContext, *, limited: bool = True) -> str:
     saved = context.saved_step
     if saved == 0:
         return "no checkpoint had been saved yet"
-    left, monitor, prediction = context.steps - saved, context.monitor, context.document.prediction
-    assert prediction is not None
-    pace = (monitor.measured_iteration_s if monitor else None) or prediction.iteration_s_replay
-    usd = usd_per_hour(context.document) * left * pace / SECONDS_PER_HOUR
+    monitor = context.monitor
+    pace = (monitor.measured_iteration_s if monitor else None) or context.document.iteration_s
     todo = [] if context.document.job.checkpoint.to else ["name that folder as checkpoint.to in the job"]
     todo += ["raise the limit"] if limited else []
     how = f"{', '.join(todo)}, and start it again" if todo else "start it again"
+    if context.steps is None or pace is None:
+        return f"step {saved} is saved in {context.checkpoints_dir}: {how}"
+    left = context.steps - saved
+    usd = usd_per_hour(context.document) * left * pace / SECONDS_PER_HOUR
     return (
         f"step {saved} of {context.steps} is saved in {context.checkpoints_dir}; the other {left} iterations need "
         f"about {usd:.2f} USD more: {how}"

@@ -87,7 +87,7 @@ class SpendingWatch:
         """Warn once when the rest of the run, at the pace measured, will not fit what is left."""
         context, monitor = self.context, self.context.monitor
         pace = monitor.measured_iteration_s if monitor else None
-        if self._warned or monitor is None or pace is None:
+        if self._warned or monitor is None or pace is None or context.steps is None:
             return
         seconds = pace * (context.steps - monitor.step)
         if self.guard.budget_usd is not None:

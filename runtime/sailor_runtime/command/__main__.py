@@ -1,0 +1,332 @@
+"""`python -m sailor_runtime.command`: runs a user's command on one node, and leaves nothing of it behind.
+
+Started by the agent in the place of ranks, and like one it tells events to a file and reads a control file. SIGTERM,
+which it also gets when the agent dies, ends the command and everything that it has started, at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from sailor_runtime.command import tree
+from sailor_runtime.command.checkpoints import Checkpoints, StoreError, place, step_of
+from sailor_runtime.command.environment import environment
+from sailor_runtime.command.output import Output
+from sailor_runtime.spec import CommandSpec, read_spec
+
+_POLL_S = 0.1
+_LOOK_S = 0.5
+# A command that has started too few processes by then has failed; so has one that tells a step before it has enough.
+_PROCESSES_BY_S = 300.0
+
+
+class FailedError(Exception):
+    """The command or its setup can't go on; `details` go into the event."""
+
+    def __init__(self, what: str, **details: Any) -> None:
+        self.what, self.details = what, details
+        super().__init__(what)
+
+
+class EndedError(Exception):
+    """SIGTERM came."""
+
+
+class Supervisor:
+    """One command from its setup to its end."""
+
+    def __init__(self, spec: CommandSpec, node: str, home: Path, events: Path, control: Path) -> None:
+        self._spec, self._home, self._control = spec, home, control
+        [self._node] = [other for other in spec.nodes if other.id == node]
+        self._events = os.open(events, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self._code = home / spec.code if spec.code else home / "work"
+        self._code.mkdir(parents=True, exist_ok=True)
+        number = spec.working_nodes.index(self._node)
+        self._checkpoints = Checkpoints(home / "checkpoints", place(spec.checkpoint.directory), number)
+        self._environment = environment(spec, self._node, home, self._checkpoints.folder)
+        logs = home / "logs"
+        self._output = Output(
+            lambda rank: logs / f"g{spec.generation}-rank{rank}.log", self._node.first_rank, leads=number == 0
+        )
+        self._told_at: float | None = None
+        self._ran_s = 0.0
+        self._step: int | None = None
+        self._ranks: set[int] = set()
+        self._most_processes = 0
+        self._enough = False
+        self._signs = (0, 0.0)
+        self._copying: threading.Thread | None = None
+        self._copy_problem = ""
+
+    def run(self) -> int:
+        """Return the exit code: 0 where the command ended well or was told to stop."""
+        try:
+            self._tell("progress", phase="bringing checkpoints")
+            found = self._checkpoints.bring()
+            self._setup()
+            self._tell("training", phase="train", checkpoint=found[-1] if found else None)
+            status = self._supervised(self._spec.command)
+            self._check_end(status)
+        except FailedError as failure:
+            left = tree.end_descendants(os.getpid())
+            self._last_look(clean=False)
+            self._tell("ended", reason="failed", what=failure.what, ran_s=self._ran_s, left=left, **failure.details)
+            return 1
+        except StoreError as error:
+            tree.end_descendants(os.getpid())
+            self._tell("ended", reason="failed", what=f"checkpoints: {error}", ran_s=self._ran_s, tail="", exit_code=1)
+            return 1
+        left = tree.end_descendants(os.getpid())
+        if left and self._told_at is None:
+            self._tell("left_behind", processes=left)
+        self._last_look(clean=status == 0)
+        self._tell("ended", reason="finished" if self._told_at is None else "requested")
+        return 0
+
+    def _setup(self) -> None:
+        """Run `setup` once for these files on this node."""
+        done = self._home / "setup.done"
+        wanted = json.dumps([self._spec.setup, self._spec.code])
+        if self._spec.setup is None or (done.exists() and done.read_text() == wanted):
+            return
+        self._tell("progress", phase="setup")
+        status = self._supervised(self._spec.setup, setup=True)
+        left = tree.end_descendants(os.getpid())
+        if self._told_at is not None:
+            return
+        if status != 0:
+            raise FailedError("setup", phase="setup", tail=self._output.tail, left_behind=left, **_how(status))
+        done.write_text(wanted)
+
+    def _supervised(self, command: str, *, setup: bool = False) -> int:
+        """Run a shell command to its end; return its wait status as a program's exit code, negative for a signal."""
+        self._stop_wanted()
+        if self._told_at is not None:
+            return 0
+        read_end, write_end = os.pipe()
+        os.set_blocking(read_end, False)
+        process = subprocess.Popen(
+            ["bash", "-c", command],
+            stdin=subprocess.DEVNULL,
+            stdout=write_end,
+            stderr=subprocess.STDOUT,
+            cwd=self._code,
+            env=self._environment,
+            start_new_session=True,
+        )
+        os.close(write_end)
+        begun, looked = time.monotonic(), 0.0
+        status: int | None = None
+        with selectors.DefaultSelector() as selector:
+            selector.register(read_end, selectors.EVENT_READ)
+            while status is None:
+                selector.select(_POLL_S)
+                if not self._drain(read_end):
+                    # Everybody has closed the other end; wait for the command itself.
+                    selector.unregister(read_end)
+                    selector.register(self._wakeless(), selectors.EVENT_READ)
+                ended = tree.collect()
+                if process.pid in ended:
+                    status = os.waitstatus_to_exitcode(ended[process.pid])
+                now = time.monotonic()
+                self._ran_s = 0.0 if setup else now - begun
+                if now - looked >= _LOOK_S or status is not None:
+                    looked = now
+                    self._look(setup=setup, ended=status is not None)
+                self._stop_wanted(process.pid)
+                if self._told_at is not None and time.time() > self._told_at + self._spec.grace_s:
+                    tree.end_descendants(os.getpid())
+                    status = -signal.SIGKILL
+        process.returncode = status
+        # What the command has left running keeps the pipe open, so what has been written is all there will be.
+        self._drain(read_end)
+        os.close(read_end)
+        for told in self._output.end():
+            self._tell(**told)
+        return status
+
+    def _drain(self, pipe: int) -> bool:
+        """Take what has been written; False at the end of the output."""
+        while True:
+            try:
+                data = os.read(pipe, 1 << 16)
+            except BlockingIOError:
+                return True
+            if not data:
+                return False
+            for told in self._output.take(data):
+                self._step = told["step"]
+                if told.pop("first", False):
+                    self._check_processes(by=1e-9)
+                self._tell(**told)
+
+    def _wakeless(self) -> int:
+        """Return something that never becomes readable, so that waiting lasts as long as it should."""
+        read_end, _ = os.pipe()
+        return read_end
+
+    def _look(self, *, setup: bool, ended: bool) -> None:
+        below = tree.descendants(os.getpid())
+        if not setup and not ended:
+            self._count(below)
+            self._check_processes(by=_PROCESSES_BY_S)
+            self._copy(tree.written_files(below))
+        newest = max((path.stat().st_mtime for path in _top(self._checkpoints.folder)), default=0.0)
+        signs = (self._output.lines, newest)
+        if signs != self._signs:
+            self._signs = signs
+            self._tell("progress")
+
+    def _count(self, below: list[int]) -> None:
+        """Find out how many processes of the training there are, by what launchers tell them."""
+        if self._enough:
+            return
+        self._most_processes = max(self._most_processes, len(below))
+        for pid in below:
+            found = tree.variables(pid)
+            local, world = found.get("LOCAL_RANK", ""), found.get("WORLD_SIZE", "")
+            if not local.isdigit():
+                continue
+            self._ranks.add(int(local))
+            planned = self._spec.world_size
+            if "RANK" in found and world.isdigit() and int(world) != planned:
+                raise FailedError(
+                    "command",
+                    final=True,
+                    tail=f"it has begun with {world} processes in all, and {planned} are planned: give its launcher "
+                    f"--nnodes $NNODES and --nproc-per-node $NPROC_PER_NODE (or what it calls them), or start it with "
+                    "torchrun, which takes them from the environment",
+                )
+        # Lightning starts all processes but the first, which is the command itself.
+        ranks = len(self._ranks) + (bool(self._ranks) and 0 not in self._ranks)
+        self._enough = ranks >= self._node.processes
+
+    def _check_processes(self, *, by: float) -> None:
+        """Raise FailedError where the command has surely started fewer processes than planned."""
+        if self._enough or self._ran_s < by:
+            return
+        self._count(tree.descendants(os.getpid()))
+        planned, seen = self._node.processes, len(self._ranks) or self._most_processes
+        how = "start it with torchrun or another launcher; if one process uses all devices of a node, say "
+        how += "processes_per_node: 1"
+        if not self._enough and seen < planned:
+            what = f"it has started {seen} of {planned} processes on node {self._node.id}"
+            raise FailedError("command", final=True, tail=f"{what}: {how}")
+        alone = len(self._spec.working_nodes) > 1 and self._node is self._spec.working_nodes[0] and not self._ranks
+        if alone and by > 0.0 and not tree.listens(self._spec.master_port):
+            what = f"nothing listens on MASTER_PORT ({self._spec.master_port}), so each node trains by itself"
+            raise FailedError("command", final=True, tail=f"{what}: {how}")
+        # Later on helpers come and go, and say no more.
+        self._enough = self._enough or by > 0.0
+
+    def _check_end(self, status: int) -> None:
+        if self._told_at is not None:
+            return
+        if status != 0:
+            raise FailedError("command", tail=self._output.tail, **_how(status))
+        self._check_processes(by=0.0)
+
+    def _copy(self, written: set[str]) -> None:
+        """Copy complete checkpoints beside the command, which may take long."""
+        if self._copying is not None and self._copying.is_alive():
+            return
+        self._copying = threading.Thread(target=self._copy_once, args=(written,), daemon=True)
+        self._copying.start()
+
+    def _copy_once(self, written: set[str], **how: Any) -> None:
+        try:
+            for saved in self._checkpoints.look(written, **how):
+                self._saved(saved)
+            self._copy_problem = ""
+        except (StoreError, OSError) as error:
+            if str(error) != self._copy_problem:
+                self._copy_problem = str(error)
+                self._tell("checkpoint_failed", step=self._step or 0, reason=str(error))
+
+    def _last_look(self, *, clean: bool) -> None:
+        if self._copying is not None:
+            self._copying.join()
+        self._copy_once(set(), over=True, clean=clean, told_at=self._told_at)
+
+    def _saved(self, saved: dict[str, Any]) -> None:
+        step = step_of(saved["name"])
+        written = [[0, 0]] * self._spec.world_size
+        written[self._node.first_rank] = [saved["files"], saved["bytes"]]
+        self._tell(
+            "checkpoint",
+            step=self._step or 0 if step is None else step,
+            path=f"{self._spec.checkpoint.directory}/{saved['name']}",
+            written=written,
+        )
+
+    def _stop_wanted(self, leader: int | None = None) -> None:
+        """Pass a stop on as SIGTERM, once, to the command and all that it has started."""
+        if self._told_at is not None:
+            return
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            if json.loads(self._control.read_text())["stop"]:
+                self._told_at = time.time()
+                if leader is not None:
+                    tree.signal_all(_group(leader), signal.SIGTERM)
+
+    def _tell(self, event: str, **fields: Any) -> None:
+        line = json.dumps({"event": event, "ts": time.time(), **fields}) + "\n"
+        os.write(self._events, line.encode())
+
+
+def _how(status: int) -> dict[str, int]:
+    return {"signal": -status} if status < 0 else {"exit_code": status}
+
+
+def _group(leader: int) -> list[int]:
+    """Return the processes of the command's own group; a launcher passes signals on to those in others."""
+    found = []
+    for pid in [leader, *tree.descendants(os.getpid())]:
+        with contextlib.suppress(ProcessLookupError):
+            if os.getpgid(pid) == leader:
+                found.append(pid)
+    return sorted(set(found))
+
+
+def _top(folder: Path) -> list[Path]:
+    with contextlib.suppress(FileNotFoundError):
+        return [path for path in folder.iterdir() if path.exists()]
+    return []
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m sailor_runtime.command")
+    for name in ("spec", "events", "control", "home"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    parser.add_argument("--node", required=True)
+    parser.add_argument("--rank", type=int)
+    options = parser.parse_args()
+
+    def on_term(signum: int, frame: object) -> None:
+        raise EndedError
+
+    signal.signal(signal.SIGTERM, on_term)
+    tree.adopt_orphans()
+    spec = read_spec(options.spec.read_text())
+    assert isinstance(spec, CommandSpec)
+    try:
+        return Supervisor(spec, options.node, options.home, options.events, options.control).run()
+    except EndedError:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        tree.end_descendants(os.getpid())
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

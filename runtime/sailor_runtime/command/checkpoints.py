@@ -1,0 +1,270 @@
+"""Copies a command's complete checkpoints from its local folder to where the run keeps them, and back to every node.
+
+Whatever stands at the top of the folder, a file or a folder, is one checkpoint. It is complete once nobody writes to it
+any more. A folder's files are listed in `.sailor/NAME.RANK.json`, written after them, by every node that has a part; as
+long as one that has begun (`.begun`) has not ended, or a file is not there as it was written, it is not brought back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sailor_runtime.training.object_store import Store, StoreError, is_url
+
+MARKS = ".sailor"
+# A save may pause between two files, so a folder must have been left alone for longer than a file.
+_QUIET_FOLDER_S, _QUIET_FILE_S = 5.0, 1.0
+# A command that has handled SIGTERM goes on for at least so long.
+_HANDLED_S = 0.2
+_UNFINISHED = (".tmp", ".partial", ".incomplete", ".part")
+_MARK = re.compile(r"(.+)\.(\d+)\.(json|begun)")
+
+# By path below the checkpoint, "" for one that is a file: size and time of change.
+Files = dict[str, tuple[int, int]]
+
+
+class Folder:
+    """A folder that all nodes reach, with what `Store` can do; files appear whole."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.mkdir(parents=True, exist_ok=True)
+
+    def names(self, folder: str = "") -> list[str]:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            return sorted(os.listdir(self._path / folder))
+        return []
+
+    def read(self, name: str) -> bytes:
+        return (self._path / name).read_bytes()
+
+    def write(self, name: str, content: bytes) -> None:
+        self._put(name, lambda staged: staged.write_bytes(content))
+
+    def upload(self, path: Path, name: str) -> None:
+        self._put(name, lambda staged: shutil.copyfile(path, staged))
+
+    def sum(self, name: str, into: Path) -> tuple[int, str]:
+        shutil.copyfile(self._path / name, into)
+        return into.stat().st_size, ""
+
+    def remove(self, name: str) -> None:
+        path = self._path / name
+        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            while path.parent != self._path:
+                path = path.parent
+                path.rmdir()
+
+    def _put(self, name: str, write: Callable[[Path], Any]) -> None:
+        path = self._path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        staged = path.with_name(f".{path.name}.{os.getpid()}")
+        write(staged)
+        os.replace(staged, path)
+
+
+def place(directory: str) -> Store | Folder:
+    """Return the place of a run's checkpoints. Raises StoreError or OSError where it can't be reached."""
+    return Store(directory) if is_url(directory) else Folder(Path(directory))
+
+
+@dataclass(slots=True)
+class _Seen:
+    files: Files
+    since: float
+    changed_at: float
+
+
+@dataclass(slots=True)
+class Checkpoints:
+    """The checkpoints of one node."""
+
+    folder: Path
+    store: Store | Folder
+    rank: int
+    _kept: dict[str, Files] = field(default_factory=dict)
+    _mine: set[str] = field(default_factory=set)
+    _seen: dict[str, _Seen] = field(default_factory=dict)
+
+    def bring(self) -> list[str]:
+        """Make the local folder equal to what is complete; return its names, the newest last. Raises StoreError."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        complete = self._complete()
+        for name in os.listdir(self.folder):
+            if name not in complete:
+                _remove(self.folder / name)
+        found = [name for name, files in complete.items() if self._brought(name, files)]
+        self._kept = {name: _files(self.folder / name) for name in found}
+        return found
+
+    def _brought(self, name: str, files: Files) -> bool:
+        target = self.folder / name
+        here = _files(target) if target.exists() else {}
+        for path in here.keys() - files.keys():
+            _remove(target / path)
+        for path, (size, changed) in files.items():
+            if here.get(path) == (size, changed):
+                continue
+            local = target / path if path else target
+            local.parent.mkdir(parents=True, exist_ok=True)
+            partial = local.with_name(f".{local.name}.partial")
+            try:
+                whole = self.store.sum(f"{name}/{path}" if path else name, into=partial)[0] == size
+            except FileNotFoundError:
+                whole = False
+            if not whole:
+                partial.unlink(missing_ok=True)
+                _remove(target)
+                return False
+            os.utime(partial, ns=(changed, changed))
+            os.replace(partial, local)
+        return True
+
+    def _complete(self) -> dict[str, Files]:
+        """Return the complete checkpoints and their files, the oldest first."""
+        ended: dict[str, dict[int, dict[str, Any]]] = {}
+        begun: set[tuple[str, int]] = set()
+        for mark in self.store.names(MARKS):
+            match = _MARK.fullmatch(mark)
+            if match is None:
+                continue
+            name, rank = match[1], int(match[2])
+            if match[3] == "begun":
+                begun.add((name, rank))
+                continue
+            with contextlib.suppress(FileNotFoundError, ValueError):
+                ended.setdefault(name, {})[rank] = json.loads(self.store.read(f"{MARKS}/{mark}"))
+        for name, _ in begun:
+            ended.pop(name, None)
+        found: dict[str, Files] = {}
+        for name in sorted(ended, key=lambda name: (max(part["at"] for part in ended[name].values()), name)):
+            files: Files = {}
+            for part in sorted(ended[name].values(), key=lambda part: part["at"]):
+                files |= {path: (size, changed) for path, (size, changed) in part["files"].items()}
+            if not _unfinished(files):
+                found[name] = files
+        return found
+
+    def look(
+        self, written: Iterable[str], *, over: bool = False, clean: bool = True, told_at: float | None = None
+    ) -> list[dict[str, Any]]:
+        """Copy what has become complete; return an event for each. `written`: files that are open for writing now.
+
+        `over`: the command has ended; what it then left is whole if it ended well (`clean`), or if it was written after
+        the command was told to stop (`told_at`, in seconds since the epoch), since it then took care of it.
+        """
+        now = time.monotonic()
+        open_below = {Path(path).relative_to(self.folder).parts[0] for path in written if _below(path, self.folder)}
+        saved = []
+        names = sorted(
+            name for name in _names(self.folder) if not name.startswith(".") and not name.endswith(_UNFINISHED)
+        )
+        for name in names:
+            files = _files(self.folder / name)
+            seen = self._seen.get(name)
+            if seen is None or seen.files != files:
+                newest = max((changed for _, changed in files.values()), default=0) / 1e9
+                seen = self._seen[name] = _Seen(files=files, since=now, changed_at=newest)
+            if not files or self._kept.get(name) == files or (_unfinished(files) and self.rank == 0):
+                continue
+            if name in open_below:
+                seen.since = now
+            quiet_s = _QUIET_FILE_S if "" in files else _QUIET_FOLDER_S
+            quiet = now - seen.since >= quiet_s
+            handled = told_at is not None and seen.changed_at >= told_at + _HANDLED_S
+            if quiet or (over and (clean or handled)):
+                saved.append(self._copied(name, files))
+        self._drop_removed(set(names))
+        return saved
+
+    def _copied(self, name: str, files: Files) -> dict[str, Any]:
+        """Copy one checkpoint. Files that it had before and has no longer are removed."""
+        whole, before = "" in files, self._kept.get(name, {})
+        mark = f"{MARKS}/{name}.{self.rank}"
+        if not whole:
+            self.store.write(f"{mark}.begun", b"")
+        for path, found in files.items():
+            if before.get(path) != found:
+                self.store.upload(
+                    self.folder / name / path if path else self.folder / name, f"{name}/{path}" if path else name
+                )
+        for path in before.keys() - files.keys():
+            self.store.remove(f"{name}/{path}" if path else name)
+        self.store.write(f"{mark}.json", json.dumps({"at": time.time(), "files": files}).encode())
+        if not whole:
+            self.store.remove(f"{mark}.begun")
+        self._kept[name] = files
+        self._mine.add(name)
+        size = sum(size for size, _ in files.values())
+        return {"name": name, "files": len(files), "bytes": size}
+
+    def _drop_removed(self, names: set[str]) -> None:
+        """Remove what the command has removed, as long as something is left."""
+        for name in self._kept.keys() - names:
+            if (name in self._mine or self.rank == 0) and self._kept.keys() & names:
+                self.store.remove(f"{MARKS}/{name}.{self.rank}.json")
+                for path in self._kept[name]:
+                    self.store.remove(f"{name}/{path}" if path else name)
+                del self._kept[name]
+
+
+def step_of(name: str) -> int | None:
+    """Return the last number in a checkpoint's name, which is its step as a rule."""
+    numbers = re.findall(r"\d+", name)
+    return int(numbers[-1]) if numbers else None
+
+
+def _unfinished(files: Files) -> bool:
+    """Whether a format that is known writes another file last: Hugging Face's Trainer and torch's sharded ones."""
+    names = {path.rpartition("/")[2] for path in files}
+    if "training_args.bin" in names and any(name.startswith(("optimizer", "rng_state")) for name in names):
+        return "trainer_state.json" not in names
+    return any(name.endswith(".distcp") for name in names) and ".metadata" not in names
+
+
+def _files(path: Path) -> Files:
+    """Return what a checkpoint is made of; temporary files count, so that it is not taken for quiet."""
+    if path.is_symlink():
+        return {}
+    with contextlib.suppress(FileNotFoundError):
+        if path.is_file():
+            found = path.stat()
+            return {"": (found.st_size, found.st_mtime_ns)}
+        files: Files = {}
+        for folder, _, names in os.walk(path):
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):
+                    found = os.stat(os.path.join(folder, name))
+                    files[os.path.relpath(os.path.join(folder, name), path)] = (found.st_size, found.st_mtime_ns)
+        return files
+    return {}
+
+
+def _names(folder: Path) -> list[str]:
+    with contextlib.suppress(FileNotFoundError):
+        return os.listdir(folder)
+    return []
+
+
+def _below(path: str, folder: Path) -> bool:
+    return path.startswith(f"{folder}/")
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+__all__ = ["Checkpoints", "StoreError", "place", "step_of"]

@@ -1,0 +1,60 @@
+"""What a command finds in its environment: what launchers read, and what only we can tell it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from sailor_runtime.spec import CommandNode, CommandSpec
+
+
+def environment(spec: CommandSpec, node: CommandNode, home: Path, checkpoints: Path) -> dict[str, str]:
+    """Return the variables of a command; those of the job come last but for the ones that the plan decides."""
+    nodes = spec.working_nodes
+    count, rank, processes = str(len(nodes)), str(nodes.index(node)), str(node.processes)
+    address, port = spec.master_address, str(spec.master_port)
+    own = str(Path(sys.executable).parent)
+    # What `pip install` in `setup` brings stays in the node's own folder, whoever owns the interpreter.
+    packages = home / "packages"
+    library = packages / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    paths = {
+        "PATH": os.pathsep.join([str(packages / "bin"), own, os.environ.get("PATH", os.defpath)]),
+        "PYTHONPATH": os.pathsep.join([str(library), *filter(None, [_without_ours(os.environ.get("PYTHONPATH", ""))])]),
+        "PIP_PREFIX": str(packages),
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
+    launcher = {
+        "MASTER_ADDR": address,
+        "MASTER_PORT": port,
+        "NNODES": count,
+        "NODE_RANK": rank,
+        "NPROC_PER_NODE": processes,
+        "WORLD_SIZE": str(spec.world_size),
+        # torchrun takes its defaults from these alone; without them every node would train by itself.
+        "PET_NNODES": count,
+        "PET_NODE_RANK": rank,
+        "PET_NPROC_PER_NODE": processes,
+        "PET_MASTER_ADDR": address,
+        "PET_MASTER_PORT": port,
+        # Every process gets a log of its own, and its lines come to us with its local rank in front.
+        "PET_TEE": "3",
+        "PET_LOG_DIR": str(home / "launcher-logs"),
+        "PET_SHUTDOWN_TIMEOUT": str(max(1, int(spec.grace_s) - 2)),
+    }
+    ours = {
+        "SAILOR_PLAN": node.plan,
+        "SAILOR_CHECKPOINTS": str(checkpoints),
+        "SAILOR_GRACE_S": f"{spec.grace_s:g}",
+    }
+    if spec.budget_usd is not None:
+        ours["SAILOR_BUDGET_USD"] = f"{spec.budget_usd:g}"
+    given = {variable.name: variable.value for variable in spec.environment}
+    return {**os.environ, **paths, **given, **launcher, **ours}
+
+
+def _without_ours(paths: str) -> str:
+    """Leave the runtime's own folder out: a user's code has nothing to look for there."""
+    own = str(Path(__file__).resolve().parents[2])
+    return os.pathsep.join(path for path in paths.split(os.pathsep) if path and path != own)

@@ -1,0 +1,88 @@
+"""The output of a command: a log for each of its processes, and metrics from lines of JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# What torchrun puts before the lines of its processes: their role and local rank.
+_PREFIX = re.compile(rb"^\[[A-Za-z_-]*?(\d+)\]:")
+_TAIL_BYTES = 4000
+_LONGEST_LINE = 1 << 20
+
+
+class Output:
+    """Takes what a command writes, as it comes."""
+
+    def __init__(self, log: Callable[[int], Path], first_rank: int, *, leads: bool) -> None:
+        """`leads`: this is the first node, whose processes tell the steps; others may repeat them."""
+        self._log, self._first_rank, self._leads = log, first_rank, leads
+        self._torn = b""
+        self._tail = b""
+        self._step: float | None = None
+        self._at = time.monotonic()
+        self.lines = 0
+
+    def take(self, data: bytes) -> list[dict[str, Any]]:
+        """Add to the logs; return the steps that were told."""
+        *whole, self._torn = (self._torn + data).split(b"\n")
+        if len(self._torn) > _LONGEST_LINE:
+            whole, self._torn = [*whole, self._torn], b""
+        self._tail = (self._tail + data)[-_TAIL_BYTES:]
+        self.lines += len(whole)
+        by_rank: dict[int, list[bytes]] = {}
+        told = []
+        for line in whole:
+            prefix = _PREFIX.match(line)
+            rank = self._first_rank + (int(prefix[1]) if prefix else 0)
+            text = line[prefix.end() :] if prefix else line
+            by_rank.setdefault(rank, []).append(text)
+            step = self._metrics(text.strip())
+            if step is not None:
+                told.append(step)
+        for rank, lines in by_rank.items():
+            with self._log(rank).open("ab") as file:
+                file.write(b"\n".join([*lines, b""]))
+        return told
+
+    def end(self) -> list[dict[str, Any]]:
+        """Take a last line without its end."""
+        return self.take(b"\n") if self._torn else []
+
+    @property
+    def tail(self) -> str:
+        return self._tail.decode(errors="replace")
+
+    def _metrics(self, line: bytes) -> dict[str, Any] | None:
+        """Return the step that a line tells, each once: {"step", "loss", "tokens"}, the last two if it has them.
+
+        `tokens` are those of all processes since the line before.
+        """
+        if not self._leads or not line.startswith(b"{") or b'"step"' not in line:
+            return None
+        try:
+            found = json.loads(line)
+        except ValueError:
+            return None
+        step = found.get("step")
+        if not _number(step) or (self._step is not None and step <= self._step):
+            return None
+        now = time.monotonic()
+        # The first step that is told says nothing of the pace: what came before it was the start.
+        iterations = 1 if self._step is None else max(1, round(step - self._step))
+        seconds = (now - self._at) / iterations
+        first = self._step is None
+        self._step, self._at = step, now
+        told: dict[str, Any] = {"event": "step", "step": int(step), "iteration_s": seconds, "iterations": iterations}
+        told["loss"] = float(found["loss"]) if _number(found.get("loss")) else None
+        if _number(found.get("tokens")):
+            told["tokens"] = float(found["tokens"])
+        return {**told, "first": True} if first else told
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == value and abs(value) < 1e18

@@ -1,0 +1,125 @@
+"""Translates a PlanDocument whose job runs a command, and the nodes bought for it, into what the agents read."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from sailor_cloud.errors import Problem, RequestError
+from sailor_cloud.launch.fleet.run_spec import plan_hash
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job import Job
+from sailor_cloud.model.plan import Plan
+from sailor_cloud.provision.access.nodes import ReachableNode
+from sailor_runtime import spec as rt
+
+# From SIGTERM to SIGKILL. Google cuts a machine off 30 s after its notice, which is seen within five seconds and must
+# reach the other nodes; what the command has saved by then must still be copied.
+GRACE_S = 20.0
+
+
+def check_environment(job: Job) -> None:
+    """Raise RequestError for variables that the job takes from whoever starts the run, and that are not set there."""
+    missing = [name for name, value in job.env.items() if value is None and name not in os.environ]
+    if missing:
+        message = f"{', '.join(missing)}: null takes the value from your environment, which has none"
+        raise RequestError([Problem(path="env", message=message)])
+
+
+def build_command_spec(
+    document: PlanDocument,
+    nodes: Mapping[str, ReachableNode],
+    *,
+    run_id: str,
+    generation: int,
+    master_port: int,
+    checkpoint_directory: str,
+    expires_at: datetime,
+    code_sha256: str | None,
+) -> rt.CommandSpec:
+    """Return the spec of one generation. Ranks count node by node, those of the plan's first pipeline first."""
+    plan, job = document.plan, document.job
+    assert plan is not None
+    assert job.run is not None
+    order = list(dict.fromkeys(stage.node for pipeline in plan.pipelines for stage in pipeline.stages))
+    order += [node for node in sorted(nodes) if node not in order]
+    found: list[rt.CommandNode] = []
+    for name in order:
+        node = nodes[name]
+        processes = _processes(plan, name)
+        if processes and job.processes_per_node is not None:
+            processes = job.processes_per_node
+        first = sum(other.processes for other in found)
+        told = json.dumps(_told(document, plan, node, processes=processes, first_rank=first), sort_keys=True)
+        found.append(
+            rt.CommandNode(id=name, address=node.private_address, processes=processes, first_rank=first, plan=told)
+        )
+    return rt.CommandSpec(
+        spec_version=rt.SPEC_VERSION,
+        run=run_id,
+        generation=generation,
+        plan_hash=plan_hash(plan),
+        command=job.run,
+        setup=job.setup,
+        code=None if code_sha256 is None else f"code/{code_sha256}",
+        environment=tuple(
+            rt.Variable(name=name, value=os.environ.get(name, "") if value is None else value)
+            for name, value in sorted(job.env.items())
+        ),
+        checkpoint=rt.CheckpointSpec(
+            directory=checkpoint_directory, every_s=job.checkpoint.every, keep=job.checkpoint.keep
+        ),
+        nodes=tuple(found),
+        master_address=found[0].address,
+        master_port=master_port,
+        budget_usd=document.constraints.budget_usd,
+        grace_s=GRACE_S,
+        stall_s=job.stall,
+        expires_at=expires_at.timestamp(),
+    )
+
+
+def _processes(plan: Plan, node: str) -> int:
+    return sum(stage.tp for pipeline in plan.pipelines for stage in pipeline.stages if stage.node == node)
+
+
+def _told(
+    document: PlanDocument, plan: Plan, node: ReachableNode, *, processes: int, first_rank: int
+) -> dict[str, Any]:
+    """Return what a node's command reads as SAILOR_PLAN."""
+    job = document.job
+    here = [
+        (index, pipeline, stage)
+        for index, pipeline in enumerate(plan.pipelines)
+        for stage in pipeline.stages
+        if stage.node == node.id
+    ]
+    samples = sum(pipeline.samples * stage.tp / _devices(plan, index) for index, pipeline, stage in here)
+    stages = [
+        {
+            "pipeline": index,
+            "first_layer": stage.first_layer,
+            "end_layer": stage.end_layer,
+            "devices": list(stage.devices),
+            "microbatch_size": pipeline.microbatch_size,
+            "microbatches": pipeline.microbatches,
+        }
+        for index, pipeline, stage in here
+    ]
+    told: dict[str, Any] = {
+        "node": node.id,
+        "accelerator": node.accelerator,
+        "devices": node.devices,
+        "processes": processes,
+        "first_rank": first_rank,
+        "global_batch_size": plan.global_batch_size,
+        "batch_share": samples / plan.global_batch_size,
+    }
+    return told if job.model is None else {**told, "stages": stages}
+
+
+def _devices(plan: Plan, pipeline: int) -> int:
+    return sum(stage.tp for stage in plan.pipelines[pipeline].stages)

@@ -1,0 +1,337 @@
+"""The plan of a job without a model: its resources say what to buy, and the cheapest zone for it is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from sailor_cloud.catalog import Catalog, Service, providers
+from sailor_cloud.catalog.trust import is_stale
+from sailor_cloud.clock import Clock
+from sailor_cloud.model.document import (
+    SCHEMA_VERSION,
+    Cost,
+    CostKind,
+    CostLine,
+    Infeasibility,
+    Inputs,
+    PlanDocument,
+    Rejected,
+    Search,
+    Status,
+)
+from sailor_cloud.model.job import Job
+from sailor_cloud.model.offer import Market, Offer
+from sailor_cloud.model.parts import node_part
+from sailor_cloud.model.plan import Node, Pipeline, Plan, Stage
+from sailor_cloud.planner.candidates import Candidates, Pool, collect
+from sailor_cloud.planner.lifetime import ttl_s
+from sailor_cloud.simulator import money
+from sailor_cloud.simulator.cost_lines import cost_line
+from sailor_cloud.simulator.gateways import gateways, setup_lines
+from sailor_cloud.units import SECONDS_PER_HOUR
+
+
+@dataclass(frozen=True, slots=True)
+class _Bought:
+    """So many equal nodes of one offer."""
+
+    offer: Offer
+    count: int
+
+
+def purchase(
+    job: Job, *, catalog: Catalog, clock: Clock, refused: Callable[[Offer], bool] = lambda offer: False
+) -> PlanDocument:
+    """Return the cheapest purchase of all that the job's resources name, each entry in one zone.
+
+    An accelerator's nodes are equal, so that every one starts as many processes. `refused` offers are left out. What
+    the command sends between zones is unknown, so on a cloud all nodes stand in one. Raises MissingPriceError.
+    """
+    candidates = collect(job, catalog)
+    as_of = clock.now()
+    bought: list[_Bought] = []
+    for entry in range(len(job.resources)):
+        chosen = _cheapest(job, entry, candidates, catalog, refused)
+        if chosen is None:
+            return _infeasible(job, as_of, _why(job, entry, candidates, refused), candidates.rejected)
+        bought += chosen
+    cost = _cost(job, bought, catalog, as_of)
+    if broken := _broken(job, bought, cost):
+        return _infeasible(job, as_of, broken, candidates.rejected)
+    duration_s = _hours(job, bought, catalog)[-1] * SECONDS_PER_HOUR if cost.total_usd is not None else None
+    return PlanDocument(
+        schema_version=SCHEMA_VERSION,
+        status=Status.OPTIMAL,
+        created_at=as_of,
+        as_of=as_of,
+        job=job,
+        inputs=Inputs(
+            offers=tuple(sorted({one.offer.id: one.offer for one in bought}.values(), key=lambda offer: offer.id)),
+            links=(),
+            compute_profiles=(),
+        ),
+        objective=None,
+        constraints=job.constraints,
+        optimality_gap=None,
+        bound=None,
+        search=Search(seconds=0.0, columns=0, nodes=0),
+        plan=_plan(job, bought),
+        prediction=None,
+        cost=cost,
+        ttl_s=ttl_s(job.constraints, cost, duration_s=duration_s),
+        infeasibility=None,
+        alternatives=(),
+        rejected=candidates.rejected,
+    )
+
+
+def _cheapest(
+    job: Job, entry: int, candidates: Candidates, catalog: Catalog, refused: Callable[[Offer], bool]
+) -> list[_Bought] | None:
+    """Return the cheapest way to have an entry's accelerators in one of its zones, None where there is none."""
+    ways: list[tuple[float, str, list[_Bought]]] = []
+    for zone in sorted(set(job.resources[entry].zones)):
+        way: list[_Bought] = []
+        for name, wanted in sorted(job.resources[entry].accelerators.items()):
+            fitting = [
+                _Bought(pool.offer, wanted // pool.devices)
+                for pool in _pools(candidates, entry, zone, name)
+                if not refused(pool.offer) and wanted % pool.devices == 0 and wanted // pool.devices <= pool.max_nodes
+            ]
+            if not fitting:
+                break
+            way.append(min(fitting, key=lambda one: (_usd_per_hour(one, job, catalog), one.offer.id)))
+        else:
+            ways.append((sum(_usd_per_hour(one, job, catalog) for one in way), zone, way))
+    return min(ways, key=lambda way: way[:2])[2] if ways else None
+
+
+def _pools(candidates: Candidates, entry: int, zone: str, accelerator: str) -> Iterator[Pool]:
+    for pool in candidates.pools:
+        row = candidates.rows[pool.row]
+        if (row.entry, row.zone, row.accelerator) == (entry, zone, accelerator):
+            yield pool
+
+
+def _usd_per_hour(one: _Bought, job: Job, catalog: Catalog) -> float:
+    services = money.services_with(one.offer, catalog, job.cloud.network)
+    return one.count * (one.offer.usd_per_hour + sum(usd for _, usd in services))
+
+
+def _plan(job: Job, bought: list[_Bought]) -> Plan:
+    """Return the plan: every device is a process with its share of the batch, as equal as whole samples allow."""
+    nodes: list[Node] = []
+    for one in bought:
+        stem = f"{one.offer.zone}-{one.offer.accelerator.lower()}"
+        taken = sum(node.id.startswith(f"{stem}-") for node in nodes)
+        nodes += [
+            Node(id=f"{stem}-{taken + index}", offer=one.offer.id, devices=one.offer.accelerator_count)
+            for index in range(one.count)
+        ]
+    devices = [(node.id, device) for node in nodes for device in range(node.devices)]
+    batch = max(job.training.global_batch_size, len(devices))
+    pipelines = tuple(
+        Pipeline(
+            id=index,
+            microbatch_size=batch // len(devices) + (index < batch % len(devices)),
+            microbatches=1,
+            stages=(Stage(first_layer=0, end_layer=1, node=node, devices=(device,)),),
+        )
+        for index, (node, device) in enumerate(devices)
+    )
+    return Plan(zero_stage=0, precision=job.training.precision, nodes=tuple(nodes), pipelines=pipelines)
+
+
+def _hours(job: Job, bought: list[_Bought], catalog: Catalog) -> tuple[float, float, float, float, float, float]:
+    """Return hours of training, loss to preemption (expected and worst), start-up, teardown, and their sum.
+
+    Without a rate or a number of steps, training is one hour and there is nothing else.
+    """
+    iteration_s = job.iteration_s
+    if iteration_s is None or job.training.steps is None:
+        return 1.0, 0.0, 0.0, 0.0, 0.0, 1.0
+    training = job.training.steps * iteration_s / SECONDS_PER_HOUR
+    start = max(money.startup_s(one.offer.provider) for one in bought)
+    end = max(money.teardown_s(one.offer.provider) for one in bought) / SECONDS_PER_HOUR
+    rate = sum(one.count * money.preemptions_per_hour(one.offer, catalog) for one in bought)
+    lost, worst = (
+        training
+        * float(money.lost_fraction(rate * factor, interval_s=job.checkpoint.every, checkpoint_s=0.0, restart_s=start))
+        for factor in (1.0, money.WORST_PREEMPTION_FACTOR)
+    )
+    return training, lost, worst, start / SECONDS_PER_HOUR, end, training + lost + start / SECONDS_PER_HOUR + end
+
+
+def _cost(job: Job, bought: list[_Bought], catalog: Catalog, as_of: datetime) -> Cost:
+    training, lost, worst_lost, start, end, total = _hours(job, bought, catalog)
+    worst_total = total - lost + worst_lost
+    lines: list[CostLine] = []
+    expected_rate = worst_rate = 0.0
+    for one in bought:
+        offer = one.offer
+        worst = offer.usd_per_hour
+        if offer.market is Market.SPOT:
+            worst = max(worst, catalog.on_demand_usd_per_hour(offer) or 0.0)
+        stale = is_stale(offer, as_of.date())
+        worst *= 1.0 + money.STALE_MARGIN if stale else 1.0
+        expected_rate += one.count * offer.usd_per_hour
+        worst_rate += one.count * worst
+        part = node_part(offer.instance_type, offer.market, offer.zone)
+        for kind, meanwhile, hours, worst_hours in (
+            (CostKind.COMPUTE, "", training, training),
+            (CostKind.STARTUP, ", start-up", start, start),
+            (CostKind.TEARDOWN, ", teardown", end, end),
+            (CostKind.RECOVERY, ", lost to preemption", lost, worst_lost),
+        ):
+            if worst_hours > 0.0:
+                lines.append(
+                    CostLine(
+                        kind=kind,
+                        what=f"{one.count} x {part}{meanwhile}",
+                        quantity=one.count * hours,
+                        unit="hour",
+                        usd_per_unit=offer.usd_per_hour,
+                        usd=one.count * hours * offer.usd_per_hour,
+                        worst_usd=one.count * worst_hours * worst,
+                        price_source=offer.source,
+                        price_as_of=offer.as_of_from,
+                        stale=stale,
+                        part=part,
+                    )
+                )
+    with_nodes = [
+        (price, usd, one.count)
+        for one in bought
+        for price, usd in money.services_with(one.offer, catalog, job.cloud.network)
+    ]
+    shared = gateways((one.offer for one in bought), catalog.services, job.cloud.network)
+    for price, usd, count in (*with_nodes, *((price, usd, 1) for price, usd in shared)):
+        expected_rate, worst_rate = expected_rate + count * usd, worst_rate + count * usd
+        part = money.service_part(price.service)
+        lines.append(
+            cost_line(
+                money.service_kind(price.service),
+                f"{count} x {part}",
+                price,
+                expected=count * total,
+                worst=count * worst_total,
+                unit="hour",
+                usd_per_unit=usd,
+                part=part,
+            )
+        )
+    counts = {one.offer: one.count for one in bought}
+    lines += setup_lines(counts, catalog.services, job.cloud.network, starts=(1.0, 1.0))
+    lines += _bucket_lines(job, bought[0].offer, catalog)
+    known = job.training.steps is not None and job.iteration_s is not None
+    lines.sort(key=lambda line: (list(CostKind).index(line.kind), line.what))
+    return Cost(
+        usd_per_iteration=None if job.iteration_s is None else expected_rate * job.iteration_s / SECONDS_PER_HOUR,
+        usd_per_hour=expected_rate,
+        worst_case_usd_per_hour=worst_rate,
+        total_usd=sum(line.usd for line in lines) if known else None,
+        worst_case_usd=sum(line.worst_usd for line in lines) if known else None,
+        lines=tuple(lines),
+    )
+
+
+def _bucket_lines(job: Job, home: Offer, catalog: Catalog) -> list[CostLine]:
+    """Return the prices of what checkpoints will cost in a bucket; their size is not known before the run meters it."""
+    if not providers.of(home.provider).bills_services or (job.checkpoint.to or "gs://").startswith("/"):
+        return []
+    prices = (
+        ("checkpoints kept", Service.OBJECT_STORAGE),
+        ("writing checkpoints", Service.OBJECT_WRITES),
+    )
+    return [
+        cost_line(
+            CostKind.CHECKPOINT,
+            f"{what}, metered",
+            catalog.services.price(home.provider, home.region, service),
+            expected=0.0,
+            worst=0.0,
+        )
+        for what, service in prices
+    ]
+
+
+def _broken(job: Job, bought: list[_Bought], cost: Cost) -> Infeasibility | None:
+    """Return the first limit that the purchase breaks."""
+    limits = job.constraints
+    zones = {one.offer.zone for one in bought if not providers.of(one.offer.provider).on_this_machine}
+    if len(zones) > 1:
+        message = (
+            f"the nodes would stand in {', '.join(sorted(zones))}, and what the command sends between zones can't be "
+            "foreseen; name one zone that all entries of resources share, or give a model"
+        )
+        return Infeasibility(constraint="resources", limit=1, needed=len(zones), unit="zones", message=message)
+    nodes = sum(one.count for one in bought)
+    figures = (
+        ("max_nodes", limits.max_nodes, nodes, "nodes"),
+        ("max_usd_per_hour", limits.max_usd_per_hour, cost.usd_per_hour, "USD/h"),
+        ("max_usd_per_iteration", limits.max_usd_per_iteration, cost.usd_per_iteration, "USD/iteration"),
+        ("budget_usd", limits.budget_usd, cost.total_usd, "USD"),
+        ("deadline", limits.deadline, _duration_s(job), "s"),
+    )
+    for name, limit, needed, unit in figures:
+        if limit is not None and needed is not None and needed > limit * (1 + 1e-9):
+            message = f"what the resources name needs {needed:.6g} {unit}, and {name} is {limit:g}"
+            return Infeasibility(constraint=name, limit=limit, needed=needed, unit=unit, message=message)
+    rate = None if job.iteration_s is None else 1.0 / job.iteration_s
+    if limits.min_throughput is not None and rate is not None and rate < limits.min_throughput:
+        message = f"throughput is {rate:g} steps/s, and min_throughput is {limits.min_throughput:g}"
+        return Infeasibility(
+            constraint="min_throughput", limit=limits.min_throughput, needed=rate, unit="steps/s", message=message
+        )
+    return None
+
+
+def _duration_s(job: Job) -> float | None:
+    return None if job.iteration_s is None or job.training.steps is None else job.iteration_s * job.training.steps
+
+
+def _why(job: Job, entry: int, candidates: Candidates, refused: Callable[[Offer], bool]) -> Infeasibility:
+    """Say for which accelerator of an entry no zone has a fitting offer."""
+    wanted = job.resources[entry].accelerators
+    told = []
+    for name, count in sorted(wanted.items()):
+        pools = [pool for zone in job.resources[entry].zones for pool in _pools(candidates, entry, zone, name)]
+        free = [pool for pool in pools if not refused(pool.offer)]
+        sizes = sorted({pool.devices for pool in free})
+        if not pools:
+            told.append(f"no offer of {name} is known there")
+        elif not free:
+            told.append(f"every offer of {name} was refused lately")
+        elif not any(count % size == 0 for size in sizes):
+            nodes = " or ".join(map(str, sizes))
+            told.append(f"{count} {name} can't be had in equal nodes, which carry {nodes}")
+        elif not any(count % pool.devices == 0 and count // pool.devices <= pool.max_nodes for pool in free):
+            told.append(f"{count} {name} are more than a quota or max_nodes allows")
+    reason = "; ".join(told) or "its accelerators can't be had in one zone"
+    message = f"resources[{entry}] ({', '.join(job.resources[entry].zones)}): {reason}"
+    return Infeasibility(constraint="resources", limit=None, needed=None, unit="", message=message)
+
+
+def _infeasible(job: Job, as_of: datetime, why: Infeasibility, rejected: tuple[Rejected, ...]) -> PlanDocument:
+    return PlanDocument(
+        schema_version=SCHEMA_VERSION,
+        status=Status.INFEASIBLE,
+        created_at=as_of,
+        as_of=as_of,
+        job=job,
+        inputs=Inputs(offers=(), links=(), compute_profiles=()),
+        objective=None,
+        constraints=job.constraints,
+        optimality_gap=None,
+        bound=None,
+        search=Search(seconds=0.0, columns=0, nodes=0),
+        plan=None,
+        prediction=None,
+        cost=None,
+        ttl_s=None,
+        infeasibility=why,
+        alternatives=(),
+        rejected=rejected,
+    )

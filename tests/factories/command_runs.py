@@ -1,0 +1,58 @@
+"""Runs of a user's command on this machine: the job is written, and `sailor-cloud up` carries it out."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from factories.runs import COMMAND, Up, read_lines
+
+
+def command_job(home: Path, run: str, *, devices: int = 1, nodes: int = 2, **fields: Any) -> Path:
+    """Write a job whose nodes are processes on this machine, two by default, and run `run`."""
+    accelerators = {"CPU-fast": nodes * devices}
+    resource = {"provider": "local", "zones": ["local-a"], "accelerators": accelerators}
+    work = home / "work"
+    work.mkdir(parents=True, exist_ok=True)
+    job = {
+        "name": "any",
+        "run": run,
+        "workdir": "work",
+        "constraints": {"budget_usd": 5, "deadline": "30m"},
+        "resources": [resource],
+        **fields,
+    }
+    path = home / "job.yaml"
+    path.write_text(json.dumps({name: value for name, value in job.items() if value is not None}))
+    return path
+
+
+def script(home: Path, text: str, name: str = "train.py") -> None:
+    """Put a file into the working folder of the job."""
+    (home / "work").mkdir(parents=True, exist_ok=True)
+    (home / "work" / name).write_text(textwrap.dedent(text))
+
+
+def up(home: Path, job: Path, **environment: str) -> Up:
+    process = subprocess.Popen(
+        [str(COMMAND), "up", str(job), "--yes"],
+        env={**os.environ, "SAILOR_CLOUD_HOME": str(home), **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    return Up(process, home)
+
+
+def steps(folder: Path) -> list[int]:
+    return [event["step"] for event in read_lines(folder / "logs" / "events.jsonl") if event["event"] == "step"]
+
+
+def saved(folder: Path) -> list[int]:
+    return [event["step"] for event in read_lines(folder / "logs" / "events.jsonl") if event["event"] == "checkpoint"]
