@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -86,7 +87,9 @@ class Generation:
         """
         result = await self._followed()
         if self._runs_command and result.end in (End.NODES_LOST, End.FAILED):
-            await self._stop_ranks()
+            # An agent that has died took its command with it.
+            states = await self._health()
+            await self._stop_ranks(without=[name for name, state in states.items() if state is not Health.WELL])
         return result
 
     @property
@@ -243,10 +246,10 @@ class Generation:
 
     def _failure(self, dead_agents: list[str]) -> Result:
         failures = tuple(self.monitor.failures)
-        if failures:
+        if failures and not (dead_agents and self._runs_command and all(map(_lost_neighbour, failures))):
             first = Result(end=End.FAILED, step=0, failures=failures).failure
             assert first is not None
-            said = first.tail.rstrip()
+            said = f"{first.tail.rstrip()}{_hint(first.tail)}"
             why, final = f"{first}; its last lines:\n{said}" if said else f"{first}, without a word", first.final
         elif self.monitor.refused:
             node, reason = sorted(self.monitor.refused.items())[0]
@@ -262,9 +265,9 @@ class Generation:
             final = False
         return self._result(End.FAILED, failures=failures, why=why or "the agents fell silent", final=final)
 
-    async def _stop_ranks(self) -> None:
+    async def _stop_ranks(self, *, without: Sequence[str] = ()) -> None:
         """Have the ranks save a checkpoint and end, as far as they can within the time for it."""
-        waiting = [link for link in self.links if link.node.id not in self.monitor.stopped]
+        waiting = [link for link in self.links if link.node.id not in {*self.monitor.stopped, *without}]
         orders = (
             asyncio.wait_for(
                 link.command("stop", generation=self.number, plan_hash=self.digest), self.options.poll_timeout_s
@@ -280,7 +283,7 @@ class Generation:
         until = self.clock.monotonic_s() + patience_s
         while self.clock.monotonic_s() < until:
             await self._poll()
-            expected = [link for link in self.links if link.node.id not in self._silent_since]
+            expected = [link for link in self.links if link.node.id not in {*self._silent_since, *without}]
             if all(link.node.id in self.monitor.stopped for link in expected):
                 return
             await asyncio.sleep(self.options.poll_s)
@@ -305,3 +308,12 @@ def _lost_neighbour(failure: Failure) -> bool:
 
 def _nodes(names: Sequence[str]) -> str:
     return f"node {names[0]}" if len(names) == 1 else f"nodes {', '.join(names)}"
+
+
+def _hint(tail: str) -> str:
+    """Return what helps against a failure that a user's code often has on a new machine; nothing for others."""
+    missing = re.findall(r"ModuleNotFoundError: No module named '([^']+)'", tail)
+    if missing:
+        return f"\nnodes lack the package {missing[-1]}: install it in setup, such as setup: pip install {missing[-1]}"
+    unknown = re.findall(r"line \d+: (\S+): command not found", tail)
+    return f"\nnodes lack the program {unknown[-1]}: install it in setup" if unknown else ""

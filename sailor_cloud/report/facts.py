@@ -40,12 +40,17 @@ def request_facts(document: PlanDocument) -> tuple[Fact, ...]:
     training = document.job.training
     steps = f"{training.steps} steps" if training.steps else "no number of steps"
     what = f"{steps}, {training.global_batch_size} samples of {training.sequence_length} tokens each"
-    facts = (
-        [] if document.engine == OURS else [Fact(name="engine", value=f"{document.engine}, which 'up' does not run")]
-    )
+    facts = []
+    if document.job.run is not None:
+        facts.append(Fact(name="run", value=document.job.run.strip().partition("\n")[0]))
+    elif document.engine != OURS:
+        facts.append(Fact(name="engine", value=f"{document.engine}, which 'up' does not run"))
+    if document.job.model is None:
+        facts.append(Fact(name="training", value=steps))
+    else:
+        goal = f"{document.job.goal.value} of {model_name(document)} in {training.precision.value}"
+        facts += [Fact(name="goal", value=goal), Fact(name="training", value=what)]
     facts += [
-        Fact(name="goal", value=f"{document.job.goal.value} of {model_name(document)} in {training.precision.value}"),
-        Fact(name="training", value=what),
         Fact(name="constraints", value="; ".join(limits(document)) or "none"),
     ]
     if document.ttl_s is not None:
@@ -60,8 +65,7 @@ def request_facts(document: PlanDocument) -> tuple[Fact, ...]:
 
 def model_name(document: PlanDocument) -> str:
     model = document.job.model
-    if model is None:
-        return "a command"
+    assert model is not None, "a command without a model has no name"
     if model.preset or model.config:
         return str(model.preset or model.config)
     return f"{model.model_type} with {model.num_hidden_layers} blocks of {model.hidden_size}"
@@ -85,6 +89,8 @@ def proof(document: PlanDocument) -> str:
     """Return how good the plan is known to be: status, gap to the proven bound, effort."""
     if document.status is Status.GIVEN:
         return "layout as given, not searched"
+    if document.job.model is None and document.plan is not None:
+        return "the cheapest zone for what the resources name"
     effort = f"searched {text.seconds(document.search.seconds)}"
     gap = document.optimality_gap
     if document.status is Status.INFEASIBLE:

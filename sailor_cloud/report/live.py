@@ -108,15 +108,16 @@ class PlainLines:
 def progress_rows(progress: RunProgress, now: datetime) -> list[tuple[str, str]]:
     """Return the rows of the display; a row without a value yet is left out."""
     rows = []
-    if progress.steps:
-        rows.append(("step", f"{progress.step}/{progress.steps}"))
+    if progress.steps or progress.step:
+        rows.append(("step", f"{progress.step}/{progress.steps}" if progress.steps else str(progress.step)))
     if progress.loss is not None:
         entropy = progress.unigram_entropy
         beside = f" (unigram entropy {entropy:.2f})" if entropy is not None else ""
         rows.append(("loss", f"{progress.loss:.3f}{beside}"))
     if progress.tokens_per_s is not None:
         rows.append(("tokens/s", f"{progress.tokens_per_s:,.0f}"))
-    rows.append(("iteration", _iteration(progress)))
+    if iteration := _iteration(progress):
+        rows.append(("iteration", iteration))
     if progress.nodes:
         budget = f" of {text.usd(progress.budget_usd)}" if progress.budget_usd else ""
         rows.append(("spent", f"{text.usd(progress.spent_usd)}{budget} USD"))

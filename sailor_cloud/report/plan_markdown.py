@@ -59,7 +59,7 @@ def _money(document: PlanDocument) -> str:
         for branch in cost_tree(cost)
     ]
     rows.append(("total", text.usd_beside(whole, whole), text.usd_beside(worst_usd(cost), whole)))
-    span = "cost of the run" if document.job.training.steps else "cost of one hour"
+    span = "cost of the run" if cost.total_usd is not None else "cost of one hour"
     return table((span, "expected USD", "worst case USD"), rows, numbers=("expected USD", "worst case USD"))
 
 

@@ -36,8 +36,9 @@ def plan_report(
     parts.append(_block(_facts(outcome_facts(document))))
     if document.cost is not None:
         parts.append(_block(money_table(document, details=details, ascii_only=ascii_only)))
-    parts.append(_block(memory_table(document, details=details, ascii_only=ascii_only, width=width)))
-    if details:
+    if document.prediction is not None:
+        parts.append(_block(memory_table(document, details=details, ascii_only=ascii_only, width=width)))
+    if details and document.prediction is not None:
         parts.append(_block(waits_table(document, ascii_only=ascii_only, width=width)))
     if document.alternatives or without_plan(document):
         parts.append(_block(alternatives_table(document, width=width)))

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-STEPS = int(os.environ.get("STEPS", "40"))
+STEPS = int(os.environ.get("STEPS", "60"))
 checkpoints = Path(os.environ["SAILOR_CHECKPOINTS"])
 leaving = False
 

@@ -10,7 +10,7 @@ import argparse
 import contextlib
 import json
 import os
-import selectors
+import select
 import signal
 import subprocess
 import sys
@@ -83,9 +83,9 @@ class Supervisor:
             self._last_look(clean=False)
             self._tell("ended", reason="failed", what=failure.what, ran_s=self._ran_s, left=left, **failure.details)
             return 1
-        except StoreError as error:
+        except (StoreError, OSError) as error:
             tree.end_descendants(os.getpid())
-            self._tell("ended", reason="failed", what=f"checkpoints: {error}", ran_s=self._ran_s, tail="", exit_code=1)
+            self._tell("ended", reason="failed", what="what runs the command", ran_s=self._ran_s, tail=str(error))
             return 1
         left = tree.end_descendants(os.getpid())
         if left and self._told_at is None:
@@ -126,28 +126,24 @@ class Supervisor:
             start_new_session=True,
         )
         os.close(write_end)
-        begun, looked = time.monotonic(), 0.0
+        begun, looked, writing = time.monotonic(), 0.0, True
         status: int | None = None
-        with selectors.DefaultSelector() as selector:
-            selector.register(read_end, selectors.EVENT_READ)
-            while status is None:
-                selector.select(_POLL_S)
-                if not self._drain(read_end):
-                    # Everybody has closed the other end; wait for the command itself.
-                    selector.unregister(read_end)
-                    selector.register(self._wakeless(), selectors.EVENT_READ)
-                ended = tree.collect()
-                if process.pid in ended:
-                    status = os.waitstatus_to_exitcode(ended[process.pid])
-                now = time.monotonic()
-                self._ran_s = 0.0 if setup else now - begun
-                if now - looked >= _LOOK_S or status is not None:
-                    looked = now
-                    self._look(setup=setup, ended=status is not None)
-                self._stop_wanted(process.pid)
-                if self._told_at is not None and time.time() > self._told_at + self._spec.grace_s:
-                    tree.end_descendants(os.getpid())
-                    status = -signal.SIGKILL
+        while status is None:
+            select.select([read_end] if writing else [], [], [], _POLL_S)
+            # At the end everybody has closed the other end, and only the command itself is waited for.
+            writing = writing and self._drain(read_end)
+            ended = tree.collect()
+            if process.pid in ended:
+                status = os.waitstatus_to_exitcode(ended[process.pid])
+            now = time.monotonic()
+            self._ran_s = 0.0 if setup else now - begun
+            if now - looked >= _LOOK_S or status is not None:
+                looked = now
+                self._look(setup=setup, ended=status is not None)
+            self._stop_wanted(process.pid)
+            if self._told_at is not None and time.time() > self._told_at + self._spec.grace_s:
+                tree.end_descendants(os.getpid())
+                status = -signal.SIGKILL
         process.returncode = status
         # What the command has left running keeps the pipe open, so what has been written is all there will be.
         self._drain(read_end)
@@ -170,11 +166,6 @@ class Supervisor:
                 if told.pop("first", False):
                     self._check_processes(by=1e-9)
                 self._tell(**told)
-
-    def _wakeless(self) -> int:
-        """Return something that never becomes readable, so that waiting lasts as long as it should."""
-        read_end, _ = os.pipe()
-        return read_end
 
     def _look(self, *, setup: bool, ended: bool) -> None:
         below = tree.descendants(os.getpid())

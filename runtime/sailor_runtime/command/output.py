@@ -11,7 +11,8 @@ from typing import Any
 
 # What torchrun puts before the lines of its processes: their role and local rank.
 _PREFIX = re.compile(rb"^\[[A-Za-z_-]*?(\d+)\]:")
-_TAIL_BYTES = 4000
+_TORCHRUN_ENDS = "torch/distributed/elastic/multiprocessing/api.py"
+_TAIL_BYTES = 12_000
 _LONGEST_LINE = 1 << 20
 
 
@@ -55,7 +56,15 @@ class Output:
 
     @property
     def tail(self) -> str:
-        return self._tail.decode(errors="replace")
+        """The end of the output, without steps and without what torchrun says at length of a process that failed."""
+        lines = []
+        for line in self._tail.decode(errors="replace").splitlines():
+            if _TORCHRUN_ENDS in line:
+                lines.append(line.rpartition("] ")[2])
+                break
+            if '"step"' not in line:
+                lines.append(line)
+        return "\n".join(lines)
 
     def _metrics(self, line: bytes) -> dict[str, Any] | None:
         """Return the step that a line tells, each once: {"step", "loss", "tokens"}, the last two if it has them.

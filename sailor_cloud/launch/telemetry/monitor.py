@@ -157,7 +157,7 @@ class Monitor:
     @property
     def tokens_per_s(self) -> float | None:
         measured = self.measured_iteration_s
-        return self.tokens_per_iteration / measured if measured else None
+        return self.tokens_per_iteration / measured if measured and self.tokens_per_iteration else None
 
 
 def _failure(node: str, event: dict[str, Any], how: str) -> Failure:

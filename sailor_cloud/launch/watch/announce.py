@@ -20,8 +20,8 @@ def announce(context: RunContext, event: AgentEvent, monitor: Monitor) -> None:
             context.show("starting the command")
         case "training" if context.runs_command:
             context.show("running")
-            if event.get("checkpoint"):
-                context.observer.note(f"node {event['node']} has the checkpoints up to {event['checkpoint']}")
+            if event.get("checkpoint") and event.get("rank") == 0:
+                context.observer.note(f"every node has the checkpoints, the newest of which is {event['checkpoint']}")
         case "generation_started" if monitor.generation == 1:
             context.show("checking the first steps against one process")
         case "generation_started":

@@ -33,7 +33,7 @@ def cost_lines(document: PlanDocument) -> Markup:
         )
         for line in cost.lines
     ]
-    span = "whole run" if document.job.training.steps else "one hour"
+    span = "whole run" if cost.total_usd is not None else "one hour"
     rows.append((span, "", "", text.usd_beside(whole, whole), text.usd_beside(worst_usd(cost), whole), "", ""))
     numbers = ("quantity", "USD each", "USD", "worst case")
     return html_table(("what", *numbers, "as of", "source"), rows, numbers=numbers, total=True)

@@ -18,7 +18,7 @@ def money_table(document: PlanDocument, *, details: bool, ascii_only: bool) -> T
     cost = document.cost
     assert cost is not None
     whole = expected_usd(cost)
-    span = "cost of the run" if document.job.training.steps else "cost of one hour"
+    span = "cost of the run" if cost.total_usd is not None else "cost of one hour"
     table = plain_table(span, "expected", "worst case", "from", numbers=("expected", "worst case"))
     for branch in cost_tree(cost):
         opened = details or branch.kind in OPEN_KINDS
