@@ -231,7 +231,8 @@ class CommandSpec:
     """One generation of a run whose training is a command of the user's, started once on every node.
 
     `code` is the folder with the user's files, below the node's own; None: there are none. A stop is SIGTERM, and
-    SIGKILL after `grace_s`. A command that has shown no sign of life for `stall_s` counts as hung.
+    SIGKILL after `grace_s`. A command that has shown no sign of life for `stall_s` counts as hung. `meets_at_port`: its
+    processes find each other at the master's port, unless a launcher has told them otherwise.
     """
 
     spec_version: int
@@ -246,6 +247,7 @@ class CommandSpec:
     nodes: tuple[CommandNode, ...]
     master_address: str
     master_port: int
+    meets_at_port: bool
     budget_usd: float | None
     grace_s: float
     stall_s: float

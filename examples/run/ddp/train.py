@@ -3,13 +3,14 @@
 import json
 import os
 import signal
+import time
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-STEPS = int(os.environ.get("STEPS", "60"))
+STEPS = int(os.environ.get("STEPS", "30"))
 checkpoints = Path(os.environ["SAILOR_CHECKPOINTS"])
 leaving = False
 
@@ -60,8 +61,5 @@ for step in range(first + 1, STEPS + 1):
         save(step)
     if told[1] > 0:
         break
-    if "PAUSE_S" in os.environ:
-        import time
-
-        time.sleep(float(os.environ["PAUSE_S"]))
+    time.sleep(float(os.environ.get("PAUSE_S", "0")))
 dist.destroy_process_group()

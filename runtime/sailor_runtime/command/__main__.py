@@ -214,8 +214,14 @@ class Supervisor:
         if not self._enough and seen < planned:
             what = f"it has started {seen} of {planned} processes on node {self._node.id}"
             raise FailedError("command", final=True, tail=f"{what}: {how}")
-        alone = len(self._spec.working_nodes) > 1 and self._node is self._spec.working_nodes[0] and not self._ranks
-        if alone and by > 0.0 and not tree.listens(self._spec.master_port):
+        leads = len(self._spec.working_nodes) > 1 and self._node is self._spec.working_nodes[0]
+        if (
+            self._spec.meets_at_port
+            and leads
+            and by > 0.0
+            and not self._ranks
+            and not tree.listens(self._spec.master_port)
+        ):
             what = f"nothing listens on MASTER_PORT ({self._spec.master_port}), so each node trains by itself"
             raise FailedError("command", final=True, tail=f"{what}: {how}")
         # Later on helpers come and go, and say no more.

@@ -75,6 +75,8 @@ def build_command_spec(
         nodes=tuple(found),
         master_address=found[0].address,
         master_port=master_port,
+        # Whoever says how many processes there are, such as one of JAX for each node, may have a place of its own.
+        meets_at_port=job.processes_per_node is None,
         budget_usd=document.constraints.budget_usd,
         grace_s=GRACE_S,
         stall_s=job.stall,
