@@ -66,6 +66,8 @@ def _measured(run: RunFolder, leg: Leg, data: _Data) -> MeasuredRun:
     plan, seconds = document.plan, monitor.measured_iteration_s
     if plan is None or seconds is None:
         raise RequestError("its plan or its times are not there")
+    if document.job.run is not None:
+        raise RequestError("it ran a command, and predictions are of sailor's own training")
     decoder = workload.decoder(document.job.model, base=base_of(run))
     evaluation = simulate_document(
         document,
@@ -115,7 +117,8 @@ def _measured(run: RunFolder, leg: Leg, data: _Data) -> MeasuredRun:
 
 def _model_name(document: PlanDocument) -> str | None:
     """Return the artifact's name of a model that it has too."""
-    return next((theirs for theirs, ours in MODELS.items() if ours == document.job.model.preset), None)
+    model = document.job.model
+    return next((theirs for theirs, ours in MODELS.items() if model is not None and ours == model.preset), None)
 
 
 def _nodes(document: PlanDocument) -> str:
