@@ -37,6 +37,11 @@ class Problem:
         return f"{place}{self.message}" + (f" ({self.hint})" if self.hint else "")
 
 
+def of_system(error: OSError) -> str:
+    """Return what the system says of a file, in the words of our own errors."""
+    return f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
+
+
 class SailorError(Exception):
     """An expected failure; its text says what is wrong, with the values, and the next step."""
 

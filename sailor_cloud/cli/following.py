@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sailor_cloud.cli.down import show_unwritten
+
 if TYPE_CHECKING:
     from sailor_cloud.clock import Clock
     from sailor_cloud.launch.options import Outcome
@@ -29,10 +31,18 @@ def follow(control: Callable[[Observer, Clock, OnStart], Outcome], *, as_json: b
 
     clock = SystemClock()
     observer = _observer(clock)
+    control_folder: list[RunFolder] = []
+
+    def started(folder: RunFolder, stop: Callable[[], None]) -> None:
+        control_folder.append(folder)
+        _handle_signals(folder, stop, observer)
+
     try:
-        outcome = control(observer, clock, lambda folder, stop: _handle_signals(folder, stop, observer))
+        outcome = control(observer, clock, started)
     finally:
         observer.close()
+    if control_folder:
+        show_unwritten(control_folder[0])
     if as_json:
         click.echo(outcome.receipt.to_json(), nl=False)
     else:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sailor_cloud.errors import SailorError
+from sailor_cloud.errors import SailorError, of_system, printable
 from sailor_cloud.report.encoding import make_writable
 
 if TYPE_CHECKING:
@@ -163,8 +163,7 @@ def main() -> None:
         sys.stderr.close()
         sys.exit(0)
     except OSError as error:
-        named = "" if error.filename is None else f"{error.filename}: "
         _forget_output()
-        print(f"error: {named}{error.strerror or error}", file=sys.stderr)
-        sys.exit(1)
+        print(f"error: {printable(of_system(error))}", file=sys.stderr)
+        sys.exit(SailorError.exit_code)
     sys.exit(code if isinstance(code, int) else 0)

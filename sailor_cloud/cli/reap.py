@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sailor_cloud.cli.down import show_unwritten
 from sailor_cloud.cli.options import PRIVATE, json_option
 from sailor_cloud.cli.waiting import waiting
 
 if TYPE_CHECKING:
     from sailor_cloud.provision.cleanup.reap import Found, Leftover
+    from sailor_cloud.provision.live_resources import Scopes
 
 
 @click.command(short_help="Delete tagged resources that no live run owns.")
@@ -54,7 +56,7 @@ def reap(older_than: str | None, projects: tuple[str, ...], regions: tuple[str, 
     with waiting("deleting") as show:
         for done, leftover in enumerate(found.reapable):
             show(done, len(found.reapable), f"deleting what {leftover.run_id} has left")
-            removed[leftover.run_id] = _removed(leftover)
+            removed[leftover.run_id] = _removed(leftover, scopes)
     return _told(found, removed, as_json=as_json)
 
 
@@ -72,23 +74,26 @@ def _age(older_than: str | None) -> Any:
         raise RequestError(f"--older-than {older_than!r}: {error}") from error
 
 
-def _removed(leftover: Leftover) -> tuple[str, ...]:
-    """Delete what a run has left; return what went wrong."""
+def _removed(leftover: Leftover, asked: Scopes) -> tuple[str, ...]:
+    """Delete what a run has left, and look again; return what is left, or nobody has confirmed as gone."""
     import time
 
     from sailor_cloud.clock import SystemClock
     from sailor_cloud.errors import SailorError
     from sailor_cloud.launch.down import take_down
-    from sailor_cloud.provision.cleanup.reap import remove_strangers
+    from sailor_cloud.provision.cleanup.reap import confirmed, remove_strangers, where_found
 
     click.echo(f"{leftover.run_id}: deleting {len(leftover.resources)} resources", err=True)
     if leftover.folder is None:
         return remove_strangers(leftover, pause=time.sleep)
     try:
-        receipt = take_down(leftover.folder, clock=SystemClock())
-    except SailorError as error:
-        return (str(error),)
-    return () if receipt.clean else tuple(f"still there: {row.type} {row.name}" for row in receipt.left)
+        receipt = take_down(leftover.folder, clock=SystemClock(), also=asked | where_found(leftover.resources))
+    except (SailorError, OSError) as error:
+        return (str(error), *confirmed(leftover))
+    show_unwritten(leftover.folder)
+    unsure = [f"not confirmed as gone: {row.type} {row.name}" for row in receipt.left if not row.found]
+    unsure += [place.problem for place in receipt.unanswered]
+    return tuple(dict.fromkeys((*unsure, *confirmed(leftover))))
 
 
 def _show(found: Found) -> None:
@@ -128,7 +133,7 @@ def _told(found: Found, removed: dict[str, tuple[str, ...]], *, as_json: bool) -
             click.echo(f"problem: {problem}", err=True)
         clean = [run_id for run_id, texts in removed.items() if not texts]
         if clean:
-            click.echo(f"gone, as a second look confirms: {', '.join(clean)}")
+            click.echo(f"deleted (verified by a second query): {', '.join(clean)}")
     return 1 if problems else 0
 
 

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from sailor_cloud.errors import LaunchError, SailorError
+from sailor_cloud.errors import LaunchError, SailorError, of_system
 from sailor_cloud.launch import takeover
 from sailor_cloud.launch.context import RunContext
 from sailor_cloud.launch.fleet import code
@@ -33,8 +33,8 @@ from sailor_cloud.launch.watch.budget import BudgetGuard
 from sailor_cloud.launch.watch.price_watch import PriceWatch
 from sailor_cloud.launch.watch.spending_guard import SpendingWatch
 from sailor_cloud.model.plan import Plan
-from sailor_cloud.run.journal import Event
 from sailor_runtime.spec import CommandSpec, RunSpec
+from sailor_cloud.run.journal import Event, Journal
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +79,8 @@ class Controller:
                 ending = context.stop.ending
             else:
                 message = str(error)
+        except OSError as error:
+            message = of_system(error)
         except Exception as error:
             # Whatever it is, what was bought is removed before it is reported.
             bug, message = error, f"{type(error).__name__}: {error}"
@@ -86,7 +88,8 @@ class Controller:
             message = f"{message}; {how_to_go_on(context)}" if message else how_to_go_on(context)
         elif ending is Ending.INTERRUPTED and context.saved_step > 0:
             context.observer.note(how_to_go_on(context, limited=False))
-        context.journal.append(
+        # From here on, nothing that can't be written may keep nodes alive.
+        Journal.of(context.folder, context.clock, or_keep=True).append(
             _ENDING_EVENTS.get(ending, Event.TRAINING_FINISHED), outcome=ending.value, message=message
         )
         outcome = await self._tear_down(ending, message)

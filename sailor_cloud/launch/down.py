@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sailor_cloud.clock import Clock
+from sailor_cloud.errors import RequestError
 from sailor_cloud.launch.options import Ending
 from sailor_cloud.launch.teardown import tear_down
+from sailor_cloud.provision.live_resources import Scopes
 from sailor_cloud.provision.progress import Listener
+from sailor_cloud.provision.scopes import NOWHERE
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import read
 from sailor_cloud.run.receipt import Receipt
@@ -20,10 +23,18 @@ def take_down(
     clock: Clock,
     on_progress: Listener | None = None,
     say: Callable[[str], None] = lambda text: None,
+    also: Scopes = NOWHERE,
 ) -> Receipt:
-    """Remove everything of a run and write its receipt. Raises RunLockedError while a controller works on it."""
+    """Remove everything of a run and write its receipt. Raises RunLockedError while a controller works on it.
+
+    Needs none of the files in the run's folder, and looks into `also` besides the places that they tell of.
+    """
     with folder.lock():
         outcome = fold(read(folder.journal_file)).outcome
         ending = Ending(outcome) if outcome in set(Ending) else Ending.TORN_DOWN
-        document = folder.read_document()
-        return tear_down(folder, document, clock=clock, ending=ending, on_progress=on_progress, say=say)
+        try:
+            document = folder.read_document()
+        except (RequestError, OSError) as error:
+            say(f"{error}; tearing down without it")
+            document = None
+        return tear_down(folder, document, clock=clock, ending=ending, on_progress=on_progress, say=say, also=also)

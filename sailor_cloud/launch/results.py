@@ -64,10 +64,10 @@ class Fetch:
         url = f"{sold_by(home.provider).bucket_scheme}://{bucket.name}"
         try:
             step = self._copied(f"{url}/checkpoints", home)
+            Journal.of(self.folder, self.clock).append(Event.RESULTS_FETCHED, bucket=bucket.name, checkpoint=step)
         except (KeptError, OSError) as error:
             self.say(f"the results stay in {url}: {error}")
             return
-        Journal.of(self.folder, self.clock).append(Event.RESULTS_FETCHED, bucket=bucket.name, checkpoint=step)
         self.say(f"the trained model is in {self.folder.checkpoints_dir / step}; its bucket is deleted")
 
     def _copied(self, url: str, home: Offer) -> str:

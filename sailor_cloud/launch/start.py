@@ -67,6 +67,7 @@ def run_document(
     document = replace(document, job=settled(document.job, base or Path()))
     folder = RunFolder.create(new_run_id(document.job.name, clock=clock))
     with folder.lock():
+        folder.keep_reserve()
         folder.write_document(document)
         code.keep(packed, folder)
         chosen = options or LaunchOptions()

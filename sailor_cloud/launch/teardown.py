@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import math
-from collections.abc import Callable
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from sailor_cloud.clock import Clock
+from sailor_cloud.errors import SailorError, of_system
 from sailor_cloud.launch.options import Ending
 from sailor_cloud.launch.results import Fetch
 from sailor_cloud.launch.spend import gateways, usage
@@ -16,59 +21,108 @@ from sailor_cloud.launch.telemetry.generation_log import Leg, journaled_calibrat
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.provision.bookkeeping import NODE
 from sailor_cloud.provision.cleanup.teardown import Destroyed, destroy
+from sailor_cloud.provision.live_resources import Scopes
 from sailor_cloud.provision.progress import Listener
+from sailor_cloud.provision.scopes import NOWHERE
 from sailor_cloud.run import history
+from sailor_cloud.run.appended import kept_lines
 from sailor_cloud.run.folder import RunFolder
-from sailor_cloud.run.journal import read
+from sailor_cloud.run.journal import Entry, read
 from sailor_cloud.run.ledger import Ledger, LedgerLine
 from sailor_cloud.run.receipt import Comparison, Receipt
+
+logger = logging.getLogger(__name__)
 
 
 def tear_down(
     folder: RunFolder,
-    document: PlanDocument,
+    document: PlanDocument | None,
     *,
     clock: Clock,
     ending: Ending,
     on_progress: Listener | None = None,
     say: Callable[[str], None] = lambda text: None,
+    also: Scopes = NOWHERE,
 ) -> Receipt:
     """Remove all resources of a run, close its ledger, and write and return its receipt. Safe to repeat.
 
-    The results of a run that had trained to its end are fetched from its own bucket before.
+    The results of a run that had trained to its end are fetched from its own bucket before; without a plan, they stay.
     """
     prices = UsePrices()
-    fetch = Fetch(folder=folder, document=document, clock=clock, prices=prices, say=say)
+    fetch = Fetch(folder=folder, document=document, clock=clock, prices=prices, say=say) if document else None
     before_data = fetch if ending is Ending.COMPLETED else None
-    destroyed = destroy(folder, clock=clock, on_progress=on_progress, before_data=before_data)
+    destroyed = destroy(folder, clock=clock, on_progress=on_progress, before_data=before_data, also=also)
     return close_books(folder, document, destroyed, clock=clock, prices=prices, ending=ending)
 
 
 def close_books(
-    folder: RunFolder, document: PlanDocument, destroyed: Destroyed, *, clock: Clock, prices: UsePrices, ending: Ending
+    folder: RunFolder,
+    document: PlanDocument | None,
+    destroyed: Destroyed,
+    *,
+    clock: Clock,
+    prices: UsePrices,
+    ending: Ending,
 ) -> Receipt:
-    """Charge what the run has used, and write and return the receipt of a run whose resources were removed."""
-    recorded = legs(folder)
-    ledger, entries, now = Ledger.of(folder, clock), read(folder.journal_file), clock.now()
-    gateways.keep_books(ledger, entries, prices)
-    used = usage.charges(document, recorded, prices, until=usage.bucket_end(entries, now))
-    charge_all(ledger, used, at=now)
+    """Charge what the run has used, and write and return the receipt of a run whose resources were removed.
+
+    What can't be read or written is a problem of the receipt.
+    """
+    problems = [*destroyed.problems]
+    ledger, entries, now = Ledger.of(folder, clock, or_keep=True), read(folder.journal_file), clock.now()
+    recorded: tuple[Leg, ...] = ()
+    with _told(problems, "the ledger lacks what was used"):
+        recorded = legs(folder)
+        gateways.keep_books(ledger, entries, prices)
+        if document is not None:
+            used = usage.charges(document, recorded, prices, until=usage.bucket_end(entries, now))
+            charge_all(ledger, used, at=now)
+    if document is None:
+        problems.append("without the plan, traffic and storage that were used are not in the ledger")
+    lines, spent_usd = ledger.lines(now), ledger.spent_usd(now)
+    comparisons: tuple[Comparison, ...] = ()
+    with _told(problems, "estimates are not compared"):
+        comparisons = _comparisons(folder, document, recorded, lines, spent_usd) if document is not None else ()
     receipt = Receipt(
         run_id=folder.run_id,
-        job=document.job.name,
+        job=document.job.name if document is not None else _job_named(folder, entries),
         outcome=ending.value,
         written_at=now,
         resources=destroyed.resources,
         kept=destroyed.kept,
-        lines=ledger.lines(now),
-        spent_usd=ledger.spent_usd(now),
-        budget_usd=document.constraints.budget_usd,
-        comparisons=_comparisons(folder, document, recorded, ledger.lines(now), ledger.spent_usd(now)),
-        problems=destroyed.problems,
+        lines=lines,
+        spent_usd=spent_usd,
+        budget_usd=document.constraints.budget_usd if document is not None else None,
+        comparisons=comparisons,
+        problems=tuple(problems),
+        asked=destroyed.asked,
     )
-    folder.write_text(folder.receipt_file.name, receipt.to_json())
-    history.remember(folder, _past_run(folder, document, recorded, receipt))
-    return receipt
+    with _told(problems, f"{folder.receipt_file} is not written"):
+        folder.write_text(folder.receipt_file.name, receipt.to_json())
+    if document is not None:
+        with _told(problems, "the run is not in 'sailor-cloud history'"):
+            history.remember(folder, _past_run(folder, document, recorded, receipt))
+    unwritten = [path.name for path in (folder.journal_file, folder.ledger_file) if kept_lines(path)]
+    if unwritten:
+        problems.append(f"{' and '.join(unwritten)} could not be written to; this receipt holds what they lack")
+    return replace(receipt, problems=tuple(problems))
+
+
+@contextlib.contextmanager
+def _told(problems: list[str], what: str) -> Iterator[None]:
+    """Have damaged files and a disk that can't be written to become a problem of the receipt."""
+    try:
+        yield
+    except (OSError, sqlite3.Error, SailorError, ValueError, KeyError, TypeError) as error:
+        logger.debug("closing the books", exc_info=True)
+        why = of_system(error) if isinstance(error, OSError) else f"{error or type(error).__name__}"
+        problems.append(f"{what}: {why}")
+
+
+def _job_named(folder: RunFolder, entries: Sequence[Entry]) -> str:
+    """Return the job of a run without its plan: by its journal, else by the run's own name."""
+    named = (str(entry.data["job"]) for entry in entries if "job" in entry.data)
+    return next(named, "-".join(folder.run_id.split("-")[:-3]))
 
 
 def _past_run(

@@ -55,6 +55,11 @@ def resource_key(root: Root, address: str) -> str:
     return f"{root.stack}-{root.region}/{address.removeprefix('module.cluster.')}"
 
 
+def priced(intent: Mapping[str, Any]) -> bool:
+    """Tell whether what the journal has of a node says what it costs; what a damaged one has need not."""
+    return {"instance_type", "zone", "market", "usd_per_hour", "price_source", "price_as_of"} <= intent.keys()
+
+
 def open_node(ledger: Ledger, node: str, intent: Mapping[str, Any], *, since: datetime) -> None:
     """Charge for a node from some time on, and for each thing that comes with it, at prices that its intent froze."""
     kind, zone, market = intent["instance_type"], intent["zone"], intent["market"]

@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-# The region of what belongs to an account as a whole.
+# The region of what belongs to an account as a whole, and the kind of place that an account is.
 WHOLE_ACCOUNT = "global"
+ACCOUNT = "account"
 # The detail of a bucket that is not empty.
 HOLDS_OBJECTS = "holds objects"
 # What is left of a node on this machine that does not run any more.
@@ -47,17 +48,6 @@ class LiveResource:
     ending: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CloudSweep:
-    """What was found, and where could not be looked: with problems, an empty result proves nothing."""
-
-    found: tuple[LiveResource, ...]
-    problems: tuple[str, ...]
-
-
-Look = Callable[[], CloudSweep]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Scope:
     """Something of a provider's that can be looked through, such as a region; `kind` is the provider's word for it."""
@@ -66,9 +56,63 @@ class Scope:
     kind: str
     name: str
 
+    def __str__(self) -> str:
+        return f"{self.provider} {self.kind} {self.name}".rstrip()
+
 
 # Where a run has, or may have, something.
 Scopes = frozenset[Scope]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """What one look found. `failed` holds the kinds of resources that could not be listed, each with the reason."""
+
+    found: tuple[LiveResource, ...]
+    failed: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        return tuple(why for _, why in self.failed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """A look for some kinds of resources in some places; `ask` may raise ProvisionError where nothing can be seen."""
+
+    scopes: tuple[Scope, ...]
+    kinds: tuple[str, ...]
+    ask: Callable[[], Listing]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Whether a place has resources of one kind was asked; `problem` says why there is no answer."""
+
+    scope: Scope
+    kind: str
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloudSweep:
+    """What was found, and what was asked: only what was asked and answered, and not found, is gone.
+
+    `stays` was found, too, and is left on purpose.
+    """
+
+    found: tuple[LiveResource, ...]
+    asked: tuple[Asked, ...] = ()
+    stays: tuple[LiveResource, ...] = ()
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(asked.problem for asked in self.asked if asked.problem))
+
+    def answered(self, scope: Scope, kind: str) -> bool:
+        """Tell whether a place was asked for one kind and has answered, each time."""
+        told = [asked.problem for asked in self.asked if (asked.scope, asked.kind) == (scope, kind)]
+        return bool(told) and not any(told)
 
 
 def of_provider(scopes: Scopes, provider: str) -> Scopes:

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from sailor_cloud.errors import ProvisionError
+from sailor_cloud.errors import ProvisionError, RequestError
 from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.provision import providers
-from sailor_cloud.provision.live_resources import CloudSweep, LiveResource, Look, Scope, Scopes, of_provider
-from sailor_cloud.provision.rendering.root import placed_nodes
+from sailor_cloud.provision.live_resources import (
+    Asked,
+    CloudSweep,
+    Listing,
+    LiveResource,
+    Look,
+    Scope,
+    Scopes,
+    of_provider,
+)
+from sailor_cloud.provision.rendering.root import VARIABLES_FILE, placed_nodes
 from sailor_cloud.run.folder import RunFolder
-from sailor_cloud.run.journal import Entry, Event
+from sailor_cloud.run.journal import Entry, Event, damage, read
+from sailor_cloud.run.state import fold
+
+NOWHERE = Scopes()
 
 
 def scopes_of(document: PlanDocument) -> Scopes:
@@ -38,15 +54,102 @@ def journaled(scopes: Scopes) -> dict[str, Any]:
 
 
 def touched(entries: Iterable[Entry]) -> Scopes:
-    """Return every scope of a run: those that its journal names, which were written before anything was asked for."""
+    """Return the scopes that a run's journal names, which were written before anything was asked for."""
     started = [entry for entry in entries if entry.event is Event.PROVISION_STARTED]
     return Scopes(
-        Scope(provider=provider, kind=kind, name=name)
+        Scope(provider=provider, kind=kind, name=str(name))
         for provider, bought in providers.every()
         for kind in bought.scope_kinds
         for entry in started
         for name in entry.data.get(f"{provider}_{kind}s", ())
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where a run may have something, by everything that tells of it.
+
+    `beside` are the kinds beside compute that it may have, None for all. `doubts` say why there may be other places.
+    """
+
+    scopes: Scopes
+    beside: frozenset[str] | None
+    doubts: tuple[str, ...]
+
+
+def places_of(folder: RunFolder, *, also: Scopes = NOWHERE) -> Places:
+    """Return the places that journal, plans and roots of Terraform tell of, and `also`, which the user has named.
+
+    No file is believed alone. Where the journal is damaged, the run may have been anywhere that its job allows.
+    """
+    entries, harm = read(folder.journal_file), damage(folder.journal_file)
+    plans, unreadable = _plans(folder)
+    told = [touched(entries), also, *(scopes_of(plan) for plan in plans)]
+    rows = fold(entries).resources
+    told += [_of_row(row.data) for row in rows]
+    for base in folder.terraform_dirs():
+        told.append(_of_root(base))
+    if harm:
+        told += [_allowed(plan) for plan in plans]
+    scopes = Scopes().union(*told)
+    doubts: tuple[str, ...] = ()
+    started = any(entry.event is Event.PROVISION_STARTED for entry in entries)
+    if not plans and not also and (harm or not started):
+        why = harm or f"{folder.journal_file} tells of no purchase"
+        doubts = (
+            f"{why}, and {unreadable}: nothing says where the run bought; --project or --region tell where to look",
+        )
+    if harm or not plans or any(_may_have_data(plan) for plan in plans):
+        return Places(scopes=scopes, beside=None, doubts=doubts)
+    return Places(scopes=scopes, beside=frozenset(row.resource for row in rows), doubts=doubts)
+
+
+def _plans(folder: RunFolder) -> tuple[list[PlanDocument], str]:
+    """Return the plans of a run that can be read, and why its first one can't."""
+    found, unreadable = [], ""
+    for path in (folder.plan_file, *sorted((folder.path / "generations").glob("*.json"))):
+        try:
+            plan = PlanDocument.from_json(path.read_bytes(), origin=str(path))
+            placed_nodes(plan)
+            found.append(plan)
+        except (OSError, RequestError) as error:
+            if path == folder.plan_file:
+                unreadable = f"{path} is missing" if isinstance(error, FileNotFoundError) else f"{path} can't be read"
+    return found, unreadable
+
+
+def _of_row(data: Mapping[str, Any]) -> Scopes:
+    provider, region = data.get("provider"), data.get("region")
+    known = dict(providers.every())
+    return known[provider].named_in(str(region), "") if provider in known else NOWHERE
+
+
+def _of_root(base: Path) -> Scopes:
+    """Return what a folder of Terraform tells of, however damaged its files are."""
+    texts = []
+    for file in (*base.rglob(VARIABLES_FILE), *base.rglob("terraform.tfstate*")):
+        with contextlib.suppress(OSError):
+            texts.append(file.read_bytes().decode(errors="replace"))
+    mine = [bought for provider, bought in providers.every() if base.name.startswith(f"{provider}-")]
+    return Scopes().union(*(bought.named_in(base.name, "\n".join(texts)) for bought in mine))
+
+
+def _allowed(plan: PlanDocument) -> Scopes:
+    """Return the places that a plan's job allows, beside those of the plan itself."""
+    from sailor_cloud import catalog
+
+    prices = catalog.load()
+    known = {zone: prices.region_of(zone) for zone in prices.zones()}
+    entries = [(entry.provider, zone) for entry in plan.job.resources for zone in entry.zones]
+    return Scopes().union(
+        *(_of_row({"provider": provider, "region": known[zone]}) for provider, zone in entries if zone in known)
+    )
+
+
+def _may_have_data(plan: PlanDocument) -> bool:
+    """Tell whether a run under a plan may have made more than compute: a bucket, or what nodes act as."""
+    target = plan.job.checkpoint.to
+    return target is None or "://" in target or plan.job.cloud.network is NetworkAccess.PRIVATE
 
 
 def sweep_scopes(scopes: Scopes, *, run_id: str | None = None, beside: Collection[str] | None = None) -> CloudSweep:
@@ -83,13 +186,15 @@ def remove_from(
 
 def _together(looks: Iterable[Look]) -> CloudSweep:
     found: list[LiveResource] = []
-    problems: list[str] = []
+    asked: list[Asked] = []
     for look in looks:
         try:
-            swept = look()
+            listing = look.ask()
         except ProvisionError as error:
-            problems.append(str(error))
-            continue
-        found += swept.found
-        problems += swept.problems
-    return CloudSweep(found=tuple(found), problems=tuple(problems))
+            listing = Listing(found=(), failed=tuple((kind, str(error)) for kind in look.kinds))
+        found += listing.found
+        why = dict(listing.failed)
+        asked += [
+            Asked(scope=scope, kind=kind, problem=why.get(kind, "")) for scope in look.scopes for kind in look.kinds
+        ]
+    return CloudSweep(found=tuple(found), asked=tuple(asked))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
 
 from rich.console import Console, Group, RenderableType
@@ -23,6 +24,7 @@ def receipt_report(receipt: Receipt) -> RenderableType:
     parts: list[RenderableType] = [
         Text(f"Receipt of {receipt.run_id} ({receipt.outcome})", style="bold"),
         Padding(_resources(receipt), (1, 0)) if receipt.resources or receipt.kept else Text(""),
+        *_asked(receipt),
         _spending(receipt),
         Padding(_comparisons(receipt), (1, 0)),
         _verdict(receipt),
@@ -34,13 +36,27 @@ def receipt_report(receipt: Receipt) -> RenderableType:
 def _resources(receipt: Receipt) -> Table:
     table = plain_table("resource", "zone", "created", "gone", "confirmed by")
     for row in receipt.resources:
-        gone = _clock_time(row.gone_at) if row.gone_at else "STILL THERE"
+        gone = _clock_time(row.gone_at) if row.gone_at else "STILL THERE" if row.found else "NOT CONFIRMED"
         table.add_row(f"{row.type} {row.name}", row.zone, _clock_time(row.created_at), gone, row.confirmed_by)
     for kept in receipt.kept:
         table.add_row(
             f"{kept.type} {kept.name}", "", "", f"kept, {text.usd(kept.usd_per_month)} USD/month", kept.delete_command
         )
     return table
+
+
+def _asked(receipt: Receipt) -> Iterator[Text]:
+    """Say for each place what it was asked for, when, and what it did not answer."""
+    kinds_of: dict[tuple[str, datetime | None, str], dict[str, None]] = {}
+    for asked in receipt.asked:
+        kinds_of.setdefault((asked.place, asked.asked_at, asked.problem), {})[asked.kind] = None
+    for (place, at, problem), kinds in kinds_of.items():
+        if at is None:
+            yield Text(f"nobody could be asked: {problem}", style="yellow")
+            continue
+        told = f"no answer: {problem}" if problem else "answered"
+        color = "yellow" if problem else ""
+        yield Text(f"{place} was asked at {_clock_time(at)} for {', '.join(kinds)}: {told}", style=color)
 
 
 def _clock_time(moment: datetime | None) -> str:
@@ -80,12 +96,13 @@ def _difference(row: Comparison) -> str:
 
 
 def _verdict(receipt: Receipt) -> Text:
-    if receipt.left:
-        names = ", ".join(row.name for row in receipt.left)
-        return Text(
-            f"{len(receipt.left)} resources are still there: {names}; run 'sailor-cloud down {receipt.run_id}'",
-            style="bold red",
-        )
+    again = f"run 'sailor-cloud down {receipt.run_id}'"
+    if found := [row.name for row in receipt.left if row.found]:
+        return Text(f"{len(found)} resources are still there: {', '.join(found)}; {again}", style="bold red")
+    unsure = [row.name for row in receipt.left]
+    unsure += dict.fromkeys(place.place or "places that nobody knows" for place in receipt.unanswered)
+    if unsure:
+        return Text(f"not confirmed as gone: {', '.join(unsure)}; {again} again once they answer", style="bold red")
     if not receipt.resources and not receipt.kept:
         return Text("nothing was made, so there was nothing to remove", style="green")
     kept = f"; {len(receipt.kept)} kept on purpose" if receipt.kept else ""

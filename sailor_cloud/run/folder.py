@@ -22,6 +22,8 @@ from sailor_cloud.errors import Problem, RequestError, SailorError
 from sailor_cloud.model.document import PlanDocument
 
 _STAMP = "%Y%m%d-%H%M%S"
+# A teardown writes its journal, its receipt and Terraform's states; 256 nodes need less than 2 MiB.
+_RESERVE, _RESERVE_BYTES = "reserve", 4 * 2**20
 # How the names of all cloud resources begin, of whichever run.
 FIRST_OF_NAMES = "sc-"
 
@@ -172,39 +174,78 @@ class RunFolder:
     def read_document(self) -> PlanDocument:
         """Return the run's plan. Raises RequestError when there is none."""
         if not self.plan_file.is_file():
-            raise RequestError(f"run {self.run_id} has no plan in {self.plan_file}: it ended before it was planned")
+            down = f"'sailor-cloud down {self.run_id}' removes what it may have bought"
+            raise RequestError(f"run {self.run_id} has no plan in {self.plan_file}; {down}")
         return PlanDocument.from_json(self.plan_file.read_bytes(), origin=str(self.plan_file))
+
+    def keep_reserve(self) -> None:
+        """Take the room on the disk that a teardown needs for its own files, for when the disk is full by then."""
+        handle = os.open(self.path / _RESERVE, os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            os.posix_fallocate(handle, 0, _RESERVE_BYTES)
+        finally:
+            os.close(handle)
+
+    def release_reserve(self) -> None:
+        with contextlib.suppress(OSError):
+            (self.path / _RESERVE).unlink()
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the run alone. Raises RunLockedError, which names the process that holds it."""
-        with open(self.lock_file, "a+", opener=_private_opener) as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise RunLockedError(self._locked_message()) from None
-            holder = {"pid": os.getpid(), "command": " ".join(sys.argv), "since": datetime.now(UTC).isoformat()}
-            file.truncate(0)
-            file.write(json.dumps(holder))
-            file.flush()
+        """Hold the run alone. Raises RunLockedError, which names the process that holds it.
+
+        Both the folder and the file in it are locked: the file may be deleted, or can't be made on a disk that is full,
+        and on some network file systems a folder can't be locked.
+        """
+        with contextlib.ExitStack() as held:
+            locked = [self._flocked(held, path, flags) for path, flags in self._lockable]
+            if not any(locked):
+                raise RequestError(f"run {self.run_id} can't be locked: {self.path} can't be opened")
+            with contextlib.suppress(OSError):
+                me = {"pid": os.getpid(), "command": " ".join(sys.argv), "since": datetime.now(UTC).isoformat()}
+                self.lock_file.write_text(json.dumps(me))
             try:
                 yield
             finally:
-                file.truncate(0)
+                with contextlib.suppress(OSError):
+                    os.truncate(self.lock_file, 0)
 
     def lock_holder(self) -> LockHolder | None:
         """Return the process that holds the run, or None when it is free."""
-        if not self.lock_file.exists():
-            return None
-        with open(self.lock_file) as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return _read_holder(file.read())
-            return None
+        for path in (self.path, self.lock_file):
+            with contextlib.suppress(OSError), contextlib.ExitStack() as held:
+                handle = os.open(path, os.O_RDONLY)
+                held.callback(os.close, handle)
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return self._holder()
+        return None
+
+    @property
+    def _lockable(self) -> tuple[tuple[Path, int], ...]:
+        return (self.path, os.O_RDONLY), (self.lock_file, os.O_RDWR | os.O_CREAT)
+
+    def _flocked(self, held: contextlib.ExitStack, path: Path, flags: int) -> bool:
+        """Lock a file or folder until `held` is closed; False where it can't be locked by anybody."""
+        try:
+            handle = os.open(path, flags, 0o600)
+            held.callback(os.close, handle)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunLockedError(self._locked_message()) from None
+        except OSError:
+            return False
+        return True
+
+    def _holder(self) -> LockHolder:
+        try:
+            return _read_holder(self.lock_file.read_text(errors="replace"))
+        except OSError:
+            return _read_holder("")
 
     def _locked_message(self) -> str:
-        holder = _read_holder(self.lock_file.read_text())
+        holder = self._holder()
         return (
             f"run {self.run_id} is held by process {holder.pid} ({holder.command}) since {holder.since:%H:%M:%S} UTC; "
             f"wait for it or interrupt it with 'kill -INT {holder.pid}'"
@@ -230,16 +271,12 @@ def _stamp(run_id: str) -> str:
     return "-".join(run_id.split("-")[-3:-1])
 
 
-def _private_opener(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
 def _read_holder(text: str) -> LockHolder:
     """The holder writes its name just after it got the lock, so for a moment the name may be missing."""
     try:
         raw = json.loads(text)
-        return LockHolder(pid=raw["pid"], command=raw["command"], since=datetime.fromisoformat(raw["since"]))
-    except (ValueError, KeyError):
+        return LockHolder(pid=int(raw["pid"]), command=str(raw["command"]), since=datetime.fromisoformat(raw["since"]))
+    except (ValueError, KeyError, TypeError, RecursionError):
         return LockHolder(pid=0, command="unknown", since=datetime.now(UTC))
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sailor_cloud.clock import Clock
-from sailor_cloud.run.appended import AppendedFile
+from sailor_cloud.run.appended import AppendedFile, append_line, close_torn_line
 from sailor_cloud.run.folder import RunFolder
 
 
@@ -42,6 +42,7 @@ class Event(StrEnum):
     TRAINING_FINISHED = "training_finished"
     TRAINING_FAILED = "training_failed"
     INTERRUPTED = "interrupted"
+    JOURNAL_DAMAGED = "journal_damaged"
     TEARDOWN_STARTED = "teardown_started"
     DESTROY_INTENDED = "destroy_intended"
     GONE = "gone"
@@ -79,16 +80,18 @@ class Draft:
 class Journal:
     """Appends entries; each is on disk before `append` returns. Safe to use from several threads."""
 
-    def __init__(self, path: Path, clock: Clock) -> None:
+    def __init__(self, path: Path, clock: Clock, *, or_keep: bool = False) -> None:
         self.path = path
         self._clock = clock
+        self._or_keep = or_keep
         self._mutex = threading.Lock()
         self._seq = max((entry.seq for entry in read(path)), default=0)
-        close_torn_line(path)
+        close_torn_line(path, or_keep=or_keep)
 
     @classmethod
-    def of(cls, folder: RunFolder, clock: Clock) -> Journal:
-        return cls(folder.journal_file, clock)
+    def of(cls, folder: RunFolder, clock: Clock, *, or_keep: bool = False) -> Journal:
+        """Return a run's journal. `or_keep`: in a teardown, which goes on where nothing can be written."""
+        return cls(folder.journal_file, clock, or_keep=or_keep)
 
     def append(self, event: Event, *, resource: str = "", key: str = "", **data: Any) -> Entry:
         return self.append_all([Draft(event=event, resource=resource, key=key, data=data)])[0]
@@ -102,7 +105,7 @@ class Journal:
                 for seq, draft in enumerate(drafts, start=self._seq + 1)
             )
             if entries:
-                append_line(self.path, "\n".join(entry.to_json() for entry in entries))
+                append_line(self.path, "\n".join(entry.to_json() for entry in entries), or_keep=self._or_keep)
                 self._seq = entries[-1].seq
             return entries
 
@@ -140,34 +143,45 @@ class _Known:
 # A controller asks for its journal at every turn; only what was appended since is read again.
 _READ: dict[Path, _Known] = {}
 _MOST_KNOWN = 8
+# No run has as many entries; a number beyond it is damage.
+_LARGEST = 10**9
 _MUTEX = threading.Lock()
 
 
-def append_line(path: Path, line: str) -> None:
-    """Append one line to a file of mode 0600 and wait until it is on disk."""
-    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    with os.fdopen(handle, "ab") as file:
-        file.write((line + "\n").encode())
-        file.flush()
-        os.fsync(handle)
+def damage(path: Path) -> str:
+    """Say why a journal can't be believed as a whole; nothing where it begins at its beginning and lacks no entry.
 
-
-def close_torn_line(path: Path) -> None:
-    """End a line that a crash cut off, so that what is appended next begins its own."""
-    if path.is_file() and (content := path.read_bytes()) and not content.endswith(b"\n"):
-        append_line(path, "")
+    A crash cuts off the last line at most. Whoever goes on ends it, and gives its number to the next entry.
+    """
+    entries = read(path)
+    if not entries:
+        return f"{path} is missing" if not path.exists() else f"{path} holds no entry"
+    for entry in entries:
+        # Written by a teardown, whose own entries would hide it.
+        if entry.event is Event.JOURNAL_DAMAGED:
+            return str(entry.data.get("why", ""))
+    numbers = {entry.seq for entry in entries}
+    lost = next((number for number in range(1, max(numbers)) if number not in numbers), None)
+    if lost is not None:
+        return f"{path} lacks entry {lost}"
+    with contextlib.suppress(OSError):
+        _, _, torn = path.read_bytes().rpartition(b"\n")
+        if torn and _entry(torn) is None:
+            return f"{path} is cut off after entry {max(numbers)}"
+    return ""
 
 
 def _entry(line: bytes) -> Entry | None:
     try:
         raw = json.loads(line)
-        return Entry(
-            seq=raw["seq"],
+        entry = Entry(
+            seq=int(raw["seq"]),
             ts=datetime.fromisoformat(raw["ts"]),
             event=Event(raw["event"]),
-            resource=raw["resource"],
-            key=raw["key"],
-            data=raw["data"],
+            resource=str(raw["resource"]),
+            key=str(raw["key"]),
+            data=dict(raw["data"]),
         )
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
         return None
+    return entry if entry.ts.tzinfo is not None and 0 < entry.seq < _LARGEST else None

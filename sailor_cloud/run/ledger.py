@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -18,9 +19,8 @@ from typing import Any
 
 from sailor_cloud.clock import Clock
 from sailor_cloud.model.document import CostKind
-from sailor_cloud.run.appended import AppendedFile
+from sailor_cloud.run.appended import AppendedFile, append_line, close_torn_line
 from sailor_cloud.run.folder import RunFolder
-from sailor_cloud.run.journal import append_line, close_torn_line
 
 # What Compute Engine and EC2 bill at least per VM; safety rule 7 in docs/design.md.
 MINIMUM_BILLED_S = 60.0
@@ -116,20 +116,23 @@ class _Item:
 class Ledger:
     """Appends what is used and adds it up. Sums are exact; they become floats only at the edge."""
 
-    def __init__(self, path: Path, clock: Clock) -> None:
+    def __init__(self, path: Path, clock: Clock, *, or_keep: bool = False) -> None:
         self.path = path
         self._clock = clock
+        self._or_keep = or_keep
         self._mutex = threading.RLock()
         self._file = AppendedFile(path)
         self._known: dict[_Record, list[dict[str, Any]]] = {}
         self._parsed: tuple[list[_Item], list[LedgerLine]] = ([], [])
+        self._unread = 0
         # What was spent on things that cost nothing any more.
         self._settled = Fraction(0)
-        close_torn_line(path)
+        close_torn_line(path, or_keep=or_keep)
 
     @classmethod
-    def of(cls, folder: RunFolder, clock: Clock) -> Ledger:
-        return cls(folder.ledger_file, clock)
+    def of(cls, folder: RunFolder, clock: Clock, *, or_keep: bool = False) -> Ledger:
+        """Return a run's ledger. `or_keep`: in a teardown, which goes on where nothing can be written."""
+        return cls(folder.ledger_file, clock, or_keep=or_keep)
 
     def open_item(
         self,
@@ -192,6 +195,17 @@ class Ledger:
         prices = {"price_source": price_source, "price_as_of": price_as_of.isoformat()}
         self._append_once(_Record.CHARGED, key, {**raw, "at": at.isoformat(), **prices})
 
+    def holds(self, key: str) -> bool:
+        """Tell whether something is, or was, paid for by time."""
+        return any(raw["key"] == key for raw in self._records(_Record.OPENED))
+
+    def damage(self) -> tuple[str, ...]:
+        """Say what can't be read of it: more was spent than it says."""
+        self._newest()
+        if not self._unread:
+            return ()
+        return (f"{self._unread} lines of {self.path} can't be read: more may have been spent than the ledger says",)
+
     def spent_usd(self, now: datetime | None = None) -> float:
         """Return what is spent until now, open items included."""
         return float(self._spent(self._clock.now() if now is None else now))
@@ -237,10 +251,12 @@ class Ledger:
                 return self._parsed
             if anew:
                 self._known = {}
-            for raw in _records(lines):
+            records = list(_records(lines))
+            self._unread = (0 if anew else self._unread) + len(lines) - len(records)
+            for raw in records:
                 self._known.setdefault(_Record(raw["record"]), []).append(raw)
             known = {kind: self._known.get(kind, []) for kind in _Record}
-            closed = {raw["key"]: datetime.fromisoformat(raw["at"]) for raw in known[_Record.CLOSED]}
+            closed = {raw["key"]: _instant(raw["at"]) for raw in known[_Record.CLOSED]}
             prices: dict[str, list[_Price]] = {}
             for raw in known[_Record.REPRICED]:
                 prices.setdefault(raw["key"], []).append(_price(raw, raw["at"]))
@@ -259,14 +275,26 @@ class Ledger:
                 self._append(kind, key, raw)
 
     def _append(self, kind: _Record, key: str, raw: dict[str, Any]) -> None:
-        append_line(self.path, json.dumps({"record": kind.value, "key": key, **raw}, ensure_ascii=False))
+        line = json.dumps({"record": kind.value, "key": key, **raw}, ensure_ascii=False)
+        append_line(self.path, line, or_keep=self._or_keep)
+
+
+_READERS: dict[_Record, Callable[[dict[str, Any]], object]] = {
+    _Record.OPENED: lambda raw: _item(raw, [], None),
+    _Record.REPRICED: lambda raw: _price(raw, raw["at"]),
+    _Record.CLOSED: lambda raw: _instant(raw["at"]),
+    _Record.CHARGED: lambda raw: _charge(raw),
+}
 
 
 def _records(lines: list[bytes]) -> Iterator[dict[str, Any]]:
-    """Yield the records of a ledger's lines, without one that a crash cut off."""
+    """Yield the records of a ledger's lines, without what a crash cut off or anything else has damaged."""
     for line in lines:
-        with contextlib.suppress(ValueError):
-            yield json.loads(line)
+        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError):
+            raw = json.loads(line)
+            _READERS[_Record(raw["record"])](raw)
+            if isinstance(raw["key"], str):
+                yield raw
 
 
 def _item(raw: dict[str, Any], later: list[_Price], until: datetime | None) -> _Item:
@@ -274,7 +302,7 @@ def _item(raw: dict[str, Any], later: list[_Price], until: datetime | None) -> _
         kind=CostKind(raw["kind"]),
         key=raw["key"],
         what=raw["what"],
-        minimum_s=raw["minimum_s"],
+        minimum_s=_finite(raw["minimum_s"]),
         prices=(_price(raw, raw["since"]), *later),
         until=until,
         part=raw.get("part", ""),
@@ -283,8 +311,8 @@ def _item(raw: dict[str, Any], later: list[_Price], until: datetime | None) -> _
 
 def _price(raw: dict[str, Any], since: str) -> _Price:
     return _Price(
-        since=datetime.fromisoformat(since),
-        usd_per_hour=raw["usd_per_hour"],
+        since=_instant(since),
+        usd_per_hour=_finite(raw["usd_per_hour"]),
         source=raw["price_source"],
         as_of=date.fromisoformat(raw["price_as_of"]),
     )
@@ -295,15 +323,28 @@ def _charge(raw: dict[str, Any]) -> LedgerLine:
         kind=CostKind(raw["kind"]),
         key=raw["key"],
         what=raw["what"],
-        quantity=raw["quantity"],
+        quantity=_finite(raw["quantity"]),
         unit=raw["unit"],
-        usd_per_unit=raw["usd_per_unit"],
+        usd_per_unit=_finite(raw["usd_per_unit"]),
         usd=float(_exact(raw["quantity"]) * _exact(raw["usd_per_unit"])),
         price_source=raw["price_source"],
         price_as_of=date.fromisoformat(raw["price_as_of"]),
         open=False,
         part=raw.get("part", ""),
     )
+
+
+def _instant(text: str) -> datetime:
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is None:
+        raise ValueError(f"{text} has no time zone")
+    return found
+
+
+def _finite(number: float) -> float:
+    if not math.isfinite(number):
+        raise ValueError(f"{number} is not finite")
+    return number
 
 
 @lru_cache(maxsize=4096)

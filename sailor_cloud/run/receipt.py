@@ -19,7 +19,10 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiptResource:
-    """A resource of the run. `gone_at` is the time at which `confirmed_by` found it gone; None: it was found alive."""
+    """A resource of the run. `gone_at` is the time at which `confirmed_by` found it gone, None where nobody has.
+
+    `found`: the last look still found it; without that, it may be gone or not.
+    """
 
     provider: str
     region: str
@@ -29,6 +32,25 @@ class ReceiptResource:
     created_at: datetime | None
     gone_at: datetime | None
     confirmed_by: str
+    found: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedPlace:
+    """A place that was asked, just before the receipt was written, for resources of one kind, and when.
+
+    `problem`: why it did not answer. Without a time, it says why nobody could be asked.
+    """
+
+    provider: str
+    place: str
+    kind: str
+    asked_at: datetime | None
+    problem: str = ""
+
+    @property
+    def answered(self) -> bool:
+        return self.asked_at is not None and not self.problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +88,7 @@ class Receipt:
     budget_usd: float | None
     comparisons: tuple[Comparison, ...]
     problems: tuple[str, ...]
+    asked: tuple[AskedPlace, ...] = ()
     schema_version: int = SCHEMA_VERSION
 
     @property
@@ -74,9 +97,14 @@ class Receipt:
         return tuple(resource for resource in self.resources if resource.gone_at is None)
 
     @property
+    def unanswered(self) -> tuple[AskedPlace, ...]:
+        """Places that may have something, as far as anybody knows."""
+        return tuple(place for place in self.asked if not place.answered)
+
+    @property
     def clean(self) -> bool:
-        """Whether everything is confirmed gone, apart from what is kept on purpose."""
-        return not self.left
+        """Whether everything is confirmed gone, and every place has answered, apart from what is kept on purpose."""
+        return not self.left and not self.unanswered
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2, ensure_ascii=False, default=_plain) + "\n"

@@ -101,18 +101,26 @@ def fold(entries: Iterable[Entry]) -> RunState:
 
 def _advance(state: RunState, entry: Entry) -> RunState:
     phase = _PHASES.get(entry.event, state.phase)
-    expires_at = entry.data.get("expires_at")
     return replace(
         state,
         phase=phase,
         phase_since=entry.ts if phase != state.phase or state.phase_since is None else state.phase_since,
         created_at=state.created_at or entry.ts,
         updated_at=entry.ts,
-        expires_at=datetime.fromisoformat(expires_at) if expires_at else state.expires_at,
+        expires_at=_instant(entry.data.get("expires_at")) or state.expires_at,
         generation=entry.data.get("generation", state.generation),
         outcome=entry.data.get("outcome", state.outcome),
         message=entry.data.get("message", state.message),
     )
+
+
+def _instant(text: object) -> datetime | None:
+    """Return a time of the journal; None where there is none, or what a damaged file made of it."""
+    try:
+        found = datetime.fromisoformat(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+    return found if found is not None and found.tzinfo is not None else None
 
 
 def _advance_resource(known: ResourceState, entry: Entry) -> ResourceState:

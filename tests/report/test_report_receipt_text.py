@@ -10,7 +10,7 @@ from factories.documents import NOW, PRICED
 from sailor_cloud.model.document import CostKind
 from sailor_cloud.report.receipt_text import print_receipt
 from sailor_cloud.run.ledger import LedgerLine
-from sailor_cloud.run.receipt import Comparison, KeptResource, Receipt, ReceiptResource
+from sailor_cloud.run.receipt import AskedPlace, Comparison, KeptResource, Receipt, ReceiptResource
 
 NODE = ReceiptResource(
     provider="local",
@@ -74,9 +74,35 @@ def test_estimates_stand_beside_what_came_of_them() -> None:
 
 
 def test_a_resource_that_is_still_there_is_never_called_gone() -> None:
-    text = shown(replace(RECEIPT, resources=(replace(NODE, gone_at=None),)))
+    text = shown(replace(RECEIPT, resources=(replace(NODE, gone_at=None, found=True),)))
     assert "STILL THERE" in text
     assert "1 resources are still there: n0; run 'sailor-cloud down tiny-1'" in text
+    assert "are gone" not in text
+
+
+def test_what_nobody_could_confirm_is_neither_there_nor_gone() -> None:
+    text = shown(replace(RECEIPT, resources=(replace(NODE, gone_at=None),)))
+    assert "NOT CONFIRMED" in text
+    assert "not confirmed as gone: n0; run 'sailor-cloud down tiny-1' again" in text
+    assert "are gone" not in text
+
+
+def test_each_place_stands_there_with_what_it_was_asked_for_and_when() -> None:
+    answered = [
+        AskedPlace(provider="aws", place="aws region us-east-1", kind=kind, asked_at=NOW)
+        for kind in ("aws_instance", "aws_eip")
+    ]
+    text = shown(replace(RECEIPT, asked=tuple(answered)))
+    assert "aws region us-east-1 was asked at 2026-11-20 12:00:00 for aws_instance, aws_eip: answered" in text
+    assert "are gone" in text
+    silent = replace(answered[0], place="aws region us-west-2", problem="no route to host")
+    nowhere = AskedPlace(provider="", place="", kind="", asked_at=None, problem="the journal is lost")
+    receipt = replace(RECEIPT, asked=(*answered, silent, nowhere))
+    assert not receipt.clean
+    text = shown(receipt)
+    assert "us-west-2 was asked at 2026-11-20 12:00:00 for aws_instance: no answer: no route to host" in text
+    assert "nobody could be asked: the journal is lost" in text
+    assert "not confirmed as gone: aws region us-west-2, places that nobody knows" in text
     assert "are gone" not in text
 
 

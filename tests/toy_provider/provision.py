@@ -17,7 +17,7 @@ from sailor_cloud.provision.live_resources import (
     EXPIRES_LABEL,
     OWNER_LABEL,
     RUN_LABEL,
-    CloudSweep,
+    Listing,
     LiveResource,
     Look,
     Scope,
@@ -59,7 +59,10 @@ class Toy(MachineProvider):
         return Scopes(scope(found.region) for found in resources)
 
     def looks(self, scopes: Scopes, *, run_id: str | None, beside: Collection[str]) -> list[Look]:
-        return [lambda: CloudSweep(found=tuple(live(scopes, run_id)), problems=())]
+        def ask() -> Listing:
+            return Listing(found=tuple(live(scopes, run_id)))
+
+        return [Look(scopes=tuple(scopes), kinds=(self.machine,), ask=ask)]
 
     def remove(self, resources: Sequence[LiveResource], *, folder: RunFolder | None, poll_s: float) -> list[str]:
         for found in resources:

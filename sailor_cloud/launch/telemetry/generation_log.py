@@ -11,8 +11,9 @@ from sailor_cloud.errors import RequestError
 from sailor_cloud.launch.telemetry.agent_events import AgentEvent, parse_line
 from sailor_cloud.launch.telemetry.monitor import Monitor
 from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.run.appended import close_torn_line
 from sailor_cloud.run.folder import RunFolder, private_dir
-from sailor_cloud.run.journal import Event, close_torn_line, read
+from sailor_cloud.run.journal import Event, read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

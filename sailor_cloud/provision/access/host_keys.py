@@ -11,8 +11,8 @@ from sailor_cloud.errors import ProvisionError
 from sailor_cloud.provision.access.instances import Instance, published_host_key
 from sailor_cloud.provision.access.login import way_in
 from sailor_cloud.provision.access.tunnel import tunnel_to
+from sailor_cloud.run.appended import append_line
 from sailor_cloud.run.folder import RunFolder
-from sailor_cloud.run.journal import append_line
 
 FILE = "host_keys"
 # A booted instance tells its key within a minute or two; consoles of older instance types lag behind by minutes.
@@ -26,7 +26,7 @@ def known_host_keys(folder: RunFolder) -> dict[str, str]:
     path = _path(folder)
     if not path.is_file():
         return {}
-    lines = (line.partition(" ") for line in path.read_text().splitlines())
+    lines = (line.partition(" ") for line in path.read_text(errors="replace").splitlines())
     return {name: key for name, _, key in lines if key}
 
 

@@ -13,16 +13,15 @@ from datetime import UTC, datetime, timedelta
 
 from sailor_cloud.clock import Clock
 from sailor_cloud.provision import providers
-from sailor_cloud.provision.cleanup.kept import KeptBucket, is_bucket, kept_bucket
-from sailor_cloud.provision.cleanup.leftovers import Leftovers
+from sailor_cloud.provision.cleanup.kept import KeptBucket, is_bucket
+from sailor_cloud.provision.cleanup.leftovers import stays, sweep_here
 from sailor_cloud.provision.errors.backoff import Backoff, Pause
 from sailor_cloud.provision.live_resources import EXPIRES_FORM, HOLDS_OBJECTS, CloudSweep, LiveResource, Scopes
-from sailor_cloud.provision.scopes import remove_from, sweep_scopes, sweep_untagged, touched
+from sailor_cloud.provision.providers import on_this_machine
+from sailor_cloud.provision.scopes import NOWHERE, places_of, remove_from, sweep_scopes, sweep_untagged
 from sailor_cloud.run.folder import RunFolder, begun_at
 from sailor_cloud.run.journal import read
 from sailor_cloud.run.state import Phase, fold
-
-_NOWHERE = Scopes()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +48,7 @@ def find_leftovers(
     folders: Iterable[RunFolder],
     *,
     clock: Clock,
-    scopes: Scopes = _NOWHERE,
+    scopes: Scopes = NOWHERE,
     older_than: timedelta | None = None,
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Found:
@@ -60,7 +59,7 @@ def find_leftovers(
     `progress` is told how many looks are done, of how many: one into the scopes, one for each run of this machine.
     """
     known = {folder.run_id: folder for folder in folders}
-    where = scopes.union(*(touched(read(folder.journal_file)) for folder in known.values()))
+    where = scopes.union(*(places_of(folder).scopes for folder in known.values()))
     looks = 1 + len(known)
     progress(0, looks)
     swept = sweep_scopes(where)
@@ -70,7 +69,7 @@ def find_leftovers(
         by_run[resource.run_id].append(resource)
     for done, folder in enumerate(known.values(), start=1):
         progress(done, looks)
-        here = Leftovers(folder=folder, scopes=_NOWHERE).sweep().found
+        here = sweep_here(folder).found
         rights = _rights(folder)
         problems += rights.problems
         if here or rights.found:
@@ -91,39 +90,59 @@ def find_leftovers(
 def _rights(folder: RunFolder) -> CloudSweep:
     """Return a run's rights on buckets of the user's: they have no tag, so that only its own folder tells of them."""
     entries = read(folder.journal_file)
-    where = touched(entries) if fold(entries).phase is not Phase.GONE else _NOWHERE
+    where = places_of(folder).scopes if fold(entries).phase is not Phase.GONE else NOWHERE
     return sweep_untagged(where, run_id=folder.run_id)
 
 
 def remove_strangers(leftover: Leftover, *, pause: Pause, backoff: Backoff | None = None) -> tuple[str, ...]:
     """Delete what a run without a folder here has left; return what is left of it, or can't be looked for."""
     patience, failed = backoff or Backoff(), 0
-    scopes = Scopes(
-        scope
-        for provider, bought in providers.every()
-        if (mine := [found for found in leftover.resources if found.provider == provider])
-        for scope in bought.scopes_with(mine)
-    )
     resources = leftover.resources
     while True:
         problems = remove_from(resources)
-        swept = sweep_scopes(scopes, run_id=leftover.run_id)
-        left = tuple(resource for resource in swept.found if not _may_be_wanted(resource, None))
-        if not left and not swept.problems:
+        left, unsure = still_there(leftover)
+        if not left and not unsure:
             return ()
         failed += 1
         pause_s = patience.pause_s(failed)
         if pause_s is None:
-            return (*problems, *swept.problems, *(f"still there: {found.type} {found.name}" for found in left))
+            return (*problems, *unsure, *_told(left))
         pause(pause_s)
         resources = left
+
+
+def still_there(leftover: Leftover) -> tuple[tuple[LiveResource, ...], tuple[str, ...]]:
+    """Look once more at where the leftovers of a run were found; return what is there, and what can't be said."""
+    swept = sweep_scopes(where_found(leftover.resources), run_id=leftover.run_id)
+    here = sweep_here(leftover.folder).found if leftover.folder is not None else ()
+    left = tuple(found for found in (*here, *swept.found) if not _may_be_wanted(found, leftover.folder))
+    asked = {asked.scope.provider for asked in swept.asked}
+    silent = {found.provider for found in leftover.resources if not on_this_machine(found.provider)} - asked
+    return left, (*swept.problems, *(f"{provider} was not asked" for provider in sorted(silent)))
+
+
+def where_found(resources: Iterable[LiveResource]) -> Scopes:
+    """Return where resources that a look found are found again."""
+    found = tuple(resources)
+    mine = {name: [resource for resource in found if resource.provider == name] for name, _ in providers.every()}
+    return Scopes().union(*(bought.scopes_with(mine[name]) for name, bought in providers.every() if mine[name]))
+
+
+def confirmed(leftover: Leftover) -> tuple[str, ...]:
+    """Return what a second look, which believes no file, says against that all leftovers of a run are gone."""
+    left, unsure = still_there(leftover)
+    return (*unsure, *_told(left))
+
+
+def _told(left: Iterable[LiveResource]) -> tuple[str, ...]:
+    return tuple(f"still there: {found.type} {found.name}" for found in left)
 
 
 def _may_be_wanted(resource: LiveResource, folder: RunFolder | None) -> bool:
     """Tell a bucket that holds what somebody may want: kept by a run of this machine, or of a run of another one."""
     if not is_bucket(resource.type) or resource.detail != HOLDS_OBJECTS:
         return False
-    return folder is None or kept_bucket(folder.run_id, read(folder.journal_file)) is not None
+    return folder is None or stays(folder, resource)
 
 
 def _kept(bucket: LiveResource, folder: RunFolder | None) -> Leftover:

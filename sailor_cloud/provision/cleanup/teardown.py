@@ -6,28 +6,30 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from typing import Any
 
 from sailor_cloud.clock import Clock
-from sailor_cloud.errors import ProvisionError, SailorError
+from sailor_cloud.errors import ProvisionError, SailorError, of_system
 from sailor_cloud.provision import processes, providers
 from sailor_cloud.provision.apply.open_root import open_driver, progress_of
-from sailor_cloud.provision.bookkeeping import NODE, ledger_key, open_node
-from sailor_cloud.provision.cleanup.destroyed import Destroyed, rows, unknown_nodes
-from sailor_cloud.provision.cleanup.kept import KeptBucket, is_bucket, kept_bucket, usd_per_month
-from sailor_cloud.provision.cleanup.leftovers import Leftovers
+from sailor_cloud.provision.bookkeeping import NODE, ledger_key, open_node, priced
+from sailor_cloud.provision.cleanup.destroyed import Destroyed, asked_places, rows, unknown
+from sailor_cloud.provision.cleanup.kept import KeptBucket, kept_bucket, usd_per_month
+from sailor_cloud.provision.cleanup.leftovers import Leftovers, is_of
 from sailor_cloud.provision.errors.backoff import Backoff, Pause
 from sailor_cloud.provision.errors.causes import Cause, classify, gravest
-from sailor_cloud.provision.live_resources import BY_TAG, FOLDER, CloudSweep, LiveResource
+from sailor_cloud.provision.live_resources import BY_TAG, FOLDER, CloudSweep, LiveResource, Scopes
 from sailor_cloud.provision.pace import Pace, paces, side_by_side
 from sailor_cloud.provision.progress import Interrupt, Listener, ProvisionInterrupted
 from sailor_cloud.provision.rendering.root import BACKEND_FILE, Part, Root, roots, write_cli_config
+from sailor_cloud.provision.scopes import NOWHERE
 from sailor_cloud.provision.terraform.binary import TerraformBinary, find_terraform
 from sailor_cloud.provision.terraform.driver import TerraformCommandError, TerraformDriver
 from sailor_cloud.provision.terraform.state_locks import lock_id
-from sailor_cloud.run.folder import RunFolder
-from sailor_cloud.run.journal import Draft, Event, Journal
+from sailor_cloud.run.folder import RunFolder, resource_name
+from sailor_cloud.run.journal import Draft, Event, Journal, damage
 from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.run.receipt import KeptResource
 from sailor_cloud.run.state import Phase, RunState, fold
@@ -53,28 +55,32 @@ def destroy(
     backoff: Backoff | None = None,
     pause: Pause | None = None,
     before_data: Callable[[], None] | None = None,
+    also: Scopes = NOWHERE,
 ) -> Destroyed:
     """Remove what the run has, compute first, with Terraform and then by tag, and confirm it by a sweep.
 
     Goes on past every error and reports them in `problems`. Works with a Terraform of the run that still runs, a
-    stale lock, a lost or unreadable state, and without any Terraform. What a cloud that can't be asked may still have
-    counts as left. The run's own bucket is kept while it holds checkpoints that were not fetched; `before_data`, called
-    once the nodes are gone, may fetch them. Raises ProvisionInterrupted only.
+    stale lock, a lost or unreadable state, without any Terraform, with damaged files and with a disk that can't be
+    written to. Looks into every place that the run's folder tells of, and into `also`; what a place that can't be asked
+    may still have is not confirmed. The run's own bucket is kept while it holds checkpoints that were not fetched;
+    `before_data`, called once the nodes are gone, may fetch them. Raises ProvisionInterrupted only.
     """
-    stop, journal = interrupt or Interrupt(), Journal.of(folder, clock)
+    stop = interrupt or Interrupt()
+    folder.release_reserve()
+    journal = Journal.of(folder, clock, or_keep=True)
     teardown = _Teardown(
         folder=folder,
         clock=clock,
         journal=journal,
-        ledger=Ledger.of(folder, clock),
+        ledger=Ledger.of(folder, clock, or_keep=True),
         interrupt=stop,
         on_progress=on_progress,
         timeout_s=timeout_s,
         terraform=terraform,
-        leftovers=Leftovers.of(folder, journal.entries()),
+        leftovers=Leftovers.of(folder, also=also),
         backoff=backoff or Backoff(),
         pause=pause or stop.wait,
-        keep=kept_bucket(folder.run_id, journal.entries()),
+        keep=_to_keep(folder, journal),
         before_data=before_data,
     )
     return teardown.run()
@@ -101,24 +107,31 @@ class _Teardown:
     telling: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self) -> Destroyed:
+        harm = damage(self.folder.journal_file)
         state = self._state()
         if state.phase is Phase.GONE and not state.live:
-            swept = self.leftovers.sweep()
-            if not swept.found and not swept.problems:
-                return Destroyed(resources=rows(state), left=(), problems=(), kept=self._kept(state))
+            at, swept = self.clock.now(), self.leftovers.sweep()
+            if not swept.found and not swept.problems and not self.leftovers.places.doubts:
+                return self._destroyed(state, swept, at)
+        if harm:
+            self.problems.append(f"{harm}; what it lacks is made up for by looking everywhere")
+            self.journal.append(Event.JOURNAL_DAMAGED, why=harm)
+        self.problems += self.ledger.damage()
         self.journal.append(Event.TEARDOWN_STARTED)
+        # What was asked for by somebody who died may come to be a little later.
+        late = bool(harm) or any(row.created_at is None for row in state.live)
         self._end_other_terraform()
         before = self.leftovers.sweep()
+        state = self._also_found(state, before)
         self._charge_for_found(state, before.found)
         self.journal.append_all(
             [Draft(event=Event.DESTROY_INTENDED, resource=row.resource, key=row.key) for row in state.live]
         )
         self._destroy_roots(tuple(root for root in roots(self.folder) if _may_have_state(root)))
         self.interrupt.check()
-        if self.leftovers.scopes and any(row.created_at is None for row in state.live):
-            # What was asked for by somebody who died may come to be a little later.
+        if self.leftovers.places.scopes and late:
             self.pause(_SETTLE_S)
-        return self._confirm(before, self._remove_leftovers() or self.leftovers.sweep())
+        return self._confirm(before, *self._remove_leftovers())
 
     def _destroy_roots(self, written: tuple[Root, ...]) -> None:
         """Destroy nodes everywhere, then what stood around them, side by side; what others need goes after them."""
@@ -140,10 +153,21 @@ class _Teardown:
     def _save_data(self) -> None:
         if self.keep is not None and self.before_data is not None:
             self.before_data()
-            self.before_data, self.keep = None, kept_bucket(self.folder.run_id, self.journal.entries())
+            self.before_data, self.keep = None, _to_keep(self.folder, self.journal)
 
     def _state(self) -> RunState:
         return fold(self.journal.entries())
+
+    def _also_found(self, state: RunState, before: CloudSweep) -> RunState:
+        """Write down what the journal does not name, or calls gone, and which was found all the same."""
+        live = [found for found in before.found if found.type != FOLDER]
+        again = [row for row in state.resources if row.gone_at and any(is_of(row, found) for found in live)]
+        new = unknown(state, (*before.found, *before.stays))
+        self.journal.append_all(
+            [Draft(event=Event.CREATE_INTENDED, resource=row.resource, key=row.key, data=row.data) for row in new]
+            + [Draft(event=Event.CREATED, resource=row.resource, key=row.key) for row in again]
+        )
+        return self._state()
 
     def _end_other_terraform(self) -> None:
         """Let a Terraform that outlived its controller finish, so that its state is complete; then kill it."""
@@ -162,26 +186,37 @@ class _Teardown:
         existed = {resource.node for resource in found}
         existed |= {resource.key for resource in state.resources if resource.created_at is not None}
         for resource in state.resources:
-            if resource.resource == NODE and resource.key in existed and resource.intended_at is not None:
-                open_node(self.ledger, resource.key, resource.data, since=resource.intended_at)
+            if resource.resource != NODE or resource.key not in existed or resource.intended_at is None:
+                continue
+            if not priced(resource.data):
+                if not self.ledger.holds(ledger_key(resource.key)):
+                    self.problems.append(f"nothing says what node {resource.key} cost; the ledger lacks it")
+                continue
+            open_node(self.ledger, resource.key, resource.data, since=resource.intended_at)
 
     def _destroy_root(self, root: Root, *, target: str | None = None) -> None:
         try:
             binary = self.terraform or find_terraform()
             write_cli_config(self.folder)
-        except ProvisionError as error:
-            if (told := f"{error}; what it had created is removed by tag") not in self.problems:
+            driver = open_driver(
+                self.folder,
+                root,
+                binary=binary,
+                interrupt=self.interrupt,
+                on_event=lambda event: self._tell(root, event),
+                timeout_s=self.timeout_s,
+                pace=self.paces.get(root.provider),
+            )
+            self._destroyed_by(driver, root, target)
+        except ProvisionInterrupted:
+            raise
+        except (ProvisionError, OSError) as error:
+            # Terraform and its driver write states and logs; what can't be destroyed without is found by its tag.
+            why = of_system(error) if isinstance(error, OSError) else str(error)
+            if (told := f"{why}; what it had created is removed by tag") not in self.problems:
                 self.problems.append(told)
-            return
-        driver = open_driver(
-            self.folder,
-            root,
-            binary=binary,
-            interrupt=self.interrupt,
-            on_event=lambda event: self._tell(root, event),
-            timeout_s=self.timeout_s,
-            pace=self.paces.get(root.provider),
-        )
+
+    def _destroyed_by(self, driver: TerraformDriver, root: Root, target: str | None) -> None:
         failed = 0
         while True:
             try:
@@ -240,37 +275,44 @@ class _Teardown:
         except TerraformCommandError as error:
             self.problems.append(str(error))
 
-    def _remove_leftovers(self) -> CloudSweep | None:
-        """Delete what Terraform does not know of, or return the look that found nothing.
+    def _remove_leftovers(self) -> tuple[CloudSweep, datetime]:
+        """Delete what Terraform does not know of; return the last look, and when it was begun.
 
         Clouds need a while to let go of what others stood in.
         """
         failed = 0
         while True:
-            swept = self.leftovers.sweep()
-            if not swept.found and not swept.problems:
-                return swept
-            problems = self.leftovers.remove(swept.found)
+            at, swept = self.clock.now(), self.leftovers.sweep()
+            if not swept.found:
+                return swept, at
+            problems = self._removed(swept)
             if not problems:
-                return None
+                break
             failed += 1
-            pause_s = self.backoff.pause_s(failed) if self.leftovers.scopes else None
+            pause_s = self.backoff.pause_s(failed) if self.leftovers.places.scopes else None
             if pause_s is None:
                 self.problems += problems
-                return None
+                break
             self.pause(pause_s)
+        at = self.clock.now()
+        return self.leftovers.sweep(), at
 
-    def _confirm(self, before: CloudSweep, swept: CloudSweep) -> Destroyed:
-        """Write down as gone what can't be found any more."""
+    def _removed(self, swept: CloudSweep) -> tuple[str, ...]:
+        try:
+            return self.leftovers.remove(swept.found)
+        except OSError as error:
+            return (of_system(error),)
+
+    def _confirm(self, before: CloudSweep, swept: CloudSweep, at: datetime) -> Destroyed:
+        """Write down as gone what its own place was asked for and no longer has."""
         self.problems += swept.problems
-        state = self._state()
+        state = self._also_found(self._state(), swept)
         now = self.clock.now()
         ran = {resource.node for resource in before.found if resource.type != FOLDER and resource.node}
         gone = []
-        unknown = unknown_nodes(state, before)
-        for row in (*state.live, *unknown):
-            if self.keep is not None and is_bucket(row.resource) and self.keep.name in row.key:
-                gone.append(Draft(event=Event.KEPT, resource=row.resource, key=row.key, data={"name": self.keep.name}))
+        for row in state.live:
+            if kept := [bucket for bucket in swept.stays if is_of(row, bucket) and bucket.name in row.key]:
+                gone.append(Draft(event=Event.KEPT, resource=row.resource, key=row.key, data={"name": kept[0].name}))
                 continue
             confirmed_by = self.leftovers.confirmed_by(row, swept, frozenset(self.cleared))
             if confirmed_by is None:
@@ -280,19 +322,28 @@ class _Teardown:
                 ended = row.key not in ran and state.expires_at is not None
                 at = min(now, state.expires_at) if ended and state.expires_at is not None else now
                 self.ledger.close_item(ledger_key(row.key), at=at)
-            data = {**(row.data if row in unknown else {}), "confirmed_by": confirmed_by}
+            data = {"confirmed_by": confirmed_by}
             gone.append(Draft(event=Event.GONE, resource=row.resource, key=row.key, data=data))
         self.journal.append_all(gone)
-        unconfirmed = self._state().live
-        if swept.found or unconfirmed:
+        unsure = [f"{row.resource} {row.key}" for row in self._state().live]
+        unsure += [*swept.problems, *self.leftovers.places.doubts]
+        if swept.found:
             names = ", ".join(f"{resource.type} {resource.name}" for resource in swept.found)
-            unsure = ", ".join(f"{row.resource} {row.key}" for row in unconfirmed)
-            told = f"still there: {names}" if names else f"nobody has confirmed that these are gone: {unsure}"
-            self.journal.append(Event.TEARDOWN_FAILED, message=told)
+            self.journal.append(Event.TEARDOWN_FAILED, message=f"still there: {names}")
+        elif unsure:
+            self.journal.append(Event.TEARDOWN_FAILED, message=f"not confirmed as gone: {'; '.join(unsure)}")
         else:
             self.journal.append(Event.TORN_DOWN, problems=self.problems)
-        state = self._state()
-        return Destroyed(resources=rows(state), left=swept.found, problems=tuple(self.problems), kept=self._kept(state))
+        return self._destroyed(self._state(), swept, at)
+
+    def _destroyed(self, state: RunState, swept: CloudSweep, at: datetime) -> Destroyed:
+        return Destroyed(
+            resources=rows(state, swept),
+            left=swept.found,
+            problems=tuple(self.problems),
+            kept=self._kept(state),
+            asked=asked_places(swept, self.leftovers.places.doubts, at),
+        )
 
     def _kept(self, state: RunState) -> tuple[KeptResource, ...]:
         kept = [row for row in state.resources if row.kept]
@@ -303,6 +354,13 @@ class _Teardown:
         except SailorError:
             monthly = 0.0
         return tuple(KeptBucket(name=row.data["name"]).row(row.resource, monthly) for row in kept)
+
+
+def _to_keep(folder: RunFolder, journal: Journal) -> KeptBucket | None:
+    """Return the bucket that Terraform must not delete; by a damaged journal, only a look shows what is in it."""
+    if damage(folder.journal_file):
+        return KeptBucket(name=resource_name(folder.run_id, "data"))
+    return kept_bucket(folder.run_id, journal.entries())
 
 
 def _may_have_state(root: Root) -> bool:

@@ -140,13 +140,25 @@ class MachineProvider(Protocol):
         """Return the looks, by tag, for what one run has, or all runs have, in some scopes.
 
         `beside` are the kinds of `beside_compute` to look for. A look raises CredentialsError or ProvisionError where
-        nothing can be seen, and names in `problems` what else it could not see.
+        nothing can be seen, and names in `failed` what else it could not see. What it does not name as asked counts as
+        not confirmed.
         """
         return ()
 
     def untagged(self, scopes: Scopes, *, run_id: str) -> Sequence[Look]:
         """Return the looks for what a run has that can carry no tag; they are among `looks` for one run, too."""
         return ()
+
+    def at(self, region: str, scopes: Scopes) -> Scopes:
+        """Return the scopes that must have answered before something in a region is gone.
+
+        `scopes` are all that are known of a run here. Without any, nobody knows where to ask, and nothing is gone.
+        """
+        return scopes
+
+    def named_in(self, name: str, text: str) -> Scopes:
+        """Return the scopes that a root of Terraform tells of, damaged perhaps: its folder's name, and all its text."""
+        return Scopes()
 
     def here(self, folder: RunFolder) -> Sequence[LiveResource]:
         """Return what a run has on this machine."""

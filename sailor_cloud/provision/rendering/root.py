@@ -65,11 +65,10 @@ class Root:
     def has_own_network(self) -> bool:
         """Whether other roots use the network that this one made, so that it must be destroyed after them."""
         try:
-            variables = json.loads((self.path / VARIABLES_FILE).read_text())
-        except (OSError, ValueError):
+            return owns_network(json.loads((self.path / VARIABLES_FILE).read_text()))
+        except (OSError, ValueError, TypeError, RecursionError):
             # Taken for the one that others need: it is destroyed after them, which is never wrong.
             return True
-        return owns_network(variables)
 
     @property
     def state_file(self) -> Path:

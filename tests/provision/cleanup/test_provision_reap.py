@@ -95,7 +95,7 @@ def test_the_command_deletes_after_confirmation_and_tells_what_it_leaves(
     assert run.nodes() == ["n0", "n1"]
     done = runner.invoke(cli, ["reap", "--yes"])
     assert done.exit_code == 0, done.output
-    assert "gone, as a second look confirms" in done.output
+    assert "deleted (verified by a second query)" in done.output
     assert run.cloud.owned_by(run.run.run_id) == ()
     assert set(run.cloud.resources) == run.foreign
     assert run.run.folder.receipt_file.is_file()

@@ -17,7 +17,7 @@ from sailor_cloud.provision.live_resources import (
     OWNER_LABEL,
     RUN_LABEL,
     WHOLE_ACCOUNT,
-    CloudSweep,
+    Listing,
     LiveResource,
 )
 from sailor_cloud.provision.providers.aws.sweep import AWS, boto_client, is_gone, is_refusal
@@ -178,6 +178,8 @@ _KINDS = (
     ),
 )
 AWS_ACCOUNT_KINDS = tuple(kind.type for kind in _KINDS)
+# Those that belong to a region, unlike the rest.
+REGIONAL = tuple(kind.type for kind in _KINDS if kind.service in _REGIONAL)
 
 
 def sweep_aws_account(
@@ -186,7 +188,7 @@ def sweep_aws_account(
     run_id: str | None = None,
     kinds: Iterable[str] = AWS_ACCOUNT_KINDS,
     client_of: ClientOf | None = None,
-) -> CloudSweep:
+) -> Listing:
     """Return the resources of one run, or of all runs, of some kinds.
 
     Looks for functions and schedules in some regions, for all else everywhere. Raises CredentialsError, or
@@ -195,7 +197,7 @@ def sweep_aws_account(
     connect = client_of or boto_client
     places = sorted(set(regions))
     found: list[LiveResource] = []
-    problems: list[str] = []
+    failed: list[tuple[str, str]] = []
     chosen = set(kinds)
     for kind in (kind for kind in _KINDS if kind.type in chosen):
         for region in places if kind.service in _REGIONAL else places[:1]:
@@ -206,8 +208,8 @@ def sweep_aws_account(
             except Exception as error:
                 if is_refusal(error):
                     raise CredentialsError(f"AWS refused to list {kind.type}: {error}") from error
-                problems.append(f"{kind.type} can't be listed: {error}")
-    return CloudSweep(found=tuple(r for r in found if run_id in (None, r.run_id)), problems=tuple(problems))
+                failed.append((kind.type, f"{kind.type} can't be listed: {error}"))
+    return Listing(found=tuple(r for r in found if run_id in (None, r.run_id)), failed=tuple(failed))
 
 
 def remove_aws_account(resources: Sequence[LiveResource], *, client_of: ClientOf | None = None) -> tuple[str, ...]:

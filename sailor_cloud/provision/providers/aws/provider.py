@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,11 +12,21 @@ from sailor_cloud import catalog
 from sailor_cloud.errors import Problem
 from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.model.offer import Offer
-from sailor_cloud.provision.live_resources import WHOLE_ACCOUNT, LiveResource, Look, Scope, Scopes, named
+from sailor_cloud.provision.live_resources import (
+    ACCOUNT,
+    WHOLE_ACCOUNT,
+    Listing,
+    LiveResource,
+    Look,
+    Scope,
+    Scopes,
+    named,
+)
 from sailor_cloud.provision.providers.aws import access, preview
 from sailor_cloud.provision.providers.aws.account_sweep import (
     AWS_ACCOUNT_KINDS,
     HOME,
+    REGIONAL,
     remove_aws_account,
     sweep_aws_account,
 )
@@ -42,6 +53,9 @@ if TYPE_CHECKING:
 
 # What nodes of a run open to each other; the same as in terraform/modules/placement, which says why.
 PORTS = {"rendezvous": {"first": 29500, "last": 29599}, "collectives": {"first": 32768, "last": 60999}}
+
+# As in the name of a root: us-east-1, and both of aws-links-us-east-1--us-west-2.
+_REGION = re.compile(r"(?<![a-z])[a-z]{2}(?:-[a-z]+)+-\d+")
 
 
 class Aws(MachineProvider):
@@ -155,11 +169,28 @@ class Aws(MachineProvider):
         return _regions({resource.region for resource in resources} - {WHOLE_ACCOUNT} or {HOME})
 
     def looks(self, scopes: Scopes, *, run_id: str | None, beside: Collection[str]) -> list[Look]:
-        regions = named(scopes, REGION)
-        if not regions:
-            return []
-        account = partial(sweep_aws_account, regions, run_id=run_id, kinds=beside)
-        return [partial(sweep_aws, regions, run_id=run_id), account]
+        regions, looks = named(scopes, REGION), []
+
+        def look(scope: Scope, kinds: Iterable[str], ask: Callable[[], Listing]) -> None:
+            if kinds:
+                looks.append(Look(scopes=(scope,), kinds=tuple(sorted(kinds)), ask=ask))
+
+        # A region that can't be asked keeps nobody from asking the others.
+        regional, whole = set(REGIONAL) & set(beside), set(beside) - set(REGIONAL)
+        for region in regions:
+            scope = Scope(provider=AWS, kind=REGION, name=region)
+            look(scope, AWS_KINDS, partial(sweep_aws, [region], run_id=run_id))
+            look(scope, regional, partial(sweep_aws_account, [region], run_id=run_id, kinds=regional))
+        if regions:
+            account = Scope(provider=AWS, kind=ACCOUNT, name="")
+            look(account, whole, partial(sweep_aws_account, regions, run_id=run_id, kinds=whole))
+        return looks
+
+    def at(self, region: str, scopes: Scopes) -> Scopes:
+        return _regions(_REGION.findall(region))
+
+    def named_in(self, name: str, text: str) -> Scopes:
+        return _regions(_REGION.findall(name))
 
     def remove(self, resources: Sequence[LiveResource], *, folder: RunFolder | None, poll_s: float) -> list[str]:
         return [*remove_aws(resources, poll_s=poll_s), *remove_aws_account(resources)]

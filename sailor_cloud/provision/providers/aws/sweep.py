@@ -16,7 +16,7 @@ from sailor_cloud.provision.live_resources import (
     NODE_LABEL,
     OWNER_LABEL,
     RUN_LABEL,
-    CloudSweep,
+    Listing,
     LiveResource,
 )
 
@@ -167,14 +167,14 @@ _KINDS = (
 AWS_KINDS = tuple(kind.type for kind in _KINDS)
 
 
-def sweep_aws(regions: Iterable[str], *, run_id: str | None = None, client_of: ClientOf | None = None) -> CloudSweep:
+def sweep_aws(regions: Iterable[str], *, run_id: str | None = None, client_of: ClientOf | None = None) -> Listing:
     """Return the resources of one run, or of all runs, that exist in some regions.
 
     An instance that is shutting down still exists. Raises CredentialsError, or ProvisionError without boto3.
     """
     connect = client_of or boto_client
     found: list[LiveResource] = []
-    problems: list[str] = []
+    failed: list[tuple[str, str]] = []
     for region in sorted(set(regions)):
         client = connect(region)
         for kind in _KINDS:
@@ -183,8 +183,8 @@ def sweep_aws(regions: Iterable[str], *, run_id: str | None = None, client_of: C
             except Exception as error:
                 if is_refusal(error):
                     raise CredentialsError(f"AWS refused to list resources in {region}: {error}") from error
-                problems.append(f"{kind.type} in {region} can't be listed: {error}")
-    return CloudSweep(found=tuple(found), problems=tuple(problems))
+                failed.append((kind.type, f"{kind.type} in {region} can't be listed: {error}"))
+    return Listing(found=tuple(found), failed=tuple(failed))
 
 
 def remove_aws(

@@ -19,7 +19,7 @@ from sailor_cloud.provision.live_resources import (
     OWNER_LABEL,
     RUN_LABEL,
     WHOLE_ACCOUNT,
-    CloudSweep,
+    Listing,
     LiveResource,
     labels_in,
 )
@@ -74,14 +74,14 @@ class GoogleApi:
                 return
 
 
-def sweep_gcp_data(project: str, *, run_id: str | None = None, kinds: Iterable[str] = GCP_DATA_KINDS) -> CloudSweep:
+def sweep_gcp_data(project: str, *, run_id: str | None = None, kinds: Iterable[str] = GCP_DATA_KINDS) -> Listing:
     """Return the buckets, service accounts and functions of one run, or of all runs, in a project.
 
     Raises CredentialsError, or ProvisionError without google-auth. What the caller may not list becomes a problem.
     """
     prefix = resource_prefix(run_id) if run_id else FIRST_OF_NAMES
     found: list[LiveResource] = []
-    problems = []
+    failed: list[tuple[str, str]] = []
     looks = {BUCKET: _buckets, ACCOUNT: _accounts, FUNCTION: _functions}
     for kind in sorted(set(kinds) & looks.keys()):
         try:
@@ -91,8 +91,8 @@ def sweep_gcp_data(project: str, *, run_id: str | None = None, kinds: Iterable[s
         except Exception as error:
             if status_of(error) == 401:
                 raise CredentialsError(f"Google Cloud refused to list {kind} of {project}: {error}") from error
-            problems.append(f"{kind} in {project} can't be listed: {error}")
-    return CloudSweep(found=tuple(r for r in found if run_id in (None, r.run_id)), problems=tuple(problems))
+            failed.append((kind, f"{kind} in {project} can't be listed: {error}"))
+    return Listing(found=tuple(r for r in found if run_id in (None, r.run_id)), failed=tuple(failed))
 
 
 def remove_gcp_data(project: str, resources: Sequence[LiveResource]) -> tuple[str, ...]:

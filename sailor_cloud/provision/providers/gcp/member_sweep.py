@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from urllib.parse import quote
 
 from sailor_cloud.errors import CredentialsError, ProvisionError
-from sailor_cloud.provision.live_resources import WHOLE_ACCOUNT, CloudSweep, LiveResource
+from sailor_cloud.provision.live_resources import WHOLE_ACCOUNT, Listing, LiveResource
 from sailor_cloud.provision.providers.gcp.data_sweep import STORAGE, GoogleApi, Json, google_api, status_of
 from sailor_cloud.provision.providers.gcp.sweep import GCP
 from sailor_cloud.run.folder import resource_name
@@ -24,13 +24,13 @@ _DELETED = re.compile(r"deleted:(?P<member>[^?]+)\?uid=\d+")
 _TRIES = 5
 
 
-def sweep_gcp_members(project: str, buckets: Iterable[str], *, run_id: str) -> CloudSweep:
+def sweep_gcp_members(project: str, buckets: Iterable[str], *, run_id: str) -> Listing:
     """Return the rights that a run has on buckets of the user's; `detail` is the bucket, `name` the member.
 
     A bucket that is gone has no members. Raises CredentialsError, or ProvisionError without google-auth.
     """
     found: list[LiveResource] = []
-    problems = []
+    failed = []
     for bucket in sorted(set(buckets)):
         try:
             found += _members(google_api(*STORAGE), project, bucket, run_id)
@@ -40,8 +40,8 @@ def sweep_gcp_members(project: str, buckets: Iterable[str], *, run_id: str) -> C
             if status_of(error) == 401:
                 raise CredentialsError(f"Google Cloud refused to show who may use {bucket}: {error}") from error
             if status_of(error) != 404:
-                problems.append(f"{MEMBER} of {bucket} can't be listed: {error}")
-    return CloudSweep(found=tuple(found), problems=tuple(problems))
+                failed.append((MEMBER, f"{MEMBER} of {bucket} can't be listed: {error}"))
+    return Listing(found=tuple(found), failed=tuple(failed))
 
 
 def remove_gcp_members(project: str, resources: Sequence[LiveResource]) -> tuple[str, ...]:

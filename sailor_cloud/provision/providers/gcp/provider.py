@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from sailor_cloud.catalog.machine_types import machine_type
 from sailor_cloud.errors import Problem
 from sailor_cloud.model.offer import Offer
-from sailor_cloud.provision.live_resources import LiveResource, Look, Scope, Scopes, named
+from sailor_cloud.provision.live_resources import Listing, LiveResource, Look, Scope, Scopes, named
 from sailor_cloud.provision.providers.gcp import access, preview
 from sailor_cloud.provision.providers.gcp.adopt import GcpAdoptable
 from sailor_cloud.provision.providers.gcp.data_sweep import BUCKET, GCP_DATA_KINDS, remove_gcp_data, sweep_gcp_data
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 # The kind of scope that is a bucket of the user's, on which a run may have added rights.
 _BUCKET = "bucket"
+# As variables and states of Terraform name it.
+_NAMED_PROJECT = re.compile(r'"project":\s*"([a-z][a-z0-9:.-]{4,})"')
 
 
 class Gcp(MachineProvider):
@@ -120,13 +122,23 @@ class Gcp(MachineProvider):
 
     def looks(self, scopes: Scopes, *, run_id: str | None, beside: Collection[str]) -> list[Look]:
         projects = named(scopes, PROJECT)
-        looks: list[Look] = [partial(sweep_gcp, project, run_id=run_id) for project in projects]
-        looks += [partial(sweep_gcp_data, p, run_id=run_id, kinds=beside) for p in projects if beside]
+        looks = [_look(p, GCP_KINDS, partial(sweep_gcp, p, run_id=run_id)) for p in projects]
+        data = tuple(kind for kind in GCP_DATA_KINDS if kind in beside)
+        if data:
+            looks += [_look(p, data, partial(sweep_gcp_data, p, run_id=run_id, kinds=data)) for p in projects]
         return [*looks, *(self.untagged(scopes, run_id=run_id) if run_id is not None and MEMBER in beside else ())]
 
     def untagged(self, scopes: Scopes, *, run_id: str) -> list[Look]:
-        buckets = named(scopes, _BUCKET)
-        return [partial(sweep_gcp_members, p, buckets, run_id=run_id) for p in named(scopes, PROJECT) if buckets]
+        buckets, projects = named(scopes, _BUCKET), named(scopes, PROJECT)
+        asked = [(project, partial(sweep_gcp_members, project, buckets, run_id=run_id)) for project in projects]
+        return [_look(project, (MEMBER,), ask) for project, ask in asked if buckets]
+
+    def at(self, region: str, scopes: Scopes) -> Scopes:
+        return Scopes(scope for scope in scopes if scope.kind == PROJECT)
+
+    def named_in(self, name: str, text: str) -> Scopes:
+        found = set(_NAMED_PROJECT.findall(text))
+        return Scopes(Scope(provider=GCP, kind=PROJECT, name=project) for project in found)
 
     def finds(self, kind: str, key: str, *, run_id: str, scopes: Scopes) -> bool:
         # Rights on the run's own buckets go with them, others are looked for in known ones.
@@ -148,6 +160,10 @@ class Gcp(MachineProvider):
 
     def adoptable(self, root: WantedRoot) -> GcpAdoptable:
         return GcpAdoptable(root)
+
+
+def _look(project: str, kinds: Sequence[str], ask: Callable[[], Listing]) -> Look:
+    return Look(scopes=(Scope(provider=GCP, kind=PROJECT, name=project),), kinds=tuple(kinds), ask=ask)
 
 
 def _project(run: RunValues) -> str:

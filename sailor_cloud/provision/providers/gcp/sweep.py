@@ -15,7 +15,7 @@ from sailor_cloud.provision.live_resources import (
     NODE_LABEL,
     OWNER_LABEL,
     RUN_LABEL,
-    CloudSweep,
+    Listing,
     LiveResource,
     labels_in,
 )
@@ -68,24 +68,24 @@ _KINDS = (
 GCP_KINDS = tuple(kind.type for kind in _KINDS)
 
 
-def sweep_gcp(project: str, *, run_id: str | None = None, client_of: ClientOf | None = None) -> CloudSweep:
+def sweep_gcp(project: str, *, run_id: str | None = None, client_of: ClientOf | None = None) -> Listing:
     """Return the resources of one run, or of all runs, that exist in a project, in every region.
 
     A stopped instance still exists. Raises CredentialsError, or ProvisionError without google-cloud-compute.
     """
     connect = client_of or google_client
     found: list[LiveResource] = []
-    problems: list[str] = []
+    failed: list[tuple[str, str]] = []
     for kind in _KINDS:
         try:
-            found += _listed(connect(kind.client), kind, project, run_id, problems)
+            found += _listed(connect(kind.client), kind, project, run_id, failed)
         except ProvisionError:
             raise
         except Exception as error:
             if is_refusal(error):
                 raise CredentialsError(f"Google Cloud refused to list resources of {project}: {error}") from error
-            problems.append(f"{kind.type} in {project} can't be listed: {error}")
-    return CloudSweep(found=tuple(found), problems=tuple(problems))
+            failed.append((kind.type, f"{kind.type} in {project} can't be listed: {error}"))
+    return Listing(found=tuple(found), failed=tuple(failed))
 
 
 def remove_gcp(
@@ -123,8 +123,10 @@ def _address(kind: _Kind, resource: LiveResource) -> dict[str, str]:
     return {kind.key: resource.name} | ({kind.place: place[kind.place]} if kind.place in place else {})
 
 
-def _listed(client: Any, kind: _Kind, project: str, run_id: str | None, problems: list[str]) -> Iterator[LiveResource]:
-    for place, item in _items(client, kind, project, problems):
+def _listed(
+    client: Any, kind: _Kind, project: str, run_id: str | None, failed: list[tuple[str, str]]
+) -> Iterator[LiveResource]:
+    for place, item in _items(client, kind, project, failed):
         labels = dict(item.labels) if kind.place == "zone" else labels_in(item.description)
         owner = labels.get(RUN_LABEL, "")
         if not owner or (run_id is not None and owner != run_id):
@@ -146,14 +148,14 @@ def _listed(client: Any, kind: _Kind, project: str, run_id: str | None, problems
         )
 
 
-def _items(client: Any, kind: _Kind, project: str, problems: list[str]) -> Iterator[tuple[str, Any]]:
-    """Yield the place and the item, of all places; those that can't be asked become problems."""
+def _items(client: Any, kind: _Kind, project: str, failed: list[tuple[str, str]]) -> Iterator[tuple[str, Any]]:
+    """Yield the place and the item, of all places; those that can't be asked are added to `failed`."""
     if kind.place == "global":
         yield from (("global", item) for item in client.list(project=project))
         return
     for scope, scoped in client.aggregated_list(project=project):
         if scoped.warning.code == "UNREACHABLE":
-            problems.append(f"{kind.type} in {scope} can't be listed: {scoped.warning.message}")
+            failed.append((kind.type, f"{kind.type} in {scope} can't be listed: {scoped.warning.message}"))
         yield from ((scope.rpartition("/")[2], item) for item in getattr(scoped, kind.items))
 
 
