@@ -35,16 +35,18 @@ def reap(older_than: str | None, projects: tuple[str, ...], regions: tuple[str, 
     sailor-cloud reap --project my-project --region us-east-1
     """
     from sailor_cloud.clock import SystemClock
-    from sailor_cloud.provision.cleanup.reap import find_leftovers
+    from sailor_cloud.provision.cleanup.reap import find_leftovers, scopes_to_sweep
+    from sailor_cloud.provision.cloud_clock import by_cloud
     from sailor_cloud.provision.scopes import scopes_named
     from sailor_cloud.run.folder import RunFolder
 
     os.umask(PRIVATE)
-    clock = SystemClock()
     scopes = scopes_named("project", projects) | scopes_named("region", regions)
-    age = _age(older_than)
+    age, folders = _age(older_than), RunFolder.list()
+    # By a clock that is ahead, runs of other machines would have expired.
+    clock = by_cloud(SystemClock(), scopes_to_sweep(folders, scopes), lambda text, ahead_s: click.echo(text, err=True))
     with waiting("looking for what runs have left") as show:
-        found = find_leftovers(RunFolder.list(), clock=clock, scopes=scopes, older_than=age, progress=show)
+        found = find_leftovers(folders, clock=clock, scopes=scopes, older_than=age, progress=show)
     if not as_json:
         _show(found)
     if not found.reapable:

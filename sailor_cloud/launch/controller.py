@@ -30,11 +30,12 @@ from sailor_cloud.launch.telemetry.monitor import Monitor
 from sailor_cloud.launch.telemetry.notify import Notice
 from sailor_cloud.launch.watch.announce import announce, how_to_go_on
 from sailor_cloud.launch.watch.budget import BudgetGuard
+from sailor_cloud.launch.watch.clock_watch import ClockWatch
 from sailor_cloud.launch.watch.price_watch import PriceWatch
 from sailor_cloud.launch.watch.spending_guard import SpendingWatch
 from sailor_cloud.model.plan import Plan
-from sailor_runtime.spec import CommandSpec, RunSpec
 from sailor_cloud.run.journal import Event, Journal
+from sailor_runtime.spec import CommandSpec, RunSpec
 
 logger = logging.getLogger(__name__)
 
@@ -104,12 +105,14 @@ class Controller:
             context.job_document, started_at=context.started_at, reserve_s=context.options.teardown_reserve_s
         )
         prices = asyncio.ensure_future(PriceWatch(context).run())
+        times = asyncio.ensure_future(ClockWatch(context.clock, context.options.watch_s).run())
         spending = asyncio.ensure_future(SpendingWatch(context, guard, context.options.watch_s).run())
         spending.add_done_callback(self._unguarded)
         try:
             yield
         finally:
             prices.cancel()
+            times.cancel()
             spending.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await spending

@@ -19,15 +19,19 @@ from sailor_cloud.launch.job_paths import settled
 from sailor_cloud.launch.options import LaunchOptions, Outcome
 from sailor_cloud.launch.replanning.replan import Policy, Search
 from sailor_cloud.launch.spend.lifetime import life_s
-from sailor_cloud.launch.telemetry.generation_log import generations, read_plan
+from sailor_cloud.launch.telemetry.generation_log import generations, read_events, read_plan
 from sailor_cloud.launch.telemetry.notify import notifier_from
 from sailor_cloud.launch.watch.price_watch import refresh_from_providers
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.provision.bookkeeping import NODE, charged_nodes, recharge
+from sailor_cloud.provision.cloud_clock import CloudClock, by_cloud
 from sailor_cloud.provision.guards import refuse_what_cannot_run
 from sailor_cloud.provision.provisioner import check_supported
+from sailor_cloud.provision.scopes import scopes_of
 from sailor_cloud.run.folder import RunFolder, new_run_id
-from sailor_cloud.run.journal import Event, Journal, read
+from sailor_cloud.run.journal import Event, Journal, damage, read
+from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.run.progress import Observer
 from sailor_cloud.run.state import Phase, fold
 
@@ -65,6 +69,8 @@ def run_document(
     check_supported(document)
     life_s(document)
     document = replace(document, job=settled(document.job, base or Path()))
+    compared: list[tuple[str, float]] = []
+    clock = by_cloud(clock, scopes_of(document), lambda text, ahead_s: compared.append((text, ahead_s)))
     folder = RunFolder.create(new_run_id(document.job.name, clock=clock))
     with folder.lock():
         folder.keep_reserve()
@@ -80,6 +86,7 @@ def run_document(
             allow_doubtful=chosen.allow_doubtful,
             base=origin,
         )
+        _tell_time(folder, clock, observer, compared)
         return _control(folder, document, decoder, observer, clock, options, on_start, search)
 
 
@@ -115,8 +122,43 @@ def resume_run(
         document = folder.read_document()
         check_supported(document)
         check_environment(document.job)
+        if harm := _unknown_past(folder, clock):
+            raise RequestError(
+                f"run {folder.run_id} can't be taken over: {harm}, so that nobody knows what it has bought and spent; "
+                f"'sailor-cloud down {folder.run_id}' removes it"
+            )
+        compared: list[tuple[str, float]] = []
+        clock = by_cloud(clock, scopes_of(document), lambda text, ahead_s: compared.append((text, ahead_s)))
         Journal.of(folder, clock).append(Event.RUN_RESUMED)
+        _tell_time(folder, clock, observer, compared)
+        recharge(Ledger.of(folder, clock), state.resources)
         return _control(folder, document, decoder, observer, clock, options, on_start, search)
+
+
+def _tell_time(folder: RunFolder, clock: Clock, observer: Observer, compared: list[tuple[str, float]]) -> None:
+    """Tell, and write down, how far this machine's clock is off, now and whenever that is found later."""
+
+    def tell(text: str, ahead_s: float) -> None:
+        observer.note(text)
+        Journal.of(folder, clock).append(Event.CLOCK_COMPARED, ahead_s=round(ahead_s, 1))
+
+    for text, ahead_s in compared:
+        tell(text, ahead_s)
+    if isinstance(clock, CloudClock):
+        clock.on_change = tell
+
+
+def _unknown_past(folder: RunFolder, clock: Clock) -> str:
+    """Say what a run's journal lacks; nothing where it is whole, but for a last line that a crash cut off."""
+    if harm := damage(folder.journal_file, cut=False):
+        return harm
+    entries = read(folder.journal_file)
+    bought = {row.key for row in fold(entries).resources if row.resource == NODE and row.created_at is not None}
+    if beyond := sorted(set(charged_nodes(Ledger.of(folder, clock))) - bought):
+        return f"{folder.journal_file} lacks nodes that the ledger charges for: {', '.join(beyond)}"
+    known = max(generations(folder), default=0)
+    trained = max((int(event.get("generation", 0)) for event in read_events(folder)), default=0)
+    return f"{folder.journal_file} lacks generation {trained}, which has trained" if trained > known else ""
 
 
 def _control(

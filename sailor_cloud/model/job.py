@@ -231,13 +231,25 @@ class StateBackend(_Part):
         return self
 
 
+class HostKeys(StrEnum):
+    """Which SSH host key of a node is believed: the one that its cloud tells, else the one at the first contact."""
+
+    PUBLISHED = "published"
+    FIRST_CONTACT = "first-contact"
+
+
 class Cloud(_Part):
-    """Accounts and access. `state: null` keeps Terraform's states in the run's folder."""
+    """Accounts and access.
+
+    `state: null` keeps Terraform's states in the run's folder. `host_keys: first-contact` believes what a node shows
+    where its cloud tells no SSH host key in time; otherwise such a node is refused.
+    """
 
     gcp: GcpAccount | None = None
     aws: AwsAccount | None = None
     owner: str | None = None
     network: NetworkAccess = NetworkAccess.PUBLIC_SSH
+    host_keys: HostKeys = HostKeys.PUBLISHED
     image: str | None = None
     state: StateBackend | None = None
 

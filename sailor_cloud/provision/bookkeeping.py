@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from sailor_cloud.model.provider import names
 from sailor_cloud.provision.rendering.root import PlacedNode, Root
 from sailor_cloud.run.journal import Draft, Event, Journal
 from sailor_cloud.run.ledger import Ledger
+from sailor_cloud.run.state import ResourceState
 
 if TYPE_CHECKING:
     from sailor_cloud.catalog import Catalog
@@ -84,6 +85,22 @@ def open_node(ledger: Ledger, node: str, intent: Mapping[str, Any], *, since: da
             price_source=service["price_source"],
             price_as_of=date.fromisoformat(service["price_as_of"]),
         )
+
+
+def recharge(ledger: Ledger, rows: Iterable[ResourceState]) -> None:
+    """Charge for the nodes of a journal that the ledger lacks, perhaps since it was lost; others stay as they are."""
+    for row in rows:
+        since = row.intended_at or row.created_at
+        if row.resource == NODE and row.created_at is not None and since is not None and priced(row.data):
+            open_node(ledger, row.key, row.data, since=since)
+            if row.gone_at is not None:
+                ledger.close_item(ledger_key(row.key), at=row.gone_at)
+
+
+def charged_nodes(ledger: Ledger) -> tuple[str, ...]:
+    """Return the nodes that a ledger charges, or has charged, for."""
+    names = (key.split("/") for key in ledger.paid_by_time())
+    return tuple(name[1] for name in names if name[0] == NODE and len(name) == 2)
 
 
 def _services(offer: Offer, network: NetworkAccess) -> list[dict[str, Any]]:

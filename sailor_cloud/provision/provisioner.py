@@ -11,6 +11,7 @@ from functools import partial
 from sailor_cloud.clock import Clock
 from sailor_cloud.errors import Problem, ProvisionError, RequestError
 from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job import HostKeys
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision import processes, providers
 from sailor_cloud.provision.access.host_keys import LIMIT_S, first_contact, learn_host_keys
@@ -269,8 +270,15 @@ class _Apply:
             self._write_down_adopted()
             found = [i for i in instances(self._scopes, work.folder.run_id) if i.running and i.node in self._names]
             silent = learn_host_keys(work.folder, found, pause=work.pause, limit_s=LIMIT_S)
+            if silent and self._document.job.cloud.host_keys is not HostKeys.FIRST_CONTACT:
+                raise ProvisionError(
+                    f"no cloud has told the SSH host keys of {', '.join(sorted(i.node for i in silent))} within "
+                    f"{LIMIT_S / 60:.0f} min, so that nobody can tell these nodes from a stranger in between; with "
+                    "'cloud: {host_keys: first-contact}' in the job, what they show at the first contact is believed"
+                )
             for instance in silent:
-                first_contact(work.folder, instance, private=is_private(self._document))
+                key = first_contact(work.folder, instance, private=is_private(self._document))
+                work.journal.append(Event.FIRST_CONTACT, resource=NODE, key=instance.node, host_key=key)
         running = reachable_nodes(work.folder, self._document)
         missing = sorted(self._names - {node.id for node in running})
         if missing:

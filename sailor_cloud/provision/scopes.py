@@ -148,8 +148,9 @@ def _allowed(plan: PlanDocument) -> Scopes:
 
 def _may_have_data(plan: PlanDocument) -> bool:
     """Tell whether a run under a plan may have made more than compute: a bucket, or what nodes act as."""
-    target = plan.job.checkpoint.to
-    return target is None or "://" in target or plan.job.cloud.network is NetworkAccess.PRIVATE
+    target, cloud = plan.job.checkpoint.to, plan.job.cloud
+    watched = any(account is not None and account.watchdog for account in (cloud.gcp, cloud.aws))
+    return target is None or "://" in target or cloud.network is NetworkAccess.PRIVATE or watched
 
 
 def sweep_scopes(scopes: Scopes, *, run_id: str | None = None, beside: Collection[str] | None = None) -> CloudSweep:

@@ -35,6 +35,8 @@ class Event(StrEnum):
     CHECKPOINT_SAVED = "checkpoint_saved"
     GENERATION_ENDED = "generation_ended"
     NODES_LOST = "nodes_lost"
+    CLOCK_COMPARED = "clock_compared"
+    FIRST_CONTACT = "first_contact"
     NO_CAPACITY = "no_capacity"
     REPLANNED = "replanned"
     NOTIFIED = "notified"
@@ -148,10 +150,11 @@ _LARGEST = 10**9
 _MUTEX = threading.Lock()
 
 
-def damage(path: Path) -> str:
+def damage(path: Path, *, cut: bool = True) -> str:
     """Say why a journal can't be believed as a whole; nothing where it begins at its beginning and lacks no entry.
 
-    A crash cuts off the last line at most. Whoever goes on ends it, and gives its number to the next entry.
+    A crash cuts off the last line at most, which is damage with `cut` only. Whoever goes on ends that line, and gives
+    its number to the next entry.
     """
     entries = read(path)
     if not entries:
@@ -165,7 +168,7 @@ def damage(path: Path) -> str:
     if lost is not None:
         return f"{path} lacks entry {lost}"
     with contextlib.suppress(OSError):
-        _, _, torn = path.read_bytes().rpartition(b"\n")
+        torn = path.read_bytes().rpartition(b"\n")[2] if cut else b""
         if torn and _entry(torn) is None:
             return f"{path} is cut off after entry {max(numbers)}"
     return ""

@@ -195,9 +195,9 @@ class Ledger:
         prices = {"price_source": price_source, "price_as_of": price_as_of.isoformat()}
         self._append_once(_Record.CHARGED, key, {**raw, "at": at.isoformat(), **prices})
 
-    def holds(self, key: str) -> bool:
-        """Tell whether something is, or was, paid for by time."""
-        return any(raw["key"] == key for raw in self._records(_Record.OPENED))
+    def paid_by_time(self) -> tuple[str, ...]:
+        """Return what is, or was, paid for by time."""
+        return tuple(raw["key"] for raw in self._records(_Record.OPENED))
 
     def damage(self) -> tuple[str, ...]:
         """Say what can't be read of it: more was spent than it says."""

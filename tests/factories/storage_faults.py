@@ -25,7 +25,7 @@ from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.cleanup import teardown
 from sailor_cloud.provision.outcomes import obtained
-from sailor_cloud.run import appended
+from sailor_cloud.run import appended, journal
 from sailor_cloud.run.folder import resource_name
 from sailor_cloud.run.journal import Event
 from sailor_cloud.testing.ec2_api import serve_ec2
@@ -67,6 +67,7 @@ class Verdict(StrEnum):
 
 def harm(path: Path, damage: Damage) -> None:
     """Damage a file, or each file in a folder; a folder that is missing is gone with all that is in it."""
+    forget()
     if path.is_dir():
         if damage is Damage.MISSING:
             shutil.rmtree(path)
@@ -90,6 +91,12 @@ def harm(path: Path, damage: Damage) -> None:
     )
 
 
+def forget() -> None:
+    """Forget what this process has read and not written, as if another one came."""
+    journal._READ.clear()
+    appended._KEPT.clear()
+
+
 @dataclass(slots=True, kw_only=True)
 class Bought:
     """A run that was bought and trained a little, as its controller left it; `again` brings it back for a next fault.
@@ -110,7 +117,7 @@ class Bought:
         self.run.cloud.resources = copy.deepcopy(self._cloud)
         self.run.cloud.failures.clear()
         self.store.objects = dict(self._objects)
-        appended._KEPT.clear()
+        forget()
 
     @property
     def path(self) -> Path:
@@ -180,7 +187,8 @@ class Answer:
 
 
 def called(*arguments: str) -> Answer:
-    """Run a command in this process, as `main` does."""
+    """Run a command in this process, as `main` does in one of its own."""
+    forget()
     done = CliRunner().invoke(cli, arguments, standalone_mode=False)
     error = done.exception
     text = done.output + (f"error: {error}" if error else "")

@@ -57,8 +57,8 @@ def learn_host_keys(
         waited += poll_s
 
 
-def first_contact(folder: RunFolder, instance: Instance, *, private: bool = False, limit_s: float = 120.0) -> None:
-    """Pin the key that a node shows at the first contact, because its cloud did not tell it.
+def first_contact(folder: RunFolder, instance: Instance, *, private: bool = False, limit_s: float = 120.0) -> str:
+    """Pin, and return, the key that a node shows at the first contact, because its cloud did not tell it.
 
     Unlike a key that the cloud tells, this one would be a stranger's where somebody sits on the way at that moment.
     `private`: the node has no public address. Raises ProvisionError where the node does not answer.
@@ -93,7 +93,9 @@ def first_contact(folder: RunFolder, instance: Instance, *, private: bool = Fals
                 if opened is not None:
                     opened.close()
 
-    append_line(_path(folder), f"{instance.id} {asyncio.run(ask())}")
+    key = asyncio.run(ask())
+    append_line(_path(folder), f"{instance.id} {key}")
+    return key
 
 
 def _path(folder: RunFolder) -> Path:

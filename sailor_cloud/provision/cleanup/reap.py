@@ -59,7 +59,7 @@ def find_leftovers(
     `progress` is told how many looks are done, of how many: one into the scopes, one for each run of this machine.
     """
     known = {folder.run_id: folder for folder in folders}
-    where = scopes.union(*(places_of(folder).scopes for folder in known.values()))
+    where = scopes_to_sweep(known.values(), scopes)
     looks = 1 + len(known)
     progress(0, looks)
     swept = sweep_scopes(where)
@@ -85,6 +85,11 @@ def find_leftovers(
             leftover, is_live = _judged(run_id, of_here, rest, clock.now(), older_than)
             (live if is_live else reapable).append(leftover)
     return Found(reapable=tuple(reapable), live=tuple(live), problems=tuple(problems))
+
+
+def scopes_to_sweep(folders: Iterable[RunFolder], asked: Scopes) -> Scopes:
+    """Return where runs of this machine may have something, and what the user asked about."""
+    return asked.union(*(places_of(folder).scopes for folder in folders))
 
 
 def _rights(folder: RunFolder) -> CloudSweep:

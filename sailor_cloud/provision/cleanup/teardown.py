@@ -189,7 +189,7 @@ class _Teardown:
             if resource.resource != NODE or resource.key not in existed or resource.intended_at is None:
                 continue
             if not priced(resource.data):
-                if not self.ledger.holds(ledger_key(resource.key)):
+                if ledger_key(resource.key) not in self.ledger.paid_by_time():
                     self.problems.append(f"nothing says what node {resource.key} cost; the ledger lacks it")
                 continue
             open_node(self.ledger, resource.key, resource.data, since=resource.intended_at)

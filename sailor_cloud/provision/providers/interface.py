@@ -160,6 +160,13 @@ class MachineProvider(Protocol):
         """Return the scopes that a root of Terraform tells of, damaged perhaps: its folder's name, and all its text."""
         return Scopes()
 
+    def time_server(self, scopes: Scopes) -> str:
+        """Return an address of the cloud whose answers, to anybody, carry its time as Date; empty where there is none.
+
+        `scopes` are at least one. Raises ProvisionError where a library is missing.
+        """
+        return ""
+
     def here(self, folder: RunFolder) -> Sequence[LiveResource]:
         """Return what a run has on this machine."""
         return ()

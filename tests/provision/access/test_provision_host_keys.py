@@ -1,4 +1,4 @@
-"""Host keys of nodes on a cloud: told by the cloud, else pinned at the first contact."""
+"""Host keys of nodes on a cloud: told by the cloud, else the node is refused, or pinned where the job lets it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from factories.cloud_runs import waited
+from factories.cloud_plans import with_job
+from factories.cloud_runs import cloud_run, small_document, waited
 from factories.local_runs import LocalRun, local_run, started
 from sailor_cloud.errors import ProvisionError
+from sailor_cloud.model.job import HostKeys
 from sailor_cloud.model.offer import Provider
+from sailor_cloud.provision import provisioner
 from sailor_cloud.provision.access import host_keys
 from sailor_cloud.provision.access.host_keys import first_contact, known_host_keys, learn_host_keys
 from sailor_cloud.provision.access.instances import Instance
 from sailor_cloud.provision.access.login import FAKE_MACHINES, way_in
+from sailor_cloud.provision.outcomes import obtained
+from sailor_cloud.run.appended import append_line
+from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.run.journal import Event
+from sailor_cloud.testing.machines import PAPER_KEY
 
 
 @pytest.fixture
@@ -78,3 +86,27 @@ def test_nodes_are_logged_into_at_port_22_outside_of_tests(monkeypatch: pytest.M
     monkeypatch.delenv(FAKE_MACHINES, raising=False)
     way = way_in("sc-1-n0")
     assert (way.port, way.user, way.workdir) == (22, "sailor", "/home/sailor")
+
+
+@pytest.mark.parametrize("provider", [Provider("gcp"), Provider("aws")], ids=str)
+def test_a_node_whose_cloud_tells_no_host_key_is_refused_unless_the_job_lets_it_be_believed(
+    provider: Provider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_keys, "published_host_key", lambda found: None)
+    with cloud_run(provider, tmp_path) as run:
+        with pytest.raises(ProvisionError, match=r"host keys of n0, n1 within 7 min.*host_keys: first-contact"):
+            run.apply()
+        assert not (run.run.folder.path / "host_keys").exists()
+        run.assert_gone(run.destroy())
+
+    def shown(folder: RunFolder, found: Instance, *, private: bool) -> str:
+        append_line(folder.path / "host_keys", f"{found.id} {PAPER_KEY}")
+        return PAPER_KEY
+
+    monkeypatch.setattr(provisioner, "first_contact", shown)
+    trusting = with_job(small_document(provider), host_keys=HostKeys.FIRST_CONTACT, to="checkpoints")
+    with cloud_run(provider, tmp_path / "trusting", document=trusting) as run:
+        assert len(obtained(run.apply()).nodes) == 2
+        believed = [entry for entry in run.journal().entries() if entry.event is Event.FIRST_CONTACT]
+        assert {(entry.key, entry.data["host_key"]) for entry in believed} == {("n0", PAPER_KEY), ("n1", PAPER_KEY)}
+        run.assert_gone(run.destroy())

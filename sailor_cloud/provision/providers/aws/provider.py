@@ -35,7 +35,15 @@ from sailor_cloud.provision.providers.aws.credentials import aws_credentials
 from sailor_cloud.provision.providers.aws.errors import ERRORS
 from sailor_cloud.provision.providers.aws.machines import default_image, efa_cards
 from sailor_cloud.provision.providers.aws.quota import ADDRESS_QUOTA, addresses, quota_numbers
-from sailor_cloud.provision.providers.aws.sweep import AWS, AWS_KINDS, REGION, is_refusal, remove_aws, sweep_aws
+from sailor_cloud.provision.providers.aws.sweep import (
+    AWS,
+    AWS_KINDS,
+    REGION,
+    boto_client,
+    is_refusal,
+    remove_aws,
+    sweep_aws,
+)
 from sailor_cloud.provision.providers.interface import MachineProvider
 from sailor_cloud.provision.rendering.data import NodeRights
 from sailor_cloud.provision.rendering.planned_resources import PlannedResource
@@ -188,6 +196,9 @@ class Aws(MachineProvider):
 
     def at(self, region: str, scopes: Scopes) -> Scopes:
         return _regions(_REGION.findall(region))
+
+    def time_server(self, scopes: Scopes) -> str:
+        return str(boto_client(named(scopes, REGION)[0]).meta.endpoint_url)
 
     def named_in(self, name: str, text: str) -> Scopes:
         return _regions(_REGION.findall(name))

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from sailor_cloud.catalog.machine_types import machine_type
+from sailor_cloud.catalog.providers.gcp.account import compute_endpoint
 from sailor_cloud.errors import Problem
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.provision.live_resources import Listing, LiveResource, Look, Scope, Scopes, named
@@ -135,6 +136,9 @@ class Gcp(MachineProvider):
 
     def at(self, region: str, scopes: Scopes) -> Scopes:
         return Scopes(scope for scope in scopes if scope.kind == PROJECT)
+
+    def time_server(self, scopes: Scopes) -> str:
+        return compute_endpoint() or "https://compute.googleapis.com"
 
     def named_in(self, name: str, text: str) -> Scopes:
         found = set(_NAMED_PROJECT.findall(text))

@@ -1,0 +1,107 @@
+"""The controller's clock, held against the clouds' by the Date of their answers: what is bought ends by the clouds'."""
+
+from __future__ import annotations
+
+import logging
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from sailor_cloud.clock import Clock
+from sailor_cloud.errors import ProvisionError
+from sailor_cloud.provision import providers
+from sailor_cloud.provision.live_resources import Scopes, of_provider
+
+logger = logging.getLogger(__name__)
+TOLERANCE_S = 30.0
+_TIMEOUT_S = 5.0
+# A Date has whole seconds, and was written while the answer was on its way.
+_HALF = timedelta(seconds=0.5)
+
+
+class CloudClock:
+    """Another clock, moved to the clouds' time where it is more than 30 s off; `compare` finds that out.
+
+    `on_change` is told in words, and how many seconds the other clock is ahead of the clouds'.
+    """
+
+    def __init__(self, own: Clock, places: Scopes, on_change: Callable[[str, float], None]) -> None:
+        self.own = own
+        self.on_change = on_change
+        self._places = places
+        self._ahead = timedelta(0)
+
+    def now(self) -> datetime:
+        return self.own.now() - self._ahead
+
+    def monotonic_s(self) -> float:
+        return self.own.monotonic_s()
+
+    def compare(self) -> None:
+        """Ask one cloud for its time; without an answer, nothing changes."""
+        ahead = next((ahead for url in time_servers(self._places) if (ahead := self._ahead_of(url)) is not None), None)
+        if ahead is None or abs(ahead - self._ahead).total_seconds() <= TOLERANCE_S:
+            return
+        seconds = ahead.total_seconds()
+        self._ahead = ahead if abs(seconds) > TOLERANCE_S else timedelta(0)
+        told = f"this machine's clock is {abs(seconds):.0f} s {'ahead of' if seconds > 0 else 'behind'} the cloud's"
+        counts = "the cloud's counts" if self._ahead else "it is right again, and counts"
+        self.on_change(f"{told}; {counts}", seconds)
+
+    def _ahead_of(self, url: str) -> timedelta | None:
+        begun, before = self.own.monotonic_s(), self.own.now()
+        date = _date_of(url)
+        took = self.own.monotonic_s() - begun
+        # What took so long tells the time of no moment, and neither does a clock that jumped meanwhile.
+        if date is None or took > _TIMEOUT_S:
+            return None
+        return before + timedelta(seconds=took / 2) - (date + _HALF)
+
+
+def by_cloud(own: Clock, places: Scopes, on_change: Callable[[str, float], None]) -> Clock:
+    """Return a clock that keeps the time of the clouds with these places; without any, the clock itself."""
+    if not places:
+        return own
+    clock = CloudClock(own, places, on_change)
+    clock.compare()
+    return clock
+
+
+def time_servers(places: Scopes) -> list[str]:
+    """Return an address of each cloud, at which anybody is answered."""
+    found = []
+    for provider, bought in providers.every():
+        mine = of_provider(places, provider)
+        try:
+            url = bought.time_server(mine) if mine else ""
+        except ProvisionError:
+            continue
+        if url:
+            found.append(url)
+    return found
+
+
+class _Stay(urllib.request.HTTPRedirectHandler):
+    """Follows nobody elsewhere, where an answer may be an old one that was kept."""
+
+    def redirect_request(self, *details: Any, **more: Any) -> None:
+        return None
+
+
+def _date_of(url: str) -> datetime | None:
+    """Return the Date of an answer, of whatever kind; None where there is none."""
+    request = urllib.request.Request(url, method="HEAD")
+    try:
+        try:
+            with urllib.request.build_opener(_Stay).open(request, timeout=_TIMEOUT_S) as answer:
+                headers = answer.headers
+        except urllib.error.HTTPError as error:
+            headers = error.headers
+        date = parsedate_to_datetime(headers["Date"])
+    except (OSError, ValueError, TypeError) as error:
+        logger.debug("no time from %s: %s", url, error)
+        return None
+    return date if date.tzinfo is not None else date.replace(tzinfo=UTC)

@@ -1,0 +1,132 @@
+"""A run whose journal lacks what was bought is not taken over; a lost ledger is made up for by the journal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from factories.documents import document
+from factories.quick_runs import Notes
+from sailor_cloud.clock import FixedClock
+from sailor_cloud.errors import RequestError
+from sailor_cloud.launch import start
+from sailor_cloud.launch.start import resume_run
+from sailor_cloud.provision.bookkeeping import NODE, node_intent, open_node
+from sailor_cloud.provision.rendering.root import placed_nodes
+from sailor_cloud.run import journal
+from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.run.journal import Event, Journal, damage, read
+from sailor_cloud.run.ledger import Ledger
+from sailor_cloud.run.state import fold
+from sailor_cloud.workload import decoder
+
+CLOCK = FixedClock(datetime(2026, 11, 21, tzinfo=UTC))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    """A run that has bought two nodes and trained on them until its controller died."""
+    made = RunFolder.create("tiny-20261121-000000-a1b2", root=tmp_path)
+    planned = document()
+    made.write_document(planned)
+    written, ledger = Journal.of(made, CLOCK), Ledger.of(made, CLOCK)
+    written.append(Event.RUN_CREATED, job="tiny")
+    written.append(Event.PROVISION_STARTED)
+    written.append_all([node_intent(placed) for placed in placed_nodes(planned)])
+    for row in fold(read(made.journal_file)).resources:
+        written.append(Event.CREATED, resource=NODE, key=row.key)
+        open_node(ledger, row.key, row.data, since=CLOCK.now())
+    written.append(Event.GENERATION_STARTED, generation=1)
+    event = {"event": "training", "generation": 1, "seq": 1, "node": "n0"}
+    (made.logs_dir / "events.jsonl").write_text(json.dumps(event) + "\n")
+    return made
+
+
+def resumed(folder: RunFolder) -> None:
+    model = decoder(document().job.model)
+    resume_run(folder, decoder=model, observer=Notes(), clock=CLOCK)
+
+
+def without(word: str) -> Callable[[RunFolder], object]:
+    def forget(folder: RunFolder) -> object:
+        lines = folder.journal_file.read_text().splitlines(keepends=True)
+        return folder.journal_file.write_text("".join(line for line in lines if word not in line))
+
+    return forget
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (lambda folder: folder.journal_file.unlink(), "journal.jsonl is missing"),
+        (lambda folder: folder.journal_file.write_bytes(b""), "holds no entry"),
+        (lambda folder: folder.journal_file.write_bytes(bytes(5000)), "holds no entry"),
+        (lambda folder: folder.journal_file.write_bytes(b"[[" * 50_000), "holds no entry"),
+        (without("provision_started"), "lacks entry 2"),
+        (without('"event": "created"'), "lacks entry 5"),
+        (without("generation_started"), "lacks generation 1, which has trained"),
+        (lambda f: f.journal_file.write_bytes(f.journal_file.read_bytes()[:700]), "lacks nodes that the ledger"),
+        (lambda folder: folder.plan_file.unlink(), "'sailor-cloud down tiny-20261121-000000-a1b2' removes"),
+    ],
+)
+def test_what_nobody_knows_the_past_of_is_not_gone_on_with(
+    harm: Callable[[RunFolder], object], said: str, folder: RunFolder
+) -> None:
+    harm(folder)
+    # Another process has not read the journal before.
+    journal._READ.clear()
+    before = folder.journal_file.read_bytes() if folder.journal_file.exists() else b""
+    with pytest.raises(RequestError) as caught:
+        resumed(folder)
+    assert said in str(caught.value)
+    assert "'sailor-cloud down tiny-20261121-000000-a1b2' removes" in str(caught.value)
+    assert (folder.journal_file.read_bytes() if folder.journal_file.exists() else b"") == before
+
+
+@pytest.mark.parametrize("content", [None, b"", bytes(300), b'{"record": "opened"}\n3\n', b'{"record": "opened", "key'])
+def test_a_lost_ledger_is_charged_anew_from_the_journal(
+    content: bytes | None, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start, "_control", lambda *details: None)
+    later = CLOCK.now() + timedelta(hours=1)
+    before = Ledger.of(folder, CLOCK).spent_usd(later)
+    assert before > 0
+    if content is None:
+        folder.ledger_file.unlink()
+    else:
+        folder.ledger_file.write_bytes(content)
+    resumed(folder)
+    assert Ledger.of(folder, CLOCK).spent_usd(later) == pytest.approx(before)
+
+
+def test_a_line_that_a_crash_cut_off_is_no_damage_once_somebody_went_on(folder: RunFolder) -> None:
+    with folder.journal_file.open("a") as file:
+        file.write('{"seq": 8, "ts": "2026-11-')
+    assert damage(folder.journal_file, cut=False) == ""
+    assert "is cut off after entry 7" in damage(folder.journal_file)
+    Journal.of(folder, CLOCK).append(Event.RUN_RESUMED)
+    assert damage(folder.journal_file) == ""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"seq": 9, "ts": "2026-11-21T00:00:00", "event": "gone", "resource": "node", "key": "n0", "data": {}},
+        {"seq": "x", "ts": "2026-11-21T00:00:00+00:00", "event": "gone", "resource": "node", "key": "n0", "data": {}},
+        {"seq": 9, "ts": "2026-11-21T00:00:00+00:00", "event": "gone", "resource": "node", "key": "n0", "data": 3},
+        {"seq": 1e300, "ts": "2026-11-21T00:00:00+00:00", "event": "gone", "resource": "", "key": "", "data": {}},
+        {"seq": -1, "ts": "2026-11-21T00:00:00+00:00", "event": "gone", "resource": "", "key": "", "data": {}},
+        [1, 2],
+        None,
+    ],
+)
+def test_a_line_that_no_version_has_written_is_no_entry(line: Any, folder: RunFolder) -> None:
+    before = read(folder.journal_file)
+    with folder.journal_file.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    assert read(folder.journal_file) == before
