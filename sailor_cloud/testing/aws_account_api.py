@@ -116,7 +116,7 @@ def schedules(cloud: FakeCloud, region: str, method: str, path: str) -> Answer:
 def functions(cloud: FakeCloud, region: str, method: str, path: str) -> Answer:
     """Answer one call to Lambda."""
     known = {name: state for name, state in cloud.of_type(FUNCTION).items() if state["region"] == region}
-    name = path.partition("?")[0].rpartition("/functions/")[2]
+    name = path.partition("?")[0].partition("/functions")[2].strip("/")
     if not name:
         return _json(200, {"Functions": [{"FunctionName": found} for found in known]})
     if name not in known:
