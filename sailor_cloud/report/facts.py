@@ -18,6 +18,7 @@ SMALLEST_GAP_SHOWN = 0.0005
 # A gap is explained from this size on, by parts of at least this share of the goal.
 SMALLEST_GAP_EXPLAINED = 0.03
 SMALLEST_PART_SHOWN = 0.005
+SMALLEST_LOAD_TOLD = 0.2
 # Of the variance.
 SMALLEST_SHARE_SHOWN = 0.01
 # The engine that `up` runs; others are simulated only.
@@ -277,6 +278,12 @@ def notes(document: PlanDocument) -> tuple[str, ...]:
     guessed = sorted({f"{use.src_zone} to {use.dst_zone}" for use in document.inputs.links if not use.measured})
     if guessed:
         found.append(f"bandwidth is estimated, not measured, between these zones: {', '.join(guessed)}")
+    machine = document.inputs.machine
+    if machine is not None and machine.taken >= SMALLEST_LOAD_TOLD:
+        found.append(
+            f"other programs took {text.share(machine.taken)} of this machine's cores when it was measured; iterations "
+            "take longer, and cost more, for as long as they run"
+        )
     budget, worst = document.constraints.budget_usd, cost.worst_case_usd if cost is not None else None
     if budget is not None and worst is not None and worst > budget and not broken:
         found.append(
