@@ -20,7 +20,7 @@ from sailor_cloud.cli.options import (
 )
 from sailor_cloud.cli.plan import INFEASIBLE
 from sailor_cloud.cli.waiting import waiting
-from sailor_cloud.errors import RequestError
+from sailor_cloud.errors import CredentialsError, RequestError
 
 if TYPE_CHECKING:
     from sailor_cloud.model.document import PlanDocument
@@ -43,6 +43,7 @@ DECLINED = 1
 @click.option("--terraform-plan", is_flag=True, help="With --dry-run: add Terraform's own plan; needs its providers.")
 @click.option("--ssh-from", metavar="CIDR", help="The address from which nodes on a cloud let SSH in: yours.")
 @click.option("--allow-doubtful", is_flag=True, help="Buy on a cloud although prices of the plan are doubtful.")
+@click.option("--allow-missing-permissions", is_flag=True, help="Buy although the cloud would refuse some permission.")
 @click.option("--allow-stale", is_flag=True, help="Buy on a cloud although prices of the plan are stale.")
 @click.option("--no-fallback", is_flag=True, help="End the run where this plan's nodes can't be had; take no other.")
 @click.option(
@@ -62,6 +63,7 @@ def up(
     ssh_from: str | None,
     allow_stale: bool,
     allow_doubtful: bool,
+    allow_missing_permissions: bool,
     no_fallback: bool,
     replan_slow_links: bool,
     yes: bool,
@@ -101,7 +103,13 @@ def up(
     if dry_run:
         show_dry_run(document, ssh_from=source, with_terraform=terraform_plan, as_json=as_json)
         return 0
-    _refuse(document, allow_stale=allow_stale, allow_doubtful=allow_doubtful)
+    _refuse(
+        document,
+        allow_stale=allow_stale,
+        allow_doubtful=allow_doubtful,
+        allow_missing=allow_missing_permissions,
+        ssh_from=source,
+    )
     if not yes and not _confirmed(document):
         click.echo("nothing was bought", err=True)
         return DECLINED
@@ -159,10 +167,13 @@ def _document(
     return checked.document
 
 
-def _refuse(document: PlanDocument, *, allow_stale: bool, allow_doubtful: bool) -> None:
+def _refuse(
+    document: PlanDocument, *, allow_stale: bool, allow_doubtful: bool, allow_missing: bool, ssh_from: str | None
+) -> None:
     """Stop before anybody is asked to pay for what can't or should not be bought."""
     from sailor_cloud import network
     from sailor_cloud.clock import SystemClock
+    from sailor_cloud.provision.account_check import check_account
     from sailor_cloud.provision.guards import refuse_doubtful_prices, refuse_stale_prices, refuse_two_clouds
     from sailor_cloud.provision.provisioner import check_supported
     from sailor_cloud.provision.zone_check import check_zones
@@ -174,6 +185,11 @@ def _refuse(document: PlanDocument, *, allow_stale: bool, allow_doubtful: bool) 
         refuse_doubtful_prices(document)
     check_supported(document)
     for note in check_zones(document):
+        click.echo(f"note: {note}", err=True)
+    check = check_account(document, now=SystemClock().now(), ssh_from=ssh_from)
+    if check.missing and not allow_missing:
+        raise CredentialsError(check.refusal)
+    for note in check.notes:
         click.echo(f"note: {note}", err=True)
 
 

@@ -8,7 +8,7 @@ import json
 import math
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
@@ -209,6 +209,11 @@ class Ledger:
     def spent_usd(self, now: datetime | None = None) -> float:
         """Return what is spent until now, open items included."""
         return float(self._spent(self._clock.now() if now is None else now))
+
+    def used_usd(self, until: datetime) -> float:
+        """Return what had been used until some time of what is paid by time; traffic and requests are left out."""
+        begun = [item for item in self._items() if item.prices[0].since < until]
+        return float(sum(replace(item, until=min(item.until or until, until)).usd(until) for item in begun))
 
     def projected_usd(self, until: datetime) -> float:
         """Return what will be spent if everything open stays open until then and nothing else is charged."""

@@ -23,6 +23,7 @@ _BUCKET_PARTS = ("aws_s3_bucket_public_access_block", "aws_s3_bucket_lifecycle_c
 _REGION = "us-east-1"
 IAM_ACTIONS = frozenset(
     {
+        *("GetCallerIdentity", "SimulatePrincipalPolicy"),
         *("ListRoles", "GetRole", "ListRolePolicies", "DeleteRolePolicy", "DeleteRole"),
         *("ListInstanceProfiles", "GetInstanceProfile", "ListInstanceProfilesForRole"),
         *("RemoveRoleFromInstanceProfile", "DeleteInstanceProfile"),
@@ -38,6 +39,8 @@ class Iam:
 
     def answer(self, parameters: Mapping[str, str]) -> Answer:
         action = parameters["Action"]
+        if action in ("GetCallerIdentity", "SimulatePrincipalPolicy"):
+            return self._about_caller(action, parameters)
         role, profile = parameters.get("RoleName", ""), parameters.get("InstanceProfileName", "")
         for kind, name in ((PROFILE, profile), (ROLE, "" if profile else role)):
             if name and name not in self.cloud.of_type(kind):
@@ -70,6 +73,17 @@ class Iam:
                     return _iam_error("DeleteConflict", "Cannot delete entity, must delete policies first.")
                 self.cloud.delete(ROLE, role)
         return _iam(action, "")
+
+    def _about_caller(self, action: str, parameters: Mapping[str, str]) -> Answer:
+        if action == "GetCallerIdentity":
+            return _iam(action, "<Arn>arn:aws:iam::000000000000:user/me</Arn><Account>000000000000</Account>")
+        asked = [value for key, value in parameters.items() if key.startswith("ActionNames.member.")]
+        results = ""
+        for name in asked:
+            decision = "implicitDeny" if name in self.cloud.denied else "allowed"
+            told = f"<EvalActionName>{name}</EvalActionName><EvalDecision>{decision}</EvalDecision>"
+            results += f"<member>{told}</member>"
+        return _iam(action, f"<EvaluationResults>{results}</EvaluationResults>")
 
     def _policies(self, role: str) -> dict[str, dict[str, Any]]:
         return {name: state for name, state in self.cloud.of_type(POLICY).items() if state.get("role") == role}

@@ -61,6 +61,7 @@ def serve_ec2(cloud: FakeCloud, *, refused: bool = False, store: ObjectStore | N
             **s3,
             "AWS_ENDPOINT_URL_EC2": url,
             "AWS_ENDPOINT_URL_IAM": url,
+            "AWS_ENDPOINT_URL_STS": url,
             "AWS_ENDPOINT_URL_SCHEDULER": url,
             "AWS_ENDPOINT_URL_LAMBDA": url,
             "AWS_ENDPOINT_URL_CLOUDWATCH_LOGS": url,

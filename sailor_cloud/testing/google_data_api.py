@@ -38,6 +38,9 @@ class GoogleData:
             return self._policy(unquote(policy[1]), json.loads(body) if method == "PUT" else None)
         if accounts := _ACCOUNTS.fullmatch(parts.path):
             return self._accounts(method, accounts[1], unquote(accounts[3] or ""))
+        if parts.path.startswith("/v1/projects/") and parts.path.endswith(":testIamPermissions"):
+            wanted = json.loads(body)["permissions"]
+            return 200, {"permissions": [right for right in wanted if right not in self.cloud.denied]}
         if named := _NAMED.fullmatch(parts.path):
             return self._named(method, named[1], _TYPES[named[2]], named[3])
         if buckets := _BUCKETS.fullmatch(parts.path):

@@ -104,6 +104,8 @@ class FakeCloud:
         # Limits of quotas by AWS's code or Google's metric, and vCPUs by AWS's instance type.
         self.quotas: dict[str, float] = {}
         self.vcpus = {"g4dn.xlarge": 4, "g6.xlarge": 4, "p3.2xlarge": 8, "p4d.24xlarge": 96, "t3.micro": 2}
+        # Permissions that the caller lacks, in the words of the cloud.
+        self.denied: set[str] = set()
         self.on_create: Callable[[str, str], None] = lambda kind, name: None
         self._ending: dict[tuple[str, str], int] = {}
         self._machines = machines or PaperMachines()

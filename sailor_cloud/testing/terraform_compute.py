@@ -30,7 +30,7 @@ _KINDS = {
     "subnetworks": "google_compute_subnetwork",
     "networks": "google_compute_network",
 }
-_INTERFACES = ("COMPUTE", "IAM", "STORAGE", "CLOUDFUNCTIONS", "CLOUDSCHEDULER")
+_INTERFACES = ("COMPUTE", "IAM", "STORAGE", "CLOUDFUNCTIONS", "CLOUDSCHEDULER", "CLOUDRESOURCEMANAGER", "BIGQUERY")
 _STAND_IN = {
     "google_compute_subnetwork": ("google_compute_instance",),
     "google_compute_network": ("google_compute_subnetwork", "google_compute_firewall", "google_compute_router"),

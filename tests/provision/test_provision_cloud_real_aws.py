@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from factories.cloud_plans import AWS_OFFERS, cloud_document
+from factories.cloud_plans import AWS_OFFERS, cloud_document, with_job
 from factories.cloud_runs import SSH_FROM, without_bucket
 from factories.local_runs import CLOCK, LocalRun, expiry, local_run, terraform_of_kind
 from factories.provider_mirror import mirror
 from sailor_cloud.errors import StockoutError
 from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job import AwsAccount
 from sailor_cloud.provision.cleanup.teardown import destroy
 from sailor_cloud.provision.outcomes import Applied, Stockout, obtained
 from sailor_cloud.provision.provisioner import apply
@@ -92,11 +93,12 @@ def left(run: LocalRun) -> tuple[object, ...]:
 
 
 def test_the_real_provider_carries_a_run_from_plan_to_receipt(run: LocalRun, moto: Moto) -> None:
-    document = plan(moto)
+    document = with_job(plan(moto), to="/data/checkpoints", aws=AwsAccount(watchdog=True))
     binary = terraform_of_kind("path")
     settings = {"clock": CLOCK, "expires_at": expiry(3600.0), "ssh_from": SSH_FROM, "terraform": binary}
     outcome = apply(run.folder, document, **settings)  # type: ignore[arg-type]
     assert isinstance(outcome, Applied)
+    assert {found.type for found in left(run)} >= {"aws_lambda_function", "aws_scheduler_schedule_group"}  # type: ignore[attr-defined]
     assert [node.id for node in outcome.nodes] == ["n0", "n1", "n2"]
     assert {found.type for found in left(run)} >= {"aws_instance", "aws_vpc", "aws_placement_group"}  # type: ignore[attr-defined]
     destroyed = destroy(run.folder, clock=CLOCK, terraform=binary)

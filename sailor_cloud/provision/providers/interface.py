@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from sailor_cloud import resources
 from sailor_cloud.errors import Problem
+from sailor_cloud.provision.account import Billed, CredentialsEnd, Rights
 from sailor_cloud.provision.errors.causes import Fault, QuotaNumbers
 from sailor_cloud.provision.errors.rules import ErrorGuide
 from sailor_cloud.provision.live_resources import LiveResource, Look, Scope, Scopes
 
 if TYPE_CHECKING:
+    from datetime import date
+
     from sailor_cloud.model.document import PlanDocument
+    from sailor_cloud.model.job import Cloud
     from sailor_cloud.model.offer import Offer
     from sailor_cloud.provision.access.instances import Instance
     from sailor_cloud.provision.access.nodes import ReachableNode
@@ -184,6 +188,23 @@ class MachineProvider(Protocol):
 
     def adoptable(self, root: WantedRoot) -> Adoptable | None:
         """Return how what an earlier attempt has created of a root is found and imported; None where nothing can be."""
+        return None
+
+    # The account.
+
+    def credentials_end(self) -> CredentialsEnd | None:
+        """Return when the caller's credentials end for good; None where they are renewed. Raises CredentialsError."""
+        return None
+
+    def rights(self, document: PlanDocument, kinds: Collection[str]) -> Rights:
+        """Return which permissions the caller lacks to make, watch and delete resources of some types.
+
+        Raises CredentialsError where nobody is known to ask.
+        """
+        return Rights()
+
+    def billed(self, run_id: str, cloud: Cloud, today: date) -> Billed | None:
+        """Return what was billed for a run by its tag; None where nothing ever is. Raises CredentialsError."""
         return None
 
     # Access.

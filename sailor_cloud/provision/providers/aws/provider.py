@@ -22,7 +22,7 @@ from sailor_cloud.provision.live_resources import (
     Scopes,
     named,
 )
-from sailor_cloud.provision.providers.aws import access, preview
+from sailor_cloud.provision.providers.aws import access, account, preview
 from sailor_cloud.provision.providers.aws.account_sweep import (
     AWS_ACCOUNT_KINDS,
     HOME,
@@ -51,8 +51,12 @@ from sailor_cloud.provision.rendering.root import Part, PlacedNode, Variables, W
 from sailor_cloud.run.folder import resource_name
 
 if TYPE_CHECKING:
+    from datetime import date
+
     from sailor_cloud.model.document import PlanDocument
+    from sailor_cloud.model.job import Cloud
     from sailor_cloud.provision.access.instances import Instance
+    from sailor_cloud.provision.account import Billed
     from sailor_cloud.provision.errors.causes import Fault, QuotaNumbers
     from sailor_cloud.provision.outcomes import Refused
     from sailor_cloud.provision.rendering.preview import Bill
@@ -96,6 +100,8 @@ class Aws(MachineProvider):
     tunnel = staticmethod(access.tunnel)
     host_keys = staticmethod(access.host_keys)
     is_refusal = staticmethod(is_refusal)
+    credentials_end = staticmethod(account.credentials_end)
+    rights = staticmethod(account.rights)
     delete_bucket = "aws s3 rb s3://{name} --force"
     modules = {Part.CLUSTER: ("aws-cluster", "placement"), Part.LINKS: (), Part.DATA: ()}  # noqa: RUF012 - a constant
 
@@ -154,8 +160,8 @@ class Aws(MachineProvider):
         return {**run.common(), "regions": [first, second], "ports": PORTS}
 
     def data(self, run: RunValues) -> Variables | None:
-        rights, account = _rights(run), run.document.job.cloud.aws
-        watched = account is not None and account.watchdog
+        rights, ready = _rights(run), run.document.job.cloud.aws
+        watched = ready is not None and ready.watchdog
         own = rights.variables(run.watchdog_at if watched else None)
         if own is None:
             return None
@@ -216,6 +222,9 @@ class Aws(MachineProvider):
 
     def store_environment(self, region: str) -> dict[str, str]:
         return {**aws_credentials(), "AWS_REGION": region}
+
+    def billed(self, run_id: str, cloud: Cloud, today: date) -> Billed:
+        return account.billed(run_id, today)
 
     def adoptable(self, root: WantedRoot) -> AwsAdoptable:
         return AwsAdoptable(root)

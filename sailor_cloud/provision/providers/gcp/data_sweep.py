@@ -55,6 +55,9 @@ class GoogleApi:
     def ask(self, method: str, path: str, **parameters: str) -> Json:
         return self._told(method, path, params=parameters)
 
+    def post(self, path: str, content: Json) -> Json:
+        return self._told("POST", path, json=content)
+
     def put(self, path: str, content: Json) -> Json:
         return self._told("PUT", path, json=content)
 

@@ -12,7 +12,7 @@ from sailor_cloud.catalog.providers.gcp.account import compute_endpoint
 from sailor_cloud.errors import Problem
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.provision.live_resources import Listing, LiveResource, Look, Scope, Scopes, named
-from sailor_cloud.provision.providers.gcp import access, preview
+from sailor_cloud.provision.providers.gcp import access, account, preview
 from sailor_cloud.provision.providers.gcp.adopt import GcpAdoptable
 from sailor_cloud.provision.providers.gcp.data_sweep import BUCKET, GCP_DATA_KINDS, remove_gcp_data, sweep_gcp_data
 from sailor_cloud.provision.providers.gcp.errors import ERRORS
@@ -27,8 +27,12 @@ from sailor_cloud.provision.rendering.root import Part, PlacedNode, Variables, W
 from sailor_cloud.run.folder import resource_name
 
 if TYPE_CHECKING:
+    from datetime import date
+
     from sailor_cloud.model.document import PlanDocument
+    from sailor_cloud.model.job import Cloud
     from sailor_cloud.provision.access.instances import Instance
+    from sailor_cloud.provision.account import Billed
     from sailor_cloud.provision.rendering.preview import Bill
     from sailor_cloud.provision.rendering.rendered_roots import RunValues
     from sailor_cloud.run.folder import RunFolder
@@ -64,6 +68,8 @@ class Gcp(MachineProvider):
     tunnel = staticmethod(access.tunnel)
     host_keys = staticmethod(access.host_keys)
     is_refusal = staticmethod(is_refusal)
+    credentials_end = staticmethod(account.credentials_end)
+    rights = staticmethod(account.rights)
     quota_numbers = staticmethod(quota_numbers)
     delete_bucket = "gcloud storage rm --recursive gs://{name}"
     modules = {Part.CLUSTER: ("gcp-cluster", "placement"), Part.DATA: ()}  # noqa: RUF012 - a constant
@@ -161,6 +167,9 @@ class Gcp(MachineProvider):
 
     def instances(self, scopes: Scopes, run_id: str) -> list[Instance]:
         return [instance for project in named(scopes, PROJECT) for instance in access.instances(project, run_id)]
+
+    def billed(self, run_id: str, cloud: Cloud, today: date) -> Billed:
+        return account.billed(run_id, cloud)
 
     def adoptable(self, root: WantedRoot) -> GcpAdoptable:
         return GcpAdoptable(root)

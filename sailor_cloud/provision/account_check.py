@@ -1,0 +1,90 @@
+"""Asks the account before it is bought in, and afterwards what it was billed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from sailor_cloud.clock import Clock
+from sailor_cloud.errors import CredentialsError, MissingPriceError
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.provision import providers
+from sailor_cloud.provision.account import Billed
+from sailor_cloud.provision.rendering.preview import preview
+from sailor_cloud.provision.rendering.root import placed_nodes
+from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.run.ledger import Ledger
+
+# How long a teardown may take after the TTL.
+_TEARDOWN = timedelta(minutes=15)
+_RUN = "check-00000000-000000-0000"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountCheck:
+    """What the user should know before it pays, a sentence each, and permissions that are missing for a run's life."""
+
+    notes: tuple[str, ...]
+    missing: tuple[str, ...]
+
+    @property
+    def refusal(self) -> str:
+        listed = "\n".join(f"  {permission}" for permission in self.missing)
+        return (
+            f"the run needs {len(self.missing)} permissions that you don't have; nothing was bought:\n{listed}\n"
+            "docs/permissions.md has a role and a policy with all of them; --allow-missing-permissions buys anyway"
+        )
+
+
+def check_account(document: PlanDocument, *, now: datetime, ssh_from: str | None) -> AccountCheck:
+    """Ask each cloud of a plan whether the caller's credentials last, and may do all that a run does until it is gone.
+
+    Raises CredentialsError where they have ended, or a cloud refuses them.
+    """
+    ends_at = now + timedelta(seconds=document.ttl_s or 0.0) + _TEARDOWN
+    kinds = _kinds(document, now=now, ssh_from=ssh_from)
+    notes: list[str] = []
+    missing: list[str] = []
+    for provider in sorted({placed.offer.provider for placed in placed_nodes(document)}):
+        bought = providers.of(provider)
+        end = bought.credentials_end()
+        if end is not None and end.at is not None and end.at <= now:
+            raise CredentialsError(f"{end.what} have ended at {end.at:%Y-%m-%d %H:%M} UTC; {end.renew}")
+        if end is not None and (end.at is None or end.at < ends_at):
+            when = "at a time that they don't tell" if end.at is None else f"at {end.at:%Y-%m-%d %H:%M} UTC"
+            notes.append(
+                f"{end.what} end {when}, and the run may last until {ends_at:%Y-%m-%d %H:%M} UTC: from then on nothing "
+                f"can be bought, watched or deleted from here; {end.renew}"
+            )
+        rights = bought.rights(document, kinds.get(provider, frozenset()))
+        missing += [f"{provider}: {permission}" for permission in rights.missing]
+        if rights.unasked:
+            notes.append(f"the permissions on {provider} can't be checked beforehand: {rights.unasked}")
+    return AccountCheck(notes=tuple(notes), missing=tuple(missing))
+
+
+def billed(folder: RunFolder, *, clock: Clock) -> tuple[Billed, ...]:
+    """Return what each cloud of a run has billed for it. Raises CredentialsError or ProvisionError."""
+    document, ledger, now = folder.read_document(), Ledger.of(folder, clock), clock.now()
+    clouds = sorted({placed.offer.provider for placed in placed_nodes(document)})
+    found = (providers.of(cloud).billed(folder.run_id, document.job.cloud, now.date()) for cloud in clouds)
+    return tuple(
+        bill if bill.until is None else replace(bill, ledger_usd=ledger.used_usd(min(bill.until, now)))
+        for bill in found
+        if bill is not None
+    )
+
+
+def _kinds(document: PlanDocument, *, now: datetime, ssh_from: str | None) -> dict[str, frozenset[str]]:
+    """Return the types of what a run would create, by provider."""
+    folder = RunFolder(run_id=_RUN, path=Path(_RUN))
+    try:
+        roots = preview(document, folder, public_key="", expires_at=now, ssh_from=ssh_from or "0.0.0.0/32")
+    except MissingPriceError:
+        # Said where the bill is shown.
+        return {}
+    found: dict[str, set[str]] = {}
+    for root in roots:
+        found.setdefault(root.provider, set()).update(resource.type for resource in root.resources)
+    return {provider: frozenset(kinds) for provider, kinds in found.items()}

@@ -1,0 +1,239 @@
+"""What an account of AWS tells of its caller's credentials and rights, and of what it was billed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from sailor_cloud.errors import CredentialsError, ProvisionError
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job import NetworkAccess
+from sailor_cloud.provision.account import Billed, CredentialsEnd, Rights
+from sailor_cloud.provision.live_resources import RUN_LABEL
+from sailor_cloud.provision.providers.aws.permissions import ACTIONS, BESIDE
+from sailor_cloud.provision.providers.aws.sweep import AWS, boto_client, is_refusal
+from sailor_cloud.run.folder import begun_at, resource_prefix
+
+# Where requests go that belong to no region; Cost Explorer has this one alone.
+_HOME = "us-east-1"
+HOW = (
+    "run 'aws sso login' or 'aws configure', or set new AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN"
+)
+_AT_ONCE = 100
+
+
+def credentials_end() -> CredentialsEnd | None:
+    """Return when the caller's credentials end for good; None where botocore renews them, or there are none.
+
+    It renews those of roles, processes, instances and of SSO sessions with a refresh token, as Terraform does.
+    """
+    try:
+        import botocore.session
+        from botocore.credentials import RefreshableCredentials
+        from botocore.exceptions import BotoCoreError
+    except ImportError:
+        return None
+    session = botocore.session.get_session()
+    try:
+        credentials = session.get_credentials()
+        config = session.get_scoped_config()
+    except BotoCoreError as error:
+        raise CredentialsError(f"AWS credentials can't be used: {error}; {HOW}") from error
+    if credentials is None:
+        return None
+    if credentials.method == "sso":
+        return _sso_end(config)
+    # Those of the environment are read from it again when they have ended, which renews nothing.
+    of_environment = credentials.method == "env"
+    if of_environment and not os.environ.get("AWS_SESSION_TOKEN"):
+        return None
+    if not of_environment and (isinstance(credentials, RefreshableCredentials) or not credentials.token):
+        return None
+    told = os.environ.get("AWS_CREDENTIAL_EXPIRATION", "") if of_environment else ""
+    where = "of the environment" if of_environment else "in the credentials file"
+    renew = "name a profile of SSO or of a role with AWS_PROFILE, whose credentials are renewed by themselves"
+    return CredentialsEnd(what=f"the AWS session credentials {where}", at=_time(told), renew=renew)
+
+
+def _sso_end(config: dict[str, Any]) -> CredentialsEnd | None:
+    from botocore.exceptions import SSOTokenLoadError
+    from botocore.utils import JSONFileCache, SSOTokenLoader
+
+    start, session = config.get("sso_start_url"), config.get("sso_session")
+    cache = JSONFileCache(str(Path.home() / ".aws" / "sso" / "cache"))
+    try:
+        token = SSOTokenLoader(cache=cache)(start, session_name=session)
+    except SSOTokenLoadError as error:
+        raise CredentialsError(f"the login with AWS SSO is missing: {error}; run 'aws sso login'") from error
+    if "refreshToken" in token:
+        return None
+    renew = "run 'aws sso login' before, and again during the run: a new login counts at once"
+    return CredentialsEnd(
+        what="the credentials of the login with AWS SSO", at=_time(str(token.get("expiresAt", ""))), renew=renew
+    )
+
+
+def _time(text: str) -> datetime | None:
+    try:
+        told = datetime.fromisoformat(text.replace("UTC", "Z"))
+    except ValueError:
+        return None
+    return told.astimezone(UTC) if told.tzinfo else told.replace(tzinfo=UTC)
+
+
+def rights(document: PlanDocument, kinds: Collection[str]) -> Rights:
+    """Return which of the actions that a run needs IAM would refuse the caller.
+
+    `kinds` are the types of what Terraform would create. Raises CredentialsError.
+    """
+    private = document.job.cloud.network is NetworkAccess.PRIVATE
+    beside = {"sweep", "host keys", "images", *(("tunnel",) if private else ())}
+    wanted = {action for kind in kinds for action in ACTIONS.get(kind, ())}
+    wanted |= {action for what in beside for action in BESIDE[what]}
+    try:
+        sts, iam = boto_client(_HOME, "sts"), boto_client(_HOME, "iam")
+        caller = sts.get_caller_identity()["Arn"]
+        account = caller.split(":")[4]
+        if caller.endswith(":root"):
+            return Rights()
+        source = _principal(iam, caller)
+        region = next(offer.region for offer in document.inputs.offers if offer.provider == AWS)
+        missing: list[str] = []
+        for service in sorted({action.partition(":")[0] for action in wanted}):
+            mine = sorted(action for action in wanted if action.startswith(f"{service}:"))
+            allowed = set(_allowed(iam, source, mine, _arns(service, region, account)))
+            missing += [action for action in mine if action not in allowed]
+    except ProvisionError as error:
+        return Rights(unasked=str(error))
+    except Exception as error:
+        code = getattr(error, "response", {}).get("Error", {}).get("Code", "")
+        if is_refusal(error) or code in ("ExpiredTokenException", "UnrecognizedClientException"):
+            raise CredentialsError(f"AWS refuses the credentials: {error}; {HOW}") from error
+        return Rights(unasked=str(error))
+    return Rights(missing=tuple(missing))
+
+
+def _principal(iam: Any, caller: str) -> str:
+    """Return whose policies count; a session of a role has those of the role, which may have a path."""
+    kind, _, rest = caller.partition(":assumed-role/")
+    if not rest:
+        return caller
+    role = rest.partition("/")[0]
+    try:
+        return str(iam.get_role(RoleName=role)["Role"]["Arn"])
+    except Exception as error:
+        if is_refusal(error):
+            raise
+        return f"arn:aws:iam::{kind.rpartition(':')[2]}:role/{role}"
+
+
+def _arns(service: str, region: str, account: str) -> list[str]:
+    """Return what a run would have of a service, by the names that it would give."""
+    name = resource_prefix("")
+    named = {
+        "iam": [f"arn:aws:iam::{account}:{what}" for what in (f"role/{name}-node", f"role/{name}-watchdog")]
+        + [f"arn:aws:iam::{account}:instance-profile/{name}-node"],
+        "lambda": [f"arn:aws:lambda:{region}:{account}:function:{name}-watchdog"],
+        "logs": [f"arn:aws:logs:{region}:{account}:log-group:/aws/lambda/{name}-watchdog", "*"],
+        "s3": [f"arn:aws:s3:::{name}-data", f"arn:aws:s3:::{name}-data/x"],
+        "scheduler": [f"arn:aws:scheduler:{region}:{account}:{what}" for what in _schedules(name)],
+        "ssm": [
+            f"arn:aws:ec2:{region}:{account}:instance/i-0",
+            "arn:aws:ssm:*:*:session/x",
+            f"arn:aws:ssm:{region}::parameter/aws/service/x",
+            "*",
+        ],
+    }
+    return named.get(service, ["*"])
+
+
+def _schedules(name: str) -> tuple[str, str]:
+    return f"schedule-group/{name}-watchdog", f"schedule/{name}-watchdog/{name}-watchdog"
+
+
+def _allowed(iam: Any, source: str, actions: list[str], arns: list[str]) -> Iterator[str]:
+    """Yield the actions that are allowed on any of some resources that carry a run's tag."""
+    context = [
+        _context(f"aws:ResourceTag/{RUN_LABEL}", "x"),
+        _context(f"aws:RequestTag/{RUN_LABEL}", "x"),
+        _context("iam:PassedToService", "ec2.amazonaws.com"),
+    ]
+    for first in range(0, len(actions), _AT_ONCE):
+        asked = {"PolicySourceArn": source, "ActionNames": actions[first : first + _AT_ONCE], "ResourceArns": arns}
+        pages = iam.get_paginator("simulate_principal_policy").paginate(**asked, ContextEntries=context)
+        for page in pages:
+            for result in page["EvaluationResults"]:
+                every = [result, *result.get("ResourceSpecificResults", ())]
+                decisions = {part.get("EvalDecision") or part.get("EvalResourceDecision") for part in every}
+                if "allowed" in decisions:
+                    yield result["EvalActionName"]
+
+
+def _context(key: str, value: str) -> dict[str, Any]:
+    return {"ContextKeyName": key, "ContextKeyType": "string", "ContextKeyValues": [value]}
+
+
+def billed(run_id: str, today: date) -> Billed:
+    """Return what Cost Explorer has for a run's tag. Raises CredentialsError or ProvisionError."""
+    explorer = boto_client(_HOME, "ce")
+    begun = begun_at(run_id)
+    start = begun.date() if begun else today - timedelta(days=60)
+    amounts: dict[str, float] = {}
+    currency, until, final = "USD", None, None
+    try:
+        for day in _days(explorer, run_id, start, max(today, start) + timedelta(days=1)):
+            end = datetime.fromisoformat(day["TimePeriod"]["End"]).replace(tzinfo=UTC)
+            for group in day["Groups"]:
+                cost = group["Metrics"]["UnblendedCost"]
+                currency = cost["Unit"]
+                amounts[group["Keys"][0]] = amounts.get(group["Keys"][0], 0.0) + float(cost["Amount"])
+                until = end
+            if day["Groups"] and not day["Estimated"]:
+                final = end
+        switch_on = "" if amounts else _switch_on(explorer)
+    except Exception as error:
+        if is_refusal(error):
+            raise CredentialsError(f"AWS refuses the credentials: {error}; {HOW}") from error
+        raise ProvisionError(
+            f"Cost Explorer can't be asked: {error}; it needs ce:GetCostAndUsage and ce:ListCostAllocationTags, and "
+            "must have been opened once in the console"
+        ) from error
+    return Billed(
+        provider=AWS,
+        currency=currency,
+        lines=tuple(sorted(amounts.items(), key=lambda line: (-line[1], line[0]))),
+        until=until,
+        final_until=final,
+        switch_on=switch_on,
+        notes=("Cost Explorer is about a day late, and each look at it costs 0.01 USD",),
+    )
+
+
+def _days(explorer: Any, run_id: str, start: date, end: date) -> Iterator[dict[str, Any]]:
+    asked: dict[str, Any] = {
+        "TimePeriod": {"Start": start.isoformat(), "End": end.isoformat()},
+        "Granularity": "DAILY",
+        "Metrics": ["UnblendedCost"],
+        "Filter": {"Tags": {"Key": RUN_LABEL, "Values": [run_id]}},
+        "GroupBy": [{"Type": "DIMENSION", "Key": "SERVICE"}],
+    }
+    while True:
+        told = explorer.get_cost_and_usage(**asked)
+        yield from told["ResultsByTime"]
+        if not told.get("NextPageToken"):
+            return
+        asked["NextPageToken"] = told["NextPageToken"]
+
+
+def _switch_on(explorer: Any) -> str:
+    tags = explorer.list_cost_allocation_tags(TagKeys=[RUN_LABEL])["CostAllocationTags"]
+    if any(tag["Status"] == "Active" for tag in tags):
+        return ""
+    order = f"aws ce update-cost-allocation-tags-status --cost-allocation-tags-status TagKey={RUN_LABEL},Status=Active"
+    return (
+        f"{RUN_LABEL} is no active cost allocation tag; the account that pays switches it on with '{order}', a day "
+        "after the first run at the earliest; 'aws ce start-cost-allocation-tag-backfill' adds what was used before"
+    )

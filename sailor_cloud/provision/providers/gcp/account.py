@@ -1,0 +1,154 @@
+"""What a project of Google Cloud tells of its caller's credentials and rights, and of what it was billed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from datetime import UTC, datetime
+from typing import Any
+
+from sailor_cloud.errors import CredentialsError, ProvisionError
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job import Cloud, NetworkAccess
+from sailor_cloud.provision.account import Billed, CredentialsEnd, Rights
+from sailor_cloud.provision.live_resources import RUN_LABEL
+from sailor_cloud.provision.providers.gcp.data_sweep import GoogleApi, Json, google_api, status_of
+from sailor_cloud.provision.providers.gcp.permissions import BESIDE, PERMISSIONS
+from sailor_cloud.provision.providers.gcp.sweep import GCP
+
+HOW = "run 'gcloud auth application-default login', or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
+_PROJECTS = ("CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDRESOURCEMANAGER", "https://cloudresourcemanager.googleapis.com")
+_BIGQUERY = ("CLOUDSDK_API_ENDPOINT_OVERRIDES_BIGQUERY", "https://bigquery.googleapis.com")
+# That many permissions may be asked for at once.
+_AT_ONCE = 100
+# Tokens of this variable are Terraform's way around everything else; they last an hour at most.
+_TOKEN = "GOOGLE_OAUTH_ACCESS_TOKEN"
+_BILL = """
+SELECT
+  service.description, currency,
+  SUM(cost) + SUM(IFNULL((SELECT SUM(credit.amount) FROM UNNEST(credits) AS credit), 0)),
+  FORMAT_TIMESTAMP('%FT%TZ', MAX(usage_end_time))
+FROM `{table}`
+WHERE EXISTS (SELECT 1 FROM UNNEST(labels) AS label WHERE label.key = @key AND label.value = @run)
+GROUP BY 1, 2 ORDER BY 3 DESC
+"""
+
+
+def credentials_end() -> CredentialsEnd | None:
+    """Return when the caller's credentials end for good; None where google-auth renews them, or there are none."""
+    if os.environ.get(_TOKEN):
+        renew = f"unset {_TOKEN} and {HOW}"
+        return CredentialsEnd(what=f"the credentials in {_TOKEN}", at=None, renew=renew)
+    try:
+        import google.auth
+        from google.auth.exceptions import GoogleAuthError
+    except ImportError:
+        return None
+    if os.environ.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE", "").startswith("http://"):
+        return None
+    try:
+        credentials: Any = google.auth.default(scopes=["https://www.googleapis.com/auth/cloud-platform"])[0]
+    except GoogleAuthError:
+        return None
+    # A token that came without anything to get the next one with.
+    if not hasattr(credentials, "refresh_token") or credentials.refresh_token is not None:
+        return None
+    at = credentials.expiry.replace(tzinfo=UTC) if credentials.expiry else None
+    return CredentialsEnd(what="the Google Cloud credentials", at=at, renew=HOW)
+
+
+def rights(document: PlanDocument, kinds: Collection[str]) -> Rights:
+    """Return which of the permissions that a run needs the caller lacks on the project.
+
+    `kinds` are the types of what Terraform would create. Raises CredentialsError.
+    """
+    account = document.job.cloud.gcp
+    if account is None:
+        return Rights()
+    private = document.job.cloud.network is NetworkAccess.PRIVATE
+    wanted = {right for kind in kinds for right in PERMISSIONS.get(kind, ())} | set(BESIDE["host keys"])
+    wanted |= set(BESIDE["tunnel"]) if private else set()
+    if "google_storage_bucket" not in kinds:
+        # A bucket of the user's may lie in another project, or have rights of its own.
+        wanted = {right for right in wanted if not right.startswith("storage.")}
+    asked, granted = sorted(wanted), set[str]()
+    try:
+        projects = google_api(*_PROJECTS)
+        for first in range(0, len(asked), _AT_ONCE):
+            body = {"permissions": asked[first : first + _AT_ONCE]}
+            granted |= set(
+                projects.post(f"/v1/projects/{account.project}:testIamPermissions", body).get("permissions", ())
+            )
+    except CredentialsError:
+        raise
+    except Exception as error:
+        if status_of(error) == 401 or type(error).__name__ == "RefreshError":
+            raise CredentialsError(f"Google Cloud refuses the credentials: {error}; {HOW}") from error
+        return Rights(unasked=_told(error))
+    return Rights(missing=tuple(right for right in asked if right not in granted))
+
+
+def billed(run_id: str, cloud: Cloud) -> Billed:
+    """Return what the billing export has for a run's label. Raises CredentialsError or ProvisionError."""
+    account = cloud.gcp
+    assert account is not None, "a run on Google Cloud names its project"
+    if account.billing_export is None:
+        switch_on = (
+            "name the table of the billing account's export to BigQuery as cloud.gcp.billing_export, such as "
+            "my-billing.export.gcp_billing_export_v1_0123AB_4567CD_89EF01; the console switches the export on under "
+            "Billing, Billing export, and it holds what is used from then on"
+        )
+        return Billed(provider=GCP, currency="USD", lines=(), until=None, switch_on=switch_on)
+    try:
+        rows = _rows(google_api(*_BIGQUERY), account.project, account.billing_export, run_id)
+    except CredentialsError:
+        raise
+    except Exception as error:
+        if status_of(error) == 401 or type(error).__name__ == "RefreshError":
+            raise CredentialsError(f"Google Cloud refuses the credentials: {error}; {HOW}") from error
+        raise ProvisionError(
+            f"the billing export {account.billing_export} can't be read: {_told(error)}; it needs bigquery.jobs.create "
+            f"on {account.project} and bigquery.tables.getData on the table"
+        ) from error
+    times = [datetime.fromisoformat(until) for *_, until in rows]
+    return Billed(
+        provider=GCP,
+        currency=str(rows[0][1]) if rows else "USD",
+        lines=tuple((str(service), float(amount)) for service, _, amount, _ in rows),
+        until=max(times, default=None),
+        notes=("the export is up to a day late; Cloud NAT and its addresses carry no labels and are not in it",),
+    )
+
+
+def _rows(bigquery: GoogleApi, project: str, table: str, run_id: str) -> list[list[str]]:
+    values = {"key": RUN_LABEL, "run": run_id}
+    told = bigquery.post(
+        f"/bigquery/v2/projects/{project}/queries",
+        {
+            "query": _BILL.format(table=table),
+            "useLegacySql": False,
+            "parameterMode": "NAMED",
+            "queryParameters": [
+                {"name": name, "parameterType": {"type": "STRING"}, "parameterValue": {"value": value}}
+                for name, value in values.items()
+            ],
+        },
+    )
+    job = told.get("jobReference", {})
+    place = {"location": job["location"]} if "location" in job else {}
+    rows = list(told.get("rows", ()))
+    while not told["jobComplete"] or "pageToken" in told:
+        page = {"pageToken": told["pageToken"]} if told["jobComplete"] else {}
+        told = bigquery.ask("GET", f"/bigquery/v2/projects/{project}/queries/{job['jobId']}", **place, **page)
+        rows += told.get("rows", ())
+    return [[cell["v"] for cell in row["f"]] for row in rows]
+
+
+def _told(error: Exception) -> str:
+    """Return what an interface answered, which its exception does not repeat."""
+    response = getattr(error, "response", None)
+    try:
+        answer: Json = response.json() if response is not None else {}
+        return str(answer["error"]["message"])
+    except (KeyError, ValueError, TypeError):
+        return str(error)
