@@ -32,7 +32,7 @@ class AccountCheck:
     def refusal(self) -> str:
         listed = "\n".join(f"  {permission}" for permission in self.missing)
         return (
-            f"the run needs {len(self.missing)} permissions that you don't have; nothing was bought:\n{listed}\n"
+            f"you lack permissions that the run needs; nothing was bought:\n{listed}\n"
             "docs/permissions.md has a role and a policy with all of them; --allow-missing-permissions buys anyway"
         )
 

@@ -83,7 +83,7 @@ def test_what_is_missing_is_listed_in_the_clouds_words_with_the_next_step(aws: F
     found = checked(aws_document())
     assert found.missing == ("aws: ec2:RunInstances", "aws: ec2:TerminateInstances", "aws: s3:DeleteBucket")
     assert found.refusal.splitlines() == [
-        "the run needs 3 permissions that you don't have; nothing was bought:",
+        "you lack permissions that the run needs; nothing was bought:",
         "  aws: ec2:RunInstances",
         "  aws: ec2:TerminateInstances",
         "  aws: s3:DeleteBucket",

@@ -27,6 +27,7 @@ from sailor_cloud.provision.guards import (
     refuse_two_clouds,
     traffic_between_clouds,
 )
+from sailor_cloud.testing.ec2_api import serve_ec2
 from sailor_cloud.testing.terraform_cloud import FakeCloud
 from sailor_cloud.testing.terraform_provider import serve
 
@@ -204,3 +205,19 @@ def test_ssh_is_let_in_from_an_address_only(wrong: str) -> None:
 
 def test_a_bare_address_stands_for_itself_alone() -> None:
     assert (checked_source("203.0.113.7"), checked_source(None)) == ("203.0.113.7/32", None)
+
+
+def test_nothing_is_bought_where_a_permission_is_missing_unless_the_user_says_so(tmp_path: Path) -> None:
+    cloud = FakeCloud()
+    cloud.denied = {"ec2:DeleteVpc"}
+    anyway = ("--allow-stale", "--allow-doubtful", *SSH_FROM)
+    with serve_ec2(cloud) as variables:
+        done = up(aws_document(), tmp_path, "--yes", *anyway, environment=variables)
+        asked = up(aws_document(), tmp_path, "--allow-missing-permissions", *anyway, environment=variables)
+    assert done.returncode == 1
+    assert "you lack permissions that the run needs; nothing was bought:\n  aws: ec2:DeleteVpc\n" in done.stderr
+    assert "Traceback" not in done.stderr
+    # It went on to ask whether to buy, which needs a terminal.
+    assert "there is no terminal to ask on" in asked.stderr
+    assert cloud.resources == {}
+    assert not (tmp_path / "home" / "runs").exists()
