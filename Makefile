@@ -4,6 +4,7 @@
 # make chaos   200 kills of ranks, agents and stores
 # make mutants   plants faults in the code that guards money; the tests beside it must notice them
 # make test-bringup   boots fresh machines with the user data of both clouds, up to a Python that imports torch; as root
+# make run-examples   torchrun, Trainer, accelerate, peft, Lightning, DeepSpeed and pipelining as commands
 # make lint-hcl   checkov over terraform/, in an environment of its own; no part of make test
 # The first two create .venv and install what they need; a second call installs nothing.
 
@@ -16,7 +17,7 @@ TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 INPUTS := pyproject.toml constraints.txt Makefile
 
-.PHONY: demo test test-providers test-bringup lint lint-hcl types contracts check chaos mutants clean
+.PHONY: demo test test-providers test-bringup lint lint-hcl types contracts check chaos mutants run-examples clean
 
 demo: $(VENV)/.installed-runtime
 	$(BIN)/sailor-cloud up examples/quickstart.yaml --yes
@@ -46,6 +47,11 @@ chaos: $(VENV)/.installed-test
 mutants: $(VENV)/.installed-test
 	$(PIP) 'mutmut==3.8.1'
 	$(BIN)/python benchmarks/mutants/run.py $(MUTANTS)
+
+# The examples that run any code, with a kill in the middle of each.
+run-examples: $(VENV)/.installed-test
+	$(PIP) --editable '.[examples]'
+	$(BIN)/python benchmarks/run_any_code/run.py $(EXAMPLES)
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

@@ -20,6 +20,7 @@ from sailor_cloud.launch.generation import End, Generation, Result
 from sailor_cloud.launch.options import Ending, Outcome
 from sailor_cloud.launch.recovery import fallback, nodes
 from sailor_cloud.launch.recovery.growth import Growth
+from sailor_cloud.launch.recovery.measured_rate import MeasuredRate
 from sailor_cloud.launch.recovery.slow_links import SlowLinks, known_slow_links
 from sailor_cloud.launch.replanning.node_names import same_shape
 from sailor_cloud.launch.results import Fetch
@@ -168,7 +169,8 @@ class Controller:
             context.notifier.tell(Notice.STARTED, run=context.folder.run_id, text="training started")
         while True:
             growth, links = Growth(context, generation), SlowLinks(context, generation)
-            async with growth.beside(), links.beside():
+            rate = MeasuredRate(context, generation)
+            async with growth.beside(), links.beside(), rate.beside():
                 result = await generation.follow()
             context.journal.append(
                 Event.GENERATION_ENDED, generation=generation.number, step=result.step, end=result.end.value
@@ -187,7 +189,7 @@ class Controller:
                     context.stop.check()
                     raise LaunchError("the agents were told to stop by somebody else; see the run's journal")
                 case End.HANDED_OVER:
-                    wanted = growth.document or links.document
+                    wanted = growth.document or links.document or rate.document
                     assert wanted is not None
                     await fallback.obtain(context, wanted)
                 case End.NODES_LOST:

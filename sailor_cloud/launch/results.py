@@ -68,14 +68,17 @@ class Fetch:
         except (KeptError, OSError) as error:
             self.say(f"the results stay in {url}: {error}")
             return
-        self.say(f"the trained model is in {self.folder.checkpoints_dir / step}; its bucket is deleted")
+        what = "the trained model" if self.document.job.run is None else "what the command has saved"
+        self.say(f"{what} is in {self.folder.checkpoints_dir / step}; its bucket is deleted")
 
     def _copied(self, url: str, home: Offer) -> str:
         """Copy the newest checkpoint and return its name. Raises KeptError."""
         command = [
             sys.executable,
             "-m",
-            "sailor_runtime.training.checkpoint.fetch",
+            "sailor_runtime.training.checkpoint.fetch"
+            if self.document.job.run is None
+            else "sailor_runtime.command.fetch",
             url,
             str(self.folder.checkpoints_dir),
         ]

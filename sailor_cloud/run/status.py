@@ -29,6 +29,9 @@ class RunStatus:
     iteration_s: float | None = None
     planned_iteration_s: float | None = None
     parts: dict[str, float] = field(default_factory=dict)
+    # Of a command, at the pace measured.
+    usd_per_step: float | None = None
+    usd_per_million_tokens: float | None = None
 
     @property
     def abandoned(self) -> bool:

@@ -99,7 +99,7 @@ class Checkpoints:
     def bring(self) -> list[str]:
         """Make the local folder equal to what is complete; return its names, the newest last. Raises StoreError."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        complete = self._complete()
+        complete = self.complete()
         for name in os.listdir(self.folder):
             if name not in complete:
                 _remove(self.folder / name)
@@ -130,7 +130,7 @@ class Checkpoints:
             os.replace(partial, local)
         return True
 
-    def _complete(self) -> dict[str, Files]:
+    def complete(self) -> dict[str, Files]:
         """Return the complete checkpoints and their files, the oldest first."""
         ended: dict[str, dict[int, dict[str, Any]]] = {}
         begun: set[tuple[str, int]] = set()
@@ -219,9 +219,10 @@ class Checkpoints:
 
 
 def step_of(name: str) -> int | None:
-    """Return the last number in a checkpoint's name, which is its step as a rule."""
-    numbers = re.findall(r"\d+", name)
-    return int(numbers[-1]) if numbers else None
+    """Return the number in a checkpoint's name that is its step: the one after such a word, else the last."""
+    named = re.findall(r"(?:step|checkpoint|iter|count)[-_=]*(\d+)", name)
+    numbers = named[:1] or re.findall(r"\d+", name)[-1:]
+    return int(numbers[0]) if numbers else None
 
 
 def _unfinished(files: Files) -> bool:

@@ -229,7 +229,11 @@ def _purchased(situation: Situation, search: Search) -> PlanDocument | None:
     limits = {"budget_usd": None, "deadline": None}
     training = situation.job.training.model_copy(update={"steps": situation.left.steps})
     job = situation.job.model_copy(
-        update={"constraints": situation.job.constraints.model_copy(update=limits), "training": training}
+        update={
+            "constraints": situation.job.constraints.model_copy(update=limits),
+            "training": training,
+            "throughput": situation.document.job.throughput,
+        }
     )
     document = search.purchase(job, lambda offer: Choice.of(offer) in situation.blocked)
     if document.plan is None:

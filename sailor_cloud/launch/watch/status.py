@@ -14,6 +14,7 @@ from sailor_cloud.run.journal import read
 from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.run.state import Phase, fold
 from sailor_cloud.run.status import RunStatus
+from sailor_cloud.units import SECONDS_PER_HOUR
 
 
 def run_status(folder: RunFolder, *, clock: Clock, prices: UsePrices | None = None) -> RunStatus:
@@ -24,7 +25,12 @@ def run_status(folder: RunFolder, *, clock: Clock, prices: UsePrices | None = No
     recorded = legs(folder) if document else ()
     monitor = last_monitor(recorded, document) if document else None
     prediction = recorded[-1].document.prediction if recorded else None
-    spent = Ledger.of(folder, clock).spent_usd(now)
+    ledger = Ledger.of(folder, clock)
+    spent, pace = ledger.spent_usd(now), monitor.measured_iteration_s if monitor else None
+    usd_per_step = None
+    if document is not None and document.job.run is not None and pace is not None and ledger.usd_per_hour():
+        usd_per_step = ledger.usd_per_hour() * pace / SECONDS_PER_HOUR
+    tokens = monitor.tokens_per_iteration if monitor else 0
     if state.phase is not Phase.GONE and document is not None:
         spent += total_usd(usage.charges(document, recorded, prices or UsePrices(), until=now))
     return RunStatus(
@@ -41,6 +47,8 @@ def run_status(folder: RunFolder, *, clock: Clock, prices: UsePrices | None = No
         iteration_s=monitor.measured_iteration_s if monitor else None,
         planned_iteration_s=prediction.iteration_s_replay if prediction else None,
         parts=monitor.parts if monitor else {},
+        usd_per_step=usd_per_step,
+        usd_per_million_tokens=1e6 * usd_per_step / tokens if usd_per_step is not None and tokens else None,
     )
 
 

@@ -1,0 +1,33 @@
+"""`python -m sailor_runtime.command.fetch URL FOLDER`: copies what a command has saved out of the run's bucket.
+
+Speaks as `sailor_runtime.training.checkpoint.fetch` does: says how much there is, waits for a line, copies.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from sailor_runtime.command.checkpoints import Checkpoints, StoreError, place
+
+
+def main(url: str, folder: Path) -> int:
+    try:
+        saved = Checkpoints(folder, place(url), 0)
+        found = saved.complete()
+        size = sum(size for files in found.values() for size, _ in files.values())
+        sys.stdout.write(json.dumps({"checkpoint": "", "bytes": size}) + "\n")
+        sys.stdout.flush()
+        if not sys.stdin.readline().strip():
+            return 2
+        if missing := found.keys() - set(saved.bring()):
+            raise StoreError(f"{', '.join(sorted(missing))} in {url} is not what was written")
+    except (StoreError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], Path(sys.argv[2])))

@@ -1,0 +1,95 @@
+"""Plans a command anew with the pace of its first steps, where the job asks for that: `throughput: measured`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+
+from sailor_cloud.errors import SailorError
+from sailor_cloud.launch.context import RunContext
+from sailor_cloud.launch.generation import Generation
+from sailor_cloud.launch.recovery import nodes
+from sailor_cloud.launch.recovery.background import beside
+from sailor_cloud.launch.recovery.growth import LEAST_GAIN_S, hand_over
+from sailor_cloud.launch.replanning.replan import Policy, growth
+from sailor_cloud.launch.telemetry.monitor import Monitor
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.run.journal import Event
+from sailor_cloud.units import SECONDS_PER_HOUR, duration_text
+
+logger = logging.getLogger(__name__)
+
+MEASURED_STEPS = 20
+# Seconds per step that are put into the journal under this name.
+MEASURED = "measured"
+
+
+@dataclass(slots=True)
+class MeasuredRate:
+    """Looks at a generation until it has told enough steps; `document` is the plan to switch to if one is better."""
+
+    context: RunContext
+    generation: Generation
+    document: PlanDocument | None = None
+
+    @contextlib.asynccontextmanager
+    async def beside(self) -> AsyncIterator[None]:
+        if self.context.document.job.throughput != MEASURED or self.context.search is None:
+            yield
+            return
+        async with beside(self._look()):
+            yield
+
+    async def _look(self) -> None:
+        context, monitor = self.context, self.generation.monitor
+        while monitor.steps_done < MEASURED_STEPS or not monitor.measured_iteration_s:
+            await asyncio.sleep(context.options.poll_s)
+        try:
+            await self._plan_anew(monitor, monitor.measured_iteration_s)
+        except SailorError as error:
+            logger.warning("planning anew with the measured rate failed: %s", error)
+
+    async def _plan_anew(self, monitor: Monitor, iteration_s: float) -> None:
+        context = self.context
+        assert context.search is not None
+        running = {node.offer for node in nodes.plan_nodes(context.document)}
+        job = context.document.job.model_copy(update={"throughput": 1.0 / iteration_s})
+        steps = None if context.steps is None else max(1, context.steps - monitor.step)
+        rest = job.model_copy(
+            update={
+                "training": job.training.model_copy(update={"steps": steps}),
+                "constraints": job.constraints.model_copy(update={"budget_usd": None, "deadline": None}),
+            }
+        )
+        same = await context.fleet.in_background(context.search.purchase, rest, lambda offer: offer.id not in running)
+        context.journal.append(
+            Event.REPLANNED, choice=f"{MEASURED} {iteration_s:.4g} s per step", lost=[], bought=[], seconds=iteration_s
+        )
+        if same.cost is None:
+            return
+        context.document = replace(context.document, job=job, cost=same.cost)
+        context.observer.note(told(same, monitor, iteration_s))
+        if context.policy is Policy.NEVER:
+            return
+        situation = nodes.situation_of(context, context.document, await nodes.running_nodes(context))
+        option = await context.fleet.in_background(growth, situation, context.search, least_gain_s=LEAST_GAIN_S)
+        if option is not None:
+            self.document = hand_over(context, self.generation, option)
+
+
+def told(rest: PlanDocument, monitor: Monitor, iteration_s: float) -> str:
+    """Return what the first steps say of the price of a step, of tokens and of the rest."""
+    assert rest.cost is not None
+    usd = rest.cost.usd_per_hour * iteration_s / SECONDS_PER_HOUR
+    parts = [f"measured over {monitor.steps_done} steps: {iteration_s:.3g} s and {usd:.3g} USD each"]
+    if monitor.tokens_per_iteration:
+        parts.append(f"{1e6 * usd / monitor.tokens_per_iteration:.3g} USD per million tokens")
+    steps = rest.job.training.steps
+    if steps is not None and rest.cost.total_usd is not None:
+        parts.append(
+            f"the other {steps} steps need {duration_text(round(steps * iteration_s))} and {usd * steps:.3g} USD"
+        )
+    return ", ".join(parts)
