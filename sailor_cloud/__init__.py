@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sailor_cloud.api import plan, simulate, simulate_layout, up
+    from sailor_cloud.api import compare, plan, simulate, simulate_layout, up
 
-__all__ = ["plan", "simulate", "simulate_layout", "up"]
+__all__ = ["compare", "plan", "simulate", "simulate_layout", "up"]
 
 
 def __getattr__(name: str) -> Any:

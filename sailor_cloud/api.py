@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sailor_cloud.model.machine import LocalMachine
     from sailor_cloud.planner import Restriction
     from sailor_cloud.planner.explaining import Explanation
+    from sailor_cloud.planner.strategies import Comparison
     from sailor_cloud.planner.verified import Verified
     from sailor_cloud.run.folder import RunFolder
     from sailor_cloud.run.progress import Observer
@@ -44,8 +45,13 @@ def plan(
     progress: Callable[[float], None] | None = None,
     processes: int = 1,
     machine: LocalMachine | None = None,
+    strategy: str | None = None,
+    oracle: bool = False,
 ) -> PlanDocument:
     """Search for the best plan of a job; reads data that is on disk only.
+
+    `strategy` names a published planner that makes the search in place of ours; with `oracle` our simulator ranks its
+    plans instead of its own cost model.
 
     `restrictions` make the space smaller; `top` asks for so many alternatives of other kinds, `frontier` for the
     plans that are best from the fastest to the cheapest. After `time_limit_s` the best plan found so far is the answer.
@@ -67,14 +73,21 @@ def plan(
     if problems:
         raise RequestError(problems)
     if job.model is None:
+        if strategy is not None:
+            raise RequestError(f"{job.name} states no model, so {strategy} has nothing to plan; add 'model'")
         return purchase(job, catalog=prices, clock=clock or SystemClock())
+    known: Any = {
+        "catalog": prices,
+        "network": networks.load(profiles=network, pricing=pricing),
+        "profiles": _profiles(_names_local_nodes(job), profiles, machine),
+        "clock": clock or SystemClock(),
+        "decoder": workload.decoder(job.model, base=base),
+    }
+    if strategy is not None:
+        return _by_strategy(job, strategy, oracle, time_limit_s, known)
     return planner.search(
         job,
-        catalog=prices,
-        network=networks.load(profiles=network, pricing=pricing),
-        profiles=_profiles(_names_local_nodes(job), profiles, machine),
-        clock=clock or SystemClock(),
-        decoder=workload.decoder(job.model, base=base),
+        **known,
         wishes=planner.Wishes(
             restrictions=tuple(sorted(set(restrictions))),
             beside=True,
@@ -85,6 +98,53 @@ def plan(
             processes=processes,
         ),
     )
+
+
+def _by_strategy(job: Job, name: str, oracle: bool, time_limit_s: float | None, known: Any) -> PlanDocument:
+    from sailor_cloud.planner.search import problem_of
+    from sailor_cloud.planner.strategies import plan_by, strategy_named
+
+    strategy, clock = strategy_named(name), known["clock"]
+    started = clock.monotonic_s()
+    space = problem_of(job, **known).space
+    return plan_by(
+        strategy,
+        space.scenario,
+        space.candidates,
+        oracle=oracle,
+        elapsed_s=lambda: float(clock.monotonic_s() - started),
+        time_limit_s=time_limit_s,
+    )
+
+
+def compare(
+    job: Job,
+    *,
+    strategies: Sequence[str] = (),
+    oracle: bool = True,
+    progress: Callable[[int, int, str], None] = lambda done, of, what: None,
+    **options: Any,
+) -> Comparison:
+    """Plan a job by our search and by published planners, all judged by our simulator.
+
+    Without names all `strategies` are asked; with `oracle` each twice, the second time with our simulator in place of
+    its own cost model. `options` are those of `plan`. Raises RequestError for a strategy that nobody knows.
+    """
+    from time import process_time
+
+    from sailor_cloud.planner.strategies import STRATEGIES, compared, strategy_named
+    from sailor_cloud.planner.strategies.comparison import contender
+
+    named = [strategy_named(name).name for name in strategies] or [strategy.name for strategy in STRATEGIES]
+    asked = [(name, by_oracle) for name in named for by_oracle in ((False, True) if oracle else (False,))]
+    found = []
+    for number, (name, by_oracle) in enumerate([("sailor-cloud", False), *asked]):
+        progress(number, len(asked) + 1, name)
+        begun = process_time()
+        own = name if number else None
+        document = plan(job, strategy=own, oracle=by_oracle, **options)
+        found.append(contender(document, name, process_time() - begun))
+    return compared(job.name, found[0], found[1:])
 
 
 def explain(

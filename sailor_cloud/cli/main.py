@@ -48,6 +48,7 @@ COMMANDS: dict[str, _Entry] = {
     "replay": _Entry("replay", "replay", "Run a job against an availability trace, in simulated time."),
     "simulate": _Entry("simulate", "simulate", "Simulate a plan, or a layout on nodes: time, memory and money."),
     "explain": _Entry("explain", "explain", "Say why the plan is what it is, and what would change it."),
+    "compare": _Entry("compare", "compare", "Plan a job as published planners would, beside our plan."),
     "diff": _Entry("diff", "diff", "Show what the change from one plan to another costs."),
     "profile": _Entry("profile", "profile", "Measure layers, memory and links on this machine."),
     "import": _Entry("interchange", "import_data", "Read another tool's profiles, network and clusters."),

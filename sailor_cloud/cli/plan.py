@@ -19,6 +19,7 @@ from sailor_cloud.cli.options import (
     write_output,
 )
 from sailor_cloud.cli.waiting import Show, waiting
+from sailor_cloud.errors import RequestError
 
 if TYPE_CHECKING:
     from sailor_cloud.model.document import PlanDocument
@@ -50,6 +51,8 @@ RESTRICTIONS = ("one-accelerator", "one-zone", "even-batches", "even-layers")
     type=click.FloatRange(min=0, min_open=True),
     help="End the search after so long; the best plan found by then is shown, and not called optimal.",
 )
+@click.option("--strategy", metavar="NAME", help="Let a published planner make the search; 'compare' lists them.")
+@click.option("--oracle", is_flag=True, help="With --strategy: our simulator ranks its plans, not its own cost model.")
 @click.option("--details", is_flag=True, help="Also show price sources, every stage, and the assumptions.")
 @click.option("--format", "form", type=click.Choice(FORMATS), help="Form of the result; a table, or with -o FILE json.")
 @json_option
@@ -64,6 +67,8 @@ def plan(
     top: int,
     frontier: bool,
     time_limit_s: float | None,
+    strategy: str | None,
+    oracle: bool,
     details: bool,
     form: str | None,
     as_json: bool,
@@ -85,6 +90,10 @@ def plan(
 
     chosen = "json" if as_json else form or ("json" if output else "table")
     check_output(output)
+    if oracle and strategy is None:
+        raise RequestError("--oracle belongs to --strategy; give both, for example --strategy metis --oracle")
+    if strategy is not None and (restrictions or top or frontier):
+        raise RequestError("--strategy makes its own search; --restrict, --top and --frontier are of ours")
     job = read_job(job_file)
     with waiting("searching for the best plan") as show:
         document = api.plan(
@@ -100,6 +109,8 @@ def plan(
             time_limit_s=time_limit_s,
             progress=lambda share: show(share, 1.0),
             processes=usable_cores(),
+            strategy=strategy,
+            oracle=oracle,
         )
     if chosen == "table" and output is None:
         from sailor_cloud.report.console import result_console

@@ -10,10 +10,7 @@ class LocalMachine:
     """What the local nodes share: cores, and how fast one of them is.
 
     `speed` is relative to the machine on which the compute profile of CPU-fast was timed; 2.0 is twice as fast.
-    `taken`: the share of the cores that other programs had while it was measured; predictions are for when they have
-    none, since nobody knows how long they run.
     """
 
     cores: int
     speed: float
-    taken: float = 0.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from dataclasses import asdict
 
@@ -13,7 +12,7 @@ from rich.text import Text
 from sailor_cloud.report import text
 from sailor_cloud.report.difference import Difference, Edit, Figure
 from sailor_cloud.report.markdown import cell, table
-from sailor_cloud.report.tables import plain_table, print_report, trimmed
+from sailor_cloud.report.tables import plain_table, print_report, rendered
 
 NO_CHANGE = "no change in cost, time or plan"
 
@@ -59,10 +58,7 @@ def print_difference(found: Difference, console: Console) -> None:
 
 def difference_as_text(found: Difference, *, width: int = 120) -> str:
     """Return the report as plain text for a file."""
-    console = Console(width=width, file=io.StringIO(), color_system=None, highlight=False)
-    with console.capture() as capture:
-        print_difference(found, console)
-    return trimmed(capture.get())
+    return rendered(difference_report(found), width=width)
 
 
 def difference_as_markdown(found: Difference) -> str:

@@ -18,7 +18,6 @@ SMALLEST_GAP_SHOWN = 0.0005
 # A gap is explained from this size on, by parts of at least this share of the goal.
 SMALLEST_GAP_EXPLAINED = 0.03
 SMALLEST_PART_SHOWN = 0.005
-SMALLEST_LOAD_TOLD = 0.2
 # Of the variance.
 SMALLEST_SHARE_SHOWN = 0.01
 # The engine that `up` runs; others are simulated only.
@@ -93,6 +92,10 @@ def proof(document: PlanDocument) -> str:
     if document.job.model is None and document.plan is not None:
         return "the cheapest zone for what the resources name"
     effort = f"searched {text.seconds(document.search.seconds)}"
+    run = document.search.strategy
+    if run is not None and document.status is Status.FEASIBLE:
+        whose = "our simulator's choice among its plans" if run.oracle else "its own choice"
+        return f"by {run.name}: {whose}, {run.out_of_memory} plans before it out of memory; {effort}"
     gap = document.optimality_gap
     if document.status is Status.INFEASIBLE:
         return f"infeasible; {effort}"
@@ -278,12 +281,6 @@ def notes(document: PlanDocument) -> tuple[str, ...]:
     guessed = sorted({f"{use.src_zone} to {use.dst_zone}" for use in document.inputs.links if not use.measured})
     if guessed:
         found.append(f"bandwidth is estimated, not measured, between these zones: {', '.join(guessed)}")
-    machine = document.inputs.machine
-    if machine is not None and machine.taken >= SMALLEST_LOAD_TOLD:
-        found.append(
-            f"other programs took {text.share(machine.taken)} of this machine's cores when it was measured; iterations "
-            "take longer, and cost more, for as long as they run"
-        )
     budget, worst = document.constraints.budget_usd, cost.worst_case_usd if cost is not None else None
     if budget is not None and worst is not None and worst > budget and not broken:
         found.append(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -14,7 +12,7 @@ from sailor_cloud.report.choices import without_plan
 from sailor_cloud.report.facts import Fact, assumptions, notes, outcome_facts, proof, request_facts
 from sailor_cloud.report.money import price_rows
 from sailor_cloud.report.ruled_out import ruled_out
-from sailor_cloud.report.tables import plain_table, print_report, trimmed
+from sailor_cloud.report.tables import plain_table, print_report, rendered
 from sailor_cloud.report.terminal.groups_table import groups_table, recompute_key
 from sailor_cloud.report.terminal.money_table import money_table
 from sailor_cloud.report.terminal.others import alternatives_table, frontier_table, rejected_table
@@ -62,10 +60,7 @@ def print_plan(document: PlanDocument, console: Console, *, details: bool = Fals
 
 def plan_as_text(document: PlanDocument, *, details: bool = False, width: int = 120, ascii_only: bool = False) -> str:
     """Return the report as plain text for a file."""
-    console = Console(width=width, file=io.StringIO(), color_system=None, highlight=False)
-    with console.capture() as capture:
-        console.print(plan_report(document, details=details, width=width, ascii_only=ascii_only))
-    return trimmed(capture.get())
+    return rendered(plan_report(document, details=details, width=width, ascii_only=ascii_only), width=width)
 
 
 def _block(part: RenderableType) -> RenderableType:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+
 from rich.console import Console, RenderableType
 from rich.table import Table
 
@@ -28,6 +30,14 @@ def print_report(report: RenderableType, console: Console) -> None:
     with console.capture() as capture:
         console.print(report)
     console.out(trimmed(capture.get()), end="", highlight=False)
+
+
+def rendered(report: RenderableType, *, width: int = 120) -> str:
+    """Return a report as plain text, without trailing blanks."""
+    console = Console(width=width, file=io.StringIO(), color_system=None, highlight=False)
+    with console.capture() as capture:
+        console.print(report)
+    return trimmed(capture.get())
 
 
 def trimmed(shown: str) -> str:

@@ -17,8 +17,8 @@ VARIABLE = "SAILOR_CLOUD_MACHINE"
 _WORK = Path(__file__).with_name("timed_work.py")
 # So many processes work at once at most, so that what cores share slows them as it slows ranks.
 _AT_ONCE = 4
-# Steps of the speed and of the share that are told, so that noise does not change a plan.
-_STEP, _TAKEN_STEP = 0.05, 0.1
+# Steps of the speed that is told, so that noise does not change a plan.
+_STEP = 0.05
 
 
 def usable_cores() -> int:
@@ -27,7 +27,7 @@ def usable_cores() -> int:
 
 
 def this_machine(costs: LocalCosts) -> LocalMachine:
-    """Return the cores that this process may use, their speed and what others take of them; in about half a second.
+    """Return the cores that this process may use and their speed, rounded to 5 %; takes about half a second.
 
     The variable SAILOR_CLOUD_MACHINE, as in `4 cores at 1.0`, goes before what is measured. Raises RequestError where
     it has another form.
@@ -41,14 +41,9 @@ def this_machine(costs: LocalCosts) -> LocalMachine:
         subprocess.Popen([sys.executable, "-P", str(_WORK)], stdout=subprocess.PIPE, env=environment, text=True)
         for _ in range(min(cores, _AT_ONCE))
     ]
-    told = [worker.communicate()[0].split() for worker in workers]
-    speed = costs.timed_work_s * len(told) / sum(float(seconds) for seconds, _ in told)
-    taken = 1.0 - sum(float(had) for _, had in told) / len(told)
-    return LocalMachine(
-        cores=cores,
-        speed=max(_STEP, round(round(speed / _STEP) * _STEP, 2)),
-        taken=round(round(taken / _TAKEN_STEP) * _TAKEN_STEP, 1),
-    )
+    seconds = [float(worker.communicate()[0]) for worker in workers]
+    speed = costs.timed_work_s * len(seconds) / sum(seconds)
+    return LocalMachine(cores=cores, speed=max(_STEP, round(round(speed / _STEP) * _STEP, 2)))
 
 
 def _parsed(text: str) -> LocalMachine:

@@ -16,7 +16,6 @@ from sailor_cloud.clock import FixedClock
 from sailor_cloud.model.document import CostKind, PlanDocument, Waits
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.model.machine import LocalMachine
-from sailor_cloud.report.plan_text import plan_as_text
 from sailor_cloud.simulator import Evaluation, evaluate
 from sailor_cloud.simulator.scenario import Scenario
 from sailor_cloud.simulator.shared_cores import SharedClock
@@ -116,7 +115,7 @@ def test_the_waits_of_every_stage_add_up_to_the_shared_iteration(cores: int) -> 
 
 def test_the_machine_is_an_input_that_the_document_records() -> None:
     document = planned()
-    assert json.loads(document.to_json())["inputs"]["machine"] == {"cores": 64, "speed": 1.0, "taken": 0.0}
+    assert json.loads(document.to_json())["inputs"]["machine"] == {"cores": 64, "speed": 1.0}
     crowded = dataclasses.replace(document, inputs=dataclasses.replace(document.inputs, machine=machine(2)))
     again = api.simulate(PlanDocument.from_json(crowded.to_json()))
     assert again.prediction == on(2).prediction
@@ -144,12 +143,3 @@ def test_what_is_unknown_of_the_machine_widens_the_error_of_local_plans() -> Non
     nodes = [line for line in document.cost.lines if line.unit == "hour"]
     assert nodes
     assert all(line.worst_usd == pytest.approx(line.usd * (1 + found.error_p90)) for line in nodes)
-
-
-def test_other_programs_on_the_machine_are_told_and_change_no_prediction() -> None:
-    document = planned()
-    assert "other programs" not in plan_as_text(document)
-    busy = dataclasses.replace(machine(64), taken=0.7)
-    crowded = dataclasses.replace(document, inputs=dataclasses.replace(document.inputs, machine=busy))
-    assert "other programs took 70 % of this machine's cores" in plan_as_text(crowded)
-    assert api.simulate(crowded).prediction == api.simulate(document).prediction

@@ -27,18 +27,23 @@ def plan_as_html(document: PlanDocument, *, timeline: Sequence[TimelineSpan], re
     without them there is no map.
     """
     content = _infeasible(document) if document.plan is None else _report(document, timeline, regions)
+    return page(f"{document.job.name}: plan and cost", content)
+
+
+def page(title: str, content: Markup) -> str:
+    """Return one HTML file that needs nothing else."""
     head = joined(
         Markup('<meta charset="utf-8">'),
         Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
         Markup('<meta name="color-scheme" content="light dark">'),
         Markup('<link rel="icon" href="data:,">'),
-        element("title", f"{document.job.name}: plan and cost"),
+        element("title", title),
         element("style", Markup(_asset("report.css"))),
     )
     tip = element("div", id="tip", role="tooltip")
     script = element("script", Markup(_asset("hover.js")))
-    page = element("html", element("head", head), element("body", content, tip, script), lang="en")
-    return f"<!doctype html>\n{page}\n"
+    whole = element("html", element("head", head), element("body", content, tip, script), lang="en")
+    return f"<!doctype html>\n{whole}\n"
 
 
 def _report(document: PlanDocument, timeline: Sequence[TimelineSpan], regions: Sequence[Region]) -> Markup:

@@ -1,0 +1,88 @@
+"""Compares our plans with those of published planners, on the cases of the Sailor paper, all judged by our simulator.
+
+Usage: python benchmarks/planner/strategies.py [--cases 3] [--oracle] [-o FILE]. OPT-350 in fp32, global batch 1024, on
+demand: one kind of GPU (figure 7), two kinds (8b), five zones (10), and two zones of both kinds with a limit on money
+(12). CPU seconds are those of this process. Exits with 1 where a published planner's plan is more than 0.2 % faster
+than ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+from sailor_cloud import compare
+from sailor_cloud.model.job import Job
+from sailor_cloud.model.job_file import parse_job
+from sailor_cloud.report.comparison import as_markdown
+
+ONE, TWO = ["us-central1-a"], ["us-central1-a", "us-central1-b"]
+FIVE = [*TWO, "us-central1-c", "us-central1-f", "us-west1-b"]
+JOB = """
+name: {name}
+model: {{preset: sailor-opt-350}}
+training: {{global_batch_size: 1024, sequence_length: 2048, precision: fp32}}
+goal: maximize-throughput
+constraints: {{{limits}}}
+resources:
+  - {{provider: gcp, zones: {zones}, markets: [on-demand], accelerators: {accelerators}}}
+"""
+# Figure, zones, devices of each zone, limits.
+CASES: tuple[tuple[str, list[str], dict[str, int], str], ...] = (
+    ("fig7", ONE, {"A100-40": 32}, ""),
+    ("fig7", ONE, {"A100-40": 80}, ""),
+    ("fig7", ONE, {"A100-40": 128}, ""),
+    ("fig8b", ONE, {"A100-40": 32, "V100-16": 96}, ""),
+    ("fig8b", ONE, {"A100-40": 80, "V100-16": 240}, ""),
+    ("fig8b", ONE, {"A100-40": 128, "V100-16": 384}, ""),
+    ("fig10", FIVE, {"A100-40": 32}, ""),
+    ("fig10", FIVE, {"A100-40": 80}, ""),
+    ("fig10", FIVE, {"A100-40": 128}, ""),
+    ("fig12", TWO, {"A100-40": 128, "V100-16": 128}, "max_usd_per_iteration: 1.2"),
+)
+# A planner's plan that is faster than ours by more than this is a defect of our search.
+TOLERANCE = 0.002
+
+
+def job_of(figure: str, zones: list[str], accelerators: dict[str, int], limits: str) -> Job:
+    devices = "-".join(f"{count}-{name.split('-')[0].lower()}" for name, count in accelerators.items())
+    name = f"{figure}-{len(zones)}x{devices}"
+    return parse_job(JOB.format(name=name, zones=zones, accelerators=str(accelerators).replace("'", ""), limits=limits))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=len(CASES), help="only the first so many")
+    parser.add_argument("--oracle", action="store_true", help="also the best of each planner's plans by our simulator")
+    parser.add_argument("-o", "--output", type=Path)
+    given = parser.parse_args()
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True).stdout
+    command = " ".join(["python", "benchmarks/planner/strategies.py", *sys.argv[1:]])
+    parts = [
+        "# Published planners and ours\n",
+        f"Commit {commit.strip()}, {platform.machine()}, Python {platform.python_version()}; `{command}`.\n",
+    ]
+    beaten = []
+    for case in CASES[: given.cases]:
+        job = job_of(*case)
+        found = compare(job, oracle=given.oracle)
+        parts.append(f"## {job.name}\n\n{as_markdown(found)}")
+        ours, *others = found.contenders
+        beaten += [
+            f"{job.name}: {other.name} {ours.iteration_s / other.iteration_s - 1.0:+.1%}"
+            for other in others
+            if ours.iteration_s and other.iteration_s and other.iteration_s < ours.iteration_s * (1.0 - TOLERANCE)
+        ]
+        print(parts[-1], flush=True)
+    parts.append("## Planners that beat ours\n\n" + ("\n".join(f"- {line}" for line in beaten) or "None.") + "\n")
+    print(parts[-1])
+    if given.output:
+        given.output.write_text("\n".join(parts))
+    return 1 if beaten else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,313 @@
+"""What published planners take as given: nodes with their devices, layer times, memory and links, from our inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sailor_cloud.errors import ProfileMissingError, RequestError
+from sailor_cloud.model.plan import Node, Pipeline, Plan, Recompute, Stage
+from sailor_cloud.network import Link, Place
+from sailor_cloud.planner.candidates import Candidates, Pool, collect
+from sailor_cloud.simulator import (
+    Scenario,
+    StageTable,
+    boundary_pairs,
+    boundary_s,
+    ring_s,
+    stage_table,
+    tp_problem,
+)
+from sailor_cloud.simulator.scenario import place_of
+
+Floats = NDArray[np.float64]
+
+# Published planners know tensor parallelism inside a node, in powers of two.
+TP_DEGREES = (1, 2, 4, 8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """One node that could be bought."""
+
+    name: str
+    pool: Pool
+
+    @property
+    def accelerator(self) -> str:
+        return self.pool.offer.accelerator
+
+    @property
+    def zone(self) -> str:
+        return self.pool.offer.zone
+
+    @property
+    def devices(self) -> int:
+        return self.pool.devices
+
+    @property
+    def place(self) -> Place:
+        return place_of(self.pool.offer, self.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """Neighbouring devices of one machine, as many as a stage's degree of tensor parallelism."""
+
+    machine: Machine
+    first: int
+    tp: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """The layers [first, end) on a slot."""
+
+    first: int
+    end: int
+    slot: Slot
+    recompute: Recompute = Recompute.NONE
+
+
+@dataclass(slots=True, kw_only=True)
+class Cluster:
+    """The nodes of a job in the order in which planners count ranks, and what happens on them.
+
+    Of every accelerator in every zone it has one kind of node, the one with the most devices, in its cheapest market,
+    as many as the job and the account allow.
+    """
+
+    scenario: Scenario
+    machines: tuple[Machine, ...]
+    _tables: dict[tuple[str, int, int, Recompute, int], StageTable | None] = field(default_factory=dict)
+    _links: dict[tuple[Place, Place, int], Link] = field(default_factory=dict)
+
+    @property
+    def layers(self) -> int:
+        return self.scenario.decoder.layers
+
+    @property
+    def batch(self) -> int:
+        return self.scenario.job.training.global_batch_size
+
+    @property
+    def devices(self) -> int:
+        return sum(machine.devices for machine in self.machines)
+
+    @property
+    def accelerators(self) -> tuple[str, ...]:
+        return tuple(sorted({machine.accelerator for machine in self.machines}))
+
+    @property
+    def zones(self) -> tuple[str, ...]:
+        return tuple(sorted({machine.zone for machine in self.machines}))
+
+    def part(self, machines: Iterable[Machine]) -> Cluster:
+        """Return the cluster of some machines; what is known of accelerators and links is shared."""
+        return replace(self, machines=tuple(machines))
+
+    def of_one_accelerator(self) -> Iterator[Cluster]:
+        """Yield the cluster of each accelerator in each zone, for planners that know one kind of GPU and no zones."""
+        key = _kind
+        for _, members in groupby(sorted(self.machines, key=key), key=key):
+            yield self.part(members)
+
+    def microbatch_sizes(self) -> tuple[int, ...]:
+        """Return the powers of two up to 64 that divide the global batch."""
+        return tuple(size for size in (1, 2, 4, 8, 16, 32, 64) if self.batch % size == 0)
+
+    def tp_degrees(self) -> tuple[int, ...]:
+        """Return the degrees that the model and every node allow."""
+        least = min(machine.devices for machine in self.machines)
+        return tuple(
+            tp
+            for tp in TP_DEGREES
+            if all(machine.devices % tp == 0 for machine in self.machines)
+            and tp <= least
+            and tp_problem(self.scenario.decoder, tp) is None
+        )
+
+    def table(
+        self,
+        accelerator: str,
+        tp: int,
+        microbatch_size: int,
+        recompute: Recompute = Recompute.NONE,
+        zero_stage: int = 0,
+    ) -> StageTable | None:
+        """Return what stages cost, None where nothing is known of such a stage."""
+        key = (accelerator, tp, microbatch_size, recompute, zero_stage)
+        if key not in self._tables:
+            try:
+                self._tables[key] = stage_table(
+                    self.scenario,
+                    accelerator,
+                    tp=tp,
+                    microbatch_size=microbatch_size,
+                    recompute=recompute,
+                    zero_stage=zero_stage,
+                    spread=True,
+                )
+            except (ProfileMissingError, RequestError):
+                self._tables[key] = None
+        return self._tables[key]
+
+    def layer_s(self, table: StageTable) -> Floats:
+        """Return forward plus backward of one microbatch by layer, shape [layers]."""
+        return np.diff(table.forward_prefix_s + table.backward_prefix_s)
+
+    def link(self, src: Machine, dst: Machine, pairs: int = 1) -> Link:
+        key = (src.place, dst.place, pairs)
+        if key not in self._links:
+            self._links[key] = self.scenario.link(src.place, dst.place, pairs=pairs)
+        return self._links[key]
+
+    def transfer_s(self, src: Slot, dst: Slot, table: StageTable, layer: int = 1) -> float:
+        """Return the seconds of one microbatch's activation and gradient over the cut before a layer."""
+        pairs = boundary_pairs(src.tp, dst.tp)
+        there, back = self.link(src.machine, dst.machine, pairs), self.link(dst.machine, src.machine, pairs)
+        nbytes = float(table.boundary_bytes[layer])
+        return float(boundary_s(there, back, nbytes, src_tp=src.tp, dst_tp=dst.tp, engine=self.scenario.engine))
+
+    def all_reduce_s(self, nbytes: float, members: Sequence[Slot]) -> float:
+        """Return the seconds of a ring over the slots, at its slowest link."""
+        if len(members) < 2:
+            return 0.0
+        pairs = min(slot.tp for slot in members)
+        hops = {(a.machine.pool, b.machine.pool, a.machine is b.machine): (a, b) for a, b in _hops(members)}
+        slowest = max(
+            (self.link(a.machine, b.machine, pairs) for a, b in hops.values()),
+            key=lambda link: link.transfer_s(1e6),
+        )
+        return float(ring_s(nbytes, len(members), slowest, bucket_bytes=self.scenario.engine.bucket_bytes))
+
+    def slots(self, tp: int) -> tuple[Slot, ...]:
+        """Return the devices by groups of `tp`, node after node."""
+        return tuple(
+            Slot(machine=machine, first=first, tp=tp)
+            for machine in self.machines
+            for first in range(0, machine.devices - tp + 1, tp)
+        )
+
+    def plan(
+        self,
+        pipelines: Sequence[tuple[int, Sequence[Cut]]],
+        *,
+        zero_stage: int = 0,
+        counts: Sequence[int] | None = None,
+    ) -> Plan:
+        """Return the plan of pipelines, each its microbatch size and its stages.
+
+        `counts`: their numbers of microbatches; without it the batch is shared out evenly. Raises RequestError where
+        it can't be: not into whole microbatches, or not one for each pipeline.
+        """
+        counts = counts or shares(self.batch, [size for size, _ in pipelines])
+        used = {cut.slot.machine.name: cut.slot.machine for _, cuts in pipelines for cut in cuts}
+        nodes = tuple(
+            Node(id=machine.name, offer=machine.pool.offer.id, devices=machine.devices)
+            for machine in self.machines
+            if machine.name in used
+        )
+        return Plan(
+            zero_stage=zero_stage,
+            precision=self.scenario.job.training.precision,
+            nodes=nodes,
+            pipelines=tuple(
+                Pipeline(id=p, microbatch_size=size, microbatches=count, stages=tuple(map(_stage, cuts)))
+                for p, ((size, cuts), count) in enumerate(zip(pipelines, counts, strict=True))
+            ),
+        )
+
+
+def shares(batch: int, sizes: Sequence[int], weights: Sequence[float] | None = None) -> list[int]:
+    """Return the numbers of microbatches of pipelines with these sizes, in proportion to `weights`, together a batch.
+
+    Raises RequestError where whole microbatches, one at the least for each pipeline, do not make up the batch.
+    """
+    wanted = list(weights) if weights is not None else [1.0] * len(sizes)
+    total = sum(wanted)
+    counts = [max(1, int(batch * weight / total / size)) for weight, size in zip(wanted, sizes, strict=True)]
+    left = batch - sum(count * size for count, size in zip(counts, sizes, strict=True))
+    while left > 0:
+        fitting = [p for p, size in enumerate(sizes) if size <= left]
+        if not fitting:
+            break
+        # The pipeline that would end first takes one more.
+        p = min(fitting, key=lambda p: ((counts[p] + 1) * sizes[p] / wanted[p], p))
+        counts[p] += 1
+        left -= sizes[p]
+    if left != 0:
+        raise RequestError(f"microbatches of {sorted(set(sizes))} in {len(sizes)} pipelines make no batch of {batch}")
+    return counts
+
+
+def cluster_of(scenario: Scenario, candidates: Candidates | None = None) -> Cluster:
+    """Return the cluster that a job's resources make up, accelerator by accelerator and zone by zone."""
+    found = candidates or collect(scenario.job, scenario.catalog)
+    best: dict[int, Pool] = {}
+    for pool in found.pools:
+        known = best.get(pool.row)
+        if known is None or _preference(pool) < _preference(known):
+            best[pool.row] = pool
+    machines: list[Machine] = []
+    for row, pool in sorted(best.items(), key=lambda item: (item[1].offer.accelerator, item[1].offer.zone)):
+        count = min(pool.max_nodes, found.rows[row].devices // pool.devices)
+        machines += [Machine(name=f"n{len(machines) + i}", pool=pool) for i in range(count)]
+    most = scenario.job.constraints.max_nodes
+    return Cluster(scenario=scenario, machines=tuple(machines[:most]))
+
+
+def even_cuts(layers: int, stages: int) -> list[int]:
+    """Return the bounds of stages of equal numbers of layers; the last ones hold one more where it does not divide."""
+    each, more = divmod(layers, stages)
+    sizes = [each] * (stages - more) + [each + 1] * more
+    return [0, *np.cumsum(sizes).tolist()]
+
+
+def balanced_cuts(layer_s: Floats, stages: int) -> list[int]:
+    """Return the bounds of stages whose slowest one is as fast as can be; `layer_s` has shape [layers] or
+    [stages, layers] where each stage computes at a speed of its own."""
+    times = np.broadcast_to(layer_s, (stages, layer_s.shape[-1]))
+    layers = times.shape[1]
+    prefix = np.concatenate([np.zeros((stages, 1)), np.cumsum(times, axis=1)], axis=1)
+    best = np.full((stages + 1, layers + 1), np.inf)
+    best[0, 0] = 0.0
+    before = np.zeros((stages + 1, layers + 1), dtype=np.int64)
+    for stage in range(1, stages + 1):
+        for end in range(stage, layers - (stages - stage) + 1):
+            own = prefix[stage - 1, end] - prefix[stage - 1, :end]
+            slowest = np.maximum(best[stage - 1, :end], own)
+            before[stage, end] = int(slowest.argmin())
+            best[stage, end] = slowest[before[stage, end]]
+    bounds = [layers]
+    for stage in range(stages, 0, -1):
+        bounds.append(int(before[stage, bounds[-1]]))
+    return bounds[::-1]
+
+
+def _stage(cut: Cut) -> Stage:
+    devices = tuple(range(cut.slot.first, cut.slot.first + cut.slot.tp))
+    return Stage(
+        first_layer=cut.first,
+        end_layer=cut.end,
+        node=cut.slot.machine.name,
+        devices=devices,
+        recompute=cut.recompute,
+    )
+
+
+def _kind(machine: Machine) -> tuple[str, str]:
+    return machine.accelerator, machine.zone
+
+
+def _preference(pool: Pool) -> tuple[int, float, str]:
+    return -pool.devices, pool.offer.usd_per_hour / pool.devices, pool.offer.id
+
+
+def _hops(members: Sequence[Slot]) -> Iterator[tuple[Slot, Slot]]:
+    ordered = sorted(members, key=lambda slot: (slot.machine.zone, slot.machine.name))
+    yield from zip(ordered, [*ordered[1:], ordered[0]], strict=True)

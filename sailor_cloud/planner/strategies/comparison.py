@@ -1,0 +1,71 @@
+"""Our plan beside those of published planners, by the same simulator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sailor_cloud.model.document import PlanDocument
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """One planner's plan. `name` is "sailor-cloud" for ours. Figures are None where it has no plan.
+
+    `estimate_s`: seconds of an iteration by its own cost model. `seconds`: of processor time that its search took.
+    """
+
+    name: str
+    oracle: bool
+    iteration_s: float | None
+    estimate_s: float | None
+    usd_per_iteration: float | None
+    total_usd: float | None
+    usd_per_hour: float | None
+    devices: int
+    out_of_memory: int
+    over_limits: int
+    seconds: float
+    note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """All planners on one job, ours first, then by iterations per second."""
+
+    job: str
+    contenders: tuple[Contender, ...]
+
+
+def contender(document: PlanDocument, name: str, seconds: float) -> Contender:
+    """Return the figures of one planner's document; `seconds` is the processor time of its search."""
+    run, cost, prediction = document.search.strategy, document.cost, document.prediction
+    devices = sum(node.devices for node in document.plan.nodes) if document.plan else 0
+    return Contender(
+        name=name,
+        oracle=run is not None and run.oracle,
+        iteration_s=prediction.iteration_s_replay if prediction else None,
+        estimate_s=run.estimate_s if run else (prediction.iteration_s if prediction else None),
+        usd_per_iteration=cost.usd_per_iteration if cost else None,
+        total_usd=cost.total_usd if cost else None,
+        usd_per_hour=cost.usd_per_hour if cost else None,
+        devices=devices,
+        out_of_memory=run.out_of_memory if run else 0,
+        over_limits=run.over_limits if run else 0,
+        seconds=seconds,
+        note="" if document.infeasibility is None else document.infeasibility.message,
+    )
+
+
+def compared(job: str, ours: Contender, others: list[Contender]) -> Comparison:
+    """Return the comparison, the fastest of the others first; those without a plan last."""
+    missing = float("inf")
+    ranked = sorted(others, key=lambda each: (each.iteration_s or missing, each.name, each.oracle))
+    return Comparison(job=job, contenders=(ours, *ranked))
+
+
+def beaten_by(comparison: Comparison) -> tuple[Contender, ...]:
+    """Return the planners whose plan is faster than ours; each is a defect of our search."""
+    ours = comparison.contenders[0].iteration_s
+    if ours is None:
+        return tuple(each for each in comparison.contenders[1:] if each.iteration_s is not None)
+    return tuple(each for each in comparison.contenders[1:] if each.iteration_s is not None and each.iteration_s < ours)

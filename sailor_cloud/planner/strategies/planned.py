@@ -1,0 +1,87 @@
+"""A PlanDocument by a published planner, in place of our own search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from sailor_cloud.model.document import Infeasibility, PlanDocument, Search, Status, StrategyRun
+from sailor_cloud.planner.answer import Answer
+from sailor_cloud.planner.candidates import Candidates
+from sailor_cloud.planner.documents import given_document, infeasible_document
+from sailor_cloud.planner.goals import Figure, Target, target_of
+from sailor_cloud.planner.strategies.cluster import cluster_of
+from sailor_cloud.planner.strategies.driver import Outcome, carried_out
+from sailor_cloud.planner.strategies.strategy import Strategy
+from sailor_cloud.simulator import Evaluation, Scenario
+
+
+def plan_by(
+    strategy: Strategy,
+    scenario: Scenario,
+    candidates: Candidates,
+    *,
+    oracle: bool,
+    elapsed_s: Callable[[], float],
+    time_limit_s: float | None = None,
+) -> PlanDocument:
+    """Return the document of the plan that a strategy comes to; it is feasible at best, never proven.
+
+    With `oracle` our simulator ranks its plans. `elapsed_s` is asked for the time since the start.
+    """
+    target = target_of(scenario.job)
+    outcome = carried_out(
+        strategy,
+        cluster_of(scenario, candidates),
+        oracle=oracle,
+        allowed=lambda evaluation: keeps(target, evaluation),
+        expired=lambda: time_limit_s is not None and elapsed_s() >= time_limit_s,
+    )
+    search = Search(seconds=elapsed_s(), columns=0, nodes=0, strategy=_run(outcome))
+    if outcome.plan is None or outcome.evaluation is None:
+        nothing = Answer(drafts=(), bound=None, columns=0, nodes=0)
+        why = Infeasibility(constraint="strategy", limit=None, needed=None, unit="", message=_why(outcome))
+        return replace(infeasible_document(scenario, why, candidates.rejected, nothing, elapsed_s()), search=search)
+    used = {node.offer for node in outcome.plan.nodes}
+    own = replace(scenario, offers={name: offer for name, offer in scenario.offers.items() if name in used})
+    document = given_document(own, outcome.plan, outcome.evaluation)
+    return replace(document, status=Status.FEASIBLE, rejected=candidates.rejected, search=search)
+
+
+def keeps(target: Target, evaluation: Evaluation) -> bool:
+    """Return whether a plan keeps every limit of the job."""
+    prediction, cost = evaluation.prediction, evaluation.cost
+    figures = {
+        Figure.ITERATION_S: prediction.iteration_s_replay,
+        Figure.DURATION_S: prediction.duration_s,
+        Figure.TOTAL_USD: cost.total_usd,
+        Figure.USD_PER_ITERATION: cost.usd_per_iteration,
+        Figure.USD_PER_HOUR: cost.usd_per_hour,
+    }
+    return all((value := figures[limit.figure]) is None or value <= limit.at_most for limit in target.limits)
+
+
+def _run(outcome: Outcome) -> StrategyRun:
+    return StrategyRun(
+        name=outcome.strategy.name,
+        oracle=outcome.oracle,
+        estimate_s=outcome.estimate_s,
+        proposals=outcome.proposals,
+        out_of_memory=outcome.out_of_memory,
+        over_limits=outcome.over_limits,
+        inexpressible=outcome.inexpressible,
+        cut_short=outcome.cut_short,
+    )
+
+
+def _why(outcome: Outcome) -> str:
+    name = outcome.strategy.name
+    if outcome.cut_short:
+        return f"the time limit ended {name} before it found a plan that fits"
+    counted = (
+        (outcome.out_of_memory, "do not fit in memory"),
+        (outcome.over_limits, "break a limit of the job"),
+        (outcome.inexpressible, "can't be stated in whole microbatches or nodes"),
+    )
+    lost = ", ".join(f"{count} {what}" for count, what in counted if count)
+    return f"{name} proposes {outcome.proposals} plans" + (f"; of those looked at {lost}" if lost else "")

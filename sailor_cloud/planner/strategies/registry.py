@@ -1,0 +1,44 @@
+"""All published planners that can be asked for by name."""
+
+from __future__ import annotations
+
+import difflib
+
+from sailor_cloud.errors import RequestError
+from sailor_cloud.planner.strategies.aceso import ACESO
+from sailor_cloud.planner.strategies.amp import AMP
+from sailor_cloud.planner.strategies.atlas import ATLAS
+from sailor_cloud.planner.strategies.dtfm import DTFM
+from sailor_cloud.planner.strategies.flashflex import FLASHFLEX
+from sailor_cloud.planner.strategies.galvatron import GALVATRON
+from sailor_cloud.planner.strategies.metis import METIS
+from sailor_cloud.planner.strategies.oobleck import OOBLECK
+from sailor_cloud.planner.strategies.piper import PIPER
+from sailor_cloud.planner.strategies.sailor_paper import SAILOR_PAPER
+from sailor_cloud.planner.strategies.strategy import Strategy
+from sailor_cloud.planner.strategies.varuna import VARUNA
+
+STRATEGIES: tuple[Strategy, ...] = (
+    SAILOR_PAPER,
+    METIS,
+    FLASHFLEX,
+    AMP,
+    ATLAS,
+    DTFM,
+    VARUNA,
+    PIPER,
+    GALVATRON,
+    ACESO,
+    OOBLECK,
+)
+
+
+def strategy_named(name: str) -> Strategy:
+    """Return a strategy. Raises RequestError that names those that there are."""
+    for strategy in STRATEGIES:
+        if strategy.name == name:
+            return strategy
+    names = [strategy.name for strategy in STRATEGIES]
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean '{close[0]}'?" if close else f"known: {', '.join(names)}"
+    raise RequestError(f"no strategy {name!r}; {hint}")

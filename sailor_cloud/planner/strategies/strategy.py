@@ -1,0 +1,37 @@
+"""What every published planner is to the driver: a source of plans in the order of its own cost model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from sailor_cloud.model.plan import Plan
+from sailor_cloud.planner.strategies.cluster import Cluster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A plan as its strategy sees it: the seconds of an iteration by its own cost model.
+
+    `build` makes the plan when somebody asks for it; it raises RequestError where our plans can't express it.
+    """
+
+    estimate_s: float
+    build: Callable[[], Plan]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strategy:
+    """A published planner. `mixed`, `zones`, `money`, `memory`: what its own model knows of.
+
+    `propose` returns plans in any order; the same cluster always gives the same ones.
+    """
+
+    name: str
+    paper: str
+    summary: str
+    propose: Callable[[Cluster], Iterable[Proposal]]
+    mixed: bool = False
+    zones: bool = False
+    money: bool = False
+    memory: bool = False

@@ -1,0 +1,76 @@
+"""Published planners by name: `plan --strategy` and `compare`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from factories.called import called
+
+JOB = """
+name: small
+model: {model_type: gpt2, vocab_size: 5000, hidden_size: 512, num_hidden_layers: 6, num_attention_heads: 8,
+        max_position_embeddings: 512}
+training: {global_batch_size: 32, sequence_length: 512, precision: fp32}
+resources:
+  - {provider: gcp, zones: [us-central1-a], markets: [on-demand], accelerators: {A100-40: 4, V100-16: 4}}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "job.yaml").write_text(JOB)
+    return tmp_path
+
+
+def test_a_plan_by_a_strategy_says_whose_it_is(folder: Path) -> None:
+    answer = called("plan", "job.yaml", "--strategy", "varuna", "--json", cwd=folder)
+    assert answer.returncode == 0, answer.stderr
+    document = json.loads(answer.stdout)
+    assert (document["status"], document["optimality_gap"]) == ("feasible", None)
+    run = document["search"]["strategy"]
+    assert (run["name"], run["oracle"]) == ("varuna", False)
+    assert run["estimate_s"] > 0
+    assert all(stage["recompute"] for pipeline in document["plan"]["pipelines"] for stage in pipeline["stages"])
+    shown = called("plan", "job.yaml", "--strategy", "varuna", "--oracle", cwd=folder)
+    assert "by varuna: our simulator's choice among its plans, 0 plans before it out of memory" in shown.stdout
+
+
+def test_a_strategy_s_plan_can_be_simulated_and_carried_on(folder: Path) -> None:
+    called("plan", "job.yaml", "--strategy", "amp", "-o", "plan.json", cwd=folder)
+    answer = called("simulate", "plan.json", cwd=folder)
+    assert answer.returncode == 0, answer.stderr
+
+
+def test_planners_are_compared_in_every_form(folder: Path) -> None:
+    asked = ("compare", "job.yaml", "--strategies", "varuna,amp", "--no-oracle")
+    table = called(*asked, cwd=folder)
+    assert table.returncode == 0, table.stderr
+    names = [line.split()[0] for line in table.stdout.splitlines()[1:4]]
+    assert names[0] == "sailor-cloud"
+    assert sorted(names[1:]) == ["amp", "varuna"]
+    raw = json.loads(called(*asked, "--json", cwd=folder).stdout)
+    ours, *others = raw["contenders"]
+    assert all(ours["iteration_s"] <= other["iteration_s"] * 1.002 for other in others)
+    assert "| sailor-cloud |" in called(*asked, "--format", "markdown", cwd=folder).stdout
+    called(*asked, "--format", "html", "-o", "page.html", cwd=folder)
+    page = (folder / "page.html").read_text()
+    assert page.count("<circle") == 3
+    assert "planners compared" in page
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (("plan", "job.yaml", "--strategy", "metsi"), "no strategy 'metsi'; did you mean 'metis'?"),
+        (("plan", "job.yaml", "--oracle"), "--oracle belongs to --strategy"),
+        (("plan", "job.yaml", "--strategy", "amp", "--top", "3"), "--strategy makes its own search"),
+        (("compare", "job.yaml", "--strategies", "amp,nobody"), "no strategy 'nobody'; known: sailor-paper, metis"),
+    ],
+)
+def test_wrong_names_exit_2(command: tuple[str, ...], message: str, folder: Path) -> None:
+    answer = called(*command, cwd=folder)
+    assert answer.returncode == 2
+    assert message in answer.stderr

@@ -1,0 +1,245 @@
+"""Published planners: what each proposes, held against brute force over its own cost model and against its paper."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import combinations, pairwise, product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sailor_cloud import catalog, network, workload
+from sailor_cloud.clock import SystemClock
+from sailor_cloud.errors import RequestError
+from sailor_cloud.model.job_file import parse_job
+from sailor_cloud.model.plan import Recompute
+from sailor_cloud.planner.candidates import collect
+from sailor_cloud.planner.strategies import STRATEGIES, amp, atlas, oobleck, piper, sailor_paper, strategy_named, varuna
+from sailor_cloud.planner.strategies.cluster import Cluster, balanced_cuts, cluster_of, even_cuts, shares
+from sailor_cloud.planner.strategies.driver import carried_out
+from sailor_cloud.planner.strategies.strategy import Proposal, Strategy
+from sailor_cloud.simulator import Scenario
+
+JOB = """
+name: small
+model: {{model_type: gpt2, vocab_size: 5000, hidden_size: 512, num_hidden_layers: {blocks}, num_attention_heads: 8,
+        max_position_embeddings: 512}}
+training: {{global_batch_size: {batch}, sequence_length: 512, precision: fp32}}
+resources:
+  - {{provider: gcp, zones: [{zones}], markets: [on-demand], accelerators: {{{accelerators}}},
+      instance_types: [a2-highgpu-2g, a2-highgpu-4g, n1-standard-16]}}
+"""
+
+
+@cache
+def cluster(
+    accelerators: str = "A100-40: 8, V100-16: 4", zones: str = "us-central1-a", blocks: int = 6, batch: int = 32
+) -> Cluster:
+    job = parse_job(JOB.format(accelerators=accelerators, zones=zones, blocks=blocks, batch=batch))
+    prices = catalog.load()
+    candidates = collect(job, prices)
+    scenario = Scenario(
+        job=job,
+        decoder=workload.decoder(job.model),
+        offers={pool.offer.id: pool.offer for pool in candidates.pools},
+        catalog=prices,
+        network=network.load(),
+        profiles=workload.profiles.load(),
+        as_of=SystemClock().now(),
+    )
+    return cluster_of(scenario, candidates)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: strategy.name)
+def test_every_strategy_comes_to_a_plan_that_fits_and_always_to_the_same(strategy: Strategy) -> None:
+    first, second = (carried_out(strategy, cluster()) for _ in range(2))
+    assert first.plan is not None
+    assert first.evaluation is not None
+    assert first.evaluation.fits
+    assert first.plan.global_batch_size == 32
+    first.plan.check(layers=cluster().layers, global_batch_size=32)
+    assert (first.plan, first.estimate_s) == (second.plan, second.estimate_s)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: strategy.name)
+def test_the_oracle_never_chooses_a_plan_slower_than_the_strategy_s_own(strategy: Strategy) -> None:
+    own, oracle = (carried_out(strategy, cluster(), oracle=which) for which in (False, True))
+    assert own.evaluation is not None
+    assert oracle.evaluation is not None
+    assert oracle.evaluation.prediction.iteration_s_replay <= own.evaluation.prediction.iteration_s_replay
+
+
+@pytest.mark.parametrize("strategy", [s for s in STRATEGIES if not s.mixed], ids=lambda strategy: strategy.name)
+def test_what_knows_one_kind_of_gpu_uses_one(strategy: Strategy) -> None:
+    for proposal in list(strategy.propose(cluster()))[:50]:
+        kinds = {node.offer for node in proposal.build().nodes}
+        assert len(kinds) == 1
+
+
+def test_plans_that_do_not_fit_are_passed_over_and_counted() -> None:
+    large = cluster("V100-16: 4", blocks=160, batch=256)
+    outcome = carried_out(strategy_named("amp"), large)
+    assert outcome.evaluation is None or outcome.evaluation.fits
+    assert outcome.out_of_memory > 0, "it has no model of memory"
+
+
+def test_plans_that_break_a_limit_are_passed_over_and_counted() -> None:
+    unlimited = carried_out(strategy_named("metis"), cluster())
+    assert unlimited.evaluation is not None
+    most = unlimited.evaluation.cost.usd_per_hour
+    limited = carried_out(strategy_named("metis"), cluster(), allowed=lambda e: e.cost.usd_per_hour < most)
+    assert limited.over_limits > 0
+    assert limited.evaluation is None or limited.evaluation.cost.usd_per_hour < most
+
+
+def test_a_proposal_that_our_plans_can_t_state_is_counted_and_the_next_one_taken() -> None:
+    def propose(given: Cluster) -> list[Proposal]:
+        def refused() -> None:
+            raise RequestError("no")
+
+        good = min(strategy_named("varuna").propose(given), key=lambda proposal: proposal.estimate_s)
+        return [Proposal(estimate_s=0.0, build=refused), good]  # type: ignore[arg-type]
+
+    made_up = Strategy(name="made-up", paper="", summary="", propose=propose)
+    outcome = carried_out(made_up, cluster())
+    assert (outcome.inexpressible, outcome.plan is not None) == (1, True)
+
+
+def test_a_name_that_nobody_knows_is_told_with_the_nearest() -> None:
+    with pytest.raises(RequestError, match="no strategy 'mettis'; did you mean 'metis'"):
+        strategy_named("mettis")
+
+
+@given(
+    st.lists(st.floats(0.1, 5.0), min_size=2, max_size=8),
+    st.integers(1, 4),
+    st.randoms(use_true_random=False),
+)
+@settings(max_examples=60, deadline=None)
+def test_balanced_cuts_are_the_best_of_all(layer_s: list[float], stages: int, random: object) -> None:
+    stages = min(stages, len(layer_s))
+    speeds = np.array([[1.0 + s * 0.5] * len(layer_s) for s in range(stages)]) * np.array(layer_s)
+
+    def slowest(bounds: list[int]) -> float:
+        return max(speeds[s, a:b].sum() for s, (a, b) in enumerate(pairwise(bounds)))
+
+    every = [[0, *inner, len(layer_s)] for inner in combinations(range(1, len(layer_s)), stages - 1)]
+    assert slowest(balanced_cuts(speeds, stages)) == pytest.approx(min(map(slowest, every)))
+
+
+@given(st.integers(1, 500), st.lists(st.sampled_from([1, 2, 4, 8]), min_size=1, max_size=9))
+def test_shares_make_up_the_batch_or_are_refused(batch: int, sizes: list[int]) -> None:
+    try:
+        counts = shares(batch, sizes)
+    except RequestError:
+        assert sum(sizes) > batch or len(set(sizes)) > 1 or batch % sizes[0]
+        return
+    assert min(counts) >= 1
+    assert sum(count * size for count, size in zip(counts, sizes, strict=True)) == batch
+
+
+def test_piper_s_programme_equals_brute_force() -> None:
+    small = cluster("A100-40: 8", blocks=3, batch=16)
+    modes = [piper.Mode(tp=tp, recompute=kind) for tp in (1, 2) for kind in (Recompute.NONE, Recompute.FULL)]
+    for devices, microbatches in ((2, 8), (4, 4), (5, 2)):
+        seconds = piper.stage_tables(small, modes, 2, 1, microbatches)
+        found = piper.pipeline(seconds, modes, devices)
+        layers, best = small.layers, np.inf
+        for stages in range(1, layers + 1):
+            for inner in combinations(range(1, layers), stages - 1):
+                bounds = [0, *inner, layers]
+                for chosen in product(range(len(modes)), repeat=stages):
+                    if sum(modes[m].tp for m in chosen) <= devices:
+                        spans = zip(chosen, pairwise(bounds), strict=True)
+                        best = min(best, max(seconds[stages - s, m, a, b] for s, (m, (a, b)) in enumerate(spans)))
+        assert found is not None
+        assert found[0] == pytest.approx(best)
+
+
+def test_piper_counts_the_microbatches_in_flight_of_every_stage() -> None:
+    """The memory term is the paper's point: the first of more stages holds more activations, so it may not fit."""
+    deep = cluster("V100-16: 8", blocks=60, batch=512)
+    modes = [piper.Mode(tp=1, recompute=Recompute.NONE)]
+    seconds = piper.stage_tables(deep, modes, 1, 16, 32)
+    fits = [np.isfinite(seconds[stages, 0, 0, 4]) for stages in range(1, deep.layers)]
+    assert fits[0]
+    assert not fits[-1]
+    assert sorted(fits, reverse=True) == fits
+
+
+def test_amp_s_ranking_is_that_of_its_own_formula_over_all_grids() -> None:
+    mixed = cluster("A100-40: 2, V100-16: 2", blocks=4, batch=8)
+    best = np.inf
+    for tp in mixed.tp_degrees():
+        slots = mixed.slots(tp)
+        for replicas, size in product((1, 2, 4), (1, 2, 4, 8)):
+            if len(slots) % replicas or 8 % (replicas * size):
+                continue
+            times = amp.average_layer_s(mixed, tp, size)
+            assert times is not None
+            stages = len(slots) // replicas
+            rows = tuple(tuple(slots[s * replicas : (s + 1) * replicas]) for s in range(stages))
+            for inner in combinations(range(1, mixed.layers), stages - 1):
+                best = min(best, amp.estimate_s(mixed, rows, [0, *inner, mixed.layers], times, size))
+    found = min(proposal.estimate_s for proposal in amp.propose(mixed))
+    # Cuts are chosen for the slowest stage alone; its formula also counts the all-reduce of the largest one.
+    assert best <= found <= 1.05 * best
+
+
+def test_atlas_crosses_zones_between_stages_only() -> None:
+    two = cluster("A100-40: 4", zones="us-central1-a, us-east1-b")
+    assert len(two.zones) == 2
+    names = {machine.name: machine.zone for machine in two.machines}
+    seen = 0
+    for proposal in atlas.propose(two):
+        plan = proposal.build()
+        for stage in zip(*(pipeline.stages for pipeline in plan.pipelines), strict=True):
+            assert len({names[each.node] for each in stage}) == 1
+        seen += len({names[stage.node] for stage in plan.pipelines[0].stages}) > 1
+    assert seen, "some pipelines span both zones"
+
+
+def test_varuna_cuts_blocks_evenly_and_recomputes() -> None:
+    for proposal in varuna.propose(cluster()):
+        stages = proposal.build().pipelines[0].stages
+        assert {stage.recompute for stage in stages} == {Recompute.FULL}
+        blocks = [min(s.end_layer, 7) - max(s.first_layer, 1) for s in stages]
+        assert len(set(blocks)) == 1
+
+
+@given(st.integers(1, 6), st.integers(1, 60))
+def test_any_number_of_nodes_from_the_smallest_template_on_is_a_sum_of_templates(least: int, nodes: int) -> None:
+    sizes = list(range(least, 2 * least))
+    found = list(oobleck.sums(sizes, nodes, 1))
+    assert bool(found) is (nodes >= least)
+    assert all(sum(size * count for size, count in each.items()) == nodes for each in found)
+
+
+def test_oobleck_has_one_pipeline_more_than_failures_to_survive() -> None:
+    for proposal in list(oobleck.propose(cluster()))[:20]:
+        assert len(proposal.build().pipelines) > oobleck.FAULTS
+
+
+def test_sailor_s_tensor_parallelism_is_the_smallest_that_fits_and_is_doubled_where_that_pays() -> None:
+    alone = cluster("A100-40: 8")
+    (order,) = sailor_paper.orders(alone)
+    bounds = even_cuts(alone.layers, 2)
+    chosen = sailor_paper.degrees_of(alone, order, bounds, 4)
+    for (name, stage), tp in chosen.items():
+        first, end = bounds[stage], bounds[stage + 1]
+        table, half = alone.table(name, tp, 4), alone.table(name, tp // 2, 4) if tp > 1 else None
+        assert table is not None
+        assert table.memory_bytes(first, end, in_flight=2 - stage) <= table.limit_bytes
+        if half is not None and half.memory_bytes(first, end, in_flight=2 - stage) <= half.limit_bytes:
+            assert half.compute_s(first, end) >= sailor_paper.WORTH_DOUBLING * table.compute_s(first, end)
+
+
+def test_sailor_s_layers_are_even_with_the_rest_on_the_last_stages() -> None:
+    assert even_cuts(8, 3) == [0, 2, 5, 8]
+    for proposal in list(sailor_paper.propose(cluster()))[:30]:
+        stages = proposal.build().pipelines[0].stages
+        sizes = [stage.end_layer - stage.first_layer for stage in stages]
+        assert sizes == sorted(sizes)
+        assert max(sizes) - min(sizes) <= 1
