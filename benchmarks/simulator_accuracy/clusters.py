@@ -50,8 +50,13 @@ _NODE_GBPS = {7: 400.0, 8: 1600.0, 9: 3200.0, 10: 3200.0}
 _NODE_DEVICES = 8
 # Half a round trip between two devices of a node and of two nodes: intercepts of published_collectives.csv.
 _STEP_S, _NODE_STEP_S = 1e-6, 2e-6
-# A collective of tensor parallelism over nodes takes 60 us a step: intercepts of the playbook's tp 16 and 32.
-_NETWORK_STEP_S = 5e-5
+# The playbook's cluster. All-reduces of 256 MB over 4, 16 and 64 nodes (published_collectives.csv) take 14 us a step.
+# From 64 nodes on every tensor between stages takes a quarter of a second, whatever its size and layout (45 of 46 runs
+# of the one model that was seen there); some runs on fewer nodes show the same. No source explains it.
+_PLAYBOOK, _PLAYBOOK_STEP_S = "HF ultrascale-playbook", 14e-6
+_PLAYBOOK_STALL_S, _PLAYBOOK_STALL_NODES = 0.26, 64
+# A collective of tensor parallelism over nodes takes 65 us a step: intercepts of the playbook's tp 16 and 32.
+_NETWORK_STEP_S = 6.5e-5
 
 
 # Programs whose kernels are fused by hand.
@@ -80,6 +85,8 @@ def scenario_of(run: PublishedRun, profiles: ComputeProfiles) -> tuple[Plan, Sce
     if rest:
         groups.append(NodeGroup(count=1, hardware=_hardware(part.name, rest)))
     stages = run.engine.zero_stages
+    playbook = run.source.startswith(_PLAYBOOK)
+    stalls = playbook and run.devices >= _PLAYBOOK_STALL_NODES * real
     fused = run.engine.fused or bool(run.compiled) or run.framework.startswith(_FUSED)
     scenario = Scenario(
         job=_job(run),
@@ -87,13 +94,14 @@ def scenario_of(run: PublishedRun, profiles: ComputeProfiles) -> tuple[Plan, Sce
         offers={},
         unpriced={group.hardware.id: group.hardware for group in groups},
         catalog=_catalog(part),
-        network=_network(part, rate, per_node),
+        network=_network(part, rate, per_node, _PLAYBOOK_STEP_S if playbook else _NODE_STEP_S),
         profiles=profiles,
         as_of=datetime(AS_OF.year, AS_OF.month, AS_OF.day, tzinfo=UTC),
         engine=dataclasses.replace(
             run.engine,
             fused=fused,
             recompute=tuple(plan.Recompute),
+            message_s=_PLAYBOOK_STALL_S if stalls else run.engine.message_s,
             collective_s=2.0 * (run.tp - 1) * _NETWORK_STEP_S if run.tp > real else run.engine.collective_s,
         ),
     )
@@ -161,7 +169,7 @@ class _Network(Network):
 
 
 @cache
-def _network(part: Accelerator, node_bytes_per_s: float, per_node: int) -> Network:
+def _network(part: Accelerator, node_bytes_per_s: float, per_node: int, node_step_s: float) -> Network:
     """Return the links between devices of a node and between nodes.
 
     Rings of a collective go over every card of a node, so that one pair reaches what all do (NCCL).
@@ -173,7 +181,7 @@ def _network(part: Accelerator, node_bytes_per_s: float, per_node: int) -> Netwo
     curves = []
     for pairs in (1, 2, 4, 8, 16, 32):
         curves.append(_curve(CurveScope.SAME_NODE, part, pairs, device * pairs, _STEP_S))
-        curves.append(_curve(CurveScope.SAME_ZONE, part, pairs, node_bytes_per_s, _NODE_STEP_S))
+        curves.append(_curve(CurveScope.SAME_ZONE, part, pairs, node_bytes_per_s, node_step_s))
     zone = ZoneInfo(name=ZONE, provider=LOCAL, region=REGION, egress_group="", latitude=None, longitude=None)
     instance = InstanceNetwork(
         provider=LOCAL,

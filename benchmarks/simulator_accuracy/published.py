@@ -31,12 +31,16 @@ _FSDP, _DEEPSPEED, _MEGATRON = (engine_named(name) for name in ("fsdp", "deepspe
 _INTERNEVO = replace(
     _MEGATRON,
     sequence_parallel=False,
+    overlap_gather=False,
+    trees=True,
+    reduce_bytes=2,
     memory=MemoryRule(bf16_gradient_bytes=4, fp16_gradient_bytes=4, layer_gradients=False, step_bytes=8),
 )
 # Gradients stay in fp16 (O2). Source: the table's own configuration.
 _PADDLE = replace(
     _MEGATRON,
     sequence_parallel=False,
+    reduce_bytes=2,
     memory=MemoryRule(bf16_gradient_bytes=2, fp16_gradient_bytes=2, layer_gradients=False),
 )
 # What a row's `framework` begins with, the engine whose behaviour it has, and what its memory figures count. nanotron's
@@ -192,6 +196,7 @@ def _run(row: Mapping[str, str]) -> PublishedRun:
         engine=replace(
             engine,
             attention=Attention.PLAIN if row["attention"] == "plain" else Attention.FLASH,
+            gather_in_node="zero1=8" in row["note"] or "zero1=4" in row["note"],
             memory=replace(engine.memory, gate_copies=3) if compiled else engine.memory,
         ),
         counter=counter,
@@ -209,7 +214,7 @@ def _run(row: Mapping[str, str]) -> PublishedRun:
         zero_stated=stage is not None,
         microbatch_size=microbatch,
         global_batch_size=dp * microbatch if batch is None else int(batch),
-        recompute=Recompute(row["recompute"]),
+        recompute=_recompute(row),
         compiled=None if compiled is None else bool(compiled),
         tokens_per_s_per_device=_number(row, "tokens_per_s_per_gpu"),
         iteration_s=_number(row, "iteration_s"),
@@ -250,6 +255,12 @@ def _failed(name: str, row: Mapping[str, str], decoders: Mapping[str, Decoder]) 
         peak_bytes=None,
         note="",
     )
+
+
+def _recompute(row: Mapping[str, str]) -> Recompute:
+    if not row["recompute"] and "gradient checkpointing apparently on" in row["note"]:
+        return Recompute.FULL
+    return Recompute(row["recompute"])
 
 
 def _program(framework: str) -> tuple[Engine, Counter]:

@@ -88,15 +88,15 @@ class CutSums:
         return self._times[key]
 
     def _of_bytes(self, nbytes: Floats, hops: Hops) -> tuple[Floats, Floats]:
-        bucket = self.space.scenario.engine.bucket_bytes
-        message = np.minimum(nbytes, bucket) / hops.members
+        engine = self.space.scenario.engine
+        message = np.minimum(nbytes, engine.bucket_bytes) / hops.members
         links = self.single.links(hops)
         slowest = np.argmax([link.transfer_s(message) for link in links], axis=0)
         seconds = np.empty(len(nbytes))
         # One link is nearly always the slowest for all.
         for number in sorted(set(slowest.tolist())):
             there = slowest == number
-            seconds[there] = gradient_sync_s(nbytes[there], hops.members, links[number], bucket_bytes=bucket)
+            seconds[there] = gradient_sync_s(nbytes[there], hops.members, links[number], engine=engine)
         return seconds, 2.0 * (hops.members - 1) / hops.members * nbytes * hops.usd_per_byte
 
 

@@ -157,12 +157,11 @@ def _kinds(space: Space) -> list[int]:
 
 
 def _card_limit(space: Space, pool: int) -> float:
-    """Return bytes per second of a pool's network card as training sees it, infinite where not known."""
+    """Return bytes per second of a pool's network card, infinite where not known."""
     offer = space.pools[pool].offer
     place = Place(zone=offer.zone, node=None, accelerator=offer.accelerator, instance_type=offer.instance_type)
     instance = space.scenario.network.instance_of(place)
-    slowdown = space.scenario.profiles.stack(offer.accelerator).transfer_slowdown
-    return math.inf if instance is None else instance.baseline_bytes_per_s / slowdown
+    return math.inf if instance is None else instance.baseline_bytes_per_s
 
 
 def _card_rate(space: Space, src: int, dst: int, pairs: int) -> float:

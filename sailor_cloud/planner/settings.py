@@ -102,19 +102,19 @@ class Settings:
         """Return the seconds of the longest sum if so many pipelines take part."""
         key = (setting.cut, setting.link, pipelines)
         if key not in self._syncs:
-            bucket = self.kinds.space.scenario.engine.bucket_bytes
-            each = gradient_sync_s(setting.bytes_each, pipelines, setting.link, bucket_bytes=bucket)
+            engine = self.kinds.space.scenario.engine
+            each = gradient_sync_s(setting.bytes_each, pipelines, setting.link, engine=engine)
             self._syncs[key] = float(np.max(each))
         return self._syncs[key]
 
     def _time_sums(self, settings: Sequence[Setting]) -> None:
         """Enter what `sync_s` is asked for first, of all cuts with the same link at once."""
-        bucket = self.kinds.space.scenario.engine.bucket_bytes
+        engine = self.kinds.space.scenario.engine
         by_link: dict[Link, dict[tuple[int, ...], Floats]] = {}
         for setting in settings:
             by_link.setdefault(setting.link, {})[setting.cut] = setting.bytes_each
         for (link, cuts), pipelines in product(by_link.items(), (2, TYPICAL_PIPELINES)):
-            each = gradient_sync_s(np.concatenate(list(cuts.values())), pipelines, link, bucket_bytes=bucket)
+            each = gradient_sync_s(np.concatenate(list(cuts.values())), pipelines, link, engine=engine)
             begins = np.cumsum([0, *(len(part) for part in cuts.values())])[:-1]
             for cut, seconds in zip(cuts, np.maximum.reduceat(each, begins).tolist(), strict=True):
                 self._syncs[cut, link, pipelines] = seconds

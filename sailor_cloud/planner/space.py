@@ -228,8 +228,14 @@ class Space:
         key = (*ends, same_node, microbatch_size, flows)
         if key not in self.known.boundaries:
             pairs = boundary_pairs(src.tp, dst.tp)
-            there = self.link(src.pool, dst.pool, same_node=same_node, pairs=pairs, flows=flows)
-            back = self.link(dst.pool, src.pool, same_node=same_node, pairs=pairs, flows=flows)
+            there, back = (
+                self.scenario.stage_link(
+                    self.link(*ends, same_node=same_node, pairs=pairs, flows=flows),
+                    *(self.pools[pool].offer.accelerator for pool in ends),
+                    same_node=same_node,
+                )
+                for ends in ((src.pool, dst.pool), (dst.pool, src.pool))
+            )
             self.known.boundaries[key] = self._over(there, back, src, dst, microbatch_size)
         return self.known.boundaries[key]
 

@@ -117,10 +117,10 @@ class SyncTable:
     def _sum(self, hops: Hops, nbytes: float) -> _Sum:
         key = (hops, nbytes)
         if key not in self._sums:
-            bucket = self.space.scenario.engine.bucket_bytes
-            message = min(nbytes, bucket) / hops.members
+            engine = self.space.scenario.engine
+            message = min(nbytes, engine.bucket_bytes) / hops.members
             slowest = max(self.links(hops), key=lambda link: link.transfer_s(message))
-            seconds = float(gradient_sync_s(nbytes, hops.members, slowest, bucket_bytes=bucket))
+            seconds = float(gradient_sync_s(nbytes, hops.members, slowest, engine=engine))
             self._sums[key] = _Sum(seconds, 2.0 * (hops.members - 1) / hops.members * nbytes * hops.usd_per_byte)
         return self._sums[key]
 

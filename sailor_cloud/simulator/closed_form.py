@@ -13,6 +13,7 @@ pass, which the closed form leaves out, by 3.5.
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import Any
 
@@ -50,7 +51,7 @@ def boundary_s(
 ) -> Any:
     """Return the seconds that one microbatch's activation and gradient take over one cut, one after the other."""
     forward, backward = boundary_wire_bytes(tensor_bytes, src_tp=src_tp, dst_tp=dst_tp, engine=engine)
-    return forward_link.transfer_s(forward) + backward_link.transfer_s(backward)
+    return forward_link.transfer_s(forward) + backward_link.transfer_s(backward) + 2.0 * engine.message_s
 
 
 def busy_s(compute_s: Floats, boundary_s: Floats, *, engine: Engine) -> Floats:
@@ -139,10 +140,17 @@ def _messages_s(nbytes: float, holders: int, link: Link, bucket_bytes: float) ->
     return whole * full + last
 
 
-def gradient_sync_s(gradient_bytes: Any, holders: int, slowest: Link, *, bucket_bytes: float) -> Any:
+def gradient_sync_s(gradient_bytes: Any, holders: int, slowest: Link, *, engine: Engine) -> Any:
     """Return the seconds to sum gradients over the pipelines that hold them; 0 for one.
 
     `gradient_bytes` are those of all tensor-parallel shards together, since their rings run side by side over `slowest`
     (asked for as many pairs): the slowest link of a ring that visits regions, zones and nodes one after the other.
+    With trees a message takes whichever is shorter, the ring or twice the way through a tree.
     """
-    return ring_s(gradient_bytes, holders, slowest, bucket_bytes=bucket_bytes)
+    ring = ring_s(gradient_bytes, holders, slowest, bucket_bytes=engine.bucket_bytes)
+    if engine.trees and holders > 1:
+        buckets = np.ceil(np.asarray(gradient_bytes) / engine.bucket_bytes)
+        latency_s = math.log2(holders) * slowest.rtt_s / 2.0
+        tree = 2.0 * (np.asarray(gradient_bytes) / slowest.max_bytes_per_s + buckets * latency_s)
+        ring = np.minimum(ring, tree)
+    return engine.all_reduce_slowdown * ring

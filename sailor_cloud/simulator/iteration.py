@@ -163,14 +163,14 @@ def _pipeline_times(
     pipeline: int,
     passes: Mapping[tuple[int, int], Passes],
 ) -> PipelineTimes:
-    activation, gradient = [], []
+    engine, activation, gradient = layout.scenario.engine, [], []
     for (src, dst), shared in zip(itertools.pairwise(seats), flows, strict=True):
         pairs = boundary_pairs(src.tp, dst.tp)
         forward, backward = _cut_bytes(layout, src, dst)
-        there = layout.links.between(src.place, dst.place, pairs=pairs, flows=shared)
-        back = layout.links.between(dst.place, src.place, pairs=pairs, flows=shared)
-        activation.append(float(there.transfer_s(forward)))
-        gradient.append(float(back.transfer_s(backward)))
+        there = layout.links.between_stages(src.place, dst.place, pairs=pairs, flows=shared)
+        back = layout.links.between_stages(dst.place, src.place, pairs=pairs, flows=shared)
+        activation.append(float(there.transfer_s(forward)) + engine.message_s)
+        gradient.append(float(back.transfer_s(backward)) + engine.message_s)
     each = [passes[seat.pipeline, seat.index] for seat in seats]
     return PipelineTimes(
         forward_s=tuple(both.forward_s for both in each),
@@ -227,7 +227,7 @@ def _synchronise(
     with the first bucket of gradients, and a sum ends no sooner than one bucket after the last of them.
     """
     clock = {(seat.pipeline, seat.index): replays[seat.pipeline].end_s[seat.index] for seat in layout.seats}
-    overlap = layout.scenario.engine.overlap_sync
+    overlap = layout.scenario.engine.overlaps_sync(layout.plan.zero_stage)
     through = dict.fromkeys(clock, 0.0) if overlap else clock.copy()
     summed = dict.fromkeys(clock, 0.0)
     spans = []

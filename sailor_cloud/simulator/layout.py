@@ -50,6 +50,12 @@ class Links:
             self._known[key] = self.scenario.link(src, dst, pairs=pairs, flows=flows)
         return self._known[key]
 
+    def between_stages(self, src: Place, dst: Place, *, pairs: int, flows: int = 1) -> Link:
+        """Return the link that tensors between stages find."""
+        link = self.between(src, dst, pairs=pairs, flows=flows)
+        same_node = src.node is not None and src.node == dst.node
+        return self.scenario.stage_link(link, src.accelerator, dst.accelerator, same_node=same_node)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:

@@ -121,7 +121,14 @@ def replay(times: PipelineTimes, transfers: Transfers, *, spans: bool = False) -
 _BACKWARD = int(Operation.BACKWARD)
 _SEND_ACTIVATION, _SEND_GRADIENT = int(Operation.SEND_ACTIVATION), int(Operation.SEND_GRADIENT)
 _SENDS = (_SEND_ACTIVATION, _SEND_GRADIENT)
-_RECEIVE_ACTIVATION = int(Operation.RECEIVE_ACTIVATION)
+_RECEIVE_ACTIVATION, _RECEIVE_GRADIENT = int(Operation.RECEIVE_ACTIVATION), int(Operation.RECEIVE_GRADIENT)
+# How far off the partner of a transfer stands, and what it does meanwhile.
+_OTHER_END = {
+    _SEND_ACTIVATION: (1, _RECEIVE_ACTIVATION),
+    _RECEIVE_ACTIVATION: (-1, _SEND_ACTIVATION),
+    _SEND_GRADIENT: (-1, _RECEIVE_GRADIENT),
+    _RECEIVE_GRADIENT: (1, _SEND_GRADIENT),
+}
 
 
 @lru_cache(maxsize=4096)
@@ -204,40 +211,37 @@ class _Runner:
         return there
 
     def _advance_blocking(self, stage: int) -> bool:
-        """Run a stage until its partner in a transfer is not there yet; tell whether it got anywhere."""
-        program, seconds = self.programs[stage], self.seconds[stage]
-        moved = False
-        while self.at[stage] < len(program):
-            what, microbatch = program[self.at[stage]]
-            if what > _BACKWARD:
-                if not self._meet(stage, what, microbatch):
-                    break
-            else:
-                start = self.clock[stage]
+        """Run a stage until its partner in a transfer is not there yet; tell whether it got anywhere.
+
+        Both ends of a transfer wait for each other and then for the tensor.
+        """
+        program, seconds, clock, at = self.programs[stage], self.seconds[stage], self.clock, self.at
+        started, end = at[stage], len(program)
+        while at[stage] < end:
+            what, microbatch = program[at[stage]]
+            start = clock[stage]
+            if what <= _BACKWARD:
                 if what == _BACKWARD:
                     self.last_backward_start[stage] = start
-                self.clock[stage] = start + seconds[what]
+                clock[stage] = start + seconds[what]
                 if self.record:
-                    self._note(stage, what, microbatch, start, self.clock[stage])
-                self.at[stage] += 1
-            moved = True
-        return moved
-
-    def _meet(self, stage: int, what: int, microbatch: int) -> bool:
-        """Both ends wait for each other and then for the tensor."""
-        partner, counterpart = _other_end(stage, Operation(what))
-        program = self.programs[partner]
-        if self.at[partner] == len(program) or program[self.at[partner]] != (counterpart, microbatch):
-            return False
-        start = max(self.clock[stage], self.clock[partner])
-        seconds = self.seconds[stage][what]
-        for end, operation in ((stage, what), (partner, int(counterpart))):
-            self.clock[end] = start + seconds
-            self.transfer[end] += seconds
-            self.at[end] += 1
-            if self.record:
-                self._note(end, operation, microbatch, start, self.clock[end])
-        return True
+                    self._note(stage, what, microbatch, start, clock[stage])
+            else:
+                step, counterpart = _OTHER_END[what]
+                partner = stage + step
+                theirs = self.programs[partner]
+                if at[partner] == len(theirs) or theirs[at[partner]] != (counterpart, microbatch):
+                    break
+                start = max(start, clock[partner])
+                clock[stage] = clock[partner] = start + seconds[what]
+                self.transfer[stage] += seconds[what]
+                self.transfer[partner] += seconds[what]
+                at[partner] += 1
+                if self.record:
+                    self._note(stage, what, microbatch, start, clock[stage])
+                    self._note(partner, counterpart, microbatch, start, clock[stage])
+            at[stage] += 1
+        return at[stage] > started
 
     def _note(self, stage: int, what: int, microbatch: int, start_s: float, end_s: float) -> None:
         name = Operation(what).name.lower()
@@ -252,14 +256,3 @@ def _operation_seconds(times: PipelineTimes, stage: int) -> tuple[float, ...]:
     received_back = times.gradient_s[stage] if after else 0.0
     sent_back = times.gradient_s[stage - 1] if before else 0.0
     return (times.forward_s[stage], times.backward_s[stage], received, sent, received_back, sent_back)
-
-
-def _other_end(stage: int, what: Operation) -> tuple[int, Operation]:
-    match what:
-        case Operation.SEND_ACTIVATION:
-            return stage + 1, Operation.RECEIVE_ACTIVATION
-        case Operation.RECEIVE_ACTIVATION:
-            return stage - 1, Operation.SEND_ACTIVATION
-        case Operation.SEND_GRADIENT:
-            return stage - 1, Operation.RECEIVE_GRADIENT
-    return stage + 1, Operation.SEND_GRADIENT

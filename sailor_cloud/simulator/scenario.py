@@ -49,19 +49,21 @@ class Scenario:
         return self.unpriced[name] if name in self.unpriced else self.offer(name)
 
     def link(self, src: Place, dst: Place, *, pairs: int, flows: int = 1) -> Link:
-        """Return the link between two places as training sees it: between nodes slower than in a link test.
+        """Return the link between two places as a link test finds it.
 
         `flows` such transfers share the network card of either node. The owner's own runs correct it.
         """
         link = self.network.link(src, dst, pairs=pairs, flows=flows)
-        if src.node is not None and src.node == dst.node:
-            return link
-        slowdown = max(self.profiles.stack(place.accelerator).transfer_slowdown for place in (src, dst))
         belief = self.profiles.own.network(src.zone, dst.zone)
-        if belief.runs:
-            errors = self.profiles.errors
-            slowdown *= math.exp(math.hypot(errors.network, errors.half_of(link.error)) * belief.mean)
-        return link if slowdown == 1.0 else link.scaled(1.0 / slowdown)
+        if not belief.runs or (src.node is not None and src.node == dst.node):
+            return link
+        errors = self.profiles.errors
+        return link.scaled(math.exp(-math.hypot(errors.network, errors.half_of(link.error)) * belief.mean))
+
+    def stage_link(self, link: Link, src: str, dst: str, *, same_node: bool) -> Link:
+        """Return a link between two accelerators as tensors between stages find it: slower between nodes."""
+        slowdown = max(self.profiles.stack(name).transfer_slowdown for name in (src, dst))
+        return link if same_node or slowdown == 1.0 else link.scaled(1.0 / slowdown)
 
     def accelerator(self, offer_id: str) -> Accelerator:
         return self.catalog.accelerator(self.hardware(offer_id).accelerator)

@@ -161,6 +161,11 @@ def stage_table(
             precision=training.precision,
         ),
     )
+    again = _recomputed_s(times.forward_s, costs, recompute)
+    if scenario.engine.recompute_stops_early and recompute is Recompute.FULL:
+        # Nobody reads the result of a block's last product.
+        last = 2.0 * training.sequence_length * decoder.ffn_size * decoder.hidden_size / tp
+        again[1:-1] *= 1.0 - last / costs.forward_flops[1:-1]
     # Gradients never travel in fewer bytes than weights have.
     reduced = max(scenario.engine.reduce_bytes, memory.weight_bytes)
     moved = sharding(zero_stage, weight_bytes=memory.weight_bytes, gradient_bytes=reduced)
@@ -171,7 +176,7 @@ def stage_table(
         recompute=recompute,
         zero_stage=zero_stage,
         forward_prefix_s=_prefix(times.forward_s),
-        backward_prefix_s=_prefix(times.backward_s + _recomputed_s(times.forward_s, costs, recompute)),
+        backward_prefix_s=_prefix(times.backward_s + again),
         update_prefix_s=_prefix(times.update_s),
         gradient_prefix_bytes=_prefix(np.diff(memory.parameter_prefix) * (tp * moved.total / 2.0)),
         memory=memory,

@@ -36,14 +36,11 @@ class SyncGroup:
     nbytes: float
     seconds: float
     tied: bool = False
+    gather_s: float = 0.0
 
     @property
     def _sharding(self) -> Sharding:
         return self.members[0].table.sharding
-
-    @property
-    def gather_s(self) -> float:
-        return self.seconds * self._sharding.gathered_share
 
     @property
     def sum_s(self) -> float:
@@ -159,10 +156,18 @@ def _tied_bytes(parameters: int, tp: int, bytes_per_parameter: float) -> float:
 def _timed(layout: Layout, groups: list[SyncGroup]) -> tuple[SyncGroup, ...]:
     """Return the groups with their seconds, cards shared."""
     rings = [[((seat.pipeline, seat.index), seat.place.node) for seat in group.members] for group in groups]
-    return tuple(
-        replace(group, seconds=_seconds(layout, group, flows))
-        for group, flows in zip(groups, ring_flows(rings), strict=True)
-    )
+    return tuple(_with_seconds(layout, group, flows) for group, flows in zip(groups, ring_flows(rings), strict=True))
+
+
+def _with_seconds(layout: Layout, group: SyncGroup, flows: Mapping[str | None, int]) -> SyncGroup:
+    seconds, share = _seconds(layout, group, flows), group.members[0].table.sharding.gathered_share
+    gather_s = seconds * share
+    if layout.scenario.engine.gather_in_node and share:
+        at = group.members[0].place
+        near = [seat for seat in group.members if seat.place.node == at.node]
+        link = layout.links.between(at, at, pairs=min(seat.tp for seat in near))
+        gather_s = float(gradient_sync_s(group.nbytes * share, len(near), link, engine=layout.scenario.engine))
+    return replace(group, seconds=seconds, gather_s=gather_s)
 
 
 def _seconds(layout: Layout, group: SyncGroup, flows: Mapping[str | None, int]) -> float:
@@ -170,7 +175,7 @@ def _seconds(layout: Layout, group: SyncGroup, flows: Mapping[str | None, int]) 
     if count < 2:
         return 0.0
     slowest = _slowest_link(layout, group, flows)
-    return float(gradient_sync_s(group.nbytes, count, slowest, bucket_bytes=layout.scenario.engine.bucket_bytes))
+    return float(gradient_sync_s(group.nbytes, count, slowest, engine=layout.scenario.engine))
 
 
 def _slowest_link(layout: Layout, group: SyncGroup, flows: Mapping[str | None, int]) -> Link:

@@ -46,7 +46,7 @@ _OVERHEADS = {"gpu": GPU_OVERHEADS, "none": NO_OVERHEADS}
 class Stack:
     """Constants of one accelerator under one software stack.
 
-    `transfer_slowdown`: how many times longer a transfer between nodes takes in training than in a link test.
+    `transfer_slowdown`: how many times longer tensors between stages on two nodes take in training than in a link test.
     `timing_overhead_s`: how much longer a layer's forward and backward take when timed alone than in training.
     `usable_fraction`: share of the nominal memory that a program can have.
     """

@@ -11,9 +11,11 @@ import pytest
 from factories.scenarios import chain, gcp_scenario, make_job, make_plan, make_scenario, offer_in, two_stage_plan
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.model.plan import Plan
-from sailor_cloud.simulator import Engine, Scenario, Transfers, evaluate, ring_s
+from sailor_cloud.network import Link
+from sailor_cloud.simulator import Engine, Scenario, Transfers, evaluate, gradient_sync_s, ring_s
 from sailor_cloud.simulator.iteration import run_iteration
 from sailor_cloud.simulator.layout import Layout, Seat, lay_out
+from sailor_cloud.simulator.scenario import place_of
 from sailor_cloud.simulator.sync import sync_groups
 
 
@@ -253,3 +255,43 @@ def transfer_s(layout: Layout, seats: tuple[Seat, ...]) -> list[float]:
             + layout.links.between(dst.place, src.place, pairs=pairs).transfer_s(tensor * src.tp)
         )
     return found
+
+
+def test_an_all_reduce_is_as_much_slower_than_a_link_test_as_its_engine_says() -> None:
+    scenario = gcp_scenario(batch=64)
+    link = _between_nodes(scenario)
+    plain, slow = (gradient_sync_s(1e8, 4, link, engine=Engine(all_reduce_slowdown=factor)) for factor in (1.0, 2.0))
+    assert slow == pytest.approx(2 * plain)
+    assert plain == pytest.approx(ring_s(1e8, 4, link, bucket_bytes=Engine().bucket_bytes))
+
+
+def test_a_tree_spares_many_ranks_the_latency_of_a_ring() -> None:
+    scenario = gcp_scenario(batch=64)
+    link = _between_nodes(scenario)
+    ring, tree = Engine(), Engine(trees=True)
+    assert gradient_sync_s(1e8, 2, link, engine=tree) <= gradient_sync_s(1e8, 2, link, engine=ring)
+    assert gradient_sync_s(1e8, 512, link, engine=tree) < 0.7 * gradient_sync_s(1e8, 512, link, engine=ring)
+
+
+def test_reductions_that_wait_under_zero_hide_without_it() -> None:
+    engine = Engine(overlap_sharded_sync=False)
+    assert (engine.overlaps_sync(0), engine.overlaps_sync(1)) == (True, False)
+    assert not Engine(overlap_sync=False).overlaps_sync(0)
+
+
+def test_an_optimizer_shared_out_inside_nodes_gathers_no_weights_between_them() -> None:
+    seconds = {}
+    for near in (False, True):
+        scenario = gcp_scenario(batch=64, engine=Engine(gather_in_node=near))
+        offers = [offer_in(scenario, zone, "A100-40", devices=2) for zone in ("us-central1-a", "us-west1-b")]
+        plan = plan_on(scenario, *(([offer], (0, 26)) for offer in offers), zero_stage=1)
+        groups = run_iteration(lay_out(plan, scenario)).groups
+        seconds[near] = sum(group.gather_s for group in groups if not group.tied)
+        assert sum(group.sum_s for group in groups) > 0
+    assert seconds[True] == 0 < seconds[False]
+
+
+def _between_nodes(scenario: Scenario) -> Link:
+    offer = offer_in(scenario, "us-central1-a", "A100-40", devices=2)
+    src, dst = (place_of(offer, node) for node in "ab")
+    return scenario.link(src, dst, pairs=1)

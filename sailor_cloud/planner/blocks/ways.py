@@ -171,11 +171,11 @@ class WaysOf:
         inside = option.nodes_each == 1 and not outside
         key = (self._numbers(pools), inside, option.tp, flows, nbytes, holders)
         if key not in self._rings:
-            bucket = self.space.scenario.engine.bucket_bytes
-            message = min(nbytes, bucket) / holders
+            engine = self.space.scenario.engine
+            message = min(nbytes, engine.bucket_bytes) / holders
             links = self._links(option, inside, flows)
             link = links[0] if len(links) == 1 else max(links, key=lambda link: link.transfer_s(message))
-            self._rings[key] = float(gradient_sync_s(nbytes, holders, link, bucket_bytes=bucket))
+            self._rings[key] = float(gradient_sync_s(nbytes, holders, link, engine=engine))
         return self._rings[key]
 
     def _links(self, option: Option, inside: bool, flows: int) -> list[Link]:

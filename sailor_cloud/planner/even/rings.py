@@ -176,7 +176,7 @@ class RingSums:
     def _ring_s(self, nbytes: Floats, holders: int, links: list[Link]) -> Floats:
         if holders < 2 or not links:
             return np.zeros(nbytes.shape)
-        bucket = self.space.scenario.engine.bucket_bytes
+        engine = self.space.scenario.engine
         distinct, where = np.unique(nbytes, return_inverse=True)
         # Groups have many links in common.
         asked = (holders, distinct.tobytes())
@@ -187,6 +187,6 @@ class RingSums:
         known = self._each[asked]
         for link in links:
             if link not in known:
-                known[link] = gradient_sync_s(distinct, holders, link, bucket_bytes=bucket)
+                known[link] = gradient_sync_s(distinct, holders, link, engine=engine)
         each = [known[link] for link in links]
         return np.asarray(np.min(each, axis=0)[where].reshape(nbytes.shape))

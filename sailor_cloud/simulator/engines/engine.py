@@ -71,27 +71,35 @@ class Engine:
     """A training program; the defaults are sailor_runtime's.
 
     It sends a tensor as soon as it is computed and has a receive per direction posted ahead. Its buckets hold 16 MiB
-    per rank; ranks of a stage side by side and layers with larger matrices make that 64 MiB. `split_transfers`:
-    tensor-parallel senders send one slice each instead of every receiver taking the whole tensor. `overlap_sync`:
-    gradients are reduced, bucket by bucket, while the last backward pass of a stage runs. A reduction message has at
-    most `bucket_bytes`; gradients travel in `reduce_bytes` per parameter. `sequence_parallel`: tensor-parallel devices
-    also share out norms and dropout. `fused`: one kernel does a run of element-wise operations. `launch_factor`: how
-    many times the common time to launch a layer's kernels it needs. `default_zero_stage` holds where none is named,
-    `pipelined_zero_stages` with more than one stage. `recompute`: what it can compute again. `stages_outermost`: where
-    only degrees are given, ranks count through devices, then pipelines, then stages, so that the pipelines' equal
-    stages are neighbours. With ZeRO-3 weights are gathered and gradients scattered beside a pass; `shard_exposed` of
-    the shorter one shows. `overlap_gather`: weights that ZeRO-1 updated are gathered beside the next forward pass.
-    `spread_launch_s`: seconds per block and tensor-parallel device that launches take longer where a pipeline stands on
-    several nodes. `exposed`: the share of tensor-parallel collectives that does not hide behind products, and
-    `collective_s` the seconds that each takes beyond its steps. `idle_s`: seconds per iteration that no kernel
-    takes, for data, clipping and logs. `fitted`: published runs of it were fitted, so that the times of layers in half
-    precision are those of kernels.
+    per rank; ranks of a stage side by side and layers with larger matrices make that 64 MiB. `split_transfers`: tensor-
+    parallel senders send one slice each instead of every receiver taking the whole tensor. `message_s`: seconds that
+    each tensor takes beyond its way. `overlap_sync`: gradients are reduced, bucket by bucket, while the last backward
+    pass of a stage runs; `overlap_sharded_sync`: under ZeRO too. `all_reduce_slowdown`: how many times longer a step of
+    an all-reduce takes than a transfer of as many bytes in a link test; with `trees` it may also go through a tree.
+    `gather_in_node`: ZeRO-1 shares out the optimizer over the ranks of a node alone. A reduction message has at most
+    `bucket_bytes`; gradients travel in `reduce_bytes` per parameter. `sequence_parallel`: tensor-parallel devices also
+    share out norms and dropout. `fused`: one kernel does a run of element-wise operations. `launch_factor`: how many
+    times the common time to launch a layer's kernels it needs. `default_zero_stage` holds where none is named,
+    `pipelined_zero_stages` with more than one stage. `recompute`: what it can compute again, and
+    `recompute_stops_early`: all of a block but its last product. `stages_outermost`: where only degrees are given,
+    ranks count through devices, then pipelines, then stages, so that the pipelines' equal stages are neighbours. With
+    ZeRO-3 weights are gathered and gradients scattered beside a pass; `shard_exposed` of the shorter one shows.
+    `overlap_gather`: weights that ZeRO-1 updated are gathered beside the next forward pass. `spread_launch_s`: seconds
+    per block and tensor-parallel device that launches take longer where a pipeline stands on several nodes. `exposed`:
+    the share of tensor-parallel collectives that does not hide behind products, and `collective_s` the seconds that
+    each takes beyond its steps. `idle_s`: seconds per iteration that no kernel takes, for data, clipping and logs.
+    `fitted`: published runs of it were fitted, so that the times of layers in half precision are those of kernels.
     """
 
     name: str = "sailor"
     transfers: Transfers = Transfers.OVERLAPPED
     split_transfers: bool = False
+    message_s: float = 0.0
     overlap_sync: bool = True
+    overlap_sharded_sync: bool = True
+    all_reduce_slowdown: float = 1.0
+    trees: bool = False
+    gather_in_node: bool = False
     bucket_bytes: float = 4.0 * 16 * 2**20
     reduce_bytes: int = 4
     attention: Attention = Attention.FLASH
@@ -99,6 +107,7 @@ class Engine:
     pipelined_zero_stages: tuple[int, ...] = (0, 1)
     default_zero_stage: int = 0
     recompute: tuple[Recompute, ...] = (Recompute.NONE, Recompute.FULL)
+    recompute_stops_early: bool = False
     stages_outermost: bool = False
     sequence_parallel: bool = False
     fused: bool = False
@@ -112,6 +121,10 @@ class Engine:
     collective_s: float = 0.0
     idle_s: float = 0.0
     fitted: bool = False
+
+    def overlaps_sync(self, zero_stage: int) -> bool:
+        """Return whether gradients are reduced beside the last backward pass."""
+        return self.overlap_sync and (self.overlap_sharded_sync or not zero_stage)
 
     def program(self, *, tp: int, spread: bool) -> Program:
         """Return how it runs a layer on `tp` devices of a pipeline that is `spread` over nodes, or not."""

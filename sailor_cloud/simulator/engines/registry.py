@@ -12,7 +12,9 @@ SAILOR = Engine()
 # defaults, 0.14 (2024). Gradients stay in half precision until the step copies them to fp32, with bf16 they are summed
 # in fp32 as well; without ZeRO it flattens 5e8 gradients at a time, with it there is one bucket to reduce and one to
 # gather, 4.5 times of each where ZeRO-3 overlaps. Source: deepspeed/runtime/{engine,bf16_optimizer}.py and the
-# Hugging Face guide to DeepSpeed (2024). `collective_s` is fitted on runs of Megatron-DeepSpeed
+# Hugging Face guide to DeepSpeed (2024). `all_reduce_slowdown`: logged seconds of reduction over those of the ring at
+# the rates of a link test, mean of the three GH200 runs with one stage (1.9 to 2.8; Sailor's artifact); iterations of
+# the mixed RTX cluster, BLOOM and FlagPerf agree. `collective_s` is fitted on runs of Megatron-DeepSpeed
 # (compute_profiles/README.md).
 DEEPSPEED = Engine(
     name="deepspeed",
@@ -23,6 +25,7 @@ DEEPSPEED = Engine(
     stages_outermost=True,
     overlap_sync=False,
     bucket_bytes=5.0e8,
+    all_reduce_slowdown=2.25,
     reduce_bytes=2,
     collective_s=0.00122,
     zero_stages=(0, 1, 2, 3),
@@ -51,7 +54,8 @@ MEGATRON = Engine(
     memory=MemoryRule(gate_copies=3),
 )
 # PyTorch FSDP: one layer is one unit; full shard is what it is for; sharded weights are fp32, layers are cast as they
-# are gathered. Source: PyTorch 2.x documentation (2024).
+# are gathered. A checkpoint that is not re-entrant stops once it has what the backward pass reads. Source: PyTorch 2.x
+# documentation (2024).
 FSDP = Engine(
     name="fsdp",
     fitted=True,
@@ -62,6 +66,7 @@ FSDP = Engine(
     zero_stages=(0, 1, 2, 3),
     pipelined_zero_stages=(0, 1, 2, 3),
     default_zero_stage=3,
+    recompute_stops_early=True,
     sequence_parallel=True,
     shard_exposed=0.073,
     memory=MemoryRule(half_weights=False, selective_blocks=True),
@@ -78,6 +83,8 @@ NANOTRON = Engine(
     split_transfers=True,
     stages_outermost=True,
     sequence_parallel=True,
+    bucket_bytes=5.0e8,
+    overlap_sharded_sync=False,
     launch_factor=1.96,
     spread_launch_s=0.00263,
     exposed=0.824,

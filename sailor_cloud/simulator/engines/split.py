@@ -31,7 +31,7 @@ def stage_bounds(split: StageSplit, decoder: Decoder, stages: int) -> tuple[int,
 
 
 def _weighted(decoder: Decoder, stages: int) -> list[int]:
-    """Return the blocks of each stage: a stage is full once all until it have more than their share of the FLOPs.
+    """Return the blocks of each stage: a stage is full once all until it have their share of the FLOPs.
 
     Every stage but the last, which has the head, keeps one block at least. Source: nanotron main (2025).
     """
@@ -39,7 +39,7 @@ def _weighted(decoder: Decoder, stages: int) -> list[int]:
     so_far, counts, stage = np.cumsum(flops), [0] * stages, 0
     for block in range(decoder.blocks):
         counts[stage] += 1
-        full = so_far[block] > so_far[-1] * (stage + 1) / stages * (1 + 1e-9)
+        full = so_far[block] >= so_far[-1] * (stage + 1) / stages * (1 - 1e-9)
         left = decoder.blocks - block - 1
         # As many blocks as stages are left before the last must go one to each.
         if left and stage < stages - 1 and (full or left == stages - stage - 2):
