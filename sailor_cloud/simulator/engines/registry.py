@@ -27,7 +27,7 @@ DEEPSPEED = Engine(
     bucket_bytes=5.0e8,
     all_reduce_slowdown=2.25,
     reduce_bytes=2,
-    collective_s=0.00122,
+    collective_s=0.00113,
     zero_stages=(0, 1, 2, 3),
     memory=MemoryRule(
         bf16_gradient_bytes=6,
@@ -68,7 +68,7 @@ FSDP = Engine(
     default_zero_stage=3,
     recompute_stops_early=True,
     sequence_parallel=True,
-    shard_exposed=0.073,
+    shard_exposed=0.11,
     memory=MemoryRule(half_weights=False, selective_blocks=True),
 )
 # nanotron: eager kernels, blocks given to stages by FLOPs; beside fp32 sums it has the buckets of PyTorch's DDP, and it
@@ -85,10 +85,10 @@ NANOTRON = Engine(
     sequence_parallel=True,
     bucket_bytes=5.0e8,
     overlap_sharded_sync=False,
-    launch_factor=1.96,
-    spread_launch_s=0.00263,
-    exposed=0.824,
-    idle_s=0.0996,
+    launch_factor=1.95,
+    spread_launch_s=0.00247,
+    exposed=0.782,
+    idle_s=0.0624,
     split=StageSplit.WEIGHTED,
     memory=MemoryRule(bf16_gradient_bytes=6, fp16_gradient_bytes=6, layer_gradients=False, gathered_inputs=48.0),
 )
