@@ -20,52 +20,12 @@ WORD_FILE = "controller"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RopeScaling:
-    """How rotary positions are stretched: `linear` by `factor`, `llama3` only where a pair turns slowly.
-
-    The rest is for llama3 alone: a pair that turns at least `high_turns` times over the `original_positions` is left as
-    it is, one that turns at most `low_turns` times is stretched in full.
-    """
-
-    kind: str
-    factor: float
-    low_turns: float = 1.0
-    high_turns: float = 4.0
-    original_positions: int = 8192
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArchitectureSpec:
-    """What a decoder computes beyond its sizes.
-
-    `activation` is gelu, gelu_tanh, relu or silu. Positions are learned, with `position_offset` unused rows in front,
-    unless `rope_theta` is given. `windows` has one number per block: how many tokens back it attends, itself included,
-    or 0 for all.
-    """
-
-    activation: str
-    gated_mlp: bool
-    rms_norm: bool
-    norm_epsilon: float
-    norm_first: bool
-    final_norm: bool
-    qkv_bias: bool
-    attention_output_bias: bool
-    mlp_bias: bool
-    scaled_attention: bool
-    head_size: int
-    rope_theta: float | None
-    position_offset: int
-    windows: tuple[int, ...]
-    rope_scaling: RopeScaling | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     """Sizes of the decoder; `model_type` is its Hugging Face family. Layers are numbered 0..blocks + 1.
 
-    Without `architecture` the decoder is what is customary in its family. `weights` is a folder with a Hugging Face
-    checkpoint that training starts from; without it, weights are random.
+    `config` is the model's Hugging Face configuration as JSON; what it leaves out is as transformers has it for the
+    family. `weights` is a folder with a Hugging Face checkpoint that training starts from; without it, weights are
+    random.
     """
 
     model_type: str
@@ -78,7 +38,7 @@ class ModelSpec:
     max_positions: int
     embedding_size: int
     tied_head: bool
-    architecture: ArchitectureSpec | None = None
+    config: str | None = None
     weights: str | None = None
 
     @property

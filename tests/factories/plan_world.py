@@ -145,7 +145,7 @@ def _norm_over_all_holders(engine: Any) -> None:
 def _untied_copy(engine: Any) -> None:
     sums = engine._gradients
     kept = [
-        replace(bucket, parts=tuple(part for part in bucket.parts if part.parameter != "wte.weight"))
+        replace(bucket, parts=tuple(part for part in bucket.parts if part.parameter != "transformer.wte.weight"))
         for bucket in sums._buckets
     ]
     sums._buckets = [bucket for bucket in kept if bucket.parts]
@@ -245,10 +245,12 @@ def closeness(case: dict[str, Any], spec: RunSpec, rank: int) -> dict[str, float
     )
     largest = torch.zeros(2, dtype=torch.float64)
     for piece in engine.weights.pieces:
-        box = tuple(slice(*bounds) for bounds in piece.region)
-        for index, expected in enumerate((start, end)):
-            difference = (piece.value.detach() - expected[piece.parameter][box]).abs().max()
-            largest[index] = torch.maximum(largest[index], difference)
+        shard = engine.module.shards[piece.parameter]
+        for offsets, held in piece.boxes(shard, piece.value.detach()):
+            box = tuple(slice(offset, offset + size) for offset, size in zip(offsets, held.shape, strict=True))
+            for index, expected in enumerate((start, end)):
+                difference = (held - expected[piece.parameter][box]).abs().max()
+                largest[index] = torch.maximum(largest[index], difference)
     dist.all_reduce(largest, op=dist.ReduceOp.MAX)
     member.world.close()
     return {"share": (largest[1] / largest[0]).item()}
@@ -284,7 +286,7 @@ def _poison(engine: Any) -> None:
 
     def layer_done(layer: int) -> None:
         engine._gradients.layer_done = original
-        engine.module.gradient("ln_f.weight")[0] = math.inf
+        engine.module.gradient("transformer.ln_f.weight")[0] = math.inf
         original(layer)
 
     engine._gradients.layer_done = layer_done

@@ -18,10 +18,9 @@ from factories.run_specs import SHORT_TRAINING, TINY, run_spec
 from sailor_runtime.spec import DataSpec, ModelSpec, TrainingSpec
 from sailor_runtime.training import export, reference
 from sailor_runtime.training.data.samples import open_samples
-from sailor_runtime.training.model import huggingface
-from sailor_runtime.training.model.architecture import architecture_of
-from sailor_runtime.training.model.huggingface import SavedWeights
-from sailor_runtime.training.model.parameters import range_parameters
+from sailor_runtime.training.model import weights as saved_weights
+from sailor_runtime.training.model.architecture import range_parameters
+from sailor_runtime.training.model.weights import SavedWeights
 
 # One world trains all cases, so all tests belong to one worker.
 pytestmark = [pytest.mark.timeout(450), pytest.mark.slow, pytest.mark.xdist_group("runtime equality")]
@@ -38,11 +37,9 @@ GROUPED = {"heads": 6, "kv_heads": 3, "ffn_size": 40, "tied_head": False}
 OPT_350M = {"model_type": "opt", "embedding_size": 12}
 
 
-def windowed(model_type: str, *windows: int) -> dict[str, Any]:
-    """Return a model whose blocks attend to so many tokens."""
-    model = {**TINY, "model_type": model_type}
-    form = dataclasses.replace(architecture_of(ModelSpec(**model)), windows=windows)
-    return {"model_type": model_type, "architecture": form}
+def family(model_type: str, **config: Any) -> dict[str, Any]:
+    """Return a small model of a family with some settings of its configuration in transformers."""
+    return {"model_type": model_type, "config": json.dumps(config)}
 
 
 EQUAL_CASES: dict[str, dict[str, Any]] = {
@@ -68,7 +65,7 @@ EQUAL_CASES: dict[str, dict[str, Any]] = {
     },
     "mistral, window, dropout": {
         "pipelines": UNEQUAL_TP,
-        "model": windowed("mistral", 5, 5, 5, 5) | GROUPED,
+        "model": family("mistral", sliding_window=5) | GROUPED,
         "training": {"dropout": 0.1},
     },
     "qwen2, tied, recomputed": {
@@ -78,7 +75,7 @@ EQUAL_CASES: dict[str, dict[str, Any]] = {
     },
     "opt": {"pipelines": UNEQUAL_CUT, "model": {"model_type": "opt"}},
     "opt-350m, norms behind and projections": {"pipelines": UNEQUAL_TP, "model": OPT_350M},
-    "gpt-neo, local attention": {"pipelines": ONE_INTO_TWO, "model": windowed("gpt_neo", 0, 4, 0, 4)},
+    "gpt-neo, local attention": {"pipelines": ONE_INTO_TWO, "model": family("gpt_neo", window_size=4)},
     "zero-1, tp 3 beside tp 2, clipping": {
         "pipelines": THREE_AGAINST_TWO,
         "zero_stage": 1,
@@ -96,6 +93,41 @@ EQUAL_CASES: dict[str, dict[str, Any]] = {
         "bucket_elements": 500,
     },
 }
+
+# Unequal shares of three key-value heads, stages of unequal depth, and beside them the model on one device.
+CUT_TWICE = [(3, 2, [(0, 2, 2), (2, 6, 2)]), (6, 1, [(0, 6, 1)])]
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 15}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "qwen3": family("qwen3", head_dim=8),
+    "gemma2": family("gemma2", head_dim=8, sliding_window=5, query_pre_attn_scalar=8) | {"tied_head": True},
+    "gemma3_text": family(
+        "gemma3_text",
+        head_dim=8,
+        sliding_window=5,
+        layer_types=["sliding_attention", "full_attention"] * 2,
+    )
+    | {"tied_head": True},
+    "phi3": family("phi3"),
+    "phi3, part of each head rotated": family(
+        "phi3", rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+    ),
+    "olmo2": family("olmo2"),
+    "granite": family(
+        "granite", embedding_multiplier=3.0, residual_multiplier=0.5, logits_scaling=2.0, attention_multiplier=0.3
+    ),
+    "mixtral": family("mixtral", num_local_experts=4, sliding_window=5),
+    "qwen2_moe": family("qwen2_moe", shared_expert_intermediate_size=24, **EXPERTS),
+    "qwen3_moe": family("qwen3_moe", head_dim=8, **EXPERTS),
+}
+FAMILY_CASES: dict[str, dict[str, Any]] = {
+    name: {"pipelines": CUT_TWICE, "model": {**GROUPED, **model}, "training": {"gradient_clipping": 0.5}}
+    for name, model in FAMILIES.items()
+}
+FAMILY_CASES["gemma3_text"] |= {"zero_stage": 1, "recompute": True}
+FAMILY_CASES["phi3"] |= {"zero_stage": 1}
+FAMILY_CASES["mixtral"] |= {"zero_stage": 1}
+FAMILY_CASES["olmo2"]["training"] = {"dropout": 0.1}
+FAMILY_CASES["qwen3"]["training"] = {"dropout": 0.1}
 
 LOW_CASES: dict[str, dict[str, Any]] = {
     "bf16": {"pipelines": UNEQUAL_TP},
@@ -164,7 +196,7 @@ def _case(name: str, folder: Path, *, training: dict[str, Any] | None = None, **
 def _checkpoint(folder: Path) -> str:
     model = ModelSpec(**TINY)
     generator = torch.Generator().manual_seed(11)
-    huggingface.save(model, lambda spec: torch.randn(spec.shape, generator=generator) * 0.1, folder)
+    saved_weights.save(model, lambda spec: torch.randn(spec.shape, generator=generator) * 0.1, folder)
     return str(folder)
 
 
@@ -172,10 +204,10 @@ def _checkpoint(folder: Path) -> str:
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("world")
     single = {"precision": "fp32", "optimizer": "sgd"}
-    cases = [_case(name, folder, **settings) for name, settings in EQUAL_CASES.items()]
+    cases = [_case(name, folder, **settings) for name, settings in {**EQUAL_CASES, **FAMILY_CASES}.items()]
     cases += [
         _case(f"fp32 {name}", folder, **{**settings, "training": {**settings.get("training", {}), **single}})
-        for name, settings in SINGLE_CASES.items()
+        for name, settings in {**SINGLE_CASES, **FAMILY_CASES}.items()
     ]
     cases += [_case(name, folder, mutation=name, **settings) for name, settings in MUTATED_CASES.items()]
     weights = _checkpoint(folder / "first")
@@ -221,7 +253,7 @@ def _interrupted(folder: Path) -> list[dict[str, Any]]:
     return cases
 
 
-@pytest.mark.parametrize("name", EQUAL_CASES)
+@pytest.mark.parametrize("name", [*EQUAL_CASES, *FAMILY_CASES])
 def test_weights_in_float64_equal_those_of_one_process(results, name):
     assert results[name]["weights"] <= 1e-10
     assert results[name]["losses"] <= 1e-10
@@ -235,6 +267,11 @@ def test_training_begins_from_the_weights_of_a_checkpoint_under_any_plan(results
 @pytest.mark.parametrize("name", SINGLE_CASES)
 def test_weights_in_float32_equal_those_of_one_process_with_sgd(results, name):
     assert results[f"fp32 {name}"]["weights"] <= 1e-6
+
+
+@pytest.mark.parametrize("name", FAMILY_CASES)
+def test_weights_of_a_family_in_float32_equal_those_of_transformers_in_one_process(results, name):
+    assert results[f"fp32 {name}"]["weights"] <= 1e-5
 
 
 @pytest.mark.parametrize("name", MUTATED_CASES)
@@ -277,6 +314,6 @@ def test_training_goes_on_under_another_plan_as_if_never_interrupted(results, tm
     monkeypatch.setattr("sys.argv", ["export", "--checkpoint", step, "--out", str(tmp_path / "model")])
     assert export.main() == 0
     assert "parameters of a gpt2 model" in capsys.readouterr().out
-    saved = SavedWeights(tmp_path / "model", model)
+    saved = SavedWeights(tmp_path / "model")
     for name, spec in range_parameters(model, range(model.layers)).items():
         torch.testing.assert_close(saved.whole(spec, torch.float64), expected[name], atol=1e-6, rtol=0)

@@ -80,14 +80,14 @@ def test_atoms_of_three_against_two_cover_each_parameter_once(tmp_path):
 
 def test_a_replicated_parameter_gets_one_contribution_from_each_copy(tmp_path):
     spec = run_spec([(6, 1, [(0, 6, 3)]), (6, 1, [(0, 6, 2)])], directory=tmp_path)
-    [atom] = [atom for atom in layout.atoms(spec) if atom.parameter == "ln_f.weight"]
+    [atom] = [atom for atom in layout.atoms(spec) if atom.parameter == "transformer.ln_f.weight"]
     assert atom.holders == (0, 1, 2, 3, 4)
     assert atom.contributors == {0, 3}
 
 
 def test_a_tied_head_shares_the_atoms_of_the_embedding(tmp_path):
     spec = run_spec([(12, 1, [(0, 3, 1), (3, 6, 2)])], directory=tmp_path)
-    found = [atom for atom in layout.atoms(spec) if atom.parameter == "wte.weight"]
+    found = [atom for atom in layout.atoms(spec) if atom.parameter == "transformer.wte.weight"]
     assert [atom.holders for atom in found] == [(0, 1), (0, 2)]
 
 

@@ -8,7 +8,7 @@ from torch.distributed._tools.mem_tracker import MemTracker
 
 from sailor_runtime.spec import ModelSpec, StageSpec, TrainingSpec
 from sailor_runtime.training.devices import Device
-from sailor_runtime.training.model.decoder import Microbatch
+from sailor_runtime.training.model.architecture import Microbatch
 from sailor_runtime.training.model.dropout import Dropout
 from sailor_runtime.training.model.tensor_parallel import TensorParallel
 from sailor_runtime.training.optimizer import optimizer

@@ -14,10 +14,10 @@ from torch import Tensor
 from sailor_runtime.spec import RunSpec
 from sailor_runtime.training.data.samples import Samples
 from sailor_runtime.training.devices import Device
-from sailor_runtime.training.model.decoder import Microbatch
+from sailor_runtime.training.model.architecture import Microbatch
 from sailor_runtime.training.model.dropout import Dropout
-from sailor_runtime.training.model.first_weights import first_weights
 from sailor_runtime.training.model.tensor_parallel import TensorParallel
+from sailor_runtime.training.model.weights import first_weights
 from sailor_runtime.training.observe.metrics import ROW_LENGTH, Spent, memory_peak_bytes, spent
 from sailor_runtime.training.optimizer import optimizer
 from sailor_runtime.training.optimizer.gradients import GradientSum
@@ -100,7 +100,9 @@ class Engine:
         self._first_sample = sum(p.microbatch_size * p.microbatches for p in spec.pipelines[: place.pipeline])
         stage = self._pipeline.stages[place.stage]
         parallel = TensorParallel(world.group(stage.ranks), len(stage.ranks), place.tp_index)
-        self.module = StageModule(spec.model, stage, parallel, device, precision.compute)
+        self.module = StageModule(
+            spec.model, stage, parallel, device, precision.compute, dropout=spec.training.dropout > 0.0
+        )
         self.weights = MasterWeights(
             world.rank,
             self.module,

@@ -16,8 +16,9 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from sailor_runtime.spec import ModelSpec, model_from_dict
 from sailor_runtime.training.checkpoint.checkpoint import open_folder
-from sailor_runtime.training.model import huggingface
-from sailor_runtime.training.model.parameters import ParameterSpec, range_parameters
+from sailor_runtime.training.model import weights
+from sailor_runtime.training.model.architecture import range_parameters
+from sailor_runtime.training.model.parameters import ParameterSpec
 from sailor_runtime.training.object_store import StoreError
 from sailor_runtime.training.refusal import RefusedError
 
@@ -51,7 +52,7 @@ def export(checkpoint: str | Path, folder: Path, *, dtype: torch.dtype = torch.f
             dcp.load(state, storage_reader=reader, no_dist=True)
         return state[key]
 
-    huggingface.save(model, read, folder, dtype=dtype)
+    weights.save(model, read, folder, dtype=dtype)
     return model
 
 

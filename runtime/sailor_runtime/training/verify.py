@@ -15,7 +15,7 @@ from torch import Tensor
 from sailor_runtime.training import reference
 from sailor_runtime.training.data.samples import Samples
 from sailor_runtime.training.engine import Engine
-from sailor_runtime.training.model.parameters import range_parameters
+from sailor_runtime.training.model.architecture import range_parameters
 from sailor_runtime.training.pipeline.process_groups import World
 
 TOLERANCE = 1e-10

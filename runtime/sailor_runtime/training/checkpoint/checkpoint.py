@@ -141,8 +141,10 @@ class Checkpoints:
             values = {f"model.{piece.parameter}": piece.value, **_optimizer_values(engine, piece)}
             for key, value in values.items():
                 # The copy is what lets training change the weights meanwhile.
-                copy = self._staging.copy((key, piece.offsets), value)
-                _entry(state, engine, key, piece).hold(copy, piece.offsets)
+                copy = self._staging.copy((key, piece.region), value)
+                entry, shard = _entry(state, engine, key, piece), engine.module.shards[piece.parameter]
+                for offsets, part in piece.boxes(shard, copy):
+                    entry.hold(part, offsets)
         self._running = running = Future[Saved | Unsaved]()
         about = description(engine, data=self._data, notes=notes or {})
         arguments = (running, engine.next_step, state, about)
@@ -211,12 +213,16 @@ class Checkpoints:
         state: dict[str, Any] = {}
         for piece in engine.weights.pieces:
             for key, value in _optimizer_values(engine, piece).items():
-                _entry(state, engine, key, piece).hold(value, piece.offsets)
+                entry, shard = _entry(state, engine, key, piece), engine.module.shards[piece.parameter]
+                for offsets, part in piece.boxes(shard, value):
+                    entry.hold(part, offsets)
         shards = {}
-        for parameter, shard in engine.module.shards.items():
+        for parameter in engine.module.trained:
+            shard = engine.module.shards[parameter]
             shards[parameter] = torch.empty_like(engine.module.gradient(parameter))
             state[f"model.{parameter}"] = entry = ShardedEntry(shard.spec.shape)
-            entry.hold(shards[parameter], shard.offsets)
+            for offsets, part in shard.boxes(shards[parameter]):
+                entry.hold(part, offsets)
         try:
             dcp.load(state, storage_reader=self._folder.reader(name), process_group=self._group)
         except dcp.CheckpointException as error:
@@ -247,7 +253,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _inside(atom: Atom, shard: Shard) -> bool:
-    return shard.start <= atom.start and atom.end <= shard.end
+    return shard.place(atom.start, atom.end) is not None
 
 
 def _optimizer_values(engine: Engine, piece: Piece) -> dict[str, Tensor]:

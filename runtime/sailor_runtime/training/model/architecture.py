@@ -1,78 +1,119 @@
-"""What is customary in each model family, for specs that don't say."""
+"""A model as a row of layers that can stand on different devices, whatever its modules are."""
 
 from __future__ import annotations
 
-from sailor_runtime.spec import ArchitectureSpec, ModelSpec
-from sailor_runtime.training.model import rotary
-from sailor_runtime.training.refusal import RefusedError
+import functools
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
 
-FAMILIES = ("gpt2", "gpt_neo", "opt", "llama", "mistral", "qwen2")
-ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
-_NEO_WINDOW = 256
-_ROPE_FAMILIES = {"llama": (10_000.0, 1e-6), "mistral": (10_000.0, 1e-6), "qwen2": (10_000.0, 1e-6)}
+import torch
+from torch import Tensor, nn
+
+from sailor_runtime.spec import ModelSpec
+from sailor_runtime.training.model.dropout import Dropout, Dropping
+from sailor_runtime.training.model.parameters import ParameterSpec
+from sailor_runtime.training.model.tensor_parallel import TensorParallel
 
 
-def architecture_of(model: ModelSpec) -> ArchitectureSpec:
-    """Return the spec's architecture, or the defaults of its family's configuration in transformers 5.23.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Microbatch:
+    """What a layer needs besides its input: shapes [samples, tokens]; `weight` scales the loss sum of each token."""
 
-    OPT with embeddings narrower than its hidden states is OPT-350m, which alone norms after each sublayer. Raises
-    RefusedError for an unknown family and for sizes that no architecture has.
+    tokens: Tensor
+    targets: Tensor
+    weight: float
+    dropout: Dropout
+
+
+class StageLayers(ABC):
+    """Consecutive layers on one rank: computes them from its shards of their parameters."""
+
+    parameters: dict[str, nn.Parameter]
+
+    @abstractmethod
+    def __call__(self, layer: int, value: Tensor | None, microbatch: Microbatch) -> Tensor:
+        """Return the layer's output: hidden states, or after the last layer the weighted loss sum."""
+
+
+class Architecture(ABC):
+    """A model's layers, numbered from 0; the first takes tokens, the last gives the loss."""
+
+    layers: int
+
+    @abstractmethod
+    def parameters(self, layer: int) -> tuple[ParameterSpec, ...]:
+        """Return the parameters that a layer uses; two layers may use the same."""
+
+    @abstractmethod
+    def first_values(self, layer: int) -> dict[str, Tensor]:
+        """Return random whole parameters of a layer, drawn from torch's generator of the processor."""
+
+    @abstractmethod
+    def stage(
+        self, layers: range, parallel: TensorParallel, device: torch.device, dtype: torch.dtype, *, dropout: bool
+    ) -> StageLayers:
+        """Return some layers as one rank computes them, their parameters without values."""
+
+    @abstractmethod
+    def whole(self, values: Callable[[ParameterSpec], Tensor], *, dropout: bool) -> tuple[nn.Module, dict[str, Tensor]]:
+        """Return the model as one process runs it, and its parameters by name."""
+
+    @abstractmethod
+    def dropping(self, dropout: Dropout) -> Dropping:
+        """Return what drops elements inside a whole model."""
+
+    @abstractmethod
+    def loss_sum(self, whole: nn.Module, tokens: Tensor, targets: Tensor, dropping: Dropping | None) -> Tensor:
+        """Return the sum of the tokens' losses by the whole model's own forward pass."""
+
+    @abstractmethod
+    def describe(self, folder: Path, dtype: torch.dtype) -> None:
+        """Write what else a folder of exported weights needs so that others can load it."""
+
+
+@functools.lru_cache(maxsize=8)
+def architecture_of(model: ModelSpec) -> Architecture:
+    """Return the layers of a model. Raises RefusedError for one that can't be cut, and says which part."""
+    # Imported here, since transformers takes a second that only ranks need.
+    from sailor_runtime.training.model.transformer import Transformer
+
+    return Transformer(model)
+
+
+def layer_parameters(model: ModelSpec, layer: int) -> tuple[ParameterSpec, ...]:
+    """Return the parameters of one layer; a tied head names the embedding's weight again."""
+    return architecture_of(model).parameters(layer)
+
+
+def range_parameters(model: ModelSpec, layers: Iterable[int]) -> dict[str, ParameterSpec]:
+    """Return the parameters of some layers by name, a parameter that two of them use once."""
+    return {spec.name: spec for layer in layers for spec in layer_parameters(model, layer)}
+
+
+class RandomWeights:
+    """Whole parameters with the values that the model's own code gives them, the same under every plan and precision.
+
+    A layer's values are a function of seed and layer alone; those of one layer are kept, since parameters are asked for
+    layer by layer.
     """
-    if model.model_type not in FAMILIES:
-        raise RefusedError(f"model type {model.model_type!r} is not supported; supported: {', '.join(FAMILIES)}")
-    result = model.architecture if model.architecture is not None else _customary(model)
-    if result.activation not in ACTIVATIONS:
-        raise RefusedError(f"activation {result.activation!r} is not supported; supported: {', '.join(ACTIVATIONS)}")
-    if len(result.windows) != model.blocks:
-        raise RefusedError(f"{len(result.windows)} attention windows are given for {model.blocks} blocks")
-    if model.heads % model.kv_heads:
-        raise RefusedError(f"{model.heads} heads are no multiple of {model.kv_heads} key-value heads")
-    if result.rope_theta is not None and result.head_size % 2:
-        raise RefusedError(f"rotary positions need an even head size, got {result.head_size}")
-    if result.rope_scaling is not None:
-        rotary.check(result.rope_scaling)
-    return result
 
+    def __init__(self, model: ModelSpec, seed: int) -> None:
+        self._architecture = architecture_of(model)
+        self._seed = seed
+        self._first_use: dict[str, int] = {}
+        for layer in range(self._architecture.layers):
+            for spec in self._architecture.parameters(layer):
+                self._first_use.setdefault(spec.name, layer)
+        self._kept: tuple[int, dict[str, Tensor]] = (-1, {})
 
-def _customary(model: ModelSpec) -> ArchitectureSpec:
-    if model.hidden_size % model.heads:
-        raise RefusedError(f"hidden size {model.hidden_size} is no multiple of {model.heads} heads")
-    head_size = model.hidden_size // model.heads
-    if model.model_type in _ROPE_FAMILIES:
-        theta, epsilon = _ROPE_FAMILIES[model.model_type]
-        return ArchitectureSpec(
-            activation="silu",
-            gated_mlp=True,
-            rms_norm=True,
-            norm_epsilon=epsilon,
-            norm_first=True,
-            final_norm=True,
-            qkv_bias=model.model_type == "qwen2",
-            attention_output_bias=False,
-            mlp_bias=False,
-            scaled_attention=True,
-            head_size=head_size,
-            rope_theta=theta,
-            position_offset=0,
-            windows=(0,) * model.blocks,
-        )
-    neo, opt = model.model_type == "gpt_neo", model.model_type == "opt"
-    norm_first = not (opt and model.embedding_size != model.hidden_size)
-    return ArchitectureSpec(
-        activation="relu" if opt else "gelu_tanh",
-        gated_mlp=False,
-        rms_norm=False,
-        norm_epsilon=1e-5,
-        norm_first=norm_first,
-        final_norm=norm_first,
-        qkv_bias=not neo,
-        attention_output_bias=True,
-        mlp_bias=True,
-        scaled_attention=not neo,
-        head_size=head_size,
-        rope_theta=None,
-        # OPT counts positions from 2, a remnant of its padding token.
-        position_offset=2 if opt else 0,
-        # GPT-Neo's blocks alternate between global and local attention.
-        windows=tuple(_NEO_WINDOW if neo and block % 2 else 0 for block in range(model.blocks)),
-    )
+    def __call__(self, spec: ParameterSpec, dtype: torch.dtype) -> Tensor:
+        layer = self._first_use[spec.name]
+        if self._kept[0] != layer:
+            digest = hashlib.sha256(f"{self._seed}/{layer}".encode()).digest()
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(int.from_bytes(digest[:7], "big"))
+                self._kept = (layer, self._architecture.first_values(layer))
+        return self._kept[1][spec.name].to(dtype)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 _GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio, the increment of SplitMix64 (Steele et al., OOPSLA 2014)
 _FIRST = 0xBF58476D1CE4E5B9  # the two multipliers of SplitMix64's output function
@@ -59,7 +61,7 @@ class Dropout:
         rows = self.samples.view(-1, 1, 1) * tokens + torch.arange(tokens, device=values.device).view(1, -1, 1)
         return self(values, layer, site, rows * hidden + torch.arange(hidden, device=values.device))
 
-    def attention(self, values: Tensor, layer: int, heads: int, first_head: int) -> Tensor:
+    def attention(self, values: Tensor, layer: int, site: str, heads: int, first_head: int) -> Tensor:
         """Drop attention weights of shape [samples, local heads, tokens, tokens] out of `heads` heads."""
         if self.probability == 0.0:
             return values
@@ -67,4 +69,34 @@ class Dropout:
         own = torch.arange(first_head, first_head + local, device=values.device).view(1, -1, 1, 1)
         positions = torch.arange(tokens, device=values.device)
         rows = (self.samples.view(-1, 1, 1, 1) * heads + own) * tokens + positions.view(1, 1, -1, 1)
-        return self(values, layer, "attention", rows * tokens + positions)
+        return self(values, layer, site, rows * tokens + positions)
+
+
+class Dropping(TorchFunctionMode):
+    """Stands in for torch's dropout inside a model's modules: drops by `dropout`, whatever probability they have.
+
+    A place where a layer drops is told from others by its order in the layer. Values of four dimensions are attention
+    weights of this rank's heads, of which the first is `first_head` out of `heads` unless all are here.
+    """
+
+    def __init__(self, dropout: Dropout, heads: int, first_head: int) -> None:
+        super().__init__()
+        self._dropout = dropout
+        self._heads, self._first_head = heads, first_head
+        self._layer, self._site = 0, 0
+
+    def begin(self, layer: int) -> None:
+        """Say which layer runs next."""
+        self._layer, self._site = layer, 0
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is not torch.nn.functional.dropout:
+            return function(*args, **(kwargs or {}))
+        values: Tensor = args[0] if args else kwargs["input"]
+        site, self._site = f"{self._site}", self._site + 1
+        if values.dim() == 4:
+            first_head = 0 if values.shape[1] == self._heads else self._first_head
+            return self._dropout.attention(values, self._layer, site, self._heads, first_head)
+        shape = values.shape
+        states = values.view(len(self._dropout.samples), -1, shape[-1])
+        return self._dropout.hidden(states, self._layer, site).view(shape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -19,9 +20,7 @@ class _Enter(Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        gradient = gradient.contiguous().clone()
-        dist.all_reduce(gradient, group=ctx.group)
-        return gradient, None
+        return _summed(gradient, ctx.group), None
 
 
 class _Leave(Function):
@@ -29,13 +28,51 @@ class _Leave(Function):
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, group: dist.ProcessGroup) -> Tensor:
-        value = value.contiguous().clone()
-        dist.all_reduce(value, group=group)
-        return value
+        return _summed(value, group)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return gradient, None
+
+
+class _Gather(Function):
+    """All ranks' columns side by side forward, this rank's columns backward."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, group: dist.ProcessGroup, sizes: tuple[int, ...], index: int) -> Tensor:
+        ctx.sizes, ctx.index = sizes, index
+        return _gathered(value, group, sizes, index)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        return gradient.split(ctx.sizes, -1)[ctx.index], None, None, None
+
+
+class _Split(Function):
+    """This rank's columns forward, all ranks' columns side by side backward."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, group: dist.ProcessGroup, sizes: tuple[int, ...], index: int) -> Tensor:
+        ctx.group, ctx.sizes, ctx.index = group, sizes, index
+        return value.split(sizes, -1)[index]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        return _gathered(gradient, ctx.group, ctx.sizes, ctx.index), None, None, None
+
+
+def _summed(value: Tensor, group: dist.ProcessGroup) -> Tensor:
+    value = value.contiguous().clone()
+    dist.all_reduce(value, group=group)
+    return value
+
+
+def _gathered(value: Tensor, group: dist.ProcessGroup, sizes: tuple[int, ...], index: int) -> Tensor:
+    # Shares may differ by a piece, and collectives take equal ones.
+    whole = value.new_zeros((*value.shape[:-1], sum(sizes)))
+    whole.split(sizes, -1)[index].copy_(value)
+    dist.all_reduce(whole, group=group)
+    return whole
 
 
 class TensorParallel:
@@ -45,14 +82,33 @@ class TensorParallel:
         self.group = group
         self.size = size
         self.index = index
+        self._entered: list[tuple[Tensor, Tensor]] = []
 
     def enter(self, value: Tensor) -> Tensor:
-        """Hand a replicated value to cut parameters."""
-        return value if self.group is None else _Enter.apply(value, self.group)
+        """Hand a replicated value to cut parameters; where several take the same value, its gradient is summed once."""
+        if self.group is None:
+            return value
+        for known, entered in self._entered:
+            if known is value:
+                return entered
+        self._entered.append((value, _Enter.apply(value, self.group)))
+        return self._entered[-1][1]
+
+    def forget(self) -> None:
+        """Let go of the values that were handed to a layer, once it has run."""
+        self._entered.clear()
 
     def leave(self, value: Tensor) -> Tensor:
         """Sum partial results of cut parameters to a replicated value."""
         return value if self.group is None else _Leave.apply(value, self.group)
+
+    def gather(self, value: Tensor, sizes: Sequence[int]) -> Tensor:
+        """Return all ranks' columns; `sizes` has each rank's number of them."""
+        return value if self.group is None else _Gather.apply(value, self.group, tuple(sizes), self.index)
+
+    def split(self, value: Tensor, sizes: Sequence[int]) -> Tensor:
+        """Return this rank's columns of a replicated value."""
+        return value if self.group is None else _Split.apply(value, self.group, tuple(sizes), self.index)
 
     def maximum(self, value: Tensor) -> Tensor:
         """Return the largest value over the group, without gradient."""

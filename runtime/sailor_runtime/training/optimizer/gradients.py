@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from sailor_runtime.spec import ModelSpec
-from sailor_runtime.training.model.parameters import layer_parameters
+from sailor_runtime.training.model.architecture import layer_parameters
 from sailor_runtime.training.pipeline.layout import Atom
 from sailor_runtime.training.pipeline.stage import StageModule
 
@@ -76,14 +76,15 @@ class GradientSum:
         by_holders: dict[tuple[int, ...], list[Part]] = defaultdict(list)
         for atom in atoms:
             shard = module.shards.get(atom.parameter)
-            if rank not in atom.holders or shard is None or not (shard.start <= atom.start and atom.end <= shard.end):
+            place = None if shard is None else shard.place(atom.start, atom.end)
+            if rank not in atom.holders or place is None:
                 continue
             by_holders[atom.holders].append(
                 Part(
                     parameter=atom.parameter,
                     layer=uses[atom.parameter][0],
                     cut_dim=atom.cut_dim,
-                    start=atom.start - shard.start,
+                    start=place,
                     length=atom.end - atom.start,
                     contributes=rank in atom.contributors,
                     counts=atom.holders[0] == rank,
@@ -96,7 +97,7 @@ class GradientSum:
         ]
         self._buckets = [self._laid_out(bucket) for _, bucket in sorted(ordered, key=lambda pair: pair[0])]
         # On this rank a parameter is done with its first layer here; a tied one may lie in two layers.
-        self._first_use = {name: min(u for u in uses[name] if u in module.layers) for name in module.parameters}
+        self._first_use = {name: min(u for u in uses[name] if u in module.layers) for name in module.trained}
         self._begun: list[tuple[Any, Tensor | None]] = []
         # So many sums, from the first, have ended and left their totals in the gradients.
         self._ended = 0
@@ -133,7 +134,7 @@ class GradientSum:
     @torch.no_grad()
     def scale(self, factor: float) -> None:
         """Multiply every gradient by `factor`."""
-        torch._foreach_mul_([self._module.gradient(name) for name in self._module.parameters], factor)
+        torch._foreach_mul_([self._module.gradient(name) for name in self._module.trained], factor)
 
     def _laid_out(self, bucket: Bucket) -> Bucket:
         """Have the gradients of a bucket added up where they are summed, if each of its parts is a whole parameter."""

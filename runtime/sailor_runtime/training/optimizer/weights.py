@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from sailor_runtime.training.model.first_weights import FirstWeights
+from sailor_runtime.training.model.weights import FirstWeights
 from sailor_runtime.training.optimizer import gradients
 from sailor_runtime.training.pipeline.layout import Atom
 from sailor_runtime.training.pipeline.stage import Shard, StageModule
@@ -25,15 +25,20 @@ Round = list[list[tuple[str, Region]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """A part of a parameter that this rank updates; `value` is the parameter itself where nothing needs a copy."""
+    """A part of a parameter that this rank updates; `value` is the parameter itself where nothing needs a copy.
+
+    `region` is None for all of this rank's shard.
+    """
 
     parameter: str
-    region: Region
+    region: Region | None
     value: Tensor
 
-    @property
-    def offsets(self) -> tuple[int, ...]:
-        return tuple(start for start, _ in self.region)
+    def boxes(self, shard: Shard, held: Tensor) -> list[tuple[tuple[int, ...], Tensor]]:
+        """Return the parts of `held`, a tensor of this piece's shape, each with its offsets in the parameter."""
+        if self.region is None:
+            return shard.boxes(held)
+        return [(tuple(start for start, _ in self.region), held)]
 
 
 class MasterWeights:
@@ -118,30 +123,30 @@ class MasterWeights:
                 for target, flat in zip(parts, buffers[index][: sum(sizes)].split(sizes), strict=True):
                     target.copy_(flat.view(target.shape))
 
-    def _target(self, name: str, region: Region) -> Tensor:
+    def _target(self, name: str, region: Region | None) -> Tensor:
         return _within(self._module.parameters[name].detach(), self._module.shards[name], region)
 
-    def _value(self, name: str, region: Region) -> Tensor:
+    def _value(self, name: str, region: Region | None) -> Tensor:
         parameter = self._module.parameters[name]
         if not self._copied:
             return parameter
-        sizes = [end - start for start, end in region]
+        sizes = parameter.shape if region is None else [end - start for start, end in region]
         device = torch.device("cpu") if self._offload else parameter.device
         return torch.empty(sizes, dtype=self._master, device=device, requires_grad=True)
 
-    def _whole_shards(self) -> list[tuple[str, Region]]:
-        return [(name, _region(shard)) for name, shard in self._module.shards.items()]
+    def _whole_shards(self) -> list[tuple[str, Region | None]]:
+        return [(name, None) for name in self._module.trained]
 
-    def _divide(self, atoms: Iterable[Atom]) -> list[tuple[str, Region]]:
+    def _divide(self, atoms: Iterable[Atom]) -> list[tuple[str, Region | None]]:
         """Cut each atom into one piece of rows per holder; note who owns what, return what this rank owns."""
-        owned: list[tuple[str, Region]] = []
+        owned: list[tuple[str, Region | None]] = []
         exchanged: dict[tuple[int, ...], list[Round]] = defaultdict(list)
         room: dict[tuple[int, ...], int] = defaultdict(int)
         for atom in atoms:
             shard = self._module.shards.get(atom.parameter)
             if shard is None or self._rank not in atom.holders:
                 continue
-            if not (shard.start <= atom.start and atom.end <= shard.end):
+            if shard.place(atom.start, atom.end) is None:
                 continue
             if room[atom.holders] <= 0:
                 exchanged[atom.holders].append([[] for _ in atom.holders])
@@ -159,12 +164,6 @@ class MasterWeights:
         return owned
 
 
-def _region(shard: Shard) -> Region:
-    return tuple(
-        (shard.start, shard.end) if dim == shard.cut_dim else (0, size) for dim, size in enumerate(shard.spec.shape)
-    )
-
-
 def _share(shard: Shard, atom: Atom, index: int, count: int) -> Region:
     """Return share `index` of `count` of an atom, cut along the parameter's first dimension."""
     bounds = [(0, size) for size in shard.spec.shape]
@@ -174,8 +173,10 @@ def _share(shard: Shard, atom: Atom, index: int, count: int) -> Region:
     return tuple(bounds)
 
 
-def _within(value: Tensor, shard: Shard, region: Region) -> Tensor:
-    """Return the view of a region in a tensor that holds `shard`."""
-    for dim, ((start, end), offset) in enumerate(zip(region, shard.offsets, strict=True)):
-        value = value.narrow(dim, start - offset, end - start)
+def _within(value: Tensor, shard: Shard, region: Region | None) -> Tensor:
+    """Return the view of a region, or of all, in a tensor that holds `shard`."""
+    for dim, (start, end) in enumerate(region or ()):
+        first = shard.place(start, end) if dim == shard.cut_dim else start
+        assert first is not None
+        value = value.narrow(dim, first, end - start)
     return value

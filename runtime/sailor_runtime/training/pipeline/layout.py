@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from sailor_runtime.spec import ModelSpec, PipelineSpec, RunSpec, StageSpec
-from sailor_runtime.training.model.parameters import ParameterSpec, range_parameters
+from sailor_runtime.training.model.architecture import range_parameters
+from sailor_runtime.training.model.parameters import ParameterSpec
 from sailor_runtime.training.refusal import RefusedError
 
 
@@ -27,7 +28,7 @@ class Atom:
 
     Copies are the pipelines' replicas and, with a tied head, the head's use of the embedding weight. Gradients of an
     atom are summed over `holders`; only `contributors` add theirs, since the ranks of one stage hold equal gradients
-    of a replicated parameter.
+    of a replicated parameter, unless each computes its gradient for its own heads alone.
     """
 
     parameter: str
@@ -94,14 +95,15 @@ def stage_parameters(model: ModelSpec, stage: StageSpec) -> dict[str, ParameterS
 
 
 def atoms(spec: RunSpec) -> tuple[Atom, ...]:
-    """Return the atoms of every parameter, sorted by name and start."""
+    """Return the atoms of every parameter that is trained, sorted by name and start."""
     copies: dict[str, list[tuple[int, ...]]] = defaultdict(list)
     parameters: dict[str, ParameterSpec] = {}
     for pipeline in spec.pipelines:
         for stage in pipeline.stages:
             for name, parameter in stage_parameters(spec.model, stage).items():
-                parameters[name] = parameter
-                copies[name].append(stage.ranks)
+                if parameter.trainable:
+                    parameters[name] = parameter
+                    copies[name].append(stage.ranks)
     return tuple(atom for name in sorted(parameters) for atom in _atoms_of(parameters[name], copies[name]))
 
 
@@ -114,10 +116,20 @@ def _atoms_of(parameter: ParameterSpec, copies: list[tuple[int, ...]]) -> list[A
                 start=0,
                 end=parameter.shape[0],
                 holders=tuple(sorted({rank for ranks in copies for rank in ranks})),
-                contributors=frozenset(ranks[0] for ranks in copies),
+                contributors=frozenset(
+                    rank for ranks in copies for rank in (ranks if parameter.partial else ranks[:1])
+                ),
             )
         ]
-    cuts = sorted({cut for ranks in copies for cut in parameter.bounds(len(ranks))})
+    cuts = sorted(
+        {
+            cut
+            for ranks in copies
+            for index in range(len(ranks))
+            for interval in parameter.intervals(len(ranks), index)
+            for cut in interval
+        }
+    )
     result = []
     for start, end in pairwise(cuts):
         holders = tuple(sorted(_holder(parameter, ranks, start) for ranks in copies))
@@ -135,5 +147,8 @@ def _atoms_of(parameter: ParameterSpec, copies: list[tuple[int, ...]]) -> list[A
 
 
 def _holder(parameter: ParameterSpec, ranks: tuple[int, ...], start: int) -> int:
-    bounds = parameter.bounds(len(ranks))
-    return next(rank for i, rank in enumerate(ranks) if bounds[i] <= start < bounds[i + 1])
+    return next(
+        rank
+        for index, rank in enumerate(ranks)
+        if any(first <= start < end for first, end in parameter.intervals(len(ranks), index))
+    )

@@ -11,35 +11,50 @@ from torch import Tensor
 
 from sailor_runtime.spec import ModelSpec, StageSpec
 from sailor_runtime.training.devices import Device
-from sailor_runtime.training.model.decoder import Decoder, Microbatch
-from sailor_runtime.training.model.parameters import ParameterSpec, layer_parameters
+from sailor_runtime.training.model.architecture import Microbatch, architecture_of, layer_parameters
+from sailor_runtime.training.model.parameters import ParameterSpec
 from sailor_runtime.training.model.tensor_parallel import TensorParallel
 from sailor_runtime.training.pipeline.layout import stage_parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """This rank's part [start, end) of a parameter along its `cut_dim` (dimension 0 if it is replicated)."""
+    """This rank's part of a parameter: `intervals` along its `cut_dim` (dimension 0 if it is replicated), in a row."""
 
     spec: ParameterSpec
     cut_dim: int
-    start: int
-    end: int
-
-    @property
-    def offsets(self) -> tuple[int, ...]:
-        return tuple(self.start if dim == self.cut_dim else 0 for dim in range(len(self.spec.shape)))
+    intervals: tuple[tuple[int, int], ...]
 
     def of(self, whole: Tensor) -> Tensor:
-        return whole.narrow(self.cut_dim, self.start, self.end - self.start)
+        parts = [whole.narrow(self.cut_dim, start, end - start) for start, end in self.intervals]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, self.cut_dim)
+
+    def place(self, start: int, end: int) -> int | None:
+        """Return where [start, end) of the parameter begins in this part, None if it is not all in it."""
+        before = 0
+        for first, stop in self.intervals:
+            if first <= start and end <= stop:
+                return before + start - first
+            before += stop - first
+        return None
+
+    def boxes(self, held: Tensor) -> list[tuple[tuple[int, ...], Tensor]]:
+        """Return the parts of `held`, a tensor of this shard's shape, each with its offsets in the parameter."""
+        found = []
+        for start, end in self.intervals:
+            offsets = tuple(start if dim == self.cut_dim else 0 for dim in range(held.dim()))
+            found.append((offsets, held.narrow(self.cut_dim, _known(self.place(start, end)), end - start)))
+        return found
+
+
+def _known(place: int | None) -> int:
+    assert place is not None
+    return place
 
 
 def shard_of(spec: ParameterSpec, tp: int, index: int) -> Shard:
     """Return the part of a parameter that tensor-parallel rank `index` of `tp` holds."""
-    if spec.cut_dim is None:
-        return Shard(spec=spec, cut_dim=0, start=0, end=spec.shape[0])
-    bounds = spec.bounds(tp)
-    return Shard(spec=spec, cut_dim=spec.cut_dim, start=bounds[index], end=bounds[index + 1])
+    return Shard(spec=spec, cut_dim=spec.cut_dim or 0, intervals=spec.intervals(tp, index))
 
 
 @dataclass(slots=True)
@@ -59,21 +74,24 @@ class StageModule:
     """
 
     def __init__(
-        self, model: ModelSpec, stage: StageSpec, parallel: TensorParallel, device: Device, dtype: torch.dtype
+        self,
+        model: ModelSpec,
+        stage: StageSpec,
+        parallel: TensorParallel,
+        device: Device,
+        dtype: torch.dtype,
+        *,
+        dropout: bool = False,
     ) -> None:
         self.layers = range(stage.first_layer, stage.end_layer)
         self.shards = {
             name: shard_of(spec, parallel.size, parallel.index) for name, spec in stage_parameters(model, stage).items()
         }
-        self.parameters: dict[str, Tensor] = {
-            name: torch.empty(
-                [s.end - s.start if d == s.cut_dim else n for d, n in enumerate(s.spec.shape)],
-                dtype=dtype,
-                device=device.torch_device,
-                requires_grad=True,
-            )
-            for name, s in self.shards.items()
-        }
+        self._computed = architecture_of(model).stage(
+            self.layers, parallel, device.torch_device, dtype, dropout=dropout
+        )
+        # In the order of the shards, which is that of the layers.
+        self.parameters: dict[str, Tensor] = {name: self._computed.parameters[name] for name in self.shards}
         self.dtype = dtype
         self.forward_s = dict.fromkeys(self.layers, 0.0)
         self.backward_s = dict.fromkeys(self.layers, 0.0)
@@ -81,7 +99,6 @@ class StageModule:
         self.times_layers = device.torch_device.type == "cpu"
         self._recompute = stage.recompute
         self._device = device
-        self._decoder = Decoder(model, self.parameters, parallel)
         self.specs = {layer: layer_parameters(model, layer) for layer in self.layers}
         # Gradients whose memory somebody else has laid out; see `keep_gradients_in`.
         self._kept: dict[str, Tensor] = {}
@@ -90,6 +107,7 @@ class StageModule:
             self._sums = {
                 name: torch.zeros_like(parameter, dtype=torch.float32, requires_grad=False)
                 for name, parameter in self.parameters.items()
+                if parameter.requires_grad
             }
 
     def gradient(self, name: str) -> Tensor:
@@ -120,13 +138,18 @@ class StageModule:
         if totals:
             torch._foreach_zero_(totals)
 
+    @property
+    def trained(self) -> list[str]:
+        """The names of the parameters that have gradients."""
+        return [name for name, parameter in self.parameters.items() if parameter.requires_grad]
+
     def reset_times(self) -> None:
         self.forward_s = dict.fromkeys(self.layers, 0.0)
         self.backward_s = dict.fromkeys(self.layers, 0.0)
 
     def layer(self, layer: int, value: Tensor | None, microbatch: Microbatch) -> Tensor:
         """Run one layer alone."""
-        return self._decoder.layer(layer, value, microbatch)
+        return self._computed(layer, value, microbatch)
 
     def forward(self, value: Tensor | None, microbatch: Microbatch) -> Activation:
         """Run the layers on a microbatch; `value` is None on the first stage."""
@@ -137,7 +160,7 @@ class StageModule:
             activation.inputs.append(value)
             for _ in range(self._device.kernel_runs):
                 with torch.set_grad_enabled(not self._recompute):
-                    output = self._decoder.layer(layer, value, microbatch)
+                    output = self._computed(layer, value, microbatch)
             activation.outputs.append(None if self._recompute else output)
             value = output
             self.forward_s[layer] += self._now() - started
@@ -157,13 +180,16 @@ class StageModule:
             value, output = activation.inputs.pop(), activation.outputs.pop()
             if output is None:
                 for _ in range(self._device.kernel_runs):
-                    output = self._decoder.layer(layer, value, activation.microbatch)
+                    output = self._computed(layer, value, activation.microbatch)
             assert output is not None
             for _ in range(self._device.kernel_runs - 1):
-                leaves = [self.parameters[spec.name] for spec in self.specs[layer]]
+                leaves = [self.parameters[spec.name] for spec in self.specs[layer] if spec.trainable]
                 leaves += [] if value is None else [value]
-                torch.autograd.grad(output, leaves, gradient, retain_graph=True)
-            output.backward(gradient)
+                if leaves:
+                    torch.autograd.grad(output, leaves, gradient, retain_graph=True, allow_unused=True)
+            # The first layer has nothing to train where its parameters are frozen.
+            if output.requires_grad:
+                output.backward(gradient)
             self._add_to_sums(layer)
             gradient = None if value is None else value.grad
             self.backward_s[layer] += self._now() - started
