@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from sailor_cloud.model.decoder import Activation, Decoder, Family, Form
+from sailor_cloud.model.decoder import Decoder, Family
 from sailor_cloud.model.offer import Precision
 from sailor_cloud.simulator import Engine, engine_named
 from sailor_cloud.simulator.engines import MemoryRule
@@ -298,20 +298,12 @@ def _decoder(row: Mapping[str, str]) -> Decoder:
         embedding_size=hidden,
         gated_mlp=gated,
         rms_norm=gated,
-        norm_first=True,
         final_norm=True,
         qkv_bias=not gated,
         attention_output_bias=not gated,
         mlp_bias=not gated,
         tied_head=row["tied"] == "1" or "suggests tied embeddings" in row["note"],
-        form=Form(
-            activation=Activation.SILU if gated else Activation.GELU,
-            norm_epsilon=1e-5,
-            rope_theta=1e4 if gated else None,
-            rope_scaling=None,
-            windows=(0,) * blocks,
-            scaled_attention=True,
-        ),
+        config="{}",
     )
 
 

@@ -15,45 +15,28 @@ class Family(StrEnum):
     LLAMA = "llama"
     MISTRAL = "mistral"
     QWEN2 = "qwen2"
-
-
-class Activation(StrEnum):
-    GELU = "gelu"
-    GELU_TANH = "gelu_tanh"
-    RELU = "relu"
-    SILU = "silu"
-
-
-class RopeKind(StrEnum):
-    LINEAR = "linear"
-    LLAMA3 = "llama3"
+    QWEN3 = "qwen3"
+    GEMMA2 = "gemma2"
+    GEMMA3 = "gemma3_text"
+    PHI3 = "phi3"
+    OLMO2 = "olmo2"
+    GRANITE = "granite"
+    MIXTRAL = "mixtral"
+    QWEN2_MOE = "qwen2_moe"
+    QWEN3_MOE = "qwen3_moe"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RopeScaling:
-    """How rotary positions are stretched; turns and positions are for llama3 alone."""
+class Experts:
+    """The MLP of a mixture of experts: `count` of width `size`, of which each token uses `per_token`.
 
-    kind: RopeKind
-    factor: float
-    low_turns: float = 1.0
-    high_turns: float = 4.0
-    original_positions: int = 8192
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
-    """What a decoder computes, as far as neither time nor memory depends on it.
-
-    `windows` has one number per block: how many tokens back it attends, itself included, or 0 for all. `rope_theta` is
-    None for learned positions.
+    `shared_size` is the width of an expert that every token uses, 0 for none.
     """
 
-    activation: Activation
-    norm_epsilon: float
-    rope_theta: float | None
-    rope_scaling: RopeScaling | None
-    windows: tuple[int, ...]
-    scaled_attention: bool
+    count: int
+    per_token: int
+    size: int
+    shared_size: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +45,10 @@ class Decoder:
 
     Layer 0 is the embedding, 1..blocks are the blocks, blocks + 1 is the final norm and head. `embedding_size` differs
     from `hidden_size` where a projection stands between them (OPT-350m). `position_rows` is 0 for rotary positions.
+    `config` is the rest of the Hugging Face configuration as JSON: neither time nor memory depends on it.
+    `block_norms` and `qk_norm_size` are the norms of a block over hidden states and the weights of those over queries
+    and keys. With `whole_attention` every tensor-parallel device computes all heads; with `plain_attention` scores are
+    kept whatever the program does.
     """
 
     name: str
@@ -78,14 +65,25 @@ class Decoder:
     embedding_size: int
     gated_mlp: bool
     rms_norm: bool
-    norm_first: bool
     final_norm: bool
     qkv_bias: bool
     attention_output_bias: bool
     mlp_bias: bool
     tied_head: bool
-    form: Form
+    config: str
+    block_norms: int = 2
+    qk_norm_size: int = 0
+    whole_attention: bool = False
+    plain_attention: bool = False
+    experts: Experts | None = None
 
     @property
     def layers(self) -> int:
         return self.blocks + 2
+
+    @property
+    def active_ffn_size(self) -> int:
+        """The width of the MLP that one token goes through."""
+        if self.experts is None:
+            return self.ffn_size
+        return self.experts.per_token * self.experts.size + self.experts.shared_size

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from sailor_cloud.errors import Problem, RequestError
-from sailor_cloud.model.decoder import Decoder, Family, Form
+from sailor_cloud.model.decoder import Decoder, Experts, Family
 from sailor_cloud.model.job import ModelSource
-from sailor_cloud.workload.forms import form
 from sailor_cloud.workload.presets import PRESETS
 
 # Hugging Face gives the same size different names in different families; the first name found counts.
@@ -23,8 +22,49 @@ _NAMES = {
     "positions": ("max_position_embeddings", "n_positions"),
     "ffn_size": ("intermediate_size", "ffn_dim", "n_inner"),
 }
-_GATED = (Family.LLAMA, Family.MISTRAL, Family.QWEN2)
+_LEARNED_POSITIONS = (Family.GPT2, Family.GPT_NEO, Family.OPT)
 _DEFAULT_POSITIONS = 2048
+# What a config leaves out is as transformers 5.23 has it for the family.
+_DEFAULT_HEAD_SIZES = {Family.QWEN3: 128, Family.GEMMA2: 256, Family.GEMMA3: 256}
+_DEFAULT_KV_HEADS = {Family.GEMMA2: 4, Family.GEMMA3: 4, Family.MIXTRAL: 8, Family.QWEN3_MOE: 4}
+# Whose attention has no bias behind it, whatever the config says.
+_NO_OUTPUT_BIAS = (Family.MISTRAL, Family.QWEN2, Family.QWEN2_MOE, Family.MIXTRAL, Family.PHI3)
+_TIED = (*_LEARNED_POSITIONS, Family.GEMMA2, Family.GEMMA3)
+# Count, per token and size of experts, and the size of the shared one, by their names and defaults.
+_EXPERTS: dict[Family, tuple[tuple[str, int], ...]] = {
+    Family.MIXTRAL: (("num_local_experts", 8), ("num_experts_per_tok", 2), ("intermediate_size", 14336)),
+    Family.QWEN2_MOE: (
+        ("num_experts", 60),
+        ("num_experts_per_tok", 4),
+        ("moe_intermediate_size", 1408),
+        ("shared_expert_intermediate_size", 5632),
+    ),
+    Family.QWEN3_MOE: (("num_experts", 128), ("num_experts_per_tok", 8), ("moe_intermediate_size", 768)),
+}
+# Settings that would train another model than is planned for, the only value that is supported, and what it concerns.
+_NEUTRAL: dict[str, tuple[Any, str]] = {
+    "add_cross_attention": (False, "attention to another sequence"),
+    "reorder_and_upcast_attn": (False, "attention in another precision"),
+    "output_router_logits": (False, "the routers' auxiliary loss"),
+    "router_jitter_noise": (0.0, "noise in the routers"),
+    "mlp_only_layers": ([], "layers without experts between others"),
+    "decoder_sparse_step": (1, "layers without experts between others"),
+    "use_bidirectional_attention": (False, "attention to later tokens"),
+    "quantization_config": (None, "quantized weights"),
+    "layer_norm_elementwise_affine": (True, "norms without weights"),
+}
+# transformers' names of activations and of ways to stretch rotary positions, since its modules compute them.
+_ACTIVATIONS = (
+    *("gelu", "gelu_10", "gelu_accurate", "gelu_fast", "gelu_new", "gelu_python", "gelu_pytorch_tanh", "quick_gelu"),
+    *("laplace", "leaky_relu", "linear", "mish", "relu", "relu2", "relu6", "sigmoid", "silu", "swish", "tanh"),
+)
+_ROPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")
+_LEFT_OUT = (
+    *(name for names in _NAMES.values() for name in names),
+    *("vocab_size", "model_type", "num_key_value_heads", "tie_word_embeddings", "word_embed_proj_dim"),
+    *("_name_or_path", "architectures", "auto_map", "dtype", "torch_dtype", "transformers_version", "use_cache"),
+    *("do_layer_norm_before", "preset", "weights"),
+)
 
 
 def decoder(source: ModelSource | None, *, base: Path | None = None) -> Decoder:
@@ -67,15 +107,15 @@ def decoder_from_config(config: Mapping[str, Any], *, name: str, where: str | No
         for key in ("vocab_size", "hidden_size", "blocks", "heads")
         if sizes[key] is None and not any(key in problem.path for problem in problems)
     ]
-    if family in _GATED and sizes["ffn_size"] is None:
+    if family is not None and family not in _LEARNED_POSITIONS and sizes["ffn_size"] is None:
         message = f"is missing; {family} models have no customary size"
         problems.append(Problem(path=f"{origin}.intermediate_size", message=message))
     if problems or family is None:
         raise RequestError(problems)
-    found = form(family, config, sizes["blocks"] or 0, origin, problems)
+    _check(family, config, origin, problems)
     if problems:
         raise RequestError(problems)
-    return _build(name, family, config, {key: value or 0 for key, value in sizes.items()}, origin, found)
+    return _build(name, family, config, {key: value or 0 for key, value in sizes.items()}, origin)
 
 
 def tp_problem(sizes: Decoder, tp: int) -> str | None:
@@ -83,29 +123,38 @@ def tp_problem(sizes: Decoder, tp: int) -> str | None:
     for count, what in (
         (sizes.heads, "attention heads"),
         (sizes.kv_heads, "key-value heads"),
-        (sizes.ffn_size, "MLP columns"),
+        (sizes.ffn_size if sizes.experts is None else sizes.experts.size, "MLP columns"),
+        (sizes.experts.shared_size if sizes.experts is not None else 0, "columns of the shared expert"),
     ):
         if count % tp:
             return f"tp {tp} does not divide the {count} {what} of {sizes.name}"
     return None
 
 
-def _build(
-    name: str, family: Family, config: Mapping[str, Any], sizes: Mapping[str, int], origin: str, found: Form
-) -> Decoder:
+def _build(name: str, family: Family, config: Mapping[str, Any], sizes: Mapping[str, int], origin: str) -> Decoder:
     hidden, heads = sizes["hidden_size"], sizes["heads"]
-    gated = family in _GATED
-    kv_heads = int(config.get("num_key_value_heads") or heads)
-    if hidden % heads and not config.get("head_dim"):
+    gated = family not in _LEARNED_POSITIONS
+    kv_heads = int(config.get("num_key_value_heads") or _DEFAULT_KV_HEADS.get(family, heads))
+    head_size = config.get("head_dim") or _DEFAULT_HEAD_SIZES.get(family)
+    if hidden % heads and not head_size:
         message = f"{heads} does not divide hidden_size {hidden}"
         raise RequestError([Problem(path=f"{origin}.num_attention_heads", message=message)])
     if heads % kv_heads:
         message = f"{kv_heads} does not divide num_attention_heads {heads}"
         raise RequestError([Problem(path=f"{origin}.num_key_value_heads", message=message)])
+    head_size = int(head_size or hidden // heads)
     positions = sizes["positions"] or _DEFAULT_POSITIONS
     norm_first = bool(config.get("do_layer_norm_before", True))
     tied = config.get("tie_word_embeddings")
-    opt_bias = family is Family.OPT and bool(config.get("enable_bias", True))
+    bias = bool(config.get("attention_bias", False))
+    mlp_bias = family in (Family.LLAMA, Family.GRANITE) and bool(config.get("mlp_bias", False))
+    if not gated:
+        bias = mlp_bias = family is not Family.OPT or bool(config.get("enable_bias", True))
+    rest = {key: value for key, value in config.items() if key not in _LEFT_OUT}
+    if gated:
+        rest["head_dim"] = head_size
+    if family is Family.OPT:
+        rest["do_layer_norm_before"] = norm_first
     return Decoder(
         name=name,
         family=family,
@@ -114,7 +163,7 @@ def _build(
         blocks=sizes["blocks"],
         heads=heads,
         kv_heads=kv_heads,
-        head_size=int(config.get("head_dim") or hidden // heads),
+        head_size=head_size,
         ffn_size=sizes["ffn_size"] or 4 * hidden,
         max_positions=positions,
         # OPT keeps two rows in front of its learned positions.
@@ -122,29 +171,88 @@ def _build(
         embedding_size=int(config.get("word_embed_proj_dim") or hidden) if family is Family.OPT else hidden,
         gated_mlp=gated,
         rms_norm=gated,
-        norm_first=norm_first,
         final_norm=norm_first and not config.get("_remove_final_layer_norm", False),
-        qkv_bias=_qkv_bias(family, config),
-        attention_output_bias=family in (Family.GPT2, Family.GPT_NEO)
-        or opt_bias
-        or (family is Family.LLAMA and bool(config.get("attention_bias"))),
-        mlp_bias=family in (Family.GPT2, Family.GPT_NEO)
-        or opt_bias
-        or (family is Family.LLAMA and bool(config.get("mlp_bias"))),
-        tied_head=bool(tied) if tied is not None else not gated,
-        form=found,
+        qkv_bias=_qkv_bias(family, config, bias),
+        attention_output_bias=bias and family not in _NO_OUTPUT_BIAS,
+        mlp_bias=mlp_bias,
+        tied_head=bool(tied) if tied is not None else family in _TIED,
+        config=json.dumps(rest, sort_keys=True),
+        block_norms=4 if family in (Family.GEMMA2, Family.GEMMA3) else 2,
+        qk_norm_size=_qk_norm_size(family, heads, kv_heads, head_size),
+        whole_attention=family is Family.OLMO2,
+        # Gemma 2 caps its scores, which no fused attention of transformers does.
+        plain_attention=family is Family.GEMMA2 and config.get("attn_logit_softcapping", 50.0) is not None,
+        experts=_experts(family, config, origin),
     )
 
 
-def _qkv_bias(family: Family, config: Mapping[str, Any]) -> bool:
+def _qk_norm_size(family: Family, heads: int, kv_heads: int, head_size: int) -> int:
     match family:
-        case Family.GPT2 | Family.QWEN2:
+        case Family.QWEN3 | Family.QWEN3_MOE | Family.GEMMA3:
+            return 2 * head_size
+        case Family.OLMO2:
+            return (heads + kv_heads) * head_size
+    return 0
+
+
+def _experts(family: Family, config: Mapping[str, Any], origin: str) -> Experts | None:
+    if family not in _EXPERTS:
+        return None
+    problems: list[Problem] = []
+    found = [_size(config, (name,), origin, problems) or usual for name, usual in _EXPERTS[family]]
+    if problems:
+        raise RequestError(problems)
+    count, per_token, size, *shared = found
+    if per_token > count:
+        message = f"is {per_token}, more than the {count} experts"
+        raise RequestError([Problem(path=f"{origin}.num_experts_per_tok", message=message)])
+    return Experts(count=count, per_token=per_token, size=size, shared_size=shared[0] if shared else 0)
+
+
+def _check(family: Family, config: Mapping[str, Any], origin: str, problems: list[Problem]) -> None:
+    """Add what transformers' modules refuse or what can't be cut, so that it is known before anything is bought."""
+    for name, (neutral, what) in _NEUTRAL.items():
+        given = config.get(name)
+        if given is not None and given != neutral:
+            problems.append(Problem(path=f"{origin}.{name}", message=f"is {given!r}: {what} can't be trained here"))
+    for name in ("hidden_act", "hidden_activation", "activation_function"):
+        given = config.get(name)
+        if given is not None and given not in _ACTIVATIONS:
+            message = f"is {given!r}, which transformers does not know"
+            problems.append(Problem(path=f"{origin}.{name}", message=message, hint=f"one of {', '.join(_ACTIVATIONS)}"))
+    for name in ("rms_norm_eps", "layer_norm_epsilon", "rope_theta"):
+        given = config.get(name)
+        if given is not None and (isinstance(given, bool) or not isinstance(given, int | float) or given <= 0):
+            problems.append(Problem(path=f"{origin}.{name}", message=f"must be a positive number, got {given!r}"))
+    for name in ("rope_parameters", "rope_scaling"):
+        given = config.get(name)
+        if given is None:
+            continue
+        if not isinstance(given, Mapping):
+            problems.append(Problem(path=f"{origin}.{name}", message=f"must be a mapping, got {given!r}"))
+            continue
+        kind = given.get("rope_type", given.get("type", "default"))
+        if not isinstance(kind, str) or kind not in _ROPES:
+            problems.append(
+                Problem(path=f"{origin}.{name}.rope_type", message=f"is {kind!r}", hint=f"one of {', '.join(_ROPES)}")
+            )
+        needed = {"linear": ("factor",), "llama3": ("factor", "low_freq_factor", "high_freq_factor")}
+        problems += [
+            Problem(path=f"{origin}.{name}.{key}", message="is missing")
+            for key in needed.get(str(kind), ())
+            if key not in given
+        ]
+
+
+def _qkv_bias(family: Family, config: Mapping[str, Any], bias: bool) -> bool:
+    match family:
+        case Family.GPT_NEO | Family.MISTRAL | Family.PHI3 | Family.MIXTRAL:
+            return False
+        case Family.QWEN2:
             return True
-        case Family.OPT:
-            return bool(config.get("enable_bias", True))
-        case Family.LLAMA:
-            return bool(config.get("attention_bias", False))
-    return False
+        case Family.QWEN2_MOE:
+            return bool(config.get("qkv_bias", True))
+    return bias
 
 
 def _family(config: Mapping[str, Any], origin: str, problems: list[Problem]) -> Family | None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.offer import Precision
-from sailor_cloud.workload.layers import Attention, LayerCosts, layer_costs
+from sailor_cloud.workload.layers import Attention, LayerCosts, gathered_share, layer_costs
 
 ELEMENT_BYTES = {Precision.FP32: 4, Precision.TF32: 4, Precision.BF16: 2, Precision.FP16: 2}
 REDUCED_DEGREES = (2, 4, 8)
@@ -42,16 +42,18 @@ def layer_features(
     width = ELEMENT_BYTES[precision] * microbatch_size
     hidden = float(sequence_length * decoder.hidden_size * width)
     return {
-        kind: _row(costs, layer, microbatch_size, width, hidden, tp)
+        kind: _row(decoder, costs, layer, microbatch_size, width, hidden, tp)
         for kind, layer in ((LayerKind.EMBEDDING, 0), (LayerKind.BLOCK, 1), (LayerKind.HEAD, decoder.layers - 1))
     }
 
 
 def _row(
-    costs: LayerCosts, layer: int, microbatch_size: int, width: int, hidden: float, tp: int
+    decoder: Decoder, costs: LayerCosts, layer: int, microbatch_size: int, width: int, hidden: float, tp: int
 ) -> NDArray[np.float64]:
     charged = next((degree for degree in REDUCED_DEGREES if tp <= degree), REDUCED_DEGREES[-1])
-    reduced = [hidden if tp > 1 and degree == charged else 0.0 for degree in REDUCED_DEGREES]
+    # A block sums four tensors on both passes together.
+    summed = hidden * (1.0 + sum(gathered_share(decoder)) / 4.0)
+    reduced = [summed if tp > 1 and degree == charged else 0.0 for degree in REDUCED_DEGREES]
     return np.array(
         [
             1.0,

@@ -18,7 +18,7 @@ from sailor_cloud.errors import DataError, RequestError
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.offer import Accelerator, Precision
 from sailor_cloud.workload.features import ELEMENT_BYTES
-from sailor_cloud.workload.layers import Attention, LayerCosts, layer_costs
+from sailor_cloud.workload.layers import Attention, LayerCosts, gathered_share, layer_costs
 
 FILE = "kernels.csv"
 PRECISIONS = (Precision.BF16, Precision.FP16)
@@ -164,8 +164,9 @@ def kernel_times(
     backward[0] = 2.0 * work.embedding_s()
     launch = (constants.launch_s + (constants.launch_tensor_parallel_s if tp > 1 else 0.0)) * program.launch_factor
     launch += program.more_launch_s
-    forward[1:-1] = _longer(work.block_s(backward=False) + collective, launch / 3.0)
-    backward[1:-1] = _longer(work.block_s(backward=True) + collective, launch * 2.0 / 3.0)
+    gathered, split = gathered_share(decoder)
+    forward[1:-1] = _longer(work.block_s(backward=False) + collective * (1.0 + gathered / 2.0), launch / 3.0)
+    backward[1:-1] = _longer(work.block_s(backward=True) + collective * (1.0 + split / 2.0), launch * 2.0 / 3.0)
     forward[-1], backward[-1] = work.head_s(backward=False), work.head_s(backward=True)
     update = costs.parameters.astype(np.float64) * (constants.update_bytes / work.bytes_per_s)
     block_s = float(forward[1] + backward[1])
@@ -211,7 +212,7 @@ class _Work:
         hidden = float(decoder.hidden_size)
         query = decoder.heads * decoder.head_size / tp
         projected = query + 2.0 * decoder.kv_heads * decoder.head_size / tp
-        wide, columns = decoder.ffn_size / tp, 2.0 if decoder.gated_mlp else 1.0
+        wide, columns = decoder.active_ffn_size / tp, 2.0 if decoder.gated_mlp else 1.0
         return ((projected, hidden, 1.0), (hidden, query, 1.0), (wide, hidden, columns), (hidden, wide, 1.0))
 
     def _product_s(self, columns: float, rows: float, backward: bool) -> float:
@@ -245,7 +246,7 @@ class _Work:
         """Elements of a block's activations: whole on every device, unless sequence-parallel, and cut over them."""
         decoder, tp = self.decoder, self.costs.tp
         whole = 4.0 * decoder.hidden_size / (tp if self.program.sequence_parallel else 1)
-        wide = decoder.ffn_size * (3.0 if decoder.gated_mlp else 2.0)
+        wide = decoder.active_ffn_size * (3.0 if decoder.gated_mlp else 2.0)
         return self.tokens * (whole + (4.0 * decoder.hidden_size + wide) / tp)
 
 

@@ -52,6 +52,18 @@ def parameter_count(decoder: Decoder) -> int:
     return _embedding(decoder, 1) + decoder.blocks * _block(decoder, 1) + _head(decoder, 1) - tied
 
 
+def gathered_share(decoder: Decoder) -> tuple[float, float]:
+    """Return how many hidden states' worth tensor parallelism gathers in a block beside its sums, on each pass.
+
+    Where every device computes all heads, queries, keys and values are gathered, and on the way back the gradient of
+    the heads' outputs.
+    """
+    if not decoder.whole_attention:
+        return 0.0, 0.0
+    queries, keys = decoder.heads * decoder.head_size, decoder.kv_heads * decoder.head_size
+    return (queries + 2 * keys) / decoder.hidden_size, queries / decoder.hidden_size
+
+
 def layer_costs(
     decoder: Decoder,
     sequence_length: int,
@@ -77,8 +89,9 @@ def layer_costs(
     matmul, scores = _block_flops(decoder, tokens, tp)
     if attention is Attention.FLASH:
         scores /= 2.0  # blocks above the causal diagonal are skipped
-    score_elements = decoder.heads * tokens * tokens / tp
-    kept_scores = score_elements if attention is Attention.PLAIN else decoder.heads * tokens / tp
+    score_elements = decoder.heads * tokens * tokens / _attention_tp(decoder, tp)
+    plain = attention is Attention.PLAIN or decoder.plain_attention
+    kept_scores = score_elements if plain else score_elements / tokens
     kept = _block_kept(decoder, tokens, tp, shared, gate_copies) + kept_scores
     head_flops = 2.0 * vocabulary * decoder.embedding_size + _projection_flops(decoder, tokens)
     # Flash attention computes its scores a second time on the way back.
@@ -148,20 +161,29 @@ def _block(decoder: Decoder, tp: int) -> int:
     hidden, ffn = decoder.hidden_size, decoder.ffn_size // tp
     query = decoder.heads * decoder.head_size // tp
     key_value = 2 * decoder.kv_heads * decoder.head_size // tp
-    attention = hidden * (query + key_value) + query * hidden
+    attention = hidden * (query + key_value) + query * hidden + decoder.qk_norm_size
     attention += query + key_value if decoder.qkv_bias else 0
     attention += hidden if decoder.attention_output_bias else 0
     columns = 2 if decoder.gated_mlp else 1
     mlp = (columns + 1) * hidden * ffn + (columns * ffn + hidden if decoder.mlp_bias else 0)
-    return attention + mlp + 2 * _norm(decoder)
+    if (experts := decoder.experts) is not None:
+        # The router is on every device, and so is the gate of a shared expert.
+        mlp = (columns + 1) * hidden * (experts.count * experts.size + experts.shared_size) // tp
+        mlp += experts.count * hidden + (hidden if experts.shared_size else 0)
+    return attention + mlp + decoder.block_norms * _norm(decoder)
 
 
 def _block_flops(decoder: Decoder, tokens: float, tp: int) -> tuple[float, float]:
     query = decoder.heads * decoder.head_size
     key_value = 2 * decoder.kv_heads * decoder.head_size
     weights = decoder.hidden_size * (2 * query + key_value)
-    weights += (3 if decoder.gated_mlp else 2) * decoder.hidden_size * decoder.ffn_size
-    return 2.0 * tokens * weights / tp, 4.0 * tokens * tokens * query / tp
+    weights += (3 if decoder.gated_mlp else 2) * decoder.hidden_size * decoder.active_ffn_size
+    return 2.0 * tokens * weights / tp, 4.0 * tokens * tokens * query / _attention_tp(decoder, tp)
+
+
+def _attention_tp(decoder: Decoder, tp: int) -> int:
+    """Return over how many devices the heads are cut."""
+    return 1 if decoder.whole_attention else tp
 
 
 def _block_kept(decoder: Decoder, tokens: float, tp: int, shared: int, gate_copies: int) -> float:
@@ -170,10 +192,15 @@ def _block_kept(decoder: Decoder, tokens: float, tp: int, shared: int, gate_copi
     ReLU's output serves its own backward pass and the next product; GELU keeps input and output; a gated MLP keeps
     gate, its activation, the other branch and their product, or all but the second.
     """
-    between = 4 * decoder.hidden_size
+    between = (2 + decoder.block_norms) * decoder.hidden_size
     attention = 2 * decoder.heads * decoder.head_size + 2 * decoder.kv_heads * decoder.head_size
+    attention += (decoder.heads + decoder.kv_heads) * decoder.head_size if decoder.qk_norm_size else 0
     copies = gate_copies if decoder.gated_mlp else 1 if decoder.family is Family.OPT else 2
-    return tokens * (between / shared + (attention + copies * decoder.ffn_size) / tp)
+    kept = between / shared + attention / _attention_tp(decoder, tp) + copies * decoder.active_ffn_size / tp
+    if decoder.experts is not None:
+        # A copy of its hidden state goes to each of a token's experts, and one comes back.
+        kept += 2 * decoder.experts.per_token * decoder.hidden_size + decoder.experts.count
+    return tokens * kept
 
 
 def _head_kept(decoder: Decoder, tokens: float) -> float:

@@ -68,13 +68,12 @@ def test_a_rank_says_in_one_line_why_it_refuses(tmp_path):
 
 def test_atoms_of_three_against_two_cover_each_parameter_once(tmp_path):
     spec = run_spec([(6, 1, [(0, 6, 3)]), (6, 1, [(0, 6, 2)])], directory=tmp_path)
-    found = [atom for atom in layout.atoms(spec) if atom.parameter == "h.0.attn.q.weight"]
-    # Six heads of four rows: three ranks cut at 8 and 16, two at 12.
+    found = [atom for atom in layout.atoms(spec) if atom.parameter == "transformer.h.0.attn.c_attn.weight"]
+    # Six heads of four columns, of queries, keys and values: three ranks cut each at 8 and 16, two at 12.
     assert [(atom.start, atom.end, atom.holders) for atom in found] == [
-        (0, 8, (0, 3)),
-        (8, 12, (1, 3)),
-        (12, 16, (1, 4)),
-        (16, 24, (2, 4)),
+        (first + start, first + end, holders)
+        for first in (0, 24, 48)
+        for start, end, holders in [(0, 8, (0, 3)), (8, 12, (1, 3)), (12, 16, (1, 4)), (16, 24, (2, 4))]
     ]
 
 

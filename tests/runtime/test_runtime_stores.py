@@ -18,8 +18,8 @@ from sailor_runtime.spec import ModelSpec
 from sailor_runtime.training import export
 from sailor_runtime.training.checkpoint.bucket import CheckpointStore
 from sailor_runtime.training.data.samples import TokenSamples
-from sailor_runtime.training.model.first_weights import first_weights
-from sailor_runtime.training.model.parameters import range_parameters
+from sailor_runtime.training.model.architecture import range_parameters
+from sailor_runtime.training.model.weights import first_weights
 from sailor_runtime.training.object_store import Store, StoreError, local_copy
 from sailor_runtime.training.refusal import RefusedError
 

@@ -39,8 +39,11 @@ def peak_bytes(model: ModelSpec, training: TrainingSpec, microbatch_size: int) -
         stepper = optimizer.build(training, masters)
         tracker = MemTracker()
         tracker.track_external(stepper, *weights, *(masters if masters is not weights else ()))
+        # What the model looks up once for all steps is no part of one.
+        module.forward(None, _microbatch(training, microbatch_size))
         with tracker:
             for _ in range(_STEPS):
+                tracker.reset_mod_stats()
                 _step(module, training, microbatch_size)
                 for master, name in zip(masters, module.parameters, strict=True):
                     master.grad = module.gradient(name)
@@ -50,8 +53,11 @@ def peak_bytes(model: ModelSpec, training: TrainingSpec, microbatch_size: int) -
 
 
 def _step(module: StageModule, training: TrainingSpec, microbatch_size: int) -> None:
-    tokens = torch.zeros((microbatch_size, training.sequence_length), dtype=torch.int64)
-    dropout = Dropout(probability=0.0, seed=0, step=0, samples=torch.arange(microbatch_size))
     module.clear_gradients()
-    microbatch = Microbatch(tokens=tokens, targets=tokens, weight=1.0, dropout=dropout)
-    module.backward(module.forward(None, microbatch), None)
+    module.backward(module.forward(None, _microbatch(training, microbatch_size)), None)
+
+
+def _microbatch(training: TrainingSpec, size: int) -> Microbatch:
+    tokens = torch.zeros((size, training.sequence_length), dtype=torch.int64)
+    dropout = Dropout(probability=0.0, seed=0, step=0, samples=torch.arange(size))
+    return Microbatch(tokens=tokens, targets=tokens, weight=1.0, dropout=dropout)

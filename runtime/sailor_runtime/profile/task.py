@@ -81,10 +81,7 @@ def shortened(model: ModelSpec, blocks: int) -> ModelSpec:
     """Return the model with so many blocks at most; one block is like another."""
     if blocks >= model.blocks:
         return model
-    form = model.architecture
-    if form is not None:
-        form = dataclasses.replace(form, windows=form.windows[:blocks])
-    return dataclasses.replace(model, blocks=blocks, architecture=form, weights=None)
+    return dataclasses.replace(model, blocks=blocks, weights=None)
 
 
 def layer_spec(task: ProfileTask, *, tp: int, microbatch_size: int, directory: str, port: int) -> RunSpec:

@@ -46,7 +46,7 @@ def train(
     read: gives samples by number as tokens of shape [samples, sequence_length + 1].
     """
     architecture, first = architecture_of(model), first_weights(model, training.seed)
-    whole, weights = architecture.whole(lambda spec: first(spec, dtype), dropout=training.dropout > 0.0)
+    whole, weights = architecture.whole(lambda spec: first(spec, dtype), dtype, dropout=training.dropout > 0.0)
     trained = {name: weight for name, weight in weights.items() if weight.requires_grad}
     optimizer = _optimizer(training, trained)
     losses, norms = [], []

@@ -107,37 +107,7 @@ def model_spec(decoder: Decoder) -> rt.ModelSpec:
         max_positions=decoder.max_positions,
         embedding_size=decoder.embedding_size,
         tied_head=decoder.tied_head,
-        architecture=_architecture(decoder),
-    )
-
-
-def _architecture(decoder: Decoder) -> rt.ArchitectureSpec:
-    form = decoder.form
-    scaling = form.rope_scaling
-    return rt.ArchitectureSpec(
-        activation=form.activation.value,
-        gated_mlp=decoder.gated_mlp,
-        rms_norm=decoder.rms_norm,
-        norm_epsilon=form.norm_epsilon,
-        norm_first=decoder.norm_first,
-        final_norm=decoder.final_norm,
-        qkv_bias=decoder.qkv_bias,
-        attention_output_bias=decoder.attention_output_bias,
-        mlp_bias=decoder.mlp_bias,
-        scaled_attention=form.scaled_attention,
-        head_size=decoder.head_size,
-        rope_theta=form.rope_theta,
-        position_offset=max(0, decoder.position_rows - decoder.max_positions),
-        windows=form.windows,
-        rope_scaling=None
-        if scaling is None
-        else rt.RopeScaling(
-            kind=scaling.kind.value,
-            factor=scaling.factor,
-            low_turns=scaling.low_turns,
-            high_turns=scaling.high_turns,
-            original_positions=scaling.original_positions,
-        ),
+        config=decoder.config,
     )
 
 

@@ -58,7 +58,9 @@ class Architecture(ABC):
         """Return some layers as one rank computes them, their parameters without values."""
 
     @abstractmethod
-    def whole(self, values: Callable[[ParameterSpec], Tensor], *, dropout: bool) -> tuple[nn.Module, dict[str, Tensor]]:
+    def whole(
+        self, values: Callable[[ParameterSpec], Tensor], dtype: torch.dtype, *, dropout: bool
+    ) -> tuple[nn.Module, dict[str, Tensor]]:
         """Return the model as one process runs it, and its parameters by name."""
 
     @abstractmethod

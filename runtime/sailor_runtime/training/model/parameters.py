@@ -24,15 +24,18 @@ class ParameterSpec:
     trainable: bool = True
 
     def intervals(self, tp: int, index: int) -> tuple[tuple[int, int], ...]:
-        """Return what rank `index` of `tp` holds along `cut_dim`, one interval for each packed matrix.
+        """Return what rank `index` of `tp` holds along `cut_dim`: a part of each packed matrix, in a row if they touch.
 
         Shares differ by at most one piece. Of a replicated parameter it is all of dimension 0.
         """
         if self.cut_dim is None:
             return ((0, self.shape[0]),)
         first, end = self.pieces * index // tp, self.pieces * (index + 1) // tp
-        starts = [0, *accumulate(self.packed)]
-        return tuple(
-            (start + first * (stop - start) // self.pieces, start + end * (stop - start) // self.pieces)
-            for start, stop in pairwise(starts)
-        )
+        found: list[tuple[int, int]] = []
+        for start, stop in pairwise([0, *accumulate(self.packed)]):
+            size = (stop - start) // self.pieces
+            if found and found[-1][1] == start + first * size:
+                found[-1] = (found[-1][0], start + end * size)
+            else:
+                found.append((start + first * size, start + end * size))
+        return tuple(found)

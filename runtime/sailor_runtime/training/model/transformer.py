@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +96,8 @@ def config_of(model: ModelSpec) -> Any:
     # Training never pads, and a padding token would keep its row of the embedding from being trained.
     special = dict.fromkeys(_SPECIAL)
     left_out = ("model_type", "dtype", "torch_dtype", "architectures", "transformers_version", "auto_map", *special)
-    fields = {**_sizes(model), **{name: value for name, value in given.items() if name not in left_out}}
+    fields = {name: value for name, value in given.items() if name not in left_out}
+    fields = {**fields, **_sizes(model, fields)}
     try:
         config = AutoConfig.for_model(model.model_type, **fields, **special, use_cache=False)
     except (ValueError, TypeError, KeyError) as error:
@@ -106,7 +107,8 @@ def config_of(model: ModelSpec) -> Any:
     return config
 
 
-def _sizes(model: ModelSpec) -> dict[str, Any]:
+def _sizes(model: ModelSpec, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the spec's sizes under transformers' names; lists with one element per block are cut to its blocks."""
     sizes: dict[str, Any] = {
         "vocab_size": model.vocab_size,
         "hidden_size": model.hidden_size,
@@ -120,14 +122,17 @@ def _sizes(model: ModelSpec) -> dict[str, Any]:
         case "gpt2":
             pass
         case "gpt_neo":
-            kinds = [("global", "local")[block % 2] for block in range(model.blocks)]
-            sizes["attention_types"] = [[[kind], 1] for kind in kinds]
+            kinds = [kind for pattern, times in given.get("attention_types") or () for kind in list(pattern) * times]
+            kinds = kinds or [("global", "local")[block % 2] for block in range(model.blocks)]
+            sizes["attention_types"] = [[[kind], 1] for kind in kinds[: model.blocks]]
         case "opt":
             # OPT-350m alone has narrow embeddings, and alone norms after each sublayer.
-            before = model.embedding_size == model.hidden_size
+            before = given.get("do_layer_norm_before", model.embedding_size == model.hidden_size)
             sizes |= {"word_embed_proj_dim": model.embedding_size, "do_layer_norm_before": before}
         case _:
             sizes["num_key_value_heads"] = model.kv_heads
+            if given.get("layer_types"):
+                sizes["layer_types"] = given["layer_types"][: model.blocks]
     return sizes
 
 
@@ -140,7 +145,7 @@ class Transformer(Architecture):
         self._special = {name: given[name] for name in _SPECIAL if given.get(name) is not None}
         self.layers = model.layers
         self.family = model.model_type
-        self._causal = self._build("eager")
+        self._causal = self.build("eager", torch.float64)
         base, layers, norm = _PARTS.get(self.family, (self._causal.base_model_prefix, "layers", "norm"))
         self._names = (base, layers, norm)
         self._of_layer = self._grouped()
@@ -165,13 +170,15 @@ class Transformer(Architecture):
             values |= {f"{root}.{name}": value.detach() for name, value in module.named_parameters()}
         return {name: values[name] for name in self._of_layer[layer] if name in values}
 
-    def whole(self, values: Callable[[ParameterSpec], Tensor], *, dropout: bool) -> tuple[nn.Module, dict[str, Tensor]]:
+    def whole(
+        self, values: Callable[[ParameterSpec], Tensor], dtype: torch.dtype, *, dropout: bool
+    ) -> tuple[nn.Module, dict[str, Tensor]]:
         """Return the model as transformers runs it in one process, and its parameters by name."""
-        causal = self._build("eager" if dropout else self._attention())
+        causal = self.build("eager" if dropout else self._attention(), dtype)
         _give_buffers(causal, causal, torch.device("cpu"))
         parameters = {}
         for spec in {spec.name: spec for specs in self._specs.values() for spec in specs}.values():
-            parameters[spec.name] = nn.Parameter(values(spec).clone(), requires_grad=spec.trainable)
+            parameters[spec.name] = nn.Parameter(values(spec).to(dtype, copy=True), requires_grad=spec.trainable)
             set_parameter(causal, spec.name, parameters[spec.name])
         if self.config.tie_word_embeddings:
             causal.get_output_embeddings().weight = causal.get_input_embeddings().weight
@@ -217,12 +224,20 @@ class Transformer(Architecture):
         capped = getattr(self.config, "attn_logit_softcapping", None) is not None
         return "eager" if capped or self.family == "gpt_neo" else "sdpa"
 
-    def _build(self, attention: str) -> Any:
+    def build(self, attention: str, dtype: torch.dtype, tp: int = 1, *, fused: bool = False) -> Any:
+        """Return a new model on the meta device; `tp` tells in how many shares its experts are cut.
+
+        `fused`: GPT-2's activation in one kernel, which keeps two tensors for the backward pass in place of five.
+        """
         from transformers import AutoModelForCausalLM
 
         config = copy.deepcopy(self.config)
-        # The other implementations of experts do not compute in float64.
-        config._experts_implementation = "eager"
+        # The other implementations do not compute in float64, nor with rows that are no multiple of 16 bytes.
+        width = getattr(config, "moe_intermediate_size", None) or getattr(config, "intermediate_size", 0)
+        if dtype == torch.float64 or any(size * dtype.itemsize % (16 * tp) for size in (width, config.hidden_size)):
+            config._experts_implementation = "eager"
+        if fused and getattr(config, "activation_function", None) in ("gelu_new", "gelu_fast"):
+            config.activation_function = "gelu_pytorch_tanh"
         with torch.device("meta"):
             return AutoModelForCausalLM.from_config(config, attn_implementation=attention)
 
@@ -234,9 +249,7 @@ class Transformer(Architecture):
         children = [
             f"{base}.{name}"
             for name, child in self._causal.get_submodule(base).named_children()
-            if name != layers
-            and (name in (norm, "project_out")) == (layer > 0)
-            and any(True for _ in child.parameters())
+            if name != layers and (name in (norm, "project_out")) == (layer > 0) and _has_parameters(child)
         ]
         return (*children, "lm_head") if layer > 0 else tuple(children)
 
@@ -261,9 +274,6 @@ class Transformer(Architecture):
     def cut(self, causal: nn.Module, layer: int, parallel: TensorParallel) -> None:
         for root in self._roots(layer):
             self._cut.install(root, causal.get_submodule(root), parallel)
-
-    def build(self, attention: str) -> Any:
-        return self._build(attention)
 
     @property
     def names(self) -> tuple[str, str, str]:
@@ -293,7 +303,7 @@ class _Layers(StageLayers):
         self._parallel = parallel
         self._last = architecture.layers - 1
         self._given: dict[tuple[int, ...], list[_Arguments]] = {}
-        causal = architecture.build(attention).eval()
+        causal = architecture.build(attention, dtype, parallel.size, fused=True).eval()
         base_name, blocks_name, norm_name = architecture.names
         base = causal.get_submodule(base_name)
         for root in (f"{base_name}.{name}" for name, _ in base.named_children()):
@@ -373,7 +383,7 @@ class _Layers(StageLayers):
         replaced = {
             name: child
             for name, child in self._base.named_children()
-            if name != self._blocks_name and any(True for _ in child.parameters())
+            if name != self._blocks_name and _has_parameters(child)
         }
         probes = nn.ModuleList(_Probe(found, self._architecture.family == "gpt_neo") for _ in range(self._count))
         self._base.config = self._config
@@ -386,6 +396,10 @@ class _Layers(StageLayers):
             setattr(self._base, self._blocks_name, nn.ModuleList())
             self._base._modules.update(replaced)
         return found
+
+
+def _has_parameters(module: nn.Module) -> bool:
+    return next(module.parameters(), None) is not None
 
 
 class _Probe(nn.Module):

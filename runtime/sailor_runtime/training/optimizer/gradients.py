@@ -137,19 +137,26 @@ class GradientSum:
         torch._foreach_mul_([self._module.gradient(name) for name in self._module.trained], factor)
 
     def _laid_out(self, bucket: Bucket) -> Bucket:
-        """Have the gradients of a bucket added up where they are summed, if each of its parts is a whole parameter."""
-        shapes = [self._module.parameters[part.parameter].shape for part in bucket.parts]
-        whole = all(shape[part.cut_dim] == part.length for shape, part in zip(shapes, bucket.parts, strict=True))
+        """Have the gradients of a bucket added up where they are summed, if its parts are whole parameters.
+
+        Several parts of one parameter, as of a packed matrix, then lie in a row, unless they are columns of it.
+        """
+        of_one: dict[str, list[Part]] = defaultdict(list)
+        for part in bucket.parts:
+            of_one[part.parameter].append(part)
+        shapes = {name: self._module.parameters[name].shape for name in of_one}
+        whole = all(
+            sum(part.length for part in parts) == shapes[name][parts[0].cut_dim]
+            and (parts[0].cut_dim == 0 or len(parts) == 1)
+            for name, parts in of_one.items()
+        )
         if bucket.group is None or not whole:
             return bucket
-        gradients = [self._module.gradient(part.parameter) for part in bucket.parts]
-        flat = gradients[0].new_zeros(sum(gradient.numel() for gradient in gradients))
-        places = flat.split([gradient.numel() for gradient in gradients])
+        gradients = {name: self._module.gradient(name) for name in of_one}
+        sizes = [gradient.numel() for gradient in gradients.values()]
+        flat = next(iter(gradients.values())).new_zeros(sum(sizes))
         self._module.keep_gradients_in(
-            {
-                part.parameter: place.view(gradient.shape)
-                for part, gradient, place in zip(bucket.parts, gradients, places, strict=True)
-            }
+            {name: place.view(shapes[name]) for name, place in zip(gradients, flat.split(sizes), strict=True)}
         )
         return replace(bucket, flat=flat)
 

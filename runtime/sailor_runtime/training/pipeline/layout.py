@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from dataclasses import dataclass
 from itertools import pairwise
@@ -130,9 +131,12 @@ def _atoms_of(parameter: ParameterSpec, copies: list[tuple[int, ...]]) -> list[A
             for cut in interval
         }
     )
-    result = []
+    result: list[Atom] = []
     for start, end in pairwise(cuts):
         holders = tuple(sorted(_holder(parameter, ranks, start) for ranks in copies))
+        if result and result[-1].holders == holders:
+            result[-1] = dataclasses.replace(result[-1], end=end)
+            continue
         result.append(
             Atom(
                 parameter=parameter.name,
