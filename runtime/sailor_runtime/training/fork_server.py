@@ -5,6 +5,7 @@ Requests are lines of JSON on the socket FD: {argv, log, cwd, env}. Answers are 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import json
@@ -20,6 +21,7 @@ from typing import Any, NoReturn
 
 from sailor_runtime.spec import RunSpec
 from sailor_runtime.training import environment
+from sailor_runtime.training.refusal import RefusedError
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -29,11 +31,15 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     descriptor, spec_path, rank, home = sys.argv[1:]
     agent = socket.socket(fileno=int(descriptor))
-    environment.prepare(RunSpec.from_json(Path(spec_path).read_text()), int(rank), Path(home))
+    spec = RunSpec.from_json(Path(spec_path).read_text())
+    environment.prepare(spec, int(rank), Path(home))
     # torch 2.13 and deepspeed 0.19.8 warn about their own internals while they are imported.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch|deepspeed")
-    from sailor_runtime.training import trainer  # noqa: F401
+    from sailor_runtime.training import trainer
 
+    # Ranks find the model's modules imported and its layers known; one that can't be cut they refuse themselves.
+    with contextlib.suppress(RefusedError):
+        trainer.architecture_of(spec.model)
     # What has been imported lives as long as its process: collectors of ranks need not look at it, and so leave the
     # pages on which it lies shared.
     gc.freeze()
