@@ -82,7 +82,7 @@ def checkpoint_s(layout: Layout) -> float:
     return max(shares) * CHECKPOINT_BYTES_PER_PARAMETER / money.CHECKPOINT_BYTES_PER_S
 
 
-def bill(layout: Layout, traffic: Traffic, iteration_s: float, *, error_p90: float) -> Cost:
+def bill(layout: Layout, traffic: Traffic, iteration_s: float, *, error_p90: float = 0.0) -> Cost:
     """Return the cost of a run, or of one hour of it where the job has no number of steps (totals are then None).
 
     On this machine the worst case also takes an iteration longer by `error_p90`.
