@@ -1,15 +1,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
+from factories.cloud_plans import aws_document
 from factories.documents import document
 from sailor_cloud.errors import RequestError
 from sailor_cloud.launch.replanning.remaining_job import Left
 from sailor_cloud.launch.spend.lifetime import life_s, usd_per_hour, within
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Constraints
+from sailor_cloud.provision.rendering.rendered_roots import rendered_roots
+from sailor_cloud.run.folder import RunFolder
 
 
 def test_a_plan_never_outlives_its_own_ttl() -> None:
@@ -67,3 +72,30 @@ def test_prices_may_rise_as_far_as_the_budget_lasts_until_the_nodes_end_themselv
 def test_a_plan_costs_its_rate_and_nothing_without_a_bill() -> None:
     assert usd_per_hour(document()) == 0.30
     assert usd_per_hour(replace(document(), cost=None)) == 0.0
+
+
+def test_with_a_deadline_too_the_highest_prices_of_spot_nodes_until_the_ttl_stay_within_the_budget() -> None:
+    """Worked out from what AWS is asked for: a highest price for each spot node, list prices for all else."""
+    base = aws_document()
+    assert base.cost is not None
+    # Two spot nodes and one on demand at 1.50 USD/h each, and 0.10 USD/h beside them; spot may triple.
+    cost = replace(base.cost, usd_per_hour=4.60, worst_case_usd_per_hour=10.60)
+    planned = replace(base, cost=cost, constraints=Constraints(budget_usd=30.0, deadline=4 * 3600.0), ttl_s=15000.0)
+    life = life_s(planned)
+    assert life == 4 * 3600.0 + 600.0
+    folder = RunFolder(run_id="tiny-20261121-051313-a1b2", path=Path("/runs/tiny-20261121-051313-a1b2"))
+
+    def most_usd(document: PlanDocument) -> float:
+        roots = rendered_roots(
+            document,
+            folder,
+            public_key="ssh-ed25519 AAAA",
+            expires_at=datetime(2026, 11, 21, 6, tzinfo=UTC),
+            ssh_from="203.0.113.7/32",
+        )
+        nodes = next(root for root in roots if root.stack == "aws").variables["nodes"]
+        return (sum(node["max_usd_per_hour"] for node in nodes.values()) + 0.10) * life / 3600.0
+
+    left = Left(steps=1, usd=30.0, seconds=None, life_s=life, usd_alone=30.0)
+    assert most_usd(planned) > 30.0
+    assert 25.0 < most_usd(within(planned, left)) <= 30.0

@@ -10,7 +10,7 @@ from typing import Any
 from sailor_cloud.catalog.quotas import QuotaLimits, QuotaNeed
 from sailor_cloud.errors import CredentialsError
 
-_HOW = "run 'aws configure' or 'aws sso login', or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+HOW = "run 'aws configure' or 'aws sso login', or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 _REFUSED = frozenset(
     {
         "AuthFailure",
@@ -38,7 +38,7 @@ class AwsAccount:
         self._config = Config(retries={"mode": "standard", "total_max_attempts": 6}, connect_timeout=10)
         self._clients: dict[tuple[str, str], Any] = {}
         if self._session.get_credentials() is None:
-            raise CredentialsError(f"no AWS credentials; {_HOW}")
+            raise CredentialsError(f"no AWS credentials; {HOW}")
 
     def regions(self) -> tuple[str, ...]:
         """Return the regions that the account has enabled."""
@@ -106,12 +106,12 @@ def aws_errors(what: str, missing: list[str]) -> Iterator[None]:
     try:
         yield
     except NoCredentialsError as error:
-        raise CredentialsError(f"no AWS credentials; {_HOW}") from error
+        raise CredentialsError(f"no AWS credentials; {HOW}") from error
     except ClientError as error:
         told = error.response.get("Error", {})
         code = str(told.get("Code", ""))
         if code in _REFUSED:
-            raise CredentialsError(f"AWS refused to read {what}: {code}; {_HOW}") from error
+            raise CredentialsError(f"AWS refused to read {what}: {code}; {HOW}") from error
         missing.append(f"aws {what}: {code} ({told.get('Message', 'no message')})")
     except BotoCoreError as error:
         missing.append(f"aws {what}: {error}")

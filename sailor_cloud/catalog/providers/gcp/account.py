@@ -12,7 +12,7 @@ from sailor_cloud.catalog.quotas import QuotaLimits
 from sailor_cloud.errors import CredentialsError
 from sailor_cloud.model.offer import Provider
 
-_HOW = "run 'gcloud auth application-default login', or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
+HOW = "run 'gcloud auth application-default login', or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
 _HOW_PROJECT = "set GOOGLE_CLOUD_PROJECT or give --project"
 
 
@@ -106,7 +106,7 @@ class GcpAccount:
         try:
             credentials, project = google.auth.default(scopes=["https://www.googleapis.com/auth/cloud-platform"])
         except DefaultCredentialsError as error:
-            raise CredentialsError(f"no Google Cloud credentials; {_HOW}") from error
+            raise CredentialsError(f"no Google Cloud credentials; {HOW}") from error
         return credentials, project
 
     def _options(self, endpoint: str | None) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def gcp_errors(what: str, missing: list[str]) -> Iterator[None]:
     try:
         yield
     except (exceptions.Unauthorized, exceptions.Forbidden, GoogleAuthError) as error:
-        raise CredentialsError(f"Google Cloud refused to read {what}: {_brief(error)}; {_HOW}") from error
+        raise CredentialsError(f"Google Cloud refused to read {what}: {_brief(error)}; {HOW}") from error
     except exceptions.RetryError as error:
         missing.append(f"gcp {what}: {_brief(error.cause or error)}")
     except (exceptions.GoogleAPIError, RequestException, ValueError) as error:

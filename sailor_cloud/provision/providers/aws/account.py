@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from sailor_cloud.catalog.providers.aws.account import HOW
 from sailor_cloud.errors import CredentialsError, ProvisionError
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import NetworkAccess
@@ -19,9 +20,6 @@ from sailor_cloud.run.folder import begun_at, resource_prefix
 
 # Where requests go that belong to no region; Cost Explorer has this one alone.
 _HOME = "us-east-1"
-HOW = (
-    "run 'aws sso login' or 'aws configure', or set new AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN"
-)
 _AT_ONCE = 100
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sailor_cloud.errors import CredentialsError
 from sailor_cloud.provision.live_resources import (
     EXPIRES_LABEL,
     HOLDS_OBJECTS,
@@ -20,7 +19,7 @@ from sailor_cloud.provision.live_resources import (
     Listing,
     LiveResource,
 )
-from sailor_cloud.provision.providers.aws.sweep import AWS, boto_client, is_gone, is_refusal
+from sailor_cloud.provision.providers.aws.sweep import AWS, boto_client, is_gone, is_refusal, refusal
 from sailor_cloud.run.folder import FIRST_OF_NAMES, resource_name
 
 # Where requests go that belong to no region.
@@ -207,7 +206,7 @@ def sweep_aws_account(
                 found += _listed(client, kind, names)
             except Exception as error:
                 if is_refusal(error):
-                    raise CredentialsError(f"AWS refused to list {kind.type}: {error}") from error
+                    raise refusal(f"list {kind.type}", error) from error
                 failed.append((kind.type, f"{kind.type} can't be listed: {error}"))
     return Listing(found=tuple(r for r in found if run_id in (None, r.run_id)), failed=tuple(failed))
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from sailor_cloud.catalog.providers.aws.account import HOW
 from sailor_cloud.errors import CredentialsError, ProvisionError
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.live_resources import (
@@ -182,7 +183,7 @@ def sweep_aws(regions: Iterable[str], *, run_id: str | None = None, client_of: C
                 found += _listed(client, kind, region, run_id)
             except Exception as error:
                 if is_refusal(error):
-                    raise CredentialsError(f"AWS refused to list resources in {region}: {error}") from error
+                    raise refusal(f"list resources in {region}", error) from error
                 failed.append((kind.type, f"{kind.type} in {region} can't be listed: {error}"))
     return Listing(found=tuple(found), failed=tuple(failed))
 
@@ -280,6 +281,11 @@ def is_refusal(error: Exception) -> bool:
     """Whether AWS turns the caller away, or there is nobody to be: asking again would not help."""
     refused = ("AuthFailure", "UnauthorizedOperation", "InvalidClientTokenId", "ExpiredToken", "RequestExpired")
     return _code(error) in refused or type(error).__name__ in ("NoCredentialsError", "PartialCredentialsError")
+
+
+def refusal(what: str, error: Exception) -> CredentialsError:
+    """Return the error for a caller that is turned away, which may lack rights or a login."""
+    return CredentialsError(f"AWS refused to {what}: {error}; if your credentials have ended, {HOW}")
 
 
 def boto_client(region: str, service: str = "ec2") -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Any
 
+from sailor_cloud.catalog.providers.gcp.account import HOW
 from sailor_cloud.errors import CredentialsError, ProvisionError
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Cloud, NetworkAccess
@@ -16,7 +17,6 @@ from sailor_cloud.provision.providers.gcp.data_sweep import GoogleApi, Json, goo
 from sailor_cloud.provision.providers.gcp.permissions import BESIDE, PERMISSIONS
 from sailor_cloud.provision.providers.gcp.sweep import GCP
 
-HOW = "run 'gcloud auth application-default login', or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
 _PROJECTS = ("CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDRESOURCEMANAGER", "https://cloudresourcemanager.googleapis.com")
 _BIGQUERY = ("CLOUDSDK_API_ENDPOINT_OVERRIDES_BIGQUERY", "https://bigquery.googleapis.com")
 # That many permissions may be asked for at once.

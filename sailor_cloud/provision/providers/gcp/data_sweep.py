@@ -23,7 +23,7 @@ from sailor_cloud.provision.live_resources import (
     LiveResource,
     labels_in,
 )
-from sailor_cloud.provision.providers.gcp.sweep import GCP
+from sailor_cloud.provision.providers.gcp.sweep import GCP, refusal
 from sailor_cloud.run.folder import FIRST_OF_NAMES, resource_prefix
 
 BUCKET, ACCOUNT, FUNCTION = "google_storage_bucket", "google_service_account", "google_cloudfunctions2_function"
@@ -93,7 +93,7 @@ def sweep_gcp_data(project: str, *, run_id: str | None = None, kinds: Iterable[s
             raise
         except Exception as error:
             if status_of(error) == 401:
-                raise CredentialsError(f"Google Cloud refused to list {kind} of {project}: {error}") from error
+                raise refusal(f"list {kind} of {project}", error) from error
             failed.append((kind, f"{kind} in {project} can't be listed: {error}"))
     return Listing(found=tuple(r for r in found if run_id in (None, r.run_id)), failed=tuple(failed))
 

@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from urllib.parse import quote
 
-from sailor_cloud.errors import CredentialsError, ProvisionError
+from sailor_cloud.errors import ProvisionError
 from sailor_cloud.provision.live_resources import WHOLE_ACCOUNT, Listing, LiveResource
 from sailor_cloud.provision.providers.gcp.data_sweep import STORAGE, GoogleApi, Json, google_api, status_of
-from sailor_cloud.provision.providers.gcp.sweep import GCP
+from sailor_cloud.provision.providers.gcp.sweep import GCP, refusal
 from sailor_cloud.run.folder import resource_name
 
 MEMBER = "google_storage_bucket_iam_member"
@@ -38,7 +38,7 @@ def sweep_gcp_members(project: str, buckets: Iterable[str], *, run_id: str) -> L
             raise
         except Exception as error:
             if status_of(error) == 401:
-                raise CredentialsError(f"Google Cloud refused to show who may use {bucket}: {error}") from error
+                raise refusal(f"show who may use {bucket}", error) from error
             if status_of(error) != 404:
                 failed.append((MEMBER, f"{MEMBER} of {bucket} can't be listed: {error}"))
     return Listing(found=tuple(found), failed=tuple(failed))

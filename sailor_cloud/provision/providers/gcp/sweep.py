@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sailor_cloud.catalog.providers.gcp.account import compute_endpoint
+from sailor_cloud.catalog.providers.gcp.account import HOW, compute_endpoint
 from sailor_cloud.errors import CredentialsError, ProvisionError
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.live_resources import (
@@ -83,7 +83,7 @@ def sweep_gcp(project: str, *, run_id: str | None = None, client_of: ClientOf | 
             raise
         except Exception as error:
             if is_refusal(error):
-                raise CredentialsError(f"Google Cloud refused to list resources of {project}: {error}") from error
+                raise refusal(f"list resources of {project}", error) from error
             failed.append((kind.type, f"{kind.type} in {project} can't be listed: {error}"))
     return Listing(found=tuple(found), failed=tuple(failed))
 
@@ -194,6 +194,11 @@ def is_refusal(error: Exception) -> bool:
         "DefaultCredentialsError",
         "RefreshError",
     )
+
+
+def refusal(what: str, error: Exception) -> CredentialsError:
+    """Return the error for a caller that is turned away, which may lack rights or a login."""
+    return CredentialsError(f"Google Cloud refused to {what}: {error}; if your credentials have ended, {HOW}")
 
 
 def google_client(name: str) -> Any:
