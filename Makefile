@@ -1,7 +1,7 @@
 # make demo   plans, buys, trains and tears down on this machine
 # make test   lint, types, import contracts and all tests
 # make test-providers   the AWS stacks under the real hashicorp/aws, from a local mirror, against moto
-# make chaos   200 kills of ranks, agents and stores
+# make chaos   faults of disk, clock and other controllers; 200 kills of ranks, agents and stores
 # make mutants   plants faults in the code that guards money; the tests beside it must notice them
 # make test-bringup   boots fresh machines with the user data of both clouds, up to a Python that imports torch; as root
 # make run-examples   torchrun, Trainer, accelerate, peft, Lightning, DeepSpeed and pipelining as commands
@@ -40,7 +40,9 @@ test-bringup: $(VENV)/.installed-test
 	SAILOR_CLOUD_TEST_BRINGUP=1 SAILOR_CLOUD_BRINGUP_PIP="$(BRINGUP_PIP)" $(BIN)/python -m pytest -s tests/bringup
 
 # 200 seeded kills; goes on where it was broken off. CHAOS="--kills 1000 --jobs 8" asks for more.
+# FAULTS="--only clock" repeats one part of the faults, which need root for a small tmpfs.
 chaos: $(VENV)/.installed-test
+	$(BIN)/python benchmarks/chaos/storage.py $(FAULTS)
 	$(BIN)/python benchmarks/chaos/run.py $(CHAOS)
 
 # Goes on where it was broken off. MUTANTS="--only run/ledger" shows one module's, --fresh begins anew.

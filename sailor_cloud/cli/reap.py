@@ -100,14 +100,21 @@ def _removed(leftover: Leftover, asked: Scopes) -> tuple[str, ...]:
 
 def _show(found: Found) -> None:
     for leftover in found.live:
-        click.echo(f"{leftover.run_id}: {len(leftover.resources)} resources, left alone: {leftover.why}")
+        _say(f"{leftover.run_id}: {len(leftover.resources)} resources, left alone: {leftover.why}")
     for leftover in found.reapable:
         owner = f", owner {leftover.owner}" if leftover.owner else ""
-        click.echo(f"{leftover.run_id}: {leftover.why}{owner}")
+        _say(f"{leftover.run_id}: {leftover.why}{owner}")
         for resource in leftover.resources:
-            click.echo(f"  {resource.provider} {resource.zone or resource.region}  {resource.type}  {resource.name}")
+            _say(f"  {resource.provider} {resource.zone or resource.region}  {resource.type}  {resource.name}")
     if not found.reapable:
-        click.echo("nothing to delete")
+        _say("nothing to delete")
+
+
+def _say(text: str) -> None:
+    """Show what tags and names of a cloud hold without what moves a cursor."""
+    from sailor_cloud.errors import printable
+
+    click.echo(printable(text))
 
 
 def _confirmed(found: Found) -> bool:
@@ -122,6 +129,8 @@ def _confirmed(found: Found) -> bool:
 def _told(found: Found, removed: dict[str, tuple[str, ...]], *, as_json: bool) -> int:
     import json
 
+    from sailor_cloud.errors import printable
+
     problems = [*found.problems, *(f"{run_id}: {text}" for run_id, texts in removed.items() for text in texts)]
     if as_json:
         told = {
@@ -132,7 +141,7 @@ def _told(found: Found, removed: dict[str, tuple[str, ...]], *, as_json: bool) -
         click.echo(json.dumps(told, indent=2))
     else:
         for problem in problems:
-            click.echo(f"problem: {problem}", err=True)
+            click.echo(printable(f"problem: {problem}"), err=True)
         clean = [run_id for run_id, texts in removed.items() if not texts]
         if clean:
             click.echo(f"deleted (verified by a second query): {', '.join(clean)}")

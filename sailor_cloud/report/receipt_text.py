@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from sailor_cloud.errors import printable
 from sailor_cloud.report import text
 from sailor_cloud.report.tables import plain_table, print_report
 from sailor_cloud.run.receipt import Comparison, Receipt
@@ -29,7 +30,7 @@ def receipt_report(receipt: Receipt) -> RenderableType:
         Padding(_comparisons(receipt), (1, 0)),
         _verdict(receipt),
     ]
-    parts.extend(Text(f"met on the way: {problem}", style="yellow") for problem in receipt.problems)
+    parts.extend(Text(printable(f"met on the way: {problem}"), style="yellow") for problem in receipt.problems)
     return Group(*parts)
 
 
@@ -37,7 +38,9 @@ def _resources(receipt: Receipt) -> Table:
     table = plain_table("resource", "zone", "created", "gone", "confirmed by")
     for row in receipt.resources:
         gone = _clock_time(row.gone_at) if row.gone_at else "STILL THERE" if row.found else "NOT CONFIRMED"
-        table.add_row(f"{row.type} {row.name}", row.zone, _clock_time(row.created_at), gone, row.confirmed_by)
+        cells = (f"{row.type} {row.name}", row.zone, _clock_time(row.created_at), gone, row.confirmed_by)
+        # Journals may be damaged, and names are the cloud's.
+        table.add_row(*map(printable, cells))
     for kept in receipt.kept:
         table.add_row(
             f"{kept.type} {kept.name}", "", "", f"kept, {text.usd(kept.usd_per_month)} USD/month", kept.delete_command
@@ -52,11 +55,11 @@ def _asked(receipt: Receipt) -> Iterator[Text]:
         kinds_of.setdefault((asked.place, asked.asked_at, asked.problem), {})[asked.kind] = None
     for (place, at, problem), kinds in kinds_of.items():
         if at is None:
-            yield Text(f"nobody could be asked: {problem}", style="yellow")
+            yield Text(printable(f"nobody could be asked: {problem}"), style="yellow")
             continue
         told = f"no answer: {problem}" if problem else "answered"
         color = "yellow" if problem else ""
-        yield Text(f"{place} was asked at {_clock_time(at)} for {', '.join(kinds)}: {told}", style=color)
+        yield Text(printable(f"{place} was asked at {_clock_time(at)} for {', '.join(kinds)}: {told}"), style=color)
 
 
 def _clock_time(moment: datetime | None) -> str:
@@ -98,11 +101,13 @@ def _difference(row: Comparison) -> str:
 def _verdict(receipt: Receipt) -> Text:
     again = f"run 'sailor-cloud down {receipt.run_id}'"
     if found := [row.name for row in receipt.left if row.found]:
-        return Text(f"{len(found)} resources are still there: {', '.join(found)}; {again}", style="bold red")
+        told = printable(f"{len(found)} resources are still there: {', '.join(found)}; {again}")
+        return Text(told, style="bold red")
     unsure = [row.name for row in receipt.left]
     unsure += dict.fromkeys(place.place or "places that nobody knows" for place in receipt.unanswered)
     if unsure:
-        return Text(f"not confirmed as gone: {', '.join(unsure)}; {again} again once they answer", style="bold red")
+        told = printable(f"not confirmed as gone: {', '.join(unsure)}; {again} again once they answer")
+        return Text(told, style="bold red")
     if not receipt.resources and not receipt.kept:
         return Text("nothing was made, so there was nothing to remove", style="green")
     kept = f"; {len(receipt.kept)} kept on purpose" if receipt.kept else ""

@@ -55,14 +55,17 @@ class Verdict(StrEnum):
     UNSURE = "not confirmed, and said so; gone after the user named the place"
     REFUSED = "refused with one error; 'down' removed all"
     WENT_ON = "went on to the end, and all gone"
+    LIVE = "left alone, since somebody else's"
     FALSE_GONE = "FALSE GONE"
     TRACEBACK = "TRACEBACK"
     LEAK = "LEAK"
     LOST = "RESULTS LOST"
+    TAKEN = "TAKEN FROM SOMEBODY ELSE"
+    WRONG = "WRONG TIMES OR AMOUNTS"
 
     @property
     def good(self) -> bool:
-        return self in (Verdict.GONE, Verdict.UNSURE, Verdict.REFUSED, Verdict.WENT_ON)
+        return self in (Verdict.GONE, Verdict.UNSURE, Verdict.REFUSED, Verdict.WENT_ON, Verdict.LIVE)
 
 
 def harm(path: Path, damage: Damage) -> None:
@@ -141,8 +144,8 @@ def with_bucket(provider: Provider) -> PlanDocument:
 
 
 @contextmanager
-def bought(provider: Provider, root: Path) -> Iterator[Bought]:
-    """A bought run on a cloud of its own, in the environment of this process."""
+def bought(provider: Provider, root: Path, *, apply: bool = True) -> Iterator[Bought]:
+    """A bought run on a cloud of its own, in the environment of this process; without `apply` it is to be bought."""
     with ExitStack() as stack:
         cloud, store = FakeCloud(), ObjectStore()
         _ours(cloud, provider)
@@ -153,11 +156,13 @@ def bought(provider: Provider, root: Path) -> Iterator[Bought]:
         home = root / "home"
         stack.enter_context(in_environment({**served, "SAILOR_CLOUD_HOME": str(home)}))
         runs = stack.enter_context(cloud_run(provider, home / "runs", document=with_bucket(provider), cloud=cloud))
-        obtained(runs.apply())
+        if apply:
+            obtained(runs.apply())
         name = resource_name(runs.run.run_id, "data")
         scheme = "gs" if provider is Provider("gcp") else "s3"
-        runs.journal().append(Event.CHECKPOINT_SAVED, path=f"{scheme}://{name}/checkpoints/step-10", step=10)
-        store.objects[name, "checkpoints/step-10/weights"] = b"weights"
+        if apply:
+            runs.journal().append(Event.CHECKPOINT_SAVED, path=f"{scheme}://{name}/checkpoints/step-10", step=10)
+            store.objects[name, "checkpoints/step-10/weights"] = b"weights"
         runs.run.folder.keep_reserve()
         (runs.run.folder.path / "lock").write_text("")
         kept = root / "as-it-was"
@@ -242,28 +247,48 @@ def judged(bought: Bought, command: str, fault: str) -> Case:
     return case(Verdict.UNSURE if again.code == 0 else Verdict.LEAK)
 
 
-@contextmanager
-def unwritable(path: Path, number: int = errno.ENOSPC) -> Iterator[None]:
-    """Have every file below a folder that is opened for writing, or made, fail; a stand-in for a full disk."""
-    real: dict[str, Callable[..., Any]] = {"open": os.open, "mkdir": os.mkdir}
-    writes = os.O_CREAT | os.O_WRONLY | os.O_RDWR
+@dataclass(slots=True)
+class Writes:
+    """How often something below a folder was opened for writing, or made."""
 
-    def fails(name: str) -> Callable[..., Any]:
+    count: int = 0
+
+
+@contextmanager
+def counted(path: Path, at: Callable[[int, str], None]) -> Iterator[Writes]:
+    """Call `at` with number and place before each write of this process below a folder; it may raise OSError."""
+    real: dict[str, Callable[..., Any]] = {"open": os.open, "mkdir": os.mkdir}
+    writes, flags = Writes(), os.O_CREAT | os.O_WRONLY | os.O_RDWR
+
+    def watched(name: str) -> Callable[..., Any]:
         def call(where: Any, *details: Any, **options: Any) -> Any:
-            writing = name == "mkdir" or details[0] & writes
-            if writing and str(where).startswith(str(path)) and not (name == "mkdir" and os.path.isdir(where)):
-                raise OSError(number, os.strerror(number), str(where))
+            writing = not os.path.isdir(where) if name == "mkdir" else details[0] & flags
+            if writing and str(where).startswith(str(path)):
+                writes.count += 1
+                at(writes.count, str(where))
             return real[name](where, *details, **options)
 
         return call
 
     for name in real:
-        setattr(os, name, fails(name))
+        setattr(os, name, watched(name))
     try:
-        yield
+        yield writes
     finally:
         for name, call in real.items():
             setattr(os, name, call)
+
+
+@contextmanager
+def unwritable(path: Path, number: int = errno.ENOSPC, *, after: int = 0) -> Iterator[Writes]:
+    """Have each write of this process below a folder fail, but for the first ones; a stand-in for a full disk."""
+
+    def fail(count: int, where: str) -> None:
+        if count > after:
+            raise OSError(number, os.strerror(number), where)
+
+    with counted(path, fail) as writes:
+        yield writes
 
 
 @contextmanager

@@ -118,3 +118,11 @@ def test_a_run_that_made_nothing_does_not_speak_of_resources_that_are_gone() -> 
     assert "nothing was made, so there was nothing to remove" in text
     assert "confirmed by" not in text
     assert "are gone" not in text
+
+
+def test_control_characters_of_a_damaged_journal_reach_no_terminal() -> None:
+    row = replace(NODE, name="n0\x1b[2J\x07", gone_at=None)
+    text = shown(replace(RECEIPT, resources=(row,), problems=("\x1b]0;owned\x07",)))
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert "n0\\x1b[2J" in text

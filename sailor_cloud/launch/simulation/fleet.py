@@ -165,7 +165,8 @@ class SimulatedFleet:
 
     async def retire(self, nodes: Sequence[str]) -> None:
         running = self.world.running()
-        journal, ledger = Journal.of(self.folder, self.world.clock), Ledger.of(self.folder, self.world.clock)
+        now = self.world.clock
+        journal, ledger = Journal.of(self.folder, now, or_keep=True), Ledger.of(self.folder, now, or_keep=True)
         for name in nodes:
             if name not in running:
                 ledger.close_item(ledger_key(name), at=self.world.clock.now())
@@ -173,7 +174,7 @@ class SimulatedFleet:
 
     async def destroy(self, on_progress: Listener, before_data: Callable[[], None] | None = None) -> Destroyed:
         world = self.world
-        journal = Journal.of(self.folder, world.clock)
+        journal = Journal.of(self.folder, world.clock, or_keep=True)
         journal.append(Event.TEARDOWN_STARTED)
         await asyncio.sleep(world.removal_s())
         for name in world.running():
