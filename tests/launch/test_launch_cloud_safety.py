@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import asyncssh
@@ -11,6 +12,7 @@ import pytest
 
 from factories.quick_clouds import OPTIONS, cloud_plan, quick_cloud_run
 from factories.quick_runs import CLOCK, QuickRun, journal, trained
+from sailor_cloud.clock import SystemClock
 from sailor_cloud.launch.down import take_down
 from sailor_cloud.launch.options import Ending
 from sailor_cloud.launch.results import Fetch
@@ -156,3 +158,20 @@ def test_a_stranger_in_a_node_s_place_gets_nothing(run: QuickRun, cloud: MockClo
     assert run.folder is not None
     assert journal(run.folder, "generation_started") == []
     assert cloud.left_of(run.folder.run_id) == ()
+
+
+def test_a_controller_whose_clock_is_an_hour_ahead_counts_by_the_clouds(
+    run: QuickRun, cloud: MockCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SystemClock, "now", lambda self: datetime.now(UTC) + timedelta(hours=1))
+    run.start(cloud_plan(cloud, steps=STEPS), options=OPTIONS)
+    outcome = run.end()
+    assert outcome.ending is Ending.COMPLETED, outcome.message
+    assert "ahead of the cloud's; the cloud's counts" in run.notes.text
+    assert run.folder is not None
+    (compared,) = journal(run.folder, "clock_compared")
+    assert compared["data"]["ahead_s"] == pytest.approx(3600, abs=2)
+    times = [outcome.receipt.written_at, *(row.gone_at for row in outcome.receipt.resources if row.gone_at)]
+    assert all(abs(datetime.now(UTC) - at) < timedelta(minutes=5) for at in times)
+    (started,) = journal(run.folder, "provision_started")
+    assert datetime.fromisoformat(started["data"]["expires_at"]) < datetime.now(UTC) + timedelta(hours=1)
