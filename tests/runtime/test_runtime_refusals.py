@@ -131,6 +131,14 @@ def test_a_job_does_not_go_on_from_the_checkpoint_of_another(tmp_path, part, cha
         check_description(_saved(spec, DATA), _changed(spec, part, **changes), DATA, where="run/step-4")
 
 
+def test_a_checkpoint_of_an_earlier_format_is_refused_with_the_way_on(tmp_path):
+    spec = run_spec(ONE, directory=tmp_path)
+    with pytest.raises(
+        RefusedError, match=r"run/step-4 has format 1, this version reads 2; export it with the version"
+    ):
+        check_description({**_saved(spec, DATA), "format": 1}, spec, DATA, where="run/step-4")
+
+
 def test_a_job_may_go_on_with_another_plan_more_steps_and_another_adamw_but_not_with_other_data(tmp_path):
     spec = run_spec(ONE, directory=tmp_path)
     other = run_spec([(6, 2, [(0, 3, 2), (3, 6, 1)])], directory=tmp_path, zero_stage=1, training={"steps": 99})

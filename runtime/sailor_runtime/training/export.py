@@ -16,6 +16,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from sailor_runtime.spec import ModelSpec, model_from_dict
 from sailor_runtime.training.checkpoint.checkpoint import open_folder
+from sailor_runtime.training.checkpoint.description import FORMAT
 from sailor_runtime.training.model import weights
 from sailor_runtime.training.model.architecture import range_parameters
 from sailor_runtime.training.model.parameters import ParameterSpec
@@ -32,7 +33,10 @@ def export(checkpoint: str | Path, folder: Path, *, dtype: torch.dtype = torch.f
     """
     directory, _, name = str(checkpoint).rstrip("/").rpartition("/")
     saved = open_folder(directory or ".")
-    model = model_from_dict(saved.describe(name)["model"])
+    about = saved.describe(name)
+    if about["format"] != FORMAT:
+        raise RefusedError(f"it has format {about['format']!r}, this version reads {FORMAT}; use the one that made it")
+    model = model_from_dict(about["model"])
     fault = saved.damage(name, 0, 1)
     if fault is not None:
         raise RefusedError(fault)

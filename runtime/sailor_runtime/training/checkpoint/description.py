@@ -12,7 +12,8 @@ from sailor_runtime.training.engine import Engine
 from sailor_runtime.training.optimizer import optimizer
 from sailor_runtime.training.refusal import RefusedError
 
-_FORMAT = 1
+# 2: parameters are called as transformers' modules call them.
+FORMAT = 2
 
 
 def description(engine: Engine, *, data: Mapping[str, Any] | None, notes: Mapping[str, Any]) -> dict[str, Any]:
@@ -34,6 +35,11 @@ def description(engine: Engine, *, data: Mapping[str, Any] | None, notes: Mappin
 
 def check_description(saved: Mapping[str, Any], spec: RunSpec, data: Mapping[str, Any] | None, *, where: str) -> None:
     """Raise RefusedError where a job can't go on from the checkpoint at `where`; `data` is None for any."""
+    if saved.get("format") != FORMAT:
+        raise RefusedError(
+            f"checkpoint {where} has format {saved.get('format')!r}, this version reads {FORMAT}; export it with the "
+            "version that made it, and name that folder as model.weights in a job with another checkpoint.to"
+        )
     # A round trip through JSON makes tuples lists, as they are in what was saved.
     for key, wanted in json.loads(json.dumps(_of_job(spec))).items():
         found = saved.get(key)
@@ -55,7 +61,7 @@ def _of_job(spec: RunSpec) -> dict[str, Any]:
     """Return what a checkpoint and the job that goes on from it must share."""
     training = spec.training
     return {
-        "format": _FORMAT,
+        "format": FORMAT,
         # Where the first weights came from no longer matters.
         "model": dataclasses.asdict(dataclasses.replace(spec.model, weights=None)),
         "optimizer": optimizer.rule(training.optimizer),
