@@ -34,14 +34,16 @@ _INTERNEVO = replace(
     overlap_gather=False,
     trees=True,
     reduce_bytes=2,
-    memory=MemoryRule(bf16_gradient_bytes=4, fp16_gradient_bytes=4, layer_gradients=False, step_bytes=8),
+    memory=MemoryRule(
+        bf16_gradient_bytes=4, fp16_gradient_bytes=4, layer_gradients=False, module_norms=False, step_bytes=8
+    ),
 )
 # Gradients stay in fp16 (O2). Source: the table's own configuration.
 _PADDLE = replace(
     _MEGATRON,
     sequence_parallel=False,
     reduce_bytes=2,
-    memory=MemoryRule(bf16_gradient_bytes=2, fp16_gradient_bytes=2, layer_gradients=False),
+    memory=MemoryRule(bf16_gradient_bytes=2, fp16_gradient_bytes=2, layer_gradients=False, module_norms=False),
 )
 # What a row's `framework` begins with, the engine whose behaviour it has, and what its memory figures count. nanotron's
 # are inferred: without the reserve they fit its bytes per parameter.

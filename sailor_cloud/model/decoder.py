@@ -47,8 +47,8 @@ class Decoder:
     from `hidden_size` where a projection stands between them (OPT-350m). `position_rows` is 0 for rotary positions.
     `config` is the rest of the Hugging Face configuration as JSON: neither time nor memory depends on it.
     `block_norms` and `qk_norm_size` are the norms of a block over hidden states and the weights of those over queries
-    and keys. With `whole_attention` every tensor-parallel device computes all heads; with `plain_attention` scores are
-    kept whatever the program does.
+    and keys. With `whole_attention` every tensor-parallel device computes all heads. `kept_scores` is how many tensors
+    of attention scores the family's own attention keeps, whatever the program; 0 where a fused kernel serves it.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Decoder:
     block_norms: int = 2
     qk_norm_size: int = 0
     whole_attention: bool = False
-    plain_attention: bool = False
+    kept_scores: int = 0
     experts: Experts | None = None
 
     @property

@@ -173,6 +173,7 @@ def memory_table(
         attention=engine.attention,
         sequence_parallel=engine.sequence_parallel,
         gate_copies=rule.gate_copies,
+        module_norms=(0.0 if not rule.module_norms else 1.0 if ELEMENT_BYTES[precision] == 4 else 2.5),
     )
     weight = ELEMENT_BYTES[precision]
     half = weight < GRADIENT_BYTES

@@ -72,11 +72,14 @@ def layer_costs(
     attention: Attention = Attention.PLAIN,
     sequence_parallel: bool = False,
     gate_copies: int = 4,
+    module_norms: float = 0.0,
 ) -> LayerCosts:
     """Return what every layer costs on one of `tp` devices.
 
     `sequence_parallel`: the devices share out what stands between the cut matrices, too. `gate_copies`: tensors of the
     MLP's width that a gated MLP keeps; 3 where one kernel computes the gate's activation and the product.
+    `module_norms`: tensors more that each RMS norm keeps where it is no single kernel, as in transformers: its input
+    scaled, and in half precision its input in single precision, less a hidden state that nothing else keeps then.
 
     Weights of attention, MLP, embedding and head are cut over the devices, the vocabulary rounded up to a whole number
     of rows each; norms, positions and biases added after a reduction are on all of them. Dropout masks and the
@@ -90,9 +93,10 @@ def layer_costs(
     if attention is Attention.FLASH:
         scores /= 2.0  # blocks above the causal diagonal are skipped
     score_elements = decoder.heads * tokens * tokens / _attention_tp(decoder, tp)
-    plain = attention is Attention.PLAIN or decoder.plain_attention
-    kept_scores = score_elements if plain else score_elements / tokens
+    plain = attention is Attention.PLAIN or decoder.kept_scores > 0
+    kept_scores = score_elements * max(1, decoder.kept_scores) if plain else score_elements / tokens
     kept = _block_kept(decoder, tokens, tp, shared, gate_copies) + kept_scores
+    kept += _module_norms_kept(decoder, tokens, tp, module_norms)
     head_flops = 2.0 * vocabulary * decoder.embedding_size + _projection_flops(decoder, tokens)
     # Flash attention computes its scores a second time on the way back.
     backward_scores = scores * (2.5 if attention is Attention.FLASH else 2.0)
@@ -201,6 +205,17 @@ def _block_kept(decoder: Decoder, tokens: float, tp: int, shared: int, gate_copi
         # A copy of its hidden state goes to each of a token's experts, and one comes back.
         kept += 2 * decoder.experts.per_token * decoder.hidden_size + decoder.experts.count
     return tokens * kept
+
+
+def _module_norms_kept(decoder: Decoder, tokens: float, tp: int, copies: float) -> float:
+    if not decoder.rms_norm:
+        return 0.0
+    # Gemma's norms end in single precision, too.
+    copies += 1.5 if copies > 1.0 and decoder.family in (Family.GEMMA2, Family.GEMMA3) else 0.0
+    normed = float(decoder.block_norms * decoder.hidden_size)
+    if decoder.qk_norm_size:
+        normed += (decoder.heads + decoder.kv_heads) * decoder.head_size / _attention_tp(decoder, tp)
+    return copies * tokens * normed
 
 
 def _head_kept(decoder: Decoder, tokens: float) -> float:

@@ -133,9 +133,7 @@ def test_a_job_does_not_go_on_from_the_checkpoint_of_another(tmp_path, part, cha
 
 def test_a_checkpoint_of_an_earlier_format_is_refused_with_the_way_on(tmp_path):
     spec = run_spec(ONE, directory=tmp_path)
-    with pytest.raises(
-        RefusedError, match=r"run/step-4 has format 1, this version reads 2; export it with the version"
-    ):
+    with pytest.raises(RefusedError, match="run/step-4 has format 1, this version reads 2; export it with"):
         check_description({**_saved(spec, DATA), "format": 1}, spec, DATA, where="run/step-4")
 
 

@@ -40,8 +40,9 @@ class MemoryRule:
     cast as they are gathered. `step_bytes`: what the optimizer step adds to its share in half precision.
     `bucket_copies`: by ZeRO stage, how many buckets of `bucket_parameters` gradients it allocates; None where it copies
     one of the engine's buckets. `selective_blocks`: selective recomputation is that of every second block, not of
-    attention. `gate_copies`: see layer_costs. `gathered_inputs`: gathered inputs of tensor-parallel layers that live at
-    a time where no other stage makes the host wait.
+    attention. `gate_copies`: see layer_costs. `module_norms`: RMS norms are transformers' modules, not single kernels.
+    `gathered_inputs`: gathered inputs of tensor-parallel layers that live at a time where no other stage makes the host
+    wait.
     """
 
     fp32_gradient_bytes: int = 4
@@ -55,6 +56,7 @@ class MemoryRule:
     bucket_parameters: float = 5.0e8
     selective_blocks: bool = False
     gate_copies: int = 4
+    module_norms: bool = True
     gathered_inputs: float = 0.0
 
     def gradient_bytes(self, precision: Precision) -> int:

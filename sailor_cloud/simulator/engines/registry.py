@@ -30,6 +30,7 @@ DEEPSPEED = Engine(
     collective_s=0.00113,
     zero_stages=(0, 1, 2, 3),
     memory=MemoryRule(
+        module_norms=False,
         bf16_gradient_bytes=6,
         fp16_gradient_bytes=2,
         layer_gradients=False,
@@ -51,7 +52,7 @@ MEGATRON = Engine(
     sequence_parallel=True,
     fused=True,
     split=StageSplit.ENDS,
-    memory=MemoryRule(gate_copies=3),
+    memory=MemoryRule(gate_copies=3, module_norms=False),
 )
 # PyTorch FSDP: one layer is one unit; full shard is what it is for; sharded weights are fp32, layers are cast as they
 # are gathered. A checkpoint that is not re-entrant stops once it has what the backward pass reads. Source: PyTorch 2.x
@@ -69,7 +70,7 @@ FSDP = Engine(
     recompute_stops_early=True,
     sequence_parallel=True,
     shard_exposed=0.11,
-    memory=MemoryRule(half_weights=False, selective_blocks=True),
+    memory=MemoryRule(half_weights=False, module_norms=False, selective_blocks=True),
 )
 # nanotron: eager kernels, blocks given to stages by FLOPs; beside fp32 sums it has the buckets of PyTorch's DDP, and it
 # gathers inputs on a stream of their own. How many of these live is fitted (benchmarks/results/published_memory.md).
@@ -90,7 +91,13 @@ NANOTRON = Engine(
     exposed=0.782,
     idle_s=0.0624,
     split=StageSplit.WEIGHTED,
-    memory=MemoryRule(bf16_gradient_bytes=6, fp16_gradient_bytes=6, layer_gradients=False, gathered_inputs=48.0),
+    memory=MemoryRule(
+        bf16_gradient_bytes=6,
+        fp16_gradient_bytes=6,
+        layer_gradients=False,
+        module_norms=False,
+        gathered_inputs=48.0,
+    ),
 )
 
 ENGINES = {engine.name: engine for engine in (SAILOR, DEEPSPEED, MEGATRON, FSDP, NANOTRON)}
