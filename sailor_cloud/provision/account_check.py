@@ -42,11 +42,15 @@ def check_account(document: PlanDocument, *, now: datetime, ssh_from: str | None
 
     Raises CredentialsError where they have ended, or a cloud refuses them.
     """
+    used = sorted({placed.offer.provider for placed in placed_nodes(document)})
+    clouds = [provider for provider in used if not providers.on_this_machine(provider)]
+    if not clouds:
+        return AccountCheck(notes=(), missing=())
     ends_at = now + timedelta(seconds=document.ttl_s or 0.0) + _TEARDOWN
     kinds = _kinds(document, now=now, ssh_from=ssh_from)
     notes: list[str] = []
     missing: list[str] = []
-    for provider in sorted({placed.offer.provider for placed in placed_nodes(document)}):
+    for provider in clouds:
         bought = providers.of(provider)
         end = bought.credentials_end()
         if end is not None and end.at is not None and end.at <= now:

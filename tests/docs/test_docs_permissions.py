@@ -6,11 +6,17 @@ import json
 import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
+import pytest
 import yaml
 
+from factories.cloud_plans import aws_document, with_job
 from factories.commands import ROOT
+from sailor_cloud.model.job import NetworkAccess
+from sailor_cloud.provision.providers.aws import account
 from sailor_cloud.provision.providers.aws.permissions import ACTIONS
 from sailor_cloud.provision.providers.aws.permissions import BESIDE as AWS_BESIDE
 from sailor_cloud.provision.providers.gcp.permissions import BESIDE as GCP_BESIDE
@@ -69,6 +75,43 @@ def test_every_role_is_handed_to_those_services_only_that_act_as_it() -> None:
         "node": "ec2.amazonaws.com",
         "watchdog": ["lambda.amazonaws.com", "scheduler.amazonaws.com"],
     }
+
+
+def allowed_by_policy(action: str, arns: list[str], context: dict[str, str]) -> bool:
+    """Whether IAM would allow an action on one of some resources, by as much of its rules as the policy needs."""
+    for statement in statements():
+        named = statement["Resource"] if isinstance(statement["Resource"], list) else [statement["Resource"]]
+        if action not in statement["Action"] or not any(fnmatchcase(a, pattern) for a in arns for pattern in named):
+            continue
+        conditions = statement.get("Condition", {})
+        assert conditions.keys() <= {"Null", "StringEquals"}
+        absent = [key for key in conditions.get("Null", {}) if key not in context]
+        wrong = [key for key, value in conditions.get("StringEquals", {}).items() if context.get(key) not in value]
+        if not absent and not wrong:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("without", ["", "aws:ResourceTag/sailor-cloud-run"])
+def test_whoever_has_the_policy_is_never_told_that_something_is_missing(without: str) -> None:
+    """What `up` asks IAM about, with the resources and the context that it names."""
+
+    def simulated(**asked: Any) -> list[dict[str, Any]]:
+        context = {entry["ContextKeyName"]: entry["ContextKeyValues"][0] for entry in asked["ContextEntries"]}
+        context.pop(without, None)
+        fine = {name: allowed_by_policy(name, asked["ResourceArns"], context) for name in asked["ActionNames"]}
+        results = [{"EvalActionName": n, "EvalDecision": "allowed" if f else "implicitDeny"} for n, f in fine.items()]
+        return [{"EvaluationResults": results}]
+
+    iam = SimpleNamespace(get_paginator=lambda name: SimpleNamespace(paginate=simulated))
+    sts = SimpleNamespace(get_caller_identity=lambda: {"Arn": "arn:aws:iam::123456789012:user/me"})
+    document = with_job(aws_document(), network=NetworkAccess.PRIVATE)
+    with patch.object(account, "boto_client", lambda region, service: {"sts": sts, "iam": iam}[service]):
+        found = account.rights(document, ACTIONS.keys())
+    assert found.unasked == ""
+    assert bool(found.missing) == bool(without)
+    if without:
+        assert {"ec2:TerminateInstances", "ssm:StartSession"} <= set(found.missing)
 
 
 def test_the_gcp_role_allows_what_terraform_and_the_program_need_and_nothing_else() -> None:

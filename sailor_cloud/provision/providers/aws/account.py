@@ -88,9 +88,10 @@ def rights(document: PlanDocument, kinds: Collection[str]) -> Rights:
     `kinds` are the types of what Terraform would create. Raises CredentialsError.
     """
     private = document.job.cloud.network is NetworkAccess.PRIVATE
-    beside = {"sweep", "host keys", "images", *(("tunnel",) if private else ())}
     wanted = {action for kind in kinds for action in ACTIONS.get(kind, ())}
-    wanted |= {action for what in beside for action in BESIDE[what]}
+    wanted |= {action for what in ("sweep", "host keys", "images") for action in BESIDE[what]}
+    # What follows on a session is allowed to whoever began it, by policies that name its id.
+    wanted |= {"ssm:StartSession"} if private else set()
     try:
         sts, iam = boto_client(_HOME, "sts"), boto_client(_HOME, "iam")
         caller = sts.get_caller_identity()["Arn"]
@@ -140,9 +141,7 @@ def _arns(service: str, region: str, account: str) -> list[str]:
         "scheduler": [f"arn:aws:scheduler:{region}:{account}:{what}" for what in _schedules(name)],
         "ssm": [
             f"arn:aws:ec2:{region}:{account}:instance/i-0",
-            "arn:aws:ssm:*:*:session/x",
             f"arn:aws:ssm:{region}::parameter/aws/service/x",
-            "*",
         ],
     }
     return named.get(service, ["*"])
