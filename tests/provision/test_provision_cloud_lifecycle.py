@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from factories.cloud_plans import AWS_OFFERS, GCP_OFFERS, aws_document, cloud_document, gcp_document
+from factories.cloud_plans import AWS_OFFERS, GCP_OFFERS, aws_document, cloud_document, gcp_document, with_job
 from factories.cloud_runs import (
     BACKEND_ERROR,
     INSTANCE,
@@ -26,7 +26,7 @@ from factories.cloud_runs import (
 )
 from factories.local_runs import CLOCK, terraform_of_kind
 from sailor_cloud.errors import CredentialsError, ProvisionError, QuotaError, RequestError, StockoutError
-from sailor_cloud.model.job import NetworkAccess
+from sailor_cloud.model.job import AwsAccount, GcpAccount, NetworkAccess
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.access.nodes import reachable_nodes, running_names
 from sailor_cloud.provision.errors.backoff import Backoff
@@ -82,7 +82,9 @@ def test_exactly_the_plan_is_bought_and_everything_goes_again(provider: Provider
 
 def test_a_bucket_with_checkpoints_that_nobody_has_fetched_is_kept_and_told(provider: Provider, tmp_path: Path) -> None:
     first = GCP_OFFERS[0] if provider is Provider("gcp") else AWS_OFFERS[1]
-    with cloud_run(provider, tmp_path, document=cloud_document(("n0", first), image=None)) as run:
+    watched = {"gcp": GcpAccount(project=PROJECT, watchdog=True), "aws": AwsAccount(watchdog=True)}
+    document = with_job(cloud_document(("n0", first), image=None), **watched)
+    with cloud_run(provider, tmp_path, document=document) as run:
         obtained(run.apply())
         name = resource_name(run.run.run_id, "data")
         scheme = "gs" if provider is Provider("gcp") else "s3"
