@@ -1,0 +1,106 @@
+"""The plan of a command without a model: exactly what the resources name, in the cheapest zone."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from sailor_cloud import catalog
+from sailor_cloud.clock import DatedClock
+from sailor_cloud.model.document import CostKind, PlanDocument, Status
+from sailor_cloud.model.job_file import parse_job
+from sailor_cloud.planner.purchase import purchase
+from sailor_cloud.units import SECONDS_PER_HOUR
+
+CLOCK = DatedClock(datetime(2026, 11, 24, tzinfo=UTC))
+ZONES = "[us-central1-a, us-central1-b, us-central1-c, us-central1-f]"
+
+
+def bought(resources: str, rest: str = "", **how: object) -> PlanDocument:
+    job = parse_job(f"name: any\nrun: torchrun train.py\nresources:\n{resources}\n{rest}")
+    return purchase(job, catalog=catalog.load(), clock=CLOCK, **how)  # type: ignore[arg-type]
+
+
+def gcp(accelerators: str, zones: str = ZONES, market: str = "on-demand") -> str:
+    return f"  - {{provider: gcp, zones: {zones}, markets: [{market}], accelerators: {accelerators}}}"
+
+
+def test_exactly_what_is_named_is_bought_in_equal_nodes_of_one_zone_and_no_other_zone_is_cheaper() -> None:
+    found = bought(gcp("{A100-40: 16}"))
+    assert found.status is Status.OPTIMAL
+    assert found.plan is not None
+    assert found.cost is not None
+    assert sum(node.devices for node in found.plan.nodes) == 16
+    assert len({node.offer for node in found.plan.nodes}) == 1
+    assert found.plan.world_size == 16
+    for zone in ("us-central1-a", "us-central1-b", "us-central1-c", "us-central1-f"):
+        there = bought(gcp("{A100-40: 16}", f"[{zone}]"))
+        assert there.cost is None or there.cost.usd_per_hour >= found.cost.usd_per_hour * (1 - 1e-9)
+
+
+def test_what_was_refused_is_bought_elsewhere() -> None:
+    first = bought(gcp("{A100-40: 8}"))
+    zone = first.home.zone
+    second = bought(gcp("{A100-40: 8}"), refused=lambda offer: offer.zone == zone)
+    assert second.plan is not None
+    assert second.home.zone != zone
+    nothing = bought(gcp("{A100-40: 8}"), refused=lambda offer: True)
+    assert nothing.plan is None
+    assert nothing.infeasibility is not None
+    assert "refused lately" in nothing.infeasibility.message
+
+
+def test_a_stated_rate_gives_the_price_of_a_step_and_of_the_run() -> None:
+    unknown = bought(gcp("{A100-40: 8}"), "training: {steps: 1000}").cost
+    known = bought(gcp("{A100-40: 8}"), "training: {steps: 1000}\nthroughput: 0.5").cost
+    assert unknown is not None
+    assert known is not None
+    assert (unknown.usd_per_iteration, unknown.total_usd) == (None, None)
+    assert known.usd_per_iteration == pytest.approx(known.usd_per_hour * 2.0 / SECONDS_PER_HOUR)
+    compute = sum(line.usd for line in known.lines if line.kind is CostKind.COMPUTE)
+    assert compute == pytest.approx(sum(line.usd for line in unknown.lines if line.kind is CostKind.COMPUTE) * 2 / 3.6)
+    assert known.total_usd is not None
+    assert known.total_usd > compute
+
+
+@pytest.mark.parametrize(
+    ("rest", "constraint"),
+    [
+        ("constraints: {max_nodes: 1}", "resources"),
+        ("constraints: {max_usd_per_hour: 1}", "max_usd_per_hour"),
+        ("constraints: {budget_usd: 1}\ntraining: {steps: 10000}\nthroughput: 0.5", "budget_usd"),
+        ("constraints: {deadline: 1h}\ntraining: {steps: 10000}\nthroughput: 0.5", "deadline"),
+        ("constraints: {min_throughput: 1}\nthroughput: 0.5", "min_throughput"),
+    ],
+)
+def test_the_limit_that_a_purchase_breaks_is_named(rest: str, constraint: str) -> None:
+    found = bought(gcp("{A100-40: 32}"), rest)
+    assert found.plan is None
+    assert found.infeasibility is not None
+    assert found.infeasibility.constraint == constraint
+
+
+def test_nodes_on_a_cloud_never_stand_in_two_zones() -> None:
+    apart = "\n".join((gcp("{A100-40: 1}", "[us-central1-a]"), gcp("{V100-16: 1}", "[us-central1-b]")))
+    found = bought(apart)
+    assert found.infeasibility is not None
+    assert "us-central1-a, us-central1-b" in found.infeasibility.message
+
+
+def test_a_number_that_no_equal_nodes_have_is_named() -> None:
+    found = bought(gcp("{A100-40: 7}, instance_types: [a2-highgpu-4g]"))
+    assert found.infeasibility is not None
+    assert "7 A100-40 can't be had in equal nodes, which carry 4" in found.infeasibility.message
+
+
+def test_the_batch_is_shared_among_all_devices_to_the_last_sample() -> None:
+    found = bought(gcp("{A100-40: 8}"), "training: {global_batch_size: 100, sequence_length: 10}")
+    assert found.plan is not None
+    assert found.plan.global_batch_size == 100
+    assert {pipeline.samples for pipeline in found.plan.pipelines} == {12, 13}
+
+
+def test_the_document_is_read_back_as_it_was_written() -> None:
+    found = bought(gcp("{A100-40: 8}"), "throughput: measured\nenv: {TOKEN: null}")
+    assert PlanDocument.from_json(found.to_json()) == found

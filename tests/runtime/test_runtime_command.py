@@ -1,0 +1,184 @@
+"""What runs a user's command on a node: output, checkpoints and processes, without torch and without a controller."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sailor_runtime.command import checkpoints, tree
+from sailor_runtime.command.checkpoints import Checkpoints, Folder, step_of
+from sailor_runtime.command.output import Output
+
+
+@pytest.fixture(autouse=True)
+def soon_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "_QUIET_FILE_S", 0.0)
+    monkeypatch.setattr(checkpoints, "_QUIET_FOLDER_S", 0.0)
+
+
+def node(root: Path, rank: int = 0) -> Checkpoints:
+    found = Checkpoints(root / f"node-{rank}", Folder(root / "store"), rank)
+    found.bring()
+    return found
+
+
+def looked(saved: Checkpoints, written: tuple[str, ...] = ()) -> list[str]:
+    saved.look(written)
+    return sorted(saved._kept)
+
+
+def test_a_complete_checkpoint_comes_to_every_node(tmp_path: Path) -> None:
+    first, second = node(tmp_path), node(tmp_path, 1)
+    (first.folder / "step-10.pt").write_text("ten")
+    (first.folder / "step-20").mkdir()
+    (first.folder / "step-20" / "a").write_text("part of the first node")
+    (second.folder / "step-20").mkdir()
+    (second.folder / "step-20" / "b").write_text("part of the second")
+    assert looked(first) == ["step-10.pt", "step-20"]
+    assert looked(second) == ["step-20"]
+    for rank in (0, 1, 2):
+        again = node(tmp_path, rank)
+        assert (again.folder / "step-10.pt").read_text() == "ten"
+        assert sorted(os.listdir(again.folder / "step-20")) == ["a", "b"]
+
+
+def test_what_is_open_for_writing_or_has_a_temporary_name_is_not_copied(tmp_path: Path) -> None:
+    saved = node(tmp_path)
+    with (saved.folder / "last.pt").open("w") as file:
+        file.write("half")
+        file.flush()
+        assert str(saved.folder / "last.pt") in tree.written_files([os.getpid()])
+    (saved.folder / "next.tmp").write_text("half")
+    (saved.folder / ".hidden").write_text("half")
+    checkpoints._QUIET_FILE_S = 100.0
+    assert looked(saved, (str(saved.folder / "last.pt"),)) == []
+    checkpoints._QUIET_FILE_S = 0.0
+    assert looked(saved) == ["last.pt"]
+
+
+def test_a_node_that_was_lost_while_it_copied_leaves_no_checkpoint_that_is_brought_back(tmp_path: Path) -> None:
+    saved = node(tmp_path)
+    (saved.folder / "step-10").mkdir()
+    (saved.folder / "step-10" / "weights").write_text("whole")
+    assert looked(saved) == ["step-10"]
+    store = tmp_path / "store"
+    (store / ".sailor" / "step-10.1.begun").write_text("")
+    assert node(tmp_path, 2).complete() == {}
+    (store / ".sailor" / "step-10.1.begun").unlink()
+    (store / "step-10" / "weights").write_text("torn")
+    other = node(tmp_path, 3)
+    assert other.bring() == []
+    assert os.listdir(other.folder) == []
+
+
+def test_what_an_incomplete_save_left_on_a_node_is_removed_before_a_start(tmp_path: Path) -> None:
+    saved = node(tmp_path)
+    (saved.folder / "step-10.pt").write_text("ten")
+    looked(saved)
+    (saved.folder / "step-20.pt").write_text("tw")
+    assert sorted(os.listdir(node(tmp_path).folder)) == ["step-10.pt"]
+
+
+def test_what_the_command_deletes_is_deleted_where_it_was_copied_to(tmp_path: Path) -> None:
+    saved = node(tmp_path)
+    for step in (10, 20):
+        (saved.folder / f"step-{step}.pt").write_text(str(step))
+    looked(saved)
+    (saved.folder / "step-10.pt").unlink()
+    assert looked(saved) == ["step-20.pt"]
+    assert [name for name in os.listdir(tmp_path / "store") if not name.startswith(".")] == ["step-20.pt"]
+    # The last one stays, whatever became of the folder.
+    (saved.folder / "step-20.pt").unlink()
+    looked(saved)
+    assert (tmp_path / "store" / "step-20.pt").exists()
+
+
+def test_after_a_kill_only_what_was_left_alone_before_or_written_after_sigterm_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "_QUIET_FILE_S", 100.0)
+    saved = node(tmp_path)
+    (saved.folder / "step-10.pt").write_text("ten")
+    assert saved.look((), over=True, clean=False) == []
+    assert saved.look((), over=True, clean=False, told_at=time.time()) == []
+    assert [one["name"] for one in saved.look((), over=True, clean=False, told_at=time.time() - 10)] == ["step-10.pt"]
+
+
+def test_folders_of_known_formats_wait_for_their_last_file(tmp_path: Path) -> None:
+    saved = node(tmp_path)
+    folder = saved.folder / "checkpoint-10"
+    folder.mkdir()
+    for name in ("model.safetensors", "training_args.bin", "optimizer.pt"):
+        (folder / name).write_text(name)
+    assert looked(saved) == []
+    (folder / "trainer_state.json").write_text("{}")
+    assert looked(saved) == ["checkpoint-10"]
+
+
+def test_steps_are_told_by_lines_of_json_and_every_rank_has_a_log(tmp_path: Path) -> None:
+    output = Output(lambda rank: tmp_path / f"rank{rank}.log", 2, leads=True)
+    told = output.take(b'[default0]:{"step": 1, "loss": 2.5, "tokens": 64}\n[default1]:hello\n{"step": 1}\nplain\n{"st')
+    told += output.take(b'ep": 3, "loss": NaN}\n{"step": true}\n[1, 2]\n{"step" no JSON}\n')
+    assert [(step["step"], step["loss"], step.get("tokens"), step["iterations"]) for step in told] == [
+        (1, 2.5, 64.0, 1),
+        (3, None, None, 2),
+    ]
+    assert (tmp_path / "rank3.log").read_text() == "hello\n"
+    assert "plain" in (tmp_path / "rank2.log").read_text()
+    assert "hello" in output.tail
+
+
+def test_other_nodes_than_the_first_tell_no_steps(tmp_path: Path) -> None:
+    output = Output(lambda rank: tmp_path / f"rank{rank}.log", 1, leads=False)
+    assert output.take(b'{"step": 1, "loss": 2.5}\n') == []
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("checkpoint-500", 500),
+        ("step-10-stage-1.pt", 10),
+        ("epoch=1-step=40.ckpt", 40),
+        ("final", None),
+        ("v2_7.pt", 7),
+    ],
+)
+def test_the_step_of_a_checkpoint_is_read_from_its_name(name: str, step: int | None) -> None:
+    assert step_of(name) == step
+
+
+def test_everything_below_a_process_is_ended_whatever_session_it_has_made() -> None:
+    code = "import time; from sailor_runtime.command import tree; import os, subprocess, sys\n"
+    code += "tree.adopt_orphans()\n"
+    code += "subprocess.Popen(['sh', '-c', 'setsid sleep 1000 & (setsid sleep 1001 &) ; sleep 0.2'])\n"
+    code += "time.sleep(1.0); before = len(tree.descendants(os.getpid()))\n"
+    code += "tree.end_descendants(os.getpid()); print(before, len(tree.descendants(os.getpid())))"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=_environment())
+    assert said.stdout.split() == ["2", "0"], said.stderr
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2] / "runtime")}
+
+
+def test_a_port_that_somebody_listens_on_is_seen() -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert tree.listens(port)
+    assert not tree.listens(port)
+
+
+def test_marks_name_files_with_size_and_time(tmp_path: Path) -> None:
+    saved = node(tmp_path)
+    (saved.folder / "step-1.pt").write_text("one")
+    looked(saved)
+    mark = json.loads((tmp_path / "store" / ".sailor" / "step-1.pt.0.json").read_text())
+    assert mark["files"][""][0] == 3
