@@ -35,10 +35,12 @@ def plan_as_markdown(document: PlanDocument) -> str:
     if document.cost is not None:
         parts.append(folded("Every cost line with source and date", _lines(document)))
         parts.append(folded("Prices and their age", _prices(document)))
-    parts.append(folded("Memory per stage", _memory(document)))
+    if document.prediction is not None:
+        parts.append(folded("Memory per stage", _memory(document)))
     if ruled_out(document):
         parts.append(folded("Ruled out", _rejected(document)))
-    parts.append(folded("Assumptions", "\n".join(f"- {line}" for line in assumptions(document))))
+    if document.prediction is not None:
+        parts.append(folded("Assumptions", "\n".join(f"- {line}" for line in assumptions(document))))
     return "\n\n".join(parts) + "\n"
 
 

@@ -46,7 +46,7 @@ def plan_report(
         parts.append(_block(rejected_table(document, details=details)))
     if details and document.cost is not None:
         parts.append(_block(_prices(document)))
-    if details:
+    if details and document.prediction is not None:
         parts.append(_block(_list("assumptions", assumptions(document))))
     if warnings := notes(document):
         parts.append(_block(Text("\n".join(warnings), style="yellow")))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from factories.command_runs import command_job, saved, script, steps, up
-from factories.runs import assert_nothing_is_left, processes_of, read_lines
+from factories.runs import assert_nothing_is_left, journal_has, processes_of, read_lines, sailor
 from sailor_cloud.provision import processes
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("commands")]
@@ -118,6 +118,27 @@ def test_ctrl_c_tells_the_command_to_end_and_keeps_what_it_saves(tmp_path: Path,
     assert_nothing_is_left(run.folder)
     [kept] = (run.folder / "checkpoints").glob("count-*")
     assert int(kept.read_text()) >= steps(run.folder)[-1]
+
+
+def test_another_controller_takes_a_command_over_that_planned_anew_with_its_pace(tmp_path: Path) -> None:
+    script(tmp_path, COUNTER)
+    fields = {"training": {"steps": 400}, "throughput": "measured"}
+    run = up(tmp_path, command_job(tmp_path, "python train.py 400", nodes=1, **fields))
+    run.wait_for(journal_has("replanned"), "a measured pace")
+    run.process.kill()
+    _, err = run.process.communicate()
+    [note] = [line for line in err.splitlines() if line.startswith("measured over ")]
+    assert "USD per million tokens" in note
+    assert "the other " in note
+    told = json.loads(sailor(tmp_path, "status", run.folder.name, "--json").stdout)
+    assert told["usd_per_step"] == pytest.approx(0.04 * told["iteration_s"] / 3600)
+    assert told["usd_per_million_tokens"] == pytest.approx(told["usd_per_step"] * 1e4)
+    assert '"step": 1,' in sailor(tmp_path, "logs", run.folder.name, "--rank", "0").stdout
+    resumed = sailor(tmp_path, "resume", run.folder.name)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "took over generation 1" in resumed.stderr
+    assert steps(run.folder) == list(range(1, 401))
+    assert_nothing_is_left(run.folder)
 
 
 FAULTS = {

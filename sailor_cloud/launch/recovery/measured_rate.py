@@ -65,13 +65,12 @@ class MeasuredRate:
             }
         )
         same = await context.fleet.in_background(context.search.purchase, rest, lambda offer: offer.id not in running)
-        context.journal.append(
-            Event.REPLANNED, choice=f"{MEASURED} {iteration_s:.4g} s per step", lost=[], bought=[], seconds=iteration_s
-        )
         if same.cost is None:
             return
         context.document = replace(context.document, job=job, cost=same.cost)
         context.observer.note(told(same, monitor, iteration_s))
+        choice = f"go on at the measured {iteration_s:.4g} s per step"
+        context.journal.append(Event.REPLANNED, choice=choice, lost=[], bought=[], seconds=iteration_s)
         if context.policy is Policy.NEVER:
             return
         situation = nodes.situation_of(context, context.document, await nodes.running_nodes(context))
