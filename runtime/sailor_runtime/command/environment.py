@@ -10,7 +10,10 @@ from sailor_runtime.spec import CommandNode, CommandSpec
 
 
 def environment(spec: CommandSpec, node: CommandNode, home: Path, checkpoints: Path) -> dict[str, str]:
-    """Return the variables of a command; those of the job come last but for the ones that the plan decides."""
+    """Return the variables of a command, and write the file with all nodes that some launchers read.
+
+    The job's own go before those of the node, and the ones that the plan decides before the job's.
+    """
     nodes = spec.working_nodes
     count, rank, processes = str(len(nodes)), str(nodes.index(node)), str(node.processes)
     address, port = spec.master_address, str(spec.master_port)
@@ -43,7 +46,10 @@ def environment(spec: CommandSpec, node: CommandNode, home: Path, checkpoints: P
         "PET_LOG_DIR": str(home / "launcher-logs"),
         "PET_SHUTDOWN_TIMEOUT": str(max(1, int(spec.grace_s) - 2)),
     }
+    hosts = home / "hostfile"
+    hosts.write_text("".join(f"{other.address} slots={other.processes}\n" for other in nodes))
     ours = {
+        "SAILOR_HOSTFILE": str(hosts),
         "SAILOR_PLAN": node.plan,
         "SAILOR_CHECKPOINTS": str(checkpoints),
         "SAILOR_GRACE_S": f"{spec.grace_s:g}",
