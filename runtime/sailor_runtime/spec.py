@@ -25,7 +25,7 @@ class ModelSpec:
 
     `config` is the model's Hugging Face configuration as JSON; what it leaves out is as transformers has it for the
     family. `weights` is a folder with a Hugging Face checkpoint that training starts from; without it, weights are
-    random.
+    random. `module` names a function that builds the layers in place of a family; see training/model/user_module.py.
     """
 
     model_type: str
@@ -39,6 +39,7 @@ class ModelSpec:
     embedding_size: int
     tied_head: bool
     config: str | None = None
+    module: str | None = None
     weights: str | None = None
 
     @property

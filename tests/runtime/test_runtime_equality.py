@@ -129,6 +129,24 @@ FAMILY_CASES["mixtral"] |= {"zero_stage": 1}
 FAMILY_CASES["olmo2"]["training"] = {"dropout": 0.1}
 FAMILY_CASES["qwen3"]["training"] = {"dropout": 0.1}
 
+CASES_OF_MODULES: dict[str, dict[str, Any]] = {
+    "a user's own module": {
+        "pipelines": CUT_TWICE,
+        "model": {"module": "factories.layered_module:build"},
+        "training": {"gradient_clipping": 0.5, "dropout": 0.1},
+    },
+    "adapters beside frozen weights": {
+        "pipelines": [(3, 2, [(0, 1, 1), (1, 6, 2)]), (6, 1, [(0, 6, 1)])],
+        "model": {"module": "factories.layered_module:build_with_adapters"},
+        "training": {"gradient_clipping": 0.5},
+    },
+    "adapters beside frozen weights, zero-1": {
+        "pipelines": CUT_TWICE,
+        "model": {"module": "factories.layered_module:build_with_adapters"},
+        "zero_stage": 1,
+    },
+}
+
 LOW_CASES: dict[str, dict[str, Any]] = {
     "bf16": {"pipelines": UNEQUAL_TP},
     "fp16": {"pipelines": UNEQUAL_TP},
@@ -204,7 +222,8 @@ def _checkpoint(folder: Path) -> str:
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("world")
     single = {"precision": "fp32", "optimizer": "sgd"}
-    cases = [_case(name, folder, **settings) for name, settings in {**EQUAL_CASES, **FAMILY_CASES}.items()]
+    equal = {**EQUAL_CASES, **FAMILY_CASES, **CASES_OF_MODULES}
+    cases = [_case(name, folder, **settings) for name, settings in equal.items()]
     cases += [
         _case(f"fp32 {name}", folder, **{**settings, "training": {**settings.get("training", {}), **single}})
         for name, settings in {**SINGLE_CASES, **FAMILY_CASES}.items()
@@ -253,7 +272,7 @@ def _interrupted(folder: Path) -> list[dict[str, Any]]:
     return cases
 
 
-@pytest.mark.parametrize("name", [*EQUAL_CASES, *FAMILY_CASES])
+@pytest.mark.parametrize("name", [*EQUAL_CASES, *FAMILY_CASES, *CASES_OF_MODULES])
 def test_weights_in_float64_equal_those_of_one_process(results, name):
     assert results[name]["weights"] <= 1e-10
     assert results[name]["losses"] <= 1e-10

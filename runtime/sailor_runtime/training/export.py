@@ -45,7 +45,12 @@ def export(checkpoint: str | Path, folder: Path, *, dtype: torch.dtype = torch.f
     # torch would read it again with every tensor, which takes a while in a bucket.
     reader.read_metadata = lambda *args, **options: metadata  # type: ignore[method-assign]
 
+    first = weights.first_weights(model, about["seed"]) if model.module is not None else None
+
     def read(spec: ParameterSpec) -> Tensor:
+        if first is not None and not spec.trainable:
+            # What is frozen is as it was before the first step, and no checkpoint holds it.
+            return first(spec, torch.float32)
         key = f"model.{spec.name}"
         entry = metadata.state_dict_metadata[key]
         assert isinstance(entry, TensorStorageMetadata)

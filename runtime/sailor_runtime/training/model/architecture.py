@@ -81,8 +81,9 @@ def architecture_of(model: ModelSpec) -> Architecture:
     """Return the layers of a model. Raises RefusedError for one that can't be cut, and says which part."""
     # Imported here, since transformers takes a second that only ranks need.
     from sailor_runtime.training.model.transformer import Transformer
+    from sailor_runtime.training.model.user_module import UserModule
 
-    return Transformer(model)
+    return Transformer(model) if model.module is None else UserModule(model)
 
 
 def layer_parameters(model: ModelSpec, layer: int) -> tuple[ParameterSpec, ...]:

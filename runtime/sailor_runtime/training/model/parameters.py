@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+import torch
+from torch import nn
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterSpec:
@@ -39,3 +42,9 @@ class ParameterSpec:
             else:
                 found.append((start + first * size, start + end * size))
         return tuple(found)
+
+    def empty_shard(self, tp: int, index: int, device: torch.device, dtype: torch.dtype) -> nn.Parameter:
+        """Return room for what rank `index` of `tp` holds."""
+        shape = list(self.shape)
+        shape[self.cut_dim or 0] = sum(end - start for start, end in self.intervals(tp, index))
+        return nn.Parameter(torch.empty(shape, dtype=dtype, device=device), requires_grad=self.trainable)

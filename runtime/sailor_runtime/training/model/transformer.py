@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from sailor_runtime.spec import ModelSpec
 from sailor_runtime.training.model.architecture import Architecture, Microbatch, StageLayers
+from sailor_runtime.training.model.casts import lifted
 from sailor_runtime.training.model.cutting import VOCABULARY, Cut, set_parameter
 from sailor_runtime.training.model.dropout import Dropout, Dropping
 from sailor_runtime.training.model.loss import vocabulary_loss
@@ -316,11 +316,7 @@ class _Layers(StageLayers):
                 _give_buffers(causal, causal.get_submodule(root), device)
             for spec, name in zip(architecture.parameters(layer), architecture._of_layer[layer], strict=True):
                 if spec.name not in self.parameters:
-                    shape = list(spec.shape)
-                    own = spec.intervals(parallel.size, parallel.index)
-                    shape[spec.cut_dim or 0] = sum(end - start for start, end in own)
-                    value = torch.empty(shape, dtype=dtype, device=device)
-                    self.parameters[spec.name] = nn.Parameter(value, requires_grad=spec.trainable)
+                    self.parameters[spec.name] = spec.empty_shard(parallel.size, parallel.index, device, dtype)
                 set_parameter(causal, name, self.parameters[spec.name])
         self._dtype, self._device = dtype, device
         blocks = base.get_submodule(blocks_name)
@@ -459,21 +455,3 @@ def _give_buffers(causal: Any, root: nn.Module, device: torch.device) -> None:
             causal._init_weights(module)
         for name in names:
             module._buffers[name] = module._buffers[name].to(device)
-
-
-class _Lifted(TorchFunctionMode):
-    """Computes in float64 what modules ask for in float32."""
-
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function is Tensor.float:
-            function = Tensor.double
-        args = tuple(torch.float64 if value is torch.float32 else value for value in args)
-        kwargs = {k: torch.float64 if v is torch.float32 else v for k, v in (kwargs or {}).items()}
-        return function(*args, **kwargs)
-
-
-@contextlib.contextmanager
-def lifted(dtype: torch.dtype) -> Iterator[None]:
-    """Where a model computes in float64, let its modules not fall back to float32 for norms, rotations or softmax."""
-    with _Lifted() if dtype == torch.float64 else contextlib.nullcontext():
-        yield

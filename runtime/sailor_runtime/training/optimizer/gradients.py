@@ -134,7 +134,8 @@ class GradientSum:
     @torch.no_grad()
     def scale(self, factor: float) -> None:
         """Multiply every gradient by `factor`."""
-        torch._foreach_mul_([self._module.gradient(name) for name in self._module.trained], factor)
+        if trained := self._module.trained:
+            torch._foreach_mul_([self._module.gradient(name) for name in trained], factor)
 
     def _laid_out(self, bucket: Bucket) -> Bucket:
         """Have the gradients of a bucket added up where they are summed, if its parts are whole parameters.

@@ -45,6 +45,9 @@ def build(training: TrainingSpec, weights: Sequence[Tensor]) -> torch.optim.Opti
         {"params": [weight for weight in weights if weight.dim() <= 1], "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
+    if not groups:
+        # All that this rank holds is frozen.
+        return torch.optim.SGD([torch.empty(0, requires_grad=True)], lr=training.learning_rate)
     adam: dict[str, Any] = {"lr": training.learning_rate, "betas": ADAM_BETAS, "eps": ADAM_EPSILON}
     double = all(weight.dtype == torch.float64 for weight in weights)
     match training.optimizer:

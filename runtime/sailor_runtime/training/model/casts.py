@@ -1,0 +1,29 @@
+"""Float64 through modules that ask for float32 on the way."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+
+class _Lifted(TorchFunctionMode):
+    """Computes in float64 what modules ask for in float32."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is Tensor.float:
+            function = Tensor.double
+        args = tuple(torch.float64 if value is torch.float32 else value for value in args)
+        kwargs = {k: torch.float64 if v is torch.float32 else v for k, v in (kwargs or {}).items()}
+        return function(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def lifted(dtype: torch.dtype) -> Iterator[None]:
+    """Where a model computes in float64, let its modules not fall back to float32 for norms, rotations or softmax."""
+    with _Lifted() if dtype == torch.float64 else contextlib.nullcontext():
+        yield

@@ -1,0 +1,168 @@
+"""A user's own layered module: `module: my_package.model:build`.
+
+`build()` returns an object with `layers() -> list[nn.Module]`, of which the first takes tokens [samples, tokens], each
+other the output of the one before, all of shape [samples, tokens, hidden size] but the last's; `tp_plan`, which maps
+names such as `layers.*.attention.query` to styles (see cutting); and `loss(output, batch)`, the mean over the tokens of
+a batch with `tokens` and `targets`. Attention modules have `head_dim` and view heads with -1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sailor_runtime.spec import ModelSpec
+from sailor_runtime.training.model.architecture import Architecture, Microbatch, StageLayers
+from sailor_runtime.training.model.casts import lifted
+from sailor_runtime.training.model.cutting import Cut, set_parameter
+from sailor_runtime.training.model.dropout import Dropout, Dropping
+from sailor_runtime.training.model.parameters import ParameterSpec
+from sailor_runtime.training.model.tensor_parallel import TensorParallel
+from sailor_runtime.training.refusal import RefusedError
+
+
+class UserModule(Architecture):
+    """Layers that a user's function builds, always with the same generator; parameters may be frozen or shared."""
+
+    def __init__(self, model: ModelSpec) -> None:
+        assert model.module is not None
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            self._built = _built(model.module)
+        layers = list(self._built.layers())
+        if len(layers) != model.layers:
+            raise RefusedError(f"{model.module} has {len(layers)} layers, the plan is made for {model.layers}")
+        self.layers = len(layers)
+        self.heads, self.kv_heads = model.heads, model.kv_heads
+        self.loss: Callable[[Tensor, Any], Tensor] = self._built.loss
+        self.root = nn.Module()
+        self.root.layers = nn.ModuleList(layers).eval()
+        self._cut = Cut(self.root, dict(self._built.tp_plan))
+        first: dict[int, str] = {}
+        for name, value in self.root.named_parameters(remove_duplicate=False):
+            first.setdefault(id(value), name)
+        # The names in each layer, and under which name a parameter is known that another layer uses, too.
+        self.names = {
+            layer: {
+                f"layers.{layer}.{name}": first[id(value)]
+                for name, value in module.named_parameters(remove_duplicate=False)
+            }
+            for layer, module in enumerate(layers)
+        }
+        self._specs = {
+            layer: tuple({alias: self._cut.parameter(alias) for alias in names.values()}.values())
+            for layer, names in self.names.items()
+        }
+
+    def parameters(self, layer: int) -> tuple[ParameterSpec, ...]:
+        return self._specs[layer]
+
+    def first_values(self, layer: int) -> dict[str, Tensor]:
+        return {spec.name: self.root.get_parameter(spec.name).detach() for spec in self._specs[layer]}
+
+    def dropping(self, dropout: Dropout) -> Dropping:
+        return Dropping(dropout, self.heads, 0)
+
+    def install(self, layer: int, module: nn.Module, parallel: TensorParallel) -> None:
+        self._cut.install(f"layers.{layer}", module, parallel)
+
+    def whole(
+        self, values: Callable[[ParameterSpec], Tensor], dtype: torch.dtype, *, dropout: bool
+    ) -> tuple[nn.Module, dict[str, Tensor]]:
+        whole, parameters = copy.deepcopy(self.root), {}
+        for layer, names in self.names.items():
+            for spec in self._specs[layer]:
+                if spec.name not in parameters:
+                    value = values(spec).to(dtype, copy=True)
+                    parameters[spec.name] = nn.Parameter(value, requires_grad=spec.trainable)
+            for name, alias in names.items():
+                set_parameter(whole, name, parameters[alias])
+        _move_buffers(whole, torch.device("cpu"), dtype)
+        return whole, parameters
+
+    def loss_sum(self, whole: nn.Module, tokens: Tensor, targets: Tensor, dropping: Dropping | None) -> Tensor:
+        nothing = Dropout(probability=0.0, seed=0, step=0, samples=torch.arange(len(tokens)))
+        batch = Microbatch(tokens=tokens, targets=targets, weight=1.0, dropout=nothing)
+        value = tokens
+        with dropping or contextlib.nullcontext(), lifted(next(whole.parameters()).dtype):
+            for layer, module in enumerate(whole.get_submodule("layers").children()):
+                if dropping is not None:
+                    dropping.begin(layer)
+                value = module(value)
+            return self.loss(value, batch) * tokens.numel()
+
+    def describe(self, folder: Path, dtype: torch.dtype) -> None:
+        """The weights stand under the names of the module's own parameters, and nothing else is known of it."""
+
+    def stage(
+        self, layers: range, parallel: TensorParallel, device: torch.device, dtype: torch.dtype, *, dropout: bool
+    ) -> StageLayers:
+        return _Layers(self, layers, parallel, device, dtype)
+
+
+class _Layers(StageLayers):
+    def __init__(
+        self,
+        architecture: UserModule,
+        layers: range,
+        parallel: TensorParallel,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self._architecture, self._parallel, self._dtype = architecture, parallel, dtype
+        self.parameters = {}
+        root = nn.Module()
+        root.layers = nn.ModuleDict()
+        for layer in layers:
+            module = copy.deepcopy(architecture.root.get_submodule(f"layers.{layer}"))
+            architecture.install(layer, module, parallel)
+            root.layers[str(layer)] = module
+            for spec in architecture.parameters(layer):
+                if spec.name not in self.parameters:
+                    self.parameters[spec.name] = spec.empty_shard(parallel.size, parallel.index, device, dtype)
+            for name, alias in architecture.names[layer].items():
+                set_parameter(root, name, self.parameters[alias])
+            _move_buffers(module, device, dtype)
+        self._modules = {layer: root.layers[str(layer)] for layer in layers}
+        groups = architecture.heads // architecture.kv_heads
+        self._first_head = architecture.kv_heads * parallel.index // parallel.size * groups
+
+    def __call__(self, layer: int, value: Tensor | None, microbatch: Microbatch) -> Tensor:
+        dropping: Any = contextlib.nullcontext()
+        if microbatch.dropout.probability > 0.0:
+            dropping = Dropping(microbatch.dropout, self._architecture.heads, self._first_head)
+            dropping.begin(layer)
+        with dropping, lifted(self._dtype):
+            result: Tensor = self._modules[layer](microbatch.tokens if value is None else value)
+            if layer == self._architecture.layers - 1:
+                result = self._architecture.loss(result, microbatch) * (microbatch.tokens.numel() * microbatch.weight)
+        self._parallel.forget()
+        return result
+
+
+def _built(place: str) -> Any:
+    path, _, function = place.partition(":")
+    try:
+        build = functools.reduce(getattr, function.split("."), importlib.import_module(path))
+        built = build()  # type: ignore[operator]
+    except (ImportError, AttributeError, TypeError) as error:
+        raise RefusedError(f"module {place}: {error}; name a function without arguments, package.file:build") from error
+    for name in ("layers", "tp_plan", "loss"):
+        if not hasattr(built, name):
+            raise RefusedError(f"what {place} gives has no {name}; it needs layers(), tp_plan and loss(output, batch)")
+    return built
+
+
+def _move_buffers(module: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+    for part in module.modules():
+        for name, buffer in part.named_buffers(recurse=False):
+            wide = dtype == torch.float64 and buffer.is_floating_point()
+            part._buffers[name] = buffer.to(device, dtype if wide else buffer.dtype)
