@@ -176,7 +176,7 @@ def read_failed(path: Path, decoders: Mapping[str, Decoder]) -> tuple[tuple[Publ
 
 def _rows(path: Path) -> list[dict[str, str]]:
     with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+        return [{name: value or "" for name, value in row.items() if name} for row in csv.DictReader(file, restval="")]
 
 
 def _run(row: Mapping[str, str]) -> PublishedRun:

@@ -122,6 +122,7 @@ def measured_rows(reference: Path) -> list[Row]:
             published=False,
         )
         for row in read_measured(reference / "measured_iterations.csv")[0]
+        if row.peak_bytes is not None
     ]
 
 

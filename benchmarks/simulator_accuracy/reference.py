@@ -28,6 +28,7 @@ COLUMNS = frozenset(
     {"file", "model", "nodes_per_stage_by_gpu", "layers_per_stage"}
     | {"tp", "mbs", "gbs", "iteration_time_s", "max_mem_bytes"}
 )
+_SETS = {frozenset({"GH-96"}): "GH200"}
 # The measured engine: DeepSpeed with plain attention.
 ENGINE = dataclasses.replace(engine_named("deepspeed"), attention=Attention.PLAIN)
 
@@ -45,7 +46,7 @@ class Measured:
     microbatch_size: int
     batch: int
     iteration_s: float
-    peak_bytes: float
+    peak_bytes: float | None
 
     @property
     def replicas(self) -> int:
@@ -145,14 +146,14 @@ def _row(row: dict[str, str]) -> Measured:
     return Measured(
         name=row["file"].rsplit("/", 1)[1].removeprefix("plan_config_").removesuffix(".json"),
         model=row["model"],
-        set_name="GH200" if {gpu for stage in gpus for gpu in stage} == {"GH-96"} else "mixed RTX",
+        set_name=_SETS.get(frozenset(gpu for stage in gpus for gpu in stage), "mixed RTX"),
         gpus=tuple(gpus),
         layers=tuple(int(count) for count in row["layers_per_stage"].split()),
         tp=int(row["tp"]),
         microbatch_size=int(row["mbs"]),
         batch=int(row["gbs"]),
         iteration_s=float(row["iteration_time_s"]),
-        peak_bytes=float(row["max_mem_bytes"]),
+        peak_bytes=float(row["max_mem_bytes"]) if row["max_mem_bytes"] else None,
     )
 
 

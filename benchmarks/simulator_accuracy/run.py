@@ -13,6 +13,7 @@ kernels on that table with whole sources and whole models left out (minutes). Ro
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import dataclasses
 import json
@@ -21,7 +22,7 @@ import platform
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,10 +37,12 @@ from sailor_formula import SailorFormula
 from scipy.optimize import least_squares
 from speed import closed_form_per_s, replay_512_s
 
+from sailor_cloud.errors import SailorError
 from sailor_cloud.simulator import Scenario
 from sailor_cloud.simulator.evaluate import stage_memory
 from sailor_cloud.simulator.iteration import run_iteration
-from sailor_cloud.simulator.layout import lay_out
+from sailor_cloud.simulator.layout import Layout, lay_out
+from sailor_cloud.simulator.uncertainty import uncertainty
 from sailor_cloud.workload import profiles
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -79,8 +82,7 @@ class Model:
         return run_iteration(lay_out(*plan_of(row, self._with(constants)))).replay_s
 
     def peak_bytes(self, row: Measured) -> float:
-        layout = lay_out(*plan_of(row, self._scenario))
-        return float(max(stage_memory(layout, seat).total_bytes for seat in layout.seats))
+        return peak_bytes(lay_out(*plan_of(row, self._scenario)))
 
     def _with(self, constants: Constants) -> Scenario:
         return with_constants(
@@ -159,7 +161,9 @@ def evaluate(rows: Sequence[Measured], artifact: Path) -> tuple[str, bool]:
         limits = (0.065, 0.030) if fit_times else (0.030, None)
         bars.append(_bar(f"{title}, time", [row.iteration_s for row in group], times, map_s(sailor, group), limits[0]))
         bars.append(
-            _bar(f"{title}, memory", [row.peak_bytes for row in group], peaks, map_bytes(sailor, group), limits[1])
+            _bar(
+                f"{title}, memory", [row.peak_bytes or 0.0 for row in group], peaks, map_bytes(sailor, group), limits[1]
+            )
         )
         whole = fit_time(model, group) if fit_times else Constants()
         notes.append(
@@ -168,7 +172,7 @@ def evaluate(rows: Sequence[Measured], artifact: Path) -> tuple[str, bool]:
         )
         lines += [
             f"| {title} | {row.name} | {row.iteration_s:.3f} | {seconds:.3f} | {seconds / row.iteration_s - 1:+.1%} "
-            f"| {row.peak_bytes / 1e9:.2f} | {peak / 1e9:.2f} | {peak / row.peak_bytes - 1:+.1%} |"
+            f"| {measured_bytes(row) / 1e9:.2f} | {peak / 1e9:.2f} | {peak / measured_bytes(row) - 1:+.1%} |"
             for row, seconds, peak in zip(group, times, peaks, strict=True)
         ]
     speeds = (replay_512_s(), closed_form_per_s())
@@ -223,19 +227,68 @@ def judge_measured(path: Path, artifact: Path) -> tuple[dict[str, Any], list[str
     """Return figures, lines and unread rows of a table of measured iterations, beside Sailor's formula."""
     rows, unread = read_measured(path)
     scenario, sailor = base_scenario(artifact), SailorFormula(artifact)
-    bars = []
-    for name in sorted({(row.set_name, row.model) for row in rows}):
-        group = [row for row in rows if (row.set_name, row.model) == name]
-        layouts = [lay_out(*plan_of(row, scenario)) for row in group]
-        seconds = [run_iteration(layout).replay_s for layout in layouts]
-        peaks = [float(max(stage_memory(layout, seat).total_bytes for seat in layout.seats)) for layout in layouts]
-        title = " ".join(name)
-        bars += [
-            _bar(f"{title}, time", [row.iteration_s for row in group], seconds, map_s(sailor, group), None),
-            _bar(f"{title}, memory", [row.peak_bytes for row in group], peaks, map_bytes(sailor, group), None),
-        ]
-    figures = {bar.name: {"ours": bar.errors, "sailor": bar.sailor} for bar in bars}
-    return figures, [*_HEAD, *map(_row, bars)], unread
+    layouts = {}
+    for row in rows:
+        try:
+            layouts[row] = lay_out(*plan_of(row, scenario))
+        except (SailorError, ValueError, KeyError) as error:
+            unread.append(Unread(id=row.name, source=path.name, reason=str(error)))
+    figures: dict[str, Any] = {}
+    for name in sorted({(row.set_name, row.model) for row in layouts}):
+        group = [row for row in layouts if (row.set_name, row.model) == name]
+        times = [run_iteration(layouts[row]) for row in group]
+        likely = [uncertainty(layouts[row], each).distribution for row, each in zip(group, times, strict=True)]
+        errors = [each.replay_s / row.iteration_s - 1.0 for row, each in zip(group, times, strict=True)]
+        theirs = [seconds / row.iteration_s - 1.0 for row, seconds in _of_sailor(sailor.iteration_s, group)]
+        figures[f"{' '.join(name)}, time"] = _figures(errors, theirs) | {
+            "inside_p50": float(np.mean([abs(e) <= each.p50 for e, each in zip(errors, likely, strict=True)])),
+            "inside_p90": float(np.mean([abs(e) <= each.p90 for e, each in zip(errors, likely, strict=True)])),
+        }
+        known = [row for row in group if row.peak_bytes]
+        if known:
+            errors = [peak_bytes(layouts[row]) / measured_bytes(row) - 1.0 for row in known]
+            theirs = [nbytes / measured_bytes(row) - 1.0 for row, nbytes in _of_sailor(sailor.peak_bytes, known)]
+            figures[f"{' '.join(name)}, memory"] = _figures(errors, theirs)
+    lines = ["| | rows | mean error | median | max | bias | inside p50 | inside p90 | Sailor, mean |", f"|{'---|' * 9}"]
+    for title, of in figures.items():
+        shares = (_percent(of.get(name), ".0%") for name in ("inside_p50", "inside_p90"))
+        cells = [_percent(of[name], ".1%") for name in ("mean", "median", "max")]
+        cells += [_percent(of["bias"], "+.1%"), *shares, _percent(of["sailor_mean"], ".1%")]
+        lines.append(f"| {title} | {of['rows']} | {' | '.join(cells)} |")
+    return figures, lines, unread
+
+
+def _figures(errors: Sequence[float], sailor: Sequence[float]) -> dict[str, Any]:
+    size = np.abs(errors)
+    return {
+        "rows": len(errors),
+        "mean": float(size.mean()),
+        "median": float(np.median(size)),
+        "max": float(size.max()),
+        "bias": float(np.mean(errors)),
+        "sailor_mean": float(np.abs(sailor).mean()) if sailor else None,
+    }
+
+
+def _percent(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def _of_sailor(formula: Callable[[Measured], float], rows: Sequence[Measured]) -> list[tuple[Measured, float]]:
+    """Return what Sailor's formula says of the rows that its tables know."""
+    found = []
+    for row in rows:
+        with contextlib.suppress(KeyError, IndexError):
+            found.append((row, formula(row)))
+    return found
+
+
+def measured_bytes(row: Measured) -> float:
+    return row.peak_bytes or 0.0
+
+
+def peak_bytes(layout: Layout) -> float:
+    return float(max(stage_memory(layout, seat).total_bytes for seat in layout.seats))
 
 
 def map_s(sailor: SailorFormula, rows: Sequence[Measured]) -> list[float]:

@@ -11,6 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "simulator_accuracy"))
 
 from published import Recompute, is_failed, is_published, read_failed, read_published
+from reference import read_measured
 
 from sailor_cloud.units import GIB
 from sailor_cloud.workload import Attention, parameter_count
@@ -82,3 +83,26 @@ def test_a_failed_layout_takes_its_shape_from_the_runs_of_its_model(tmp_path: Pa
 @pytest.mark.parametrize(("row", "published"), [(ROW, True), (FAILED, False)])
 def test_the_header_tells_the_kind_of_table(row: dict[str, str], published: bool) -> None:
     assert (is_published(list(row)), is_failed(list(row))) == (published, not published)
+
+
+def test_a_row_that_ends_early_is_told_and_the_others_read(tmp_path: Path) -> None:
+    path = table(tmp_path, ROW)
+    with path.open("a", encoding="utf-8") as file:
+        file.write("r2,maker\n")
+    runs, unread = read_published(path)
+    assert [run.id for run in runs] == ["r1"]
+    assert [(each.id, each.reason) for each in unread] == [("r2", "no engine is known for ")]
+
+
+MEASURED = {
+    "file": "a/plan_config_N1.json", "model": "OPT-350", "nodes_per_stage_by_gpu": "1xGH-96 | 1xGH-96", "tp": "4",
+    "mbs": "1", "gbs": "32", "iteration_time_s": "2.5", "max_mem_bytes": "", "layers_per_stage": "12 14",
+}  # fmt: skip
+
+
+def test_measured_iterations_may_lack_memory_and_bad_rows_are_told(tmp_path: Path) -> None:
+    bad = [MEASURED | {"nodes_per_stage_by_gpu": "GH-96"}, MEASURED | {"gbs": "many"}]
+    rows, unread = read_measured(table(tmp_path, MEASURED, *bad))
+    assert [(row.name, row.peak_bytes, row.microbatches) for row in rows] == [("N1", None, 32)]
+    assert len(unread) == 2
+    assert "'many'" in unread[1].reason
