@@ -32,7 +32,7 @@ import published_memory
 from fit_kernels import Fit, shipped, tables
 from published import Unread, is_published, read_published
 from published_time import cases_of, in_bars, predict, report, table
-from reference import COLUMNS, Measured, base_scenario, plan_of, read_measured, with_constants
+from reference import COLUMNS, ENGINE, Measured, base_scenario, plan_of, read_measured, with_constants
 from sailor_formula import SailorFormula
 from scipy.optimize import least_squares
 from speed import closed_form_per_s, replay_512_s
@@ -329,7 +329,9 @@ def _report(
         "## What was fitted on what",
         "",
         "Two constants for time, per device type and software stack, on the configurations of its own set only; none",
-        "for the mixed RTX cluster. Constants for memory are those of all programs (published_memory.md), fitted with",
+        "for the mixed RTX cluster. Both ends of a transfer wait for each other, as DeepSpeed's order has it, on both",
+        f"clusters; all-reduces take {ENGINE.all_reduce_slowdown} times as long as transfers of as many bytes in the link test, also on both: the",
+        "mean of three GH200 runs that logged them. Constants for memory are those of all programs (published_memory.md), fitted with",
         "these rows among others. Layer times, kept activations and link curves are the artifact's, not fitted here.",
         "Which constants to have was chosen with all rows in sight, so these errors are somewhat too good; leaving out",
         "guards the values, not the choice. Two runs of the same 15 jobs differ by 5.0 % mean in time and 4.0 % in",
