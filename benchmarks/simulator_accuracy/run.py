@@ -330,7 +330,7 @@ def _report(
         "",
         "Two constants for time, per device type and software stack, on the configurations of its own set only; none",
         "for the mixed RTX cluster. Both ends of a transfer wait for each other, as DeepSpeed's order has it, on both",
-        f"clusters; an all-reduce takes {ENGINE.all_reduce_slowdown} times as long as transfers of as many bytes in the",
+        f"clusters; an all-reduce takes {ENGINE.all_reduce_slowdown} times as long as transfers of its bytes in the",
         "link test, also on both: the mean of three GH200 runs that logged it. Constants for memory are those of all",
         "programs (published_memory.md), fitted with",
         "these rows among others. Layer times, kept activations and link curves are the artifact's, not fitted here.",
