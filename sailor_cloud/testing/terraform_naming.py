@@ -35,7 +35,9 @@ def _custom_role(wanted: State, project: str) -> State:
 
 def _function(wanted: State, project: str) -> State:
     place = f"projects/{project}/locations/{wanted['location']}"
-    return {"id": f"{place}/functions/{wanted['name']}", "url": f"https://{wanted['name']}.example.run.app"}
+    service = {**wanted["service_config"][0]} if wanted.get("service_config") else {}
+    uri = f"https://{wanted['name']}.example.run.app"
+    return {"id": f"{place}/functions/{wanted['name']}", "service_config": [{**service, "uri": uri}]}
 
 
 # Collections that are not their type's name with an s.

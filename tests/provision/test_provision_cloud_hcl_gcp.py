@@ -75,8 +75,8 @@ def test_a_watchdog_is_called_with_its_own_account_which_may_do_so_until_a_week_
     }
     assert service["service_account_email"] == account
     (target,) = job["http_target"]
-    assert target["uri"] == function["url"]
-    assert target["oidc_token"] == [{"service_account_email": account, "audience": function["url"]}]
+    assert target["uri"] == service["uri"]
+    assert target["oidc_token"] == [{"service_account_email": account, "audience": service["uri"]}]
     member, role = watched.one("google_project_iam_member"), watched.one("google_project_iam_custom_role")
     assert (member["member"], member["role"]) == (f"serviceAccount:{account}", role["id"])
     assert member["condition"][0]["expression"] == 'request.time < timestamp("2026-11-28T06:15:30Z")'

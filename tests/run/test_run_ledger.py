@@ -218,3 +218,19 @@ def test_spending_is_the_sum_of_the_lines(
     now = START + timedelta(seconds=seconds)
     assert ledger.spent_usd(now) == pytest.approx(sum(line.usd for line in ledger.lines(now)), abs=1e-9)
     assert ledger.spent_usd(now) <= ledger.spent_usd(now + timedelta(seconds=1))
+
+
+def test_what_had_been_used_until_some_time_in_the_past_is_what_a_bill_of_that_day_can_hold(
+    ledger: Ledger, clock: FixedClock
+) -> None:
+    hour = timedelta(hours=1)
+    open_node(ledger, "a", 2.0)
+    ledger.reprice("a", usd_per_hour=3.0, at=START + hour, price_source="spot", price_as_of=PRICED)
+    open_node(ledger, "b", 1.0)
+    ledger.close_item("b", at=START + hour)
+    open_node(ledger, "late", 100.0, since=START + 3 * hour)
+    # Two hours of a at two prices, one hour of b; what began later is in no bill yet, and neither is traffic.
+    charge_egress(ledger, "egress", 1.0, 0.5)
+    assert ledger.used_usd(START + 2 * hour) == pytest.approx(2.0 + 3.0 + 1.0)
+    assert ledger.used_usd(START + hour / 2) == pytest.approx(1.0 + 0.5)
+    assert ledger.used_usd(START) == 0.0

@@ -119,7 +119,7 @@ resource "google_cloudfunctions2_function" "watchdog" {
     available_memory               = "256Mi"
     timeout_seconds                = 1800
     max_instance_count             = 1
-    ingress_settings               = "ALLOW_ALL"
+    ingress_settings               = "ALLOW_INTERNAL_ONLY"
     all_traffic_on_latest_revision = true
     service_account_email          = local.watchdog_account
 
@@ -136,7 +136,8 @@ resource "google_cloudfunctions2_function" "watchdog" {
   depends_on = [google_project_iam_member.watchdog, google_storage_bucket_iam_member.watchdog]
 }
 
-# Cloud Scheduler knows no first time: the function itself does nothing before it is due.
+# Cloud Scheduler knows no first time: the function itself does nothing before it is due. To the function, calls of Cloud
+# Scheduler in its own project are internal (cloud.google.com/run/docs/securing/ingress).
 resource "google_cloud_scheduler_job" "watchdog" {
   for_each = local.watchdog
 
@@ -149,11 +150,11 @@ resource "google_cloud_scheduler_job" "watchdog" {
 
   http_target {
     http_method = "POST"
-    uri         = google_cloudfunctions2_function.watchdog[each.key].url
+    uri         = google_cloudfunctions2_function.watchdog[each.key].service_config[0].uri
 
     oidc_token {
       service_account_email = local.watchdog_account
-      audience              = google_cloudfunctions2_function.watchdog[each.key].url
+      audience              = google_cloudfunctions2_function.watchdog[each.key].service_config[0].uri
     }
   }
 }
