@@ -187,7 +187,8 @@ class RunContext:
 
     def on_resource(self, progress: Progress) -> None:
         price = "" if progress.usd_per_hour is None else f", {progress.usd_per_hour:.4f} USD/h"
-        state = f"{progress.action} {progress.step}{price}"
+        trouble = f", {progress.trouble}" if progress.trouble else ""
+        state = f"{progress.action} {progress.step}{price}{trouble}"
         self.observer.resource(ResourceNews(key=progress.key, state=state, done=progress.step is Step.DONE))
 
     def progress(self) -> RunProgress:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -15,6 +16,7 @@ from sailor_cloud.provision.progress import Interrupt, ProvisionInterrupted
 DEFAULT_AT_ONCE = 10
 _FEWEST_AT_ONCE = 5
 
+_A = TypeVar("_A")
 _T = TypeVar("_T")
 
 
@@ -43,6 +45,14 @@ def paces(places: Iterable[tuple[str, str]]) -> dict[str, Pace]:
         share = bought.most_at_once // number if bought.shared_rate else bought.most_at_once
         found[provider] = Pace(max(DEFAULT_AT_ONCE, share))
     return found
+
+
+def at_once(work: Callable[[_A], _T], things: Sequence[_A], *, most: int = 16) -> list[_T]:
+    """Do something with each of many things, a few at a time, and return the results in order."""
+    if len(things) < 2:
+        return [work(thing) for thing in things]
+    with ThreadPoolExecutor(min(most, len(things))) as pool:
+        return list(pool.map(work, things))
 
 
 def side_by_side(calls: Sequence[Callable[[], _T]], interrupt: Interrupt) -> list[_T]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
 from sailor_cloud.errors import ProvisionError
+
+_BETWEEN_S = 60.0
+_PATIENCE_S = 20.0
 
 
 class ProvisionInterrupted(ProvisionError):  # noqa: N818 - named after what happened, like KeyboardInterrupt
@@ -28,7 +32,7 @@ class Step(StrEnum):
 class Progress:
     """One step of one resource: `action` is Terraform's own word, such as create or delete.
 
-    `usd_per_hour` is known of what is planned and costs by the hour.
+    `usd_per_hour` is known of what is planned and costs by the hour. `trouble` says what is in the way, if anything.
     """
 
     action: str
@@ -40,9 +44,44 @@ class Progress:
     elapsed_s: float
     message: str
     usd_per_hour: float | None = None
+    trouble: str = ""
 
 
 Listener = Callable[[Progress], None]
+
+
+class Pulse:
+    """Tells whether a cloud answers while it takes long: asks it in the background, once a minute."""
+
+    def __init__(self, ask: Callable[[], object], *, now: Callable[[], float] = time.monotonic) -> None:
+        self._ask = ask
+        self._now = now
+        self._asked_at = float("-inf")
+        self._thread: threading.Thread | None = None
+        self._error = ""
+
+    def trouble(self) -> str:
+        """Return what is wrong: the cloud's error, or for how long it has not answered; nothing while it answers."""
+        waited_s = self._now() - self._asked_at
+        if self._thread is not None and self._thread.is_alive():
+            return f"the cloud has not answered for {waited_s:.0f} s" if waited_s >= _PATIENCE_S else self._error
+        if waited_s >= _BETWEEN_S:
+            self._asked_at = self._now()
+            self._thread = threading.Thread(target=self._asked, daemon=True)
+            self._thread.start()
+        return self._error
+
+    def settle(self) -> None:
+        """Wait for the answer to the question that is under way, if there is one."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _asked(self) -> None:
+        try:
+            self._ask()
+            self._error = ""
+        except Exception as error:
+            self._error = f"the cloud does not answer: {error}"
 
 
 class Interrupt:

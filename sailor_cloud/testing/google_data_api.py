@@ -36,6 +36,9 @@ class GoogleData:
         parts = urlsplit(url)
         if policy := _POLICY.fullmatch(parts.path):
             return self._policy(unquote(policy[1]), json.loads(body) if method == "PUT" else None)
+        if parts.path.endswith(":getEffectiveOrgPolicy"):
+            constraint = json.loads(body)["constraint"]
+            return 200, {"constraint": constraint, **self.cloud.policies.get(constraint, {})}
         if accounts := _ACCOUNTS.fullmatch(parts.path):
             return self._accounts(method, accounts[1], unquote(accounts[3] or ""))
         if parts.path.startswith("/v1/projects/") and parts.path.endswith(":testIamPermissions"):

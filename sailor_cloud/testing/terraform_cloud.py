@@ -103,6 +103,8 @@ class FakeCloud:
         self.deletion_looks = 0
         # Limits of quotas by AWS's code or Google's metric, and vCPUs by AWS's instance type.
         self.quotas: dict[str, float] = {}
+        # Policies of the organization, as Google's Resource Manager tells them, by constraint.
+        self.policies: dict[str, dict[str, Any]] = {}
         self.vcpus = {"g4dn.xlarge": 4, "g6.xlarge": 4, "p3.2xlarge": 8, "p4d.24xlarge": 96, "t3.micro": 2}
         # Permissions that the caller lacks, in the words of the cloud.
         self.denied: set[str] = set()

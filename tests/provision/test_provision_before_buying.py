@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from factories.cloud_plans import AWS_OFFERS, cloud_document, with_job
-from factories.cloud_runs import cloud_run, without_bucket
+from factories.cloud_plans import AWS_OFFERS, GCP_OFFERS, cloud_document, with_job
+from factories.cloud_runs import CloudRun, cloud_run, without_bucket
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.outcomes import Applied
+from sailor_cloud.provision.providers import of
+from sailor_cloud.provision.rendering.root import placed_nodes
 
 SIX = without_bucket(cloud_document(*((f"n{index}", AWS_OFFERS[0]) for index in range(6)), image=None))
+
+
+@pytest.fixture
+def google(tmp_path: Path) -> Iterator[CloudRun]:
+    document = without_bucket(cloud_document(("n0", GCP_OFFERS[0]), ("n1", GCP_OFFERS[2]), image=None))
+    with cloud_run(Provider("gcp"), tmp_path, document=document) as run:
+        yield run
 
 
 def test_nodes_with_several_network_cards_must_find_an_elastic_address_each(tmp_path: Path) -> None:
@@ -38,6 +49,51 @@ def test_nodes_with_several_network_cards_must_find_an_elastic_address_each(tmp_
         assert isinstance(run.apply(), Applied)
         # What the run has itself is not asked for again.
         assert isinstance(run.apply(), Applied)
+
+
+DENIED = {"listPolicy": {"allValues": "DENY"}}
+US = {"listPolicy": {"allowedValues": ["in:us-locations"]}}
+CENTRAL = {"listPolicy": {"allowedValues": ["is:us-central1", "in:europe-west4-locations"]}}
+OTHERS = {"listPolicy": {"allowedValues": ["projects/debian-cloud"]}}
+OURS = {"listPolicy": {"allowedValues": ["is:projects/deeplearning-platform-release", "projects/debian-cloud"]}}
+UNDER = {"listPolicy": {"allowedValues": ["under:folders/7"]}}
+
+
+@pytest.mark.parametrize(
+    ("constraint", "policy", "forbidden"),
+    [
+        ("compute.vmExternalIpAccess", DENIED, "nodes with a public address (give nodes no public address with"),
+        ("compute.vmExternalIpAccess", {"listPolicy": {"allValues": "ALLOW"}}, None),
+        ("compute.requireShieldedVm", {"booleanPolicy": {"enforced": True}}, "nodes without Secure Boot (ask for an"),
+        ("compute.requireShieldedVm", {"booleanPolicy": {}}, None),
+        ("compute.trustedImageProjects", OTHERS, "the image projects/deeplearning-platform-release/"),
+        ("compute.trustedImageProjects", DENIED, "the image projects/deeplearning-platform-release/"),
+        ("compute.trustedImageProjects", OURS, None),
+        ("compute.trustedImageProjects", UNDER, None),
+        ("gcp.resourceLocations", US, "nodes in europe-west4 (name regions that it allows"),
+        ("gcp.resourceLocations", DENIED, "nodes in europe-west4 and us-central1 (name regions"),
+        ("gcp.resourceLocations", CENTRAL, None),
+    ],
+)
+def test_policies_of_an_organization_are_asked_for(
+    constraint: str, policy: dict[str, Any], forbidden: str | None, google: CloudRun
+) -> None:
+    google.cloud.policies = {f"constraints/{constraint}": policy}
+    placed = placed_nodes(google.document)
+    found = [str(problem) for problem in of("gcp").refusals(google.document, placed)]
+    if forbidden is None:
+        assert found == []
+        return
+    (told,) = found
+    assert told.startswith(f"plan.nodes: a policy of your organization, constraints/{constraint}, forbids {forbidden}")
+    with pytest.raises(RequestError, match="a policy of your organization"):
+        google.apply()
+    assert google.journal().entries() == ()
+
+
+def test_policies_that_can_not_be_asked_for_are_no_refusal(google: CloudRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDRESOURCEMANAGER", "http://127.0.0.1:1")
+    assert of("gcp").refusals(google.document, placed_nodes(google.document)) == []
 
 
 def test_nodes_without_public_addresses_need_no_elastic_one(tmp_path: Path) -> None:

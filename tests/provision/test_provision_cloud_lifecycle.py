@@ -190,7 +190,7 @@ def test_what_may_pass_is_tried_again_after_growing_pauses(run: CloudRun) -> Non
     assert run.nodes() == ["n0", "n1"]
 
 
-@pytest.mark.parametrize(("message", "attempts"), [(THROTTLED, 3), (NO_ANSWER, 6)], ids=["throttled", "slow"])
+@pytest.mark.parametrize(("message", "attempts"), [(THROTTLED, 2), (NO_ANSWER, 6)], ids=["throttled", "slow"])
 def test_a_cloud_that_stays_overloaded_is_given_up_and_leaves_nothing_after_teardown(
     run: CloudRun, message: dict[Provider, str], attempts: int
 ) -> None:
@@ -199,7 +199,7 @@ def test_a_cloud_that_stays_overloaded_is_given_up_and_leaves_nothing_after_tear
     pause = waited()
     with pytest.raises(ProvisionError, match="terraform apply failed"):
         run.apply(pause=pause, backoff=Backoff(first_s=20.0, longest_s=30.0, attempts=attempts))
-    assert pause.seconds == [20.0, 30.0]
+    assert pause.seconds == [20.0]
     run.assert_gone(run.destroy())
 
 

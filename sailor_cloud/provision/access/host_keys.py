@@ -11,6 +11,7 @@ from sailor_cloud.errors import ProvisionError
 from sailor_cloud.provision.access.instances import Instance, published_host_key
 from sailor_cloud.provision.access.login import way_in
 from sailor_cloud.provision.access.tunnel import tunnel_to
+from sailor_cloud.provision.pace import at_once
 from sailor_cloud.run.appended import append_line
 from sailor_cloud.run.folder import RunFolder
 
@@ -42,14 +43,11 @@ def learn_host_keys(
     waited = 0.0
     while True:
         known = known_host_keys(folder)
-        silent = []
-        for instance in found:
-            if instance.id in known:
-                continue
-            key = published_host_key(instance)
-            if key is None:
-                silent.append(instance)
-            else:
+        unknown = [instance for instance in found if instance.id not in known]
+        told = list(zip(unknown, at_once(published_host_key, unknown), strict=True))
+        silent = [instance for instance, key in told if key is None]
+        for instance, key in told:
+            if key is not None:
                 append_line(_path(folder), f"{instance.id} {key}")
         if not silent or waited >= limit_s:
             return tuple(silent)

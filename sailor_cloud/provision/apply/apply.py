@@ -24,7 +24,7 @@ from sailor_cloud.run.state import fold
 
 logger = logging.getLogger(__name__)
 
-_SLOW_TRIES = 3
+_SLOW_TRIES = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +127,7 @@ def _with_patience(
                     raise
                 case Cause.EXISTS if adopting and failed > 1:
                     raise
-                # What waits for a machine has waited a quarter of an hour each time.
+                # What waits for a machine has waited for minutes each time.
                 case Cause.SLOW if failed >= _SLOW_TRIES:
                     raise
             if worst.cause is Cause.THROTTLED:

@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 from sailor_cloud.clock import Clock
 from sailor_cloud.provision import providers
+from sailor_cloud.provision.access.instances import instances
 from sailor_cloud.provision.apply.changes import Change, change_of, node_at
 from sailor_cloud.provision.apply.open_root import open_driver, progress_of
 from sailor_cloud.provision.bookkeeping import NODE, open_node, resource_key
 from sailor_cloud.provision.errors.backoff import Backoff, Pause
 from sailor_cloud.provision.pace import Pace
-from sailor_cloud.provision.progress import Interrupt, Listener, Progress, Step
+from sailor_cloud.provision.progress import Interrupt, Listener, Progress, Pulse, Step
 from sailor_cloud.provision.rendering.preview import Prices
 from sailor_cloud.provision.rendering.root import PlacedNode, Root
+from sailor_cloud.provision.scopes import touched
 from sailor_cloud.provision.terraform.binary import TerraformBinary
 from sailor_cloud.provision.terraform.driver import TerraformDriver
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal
 from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.run.state import fold
+
+# Providers repeat a request that a cloud answers with 503 by themselves, without a word.
+_LONG_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +94,11 @@ class Watch:
     on_network: Callable[[], None] = lambda: None
     changes: list[Change] = field(default_factory=list)
     started: dict[str, datetime] = field(default_factory=dict)
+    pulse: Pulse = field(init=False)
+
+    def __post_init__(self) -> None:
+        work = self.work
+        self.pulse = Pulse(lambda: instances(touched(work.journal.entries()), work.folder.run_id))
 
     def event(self, event: Mapping[str, Any]) -> None:
         change = change_of(event)
@@ -97,6 +107,8 @@ class Watch:
         progress = progress_of(self.root, event)
         if progress is None:
             return
+        if progress.step is Step.RUNNING and progress.elapsed_s >= _LONG_S:
+            progress = replace(progress, trouble=self.pulse.trouble())
         if progress.action == "create":
             self._creation(event["hook"], progress.step, progress.message)
         self.work.tell(progress)

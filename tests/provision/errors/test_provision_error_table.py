@@ -50,6 +50,19 @@ POLICY = (
     "project 1. Add instance projects/p/zones/us-central1-a/instances/n0 to the constraint to use external IP with it"
     "., conditionNotMet"
 )
+# What gcloud and the CSI driver report (googleapis, 2023-2026).
+LOCATION = (
+    "Error creating instance: googleapi: Error 412: Location ZONE:us-east1-b violates constraint "
+    "constraints/gcp.resourceLocations on the resource projects/p/zones/us-east1-b/instances/n0., conditionNotMet"
+)
+SHIELDED = (
+    "Constraint constraints/compute.requireShieldedVm violated for project projects/p. Secure Boot is not enabled in "
+    "the 'shielded_instance_config' field."
+)
+IMAGES = (
+    "Constraint constraints/compute.trustedImageProjects violated for project p. Use of images from project "
+    "deeplearning-platform-release is prohibited."
+)
 
 
 def fault(provider: Provider, text: str) -> Fault:
@@ -92,7 +105,7 @@ TOLD = {
             "googleapi: Error 500: internalError",
             INTERNAL,
         ),
-        Cause.POLICY: (POLICY,),
+        Cause.POLICY: (POLICY, LOCATION),
         Cause.NOT_SOLD: (NOT_SOLD,),
         Cause.SLOW: (
             "Error waiting for instance to create: timeout while waiting for state to become 'DONE' (last state: "
@@ -217,17 +230,16 @@ def test_each_cause_becomes_its_own_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "way_out"),
+    ("text", "policy", "way_out"),
     [
-        ("compute.vmExternalIpAccess", "'cloud: {network: private}'"),
-        ("compute.requireShieldedVm", "an image for Shielded VMs"),
-        ("compute.trustedImageProjects", "an image of an allowed project"),
-        ("gcp.resourceLocations", "name regions that it allows"),
-        ("compute.somethingNew", "ask whoever administers the organization"),
+        (POLICY, "compute.vmExternalIpAccess", "'cloud: {network: private}'"),
+        (SHIELDED, "compute.requireShieldedVm", "ask for an exception for the project: nodes run without Secure Boot"),
+        (IMAGES, "compute.trustedImageProjects", "an image of an allowed project"),
+        (LOCATION, "gcp.resourceLocations", "name regions that it allows"),
+        (POLICY.replace("vmExternalIpAccess", "new"), "compute.new", "ask whoever administers the organization"),
     ],
 )
-def test_a_policy_of_the_organization_is_named_with_the_way_out(policy: str, way_out: str) -> None:
-    text = POLICY.replace("compute.vmExternalIpAccess", policy)
+def test_a_policy_of_the_organization_is_named_with_the_way_out(text: str, policy: str, way_out: str) -> None:
     told = str(error_of(fault(Provider("gcp"), text)))
     assert f"a policy of your organization, constraints/{policy}, forbids this; " in told
     assert way_out in told

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from sailor_cloud.catalog.providers.aws.account import HOW
@@ -20,6 +20,7 @@ from sailor_cloud.provision.live_resources import (
     Listing,
     LiveResource,
 )
+from sailor_cloud.provision.pace import at_once
 
 AWS = Provider("aws")
 # The kind of scope that is looked through.
@@ -201,17 +202,22 @@ def remove_aws(
     for region in sorted({resource.region for resource in ours}):
         client = connect(region)
         for kind in _KINDS:
-            asked = []
-            for name in [found.name for found in ours if (found.region, found.type) == (region, kind.type)]:
-                try:
-                    kind.delete(client, name)
-                    asked.append(name)
-                except Exception as error:
-                    if not is_gone(error):
-                        problems.append(f"{kind.type} {name} in {region} can't be deleted: {error}")
+            mine = [found.name for found in ours if (found.region, found.type) == (region, kind.type)]
+            told = at_once(partial(_asked_to_go, client, kind, region), mine)
+            problems += [problem for problem in told if problem]
+            asked = [name for name, problem in zip(mine, told, strict=True) if problem == ""]
             if kind.type == "aws_instance" and asked:
                 problems += _wait_until_terminated(client, asked, region, poll_s)
     return tuple(problems)
+
+
+def _asked_to_go(client: Any, kind: _Kind, region: str, name: str) -> str | None:
+    """Ask for a deletion, and return what went wrong: nothing, or None where the resource is gone already."""
+    try:
+        kind.delete(client, name)
+    except Exception as error:
+        return None if is_gone(error) else f"{kind.type} {name} in {region} can't be deleted: {error}"
+    return ""
 
 
 def _listed(client: Any, kind: _Kind, region: str, run_id: str | None) -> Iterator[LiveResource]:

@@ -11,6 +11,7 @@ _GCE_RIGHTS = "github.com/hashicorp/terraform-provider-google/issues/4825"
 _GCE_SERVICE = "github.com/hashicorp/terraform/issues/29006"
 _GCE_ZONES = "cloud.google.com/compute/docs/gpus/gpu-regions-zones"
 _GCE_SLOW = "github.com/hashicorp/terraform-provider-google/issues/8358"
+_GCP_LOCATIONS = "cloud.google.com/resource-manager/docs/organization-policy/defining-locations"
 _GCP_POLICY = "cloud.google.com/resource-manager/docs/organization-policy/org-policy-constraints"
 _GCP_RIGHTS = "cloud.google.com/iam/docs/permission-error-messages"
 _GCP_ACCOUNTS = "cloud.google.com/iam/quotas"
@@ -19,6 +20,7 @@ _GOOGLE_HTTP = "cloud.google.com/apis/design/errors"
 
 _RULES = (
     Rule(Cause.POLICY, r"Constraint (?P<policy>constraints/[\w.]+) violated", _GCP_POLICY),
+    Rule(Cause.POLICY, r"violates constraint '?(?P<policy>constraints/[\w.]+)", _GCP_LOCATIONS),
     Rule(
         Cause.NOT_SOLD,
         r"(?:Machine|Accelerator) type with name '[\w-]+' does not exist in zone '[\w-]+'",
@@ -68,7 +70,8 @@ _RULES = (
 # What a job can change so that an organization policy allows it.
 _ALLOWED_BY = {
     "constraints/compute.vmExternalIpAccess": "give nodes no public address with 'cloud: {network: private}'",
-    "constraints/compute.requireShieldedVm": "name an image for Shielded VMs in 'cloud: {image: …}'",
+    "constraints/compute.requireShieldedVm": "ask for an exception for the project: nodes run without Secure Boot, for "
+    "which NVIDIA's driver would have to be signed",
     "constraints/compute.trustedImageProjects": "name an image of an allowed project in 'cloud: {image: …}'",
     "constraints/gcp.resourceLocations": "name regions that it allows under 'resources'",
 }

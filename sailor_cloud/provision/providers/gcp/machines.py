@@ -16,6 +16,11 @@ ATTACHABLE = {
 DEFAULT_GCP_IMAGE = "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2404-nvidia-580"
 
 
+def image_for(chosen: str | None) -> str:
+    """Return the image of nodes; what a job has chosen may be an image of AWS, which is meant for other nodes."""
+    return DEFAULT_GCP_IMAGE if chosen is None or chosen.startswith(("ami-", "/")) else chosen
+
+
 def is_attached(instance_type: str) -> bool:
     """Tell whether the accelerators are no part of the instance type."""
     return instance_type.startswith("n1-")

@@ -16,8 +16,9 @@ from sailor_cloud.provision.providers.gcp import access, account, preview
 from sailor_cloud.provision.providers.gcp.adopt import GcpAdoptable
 from sailor_cloud.provision.providers.gcp.data_sweep import BUCKET, GCP_DATA_KINDS, remove_gcp_data, sweep_gcp_data
 from sailor_cloud.provision.providers.gcp.errors import ERRORS
-from sailor_cloud.provision.providers.gcp.machines import ATTACHABLE, DEFAULT_GCP_IMAGE, is_attached
+from sailor_cloud.provision.providers.gcp.machines import ATTACHABLE, image_for, is_attached
 from sailor_cloud.provision.providers.gcp.member_sweep import MEMBER, remove_gcp_members, sweep_gcp_members
+from sailor_cloud.provision.providers.gcp.policies import refusals
 from sailor_cloud.provision.providers.gcp.quota import quota_numbers
 from sailor_cloud.provision.providers.gcp.sweep import GCP, GCP_KINDS, PROJECT, is_refusal, remove_gcp, sweep_gcp
 from sailor_cloud.provision.providers.interface import MachineProvider
@@ -71,6 +72,7 @@ class Gcp(MachineProvider):
     credentials_end = staticmethod(account.credentials_end)
     rights = staticmethod(account.rights)
     quota_numbers = staticmethod(quota_numbers)
+    refusals = staticmethod(refusals)
     delete_bucket = "gcloud storage rm --recursive gs://{name}"
     modules = {Part.CLUSTER: ("gcp-cluster", "placement"), Part.DATA: ()}  # noqa: RUF012 - a constant
 
@@ -99,8 +101,7 @@ class Gcp(MachineProvider):
                 "compact": known is not None and known.compact and run.may_have_neighbours(offer),
                 "boot_disk": "pd-balanced" if known is None else known.boot_disk,
                 "efa_cards": [],
-                # An image of AWS is meant for another cloud's nodes.
-                "image": DEFAULT_GCP_IMAGE if chosen is None or chosen.startswith(("ami-", "/")) else chosen,
+                "image": image_for(chosen),
             }
 
         account = f"{resource_name(run.folder.run_id, 'node')}@{_project(run)}.iam.gserviceaccount.com"

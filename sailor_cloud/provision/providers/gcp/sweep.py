@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from sailor_cloud.catalog.providers.gcp.account import HOW, compute_endpoint
@@ -19,6 +20,7 @@ from sailor_cloud.provision.live_resources import (
     LiveResource,
     labels_in,
 )
+from sailor_cloud.provision.pace import at_once
 
 GCP = Provider("gcp")
 # The kind of scope that is looked through.
@@ -104,18 +106,21 @@ def remove_gcp(
     ours = [resource for resource in resources if resource.run_id and resource.provider == GCP]
     problems: list[str] = []
     for kind in _KINDS:
-        asked = []
-        for resource in ours:
-            if resource.type != kind.type:
-                continue
-            try:
-                connect(kind.client).delete_unary(project=project, **_address(kind, resource))
-                asked.append(resource)
-            except Exception as error:
-                if not is_gone(error):
-                    problems.append(f"{kind.type} {resource.name} can't be deleted: {error}")
+        mine = [resource for resource in ours if resource.type == kind.type]
+        told = at_once(partial(_asked_to_go, connect, kind, project), mine)
+        problems += [problem for problem in told if problem]
+        asked = [resource for resource, problem in zip(mine, told, strict=True) if problem == ""]
         problems += _wait_until_gone(connect, kind, project, asked, poll_s=poll_s, limit_s=limit_s)
     return tuple(problems)
+
+
+def _asked_to_go(connect: ClientOf, kind: _Kind, project: str, resource: LiveResource) -> str | None:
+    """Ask for a deletion, and return what went wrong: nothing, or None where the resource is gone already."""
+    try:
+        connect(kind.client).delete_unary(project=project, **_address(kind, resource))
+    except Exception as error:
+        return None if is_gone(error) else f"{kind.type} {resource.name} can't be deleted: {error}"
+    return ""
 
 
 def _address(kind: _Kind, resource: LiveResource) -> dict[str, str]:
@@ -165,7 +170,8 @@ def _wait_until_gone(
     until = time.monotonic() + limit_s
     left = asked
     while left:
-        left = [resource for resource in left if _exists(connect(kind.client), kind, project, resource)]
+        exist = at_once(lambda resource: _exists(connect(kind.client), kind, project, resource), left)
+        left = [resource for resource, exists in zip(left, exist, strict=True) if exists]
         if left and time.monotonic() >= until:
             names = ", ".join(resource.name for resource in left)
             return [f"{kind.type} not gone after {limit_s:.0f} s: {names}"]

@@ -1,0 +1,100 @@
+"""While an operation takes long, progress says whether the cloud answers."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from factories.cloud_runs import INSTANCE, cloud_run
+from factories.local_runs import CLOCK
+from sailor_cloud.model.offer import Provider
+from sailor_cloud.provision.apply.session import Watch, Work
+from sailor_cloud.provision.errors.backoff import Backoff
+from sailor_cloud.provision.progress import Interrupt, Progress, Pulse
+from sailor_cloud.provision.rendering.preview import Prices
+from sailor_cloud.provision.rendering.root import root_of
+from sailor_cloud.provision.terraform.binary import find_terraform
+from sailor_cloud.run.ledger import Ledger
+
+
+class Seconds:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def settled(pulse: Pulse) -> str:
+    """What a pulse says once its question has been answered."""
+    pulse.trouble()
+    pulse.settle()
+    return pulse.trouble()
+
+
+def test_a_cloud_that_answers_gives_no_trouble_and_is_asked_once_a_minute() -> None:
+    seconds, asked = Seconds(), []
+    pulse = Pulse(lambda: asked.append(seconds.now), now=seconds)
+    for _ in range(13):
+        assert settled(pulse) == ""
+        seconds.now += 10.0
+    assert asked == [100.0, 160.0, 220.0]
+
+
+def test_an_error_of_the_cloud_is_told_until_it_answers_again() -> None:
+    seconds, broken = Seconds(), [True]
+
+    def ask() -> None:
+        if broken:
+            raise OSError("503 Service Unavailable")
+
+    pulse = Pulse(ask, now=seconds)
+    assert settled(pulse) == "the cloud does not answer: 503 Service Unavailable"
+    broken.clear()
+    seconds.now += 30.0
+    assert settled(pulse) == "the cloud does not answer: 503 Service Unavailable"
+    seconds.now += 30.0
+    assert settled(pulse) == ""
+
+
+def test_a_question_that_hangs_is_told_with_its_time() -> None:
+    seconds, answer = Seconds(), threading.Event()
+    pulse = Pulse(lambda: answer.wait(30.0), now=seconds)
+    assert pulse.trouble() == ""
+    seconds.now += 19.0
+    assert pulse.trouble() == ""
+    seconds.now += 26.0
+    assert pulse.trouble() == "the cloud has not answered for 45 s"
+    answer.set()
+    assert settled(pulse) == ""
+
+
+def test_a_creation_that_takes_long_says_that_the_cloud_is_down(tmp_path: Path) -> None:
+    """As it is while hashicorp/google repeats a request by itself."""
+
+    def down() -> None:
+        raise OSError("503 Backend Error")
+
+    with cloud_run(Provider("gcp"), tmp_path) as run:
+        told: list[Progress] = []
+        folder = run.run.folder
+        work = Work(
+            folder=folder,
+            clock=CLOCK,
+            journal=run.journal(),
+            ledger=Ledger.of(folder, CLOCK),
+            binary=find_terraform(),
+            interrupt=Interrupt(),
+            on_progress=told.append,
+            timeout_s=1.0,
+            backoff=Backoff(),
+            pause=lambda seconds: None,
+        )
+        watch = Watch(work=work, root=root_of(folder, Provider("gcp"), "us-central1"), nodes=(), prices=Prices())
+        watch.pulse = Pulse(down)
+        resource = {"addr": "module.cluster.x", "resource_type": INSTANCE[Provider("gcp")], "resource_name": "n0"}
+        for elapsed in (50, 60, 70):
+            hook = {"action": "create", "resource": resource, "elapsed_seconds": elapsed}
+            watch.event({"type": "apply_progress", "hook": hook, "@message": "Still creating..."})
+            watch.pulse.settle()
+        assert (told[0].trouble, told[-1].trouble) == ("", "the cloud does not answer: 503 Backend Error")
