@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from sailor_cloud.provision import providers
+from sailor_cloud.catalog.providers import of as sold_by
+from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.progress import Interrupt, ProvisionInterrupted
 
 # Terraform's own default, and how few at a time a cloud that throttles is ever asked for.
@@ -41,8 +42,8 @@ def paces(places: Iterable[tuple[str, str]]) -> dict[str, Pace]:
     regions = Counter(provider for provider, _ in set(places))
     found = {}
     for provider, number in regions.items():
-        bought = providers.of(provider)
-        share = bought.most_at_once // number if bought.shared_rate else bought.most_at_once
+        sold = sold_by(Provider(provider))
+        share = sold.nodes_at_once // number if sold.shared_rate else sold.nodes_at_once
         found[provider] = Pace(max(DEFAULT_AT_ONCE, share))
     return found
 

@@ -53,12 +53,13 @@ class Start:
 def start(scenario: Scenario, used: Iterable[Provider], nodes: int) -> Start:
     """Return what so many nodes of some providers are paid for before the first step; nothing without nodes.
 
+    On a cloud, as many are created at a time as its rate limits allow; the first of them are paid for until the last.
     Local nodes share the cores of the scenario's machine while they start, and so does the process with whose float64
     steps they compare theirs.
     """
     names = set(used)
     if not names or scenario.machine is None or not all(providers.of(name).on_this_machine for name in names):
-        return Start(fixed_s=max((startup_s(name) for name in names), default=0.0), iterations=0.0)
+        return Start(fixed_s=max((startup_s(name, nodes) for name in names), default=0.0), iterations=0.0)
     costs, training = scenario.profiles.local, scenario.job.training
     tokens = CHECKED_STEPS * training.global_batch_size * training.sequence_length
     reference_s = 6.0 * parameter_count(scenario.decoder) * tokens / costs.reference_flops_per_s
@@ -67,9 +68,10 @@ def start(scenario: Scenario, used: Iterable[Provider], nodes: int) -> Start:
     return Start(fixed_s=costs.start_s + working_s / speed, iterations=costs.check_iterations)
 
 
-def startup_s(provider: Provider) -> float:
-    """Return the seconds that a node is paid for before the first step."""
-    return providers.of(provider).startup_s
+def startup_s(provider: Provider, nodes: int = 1) -> float:
+    """Return the seconds that a node is paid for before the first step, one of as many."""
+    sold = providers.of(provider)
+    return sold.startup_s + sold.creation_s * ((nodes - 1) // sold.nodes_at_once)
 
 
 def teardown_s(provider: Provider) -> float:

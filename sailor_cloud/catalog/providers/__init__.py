@@ -47,6 +47,8 @@ class CatalogProvider(Protocol):
     `startup_s`, `teardown_s`: seconds that a node is paid for before the first and after the last step. Assumptions:
     90 s to boot, 180 s for the driver, 60 s for pip (torch and deepspeed measured at 52 s on 2 cores, 2026-11), 90 s to
     ship, import, check and calibrate.
+    `nodes_at_once`, `creation_s`: as many nodes are created at a time as rate limits allow, and so long each lot takes.
+    `shared_rate`: all regions have one rate limit together.
     `preemptions_per_hour`: spot instances lost per instance and hour where the catalog has no figure.
     `caps_spot_prices`: a spot node can be asked for with a highest price, beyond which it is taken away.
     `on_this_machine`: nodes are processes of this machine, which need no GPU and reach no other provider's nodes.
@@ -62,6 +64,9 @@ class CatalogProvider(Protocol):
 
     startup_s: float = 420.0
     teardown_s: float = 120.0
+    nodes_at_once: int = 10
+    creation_s: float = 60.0
+    shared_rate: bool = True
     preemptions_per_hour: float
     caps_spot_prices: bool = False
     on_this_machine: bool = False

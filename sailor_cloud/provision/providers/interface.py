@@ -48,12 +48,6 @@ class MachineProvider(Protocol):
         """The folder with `stacks` and `modules`."""
         return resources.data_root() / "terraform"
 
-    most_at_once: ClassVar[int] = 10
-    """How many resources Terraform may create or delete at a time, as far as rate limits of the provider allow."""
-
-    shared_rate: ClassVar[bool] = True
-    """Whether all regions have one rate limit together."""
-
     network: ClassVar[str] = ""
     """The type of the network that regions share, without which clusters of other regions can't be made."""
 

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 class Aws(CatalogProvider):
     # The upper end, 20 % a month, of the spot advisor's bands below its open one, an average over all types.
     preemptions_per_hour = 0.20 / HOURS_PER_MONTH
+    # EC2 takes two RunInstances a second and region, and an instance needs about a minute
+    # (docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html, looked up 2026-11-24).
+    nodes_at_once = 120
+    shared_rate = False
     caps_spot_prices = True
     bucket_scheme = "s3"
     general_curves = False  # they were measured on GCP or on premises, behind other network cards

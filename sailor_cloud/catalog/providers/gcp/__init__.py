@@ -19,6 +19,9 @@ class Gcp(CatalogProvider):
     # The upper end of the 5 to 15 % a day that Google's documentation of preemptible VMs stated (2023), an average over
     # all types; GPUs differ by zone and season.
     preemptions_per_hour = 0.15 / 24
+    # 1,500 requests a minute, of which an operation that is under way takes one every eight seconds or so
+    # (cloud.google.com/compute/api-quota, looked up 2026-11-24).
+    nodes_at_once = 200
     bucket_scheme = "gs"
     nat_free_buckets = True  # Private Google Access
     spans_regions = True

@@ -9,6 +9,7 @@ class Local(CatalogProvider):
     # Two ranks import torch and deepspeed in 5 s and check and calibrate in 10 s (2 cores, 2026-11).
     startup_s = 15.0
     teardown_s = 2.0
+    creation_s = 0.0
     preemptions_per_hour = 0.0
     on_this_machine = True
     bills_services = False

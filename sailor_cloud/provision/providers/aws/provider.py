@@ -73,10 +73,6 @@ _REGION = re.compile(r"(?<![a-z])[a-z]{2}(?:-[a-z]+)+-\d+")
 class Aws(MachineProvider):
     errors = ERRORS
     machine = "aws_instance"
-    # EC2 takes two RunInstances a second and region, and an instance needs about a minute
-    # (docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html, looked up 2026-11-24).
-    most_at_once = 120
-    shared_rate = False
     scope_kinds = (REGION,)
     beside_compute = frozenset(AWS_ACCOUNT_KINDS)
     swept = beside_compute | frozenset(AWS_KINDS)

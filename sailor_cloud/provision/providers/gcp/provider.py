@@ -47,9 +47,6 @@ _NAMED_PROJECT = re.compile(r'"project":\s*"([a-z][a-z0-9:.-]{4,})"')
 class Gcp(MachineProvider):
     errors = ERRORS
     machine = "google_compute_instance"
-    # 1,500 requests a minute, of which an operation that is under way takes one every eight seconds or so
-    # (cloud.google.com/compute/api-quota, looked up 2026-11-24).
-    most_at_once = 200
     network = "google_compute_network"
     scope_kinds = (PROJECT, _BUCKET)
     beside_compute = frozenset({*GCP_DATA_KINDS, MEMBER})
