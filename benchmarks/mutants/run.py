@@ -61,6 +61,7 @@ TARGETS = {
         "tests/simulator/test_simulator_money.py",
         "tests/simulator/test_simulator_bill_by_hand.py",
         "tests/simulator/test_simulator_shared_cores.py",
+        "tests/simulator/test_simulator_start_by_hand.py",
     ],
 }
 LEFT_OUT = (
