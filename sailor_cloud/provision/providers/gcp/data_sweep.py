@@ -61,9 +61,6 @@ class GoogleApi:
     def put(self, path: str, content: Json) -> Json:
         return self._told("PUT", path, json=content)
 
-    def post(self, path: str, content: Json) -> Json:
-        return self._told("POST", path, json=content)
-
     def _told(self, method: str, path: str, **options: Any) -> Json:
         answer = self.session.request(method, f"{self.url}{path}", timeout=_TIMEOUT_S, **options)
         answer.raise_for_status()
