@@ -10,6 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "simulator_accuracy"))
 
+import fit_kernels
 from published import Recompute, is_failed, is_published, read_failed, read_published
 from reference import read_measured
 
@@ -106,3 +107,16 @@ def test_measured_iterations_may_lack_memory_and_bad_rows_are_told(tmp_path: Pat
     assert [(row.name, row.peak_bytes, row.microbatches) for row in rows] == [("N1", None, 32)]
     assert len(unread) == 2
     assert "'many'" in unread[1].reason
+
+
+def test_a_missed_bar_is_named_and_fails_the_benchmark() -> None:
+    good = {"mean_of_means": 0.05, "mean_bias": -0.01, "mean_absolute_bias": 0.02, "spearman": 0.8}
+    figures = good | {"spearman_large": 0.85, "starved": {"median": 0.2}}
+    titles = (fit_kernels.SOURCES, fit_kernels.MODELS, fit_kernels.GENERAL)
+    lines, met = fit_kernels.bars([(title, figures) for title in titles])
+    assert met
+    assert not any("MISSED" in line for line in lines)
+    worse = figures | {"mean_bias": -0.05, "spearman_large": 0.83}
+    lines, met = fit_kernels.bars([(fit_kernels.SOURCES, worse), *((title, figures) for title in titles[1:])])
+    assert not met
+    assert sum("MISSED" in line for line in lines) == 2
