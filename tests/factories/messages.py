@@ -18,7 +18,7 @@ from factories.honest import honest
 from factories.priced_documents import gcp_document
 from sailor_cloud.errors import SailorError
 from sailor_cloud.model.document import PlanDocument
-from sailor_cloud.model.job import Cloud, Constraints, Job, NetworkAccess
+from sailor_cloud.model.job import Cloud, Constraints, GcpAccount, Job, NetworkAccess
 from sailor_cloud.run.folder import RunFolder
 
 QUICKSTART = (ROOT / "examples" / "quickstart.yaml").read_text()
@@ -37,6 +37,8 @@ class Said:
     error: SailorError | None = None
 
 
+OWNED = Cloud(gcp=GcpAccount(project="my-project"), owner="me@example.org")
+FROM_HERE = ("--ssh-from", "203.0.113.7/32")
 Producer = Callable[[Path], Said]
 
 
@@ -113,16 +115,24 @@ def without_an_end() -> PlanDocument:
 
 
 def on_a_private_network() -> PlanDocument:
-    return _changed(honest(gcp_document()), cloud=Cloud(network=NetworkAccess.PRIVATE))
+    return _changed(honest(gcp_document()), cloud=OWNED.model_copy(update={"network": NetworkAccess.PRIVATE}))
+
+
+def without_a_project() -> PlanDocument:
+    return _changed(gcp_plan(), cloud=Cloud(owner="me@example.org"))
+
+
+def owned_gcp_plan() -> PlanDocument:
+    return _changed(gcp_plan(), cloud=OWNED)
 
 
 def with_a_doubtful_price() -> PlanDocument:
-    return honest(cloud_document(("n0", OUTLIER_OFFER), ("n1", AWS_OFFERS[1])))
+    return _changed(honest(cloud_document(("n0", OUTLIER_OFFER), ("n1", AWS_OFFERS[1]))), cloud=OWNED)
 
 
 def with_checkpoints_elsewhere() -> PlanDocument:
     kept = gcp_document().job.checkpoint.model_copy(update={"to": "s3://bucket/run"})
-    return honest(_changed(gcp_document(), checkpoint=kept))
+    return _changed(honest(_changed(gcp_document(), checkpoint=kept)), cloud=OWNED, checkpoint=kept)
 
 
 def another_plan(folder: Path) -> Said:
@@ -202,12 +212,14 @@ PRODUCERS: dict[str, Producer] = {
     "job.yaml is there already; give --force": init_twice,
     "the change costs": costlier,
     "lacks the columns": prices_without_columns,
-    "of the plan's 2 offers have stale prices": buying(gcp_plan, "--yes"),
-    "of the plan's 2 offers have doubtful prices": buying(with_a_doubtful_price, "--yes", "--allow-stale"),
-    "cloud.gcp.project: is missing": buying(gcp_plan, "--dry-run"),
+    "of the plan's 2 offers have stale prices": buying(owned_gcp_plan, "--yes", *FROM_HERE),
+    "of the plan's 2 offers have doubtful prices": buying(with_a_doubtful_price, "--yes", "--allow-stale", *FROM_HERE),
+    "cloud.gcp.project: is missing": buying(without_a_project, "--dry-run", *FROM_HERE),
     "--ssh-from: is missing": buying(gcp_plan, "--dry-run"),
     "would let in everybody; give your own address": buying(local_plan, "--ssh-from", "0.0.0.0/0"),
-    "is s3://bucket/run, which nodes on gcp have no rights for": buying(with_checkpoints_elsewhere, "--dry-run"),
+    "is s3://bucket/run, which nodes on gcp have no rights for": buying(
+        with_checkpoints_elsewhere, "--dry-run", *FROM_HERE
+    ),
     "is private, and nodes on gcp are then reached through gcloud, which is not on PATH": buying(
         on_a_private_network, "--yes", "--allow-stale", PATH="/nonexistent"
     ),
