@@ -30,13 +30,15 @@ class Family(StrEnum):
 class Experts:
     """The MLP of a mixture of experts: `count` of width `size`, of which each token uses `per_token`.
 
-    `shared_size` is the width of an expert that every token uses, 0 for none.
+    `shared_size` is the width of an expert that every token uses, 0 for none. `whole`: tensor-parallel devices share
+    out the experts in place of cutting each.
     """
 
     count: int
     per_token: int
     size: int
     shared_size: int = 0
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

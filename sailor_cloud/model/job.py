@@ -110,10 +110,15 @@ class ModelSource(_Part):
         pattern=r"^(/|gs://|s3://).+",
         description="A folder of model.safetensors files: an absolute path on every node, gs:// or s3://.",
     )
+    whole_experts: bool | None = Field(
+        default=None,
+        description="Of a mixture of experts: tensor-parallel devices share out the experts instead of cutting each.",
+    )
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        inline = {name for name in type(self).model_fields if name not in ("preset", "config", "weights")} & self.given
+        beside = ("preset", "config", "weights", "whole_experts")
+        inline = {name for name in type(self).model_fields if name not in beside} & self.given
         if sum((self.preset is not None, self.config is not None, bool(inline))) != 1:
             raise ValueError("give exactly one of preset, config or inline sizes")
         if inline:

@@ -63,7 +63,7 @@ _LEFT_OUT = (
     *(name for names in _NAMES.values() for name in names),
     *("vocab_size", "model_type", "num_key_value_heads", "tie_word_embeddings", "word_embed_proj_dim"),
     *("_name_or_path", "architectures", "auto_map", "dtype", "torch_dtype", "transformers_version", "use_cache"),
-    *("do_layer_norm_before", "preset", "weights"),
+    *("do_layer_norm_before", "preset", "weights", "whole_experts"),
 )
 
 
@@ -75,6 +75,15 @@ def decoder(source: ModelSource | None, *, base: Path | None = None) -> Decoder:
     """
     if source is None:
         raise RequestError("the job runs a command and names no model, without which nothing can be predicted")
+    found = _named(source, base)
+    if not source.whole_experts:
+        return found
+    if found.experts is None:
+        raise RequestError([Problem(path="model.whole_experts", message=f"{found.name} has no experts")])
+    return dataclasses.replace(found, experts=dataclasses.replace(found.experts, whole=True))
+
+
+def _named(source: ModelSource, base: Path | None) -> Decoder:
     if source.preset is not None:
         if source.preset not in PRESETS:
             raise RequestError([_unknown_preset(source.preset)])
@@ -123,12 +132,18 @@ def tp_problem(sizes: Decoder, tp: int) -> str | None:
     for count, what in (
         (sizes.heads, "attention heads"),
         (sizes.kv_heads, "key-value heads"),
-        (sizes.ffn_size if sizes.experts is None else sizes.experts.size, "MLP columns"),
+        _cut_experts(sizes),
         (sizes.experts.shared_size if sizes.experts is not None else 0, "columns of the shared expert"),
     ):
         if count % tp:
             return f"tp {tp} does not divide the {count} {what} of {sizes.name}"
     return None
+
+
+def _cut_experts(sizes: Decoder) -> tuple[int, str]:
+    if sizes.experts is None:
+        return sizes.ffn_size, "MLP columns"
+    return (sizes.experts.count, "experts") if sizes.experts.whole else (sizes.experts.size, "columns of an expert")
 
 
 def _build(name: str, family: Family, config: Mapping[str, Any], sizes: Mapping[str, int], origin: str) -> Decoder:

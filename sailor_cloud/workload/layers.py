@@ -202,8 +202,9 @@ def _block_kept(decoder: Decoder, tokens: float, tp: int, shared: int, gate_copi
     copies = gate_copies if decoder.gated_mlp else 1 if decoder.family is Family.OPT else 2
     kept = between / shared + attention / _attention_tp(decoder, tp) + copies * decoder.active_ffn_size / tp
     if decoder.experts is not None:
-        # A copy of its hidden state goes to each of a token's experts, and one comes back.
-        kept += 2 * decoder.experts.per_token * decoder.hidden_size + decoder.experts.count
+        # A copy of its hidden state goes to each of a token's experts here, and one comes back.
+        here = decoder.experts.per_token / (tp if decoder.experts.whole else 1)
+        kept += 2 * here * decoder.hidden_size + decoder.experts.count
     return tokens * kept
 
 

@@ -123,6 +123,15 @@ FAMILY_CASES: dict[str, dict[str, Any]] = {
     name: {"pipelines": CUT_TWICE, "model": {**GROUPED, **model}, "training": {"gradient_clipping": 0.5}}
     for name, model in FAMILIES.items()
 }
+FAMILY_CASES["qwen3_moe, whole experts"] = {
+    "pipelines": CUT_TWICE,
+    "model": {**GROUPED, **FAMILIES["qwen3_moe"], "whole_experts": True},
+}
+FAMILY_CASES["mixtral, whole experts"] = {
+    "pipelines": [(4, 1, [(0, 6, 3)]), (4, 2, [(0, 6, 2)])],
+    "model": {**GROUPED, **FAMILIES["mixtral"], "whole_experts": True},
+    "zero_stage": 1,
+}
 FAMILY_CASES["gemma3_text"] |= {"zero_stage": 1, "recompute": True}
 FAMILY_CASES["phi3"] |= {"zero_stage": 1}
 FAMILY_CASES["mixtral"] |= {"zero_stage": 1}

@@ -113,3 +113,26 @@ def test_tp_must_divide_heads_and_key_value_heads() -> None:
     assert tp_problem(llama, 8) is None
     assert tp_problem(llama, 16) == "tp 16 does not divide the 8 key-value heads of llama-3-8b"
     assert tp_problem(decoder(ModelSource(preset="gpt2")), 8) == "tp 8 does not divide the 12 attention heads of gpt2"
+
+
+MIXTRAL = {
+    "model_type": "mixtral",
+    "vocab_size": 256,
+    "hidden_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 12,
+    "intermediate_size": 64,
+}
+
+
+def test_experts_are_cut_by_their_columns_or_shared_out_whole(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**MIXTRAL, "num_local_experts": 6}))
+    cut = decoder(ModelSource(config="config.json"), base=tmp_path)
+    whole = decoder(ModelSource(config="config.json", whole_experts=True), base=tmp_path)
+    assert tp_problem(cut, 3) == f"tp 3 does not divide the 64 columns of an expert of {cut.name}"
+    assert tp_problem(whole, 3) is None
+    assert tp_problem(whole, 4) == f"tp 4 does not divide the 6 experts of {whole.name}"
+    assert parameter_count(cut) == parameter_count(whole)
+    with pytest.raises(RequestError, match=r"model.whole_experts: gpt2 has no experts"):
+        decoder(ModelSource(preset="gpt2", whole_experts=True))

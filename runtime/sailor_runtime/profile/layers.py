@@ -17,8 +17,8 @@ from sailor_runtime.training.data.samples import open_samples
 from sailor_runtime.training.devices import device_of
 from sailor_runtime.training.engine import Engine
 from sailor_runtime.training.environment import node_of
-from sailor_runtime.training.model.architecture import Microbatch
 from sailor_runtime.training.model.dropout import Dropout
+from sailor_runtime.training.model.layers import Microbatch
 from sailor_runtime.training.observe.metrics import memory_peak_bytes
 from sailor_runtime.training.optimizer import optimizer
 from sailor_runtime.training.optimizer.precision import precision_of, set_up

@@ -8,8 +8,8 @@ from torch.distributed._tools.mem_tracker import MemTracker
 
 from sailor_runtime.spec import ModelSpec, StageSpec, TrainingSpec
 from sailor_runtime.training.devices import Device
-from sailor_runtime.training.model.architecture import Microbatch
 from sailor_runtime.training.model.dropout import Dropout
+from sailor_runtime.training.model.layers import Microbatch
 from sailor_runtime.training.model.tensor_parallel import TensorParallel
 from sailor_runtime.training.optimizer import optimizer
 from sailor_runtime.training.optimizer.precision import precision_of

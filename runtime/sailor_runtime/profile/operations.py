@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sailor_runtime.training.model.architecture import Microbatch
+from sailor_runtime.training.model.layers import Microbatch
 from sailor_runtime.training.pipeline.stage import StageModule
 
 

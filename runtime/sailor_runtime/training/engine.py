@@ -14,8 +14,8 @@ from torch import Tensor
 from sailor_runtime.spec import RunSpec
 from sailor_runtime.training.data.samples import Samples
 from sailor_runtime.training.devices import Device
-from sailor_runtime.training.model.architecture import Microbatch
 from sailor_runtime.training.model.dropout import Dropout
+from sailor_runtime.training.model.layers import Microbatch
 from sailor_runtime.training.model.tensor_parallel import TensorParallel
 from sailor_runtime.training.model.weights import first_weights
 from sailor_runtime.training.observe.metrics import ROW_LENGTH, Spent, memory_peak_bytes, spent

@@ -108,6 +108,7 @@ def model_spec(decoder: Decoder) -> rt.ModelSpec:
         embedding_size=decoder.embedding_size,
         tied_head=decoder.tied_head,
         config=decoder.config,
+        whole_experts=decoder.experts is not None and decoder.experts.whole,
     )
 
 

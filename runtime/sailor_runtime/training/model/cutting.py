@@ -24,7 +24,9 @@ ROWS = ("rowwise", "rowwise_split_input", "rowwise_rep")
 _GATHERED = ("colwise_gather_output", "colwise_rep")
 _SPLIT = ("rowwise_split_input", "rowwise_rep")
 VOCABULARY, PARTIAL, EXPERTS = "embedding_rowwise", "replicated_with_grad_allreduce", "moe_tp_experts"
-_STYLES = (*COLUMNS, *ROWS, VOCABULARY, PARTIAL, EXPERTS)
+# Whole experts, some on each device: their weights, and the module that sends tokens to them.
+WHOLE, WHOLE_EXPERTS = "grouped_gemm", "ep_dispatch_experts"
+_STYLES = (*COLUMNS, *ROWS, VOCABULARY, PARTIAL, EXPERTS, WHOLE, WHOLE_EXPERTS)
 # What attention modules keep of their number of heads or the width of all heads.
 _OF_HEADS = ("num_heads", "num_key_value_heads", "split_size")
 
@@ -49,10 +51,12 @@ class Cut:
         style = self.style(name) or self.style(path)
         shape = tuple(value.shape)
         spec = {"name": alias or name, "shape": shape, "trainable": value.requires_grad}
-        if style is None or style == EXPERTS:
+        if style is None or style in (EXPERTS, WHOLE_EXPERTS):
             return ParameterSpec(**spec)
         if style == PARTIAL:
             return ParameterSpec(**spec, partial=True)
+        if style == WHOLE:
+            return ParameterSpec(**spec, cut_dim=0, packed=shape[:1], pieces=shape[0])
         dim = _cut_dim(module, leaf, value, columns=style in COLUMNS or style == VOCABULARY)
         if dim is None:
             return ParameterSpec(**spec)
@@ -93,7 +97,12 @@ class Cut:
                 self._local_heads(path, part, parallel)
 
     def _install(self, path: str, module: nn.Module, style: str, parallel: TensorParallel) -> None:
-        if style == EXPERTS:
+        if style == WHOLE_EXPERTS:
+            count = int(module.num_experts)
+            start, end = count * parallel.index // parallel.size, count * (parallel.index + 1) // parallel.size
+            module.num_experts = end - start
+            module.register_forward_pre_hook(lambda module, given: _own_experts(given, start, end))
+        if style in (EXPERTS, WHOLE_EXPERTS):
             module.register_forward_pre_hook(
                 lambda module, given: (
                     parallel.enter(given[0]),
@@ -173,6 +182,12 @@ def _rows(module: nn.Module, parallel: TensorParallel, sizes: list[int] | None) 
         return product if bias is None else product + bias
 
     return forward
+
+
+def _own_experts(given: tuple[Tensor, ...], start: int, end: int) -> tuple[Tensor, ...]:
+    """Number this rank's experts from 0; those of others get a number that the module passes over."""
+    states, chosen, *rest = given
+    return (states, torch.where((chosen >= start) & (chosen < end), chosen - start, end - start), *rest)
 
 
 def _cut_vocabulary(module: nn.Module, rows: tuple[int, int], parallel: TensorParallel) -> None:

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sailor_runtime.training.model.architecture import Microbatch
+from sailor_runtime.training.model.layers import Microbatch
 from sailor_runtime.training.model.tensor_parallel import TensorParallel
 
 

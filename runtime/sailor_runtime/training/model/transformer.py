@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sailor_runtime.spec import ModelSpec
-from sailor_runtime.training.model.architecture import Architecture, Microbatch, StageLayers
 from sailor_runtime.training.model.casts import lifted
 from sailor_runtime.training.model.cutting import VOCABULARY, Cut, set_parameter
 from sailor_runtime.training.model.dropout import Dropout, Dropping
+from sailor_runtime.training.model.layers import Architecture, Microbatch, StageLayers
 from sailor_runtime.training.model.loss import vocabulary_loss
 from sailor_runtime.training.model.parameters import ParameterSpec
 from sailor_runtime.training.model.tensor_parallel import TensorParallel
@@ -59,6 +59,12 @@ _PLANS: dict[str, dict[str, str]] = {
         "layers.*.mlp.shared_expert.up_proj": "colwise",
         "layers.*.mlp.shared_expert.down_proj": "rowwise",
     },
+}
+# The plan of the families that transformers has one for.
+_WHOLE_EXPERTS = {
+    "layers.*.mlp.experts.gate_up_proj": "grouped_gemm",
+    "layers.*.mlp.experts.down_proj": "grouped_gemm",
+    "layers.*.mlp.experts": "ep_dispatch_experts",
 }
 FAMILIES = (
     "gemma2",
@@ -145,11 +151,14 @@ class Transformer(Architecture):
         self._special = {name: given[name] for name in _SPECIAL if given.get(name) is not None}
         self.layers = model.layers
         self.family = model.model_type
+        self._whole_experts = model.whole_experts
         self._causal = self.build("eager", torch.float64)
         base, layers, norm = _PARTS.get(self.family, (self._causal.base_model_prefix, "layers", "norm"))
         self._names = (base, layers, norm)
         self._of_layer = self._grouped()
         plan = dict(self.config.base_model_tp_plan or {}) | _PLANS.get(self.family, {})
+        if model.whole_experts:
+            plan |= self.config.base_model_ep_plan or _WHOLE_EXPERTS
         plan = {f"{base}.{name}": style for name, style in plan.items()}
         self._embedding = next(
             name for name, module in self._causal.named_modules() if module is self._causal.get_input_embeddings()
@@ -234,7 +243,11 @@ class Transformer(Architecture):
         config = copy.deepcopy(self.config)
         # The other implementations do not compute in float64, nor with rows that are no multiple of 16 bytes.
         width = getattr(config, "moe_intermediate_size", None) or getattr(config, "intermediate_size", 0)
-        if dtype == torch.float64 or any(size * dtype.itemsize % (16 * tp) for size in (width, config.hidden_size)):
+        if (
+            dtype == torch.float64
+            or self._whole_experts
+            or any(size * dtype.itemsize % (16 * tp) for size in (width, config.hidden_size))
+        ):
             config._experts_implementation = "eager"
         if fused and getattr(config, "activation_function", None) in ("gelu_new", "gelu_fast"):
             config.activation_function = "gelu_pytorch_tanh"

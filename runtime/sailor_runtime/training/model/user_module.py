@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 
 from sailor_runtime.spec import ModelSpec
-from sailor_runtime.training.model.architecture import Architecture, Microbatch, StageLayers
 from sailor_runtime.training.model.casts import lifted
 from sailor_runtime.training.model.cutting import Cut, set_parameter
 from sailor_runtime.training.model.dropout import Dropout, Dropping
+from sailor_runtime.training.model.layers import Architecture, Microbatch, StageLayers
 from sailor_runtime.training.model.parameters import ParameterSpec
 from sailor_runtime.training.model.tensor_parallel import TensorParallel
 from sailor_runtime.training.refusal import RefusedError

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sailor_runtime.spec import PipelineSpec
-from sailor_runtime.training.model.architecture import Microbatch
+from sailor_runtime.training.model.layers import Microbatch
 from sailor_runtime.training.pipeline.schedule import passes
 from sailor_runtime.training.pipeline.spans import Doing, Spans
 from sailor_runtime.training.pipeline.stage import Activation, StageModule

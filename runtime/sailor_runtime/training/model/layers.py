@@ -1,0 +1,73 @@
+"""A model as a row of layers that can stand on different devices, whatever its modules are."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from sailor_runtime.training.model.dropout import Dropout, Dropping
+from sailor_runtime.training.model.parameters import ParameterSpec
+from sailor_runtime.training.model.tensor_parallel import TensorParallel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Microbatch:
+    """What a layer needs besides its input: shapes [samples, tokens]; `weight` scales the loss sum of each token."""
+
+    tokens: Tensor
+    targets: Tensor
+    weight: float
+    dropout: Dropout
+
+
+class StageLayers(ABC):
+    """Consecutive layers on one rank: computes them from its shards of their parameters."""
+
+    parameters: dict[str, nn.Parameter]
+
+    @abstractmethod
+    def __call__(self, layer: int, value: Tensor | None, microbatch: Microbatch) -> Tensor:
+        """Return the layer's output: hidden states, or after the last layer the weighted loss sum."""
+
+
+class Architecture(ABC):
+    """A model's layers, numbered from 0; the first takes tokens, the last gives the loss."""
+
+    layers: int
+
+    @abstractmethod
+    def parameters(self, layer: int) -> tuple[ParameterSpec, ...]:
+        """Return the parameters that a layer uses; two layers may use the same."""
+
+    @abstractmethod
+    def first_values(self, layer: int) -> dict[str, Tensor]:
+        """Return random whole parameters of a layer, drawn from torch's generator of the processor."""
+
+    @abstractmethod
+    def stage(
+        self, layers: range, parallel: TensorParallel, device: torch.device, dtype: torch.dtype, *, dropout: bool
+    ) -> StageLayers:
+        """Return some layers as one rank computes them, their parameters without values."""
+
+    @abstractmethod
+    def whole(
+        self, values: Callable[[ParameterSpec], Tensor], dtype: torch.dtype, *, dropout: bool
+    ) -> tuple[nn.Module, dict[str, Tensor]]:
+        """Return the model as one process runs it, and its parameters by name."""
+
+    @abstractmethod
+    def dropping(self, dropout: Dropout) -> Dropping:
+        """Return what drops elements inside a whole model."""
+
+    @abstractmethod
+    def loss_sum(self, whole: nn.Module, tokens: Tensor, targets: Tensor, dropping: Dropping | None) -> Tensor:
+        """Return the sum of the tokens' losses by the whole model's own forward pass."""
+
+    @abstractmethod
+    def describe(self, folder: Path, dtype: torch.dtype) -> None:
+        """Write what else a folder of exported weights needs so that others can load it."""
