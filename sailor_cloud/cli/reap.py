@@ -89,7 +89,10 @@ def _removed(leftover: Leftover, asked: Scopes) -> tuple[str, ...]:
     if leftover.folder is None:
         return remove_strangers(leftover, pause=time.sleep)
     try:
-        receipt = take_down(leftover.folder, clock=SystemClock(), also=asked | where_found(leftover.resources))
+        # Another cloud that does not answer says nothing about what was found on this one.
+        clouds = {found.provider for found in leftover.resources}
+        also = where_found(leftover.resources) | {scope for scope in asked if scope.provider in clouds}
+        receipt = take_down(leftover.folder, clock=SystemClock(), also=also)
     except (SailorError, OSError) as error:
         return (str(error), *confirmed(leftover))
     show_unwritten(leftover.folder)

@@ -117,6 +117,8 @@ class _Teardown:
             self.problems.append(f"{harm}; what it lacks is made up for by looking everywhere")
             self.journal.append(Event.JOURNAL_DAMAGED, why=harm)
         self.problems += self.ledger.damage()
+        if any(row.resource == NODE and row.created_at for row in state.resources) and not self.ledger.paid_by_time():
+            self.problems.append(f"{self.ledger.path} holds no node; they are charged at the prices of their purchase")
         self.journal.append(Event.TEARDOWN_STARTED)
         # What was asked for by somebody who died may come to be a little later.
         late = bool(harm) or any(row.created_at is None for row in state.live)
