@@ -42,8 +42,9 @@ def folder(tmp_path: Path) -> RunFolder:
         written.append(Event.CREATED, resource=NODE, key=row.key)
         open_node(ledger, row.key, row.data, since=CLOCK.now())
     written.append(Event.GENERATION_STARTED, generation=1)
-    event = {"event": "training", "generation": 1, "seq": 1, "node": "n0"}
-    (made.logs_dir / "events.jsonl").write_text(json.dumps(event) + "\n")
+    hello = {"event": "hello", "generation": None, "seq": 1, "node": "n0"}
+    event = {"event": "training", "generation": 1, "seq": 2, "node": "n0"}
+    (made.logs_dir / "events.jsonl").write_text(f"{json.dumps(hello)}\n{json.dumps(event)}\n")
     return made
 
 
