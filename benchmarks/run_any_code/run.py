@@ -41,12 +41,14 @@ def events(run: Path, kind: str) -> list[dict[str, Any]]:
 def one(name: str, home: Path) -> dict[str, Any]:
     """Run an example to its end with a kill in the middle; return what came of it."""
     job = yaml.safe_load((EXAMPLES / name / "job.yaml").read_text())
-    job |= {"workdir": str(EXAMPLES / name), "env": {"PAUSE_S": 0.2}}
+    # DeepSpeed builds an extension on its first use on processors, which takes minutes.
+    extensions = os.environ.get("TORCH_EXTENSIONS_DIR", str(Path.home() / ".cache" / "torch_extensions"))
+    job |= {"workdir": str(EXAMPLES / name), "env": {"PAUSE_S": 0.5, "TORCH_EXTENSIONS_DIR": extensions}}
     (home / "job.yaml").write_text(yaml.safe_dump(job))
-    begun = time.monotonic()
+    begun, environment = time.monotonic(), {**os.environ, "SAILOR_CLOUD_HOME": str(home)}
     command = [str(Path(sys.executable).with_name("sailor-cloud")), "up", str(home / "job.yaml"), "--yes"]
     with (home / "log").open("w") as log:
-        up = subprocess.Popen(command, env={**os.environ, "SAILOR_CLOUD_HOME": str(home)}, stdout=log, stderr=log)
+        up = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
         killed = None
         while up.poll() is None and time.monotonic() - begun < PATIENCE_S:
             time.sleep(0.1)
@@ -60,9 +62,11 @@ def one(name: str, home: Path) -> dict[str, Any]:
                 ]
                 killed = steps[-1]["step"]
                 os.kill(victims[-1].pid, signal.SIGKILL)
-        up.send_signal(signal.SIGINT) if up.poll() is None else None
+        if up.poll() is None:
+            up.send_signal(signal.SIGINT)
         code = up.wait()
     [run] = (home / "runs").iterdir()
+    subprocess.run([*command[:1], "down", run.name], env=environment, capture_output=True)
     told = events(run, "step")
     again = [event for event in told if event["generation"] == 2]
     return {

@@ -179,13 +179,14 @@ class Variable:
 class CommandNode:
     """A node that runs a command, which starts `processes` ranks there, from `first_rank` on; 0: it stays idle.
 
-    `plan` is what the command reads as SAILOR_PLAN, JSON.
+    `plan_rank` is the first of the plan's own ranks there, one per device. `plan` is the value of SAILOR_PLAN.
     """
 
     id: str
     address: str
     processes: int
     first_rank: int
+    plan_rank: int
     plan: str
 
 
@@ -208,6 +209,7 @@ class CommandSpec:
     environment: tuple[Variable, ...]
     checkpoint: CheckpointSpec
     nodes: tuple[CommandNode, ...]
+    plan_ranks: int
     master_address: str
     master_port: int
     meets_at_port: bool

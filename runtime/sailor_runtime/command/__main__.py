@@ -164,14 +164,15 @@ class Supervisor:
             for told in self._output.take(data):
                 self._step = told["step"]
                 if told.pop("first", False):
-                    self._check_processes(by=1e-9)
+                    self._check_processes()
                 self._tell(**told)
 
     def _look(self, *, setup: bool, ended: bool) -> None:
         below = tree.descendants(os.getpid())
         if not setup and not ended:
             self._count(below)
-            self._check_processes(by=_PROCESSES_BY_S)
+            if self._ran_s >= _PROCESSES_BY_S:
+                self._check_processes()
             self._copy(tree.written_files(below))
         newest = max((path.stat().st_mtime for path in _top(self._checkpoints.folder)), default=0.0)
         signs = (self._output.lines, newest)
@@ -203,9 +204,9 @@ class Supervisor:
         ranks = len(self._ranks) + (bool(self._ranks) and 0 not in self._ranks)
         self._enough = ranks >= self._node.processes
 
-    def _check_processes(self, *, by: float) -> None:
+    def _check_processes(self, *, over: bool = False) -> None:
         """Raise FailedError where the command has surely started fewer processes than planned."""
-        if self._enough or self._ran_s < by:
+        if self._enough:
             return
         self._count(tree.descendants(os.getpid()))
         planned, seen = self._node.processes, len(self._ranks) or self._most_processes
@@ -214,25 +215,20 @@ class Supervisor:
         if not self._enough and seen < planned:
             what = f"it has started {seen} of {planned} processes on node {self._node.id}"
             raise FailedError("command", final=True, tail=f"{what}: {how}")
-        leads = len(self._spec.working_nodes) > 1 and self._node is self._spec.working_nodes[0]
-        if (
-            self._spec.meets_at_port
-            and leads
-            and by > 0.0
-            and not self._ranks
-            and not tree.listens(self._spec.master_port)
-        ):
+        nodes = self._spec.working_nodes
+        asked = self._spec.meets_at_port and len(nodes) > 1 and self._node is nodes[0] and not self._ranks
+        if asked and not over and not tree.listens(self._spec.master_port):
             what = f"nothing listens on MASTER_PORT ({self._spec.master_port}), so each node trains by itself"
             raise FailedError("command", final=True, tail=f"{what}: {how}")
         # Later on helpers come and go, and say no more.
-        self._enough = self._enough or by > 0.0
+        self._enough = True
 
     def _check_end(self, status: int) -> None:
         if self._told_at is not None:
             return
         if status != 0:
             raise FailedError("command", tail=self._output.tail, **_how(status))
-        self._check_processes(by=0.0)
+        self._check_processes(over=True)
 
     def _copy(self, written: set[str]) -> None:
         """Copy complete checkpoints beside the command, which may take long."""
@@ -258,8 +254,8 @@ class Supervisor:
 
     def _saved(self, saved: dict[str, Any]) -> None:
         step = step_of(saved["name"])
-        written = [[0, 0]] * self._spec.world_size
-        written[self._node.first_rank] = [saved["files"], saved["bytes"]]
+        written = [[0, 0]] * self._spec.plan_ranks
+        written[self._node.plan_rank] = [saved["files"], saved["bytes"]]
         self._tell(
             "checkpoint",
             step=self._step or 0 if step is None else step,

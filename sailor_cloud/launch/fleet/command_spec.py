@@ -46,6 +46,7 @@ def build_command_spec(
     assert job.run is not None
     order = list(dict.fromkeys(stage.node for pipeline in plan.pipelines for stage in pipeline.stages))
     order += [node for node in sorted(nodes) if node not in order]
+    ranks = [stage.node for pipeline in plan.pipelines for stage in pipeline.stages for _ in stage.devices]
     found: list[rt.CommandNode] = []
     for name in order:
         node = nodes[name]
@@ -55,7 +56,14 @@ def build_command_spec(
         first = sum(other.processes for other in found)
         told = json.dumps(_told(document, plan, node, processes=processes, first_rank=first), sort_keys=True)
         found.append(
-            rt.CommandNode(id=name, address=node.private_address, processes=processes, first_rank=first, plan=told)
+            rt.CommandNode(
+                id=name,
+                address=node.private_address,
+                processes=processes,
+                first_rank=first,
+                plan_rank=ranks.index(name) if name in ranks else 0,
+                plan=told,
+            )
         )
     return rt.CommandSpec(
         spec_version=rt.SPEC_VERSION,
@@ -73,6 +81,7 @@ def build_command_spec(
             directory=checkpoint_directory, every_s=job.checkpoint.every, keep=job.checkpoint.keep
         ),
         nodes=tuple(found),
+        plan_ranks=plan.world_size,
         master_address=found[0].address,
         master_port=master_port,
         # Whoever says how many processes there are, such as one of JAX for each node, may have a place of its own.
