@@ -17,6 +17,7 @@ from factories.run_specs import TINY, free_port
 from sailor_runtime.spec import ModelSpec
 from sailor_runtime.training import export
 from sailor_runtime.training.checkpoint.bucket import CheckpointStore
+from sailor_runtime.training.checkpoint.description import FORMAT
 from sailor_runtime.training.data.samples import TokenSamples
 from sailor_runtime.training.model.architecture import range_parameters
 from sailor_runtime.training.model.weights import first_weights
@@ -126,7 +127,8 @@ def test_a_model_goes_from_a_checkpoint_in_a_store_to_weights_in_a_store_and_bac
     store.begin(2)
     state = {f"model.{name}": weight for name, weight in weights.items()}
     dcp.save(state, storage_writer=store.writer(2), no_dist=True)
-    store.publish(2, {"model": dataclasses.asdict(model)}, store.written(2, 0))
+    about = {"format": FORMAT, "seed": 0, "model": dataclasses.asdict(model)}
+    store.publish(2, about, store.written(2, 0))
     export.export(f"{url}/step-2", tmp_path / "model")
     for path in (tmp_path / "model").iterdir():
         Store(url).upload(path, f"model/{path.name}")

@@ -34,8 +34,10 @@ def export(checkpoint: str | Path, folder: Path, *, dtype: torch.dtype = torch.f
     directory, _, name = str(checkpoint).rstrip("/").rpartition("/")
     saved = open_folder(directory or ".")
     about = saved.describe(name)
-    if about["format"] != FORMAT:
-        raise RefusedError(f"it has format {about['format']!r}, this version reads {FORMAT}; use the one that made it")
+    if about.get("format") != FORMAT:
+        raise RefusedError(
+            f"it has format {about.get('format')!r}, this version reads {FORMAT}; use the one that made it"
+        )
     model = model_from_dict(about["model"])
     fault = saved.damage(name, 0, 1)
     if fault is not None:
