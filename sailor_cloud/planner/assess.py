@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -27,7 +28,7 @@ class Shape:
     microbatch_size: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Pace:
     """How fast a pipeline is, whatever its number of microbatches. `step_core_s`: of all its devices' steps."""
 
@@ -44,6 +45,14 @@ class Pace:
     def schedule_s(self, microbatches: int) -> float:
         """Return the seconds of a schedule without gradient sums and optimizer step."""
         return (microbatches - 1) * self.bottleneck_s + self.fill_s
+
+    def least_s(self, microbatches: int) -> float:
+        """Return a lower bound of an iteration: what one stage computes, and a microbatch's way there and back."""
+        longest = way = 0.0
+        for compute, cut in zip(self.compute_s, (*self.cuts_s, 0.0), strict=True):
+            longest = max(longest, way + microbatches * compute)
+            way += compute + cut
+        return longest
 
     @property
     def passes_core_s(self) -> float:
@@ -94,13 +103,21 @@ class Assessor:
         self._stages = remembered.setdefault("paces of stages", {})
         self._cuts = remembered.setdefault("paces of cuts", {})
 
-    def draft(self, shapes: Sequence[Shape], *, even: bool = False, microbatches: int | None = None) -> Draft | None:
+    def draft(
+        self,
+        shapes: Sequence[Shape],
+        *,
+        even: bool = False,
+        microbatches: Sequence[int] | None = None,
+        below_s: float = math.inf,
+    ) -> Draft | None:
         """Return the draft of pipelines; None if one doesn't fit, the batch can't be made up or a quota is broken.
 
-        `even`: microbatch counts differ by at most one; for pipelines of one microbatch size. `microbatches`: what each
-        takes, for shapes that make up the batch so.
+        `even`: microbatch counts differ by at most one; for pipelines of one microbatch size. `microbatches`: how many
+        each takes, for shapes that make up the batch so. `below_s`: None where an iteration is no less.
         """
-        ordered = sorted(shapes, key=lambda shape: (shape.slots, shape.cut, shape.microbatch_size))
+        order = sorted(range(len(shapes)), key=lambda p: (shapes[p].slots, shapes[p].cut, shapes[p].microbatch_size))
+        ordered = [shapes[p] for p in order]
         layout = tuple(shape.slots for shape in ordered)
         standing = self._standings.of(layout)
         if standing.bill is None:
@@ -111,8 +128,14 @@ class Assessor:
         sizes = [shape.microbatch_size for shape in ordered]
         bottlenecks = [(pace.bottleneck_s, pace.fill_s) for pace in known]
         share = share_evenly if even else share_batch
-        counts = share(self.space.batch, sizes, bottlenecks) if microbatches is None else (microbatches,) * len(sizes)
+        counts: Sequence[int] | None
+        if microbatches is None:
+            counts = share(self.space.batch, sizes, bottlenecks)
+        else:
+            counts = [microbatches[p] for p in order]
         if counts is None:
+            return None
+        if any(pace.least_s(count) >= below_s for count, pace in set(zip(counts, known, strict=True))):
             return None
         schedule = max(pace.schedule_s(count) for count, pace in zip(counts, known, strict=True))
         sync, sync_usd = self.sync.of_plan(layout, tuple(shape.cut for shape in ordered))
@@ -198,6 +221,10 @@ class Assessor:
     def standing(self, draft: Draft) -> Standing:
         """Return what follows from where a draft stands."""
         return self._standings.of(tuple(pipeline.slots for pipeline in draft.pipelines))
+
+    def flows(self, draft: Draft) -> list[tuple[int, ...]]:
+        """Return of each pipeline of a draft how many share the network card at each of its cuts."""
+        return [self._standings.places[place][1] for place in self.standing(draft).places]
 
     def keeps(self, draft: Draft) -> bool:
         """Return whether a draft keeps all limits of the job."""

@@ -12,12 +12,12 @@ from sailor_cloud.model.document import Alternative, Rejected
 from sailor_cloud.planner.assess import Assessor
 from sailor_cloud.planner.draft import Draft, in_space, nodes_of, significant, to_plan
 from sailor_cloud.planner.effort import Effort
-from sailor_cloud.planner.estimates import Estimates
 from sailor_cloud.planner.evened import evened, stands_evenly
 from sailor_cloud.planner.exhaustive import small_layouts
 from sailor_cloud.planner.goals import TIE, Target
+from sailor_cloud.planner.improvement import Improver
+from sailor_cloud.planner.improvement.choice import Chosen, evaluated_first, first_that_holds
 from sailor_cloud.planner.replayed import replayed
-from sailor_cloud.planner.replays import Chosen, first_that_holds
 from sailor_cloud.planner.shortage import NO_PLAN, shortage
 from sailor_cloud.planner.solving import KEPT_DRAFTS, solve
 from sailor_cloud.planner.space import Space
@@ -125,7 +125,7 @@ class Beside:
                 every = self._searched(part, target, restrictions, lighter)
             ordered = sorted(every, key=Draft.order)
             if not small:
-                ordered = Estimates(self.space, target).best_first(ordered, most=KEPT_DRAFTS)
+                ordered = evaluated_first(Improver(self.space, target), ordered, most=KEPT_DRAFTS)
             reaching = [draft for draft in ordered if _reaches(assessor, draft)]
             held = first_that_holds(self.space, target, reaching[:KEPT_DRAFTS])
             if held is not None:

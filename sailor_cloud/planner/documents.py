@@ -22,8 +22,8 @@ from sailor_cloud.model.plan import Plan
 from sailor_cloud.planner.answer import OPTIMAL_GAP, Answer
 from sailor_cloud.planner.draft import to_plan
 from sailor_cloud.planner.goals import Figure, Target, target_of
+from sailor_cloud.planner.improvement.choice import Chosen
 from sailor_cloud.planner.lifetime import ttl_s
-from sailor_cloud.planner.replays import Chosen
 from sailor_cloud.planner.space import Space
 from sailor_cloud.simulator import Evaluation, Scenario
 from sailor_cloud.simulator.engines import SAILOR

@@ -19,18 +19,17 @@ def _nobody(share: float) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """`settings`: how many are solved in whole numbers; `refined`: drafts that are improved step by step.
+    """`refined`: drafts that a local search begins from; `depth`: how far it goes, relative.
 
-    `judged`: plans of blocks that are judged exactly. `cuts`: of each number of stages. `closer`: how often numbers of
+    `judged`: plans of blocks that are judged exactly. `closer`: how often numbers of
     pipelines near the best ones are looked at. `expired` ends a search early; what it has found by then is its answer.
     `tell` is told which share of the search is done, by counts of what there is to look at; shares never fall. `team`:
     the processes that make the search. Where nothing is `bounded`, a search may leave out what only proves.
     """
 
-    settings: int = 8
     refined: int = 6
+    depth: float = 1.0
     judged: int = 120
-    cuts: int = 3
     closer: int = 2
     bounded: bool = True
     team: Team = field(default_factory=Team)
@@ -39,7 +38,7 @@ class Effort:
 
     def lighter(self) -> Effort:
         """Return a fraction of the effort, for plans that only stand beside the chosen one."""
-        return replace(self, settings=2, refined=1, judged=40, cuts=1, closer=1, bounded=False)
+        return replace(self, refined=1, depth=0.15, judged=40, closer=1, bounded=False)
 
     def between(self, begin: float, end: float) -> Effort:
         """Return the effort of a part of the search, from one share of the whole to another."""

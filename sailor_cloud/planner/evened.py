@@ -6,17 +6,16 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from sailor_cloud.planner.assess import Assessor
-from sailor_cloud.planner.blocks.cuts import Cutter
-from sailor_cloud.planner.draft import Draft
+from sailor_cloud.planner.draft import Draft, significant
 from sailor_cloud.planner.effort import Effort
 from sailor_cloud.planner.goals import Target
-from sailor_cloud.planner.layouts import Slot
-from sailor_cloud.planner.part import Part
-from sailor_cloud.planner.remade import remade
-from sailor_cloud.planner.reshaping import Reshaper
+from sailor_cloud.planner.improvement import Improver, Neighbourhood, improved
 from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.twins import shapes_of
 from sailor_cloud.planner.variants import Restriction
+
+# So many known plans are changed, the best ones.
+_MOST = 96
 
 
 def stands_evenly(space: Space, draft: Draft, restrictions: Collection[Restriction]) -> bool:
@@ -53,24 +52,32 @@ def evened(
 def _made_even(
     space: Space, target: Target, drafts: Sequence[Draft], restrictions: Collection[Restriction], effort: Effort
 ) -> list[Draft]:
-    """Return what the best drafts of one ZeRO stage become, with about their figures under the replay."""
-    layers = Restriction.EVEN_LAYERS in restrictions
-    part = Part(space.evenly() if layers else space, target, effort.lighter())
-    changes = (*((_recut,) if layers else ()), *((_alike,) if Restriction.EVEN_BATCHES in restrictions else ()))
-    # Single steps make batches uneven, so that there is no use of them there.
-    most = 2 if Restriction.EVEN_BATCHES not in restrictions else 0
-    return [replace(draft, zero_stage=space.zero_stage) for draft in remade(part, drafts, changes, effort, most=most)]
+    """Return what the best drafts of one ZeRO stage become, with their figures under the replay."""
+    layers, batches = Restriction.EVEN_LAYERS in restrictions, Restriction.EVEN_BATCHES in restrictions
+    there = space.evenly() if layers else space
+    assessor = Assessor(there, target)
+    made = sorted(drafts, key=lambda draft: (significant(draft.foreseen[target.goal]), draft.order()))[:_MOST]
+    for change in (*((_recut,) if layers else ()), *((_alike,) if batches else ())):
+        if effort.expired():
+            return []
+        made = change(assessor, made)
+    # Moves make batches uneven, so that there is no use of them there.
+    light = effort.lighter()
+    improver = Improver(there, target)
+    found = [improver.expected(draft) for draft in made] if batches else improved(there, target, made, light, most=2)
+    return [draft for draft in found if draft.zero_stage == space.zero_stage or not draft.zero_stage]
 
 
 def _recut(assessor: Assessor, drafts: Sequence[Draft]) -> list[Draft]:
     """Return what drafts become where each pipeline gets the even cut whose busiest stage computes least."""
-    reshaper, found = Reshaper(Cutter(assessor.space)), []
+    around, found = Neighbourhood(assessor.space), []
     for draft in drafts:
-        by_size: dict[int, list[tuple[Slot, ...]]] = {}
-        for part in draft.pipelines:
-            by_size.setdefault(part.microbatch_size, []).append(part.slots)
-        shapes = [reshaper.cut(slots, size, len(draft.pipelines)) for size, slots in by_size.items()]
-        made = assessor.draft([shape for each in shapes if each is not None for shape in each]) if all(shapes) else None
+        replicas = len(draft.pipelines)
+        shapes = []
+        for shape in shapes_of(draft):
+            cut = around.cut(shape.slots, shape.microbatch_size, replicas)
+            shapes += [] if cut is None else [replace(shape, cut=cut)]
+        made = assessor.draft(shapes) if len(shapes) == replicas else None
         if made is not None:
             found.append(made)
     return found

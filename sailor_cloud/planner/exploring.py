@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
 
-from sailor_cloud.planner.assess import Assessor
+from sailor_cloud.planner.assess import Shape
 from sailor_cloud.planner.draft import Draft, significant
 from sailor_cloud.planner.effort import Effort
 from sailor_cloud.planner.goals import TIE, Figure, Target
-from sailor_cloud.planner.overlap import Overlap
-from sailor_cloud.planner.refine import Step, bought, made, steps
-from sailor_cloud.planner.reshaping import Reshaper, in_order
-from sailor_cloud.planner.shrinking import Shrinker
+from sailor_cloud.planner.improvement import Improver, Neighbour, Neighbourhood
 from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.tasks import Task, do
 from sailor_cloud.planner.trades import Money, behind, figures, of_run, trade, unbeaten
@@ -31,7 +28,7 @@ class _Start:
     """A plan that steps are taken from, how many have been, and by what factor another plan is faster and cheaper."""
 
     draft: Draft
-    steps: Iterator[Step]
+    steps: Iterator[Neighbour]
     behind: float
     taken: int = 0
 
@@ -46,22 +43,22 @@ class Explorer:
     money: Money = of_run
     _front: list[Draft] = field(default_factory=list)
     _starts: list[_Start] = field(default_factory=list)
-    _seen: set[Step] = field(default_factory=set)
+    _seen: set[Neighbour] = field(default_factory=set)
 
     def run(self, drafts: Iterable[Draft], *, most: int = MOST_JUDGED) -> list[Draft]:
         """Return what none beat of what steps from the best of some drafts led to; `most` plans are judged."""
         found: list[Draft] = []
         self._begin(sorted(drafts, key=Draft.order))
-        overlap = Overlap(Assessor(self.space, self.target))
+        improver = Improver(self.space, self.target)
         judged = 0
         while judged < most and self._starts and not self.effort.expired():
             wanted = [step for start in self._next() for step in self._steps(start)][: most - judged]
             drawn: list[Draft | None] = []
-            tasks = [Task(partial(_drawn, overlap, step), drawn.append) for step in wanted]
+            tasks = [Task(partial(improver.made, step, self.space.zero_stage), drawn.append) for step in wanted]
             do(tasks, team=self.effort.team, tell=lambda share: None)
             judged += len(wanted)
             self.effort.tell(judged / most)
-            found += self._enter([self._staged(draft) for draft in drawn if draft is not None])
+            found += self._enter([draft for draft in drawn if draft is not None])
         return found
 
     def _begin(self, drafts: Sequence[Draft]) -> None:
@@ -98,11 +95,11 @@ class Explorer:
         order = sorted(self._starts, key=lambda start: (start.behind > 1.0 + TIE, start.taken, start.behind))
         return order[:_AT_ONCE]
 
-    def _steps(self, start: _Start) -> list[Step]:
+    def _steps(self, start: _Start) -> list[Neighbour]:
         """Return the next plans that are one step away; where there are none left, none are looked for again."""
-        found: list[Step] = []
+        found: list[Neighbour] = []
         for shapes, microbatches in start.steps:
-            ordered = in_order(shapes), microbatches
+            ordered = Neighbour(tuple(sorted(shapes, key=_in_order)), microbatches)
             if ordered not in self._seen:
                 self._seen.add(ordered)
                 found.append(ordered)
@@ -113,17 +110,17 @@ class Explorer:
         start.taken += _STEPS
         return found
 
-    def _all_steps(self, draft: Draft) -> Iterator[Step]:
-        shrinker = Shrinker(self.space)
-        reshaped = ((shapes, None) for shapes in Reshaper(shrinker.cutter).others(draft))
-        smaller = ((shapes, None) for shapes in shrinker.smaller(draft))
-        near = (step for step in steps(self.space, draft) if bought(self.space, step[0]))
-        return chain(reshaped, smaller, near)
+    def _all_steps(self, draft: Draft) -> Iterator[Neighbour]:
+        """Yield the neighbours of a draft, one of each kind of moves after the other."""
+        kinds = deque(kind() for kind in Neighbourhood(self.space).kinds(draft))
+        while kinds:
+            neighbour = next(kinds[0], None)
+            if neighbour is None:
+                kinds.popleft()
+            else:
+                yield neighbour
+                kinds.rotate(-1)
 
-    def _staged(self, draft: Draft) -> Draft:
-        return replace(draft, zero_stage=self.space.zero_stage)
 
-
-def _drawn(overlap: Overlap, step: Step) -> Draft | None:
-    draft = made(overlap.assessor, step)
-    return None if draft is None else overlap.expected(draft)
+def _in_order(shape: Shape) -> tuple[object, ...]:
+    return shape.slots, shape.cut, shape.microbatch_size

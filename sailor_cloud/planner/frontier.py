@@ -18,7 +18,7 @@ from sailor_cloud.planner.draft import Draft, nodes_of, to_plan
 from sailor_cloud.planner.effort import Effort
 from sailor_cloud.planner.exploring import Explorer
 from sailor_cloud.planner.goals import Target
-from sailor_cloud.planner.replays import Chosen
+from sailor_cloud.planner.improvement.choice import Chosen
 from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.tasks import Task, do
 from sailor_cloud.planner.trades import Money, OfNodes, behind, figures, of_run, unbeaten

@@ -16,8 +16,8 @@ from sailor_cloud.planner.draft import Draft, Rank, significant
 from sailor_cloud.planner.effort import NORMAL, Effort
 from sailor_cloud.planner.goals import Figure
 from sailor_cloud.planner.groups import Ground, Groups, Sort, a_few_more_or_less, on_shares, step_by_step
-from sailor_cloud.planner.levelling import levelled
-from sailor_cloud.planner.overlap import Overlap
+from sailor_cloud.planner.improvement.evaluator import Evaluator
+from sailor_cloud.planner.improvement.sizing import apportioned, with_balanced_sizes
 from sailor_cloud.planner.tasks import Task, do
 
 # Sets of sorts that are tried on fewer nodes, those of which numbers of nodes near the best are tried, and how often.
@@ -49,7 +49,7 @@ class _Entry:
 class GroupSearch:
     """The search of one space. `known`: the goal's figure of a plan that keeps all limits."""
 
-    overlap: Overlap
+    evaluator: Evaluator
     known: float = math.inf
     judged: int = 0
     _ground: Ground = field(init=False)
@@ -57,7 +57,7 @@ class GroupSearch:
     _seen: set[Groups] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self._ground = Ground.of(self.overlap.assessor.space)
+        self._ground = Ground.of(self.evaluator.assessor.space)
 
     def for_the_best(self, turn: int) -> list[Asked]:
         """Return what to draw in a turn, after the drafts of the turns before were entered; nothing at the end.
@@ -65,8 +65,8 @@ class GroupSearch:
         Where time is the goal and all nodes together take longer than what is known, fewer are not tried.
         """
         if turn == 0:
-            return [Asked(groups) for groups in self._fresh(self._ground.whole(self.overlap.assessor))]
-        timed = self.overlap.assessor.target.goal in _TIMES
+            return [Asked(groups) for groups in self._fresh(self._ground.whole(self.evaluator.assessor))]
+        timed = self.evaluator.assessor.target.goal in _TIMES
         promising = [entry for entry in self._best_of_sorts() if self._value(entry) < self.known]
         if turn > 1 + _CLIMBS or (timed and not promising):
             return []
@@ -84,19 +84,20 @@ class GroupSearch:
         """Return the drafts of groups with ever more microbatches, as long as that helps, and how many were judged."""
         if expired():
             return [], 0
-        assessor, shapes = self.overlap.assessor, self._ground.shapes(asked.groups)
+        assessor, shapes = self.evaluator.assessor, self._ground.shapes(asked.groups)
         drafts: list[Draft] = []
         judged, microbatches = 0, asked.microbatches
+        apart = [self.evaluator.expected(draft) for draft in apportioned(assessor, shapes)]
         while microbatches * len(shapes) <= assessor.space.batch:
-            draft = levelled(assessor, shapes, microbatches)
+            draft = with_balanced_sizes(assessor, shapes, microbatches)
             judged += 1
             microbatches *= 2
             if draft is None:
                 continue
-            drafts.append(self.overlap.expected(draft))
-            if len(drafts) > 1 and self.overlap.rank(drafts[-1]) > self.overlap.rank(drafts[-2]):
+            drafts.append(self.evaluator.expected(draft))
+            if len(drafts) > 1 and self.evaluator.rank(drafts[-1]) > self.evaluator.rank(drafts[-2]):
                 break
-        return drafts, judged
+        return [*drafts, *apart], judged + len(apart)
 
     def enter(self, asked: Asked, drawn: tuple[list[Draft], int]) -> None:
         """Enter the drafts of groups."""
@@ -125,7 +126,7 @@ class GroupSearch:
 
     def _allowed(self) -> list[_Entry]:
         """Return the entries that take no more nodes than the job allows; others lead to them."""
-        excess = self.overlap.assessor.excess
+        excess = self.evaluator.assessor.excess
         return [entry for entry in self._found.values() if math.isfinite(excess(entry.draft))]
 
     def _fresh(self, every: Iterable[Groups]) -> Iterator[Groups]:
@@ -157,13 +158,13 @@ class GroupSearch:
         return list(best.values())
 
     def _value(self, entry: _Entry) -> float:
-        return entry.draft.foreseen[self.overlap.assessor.target.goal]
+        return entry.draft.foreseen[self.evaluator.assessor.target.goal]
 
     def _seconds(self, entry: _Entry) -> tuple[object, ...]:
         return significant(entry.draft.foreseen[Figure.ITERATION_S]), entry.draft.order()
 
     def _rank(self, entry: _Entry) -> Rank:
-        return self.overlap.rank(entry.draft)
+        return self.evaluator.rank(entry.draft)
 
     def _near(self, entry: _Entry) -> tuple[object, ...]:
         excess, (value, *rest) = self._rank(entry)

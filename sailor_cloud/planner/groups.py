@@ -22,7 +22,7 @@ _Each = TypeVar("_Each")
 # The fastest accelerators that have groups, and by how many of them there are: sorts of pipelines of each that are
 # tried with those of others, and shares of their nodes.
 _ACCELERATORS = 5
-_SORTS = (3, 3, 2, 1, 1)
+_SORTS = (4, 4, 2, 1, 1)
 _SHARES = ((1.0, 0.75, 0.5, 0.25), (1.0, 0.75, 0.5, 0.25), (1.0, 0.5, 0.25), (1.0, 0.5), (1.0, 0.5))
 # How many numbers of nodes of one accelerator beside all of the others', and how many more and less near a good number.
 _STEPS, _FEW = 24, (-4, -3, -2, -1, 1, 2, 3, 4)
@@ -117,7 +117,10 @@ class Ground:
             seconds = self._seconds(name, assessor, sort, samples / pipelines, pipelines)
             if math.isfinite(seconds):
                 rated.append((seconds, sort.stages, sort.tp, sort))
-        return [sort for *_, sort in sorted(rated, key=lambda entry: entry[:3])]
+        ranked = [sort for *_, sort in sorted(rated, key=lambda entry: entry[:3])]
+        # The best of each tensor-parallel degree come first: which of them goes well with others is not known here.
+        first = {sort.tp: sort for sort in reversed(ranked)}
+        return sorted(ranked, key=lambda sort: first[sort.tp] is not sort)
 
     def _possible(self, name: str) -> Iterator[Sort]:
         pools = [pool for pool, _ in self.nodes[name]]

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from sailor_cloud.model.offer import Market
-from sailor_cloud.planner.chains import Chain
 from sailor_cloud.planner.kinds import Kinds
 from sailor_cloud.planner.layouts import Slot
 from sailor_cloud.planner.space import Space
@@ -26,33 +25,35 @@ class _Run:
         return sum(self.tps)
 
 
-def pack(kinds: Kinds, chains: Sequence[Chain], markets: dict[int, Market]) -> tuple[tuple[Slot, ...], ...] | None:
-    """Return the slots of every chain's stages, or None where a row has no nodes for them.
+def pack(
+    kinds: Kinds, pipelines: Sequence[Sequence[int]], markets: dict[int, Market]
+) -> tuple[tuple[Slot, ...], ...] | None:
+    """Return the slots of every pipeline's stages, or None where a row has no nodes for them.
 
-    markets: where each row buys. Nodes are the cheapest set that covers a row's devices; neighbouring stages of a
-    pipeline share a node while they fit, the largest runs first.
+    pipelines: the kind of every stage. markets: where each row buys. Nodes are the cheapest set that covers a row's
+    devices; neighbouring stages of a pipeline share a node while they fit, the largest runs first.
     """
     places: dict[tuple[int, int], Slot] = {}
-    for row in sorted({kinds.members[kind].row for chain in chains for kind in chain.kinds}):
+    for row in sorted({kinds.members[kind].row for stages in pipelines for kind in stages}):
         pools = [
             index
             for index, pool in enumerate(kinds.space.pools)
             if pool.row == row and pool.offer.market is markets[row]
         ]
         largest = max((kinds.space.pools[index].devices for index in pools), default=0)
-        runs = [run for p, chain in enumerate(chains) for run in _runs(kinds, chain, p, row, largest)]
+        runs = [run for p, stages in enumerate(pipelines) for run in _runs(kinds, stages, p, row, largest)]
         if any(tp > largest for run in runs for tp in run.tps):
             return None
         filled = _fill(kinds.space, row, pools, runs)
         if filled is None:
             return None
         places.update(filled)
-    return tuple(tuple(places[p, s] for s in range(len(chain.kinds))) for p, chain in enumerate(chains))
+    return tuple(tuple(places[p, s] for s in range(len(stages))) for p, stages in enumerate(pipelines))
 
 
-def _runs(kinds: Kinds, chain: Chain, pipeline: int, row: int, largest: int) -> list[_Run]:
+def _runs(kinds: Kinds, stages: Sequence[int], pipeline: int, row: int, largest: int) -> list[_Run]:
     runs: list[_Run] = []
-    for stage, member in enumerate(chain.kinds):
+    for stage, member in enumerate(stages):
         kind = kinds.members[member]
         if kind.row != row:
             continue

@@ -10,8 +10,8 @@ from sailor_cloud.planner.bounds import breaks_limits
 from sailor_cloud.planner.candidates import collect
 from sailor_cloud.planner.draft import Draft, nodes_of
 from sailor_cloud.planner.goals import Target
+from sailor_cloud.planner.improvement.choice import first_that_holds
 from sailor_cloud.planner.quotas import binding, name, unit, used
-from sailor_cloud.planner.replays import first_that_holds
 from sailor_cloud.planner.solving import Searched
 from sailor_cloud.planner.space import Space, build
 from sailor_cloud.planner.variants import zero_stages

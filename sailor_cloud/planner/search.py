@@ -18,14 +18,14 @@ from sailor_cloud.planner.candidates import collect
 from sailor_cloud.planner.documents import Surroundings, infeasible_document, plan_document
 from sailor_cloud.planner.draft import Draft
 from sailor_cloud.planner.effort import NORMAL, Effort
-from sailor_cloud.planner.estimates import Estimates
 from sailor_cloud.planner.frontier import explored, frontier
 from sailor_cloud.planner.gap import gap_parts
 from sailor_cloud.planner.goals import Target, target_of
+from sailor_cloud.planner.improvement import evaluated
+from sailor_cloud.planner.improvement.choice import Chosen
 from sailor_cloud.planner.infeasible import by_quota, explain_infeasible
 from sailor_cloud.planner.probable import probable, tightened
 from sailor_cloud.planner.quota_change import quota_changes
-from sailor_cloud.planner.replays import Chosen
 from sailor_cloud.planner.solving import Searched
 from sailor_cloud.planner.space import Space, build
 from sailor_cloud.planner.spread import spread
@@ -226,7 +226,7 @@ def _spread(problem: Problem, asked: Wishes, effort: Effort, answer: Answer, dra
     space, every = problem.space, list(drafts)
     if not answer.exhausted and not asked.restrictions:
         every += spread(space, effort.between(0.0, 0.6))
-    every = Estimates(space, problem.target).of(every, effort)
+    every = evaluated(space, problem.target, every, effort)
     # No step adds an accelerator or a zone; many make pipelines differ.
     if set(asked.restrictions) <= {Restriction.ONE_ACCELERATOR, Restriction.ONE_ZONE}:
         every += explored(space, problem.target, every, effort.between(0.6, 1.0))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,14 +17,11 @@ from sailor_cloud.planner.draft import Draft, in_space, to_plan
 from sailor_cloud.planner.effort import NORMAL, Effort
 from sailor_cloud.planner.evened import evened
 from sailor_cloud.planner.goals import NEAR, NEARLY, Figure, Target
+from sailor_cloud.planner.improvement import improved
+from sailor_cloud.planner.improvement.choice import Chosen, best_that_holds, first_that_holds
 from sailor_cloud.planner.mixing import mix
-from sailor_cloud.planner.part import Part
-from sailor_cloud.planner.remade import remade
 from sailor_cloud.planner.replayed import replayed
-from sailor_cloud.planner.replays import Chosen, best_that_holds, first_that_holds
 from sailor_cloud.planner.space import Space
-from sailor_cloud.planner.tasks import Task, do
-from sailor_cloud.planner.team import Team
 from sailor_cloud.planner.twins import elsewhere, families, shapes_of
 from sailor_cloud.planner.variants import EVEN, Restriction, fits_whole, variants
 from sailor_cloud.planner.walks import is_crowded
@@ -43,6 +38,8 @@ TIGHTER = 1.0005
 _MOST_MET = 32
 # What a plan with the least of one of these nearly has the least of all of: preemption and start-up differ little.
 _TIMES = frozenset({Figure.ITERATION_S, Figure.DURATION_S})
+# Plans that are looked at with ZeRO-1, and the share of a search that is over before plans are improved.
+_SHARDED, _SEARCHED = 32, 0.7
 # Which part of what is left to be told of a search is left for what may follow it.
 _REST = 0.2
 
@@ -63,25 +60,52 @@ def solve(
     if EVEN & set(restrictions):
         return _even(space, target, restrictions, effort, known)
     parts = variants(space, restrictions)
-    if len(parts) == 1 and parts[0] is space:
-        return _solve_part(space, target, effort, known)
     first = parts if effort.bounded else _first_of_families(space, parts)
-    answers = _answers(first, target, effort, known)
+    search = effort.between(0.0, _SEARCHED)
+    answers = _answers(first, target, search, known)
     if len(first) < len(parts) and not any(answer.drafts for _, answer in answers):
         rest = [part for part in parts if all(part is not each for each in first)]
-        answers += _answers(rest, target, effort, known)
-    drafts = [in_space(draft, part, space) for part, answer in answers for draft in answer.drafts]
+        answers += _answers(rest, target, search, known)
+    drafts = [_here(draft, part, space) for part, answer in answers for draft in answer.drafts]
     if len(answers) < len(parts):
         drafts += _in_other_zones(space, target, drafts)
+    better = _improved(space, target, answers, effort.between(_SEARCHED, 1.0))
+    assessor = Assessor(space, target)
+    every = {draft.order(): draft for draft in (*drafts, *filter(assessor.keeps, better))}
     bounds = [answer.bound for _, answer in answers]
     return Answer(
-        drafts=tuple(sorted(drafts, key=Draft.order)[:KEPT_DRAFTS]),
+        drafts=tuple(every[order] for order in sorted(every)[:KEPT_DRAFTS]),
         bound=min((bound for bound in bounds if bound is not None), default=None),
         columns=sum(answer.columns for _, answer in answers),
         nodes=sum(answer.nodes for _, answer in answers),
-        others=tuple(in_space(draft, part, space) for part, answer in answers for draft in answer.others),
+        others=(*better, *(_here(draft, part, space) for part, answer in answers for draft in answer.others)),
         exhausted=all(answer.exhausted for _, answer in answers),
     )
+
+
+def _here(draft: Draft, part: Space, space: Space) -> Draft:
+    """Return a draft of a part in the whole space; it names its ZeRO stage."""
+    stage = max(part.zero_stage, draft.zero_stage)
+    return replace(draft if part is space else in_space(draft, part, space), zero_stage=stage)
+
+
+def _improved(space: Space, target: Target, answers: Sequence[tuple[Space, Answer]], effort: Effort) -> list[Draft]:
+    """Return what the drafts of large parts become by local search, which goes over all ZeRO stages of a part."""
+    by_pools: dict[tuple[int, ...], list[tuple[Space, Answer]]] = {}
+    for part, answer in answers:
+        if not answer.exhausted:
+            by_pools.setdefault(part.numbers, []).append((part, answer))
+    found: list[Draft] = []
+    for number, those in enumerate(by_pools.values()):
+        there = those[0][0].at(space.zero_stage)
+        drafts = [
+            replace(draft, zero_stage=max(part.zero_stage, draft.zero_stage), goal=target.goal)
+            for part, answer in those
+            for draft in (*answer.drafts, *answer.others)
+        ]
+        own = effort.between(number / len(by_pools), (number + 1) / len(by_pools))
+        found += [_here(draft, there, space) for draft in improved(there, target, drafts, own, most=effort.refined)]
+    return found
 
 
 def _even(space: Space, target: Target, restrictions: Collection[Restriction], effort: Effort, known: float) -> Answer:
@@ -160,28 +184,15 @@ def _solve_part(
 
 
 def _sharded(space: Space, target: Target, whole: Answer, effort: Effort) -> Answer:
-    """Return what the best plans of an answer with whole optimizers become with ZeRO-1, with the bound of all such."""
+    """Return the best plans of an answer with whole optimizers as they are with ZeRO-1, with the bound of all such."""
+    assessor = Assessor(space, target)
     # One pipeline has nobody to share with.
-    several = [draft for draft in (*whole.drafts, *whole.others) if len(draft.pipelines) > 1]
-    drafts = list({draft.order(): draft for draft in several}.values())
-    alone = replace(effort.lighter().quiet(), team=Team())
-    part = Part(space, target, alone)
-    found: list[Draft] = []
-    bounds: list[float] = []
-    # The one takes as long as the other.
-    tasks: list[Task[Any]] = [
-        Task(partial(goal_bound, space, target, close=effort.bounded), bounds.append),
-        Task(partial(remade, part, drafts, [_as_they_are], alone, most=alone.refined), found.extend),
-    ]
-    do(tasks, team=effort.team, tell=effort.tell)
-    kept = sorted(filter(part.assessor.keeps, found), key=Draft.order)[:KEPT_DRAFTS]
-    return Answer(drafts=tuple(kept), bound=bounds[0], columns=len(drafts), nodes=0, others=tuple(found))
-
-
-def _as_they_are(assessor: Assessor, drafts: Sequence[Draft]) -> list[Draft]:
-    """Return drafts anew in the space of an assessor: what is recomputed and what fits may differ there."""
-    made = (assessor.draft(shapes_of(draft)) for draft in drafts)
-    return [draft for draft in made if draft is not None]
+    several = {draft.order(): draft for draft in (*whole.drafts, *whole.others) if len(draft.pipelines) > 1}
+    best = [several[order] for order in sorted(several)[:_SHARDED]]
+    found = [draft for draft in (assessor.draft(shapes_of(draft)) for draft in best) if draft is not None]
+    kept = sorted(filter(assessor.keeps, found), key=Draft.order)[:KEPT_DRAFTS]
+    bound = goal_bound(space, target, close=effort.bounded)
+    return Answer(drafts=tuple(kept), bound=bound, columns=len(best), nodes=0, others=tuple(found))
 
 
 @dataclass(slots=True)
@@ -235,7 +246,7 @@ class Searched:
         else:
             assessor = Assessor(space, target)
             near = (draft for draft in (*drafts, *answer.others) if assessor.excess(draft, draft.foreseen) <= NEARLY)
-            chosen = best_that_holds(space, target, sorted(near, key=Draft.order), team=self.effort.team)
+            chosen = best_that_holds(space, target, sorted(near, key=Draft.order))
             chosen = chosen or first_that_holds(space, target, drafts)
         for _ in range(REPEATS):
             if chosen is not None or not drafts:
@@ -273,7 +284,7 @@ class Searched:
                 found |= {draft.order(): draft for draft in drafts if assessor.excess(draft, draft.foreseen) <= NEAR}
         nearest = sorted(found.values(), key=lambda draft: (assessor.excess(draft, draft.foreseen), draft.order()))
         tried = sorted(nearest[:_MOST_MET], key=Draft.order)
-        return best_that_holds(space, target, tried, team=self.effort.team)
+        return best_that_holds(space, target, tried)
 
     def reachable(self, space: Space, target: Target) -> float | None:
         """Return the goal's figure of the best plan under the replay, or None if there is no plan."""

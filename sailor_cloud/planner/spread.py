@@ -16,8 +16,8 @@ from sailor_cloud.planner.draft import Draft, in_space
 from sailor_cloud.planner.effort import Effort
 from sailor_cloud.planner.goals import Figure, Target
 from sailor_cloud.planner.group_search import GroupSearch, run
+from sailor_cloud.planner.improvement.evaluator import Evaluator
 from sailor_cloud.planner.narrowing import narrowed
-from sailor_cloud.planner.overlap import Overlap
 from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.tasks import Task, do
 from sailor_cloud.planner.trades import behind, unbeaten
@@ -83,7 +83,7 @@ class _Spread:
 
     def _group(self) -> None:
         """Look at groups of equal pipelines for each accelerator, on all nodes and on fewer."""
-        searches = [GroupSearch(Overlap(part.assessor)) for part in self.parts]
+        searches = [GroupSearch(Evaluator(part.assessor)) for part in self.parts]
         run(searches, GroupSearch.for_trades, self.effort)
         for part, search in zip(self.parts, searches, strict=True):
             self.drafts += self._here(part.space, search.every())

@@ -15,7 +15,7 @@ from sailor_cloud.planner.draft import Draft
 from sailor_cloud.planner.effort import NORMAL
 from sailor_cloud.planner.explaining import reasons, ruled_out
 from sailor_cloud.planner.goals import target_of
-from sailor_cloud.planner.replays import first_that_holds
+from sailor_cloud.planner.improvement.choice import first_that_holds
 from sailor_cloud.planner.search import problem_of
 from sailor_cloud.planner.shadow import gains
 from sailor_cloud.planner.solving import Searched

@@ -22,7 +22,6 @@ from sailor_cloud.planner.effort import NORMAL
 from sailor_cloud.planner.even import even_answer
 from sailor_cloud.planner.evened import evened, stands_evenly
 from sailor_cloud.planner.goals import target_of
-from sailor_cloud.planner.settings import Settings
 from sailor_cloud.planner.solving import solve
 from sailor_cloud.planner.space import Seat
 from sailor_cloud.simulator import evaluate
@@ -92,14 +91,6 @@ def test_no_other_even_cut_has_a_faster_busiest_stage(gcp, stages, size, slow, r
 @pytest.fixture(scope="module")
 def gcp():
     return make_space(example("gcp-a100-v100.yaml", **ONE_ZONE))
-
-
-def test_free_chains_of_even_layers_have_even_layers_and_others_of_the_same_offers_keep_theirs(gcp):
-    even, free = (Settings.of(space, cuts=3).every() for space in (gcp.evenly(), gcp))
-    cuts = [{setting.cut for setting in each} for each in (even, free)]
-    assert len({len(cut) for cut in cuts[0]}) > 3
-    assert all(gcp.evenly().allows(cut) for cut in cuts[0])
-    assert not all(gcp.evenly().allows(cut) for cut in cuts[1])
 
 
 def test_pipelines_of_even_layers_may_differ_in_length_and_microbatch_size():

@@ -13,15 +13,14 @@ from factories.planning import AS_OF, data, example, make_space, tiny_job
 from sailor_cloud import planner
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.model.document import FrontierPoint
-from sailor_cloud.planner.blocks.cuts import Cutter
 from sailor_cloud.planner.draft import to_plan
 from sailor_cloud.planner.effort import NORMAL
 from sailor_cloud.planner.exhaustive import exhaust, small_layouts
 from sailor_cloud.planner.exploring import Explorer
 from sailor_cloud.planner.frontier import MOST_POINTS, frontier, promising, traded
 from sailor_cloud.planner.goals import Figure, target_of
-from sailor_cloud.planner.replays import first_that_holds
-from sailor_cloud.planner.reshaping import Reshaper
+from sailor_cloud.planner.improvement import Neighbourhood
+from sailor_cloud.planner.improvement.choice import first_that_holds
 from sailor_cloud.planner.trades import OfNodes, behind, figures, near, unbeaten
 from sailor_cloud.simulator import evaluate
 
@@ -176,9 +175,13 @@ def test_no_step_leads_to_more_nodes_than_the_job_allows():
     assert all(draft.figures[Figure.NODES] == 1 for draft in found)
 
 
+def shapes_around(around, draft):
+    return [neighbour.shapes for neighbour in around.every(draft)]
+
+
 def test_equal_pipelines_become_one_of_twice_the_stages_and_the_other_way_round():
     space, _, every = exhausted()
-    reshaper = Reshaper(Cutter(space))
+    around = Neighbourhood(space)
     pair = next(
         draft
         for draft in every.others
@@ -186,13 +189,13 @@ def test_equal_pipelines_become_one_of_twice_the_stages_and_the_other_way_round(
         and len({(part.cut, part.microbatch_size, part.slots[0].pool) for part in draft.pipelines}) == 1
         and len(draft.pipelines[0].slots) == 1
     )
-    joined = [plan for plan in reshaper.others(pair) if len(plan) == 1 and len(plan[0].slots) == 2]
+    joined = [plan for plan in shapes_around(around, pair) if len(plan) == 1 and len(plan[0].slots) == 2]
     assert {plan[0].microbatch_size for plan in joined} == {
         pair.pipelines[0].microbatch_size,
         2 * pair.pipelines[0].microbatch_size,
     }
     slots = tuple(slot for part in pair.pipelines for slot in part.slots)
     long = replace(pair.pipelines[0], slots=slots, cut=joined[0][0].cut)
-    halves = [plan for plan in reshaper.others(replace(pair, pipelines=(long,))) if len(plan) == 2]
+    halves = [plan for plan in shapes_around(around, replace(pair, pipelines=(long,))) if len(plan) == 2]
     assert halves
     assert all(len(shape.slots) == 1 and shape.cut == (0, space.layers) for plan in halves for shape in plan)

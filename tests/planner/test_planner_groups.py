@@ -17,7 +17,7 @@ from sailor_cloud.planner.draft import nodes_of, to_plan
 from sailor_cloud.planner.effort import NORMAL
 from sailor_cloud.planner.goals import Figure, target_of
 from sailor_cloud.planner.group_search import GroupSearch, run
-from sailor_cloud.planner.overlap import Overlap
+from sailor_cloud.planner.improvement.evaluator import Evaluator
 from sailor_cloud.simulator import evaluate
 
 FP32 = {"training__precision": "fp32", "resources__0__markets": ["on-demand"], "constraints": {}}
@@ -30,7 +30,7 @@ def job_of(accelerators, **changes):
 
 def searched(job, wanted=GroupSearch.for_the_best):
     space = make_space(job)
-    search = GroupSearch(Overlap(Assessor(space, target_of(job))))
+    search = GroupSearch(Evaluator(Assessor(space, target_of(job))))
     run([search], wanted, NORMAL)
     return space, search
 
@@ -143,6 +143,6 @@ def test_sets_that_take_too_many_nodes_lead_to_fewer():
 
 def test_nothing_is_drawn_once_time_is_over():
     job = job_of({"A100-40": 32})
-    search = GroupSearch(Overlap(Assessor(make_space(job), target_of(job))))
+    search = GroupSearch(Evaluator(Assessor(make_space(job), target_of(job))))
     run([search], GroupSearch.for_the_best, replace(NORMAL, expired=lambda: True))
     assert search.judged == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations, pairwise, product
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -12,14 +12,11 @@ from hypothesis import strategies as st
 from factories.planning import example, make_space, tiny_job
 from sailor_cloud.model.offer import Market
 from sailor_cloud.planner.bounds import goal_bound, work_bound_s
-from sailor_cloud.planner.chains import Chain, Lanes, after_share, cheapest_chains
-from sailor_cloud.planner.columns import columns_over
 from sailor_cloud.planner.goals import Figure, Target
 from sailor_cloud.planner.kinds import Kinds
 from sailor_cloud.planner.layouts import enumerate_layouts
 from sailor_cloud.planner.packing import cheapest_cover, pack
 from sailor_cloud.planner.shares import share_batch
-from sailor_cloud.simulator import Transfers
 
 PACE = st.tuples(st.floats(0.01, 1.0), st.floats(0.01, 3.0))
 
@@ -99,69 +96,12 @@ def test_neighbouring_stages_share_a_node_and_no_node_is_left_empty():
     space = make_space(example("gcp-a100-v100.yaml", resources__0__accelerators={"A100-40": 16, "V100-16": 32}))
     kinds = Kinds.of(space)
     double = next(k for k, kind in enumerate(kinds.members) if kind.row == 0 and kind.tp == 2)
-    chains = [Chain(microbatch_size=1, kinds=(double, double), cut=(0, 13, 26)) for _ in range(3)]
-    slots = pack(kinds, chains, dict.fromkeys(range(4), Market.SPOT))
+    slots = pack(kinds, [(double, double)] * 3, dict.fromkeys(range(4), Market.SPOT))
     for places in slots:
         assert places[0].instance == places[1].instance
         assert places[0].pool == places[1].pool
     nodes = {(slot.pool, slot.instance) for places in slots for slot in places}
     assert sum(space.pools[pool].devices for pool, _ in nodes) == 12
-
-
-def test_a_chain_of_the_programme_is_the_cheapest_of_all():
-    space = make_space(tiny_job(blocks=2, batch=4))
-    kinds = Kinds.of(space)
-    times = kinds.times(2)
-    generator = np.random.default_rng(0)
-    count = 40
-    slowest = times.compute_s[np.isfinite(times.compute_s)].max()
-    lanes = Lanes(
-        bottleneck_s=generator.uniform(0.1, 1.5, count) * slowest,
-        fill_price=generator.uniform(0.0, 3.0, count) / slowest,
-        device_price=generator.uniform(0.1, 2.0, (len(space.candidates.rows), count)),
-    )
-    allowed = np.ones((len(kinds), space.layers + 1, space.layers + 1), dtype=bool)
-    found = cheapest_chains(kinds, times, allowed, lanes)
-    for lane in range(count):
-        values = [price(kinds, times, lanes, lane, chain) for chain in every_chain(kinds)]
-        assert found.value[lane] == pytest.approx(min(values))
-        if np.isfinite(found.value[lane]):
-            assert price(kinds, times, lanes, lane, found.chains[lane]) == pytest.approx(min(values))
-
-
-def every_chain(kinds):
-    layers = kinds.space.layers
-    for stages in range(1, layers + 1):
-        for inner in combinations(range(1, layers), stages - 1):
-            for members in product(range(len(kinds)), repeat=stages):
-                yield Chain(microbatch_size=2, kinds=members, cut=(0, *inner, layers))
-
-
-def price(kinds, times, lanes, lane, chain):
-    engine = kinds.space.scenario.engine
-    share, waits = after_share(engine), engine.transfers is not Transfers.OVERLAPPED
-    stages = len(chain.kinds)
-    total = 0.0
-    for s, (k, (first, end)) in enumerate(zip(chain.kinds, pairwise(chain.cut), strict=True)):
-        seconds = times.compute_s[stages - 1 - s, k, first, end]
-        if seconds + waits * times.before_s[k, first] + share * times.after_s[k, end] > lanes.bottleneck_s[lane]:
-            return np.inf
-        total += kinds.members[k].tp * lanes.device_price[kinds.members[k].row, lane]
-        total += lanes.fill_price[lane] * seconds
-        if s + 1 < stages:
-            total += lanes.fill_price[lane] * times.boundary_s[k, chain.kinds[s + 1], end]
-    return total
-
-
-def test_a_column_carries_as_many_microbatches_as_end_in_time():
-    space = make_space(example("gcp-a100-v100.yaml"))
-    kinds = Kinds.of(space)
-    chain = Chain(microbatch_size=4, kinds=(0, 0), cut=(0, 13, 26))
-    (found,) = columns_over(kinds, chain.cut, [chain])
-    assert found.devices == (2, 0, 0, 0)
-    assert found.microbatches(found.fill_s * 0.999) == 0
-    assert found.microbatches(found.fill_s) == 1
-    assert found.microbatches(found.fill_s + 3 * found.bottleneck_s) == 4
 
 
 def test_bounds_lie_below_what_one_device_reaches():

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import random
-from itertools import pairwise, product
+from itertools import product
 
 import numpy as np
 import pytest
 
 from factories.planning import make_space, plan, tiny_job
 from sailor_cloud.model.document import Status
-from sailor_cloud.planner.assess import Assessor, Shape
-from sailor_cloud.planner.chains import Lanes, cheapest_chains
 from sailor_cloud.planner.exhaustive import exhaust, small_layouts
-from sailor_cloud.planner.fixed_cut import chains_over
-from sailor_cloud.planner.goals import Figure, target_of
-from sailor_cloud.planner.kinds import Kinds
+from sailor_cloud.planner.goals import target_of
 from sailor_cloud.planner.mixing import mix
 from sailor_cloud.planner.programme import integer, linear
 from sailor_cloud.planner.shares import share_batch
@@ -49,28 +45,6 @@ def test_shared_batches_are_exact_and_take_the_least_time_where_sizes_are_equal(
             assert taken == pytest.approx(least, rel=1e-9)
 
 
-def test_chains_over_a_fixed_cut_are_those_of_the_general_programme():
-    dice = random.Random(2)
-    space = make_space(tiny_job(blocks=4, hidden=64, accelerators={"CPU-fast": 2, "CPU-slow": 1}))
-    kinds = Kinds.of(space)
-    layers, rows = space.layers, len(space.candidates.rows)
-    for _ in range(100):
-        stages = dice.randint(1, layers)
-        cut = (0, *sorted(dice.sample(range(1, layers), stages - 1)), layers)
-        allowed = np.zeros((len(kinds), layers + 1, layers + 1), dtype=bool)
-        for first, end in pairwise(cut):
-            allowed[:, first, end] = True
-        asked = []
-        for times in (kinds.times(1), kinds.times(2)):
-            bottleneck = np.array([dice.uniform(0.5, 3.0) * times.compute_s[0, :, 0, 1].max() for _ in range(6)])
-            price = np.array([[dice.uniform(0.1, 1.0) for _ in range(6)] for _ in range(rows)])
-            asked.append((times, Lanes(bottleneck_s=bottleneck, fill_price=0.3 / bottleneck, device_price=price)))
-        found = chains_over(kinds, [times for times, _ in asked], cut, [lanes for _, lanes in asked])
-        for (times, lanes), chains in zip(asked, found, strict=True):
-            wanted = {chain for chain in cheapest_chains(kinds, times, allowed, lanes).chains if chain is not None}
-            assert set(chains) == wanted
-
-
 def test_programmes_agree_with_going_through_all_whole_solutions():
     dice = random.Random(3)
     for _ in range(60):
@@ -87,7 +61,7 @@ def test_programmes_agree_with_going_through_all_whole_solutions():
 
 
 @pytest.mark.parametrize("number", range(12))
-def test_no_plan_at_all_beats_the_bound_and_the_search_by_columns_beats_no_bound(number):
+def test_no_plan_at_all_beats_the_bound_and_the_search_beats_no_bound(number):
     dice = random.Random(100 + number)
     job = tiny_job(
         blocks=dice.randint(1, 3),
@@ -116,25 +90,3 @@ def test_a_bigger_budget_quota_or_set_of_zones_never_gives_a_worse_plan():
         assert all(document.status is Status.OPTIMAL for document in row)
         values = [document.objective.value for document in row]
         assert values == sorted(values)
-
-
-def test_a_refined_plan_is_better_and_stands_on_the_same_nodes():
-    from sailor_cloud.planner.refine import refined
-
-    space = make_space(tiny_job(blocks=4, hidden=64, accelerators={"CPU-fast": 2}, zones=("local-a",)))
-    assessor = Assessor(space, target_of(space.scenario.job))
-    start = exhaust(space, assessor.target, small_layouts(space), keep=1).drafts[0]
-    lopsided = [
-        Shape(slots=part.slots, cut=(0, 1, space.layers), microbatch_size=1)
-        for part in start.pipelines
-        if len(part.slots) == 2
-    ]
-    if not lopsided:
-        first, second = (start.pipelines[0].slots[0], start.pipelines[-1].slots[0])
-        lopsided = [Shape(slots=(first, second), cut=(0, 1, space.layers), microbatch_size=1)]
-    draft = assessor.draft(lopsided)
-    steps = refined(assessor, draft, assessor.rank)
-    assert steps[-1].figures[Figure.ITERATION_S] < draft.figures[Figure.ITERATION_S]
-    assert {slot for part in steps[-1].pipelines for slot in part.slots} == {
-        slot for part in draft.pipelines for slot in part.slots
-    }

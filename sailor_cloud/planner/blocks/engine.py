@@ -25,9 +25,9 @@ from sailor_cloud.planner.cut_sums import CutSums
 from sailor_cloud.planner.draft import Draft
 from sailor_cloud.planner.effort import NORMAL, Effort
 from sailor_cloud.planner.goals import NEAR, Target
+from sailor_cloud.planner.improvement.evaluator import Evaluator
+from sailor_cloud.planner.improvement.sizing import with_balanced_sizes
 from sailor_cloud.planner.kinds import Kinds
-from sailor_cloud.planner.levelling import levelled
-from sailor_cloud.planner.overlap import Overlap
 from sailor_cloud.planner.replica_counts import replica_counts
 from sailor_cloud.planner.space import Space
 
@@ -108,12 +108,12 @@ class Blocks:
     @property
     def nearly_kept(self) -> list[Draft]:
         """The drafts found that keep all limits or nearly do, by the closed form or by what the replay may find."""
-        overlap = Overlap(self.assessor)
+        evaluator = Evaluator(self.assessor)
         found = []
         for draft in self.drafts:
             excess = self.assessor.excess(draft)
             if NEAR < excess <= NEAR * _KINDER:
-                draft = overlap.expected(draft)
+                draft = evaluator.expected(draft)
                 excess = self.assessor.excess(draft, draft.foreseen)
             if excess <= NEAR:
                 found.append(draft)
@@ -265,7 +265,7 @@ class Blocks:
             self.judged += 1
             shapes = [Shape(slots=row, cut=cut, microbatch_size=guess.size) for row in placed]
             if self.space.batch % guess.size:
-                draft = levelled(self.assessor, shapes, microbatches)
+                draft = with_balanced_sizes(self.assessor, shapes, microbatches)
             else:
                 draft = self.assessor.draft(shapes, even=self.even)
             if draft is not None:

@@ -9,7 +9,6 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from sailor_cloud.planner.chains import after_share
 from sailor_cloud.planner.space import Seat, Space
 from sailor_cloud.simulator import Engine, busy_s, fill_s
 from sailor_cloud.simulator.engines import Transfers
@@ -155,3 +154,8 @@ class Schedule:
         for begin in reversed(begins):
             cut.append(int(begin[cut[-1]]))
         return tuple(reversed(cut))
+
+
+def after_share(engine: Engine) -> float:
+    """Return which part of the cut after a stage keeps it busy, as far as that can be said of one stage alone."""
+    return {Transfers.BLOCKING: 1.0, Transfers.RECEIVER: 0.5, Transfers.OVERLAPPED: 0.0}[engine.transfers]

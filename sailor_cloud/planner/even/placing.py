@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from itertools import permutations, product
 
 from sailor_cloud.model.offer import Market
-from sailor_cloud.planner import chains
 from sailor_cloud.planner.assess import Assessor, Shape
 from sailor_cloud.planner.draft import Draft
 from sailor_cloud.planner.even.costs import Chain
@@ -61,8 +60,7 @@ class Placing:
     def _draft(
         self, size: int, cut: tuple[int, ...], seats: list[tuple[int, ...]], markets: dict[int, Market]
     ) -> Draft | None:
-        placed = [chains.Chain(microbatch_size=size, kinds=members, cut=cut) for members in seats]
-        slots = pack(self.tables.kinds, placed, markets)
+        slots = pack(self.tables.kinds, seats, markets)
         if slots is None:
             return None
         return self.assessor.draft([Shape(slots=row, cut=cut, microbatch_size=size) for row in slots], even=True)

@@ -1,4 +1,4 @@
-"""Single steps from a plan: cells that come and go, and limits that are broken less and less."""
+"""The neighbourhood of a plan: cells that come and go, and limits that are broken less and less."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pytest
 
 from factories.planning import example, make_space
 from sailor_cloud.planner.assess import Assessor, Shape
-from sailor_cloud.planner.cells import cells_of, fewer_or_more
 from sailor_cloud.planner.draft import nodes_of
 from sailor_cloud.planner.goals import Figure, Limit, Target, target_of
+from sailor_cloud.planner.improvement import Improver, Neighbourhood
+from sailor_cloud.planner.improvement.moves import cells_of, fewer_or_more
 from sailor_cloud.planner.layouts import Slot
-from sailor_cloud.planner.refine import refined
 
 
 @pytest.fixture(scope="module")
@@ -64,10 +64,11 @@ def test_a_plan_over_the_limit_becomes_one_that_keeps_it(space):
     assessor = Assessor(space, Target(goal=Figure.ITERATION_S, limits=(limit,)))
     assert assessor.excess(five) == pytest.approx(five.figures[rate] / most)
     assert assessor.excess(four) == 1.0
-    found = refined(assessor, five, assessor.rank)
+    improver = Improver(space, assessor.target)
+    found = improver.descend(five, 200, lambda: False)
     assert found
-    assert all(assessor.keeps(draft) for draft in found)
-    assert found[-1].figures[Figure.ITERATION_S] <= four.figures[Figure.ITERATION_S]
+    assert all(improver.rank(draft)[0] == 1.0 for draft in found)
+    assert found[0].expected[Figure.ITERATION_S] <= improver.expected(four).expected[Figure.ITERATION_S]
 
 
 def test_near_values_grow_with_the_excess_and_end(space):
@@ -96,5 +97,12 @@ def test_a_microbatch_grows_to_the_next_size_that_divides_the_share_of_a_pipelin
     pool = pool_of(space, "A100-40", 8)
     assessor = Assessor(space, Target(goal=Figure.ITERATION_S, limits=()))
     shapes = [Shape(slots=(Slot(pool, 0, 1),), cut=(0, space.layers), microbatch_size=4) for _ in range(8)]
-    found = refined(assessor, assessor.draft(shapes), assessor.rank)
-    assert {part.microbatch_size for part in found[-1].pipelines} == {12}
+    improver = Improver(space, assessor.target)
+    best = improver.descend(assessor.draft(shapes), 200, lambda: False)[0]
+    assert {part.microbatch_size * part.microbatches for part in best.pipelines} == {12}
+    assert 12 in {
+        neighbour.shapes[0].microbatch_size
+        for neighbour in Neighbourhood(space).every(
+            assessor.draft([replace(shape, microbatch_size=6) for shape in shapes])
+        )
+    }

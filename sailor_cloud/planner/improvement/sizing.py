@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from sailor_cloud.planner.assess import Assessor, Shape
 from sailor_cloud.planner.draft import Draft
@@ -14,6 +17,10 @@ from sailor_cloud.planner.draft import Draft
 _MORE = 3
 # Ends of pipelines that differ by less are the same.
 _TIE = 1e-9
+# Shares of the batch that are judged, the soonest ones; times tried for the first kinds, relative to the least one.
+_CHOSEN, _LATER = 3, (1.0, 1.02, 1.05, 1.1, 1.2)
+# Microbatches are no larger than that; halvings of the interval in which the least time lies.
+_LARGEST, _HALVINGS = 64, 24
 
 
 @dataclass(slots=True)
@@ -69,7 +76,9 @@ class _Alike:
         self.size, self.larger = divmod(self.carried + samples, len(self.members))
 
 
-def levelled(assessor: Assessor, shapes: Iterable[Shape], microbatches: int) -> Draft | None:
+def with_balanced_sizes(
+    assessor: Assessor, shapes: Iterable[Shape], microbatches: int, *, below_s: float = math.inf
+) -> Draft | None:
     """Return the draft of pipelines on given slots and cuts with the microbatch sizes that let them end together.
 
     That is with so many microbatches each, whatever sizes the shapes have; where these don't divide the batch, a few
@@ -81,11 +90,15 @@ def levelled(assessor: Assessor, shapes: Iterable[Shape], microbatches: int) -> 
     if wanted < len(ordered) or not alike or not _begun(alike, wanted):
         return None
     if assessor.space.batch % microbatches == 0:
-        return assessor.draft(_sized(ordered, alike), microbatches=microbatches) if _level(alike, wanted) else None
+        return (
+            assessor.draft(_sized(ordered, alike), microbatches=[microbatches] * len(ordered), below_s=below_s)
+            if _level(alike, wanted)
+            else None
+        )
     for more in range(_MORE):
         if not _level(alike, wanted + more):
             return None
-        draft = assessor.draft(_sized(ordered, alike))
+        draft = assessor.draft(_sized(ordered, alike), below_s=below_s)
         if draft is not None:
             return draft
     return None
@@ -158,3 +171,90 @@ def _sized(shapes: Sequence[Shape], alike: Sequence[_Alike]) -> list[Shape]:
         for number, member in enumerate(each.members):
             sizes[member] = each.size + (number < each.larger)
     return [replace(shape, microbatch_size=size) for shape, size in zip(shapes, sizes, strict=True)]
+
+
+def apportioned(assessor: Assessor, shapes: Sequence[Shape], *, below_s: float = math.inf) -> list[Draft]:
+    """Return drafts of pipelines on given slots and cuts, whose microbatch sizes and numbers are chosen by kind.
+
+    All pipelines of a kind carry equally many samples, in the microbatches that are through soonest. At first each
+    kind gets what it carries in one time; then two kinds make up the batch together, whichever does so soonest.
+    """
+    places = assessor.places(tuple(shape.slots for shape in shapes))
+    kinds: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+    for number, (shape, place) in enumerate(zip(shapes, places, strict=False)):
+        kinds.setdefault((place, shape.cut), []).append(number)
+    if not kinds or len(shapes) > assessor.space.batch:
+        return []
+    each = [
+        _Kind.of(assessor, place, shapes[members[0]], members, len(shapes)) for (place, _), members in kinds.items()
+    ]
+    found: dict[tuple[int, ...], float] = {}
+    for share in _shares(each, assessor.space.batch):
+        found[share] = max(kind.end_s[samples] for kind, samples in zip(each, share, strict=True))
+    drafts = []
+    for share in sorted(found, key=lambda share: (found[share], share))[:_CHOSEN]:
+        sized, counts = list(shapes), [0] * len(shapes)
+        for kind, samples in zip(each, share, strict=True):
+            for member in kind.members:
+                sized[member] = replace(shapes[member], microbatch_size=int(kind.size[samples]))
+                counts[member] = samples // int(kind.size[samples])
+        draft = assessor.draft(sized, microbatches=counts, below_s=below_s) if math.isfinite(found[share]) else None
+        if draft is not None:
+            drafts.append(draft)
+    return drafts
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Pipelines that are equally fast; by samples when one of them is through soonest, and with which size."""
+
+    members: list[int]
+    end_s: NDArray[np.float64]
+    size: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, assessor: Assessor, place: int, shape: Shape, members: list[int], pipelines: int) -> _Kind:
+        most = (assessor.space.batch - pipelines + len(members)) // len(members)
+        end_s, best = np.full(most + 1, np.inf), np.ones(most + 1, dtype=np.int64)
+        for size in range(1, min(most, _LARGEST) + 1):
+            pace = assessor.pace(place, replace(shape, microbatch_size=size), pipelines)
+            if pace is None:
+                break
+            samples = np.arange(size, most + 1, size)
+            seconds = pace.fill_s + pace.bottleneck_s * (samples // size - 1)
+            sooner = seconds < end_s[samples]
+            end_s[samples[sooner]], best[samples[sooner]] = seconds[sooner], size
+        return cls(members, end_s, best)
+
+    def within(self, seconds: float) -> int:
+        """Return the most samples that a pipeline carries in a time, at least one."""
+        kept = np.flatnonzero(self.end_s <= seconds)
+        return int(kept[-1]) if kept.size else 1
+
+
+def _shares(kinds: Sequence[_Kind], batch: int) -> Iterator[tuple[int, ...]]:
+    """Yield samples by kind that make up the batch."""
+    counts = [len(kind.members) for kind in kinds]
+    if len(kinds) == 1:
+        if batch % counts[0] == 0:
+            yield (batch // counts[0],)
+        return
+    low, high = 0.0, max(float(kind.end_s[np.isfinite(kind.end_s)].max(initial=0.0)) for kind in kinds)
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        carried = sum(count * kind.within(middle) for count, kind in zip(counts, kinds, strict=True))
+        low, high = (low, middle) if carried >= batch else (middle, high)
+    # The two kinds with the fewest pipelines meet the batch most finely.
+    last = sorted(range(len(kinds)), key=lambda number: (counts[number], number))[:2]
+    for later in _LATER if len(kinds) > 2 else (1.0,):
+        share = [kind.within(high * later) for kind in kinds]
+        rest = batch - sum(share[n] * counts[n] for n in range(len(kinds)) if n not in last)
+        a, b = last
+        first = np.arange(1, min(len(kinds[a].end_s), rest // counts[a] + 1)) if rest > 0 else np.arange(0)
+        second, left = np.divmod(rest - first * counts[a], counts[b])
+        allowed = (left == 0) & (second >= 1) & (second < len(kinds[b].end_s))
+        first, second = first[allowed], second[allowed]
+        ends = np.maximum(kinds[a].end_s[first], kinds[b].end_s[second])
+        for at in np.argsort(ends, kind="stable")[:_CHOSEN]:
+            share[a], share[b] = int(first[at]), int(second[at])
+            yield tuple(share)

@@ -9,8 +9,8 @@ import pytest
 from factories.planning import example, make_space
 from sailor_cloud.planner.assess import Assessor, Shape
 from sailor_cloud.planner.goals import Figure, target_of
+from sailor_cloud.planner.improvement.sizing import with_balanced_sizes
 from sailor_cloud.planner.layouts import Slot
-from sailor_cloud.planner.levelling import levelled
 
 FP32 = {"resources__0__zones": ["us-central1-a"], "resources__0__markets": ["on-demand"], "constraints": {}}
 
@@ -47,7 +47,7 @@ def carried(draft):
 def test_any_number_of_pipelines_makes_up_any_batch(batch, microbatches):
     space, assessor = made(batch, a100=24, v100=24)
     shapes = [*pipelines(space, "A100-40", nodes=3, tp=2), *pipelines(space, "V100-16", nodes=3, tp=2)]
-    draft = levelled(assessor, shapes, microbatches)
+    draft = with_balanced_sizes(assessor, shapes, microbatches)
     assert carried(draft) == batch
     assert sorted(part.slots for part in draft.pipelines) == sorted(shape.slots for shape in shapes)
 
@@ -55,13 +55,13 @@ def test_any_number_of_pipelines_makes_up_any_batch(batch, microbatches):
 def test_microbatches_that_fit_nowhere_are_no_plan():
     space, assessor = made(1024, v100=24)
     # 85 samples at once.
-    assert levelled(assessor, pipelines(space, "V100-16", nodes=3, tp=2), 1) is None
+    assert with_balanced_sizes(assessor, pipelines(space, "V100-16", nodes=3, tp=2), 1) is None
 
 
 @pytest.mark.parametrize("microbatches", [4, 8])
 def test_equal_pipelines_differ_by_one_sample_of_a_microbatch(microbatches):
     space, assessor = made(1024, a100=24)
-    draft = levelled(assessor, pipelines(space, "A100-40", nodes=3, tp=2), microbatches)
+    draft = with_balanced_sizes(assessor, pipelines(space, "A100-40", nodes=3, tp=2), microbatches)
     sizes = Counter(part.microbatch_size for part in draft.pipelines)
     low = 1024 // microbatches // 12
     assert sizes == {low: 12 - 1024 // microbatches % 12, low + 1: 1024 // microbatches % 12}
@@ -72,7 +72,7 @@ def test_equal_pipelines_differ_by_one_sample_of_a_microbatch(microbatches):
 def test_no_other_sizes_end_sooner(microbatches):
     space, assessor = made(1024, a100=16, v100=16)
     fast, slow = (pipelines(space, name, nodes=2, tp=4) for name in ("A100-40", "V100-16"))
-    draft = levelled(assessor, [*fast, *slow], microbatches)
+    draft = with_balanced_sizes(assessor, [*fast, *slow], microbatches)
     reached = max(
         pace.schedule_s(part.microbatches) for pace, part in zip(assessor.paces(draft), draft.pipelines, strict=True)
     )
@@ -97,6 +97,6 @@ def test_no_other_sizes_end_sooner(microbatches):
 def test_more_pipelines_than_samples_are_no_plan():
     space, assessor = made(8, a100=24)
     shapes = pipelines(space, "A100-40", nodes=3, tp=2)
-    assert levelled(assessor, shapes, 1) is None
-    assert levelled(assessor, shapes[:8], 2) is None
-    assert levelled(assessor, shapes[:8], 1).figures[Figure.NODES] == 2
+    assert with_balanced_sizes(assessor, shapes, 1) is None
+    assert with_balanced_sizes(assessor, shapes[:8], 2) is None
+    assert with_balanced_sizes(assessor, shapes[:8], 1).figures[Figure.NODES] == 2

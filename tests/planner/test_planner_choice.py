@@ -10,11 +10,10 @@ from factories.planning import example, make_space
 from sailor_cloud.planner.assess import Assessor
 from sailor_cloud.planner.draft import Draft
 from sailor_cloud.planner.goals import Figure, Limit, target_of
+from sailor_cloud.planner.improvement.choice import best_that_holds, first_that_holds
 from sailor_cloud.planner.mixing import mix
 from sailor_cloud.planner.replayed import replayed
-from sailor_cloud.planner.replays import best_that_holds, first_that_holds
 from sailor_cloud.planner.solving import Searched
-from sailor_cloud.planner.team import Team
 
 
 @pytest.fixture(scope="module")
@@ -36,31 +35,31 @@ def found(chosen, figure=Figure.ITERATION_S):
 
 def test_the_best_by_the_replay_is_better_than_the_first_by_the_closed_form(searched):
     space, target, drafts = searched
-    first, best = first_that_holds(space, target, drafts), best_that_holds(space, target, drafts, team=Team())
+    first, best = first_that_holds(space, target, drafts), best_that_holds(space, target, drafts)
     assert first.draft is drafts[0]
     assert found(best) < 0.99 * found(first)
 
 
 def test_no_draft_near_the_best_is_better_under_the_replay(searched):
     space, target, drafts = searched
-    best = best_that_holds(space, target, drafts, team=Team())
+    best = best_that_holds(space, target, drafts)
     every = [first_that_holds(space, target, [draft]) for draft in drafts[:24]]
     assert found(best) <= min(found(chosen) for chosen in every if chosen is not None)
 
 
 def test_what_breaks_a_limit_under_the_replay_is_not_taken(searched):
     space, target, drafts = searched
-    first, best = first_that_holds(space, target, drafts), best_that_holds(space, target, drafts, team=Team())
+    first, best = first_that_holds(space, target, drafts), best_that_holds(space, target, drafts)
     between = (found(first) + found(best)) / 2
     held = first_that_holds(space, limited(target, Figure.ITERATION_S, between), drafts)
     assert held.draft is not first.draft
     assert found(held) <= between
-    assert best_that_holds(space, limited(target, Figure.ITERATION_S, found(best) / 2), drafts, team=Team()) is None
+    assert best_that_holds(space, limited(target, Figure.ITERATION_S, found(best) / 2), drafts) is None
 
 
 def test_a_limit_that_only_the_closed_form_breaks_forbids_nothing_and_the_bound_holds_for_the_plan(searched):
     space, target, drafts = searched
-    best = best_that_holds(space, target, drafts, team=Team())
+    best = best_that_holds(space, target, drafts)
     figure = Figure.USD_PER_ITERATION
     spent, counted = found(best, figure), best.draft.figures[figure]
     assert spent < 0.97 * counted

@@ -1,0 +1,7 @@
+"""Makes good plans better: one local search on the exact evaluator."""
+
+from sailor_cloud.planner.improvement.evaluator import Evaluator
+from sailor_cloud.planner.improvement.local_search import Improver, evaluated, improved
+from sailor_cloud.planner.improvement.moves import Neighbour, Neighbourhood
+
+__all__ = ["Evaluator", "Improver", "Neighbour", "Neighbourhood", "evaluated", "improved"]

@@ -1,0 +1,88 @@
+"""Chooses among drafts by the simulator's own evaluation of their plans, the whole bill included."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sailor_cloud.planner.draft import Draft, significant, to_plan
+from sailor_cloud.planner.goals import Figure, Target
+from sailor_cloud.planner.improvement.local_search import Improver
+from sailor_cloud.planner.replayed import replayed
+from sailor_cloud.planner.space import Space
+from sailor_cloud.simulator import Evaluation, evaluate
+
+# Drafts that are simulated at most, and those that are evaluated first where nobody has: the best by the closed form.
+MOST_SIMULATED, MOST_EVALUATED = 32, 64
+# The evaluator's times are exact where ranks share no cores, and off by up to about this where they do; its money is
+# never more than the bill's.
+_CROWDED = 0.9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """A draft that keeps the limits under the replay, too."""
+
+    draft: Draft
+    evaluation: Evaluation
+
+
+def first_that_holds(space: Space, target: Target, drafts: Sequence[Draft]) -> Chosen | None:
+    """Return the first draft whose plan keeps the constraints under the replay, too."""
+    for draft in drafts:
+        if _holds(target, _simulated(space, draft)):
+            return Chosen(draft=draft, evaluation=evaluate(to_plan(space, draft), space.scenario))
+    return None
+
+
+def best_that_holds(space: Space, target: Target, drafts: Sequence[Draft]) -> Chosen | None:
+    """Return the best of some drafts, best first by the closed form, whose plan keeps the constraints.
+
+    The evaluator's figures are no more than the simulator's, so that drafts are simulated in their order until the next
+    one can't be better.
+    """
+    least_share = _CROWDED if math.isfinite(space.cores(1)) else 1.0
+    best, least, simulated = None, math.inf, 0
+    for draft in evaluated_first(Improver(space, target), drafts):
+        about = {figure: value * least_share for figure, value in draft.foreseen.items()}
+        if about[target.goal] >= least or simulated == MOST_SIMULATED:
+            break
+        if not _holds(target, about):
+            continue
+        figures = _simulated(space, draft)
+        simulated += 1
+        if figures is not None and _holds(target, figures) and figures[target.goal] < least:
+            best, least = draft, figures[target.goal]
+    return None if best is None else Chosen(draft=best, evaluation=evaluate(to_plan(space, best), space.scenario))
+
+
+def evaluated_first(improver: Improver, drafts: Sequence[Draft], *, most: int = MOST_EVALUATED) -> list[Draft]:
+    """Return drafts with their figures by the evaluator, each once, best first.
+
+    Of those that nobody has evaluated before only the first ones, `most` of them.
+    """
+    found = {draft.order(): draft for draft in drafts if draft.expected is not None}
+    others = {draft.order(): draft for draft in drafts if draft.order() not in found}
+    found |= {order: improver.expected(draft) for order, draft in list(others.items())[:most]}
+    goal = improver.target.goal
+    return sorted(found.values(), key=lambda draft: (significant(draft.foreseen[goal]), draft.order()))
+
+
+def _simulated(space: Space, draft: Draft) -> Mapping[Figure, float] | None:
+    """Return the simulator's figures of a draft, None where it doesn't fit; they are kept for other targets."""
+    known: dict[tuple[object, ...], Mapping[Figure, float] | None] = space.remembered.setdefault("simulated", {})
+    name = draft.zero_stage, tuple(part.key() for part in draft.pipelines)
+    if name not in known:
+        evaluation = evaluate(to_plan(space, draft), space.scenario)
+        found = {figure: float(value) for figure, value in replayed(draft, evaluation).items()}
+        known[name] = found if evaluation.fits else None
+    return known[name]
+
+
+def _holds(target: Target, figures: Mapping[Figure, float] | None) -> bool:
+    if figures is None:
+        return False
+    return bool(target.feasible({figure: np.array(value) for figure, value in figures.items()}))

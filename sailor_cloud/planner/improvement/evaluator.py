@@ -1,0 +1,206 @@
+"""The exact evaluator of the search: what the replay finds of a draft, from parts that are worked out once.
+
+Iteration times are those of the replay but for rounding. Totals leave out what the simulator's bill has beyond the
+planner's (storage of checkpoints, traffic through NAT); `correction` makes up for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import numpy as np
+
+from sailor_cloud.planner.assess import Assessor, Pace
+from sailor_cloud.planner.draft import Draft, DraftPipeline, Rank, nodes_of, significant, to_plan
+from sailor_cloud.planner.goals import Figure
+from sailor_cloud.planner.improvement.stage_ends import stage_ends
+from sailor_cloud.planner.replayed import replayed
+from sailor_cloud.simulator import StageTable, boundary_pairs, boundary_wire_bytes, evaluate
+from sailor_cloud.simulator.replay import PipelineTimes
+
+# By what to multiply figures, where the simulator's bill has more than the planner's.
+Factors = Mapping[Figure, float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Tail:
+    """The end of a pipeline's schedule. Seconds of the iteration: the end of each stage's passes, and of its last
+    backward pass without what a rank takes to hand tensors on."""
+
+    ends_s: tuple[float, ...]
+    gradients_s: tuple[float, ...]
+    tables: tuple[StageTable, ...]
+    update_s: tuple[float, ...]
+    cut: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Evaluator:
+    """Evaluates drafts of one space and target; `factors` are heeded where drafts are compared."""
+
+    assessor: Assessor
+    factors: Factors = field(default_factory=dict)
+    _times: dict[tuple[object, ...], PipelineTimes] = field(init=False)
+    _tails: dict[tuple[object, ...], _Tail] = field(init=False)
+
+    def __post_init__(self) -> None:
+        remembered = self.assessor.space.remembered
+        self._times = remembered.setdefault("times of pipelines", {})
+        self._tails = remembered.setdefault("tails of pipelines", {})
+
+    def expected(self, draft: Draft) -> Draft:
+        """Return a draft with its figures under the replay."""
+        return draft if draft.expected is not None else replace(draft, expected=self.figures(draft))
+
+    def rank(self, draft: Draft) -> Rank:
+        """Return what drafts are compared by, as the closed form's `Assessor.rank` does."""
+        figures = self.figures(draft) if draft.expected is None else draft.expected
+        scaled = {figure: value * self.factors.get(figure, 1.0) for figure, value in figures.items()}
+        return self.assessor.excess(draft, scaled), (significant(figures[self.assessor.target.goal]), draft.order())
+
+    def correction(self, draft: Draft) -> Factors:
+        """Return by what factor the limited figures of a draft under the replay differ from these."""
+        limits, space = self.assessor.target.limits, self.assessor.space
+        if not limits:
+            return {}
+        about = self.figures(draft)
+        found = replayed(draft, evaluate(to_plan(space, draft), space.scenario))
+        return {limit.figure: float(found[limit.figure]) / about[limit.figure] for limit in limits}
+
+    def figures(self, draft: Draft) -> Mapping[Figure, float]:
+        """Return the figures of a draft under the replay."""
+        paces = self.assessor.paces(draft)
+        if paces is None:
+            return draft.figures
+        egress = sum(
+            pace.usd_per_sample * part.microbatch_size * part.microbatches
+            for part, pace in zip(draft.pipelines, paces, strict=True)
+        )
+        flows = self.assessor.flows(draft)
+        numbers: dict[tuple[object, ...], int] = {}
+        tails: list[_Tail] = []
+        alike = []
+        for part, pace, shared in zip(draft.pipelines, paces, flows, strict=True):
+            key = (pace.seats, shared, part.cut, part.microbatch_size, part.microbatches, pace.recompute, len(paces))
+            if key not in numbers:
+                numbers[key] = len(tails)
+                if key not in self._tails:
+                    self._tails[key] = self._tail(part, pace, shared, len(paces))
+                tails.append(self._tails[key])
+            alike.append(numbers[key])
+        seconds, usd = self._reduced(draft, tails, alike)
+        seconds += self._crowding_s(draft, paces)
+        bill = self.assessor.standing(draft).bill
+        assert bill is not None, "a draft keeps quotas"
+        figures = bill.figures(np.array(seconds), np.array(egress + usd))
+        return {figure: float(value) for figure, value in figures.items()}
+
+    def _reduced(self, draft: Draft, tails: Sequence[_Tail], alike: Sequence[int]) -> tuple[float, float]:
+        """Return the seconds until all stages are through with all-reduce, step and gather, and the USD of egress.
+
+        `alike`: of each pipeline the number of its tail.
+        """
+        engine = self.assessor.space.scenario.engine
+        ends = {(p, s): end for p, number in enumerate(alike) for s, end in enumerate(tails[number].ends_s)}
+        through: dict[tuple[int, int], float] = {} if engine.overlap_sync else dict(ends)
+        usd = 0.0
+        gathers: list[tuple[tuple[tuple[int, int], ...], float]] = []
+        share = tails[0].tables[0].sharding.gathered_share
+        layout, cuts = zip(*((part.slots, part.cut) for part in draft.pipelines), strict=True)
+        for each in self.assessor.sync.sums(layout, cuts):
+            # A stage may hold nothing but a tied weight, which is reduced apart.
+            if not each.nbytes:
+                continue
+            sum_s = each.seconds * (1.0 - share)
+            start = max(through.get(member, 0.0) for member in each.members)
+            end = start + sum_s
+            if engine.overlap_sync:
+                bucket = min(1.0, engine.bucket_bytes / (each.nbytes * (1.0 - share)))
+                ready = [
+                    _ready_s(tails[number], s, each.layers, bucket)
+                    for number, s in {(alike[p], s) for p, s in each.members}
+                ]
+                first, last = max(begun for begun, _ in ready), max(done for _, done in ready)
+                end = max(max(start, first) + sum_s, last + bucket * sum_s)
+            through.update(dict.fromkeys(each.members, end))
+            usd += each.usd
+            gathers.append((each.members, each.seconds - sum_s))
+        for (p, s), end in ends.items():
+            through[p, s] = max(end, through.get((p, s), 0.0)) + engine.idle_s + tails[alike[p]].update_s[s]
+        if share:
+            for members, gather_s in gathers:
+                through.update(dict.fromkeys(members, max(through[member] for member in members) + gather_s))
+        return max(through.values()), usd
+
+    def _crowding_s(self, draft: Draft, paces: Sequence[Pace]) -> float:
+        """Return by how much longer passes take where ranks share cores, each pipeline's work spread over its time."""
+        cores = self.assessor.space.cores(nodes_of(tuple(part.slots for part in draft.pipelines)).total())
+        if not np.isfinite(cores):
+            return 0.0
+        counts = [part.microbatches for part in draft.pipelines]
+        ends = [pace.schedule_s(count) for pace, count in zip(paces, counts, strict=True)]
+        work = [pace.passes_core_s * count for pace, count in zip(paces, counts, strict=True)]
+        lanes = sorted(zip(ends, work, strict=True))
+        longer, before = 0.0, 0.0
+        for number, (end, _) in enumerate(lanes):
+            running = sum(spent / until for until, spent in lanes[number:])
+            longer += (end - before) * max(0.0, running / cores - 1.0)
+            before = end
+        return longer
+
+    def _tail(self, part: DraftPipeline, pace: Pace, flows: tuple[int, ...], replicas: int) -> _Tail:
+        space, spans = self.assessor.space, list(pairwise(part.cut))
+        tables = tuple(
+            space.table(seat.pool, seat.tp, part.microbatch_size, recompute=again)
+            for seat, again in zip(pace.seats, part.recompute, strict=True)
+        )
+        key = (pace.seats, flows, part.cut, part.microbatch_size, part.recompute)
+        if key not in self._times:
+            self._times[key] = self._pipeline_times(part, pace, flows, tables)
+        times = replace(self._times[key], microbatches=part.microbatches)
+        ends, begun = stage_ends(times, space.scenario.engine.transfers)
+        gradients = tuple(
+            begin + float(table.backward_s(*span)) for begin, table, span in zip(begun, tables, spans, strict=True)
+        )
+        update = tuple(float(table.update_s(*span, shards=replicas)) for table, span in zip(tables, spans, strict=True))
+        return _Tail(ends, gradients, tables, update, part.cut)
+
+    def _pipeline_times(
+        self, part: DraftPipeline, pace: Pace, flows: tuple[int, ...], tables: Sequence[StageTable]
+    ) -> PipelineTimes:
+        space, spans = self.assessor.space, list(pairwise(part.cut))
+        handing = [float(table.handing_s(*span)) for table, span in zip(tables, spans, strict=True)]
+        activation: list[float] = []
+        gradient: list[float] = []
+        for (src, dst), layer, shared, table in zip(pairwise(pace.seats), part.cut[1:-1], flows, tables, strict=False):
+            same_node = (src.pool, src.node) == (dst.pool, dst.node)
+            pairs = boundary_pairs(src.tp, dst.tp)
+            tensor = float(table.boundary_bytes[layer])
+            there, back = boundary_wire_bytes(tensor, src_tp=src.tp, dst_tp=dst.tp, engine=space.scenario.engine)
+            for (a, b), nbytes, seconds in (((src, dst), there, activation), ((dst, src), back, gradient)):
+                link = space.link(a.pool, b.pool, same_node=same_node, pairs=pairs, flows=shared)
+                seconds.append(float(link.transfer_s(nbytes)))
+        return PipelineTimes(
+            forward_s=tuple(
+                float(t.forward_s(*span)) + more for t, span, more in zip(tables, spans, handing, strict=True)
+            ),
+            backward_s=tuple(
+                float(t.backward_s(*span)) + more for t, span, more in zip(tables, spans, handing, strict=True)
+            ),
+            activation_s=tuple(activation),
+            gradient_s=tuple(gradient),
+            microbatches=1,
+        )
+
+
+def _ready_s(tail: _Tail, stage: int, layers: tuple[int, int] | None, bucket: float) -> tuple[float, float]:
+    """Return when a stage has the first bucket of the gradients of layers, a share of them, and when it has all."""
+    done = tail.gradients_s[stage]
+    if layers is None:
+        return done, done
+    table, held = tail.tables[stage], tail.cut[stage : stage + 2]
+    first, end = max(layers[0], held[0]), min(layers[1], held[1])
+    last = done - float(table.backward_s(held[0], first))
+    return last - (1.0 - bucket) * float(table.backward_s(first, end)), last

@@ -1,0 +1,277 @@
+"""Local search: from good plans to better neighbours, judged by the replay, until none is better or effort is spent.
+
+In a descent the kinds of moves take turns, those that helped with more neighbours, and the first better neighbour is
+taken. From its local optimum a descent restarts: a few random moves, then down again. All is bounded by counts
+and seeded, so that the same input gives the same plan.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from random import Random
+
+from sailor_cloud.planner.assess import Assessor
+from sailor_cloud.planner.draft import Draft, Rank, significant
+from sailor_cloud.planner.effort import Effort
+from sailor_cloud.planner.goals import TIE, Figure, Target
+from sailor_cloud.planner.improvement.evaluator import Evaluator, Factors
+from sailor_cloud.planner.improvement.moves import Neighbour, Neighbourhood
+from sailor_cloud.planner.improvement.sizing import apportioned, with_balanced_sizes
+from sailor_cloud.planner.space import Space
+from sailor_cloud.planner.tasks import Task, do
+from sailor_cloud.planner.twins import shapes_of
+from sailor_cloud.planner.variants import zero_stages
+
+# Neighbours of one kind of moves in one turn at most, and those that a random one is drawn from.
+_MOST_TURNS, _OF_A_KIND = 8, 60
+# Moves of a restart, and how much worse than the best plan it may begin; its evaluations, and how much worse than the
+# best plan it may be then to go on.
+_KICKS, _WORSE = 2, 1.3
+_RESTART, _NEAR = 60.0, 1.02
+# A plan with so many stages in all counts as one evaluation more: that is about as much work.
+_STAGES = 40
+# A neighbour with the ZeRO stage that it is at.
+_Staged = tuple[int, Neighbour]
+
+# How many drafts one task evaluates.
+_AT_ONCE = 16
+# Of what a draft becomes so many are kept, the best ones.
+_KEPT = 3
+
+
+# Evaluations of the first descents and of the last ones, which go on from the best of those and restart.
+_FIRST, _LAST, _FINALISTS = 60.0, 400.0, 2
+
+
+def improved(space: Space, target: Target, drafts: Iterable[Draft], effort: Effort, *, most: int) -> list[Draft]:
+    """Return drafts with their figures under the replay, and what the best of them become; all name their ZeRO stage.
+
+    The best one of each kind descends, `most` in all; then the best of what they became go on, and restart.
+    """
+    improver = Improver(space, target)
+    known = _evaluated(improver, list({draft.order(): draft for draft in drafts}.values()), effort.between(0.0, 0.1))
+    leaders = _leaders(space, improver, known)[:most]
+    if not leaders or effort.expired():
+        return known
+    first = leaders[0]
+    improver.factors = improver.evaluator(improver.stage(first)).correction(first)
+    found = list(known)
+    for begin, end, count, each in ((0.1, 0.4, most, _FIRST), (0.4, 1.0, _FINALISTS, _LAST)):
+        tasks = [
+            Task(partial(improver.descend, draft, each * effort.depth, effort.expired), found.extend)
+            for draft in leaders[:count]
+        ]
+        do(tasks, team=effort.team, tell=effort.between(begin, end).tell)
+        leaders = _leaders(space, improver, found)
+    return found
+
+
+def evaluated(space: Space, target: Target, drafts: Sequence[Draft], effort: Effort) -> list[Draft]:
+    """Return drafts with their figures under the replay, in their order; as they are once time is over."""
+    return _evaluated(Improver(space, target), drafts, effort)
+
+
+def _evaluated(improver: Improver, drafts: Sequence[Draft], effort: Effort) -> list[Draft]:
+    found: list[Draft] = []
+    tasks = [
+        Task(partial(_expected, improver, drafts[first : first + _AT_ONCE], effort.expired), found.extend)
+        for first in range(0, len(drafts), _AT_ONCE)
+    ]
+    do(tasks, team=effort.team, tell=effort.tell)
+    return found
+
+
+def _expected(improver: Improver, drafts: Sequence[Draft], expired: Callable[[], bool]) -> list[Draft]:
+    """Return drafts with their figures under the replay, as they are once time is over."""
+    return list(drafts) if expired() else [improver.expected(draft) for draft in drafts]
+
+
+def _leaders(space: Space, improver: Improver, drafts: Sequence[Draft]) -> list[Draft]:
+    """Return the best draft of each kind, best first; drafts that break limits count as worse by as much."""
+    kinds: dict[tuple[object, ...], Draft] = {}
+    for draft in sorted(drafts, key=partial(_near, improver)):
+        kinds.setdefault(_kind(space, draft), draft)
+    return list(kinds.values())
+
+
+def _near(improver: Improver, draft: Draft) -> tuple[object, ...]:
+    excess, (value, *rest) = improver.rank(draft)
+    return significant(value * excess), *rest
+
+
+def _kind(space: Space, draft: Draft) -> tuple[object, ...]:
+    """Return what drafts have in common that differ in cuts, microbatches and which offers they take."""
+    offers = [space.pools[slot.pool].offer for part in draft.pipelines for slot in part.slots]
+    lengths = frozenset(len(part.slots) for part in draft.pipelines)
+    accelerators, zones = {offer.accelerator for offer in offers}, {offer.zone for offer in offers}
+    return frozenset(accelerators), len(zones), lengths, len(draft.pipelines)
+
+
+@dataclass(slots=True)
+class Improver:
+    """Descents in one space; `factors` as in `Evaluator`."""
+
+    space: Space
+    target: Target
+    factors: Factors = field(default_factory=dict)
+    _evaluators: dict[int, Evaluator] = field(default_factory=dict)
+    _neighbourhoods: dict[int, Neighbourhood] = field(default_factory=dict)
+
+    def evaluator(self, stage: int) -> Evaluator:
+        """Return the evaluator of plans at a ZeRO stage."""
+        if stage not in self._evaluators:
+            space = self.space.at(stage)
+            self._evaluators[stage] = Evaluator(Assessor(space, self.target), self.factors)
+            self._neighbourhoods[stage] = Neighbourhood(space)
+        return self._evaluators[stage]
+
+    def stage(self, draft: Draft) -> int:
+        return max(self.space.zero_stage, draft.zero_stage)
+
+    def expected(self, draft: Draft) -> Draft:
+        """Return a draft with its figures under the replay."""
+        return self.evaluator(self.stage(draft)).expected(draft)
+
+    def rank(self, draft: Draft) -> Rank:
+        """Return what drafts are compared by: what breaks limits less comes first, then what is better."""
+        return self.evaluator(self.stage(draft)).rank(draft)
+
+    def descend(self, start: Draft, effort: float, expired: Callable[[], bool]) -> list[Draft]:
+        """Return the best drafts that descents from one meet, best first, of those that keep all limits.
+
+        `effort`: so many evaluations, those of large plans count more.
+        """
+        return _Descent(self, effort, expired).run(self.expected(start))
+
+    def made(self, neighbour: Neighbour, stage: int, better_than: Draft | None = None) -> Draft | None:
+        """Return the draft of a neighbour with its figures; None where it does not fit or can't be better than one."""
+        evaluator, below_s = self.evaluator(stage), math.inf
+        assessor, timed = evaluator.assessor, self.target.goal in (Figure.ITERATION_S, Figure.DURATION_S)
+        if better_than is not None and timed and self.rank(better_than)[0] == 1.0:
+            below_s = better_than.foreseen[Figure.ITERATION_S]
+        match neighbour.microbatches:
+            case None:
+                drafts = [assessor.draft(neighbour.shapes, below_s=below_s)]
+            case 0:
+                drafts = [*apportioned(assessor, neighbour.shapes, below_s=below_s)]
+            case count:
+                drafts = [with_balanced_sizes(assessor, neighbour.shapes, count, below_s=below_s)]
+        found = [evaluator.expected(replace(draft, zero_stage=stage)) for draft in drafts if draft is not None]
+        return min(found, key=evaluator.rank, default=None)
+
+
+@dataclass(slots=True)
+class _Descent:
+    improver: Improver
+    effort: float
+    expired: Callable[[], bool]
+    found: list[Draft] = field(default_factory=list)
+    spent: float = 0.0
+    until: float = math.inf
+    random: Random = field(default_factory=lambda: Random(0))
+    _seen: set[tuple[int, Neighbour]] = field(default_factory=set)
+    # How many neighbours of each kind of moves are looked at in a turn; more of those that helped.
+    _turns: dict[int, int] = field(default_factory=lambda: defaultdict(lambda: 1))
+
+    def run(self, start: Draft) -> list[Draft]:
+        best = current = self._down(start)
+        rank = self.improver.rank
+        while not self._over():
+            kicked = self._kicked(current)
+            if kicked is None:
+                break
+            self.until = self.spent + _RESTART
+            current = self._down(kicked)
+            if self._value(current) <= self._value(best) * _NEAR:
+                self.until = math.inf
+                current = self._down(current)
+            self.until = math.inf
+            if rank(current) < rank(best):
+                best = current
+            elif self._value(current) > self._value(best) * _NEAR:
+                current = best
+        kept = {draft.order(): draft for draft in self.found if rank(draft)[0] == 1.0}
+        return sorted(kept.values(), key=rank)[:_KEPT]
+
+    def _value(self, draft: Draft) -> float:
+        excess, (value, _) = self.improver.rank(draft)
+        return excess * float(value)
+
+    def _over(self) -> bool:
+        return self.spent >= min(self.effort, self.until) or self.expired()
+
+    def _down(self, current: Draft) -> Draft:
+        """Return the local optimum that a draft leads to: kinds of moves take turns, until none has a better one."""
+        better: Draft | None = current
+        while better is not None:
+            current, better = better, self._better(better)
+            if better is not None:
+                self.found.append(better)
+        return current
+
+    def _better(self, current: Draft) -> Draft | None:
+        """Return a better neighbour; None where none is, or once the effort is spent."""
+        reached = self.improver.rank(current)
+        kinds = dict(enumerate(kind() for kind in self._kinds(current)))
+        while kinds and not self._over():
+            for number in sorted(kinds, key=lambda number: -self._turns[number]):
+                some = [each for each in islice(kinds[number], self._turns[number]) if each not in self._seen]
+                for stage, neighbour in some:
+                    self._seen.add((stage, neighbour))
+                    draft = self._made(stage, neighbour, current)
+                    rank = None if draft is None else self.improver.rank(draft)
+                    if rank is not None and rank < reached and not _tied(rank, reached):
+                        self._turns[number] = min(_MOST_TURNS, 2 * self._turns[number])
+                        return draft
+                if not some:
+                    # None is left, or all were looked at before.
+                    self._turns[number] = 1
+                    if next(kinds[number], None) is None:
+                        del kinds[number]
+        return None
+
+    def _made(self, stage: int, neighbour: Neighbour, current: Draft | None) -> Draft | None:
+        self.spent += 0.5 + sum(len(shape.slots) for shape in neighbour.shapes) / _STAGES
+        return self.improver.made(neighbour, stage, current)
+
+    def _kinds(self, draft: Draft) -> list[Callable[[], Iterator[_Staged]]]:
+        """Return the kinds of moves from a draft, the other ZeRO stage among them."""
+        improver, stage = self.improver, self.improver.stage(draft)
+        improver.evaluator(stage)
+        kinds = [partial(_staged, stage, kind) for kind in improver._neighbourhoods[stage].kinds(draft)]
+        others = [other for other in zero_stages(improver.space) if other != stage and len(draft.pipelines) > 1]
+        return [*kinds, *(partial(_as_it_is, other, draft) for other in others)]
+
+    def _kicked(self, draft: Draft) -> Draft | None:
+        """Return a draft some random moves away; None where none is found."""
+        current, limit = draft, draft.foreseen[self.improver.target.goal] * _WORSE
+        for _ in range(_KICKS):
+            # Microbatch sizes and single layers are what the descent puts right.
+            kinds = self._kinds(current)[2:]
+            for _ in range(len(kinds)):
+                some = list(islice(self.random.choice(kinds)(), _OF_A_KIND))
+                if not some or self._over():
+                    continue
+                made = self._made(*self.random.choice(some), None)
+                if made is not None and made.foreseen[self.improver.target.goal] <= limit:
+                    current = made
+                    break
+        return None if current is draft else current
+
+
+def _staged(stage: int, kind: Callable[[], Iterator[Neighbour]]) -> Iterator[_Staged]:
+    return ((stage, neighbour) for neighbour in kind())
+
+
+def _as_it_is(stage: int, draft: Draft) -> Iterator[_Staged]:
+    return iter([(stage, Neighbour(shapes_of(draft)))])
+
+
+def _tied(rank: Rank, other: Rank) -> bool:
+    """Return whether two ranks differ by rounding alone, in what breaks limits and in the goal."""
+    return math.isclose(rank[0], other[0], rel_tol=TIE) and rank[1][0] >= other[1][0] * (1.0 - TIE)

@@ -1,0 +1,607 @@
+"""The neighbourhood of a plan: every kind of change that leads to another plan.
+
+Pipelines that are equal but for the nodes they stand on change together, and so do groups of them that share a cut;
+single pipelines come and go. What is recomputed is no move: a stage recomputes where it does not fit otherwise.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import NamedTuple
+
+from sailor_cloud.planner.assess import Shape
+from sailor_cloud.planner.blocks.cuts import Cutter
+from sailor_cloud.planner.blocks.schedule import UncutPipeline
+from sailor_cloud.planner.blocks.ways import MAX_STAGES
+from sailor_cloud.planner.draft import Draft, nodes_of, seats_of
+from sailor_cloud.planner.layouts import Slot, card_flows
+from sailor_cloud.planner.space import Seat, Space
+from sailor_cloud.planner.twins import moved, renamed, shapes_of
+
+_Node = tuple[int, int]
+_Slots = tuple[Slot, ...]
+Shapes = tuple[Shape, ...]
+
+# All pairs of stages give and take layers in pipelines of so many stages; in longer ones, the stages that compute
+# longest and those with the most gradients give, so many of each.
+_SHORT, _GIVING = 6, 2
+
+
+# How many microbatches the pipelines of a neighbour have where that is chosen anew for each kind of pipelines.
+ANEW = 0
+
+
+class Neighbour(NamedTuple):
+    """Pipelines, and how many microbatches each is sized to have; None where microbatch sizes stay as they are."""
+
+    shapes: Shapes
+    microbatches: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Pipelines of a plan that are equal but for the nodes they stand on."""
+
+    members: Shapes
+    seats: tuple[Seat, ...]
+    cut: tuple[int, ...]
+    size: int
+
+    @property
+    def lengths(self) -> list[int]:
+        return [end - first for first, end in pairwise(self.cut)]
+
+
+@dataclass(slots=True)
+class Neighbourhood:
+    """The moves in one space."""
+
+    space: Space
+    _cutter: Cutter = field(init=False)
+    _cuts: dict[tuple[object, ...], tuple[int, ...] | None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._cutter = Cutter(self.space)
+        self._cuts = self.space.remembered.setdefault("cuts of neighbours", {})
+
+    def kinds(self, draft: Draft) -> list[Callable[[], Iterator[Neighbour]]]:
+        """Return the kinds of moves, each of which yields the neighbours of a draft that can be bought."""
+        plan = _Plan(self, shapes_of(draft), max(part.microbatches for part in draft.pipelines))
+        return [
+            plan.microbatches,
+            plan.layers,
+            plan.order,
+            plan.merges,
+            plan.splits,
+            plan.degrees,
+            plan.pipelines,
+            plan.numbers,
+            plan.places,
+            plan.offers,
+        ]
+
+    def every(self, draft: Draft) -> Iterator[Neighbour]:
+        """Yield all neighbours of a draft."""
+        for kind in self.kinds(draft):
+            yield from kind()
+
+    def cut(self, slots: _Slots, size: int, replicas: int) -> tuple[int, ...] | None:
+        """Return the cut of a pipeline whose busiest stage computes least."""
+        seats = seats_of(slots)
+        held = min(len(seats), -(-self.space.batch // size // replicas))
+        key = (seats, size, held, min(replicas, 2))
+        if key not in self._cuts:
+            uncut = UncutPipeline(seats=seats, flows=(), size=size, microbatches=held, replicas=replicas)
+            found = self._cutter.cut(uncut)
+            self._cuts[key] = None if found is None else found[0]
+        return self._cuts[key]
+
+    def bought(self, shapes: Shapes) -> bool:
+        """Return whether the nodes of pipelines are there to be bought."""
+        nodes = nodes_of(tuple(shape.slots for shape in shapes))
+        devices: Counter[int] = Counter()
+        for pool, count in nodes.items():
+            devices[self.space.pools[pool].row] += count * self.space.pools[pool].devices
+        return all(count <= self.space.pools[pool].max_nodes for pool, count in nodes.items()) and all(
+            count <= self.space.candidates.rows[row].devices for row, count in devices.items()
+        )
+
+
+@dataclass(slots=True)
+class _Plan:
+    """The neighbours of one plan, kind by kind."""
+
+    around: Neighbourhood
+    shapes: Shapes
+    count: int
+    space: Space = field(init=False)
+    groups: list[_Group] = field(init=False)
+    # Pools whose nodes stages may go to: those in use, and of each row the one whose devices cost least.
+    _open: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.space = self.around.space
+        found: dict[tuple[tuple[Seat, ...], tuple[int, ...], int], list[Shape]] = {}
+        for shape in self.shapes:
+            found.setdefault((seats_of(shape.slots), shape.cut, shape.microbatch_size), []).append(shape)
+        self.groups = [_Group(tuple(members), *key) for key, members in found.items()]
+        pools, rates = self.space.pools, self.space.rates
+        cheapest: dict[int, int] = {}
+        for number in sorted(
+            range(len(pools)), key=lambda n: (rates[n].expected / pools[n].devices, -pools[n].devices)
+        ):
+            cheapest.setdefault(pools[number].row, number)
+        self._open = sorted({slot.pool for shape in self.shapes for slot in shape.slots} | set(cheapest.values()))
+
+    def microbatches(self) -> Iterator[Neighbour]:
+        """Yield other microbatch sizes of one group, and of all for other numbers of microbatches."""
+        for group in self.groups:
+            sizes = {group.size - 1, group.size + 1, group.size // 2, 2 * group.size, *self._whole(group.size)}
+            for size in sorted(sizes - {0, group.size}):
+                yield Neighbour(self._with(group, [replace(each, microbatch_size=size) for each in group.members]))
+        counts = {self.count - 1, self.count + 1, self.count // 2, 2 * self.count, 3 * self.count // 2}
+        for count in (ANEW, *sorted({self.count, *counts} - {0})):
+            yield Neighbour(self.shapes, count)
+
+    def _whole(self, size: int) -> Iterator[int]:
+        """Yield the next smaller and the next larger microbatch size that divides an equal share of the batch."""
+        share, rest = divmod(self.space.batch, len(self.shapes))
+        if rest == 0:
+            sizes = [other for other in range(1, share + 1) if share % other == 0]
+            yield from sizes[bisect_left(sizes, size) - 1 :][:1] if size > 1 else []
+            yield from sizes[bisect_right(sizes, size) :][:1]
+
+    def layers(self) -> Iterator[Neighbour]:
+        """Yield cuts in which one stage gives a layer to another, and balanced ones."""
+        for units in self._units():
+            slowest = max(units, key=lambda group: max(self._compute_s(group)))
+            for cut in self._recut(slowest):
+                if self.space.allows(cut):
+                    yield self._cut_as(units, cut)
+            for group in units:
+                cut_anew = self._balanced(group.members[0].slots, group.size)
+                if cut_anew is not None and cut_anew != group.cut:
+                    yield self._cut_as(units, cut_anew)
+
+    def order(self) -> Iterator[Neighbour]:
+        """Yield pipelines with stages in another order: reversed, turned round, two swapped or one put elsewhere.
+
+        Layers go along with their stages, or are balanced.
+        """
+        for units in self._units():
+            first = units[0]
+            stages = len(first.seats)
+            plain = list(range(stages))
+            turned = [[*plain[a:], *plain[:a]] for a in range(1, stages)]
+            orders = {tuple(first.seats[s] for s in order): tuple(order) for order in (plain[::-1], *turned)}
+            for a in range(stages):
+                for b in range(stages):
+                    plain = list(range(stages))
+                    if a < b:
+                        swapped = [b if s == a else a if s == b else s for s in plain]
+                        orders.setdefault(tuple(first.seats[s] for s in swapped), tuple(swapped))
+                    plain.insert(b, plain.pop(a))
+                    orders.setdefault(tuple(first.seats[s] for s in plain), tuple(plain))
+            orders.pop(first.seats, None)
+            for order in orders.values():
+                yield from self._changed(
+                    units,
+                    lambda slots, order=order: tuple(slots[s] for s in order),  # type: ignore[misc]
+                    [first.lengths[s] for s in order],
+                )
+
+    def merges(self) -> Iterator[Neighbour]:
+        """Yield pipelines with one stage less, whose layers a neighbour takes, with all devices of both or its own."""
+        for units in self._units():
+            lengths = units[0].lengths
+            for s in range(len(lengths) - 1):
+                merged = [*lengths[:s], lengths[s] + lengths[s + 1], *lengths[s + 2 :]]
+                for kept in (s, s + 1):
+                    yield from self._changed(
+                        units,
+                        lambda slots, s=s, kept=kept: (*slots[:s], slots[kept], *slots[s + 2 :]),  # type: ignore[misc]
+                        merged,
+                    )
+                yield from self._changed(units, lambda slots, s=s: self._joined(slots, s), merged)  # type: ignore[misc]
+
+    def _joined(self, slots: _Slots, s: int) -> _Slots | None:
+        first, second = slots[s : s + 2]
+        whole = first._replace(tp=first.tp + second.tp)
+        same = first[:2] == second[:2] and whole.tp in self.space.tp_degrees[first.pool]
+        return (*slots[:s], whole, *slots[s + 2 :]) if same else None
+
+    def splits(self) -> Iterator[Neighbour]:
+        """Yield pipelines with one stage more, on half of a stage's devices each, or on other devices."""
+        for group in self.groups:
+            lengths = group.lengths
+            if len(lengths) == MAX_STAGES:
+                continue
+            for s, length in enumerate(lengths):
+                if length == 1 and len(lengths) >= self.space.layers:
+                    continue
+                half = max(1, length // 2)
+                parts = [*lengths[:s], half, length - half, *lengths[s + 1 :]] if length > 1 else None
+                yield from self._changed([group], lambda slots, s=s: _halved(slots, s), parts)  # type: ignore[misc]
+                for pool, tp in self._targets(group.seats[s]):
+                    placed = self._placed(group, pool, tp)
+                    if placed is None:
+                        continue
+                    for at in (s, s + 1):
+                        yield from self._put(
+                            group,
+                            [
+                                (*shape.slots[:at], slot, *shape.slots[at:])
+                                for shape, slot in zip(group.members, placed, strict=True)
+                            ],
+                            parts,
+                        )
+
+    def degrees(self) -> Iterator[Neighbour]:
+        """Yield stages, and whole pipelines, with half or twice the devices side by side."""
+        for units in self._units():
+            for s in (*range(len(units[0].seats)), None):
+                for factor in (0.5, 2.0):
+                    yield from self._changed(
+                        units,
+                        lambda slots, s=s, factor=factor: self._scaled(slots, s, factor),  # type: ignore[misc]
+                        units[0].lengths,
+                    )
+
+    def _scaled(self, slots: _Slots, s: int | None, factor: float) -> _Slots | None:
+        found = tuple(
+            slot._replace(tp=int(slot.tp * factor)) if s in (None, number) else slot
+            for number, slot in enumerate(slots)
+        )
+        return found if all(slot.tp in self.space.tp_degrees[slot.pool] for slot in found) else None
+
+    def pipelines(self) -> Iterator[Neighbour]:
+        """Yield groups in which two pipelines become one, longer or with more devices side by side, or one two."""
+        for group in self.groups:
+            each = [shape.slots for shape in group.members]
+            made: list[tuple[list[_Slots], float]] = []
+            if len(each) % 2 == 0:
+                pairs = list(zip(each[::2], each[1::2], strict=True))
+                if 2 * len(group.seats) <= min(MAX_STAGES, self.space.layers):
+                    made.append(([tuple(s for both in zip(*pair, strict=True) for s in both) for pair in pairs], 2.0))
+                    made.append(([(*a, *b) for a, b in pairs], 2.0))
+                wider = [self._wider(*pair) for pair in pairs]
+                made.append(([slots for slots in wider if slots is not None], 2.0))
+                if len(made[-1][0]) < len(pairs):
+                    made.pop()
+            if len(group.seats) % 2 == 0:
+                made.append(([half for slots in each for half in (slots[::2], slots[1::2])], 0.5))
+            narrow = [self._scaled(slots, None, 0.5) for slots in each]
+            made.append(([slots for slots in narrow if slots is not None for _ in range(2)], 0.5))
+            for slots, factor in made:
+                if not slots:
+                    continue
+                for size in sorted({group.size, max(1, int(group.size * factor))}):
+                    yield from self._put(group, slots, None, size=size)
+
+    def _wider(self, a: _Slots, b: _Slots) -> _Slots | None:
+        if [slot[:2] for slot in a] != [slot[:2] for slot in b]:
+            return None
+        found = tuple(x._replace(tp=x.tp + y.tp) for x, y in zip(a, b, strict=True))
+        return found if all(slot.tp in self.space.tp_degrees[slot.pool] for slot in found) else None
+
+    def numbers(self) -> Iterator[Neighbour]:
+        """Yield plans with a pipeline, or a cell of pipelines that share nodes, less or more."""
+        for group in self.groups:
+            if len(self.shapes) > 1:
+                yield from self._sized(tuple(each for each in self.shapes if each is not group.members[-1]))
+            added = self._another(group.members[0])
+            if added is not None:
+                yield from self._sized((*self.shapes, added))
+        for shapes in fewer_or_more(self.shapes):
+            yield from self._sized(shapes)
+
+    def places(self) -> Iterator[Neighbour]:
+        """Yield groups with one stage on other devices: of another node, offer or zone, or more or fewer of them."""
+        for group in self.groups:
+            for s, seat in enumerate(group.seats):
+                for pool, tp in self._targets(seat):
+                    placed = self._placed(group, pool, tp, without=s)
+                    if placed is None:
+                        continue
+                    made = [
+                        (*shape.slots[:s], slot, *shape.slots[s + 1 :])
+                        for shape, slot in zip(group.members, placed, strict=True)
+                    ]
+                    if made != [shape.slots for shape in group.members]:
+                        yield from self._put(group, made, group.lengths)
+
+    def offers(self) -> Iterator[Neighbour]:
+        """Yield plans with nodes bought as other offers: all of a pool or a zone, those of a group, in other sizes."""
+        pools = self.space.pools
+        used = sorted({slot.pool for shape in self.shapes for slot in shape.slots})
+        zones = sorted({pool.offer.zone for pool in pools})
+        for home in sorted({pools[pool].offer.zone for pool in used}):
+            for zone in zones:
+                there = None if home == zone else moved(self.space, self.shapes, home, zone)
+                if there is not None and self.around.bought(there):
+                    yield Neighbour(there)
+        for pool in used:
+            for other in range(len(pools)):
+                if other == pool:
+                    continue
+                if pools[other].accelerator.name == pools[pool].accelerator.name:
+                    yield from self._sized(self._repacked(self.shapes, pool, other))
+                for group in self.groups:
+                    if len(self.groups) > 1 and any(seat.pool == pool for seat in group.seats):
+                        yield from self._sized(self._with(group, self._repacked(group.members, pool, other)))
+        for pool in used:
+            for other in range(len(pools)):
+                if other != pool and pools[other].accelerator.name != pools[pool].accelerator.name:
+                    yield from self._recut_all(self._repacked(self.shapes, pool, other))
+
+    def _repacked(self, shapes: Shapes, pool: int, other: int) -> Shapes:
+        """Return pipelines with what stands on nodes of one pool on those of another, filled one after the other."""
+        devices = self.space.pools[other].devices
+        taken = {slot[:2] for shape in self.shapes for slot in shape.slots if slot.pool == other}
+        names: dict[_Node, int] = {}
+        room: list[int] = []
+        fresh = (number for number in range(len(taken) + 10**6) if (other, number) not in taken)
+        numbers: list[int] = []
+        loads: Counter[_Node] = Counter()
+        for shape in shapes:
+            for slot in shape.slots:
+                if slot.pool == pool:
+                    loads[slot[:2]] += slot.tp
+        if any(load > devices for load in loads.values()):
+            return ()
+        for node in sorted(loads):
+            at = next((number for number, left in enumerate(room) if left >= loads[node]), None)
+            if at is None:
+                at = len(room)
+                room.append(devices)
+                numbers.append(next(fresh))
+            room[at] -= loads[node]
+            names[node] = numbers[at]
+        return tuple(
+            replace(
+                shape,
+                slots=tuple(
+                    Slot(other, names[slot[:2]], slot.tp) if slot.pool == pool else slot for slot in shape.slots
+                ),
+            )
+            for shape in shapes
+        )
+
+    def _recut_all(self, shapes: Shapes) -> Iterator[Neighbour]:
+        found = []
+        for shape in shapes:
+            cut = self._balanced(shape.slots, shape.microbatch_size)
+            if cut is None:
+                return
+            found.append(replace(shape, cut=cut))
+        yield from self._sized(tuple(found))
+
+    def _sized(self, shapes: Shapes) -> Iterator[Neighbour]:
+        """Yield pipelines with their microbatch sizes, and sized anew."""
+        if shapes and self._stands(shapes):
+            for count in (None, self.count, ANEW):
+                yield Neighbour(shapes, count)
+
+    def _stands(self, shapes: Shapes) -> bool:
+        """Return whether no node has more devices in use than it has, and all can be bought."""
+        loads: Counter[_Node] = Counter()
+        for shape in shapes:
+            for pool, instance, tp in shape.slots:
+                loads[pool, instance] += tp
+        pools = self.space.pools
+        return all(load <= pools[pool].devices for (pool, _), load in loads.items()) and self.around.bought(shapes)
+
+    def _units(self) -> list[list[_Group]]:
+        """Return the groups one by one, and those that share a cut together."""
+        by_cut: dict[tuple[int, ...], list[_Group]] = defaultdict(list)
+        for group in self.groups:
+            by_cut[group.cut].append(group)
+        return [*(groups for groups in by_cut.values() if len(groups) > 1), *([group] for group in self.groups)]
+
+    def _with(self, group: _Group, instead: Sequence[Shape]) -> Shapes:
+        """Return the plan with other pipelines in place of a group."""
+        gone = set(map(id, group.members))
+        return (*(shape for shape in self.shapes if id(shape) not in gone), *instead)
+
+    def _cut_as(self, units: Sequence[_Group], cut: tuple[int, ...]) -> Neighbour:
+        changed = {id(shape) for group in units for shape in group.members}
+        return Neighbour(tuple(replace(each, cut=cut) if id(each) in changed else each for each in self.shapes))
+
+    def _changed(
+        self, units: Sequence[_Group], change: Callable[[_Slots], _Slots | None], lengths: Sequence[int] | None
+    ) -> Iterator[Neighbour]:
+        """Yield the plan with the slots of some groups changed, by the given lengths of stages and balanced ones."""
+        changed = {id(shape) for group in units for shape in group.members}
+        made: list[Shape] = []
+        for shape in self.shapes:
+            slots = change(shape.slots) if id(shape) in changed else shape.slots
+            if slots is None:
+                return
+            made.append(replace(shape, slots=slots))
+        if not self._stands(tuple(made)):
+            return
+        cuts = [_borders(lengths)] if lengths is not None else []
+        first = next(shape for shape, before in zip(made, self.shapes, strict=True) if id(before) in changed)
+        balanced = self._balanced(first.slots, first.microbatch_size)
+        if balanced is not None and balanced not in cuts:
+            cuts.append(balanced)
+        for cut in filter(self.space.allows, cuts):
+            yield Neighbour(
+                tuple(
+                    replace(shape, cut=cut) if id(before) in changed else shape
+                    for shape, before in zip(made, self.shapes, strict=True)
+                )
+            )
+
+    def _put(
+        self, group: _Group, slots: Sequence[_Slots], lengths: Sequence[int] | None, *, size: int | None = None
+    ) -> Iterator[Neighbour]:
+        """Yield the plan with pipelines on given slots in place of a group."""
+        size = group.size if size is None else size
+        replicas = len(self.shapes) - len(group.members) + len(slots)
+        cuts = [_borders(lengths)] if lengths is not None else []
+        balanced = self.around.cut(slots[0], size, replicas)
+        if balanced is not None and balanced not in cuts:
+            cuts.append(balanced)
+        for cut in filter(self.space.allows, cuts):
+            shapes = self._with(group, [Shape(slots=each, cut=cut, microbatch_size=size) for each in slots])
+            if len(slots) == len(group.members):
+                if self._stands(shapes):
+                    yield Neighbour(shapes)
+            else:
+                yield from self._sized(shapes)
+
+    def _balanced(self, slots: _Slots, size: int) -> tuple[int, ...] | None:
+        return self.around.cut(slots, size, len(self.shapes))
+
+    def _targets(self, seat: Seat) -> list[tuple[int, int]]:
+        """Return pools and tensor-parallel degrees that a stage may go to."""
+        return [(pool, tp) for pool in self._open for tp in self.space.tp_degrees[pool]]
+
+    def _placed(self, group: _Group, pool: int, tp: int, *, without: int | None = None) -> list[Slot] | None:
+        """Return a slot for each pipeline of a group: on a node of its own, else of the group, of others, else new.
+
+        `without`: the stage that gives its devices up first.
+        """
+        load: Counter[_Node] = Counter()
+        for shape in self.shapes:
+            for slot in shape.slots:
+                load[slot[:2]] += slot.tp
+        if without is not None:
+            for shape in group.members:
+                load[shape.slots[without][:2]] -= shape.slots[without].tp
+        devices = self.space.pools[pool].devices
+        most = self.space.pools[pool].max_nodes
+        theirs = [slot[:2] for shape in group.members for slot in shape.slots]
+        used = sorted(node for node in load if node[0] == pool)
+        numbers = {number for _, number in used}
+        found = []
+        for shape in group.members:
+            own = [slot[:2] for number, slot in enumerate(shape.slots) if number != without]
+            fresh = [(pool, number) for number in range(most) if number not in numbers][:1]
+            node = next(
+                (node for node in (*own, *theirs, *used, *fresh) if node[0] == pool and load[node] + tp <= devices),
+                None,
+            )
+            if node is None:
+                return None
+            load[node] += tp
+            numbers.add(node[1])
+            found.append(Slot(*node, tp))
+        return found
+
+    def _another(self, shape: Shape) -> Shape | None:
+        """Return one more pipeline like one, on free devices and on new nodes."""
+        load: Counter[_Node] = Counter()
+        for each in self.shapes:
+            for slot in each.slots:
+                load[slot[:2]] += slot.tp
+        slots: list[Slot] = []
+        for pool, _, tp in shape.slots:
+            devices = self.space.pools[pool].devices
+            nodes = ((pool, number) for number in range(self.space.pools[pool].max_nodes))
+            node = next((node for node in nodes if load[node] + tp <= devices), None)
+            if node is None:
+                return None
+            load[node] += tp
+            slots.append(Slot(*node, tp))
+        return replace(shape, slots=tuple(slots))
+
+    def _compute_s(self, group: _Group) -> list[float]:
+        """Return the compute seconds of every stage of a group's pipelines."""
+        return [
+            float(self.space.table(seat.pool, seat.tp, group.size, recompute=False).compute_s(first, end))
+            for seat, (first, end) in zip(group.seats, pairwise(group.cut), strict=True)
+        ]
+
+    def _recut(self, group: _Group) -> Iterator[tuple[int, ...]]:
+        """Yield the cuts in which a slow or large stage has a layer less and another one more, fast ones first."""
+        seconds, cut, stages = self._compute_s(group), group.cut, len(group.seats)
+        table = self.space.table(group.seats[0].pool, group.seats[0].tp, 1, recompute=False)
+        nbytes = [float(table.gradient_bytes(first, end)) for first, end in pairwise(cut)]
+        by_time = sorted(range(stages), key=lambda stage: (-seconds[stage], stage))
+        by_bytes = sorted(range(stages), key=lambda stage: (-nbytes[stage], stage))
+        giving = range(stages) if stages <= _SHORT else sorted({*by_time[:_GIVING], *by_bytes[:_GIVING]})
+        pairs = [(a, b) for a in giving for b in range(stages) if a != b and cut[a + 1] - cut[a] > 1]
+        for gives, takes in sorted(pairs, key=lambda pair: (seconds[pair[1]], pair)):
+            step = -1 if gives < takes else 1
+            between = range(min(gives, takes) + 1, max(gives, takes) + 1)
+            yield tuple(border + step if at in between else border for at, border in enumerate(cut))
+
+
+def _halved(slots: _Slots, s: int) -> _Slots | None:
+    """Return slots with two stages in place of one, on half of its devices each."""
+    half = slots[s]._replace(tp=slots[s].tp // 2)
+    return (*slots[:s], half, half, *slots[s + 1 :]) if slots[s].tp % 2 == 0 else None
+
+
+def _borders(lengths: Sequence[int]) -> tuple[int, ...]:
+    """Return the cut into stages of given lengths."""
+    cut = [0]
+    for length in lengths:
+        cut.append(cut[-1] + length)
+    return tuple(cut)
+
+
+Cell = tuple[Shape, ...]
+
+
+def fewer_or_more(shapes: Shapes) -> Iterator[Shapes]:
+    """Yield plans with one cell less, and with one more on nodes of its own, for each kind of cells.
+
+    A cell is a set of pipelines that share nodes with one another and with no others, so that it can come or go alone.
+    """
+    cells = cells_of(shapes)
+    if len(cells) == 1:
+        return
+    kinds: dict[tuple[object, ...], Cell] = {}
+    for cell in cells:
+        kinds.setdefault(_kind(cell), cell)
+    for cell in kinds.values():
+        gone = {shape.slots for shape in cell}
+        yield tuple(shape for shape in shapes if shape.slots not in gone)
+        yield (*shapes, *_again(cell, shapes))
+
+
+def cells_of(shapes: Shapes) -> list[Cell]:
+    """Return the cells of a plan, in the order of their first pipelines."""
+    cells: list[tuple[set[_Node], list[Shape]]] = []
+    for shape in shapes:
+        nodes, members = {slot[:2] for slot in shape.slots}, [shape]
+        apart = []
+        for there, others in cells:
+            if there & nodes:
+                nodes, members = nodes | there, [*others, *members]
+            else:
+                apart.append((there, others))
+        cells = [*apart, (nodes, members)]
+    return sorted((tuple(members) for _, members in cells), key=lambda cell: cell[0].slots)
+
+
+def _kind(cell: Cell) -> tuple[object, ...]:
+    """Return what cells on other nodes of the same pools have in common."""
+    seats = iter(seats_of(tuple(slot for shape in cell for slot in shape.slots)))
+    return tuple((tuple(next(seats) for _ in shape.slots), shape.cut, shape.microbatch_size) for shape in cell)
+
+
+def _again(cell: Cell, shapes: Shapes) -> Cell:
+    """Return a cell on nodes that no pipeline uses."""
+    opened: dict[int, int] = {}
+    for shape in shapes:
+        for slot in shape.slots:
+            opened[slot.pool] = max(opened.get(slot.pool, 0), slot.instance + 1)
+    numbers: dict[_Node, int] = {}
+    for node in sorted({slot[:2] for shape in cell for slot in shape.slots}):
+        numbers[node] = opened[node[0]]
+        opened[node[0]] += 1
+    return tuple(
+        replace(shape, slots=tuple(Slot(slot.pool, numbers[slot[:2]], slot.tp) for slot in shape.slots))
+        for shape in cell
+    )
+
+
+__all__ = ["Cell", "Neighbour", "Neighbourhood", "Shapes", "card_flows", "cells_of", "fewer_or_more", "renamed"]
