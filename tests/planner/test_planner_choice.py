@@ -9,19 +9,19 @@ import pytest
 from factories.planning import example, make_space
 from sailor_cloud.planner.assess import Assessor
 from sailor_cloud.planner.draft import Draft
+from sailor_cloud.planner.effort import NORMAL
 from sailor_cloud.planner.goals import Figure, Limit, target_of
 from sailor_cloud.planner.improvement.choice import best_that_holds, first_that_holds
-from sailor_cloud.planner.mixing import mix
 from sailor_cloud.planner.replayed import replayed
-from sailor_cloud.planner.solving import Searched
+from sailor_cloud.planner.solving import Searched, solve
 
 
 @pytest.fixture(scope="module")
 def searched():
-    job = example("gcp-a100-v100.yaml", resources__0__zones=["us-central1-a"], constraints={})
-    job.resources[0].accelerators.update({"A100-40": 4, "V100-16": 16})
+    changes = {"resources__0__zones": ["us-central1-a"], "training__precision": "fp32", "constraints": {}}
+    job = example("gcp-a100-v100.yaml", resources__0__accelerators={"A100-40": 16, "V100-16": 16}, **changes)
     space, target = make_space(job), target_of(job)
-    answer = mix(space, target, keep=16)
+    answer = solve(space, target, (), NORMAL.lighter())
     return space, target, sorted([*answer.drafts, *answer.others], key=Draft.order)
 
 
@@ -37,7 +37,7 @@ def test_the_best_by_the_replay_is_better_than_the_first_by_the_closed_form(sear
     space, target, drafts = searched
     first, best = first_that_holds(space, target, drafts), best_that_holds(space, target, drafts)
     assert first.draft is drafts[0]
-    assert found(best) < 0.99 * found(first)
+    assert found(best) < 0.999 * found(first)
 
 
 def test_no_draft_near_the_best_is_better_under_the_replay(searched):

@@ -87,10 +87,9 @@ def test_uneven_pipelines_of_two_accelerators_beat_even_batches_by_far():
     assert whole.throughput_iterations_per_s > 1.1 * even.throughput_iterations_per_s
 
 
-def test_numbers_of_pipelines_that_do_not_divide_the_batch_are_used():
+def test_pipelines_of_one_accelerator_may_carry_different_shares_of_the_batch():
     document = plan(job_of({"A100-40": 72}))
     pipelines = document.plan.pipelines
-    assert 1024 % len(pipelines)
     assert len({pipe.microbatch_size * pipe.microbatches for pipe in pipelines}) == 2
     assert sum(node.devices for node in document.plan.nodes) == 72
 
