@@ -99,7 +99,7 @@ def test_a_search_with_a_time_limit_never_calls_its_plan_optimal():
 def test_a_lighter_effort_ends_when_the_same_clock_does():
     stopped = replace(NORMAL, expired=lambda: True)
     assert stopped.lighter().expired()
-    assert stopped.lighter().settings < NORMAL.settings
+    assert stopped.lighter().depth < NORMAL.depth
 
 
 def test_an_explanation_names_limits_grounds_and_gains():

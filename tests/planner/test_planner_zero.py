@@ -10,6 +10,7 @@ from sailor_cloud.planner.bounds import goal_bound
 from sailor_cloud.planner.draft import to_plan
 from sailor_cloud.planner.exhaustive import small_layouts
 from sailor_cloud.planner.goals import Figure, target_of
+from sailor_cloud.planner.improvement import local_search
 from sailor_cloud.planner.solving import Searched, solve
 from sailor_cloud.planner.variants import fits_whole
 from sailor_cloud.simulator import evaluate
@@ -64,6 +65,7 @@ def test_plans_with_zero_1_are_chosen_where_they_are_better_than_all_without(sea
     space, target, _ = searched
     _, free = Searched().best(space, target)
     monkeypatch.setattr(solving, "variants", lambda there, restrictions: (there,))
+    monkeypatch.setattr(local_search, "zero_stages", lambda there: (0,))
     _, whole = Searched().best(make_space(space.scenario.job), target)
     assert (free.draft.zero_stage, whole.draft.zero_stage) == (1, 0)
     seconds = [chosen.evaluation.prediction.iteration_s_replay for chosen in (free, whole)]
