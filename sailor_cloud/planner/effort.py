@@ -27,7 +27,7 @@ class Effort:
     the processes that make the search. Where nothing is `bounded`, a search may leave out what only proves.
     """
 
-    refined: int = 6
+    refined: int = 5
     depth: float = 1.0
     judged: int = 120
     closer: int = 2

