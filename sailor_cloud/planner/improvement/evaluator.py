@@ -103,8 +103,9 @@ class Evaluator:
         `alike`: of each pipeline the number of its tail.
         """
         engine = self.assessor.space.scenario.engine
+        overlapped = engine.overlaps_sync(self.assessor.space.zero_stage)
         ends = {(p, s): end for p, number in enumerate(alike) for s, end in enumerate(tails[number].ends_s)}
-        through: dict[tuple[int, int], float] = {} if engine.overlap_sync else dict(ends)
+        through: dict[tuple[int, int], float] = {} if overlapped else dict(ends)
         usd = 0.0
         gathers: list[tuple[tuple[tuple[int, int], ...], float]] = []
         share = tails[0].tables[0].sharding.gathered_share
@@ -116,7 +117,7 @@ class Evaluator:
             sum_s = each.seconds * (1.0 - share)
             start = max(through.get(member, 0.0) for member in each.members)
             end = start + sum_s
-            if engine.overlap_sync:
+            if overlapped:
                 bucket = min(1.0, engine.bucket_bytes / (each.nbytes * (1.0 - share)))
                 ready = [
                     _ready_s(tails[number], s, each.layers, bucket)
@@ -180,8 +181,12 @@ class Evaluator:
             tensor = float(table.boundary_bytes[layer])
             there, back = boundary_wire_bytes(tensor, src_tp=src.tp, dst_tp=dst.tp, engine=space.scenario.engine)
             for (a, b), nbytes, seconds in (((src, dst), there, activation), ((dst, src), back, gradient)):
-                link = space.link(a.pool, b.pool, same_node=same_node, pairs=pairs, flows=shared)
-                seconds.append(float(link.transfer_s(nbytes)))
+                link = space.scenario.stage_link(
+                    space.link(a.pool, b.pool, same_node=same_node, pairs=pairs, flows=shared),
+                    *(space.pools[seat.pool].offer.accelerator for seat in (a, b)),
+                    same_node=same_node,
+                )
+                seconds.append(float(link.transfer_s(nbytes)) + space.scenario.engine.message_s)
         return PipelineTimes(
             forward_s=tuple(
                 float(t.forward_s(*span)) + more for t, span, more in zip(tables, spans, handing, strict=True)
