@@ -289,7 +289,8 @@ def resume(root: Path) -> Iterator[Case]:
     agents.RANK_MODULE, agents.EXTRA_PATHS = RANKS, EXTRA_PATHS
     faults = [("journal.jsonl", damage) for damage in Damage] + [("ledger.jsonl", damage) for damage in Damage]
     faults += [("plan.json", Damage.CUT), ("plan.json", Damage.MISSING), ("terraform", Damage.MISSING)]
-    faults += [("logs/events.jsonl", Damage.GARBAGE), ("ssh_key", Damage.GARBAGE), ("terraform", Damage.ZEROS)]
+    faults += [("logs/events.jsonl", Damage.GARBAGE), ("terraform", Damage.ZEROS)]
+    faults += [("ssh_key", Damage.GARBAGE), ("ssh_key", Damage.MISSING)]
     for number, (name, damage) in enumerate(faults):
         home = root / str(number)
         os.environ["SAILOR_CLOUD_HOME"] = str(home)

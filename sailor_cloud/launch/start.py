@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from sailor_cloud.clock import Clock
-from sailor_cloud.errors import RequestError
+from sailor_cloud.errors import RequestError, of_system
 from sailor_cloud.launch.context import RunContext
 from sailor_cloud.launch.controller import Controller
 from sailor_cloud.launch.fleet import code
@@ -122,11 +122,10 @@ def resume_run(
         document = folder.read_document()
         check_supported(document)
         check_environment(document.job)
-        if harm := _unknown_past(folder, clock):
-            raise RequestError(
-                f"run {folder.run_id} can't be taken over: {harm}, so that nobody knows what it has bought and spent; "
-                f"'sailor-cloud down {folder.run_id}' removes it"
-            )
+        harm = _unknown_past(folder, clock)
+        if why := f"{harm}, so that nobody knows what it has bought and spent" if harm else _lost_key(folder):
+            down = f"'sailor-cloud down {folder.run_id}' removes it"
+            raise RequestError(f"run {folder.run_id} can't be taken over: {why}; {down}")
         compared: list[tuple[str, float]] = []
         clock = by_cloud(clock, scopes_of(document), lambda text, ahead_s: compared.append((text, ahead_s)))
         Journal.of(folder, clock).append(Event.RUN_RESUMED)
@@ -160,6 +159,20 @@ def _unknown_past(folder: RunFolder, clock: Clock) -> str:
     told = (event.get("generation") for event in read_events(folder))
     trained = max((number for number in told if isinstance(number, int)), default=0)
     return f"{folder.journal_file} lacks generation {trained}, which has trained" if trained > known else ""
+
+
+def _lost_key(folder: RunFolder) -> str:
+    """Say that nobody can log in to the nodes of a run, where its key is missing or damaged."""
+    import asyncssh
+
+    if all(row.created_at is None for row in fold(read(folder.journal_file)).live):
+        return ""
+    try:
+        asyncssh.read_private_key(folder.ssh_key_file)
+    except (OSError, ValueError) as error:
+        why = of_system(error) if isinstance(error, OSError) else f"{folder.ssh_key_file} can't be read: {error}"
+        return f"{why}, so that nobody can log in to its nodes"
+    return ""
 
 
 def _control(

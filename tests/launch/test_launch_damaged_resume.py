@@ -16,6 +16,7 @@ from sailor_cloud.clock import FixedClock
 from sailor_cloud.errors import RequestError
 from sailor_cloud.launch import start
 from sailor_cloud.launch.start import resume_run
+from sailor_cloud.provision.access.nodes import ensure_ssh_key
 from sailor_cloud.provision.bookkeeping import NODE, node_intent, open_node
 from sailor_cloud.provision.rendering.root import placed_nodes
 from sailor_cloud.run import journal
@@ -34,6 +35,7 @@ def folder(tmp_path: Path) -> RunFolder:
     made = RunFolder.create("tiny-20261121-000000-a1b2", root=tmp_path)
     planned = document()
     made.write_document(planned)
+    ensure_ssh_key(made)
     written, ledger = Journal.of(made, CLOCK), Ledger.of(made, CLOCK)
     written.append(Event.RUN_CREATED, job="tiny")
     written.append(Event.PROVISION_STARTED)
@@ -72,6 +74,8 @@ def without(word: str) -> Callable[[RunFolder], object]:
         (without('"event": "created"'), "lacks entry 5"),
         (without("generation_started"), "lacks generation 1, which has trained"),
         (lambda f: f.journal_file.write_bytes(f.journal_file.read_bytes()[:700]), "lacks nodes that the ledger"),
+        (lambda folder: folder.ssh_key_file.write_bytes(bytes(400)), "nobody can log in to its nodes"),
+        (lambda folder: folder.ssh_key_file.unlink(), "nobody can log in to its nodes"),
         (lambda folder: folder.plan_file.unlink(), "'sailor-cloud down tiny-20261121-000000-a1b2' removes"),
     ],
 )
