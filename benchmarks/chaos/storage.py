@@ -326,7 +326,7 @@ def main() -> int:
         STATE.unlink(missing_ok=True)
     found: dict[str, Any] = json.loads(STATE.read_text()) if STATE.exists() else {}
     for name in options.only or [part for part in PARTS if part not in found]:
-        begun, cases = time.monotonic(), []
+        begun, cases, commit = time.monotonic(), [], _commit()
         with tempfile.TemporaryDirectory(prefix="sailor-faults-") as folder, without_waiting():
             for case in PARTS[name](Path(folder)):
                 cases.append(case)
@@ -335,7 +335,7 @@ def main() -> int:
                     print(case.text, file=sys.stderr, flush=True)
         times = os.times()
         spent = {"seconds": time.monotonic() - begun, "cpu_s": sum(times[:4]) - found.get("_cpu_s", 0.0)}
-        found[name] = {"commit": _commit(), "cases": [_row(case) for case in cases], **spent}
+        found[name] = {"commit": commit, "cases": [_row(case) for case in cases], **spent}
         STATE.write_text(json.dumps({key: value for key, value in found.items() if key != "_cpu_s"}))
         found["_cpu_s"] = sum(times[:4])
     found.pop("_cpu_s", None)
@@ -371,12 +371,11 @@ def report(found: dict[str, Any]) -> str:
     cases = [case for part in found.values() for case in part["cases"]]
     verdicts = Counter(case["verdict"] for case in cases)
     wrong = {verdict: verdicts.get(verdict.value, 0) for verdict in Verdict if not verdict.good}
-    commits = ", ".join(dict.fromkeys(part["commit"] for part in found.values()))
     lines = [
         "# Faults of the disk, the clock and other controllers",
         "",
         f"`make chaos` (`benchmarks/chaos/storage.py`), {datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} processor cores "
-        f"({platform.machine()}) shared with other work, Python {platform.python_version()}; at {commits}. "
+        f"({platform.machine()}) shared with other work, Python {platform.python_version()}; "
         f"{sum(part['cpu_s'] for part in found.values()):.0f} CPU seconds.",
         "",
         "Each case begins with a run on a stand-in of Google Cloud or AWS, bought by the real Terraform (two "
@@ -392,6 +391,14 @@ def report(found: dict[str, Any]) -> str:
         "|---|---|",
         *(f"| {verdict} | {count} |" for verdict, count in sorted(verdicts.items())),
         "",
+        "| part | faults | commit | CPU seconds |",
+        "|---|---|---|---|",
+        *(
+            f"| {title} | {len(found[name]['cases'])} | {found[name]['commit']} | {found[name]['cpu_s']:.0f} |"
+            for name, title in _TITLES.items()
+            if name in found
+        ),
+        "",
     ]
     for name, title in _TITLES.items():
         if name in found:
@@ -400,6 +407,8 @@ def report(found: dict[str, Any]) -> str:
         "## What this does not show",
         "",
         "- The clouds are stand-ins: they answer at once and consistently. Lists that lag behind are not tried.",
+        f"- The disk fills up at every {STRIDE}th write of the controller, and at moments of Terraform's own only as "
+        "they fall between those.",
         "- Faults are one at a time, but for files that are lost together. A disk that returns wrong data later is not "
         "tried; Terraform's own files are damaged as a group, and states and variables one by one as well.",
         "- A run without plan, journal and Terraform's folder is not confirmed until the user names a project or "
