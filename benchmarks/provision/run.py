@@ -262,7 +262,8 @@ def _report(rows: list[dict[str, Any]]) -> str:
         "# Provisioning",
         "",
         f"Machine: {platform.machine()}, {os.cpu_count()} cores, CPython {platform.python_version()}, "
-        f"{datetime.now(UTC):%Y-%m-%d}, commit {commits}. Command: `python benchmarks/provision/run.py`.",
+        f"{datetime.now(UTC):%Y-%m-%d}, load average {os.getloadavg()[2]:.0f} while it ran, commit {commits}. "
+        "Command: `python benchmarks/provision/run.py`.",
         "",
         f"Each operation of the cloud takes {OPERATION_S:.0f} s and each request {REQUEST_S:g} s, waited in full. The "
         "cloud is a stand-in in the measuring process, the nodes are stand-ins in one other process; Terraform, SSH "
@@ -287,6 +288,11 @@ def _report(rows: list[dict[str, Any]]) -> str:
         cells = [f"{many[p][0] / few[p][0]:.1f} ×" if p in few and p in many else "" for p in PHASES]
         if any(cells):
             lines.append(f"| {provider} | {regions} | {' | '.join(cells)} |")
+    lines += [
+        "",
+        "What grows beyond the waits is work: that of Terraform, of the stand-in cloud, and of the stand-in nodes,",
+    ]
+    lines += ["which is not counted. All of it shares the cores with whatever else runs on the machine."]
     return "\n".join(lines) + "\n"
 
 
