@@ -139,15 +139,14 @@ def _document(
     from sailor_cloud.workload.this_machine import usable_cores
 
     job = read_job(job_file)
-    if not any(map(on_this_machine, (entry.provider for entry in job.resources))) and (
-        missing := missing_from_request(job, ssh_from)
-    ):
-        # A search may take a minute; what no plan can do without is asked for before it.
-        raise RequestError(missing)
     changes = {name: value for name, value in (("budget_usd", budget), ("deadline", deadline)) if value is not None}
     if changes:
         job = with_constraints(job, changes)
     if plan_file is None:
+        # A search may take a minute; what no plan can do without is asked for before it.
+        clouds = not any(on_this_machine(entry.provider) for entry in job.resources)
+        if clouds and (missing := missing_from_request(job, ssh_from)):
+            raise RequestError(missing)
         with waiting("searching for the best plan") as show:
             return api.plan(
                 job, base=job_file.parent, progress=lambda share: show(share, 1.0), processes=usable_cores()
