@@ -281,8 +281,8 @@ def test_everything_that_the_job_lacks_is_told_at_once() -> None:
         rendered(bare, ssh_from=None)
     assert [problem.path for problem in caught.value.problems] == [
         "cloud.owner",
-        "cloud.gcp.project",
         "--ssh-from",
+        "cloud.gcp.project",
     ]
 
 
