@@ -297,7 +297,10 @@ def begun(plan: Plan) -> State:
         Line(
             [
                 Part(
-                    numbers[stage.node], len(stage.devices), stage.end_layer - stage.first_layer, bool(stage.recompute)
+                    numbers[stage.node],
+                    len(stage.devices),
+                    stage.end_layer - stage.first_layer,
+                    stage.recompute is not Recompute.NONE,
                 )
                 for stage in pipeline.stages
             ],
