@@ -125,7 +125,7 @@ def test_steps_are_told_by_lines_of_json_and_every_rank_has_a_log(tmp_path: Path
     output = Output(lambda rank: tmp_path / f"rank{rank}.log", 2, leads=True)
     told = output.take(b'[default0]:{"step": 1, "loss": 2.5, "tokens": 64}\n[default1]:hello\n{"step": 1}\nplain\n{"st')
     told += output.take(b'ep": 3, "loss": NaN}\n{"step": true}\n[1, 2]\n{"step" no JSON}\n')
-    assert [(step["step"], step["loss"], step.get("tokens"), step["iterations"]) for step in told] == [
+    assert [(step["step"], step["loss"], step.get("tokens_since_last"), step["iterations"]) for step in told] == [
         (1, 2.5, 64.0, 1),
         (3, None, None, 2),
     ]

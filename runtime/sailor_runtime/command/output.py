@@ -69,7 +69,7 @@ class Output:
     def _metrics(self, line: bytes) -> dict[str, Any] | None:
         """Return the step that a line tells, each once: {"step", "loss", "tokens"}, the last two if it has them.
 
-        `tokens` are those of all processes since the line before.
+        `tokens` are those of all processes since the line before; the event tells them as `tokens_since_last`.
         """
         if not self._leads or not line.startswith(b"{") or b'"step"' not in line:
             return None
@@ -89,7 +89,7 @@ class Output:
         told: dict[str, Any] = {"event": "step", "step": int(step), "iteration_s": seconds, "iterations": iterations}
         told["loss"] = float(found["loss"]) if _number(found.get("loss")) else None
         if _number(found.get("tokens")):
-            told["tokens"] = float(found["tokens"])
+            told["tokens_since_last"] = float(found["tokens"])
         return {**told, "first": True} if first else told
 
 

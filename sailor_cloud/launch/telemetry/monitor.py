@@ -125,8 +125,9 @@ class Monitor:
         self.loss = event["loss"]
         if self.first_loss is None:
             self.first_loss = event["loss"]
-        if "tokens" in event:
-            self.tokens_per_iteration = event["tokens"] / event.get("iterations", 1)
+        # Our own ranks tell all tokens since the start, a command those since its last step.
+        if "tokens_since_last" in event:
+            self.tokens_per_iteration = event["tokens_since_last"] / event.get("iterations", 1)
         # One event may stand for several iterations of equal length.
         self.iteration_seconds.extend([event["iteration_s"]] * int(event.get("iterations", 1)))
         if "most_memory_bytes" in event:

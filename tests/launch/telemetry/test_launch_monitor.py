@@ -19,6 +19,20 @@ def test_measured_time_is_the_median_once_the_pace_has_settled() -> None:
     assert (monitor.step, monitor.first_loss, monitor.loss) == (UNSETTLED_STEPS + 3, 5.0, 1.0)
 
 
+def test_tokens_per_second_are_those_of_an_iteration_however_many_were_trained_on_before() -> None:
+    monitor = Monitor(generation=1, tokens_per_iteration=100)
+    for number in range(1, UNSETTLED_STEPS + 4):
+        monitor.apply("n0", {**step(number), "tokens": 100 * number})
+    assert monitor.tokens_per_s == 200
+
+
+def test_a_command_tells_the_tokens_since_its_last_line() -> None:
+    monitor = Monitor(generation=1, tokens_per_iteration=0)
+    for number in range(1, UNSETTLED_STEPS + 4):
+        monitor.apply("n0", {**step(number), "tokens_since_last": 400, "iterations": 4})
+    assert monitor.tokens_per_s == 200
+
+
 def test_events_of_an_earlier_generation_are_ignored() -> None:
     monitor = Monitor(generation=2, tokens_per_iteration=100)
     monitor.apply("n0", step(7, generation=1))
