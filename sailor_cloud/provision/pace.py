@@ -66,28 +66,31 @@ def side_by_side(calls: Sequence[Callable[[], _T]], interrupt: Interrupt) -> lis
         return [call() for call in calls]
     values: dict[int, _T] = {}
     errors: dict[int, BaseException] = {}
+    ended = [threading.Event() for _ in calls]
 
     def work(number: int, call: Callable[[], _T]) -> None:
         try:
             values[number] = call()
         except BaseException as error:
             errors[number] = error
+        finally:
+            ended[number].set()
 
     # Daemons, so that a process whose user does not wait for them can end.
-    threads = [threading.Thread(target=work, args=numbered, daemon=True) for numbered in enumerate(calls)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        _join(thread, interrupt)
+    for numbered in enumerate(calls):
+        threading.Thread(target=work, args=numbered, daemon=True).start()
+    for end in ended:
+        _wait(end, interrupt)
     if errors:
         raise errors[min(errors, key=lambda number: (not isinstance(errors[number], ProvisionInterrupted), number))]
     return [values[number] for number in range(len(calls))]
 
 
-def _join(thread: threading.Thread, interrupt: Interrupt) -> None:
-    while thread.is_alive():
+def _wait(end: threading.Event, interrupt: Interrupt) -> None:
+    # Not Thread.join, after whose KeyboardInterrupt a thread that still runs counts as dead.
+    while not end.is_set():
         try:
-            thread.join()
+            end.wait()
         except KeyboardInterrupt:
             if interrupt.requested:
                 raise

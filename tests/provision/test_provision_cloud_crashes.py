@@ -259,6 +259,23 @@ def test_what_can_not_be_deleted_is_told_and_goes_at_the_next_try(run: CloudRun)
     run.assert_gone(run.destroy())
 
 
+@CLOUDS
+def test_the_watchdog_stays_while_nodes_can_not_be_deleted(provider: Provider, tmp_path: Path) -> None:
+    account = GcpAccount(project=PROJECT, watchdog=True) if provider is Provider("gcp") else AwsAccount(watchdog=True)
+    document = with_job(small_document(provider), **{provider: account})
+    function = {Provider("gcp"): "google_cloudfunctions2_function", Provider("aws"): "aws_lambda_function"}[provider]
+    with cloud_run(provider, tmp_path, document=document) as run:
+        obtained(run.apply())
+        failure = Failure(type=INSTANCE[provider], message="api error Blocked: no", operation="delete")
+        run.cloud.failures.append(failure)
+        destroyed = run.destroy()
+        assert not destroyed.clean
+        assert run.nodes() == ["n0", "n1"]
+        assert len(run.cloud.of_type(function)) == 1
+        run.cloud.failures.clear()
+        run.assert_gone(run.destroy())
+
+
 def test_a_cloud_that_can_not_be_asked_is_no_proof_that_anything_is_gone(
     run: CloudRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -198,6 +199,21 @@ def test_ctrl_c_asks_all_calls_to_stop_and_an_interruption_comes_before_other_er
     threading.Timer(0.1, signal.pthread_kill, [main, signal.SIGINT]).start()
     with pytest.raises(ProvisionInterrupted):
         side_by_side([fails, interrupted], stop)
+
+
+def test_what_still_works_after_ctrl_c_is_waited_for() -> None:
+    stop = Interrupt()
+
+    def asked_to_stop(lasts_s: float) -> float:
+        while not stop.requested:
+            threading.Event().wait(0.01)
+        threading.Event().wait(lasts_s)
+        return lasts_s
+
+    main = threading.main_thread().ident
+    assert main is not None
+    threading.Timer(0.1, signal.pthread_kill, [main, signal.SIGINT]).start()
+    assert side_by_side([partial(asked_to_stop, 0.3), partial(asked_to_stop, 0.0)], stop) == [0.3, 0.0]
 
 
 def test_values_come_in_the_order_of_the_calls() -> None:

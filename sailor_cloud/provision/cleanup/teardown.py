@@ -147,7 +147,12 @@ class _Teardown:
         for root in written:
             if root.part is Part.DATA:
                 self._save_data()
-                self._destroy_root(root)
+                # The watchdog in it is what still deletes nodes that nobody else could.
+                if all(self._cleared(other) for other in written if other.provider == root.provider):
+                    self._destroy_root(root)
+
+    def _cleared(self, root: Root) -> bool:
+        return root.part is Part.DATA or (root.stack, root.region) in self.cleared
 
     def _together(self, *wanted: tuple[Root, str | None]) -> None:
         side_by_side([partial(self._destroy_root, root, target=target) for root, target in wanted], self.interrupt)
@@ -322,8 +327,8 @@ class _Teardown:
             if row.resource == NODE:
                 # A node that no longer ran had ended at its expiry at the latest.
                 ended = row.key not in ran and state.expires_at is not None
-                at = min(now, state.expires_at) if ended and state.expires_at is not None else now
-                self.ledger.close_item(ledger_key(row.key), at=at)
+                ended_at = min(now, state.expires_at) if ended and state.expires_at is not None else now
+                self.ledger.close_item(ledger_key(row.key), at=ended_at)
             data = {"confirmed_by": confirmed_by}
             gone.append(Draft(event=Event.GONE, resource=row.resource, key=row.key, data=data))
         self.journal.append_all(gone)

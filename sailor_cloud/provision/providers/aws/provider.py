@@ -206,7 +206,8 @@ class Aws(MachineProvider):
         return _regions(_REGION.findall(name))
 
     def remove(self, resources: Sequence[LiveResource], *, folder: RunFolder | None, poll_s: float) -> list[str]:
-        return [*remove_aws(resources, poll_s=poll_s), *remove_aws_account(resources)]
+        # The watchdog goes last, and only once there is nothing that it would have to delete.
+        return list(remove_aws(resources, poll_s=poll_s) or remove_aws_account(resources))
 
     def instances(self, scopes: Scopes, run_id: str) -> list[Instance]:
         return [instance for region in named(scopes, REGION) for instance in access.instances(region, run_id)]

@@ -158,9 +158,9 @@ class Gcp(MachineProvider):
         problems: list[str] = []
         for project in sorted({resource.project for resource in resources}):
             mine = [resource for resource in resources if resource.project == project]
-            problems += remove_gcp(project, mine, poll_s=poll_s)
-            problems += remove_gcp_members(project, mine)
-            problems += remove_gcp_data(project, mine)
+            failed = remove_gcp(project, mine, poll_s=poll_s)
+            # The watchdog goes last, and only once there is nothing that it would have to delete.
+            problems += failed or [*remove_gcp_members(project, mine), *remove_gcp_data(project, mine)]
         return problems
 
     def instances(self, scopes: Scopes, run_id: str) -> list[Instance]:
