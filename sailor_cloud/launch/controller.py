@@ -231,7 +231,10 @@ class Controller:
         """Start a command again that has failed, unless that happens as soon as it has begun or without progress."""
         context, saved = self.context, self.context.saved_step
         logs = f"all logs: {context.folder.logs_dir}"
-        quick = result.failure is not None and result.failure.ran_s < SOON_S and _PORT_TAKEN not in result.why
+        failure = result.failure
+        # One that hung or whose supervisor was killed has no time that it ran.
+        told = failure is not None and failure.what and 0.0 < failure.ran_s < SOON_S
+        quick = told and _PORT_TAKEN not in result.why
         self._soon = self._soon + 1 if quick else 0
         if result.final:
             raise LaunchError(f"{result.why}\n{logs}")

@@ -8,12 +8,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sailor_runtime.command import checkpoints, tree
 from sailor_runtime.command.checkpoints import Checkpoints, Folder, step_of
 from sailor_runtime.command.output import Output
+from sailor_runtime.spec import SPEC_VERSION, CheckpointSpec, CommandNode, CommandSpec
 
 
 @pytest.fixture(autouse=True)
@@ -182,3 +184,71 @@ def test_marks_name_files_with_size_and_time(tmp_path: Path) -> None:
     looked(saved)
     mark = json.loads((tmp_path / "store" / ".sailor" / "step-1.pt.0.json").read_text())
     assert mark["files"][""][0] == 3
+
+
+class Command:
+    """One command that a supervisor runs on a node, told to stop and asked what it says like by an agent."""
+
+    def __init__(self, home: Path, command: str, *, nodes: int = 1, rank: int = 0, before: str = "", **fields: Any):
+        self._home = home
+        others = tuple(
+            CommandNode(id=f"n{index}", address="127.0.0.1", processes=1, first_rank=index, plan_rank=index, plan="{}")
+            for index in range(nodes)
+        )
+        spec = CommandSpec(
+            spec_version=SPEC_VERSION,
+            run="run",
+            generation=1,
+            plan_hash="0",
+            command=command,
+            setup=None,
+            code=None,
+            environment=(),
+            checkpoint=CheckpointSpec(directory=str(home / "store"), every_s=1.0, keep=1),
+            nodes=others,
+            plan_ranks=nodes,
+            master_address="127.0.0.1",
+            master_port=1,
+            meets_at_port=False,
+            budget_usd=None,
+            **{"grace_s": 20.0, "stall_s": 60.0, "expires_at": 0.0, **fields},
+        )
+        (home / "logs").mkdir(parents=True)
+        (home / "spec.json").write_text(spec.to_json())
+        code = f"from sailor_runtime.command import __main__ as module, tree; import os, signal, sys\n{before}\n"
+        arguments = ["--node", f"n{rank}", "--home", str(home), "--spec", str(home / "spec.json")]
+        arguments += ["--events", str(home / "events"), "--control", str(home / "control")]
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", f"{code}sys.exit(module.main())", *arguments], env=_environment()
+        )
+
+    def stop(self) -> None:
+        (self._home / "new").write_text('{"stop": true}')
+        (self._home / "new").rename(self._home / "control")
+
+    def wait_for(self, name: str) -> None:
+        until = time.monotonic() + 60
+        while not (self._home / name).exists():
+            assert time.monotonic() < until, name
+            time.sleep(0.02)
+
+    def events(self) -> list[dict[str, Any]]:
+        self.process.wait(60)
+        return [json.loads(line) for line in (self._home / "events").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(("rank", "signs"), [(0, range(3)), (1, range(3, 20))])
+def test_on_other_nodes_than_the_first_a_silent_command_is_alive_as_long_as_its_processes(
+    tmp_path: Path, rank: int, signs: range
+) -> None:
+    command = Command(tmp_path / "home", "sleep 3; true", nodes=2, rank=rank, stall_s=1.5)
+    events = command.events()
+    begun = next(index for index, event in enumerate(events) if event["event"] == "training")
+    assert sum(event["event"] == "progress" for event in events[begun:]) in signs
+    assert events[-1]["reason"] == "finished"
+
+
+def test_a_progress_bar_without_lines_is_output(tmp_path: Path) -> None:
+    output = Output(lambda rank: tmp_path / f"rank{rank}.log", 0, leads=True)
+    output.take(b"1 %\r2 %\r")
+    assert output.lines == 2

@@ -29,6 +29,8 @@ _POLL_S = 0.1
 _LOOK_S = 0.5
 # A command that has started too few processes by then has failed; so has one that tells a step before it has enough.
 _PROCESSES_BY_S = 300.0
+# Nodes other than the first may write and save nothing, so that their processes live is a sign, told so often.
+_SIGN_S = 60.0
 
 
 class FailedError(Exception):
@@ -65,7 +67,8 @@ class Supervisor:
         self._ranks: set[int] = set()
         self._most_processes = 0
         self._enough = False
-        self._signs = (0, 0.0)
+        self._signs = (0, 0.0, 0)
+        self._leads = number == 0
         self._copying: threading.Thread | None = None
         self._copy_problem = ""
 
@@ -136,7 +139,7 @@ class Supervisor:
             if process.pid in ended:
                 status = os.waitstatus_to_exitcode(ended[process.pid])
             now = time.monotonic()
-            self._ran_s = 0.0 if setup else now - begun
+            self._ran_s = now - begun
             if now - looked >= _LOOK_S or status is not None:
                 looked = now
                 self._look(setup=setup, ended=status is not None)
@@ -175,7 +178,9 @@ class Supervisor:
                 self._check_processes()
             self._copy(tree.written_files(below))
         newest = max((path.stat().st_mtime for path in _top(self._checkpoints.folder)), default=0.0)
-        signs = (self._output.lines, newest)
+        often_s = min(_SIGN_S, self._spec.stall_s / 3)
+        alive = int(time.monotonic() / often_s) if below and not self._leads else 0
+        signs = (self._output.lines, newest, alive)
         if signs != self._signs:
             self._signs = signs
             self._tell("progress")

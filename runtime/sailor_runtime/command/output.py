@@ -34,7 +34,8 @@ class Output:
         if len(self._torn) > _LONGEST_LINE:
             whole, self._torn = [*whole, self._torn], b""
         self._tail = (self._tail + data)[-_TAIL_BYTES:]
-        self.lines += len(whole)
+        # A progress bar may write no line for hours.
+        self.lines += len(whole) + data.count(b"\r")
         by_rank: dict[int, list[bytes]] = {}
         told = []
         for line in whole:
