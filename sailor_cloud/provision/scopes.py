@@ -11,7 +11,6 @@ from typing import Any
 
 from sailor_cloud.errors import ProvisionError, RequestError
 from sailor_cloud.model.document import PlanDocument
-from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.provision import providers
 from sailor_cloud.provision.live_resources import (
     Asked,
@@ -23,6 +22,7 @@ from sailor_cloud.provision.live_resources import (
     Scopes,
     of_provider,
 )
+from sailor_cloud.provision.rendering.data import may_have_data
 from sailor_cloud.provision.rendering.root import VARIABLES_FILE, placed_nodes
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Entry, Event, damage, read
@@ -99,7 +99,7 @@ def places_of(folder: RunFolder, *, also: Scopes = NOWHERE) -> Places:
         doubts = (
             f"{why}, and {unreadable}: nothing says where the run bought; --project or --region tell where to look",
         )
-    if harm or not plans or any(_may_have_data(plan) for plan in plans):
+    if harm or not plans or any(may_have_data(plan.job) for plan in plans):
         return Places(scopes=scopes, beside=None, doubts=doubts)
     return Places(scopes=scopes, beside=frozenset(row.resource for row in rows), doubts=doubts)
 
@@ -144,13 +144,6 @@ def _allowed(plan: PlanDocument) -> Scopes:
     return Scopes().union(
         *(_of_row({"provider": provider, "region": known[zone]}) for provider, zone in entries if zone in known)
     )
-
-
-def _may_have_data(plan: PlanDocument) -> bool:
-    """Tell whether a run under a plan may have made more than compute: a bucket, or what nodes act as."""
-    target, cloud = plan.job.checkpoint.to, plan.job.cloud
-    watched = any(account is not None and account.watchdog for account in (cloud.gcp, cloud.aws))
-    return target is None or "://" in target or cloud.network is NetworkAccess.PRIVATE or watched
 
 
 def sweep_scopes(scopes: Scopes, *, run_id: str | None = None, beside: Collection[str] | None = None) -> CloudSweep:

@@ -113,6 +113,17 @@ def test_google_is_asked_for_the_project(google: FakeCloud) -> None:
     assert checked(watched).missing == ("gcp: cloudfunctions.functions.create", "gcp: compute.instances.delete")
 
 
+def test_what_the_sweep_looks_for_is_needed_although_the_run_does_not_make_it(
+    aws: FakeCloud, google: FakeCloud
+) -> None:
+    aws.denied = {"ec2:DescribeNatGateways", "lambda:GetFunction"}
+    google.denied = {"compute.routers.list", "cloudfunctions.functions.list"}
+    assert checked(aws_document()).missing == ("aws: ec2:DescribeNatGateways", "aws: lambda:GetFunction")
+    assert checked(gcp_document()).missing == ("gcp: cloudfunctions.functions.list", "gcp: compute.routers.list")
+    assert checked(with_job(aws_document(), to="/data")).missing == ("aws: ec2:DescribeNatGateways",)
+    assert checked(with_job(gcp_document(), to="/data")).missing == ("gcp: compute.routers.list",)
+
+
 def test_who_may_not_simulate_is_told_so_and_goes_on(aws: FakeCloud, monkeypatch: pytest.MonkeyPatch) -> None:
     """The call and its answer have the shapes of botocore's own model."""
     sts, iam = (boto3.client(name, region_name="us-east-1") for name in ("sts", "iam"))

@@ -7,7 +7,7 @@ from typing import Any
 
 from sailor_cloud.catalog.providers import of_buckets
 from sailor_cloud.errors import Problem
-from sailor_cloud.model.job import Job, StateBackend
+from sailor_cloud.model.job import Job, NetworkAccess, StateBackend
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.run.folder import resource_name
 
@@ -36,6 +36,13 @@ def named_bucket(job: Job, provider: Provider) -> str | None:
     """Return the bucket of a cloud that the user named for checkpoints, or None."""
     scheme, _, rest = (job.checkpoint.to or "").partition("://")
     return rest.partition("/")[0] if of_buckets(scheme) == provider else None
+
+
+def may_have_data(job: Job) -> bool:
+    """Tell whether a run may have made more than compute: a bucket, what nodes act as, or a watchdog."""
+    target, cloud = job.checkpoint.to, job.cloud
+    watched = any(account is not None and account.watchdog for account in (cloud.gcp, cloud.aws))
+    return target is None or "://" in target or cloud.network is NetworkAccess.PRIVATE or watched
 
 
 def bucket_problems(job: Job, providers: set[Provider]) -> list[Problem]:

@@ -16,6 +16,7 @@ from sailor_cloud.provision.account import Billed, CredentialsEnd, Rights
 from sailor_cloud.provision.live_resources import RUN_LABEL
 from sailor_cloud.provision.providers.aws.permissions import ACTIONS, BESIDE
 from sailor_cloud.provision.providers.aws.sweep import AWS, boto_client, is_refusal
+from sailor_cloud.provision.rendering.data import may_have_data
 from sailor_cloud.run.folder import begun_at, resource_prefix
 
 # Where requests go that belong to no region; Cost Explorer has this one alone.
@@ -90,6 +91,7 @@ def rights(document: PlanDocument, kinds: Collection[str]) -> Rights:
     private = document.job.cloud.network is NetworkAccess.PRIVATE
     wanted = {action for kind in kinds for action in ACTIONS.get(kind, ())}
     wanted |= {action for what in ("sweep", "host keys", "images") for action in BESIDE[what]}
+    wanted |= BESIDE["sweep beside compute"] if may_have_data(document.job) else set()
     # What follows on a session is allowed to whoever began it, by policies that name its id.
     wanted |= {"ssm:StartSession"} if private else set()
     try:

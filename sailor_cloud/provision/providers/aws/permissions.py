@@ -100,7 +100,17 @@ ACTIONS: Mapping[str, Set[str]] = {
 }
 # What the program asks for without Terraform.
 BESIDE: Mapping[str, Set[str]] = {
-    "sweep": _ec2("DeleteVolume"),
+    "sweep": _ec2(
+        *("DeleteVolume", "DescribeAddresses", "DescribeInstances", "DescribeInternetGateways", "DescribeKeyPairs"),
+        *("DescribeLaunchTemplates", "DescribeNatGateways", "DescribePlacementGroups", "DescribeRouteTables"),
+        *("DescribeSecurityGroups", "DescribeSubnets", "DescribeVolumes", "DescribeVpcEndpoints"),
+        *("DescribeVpcPeeringConnections", "DescribeVpcs"),
+    ),
+    # By name, whether the run has made them or not.
+    "sweep beside compute": {
+        *("iam:GetInstanceProfile", "iam:GetRole", "lambda:GetFunction", "s3:GetBucketTagging"),
+        "scheduler:GetScheduleGroup",
+    },
     "reap": {
         "iam:ListInstanceProfiles",
         "iam:ListRoles",

@@ -16,6 +16,7 @@ from sailor_cloud.provision.live_resources import RUN_LABEL
 from sailor_cloud.provision.providers.gcp.data_sweep import GoogleApi, Json, google_api, status_of
 from sailor_cloud.provision.providers.gcp.permissions import BESIDE, PERMISSIONS
 from sailor_cloud.provision.providers.gcp.sweep import GCP
+from sailor_cloud.provision.rendering.data import may_have_data
 
 _PROJECTS = ("CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDRESOURCEMANAGER", "https://cloudresourcemanager.googleapis.com")
 _BIGQUERY = ("CLOUDSDK_API_ENDPOINT_OVERRIDES_BIGQUERY", "https://bigquery.googleapis.com")
@@ -71,6 +72,7 @@ def rights(document: PlanDocument, kinds: Collection[str]) -> Rights:
     if "google_storage_bucket" not in kinds:
         # A bucket of the user's may lie in another project, or have rights of its own.
         wanted = {right for right in wanted if not right.startswith("storage.")}
+    wanted |= BESIDE["sweep"] | (BESIDE["sweep beside compute"] if may_have_data(document.job) else set())
     asked, granted = sorted(wanted), set[str]()
     try:
         projects = google_api(*_PROJECTS)

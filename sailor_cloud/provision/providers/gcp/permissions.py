@@ -47,6 +47,12 @@ PERMISSIONS: Mapping[str, Set[str]] = {
     "google_storage_bucket_iam_member": {"storage.buckets.getIamPolicy", "storage.buckets.setIamPolicy"},
 }
 BESIDE: Mapping[str, Set[str]] = {
+    "sweep": {
+        f"compute.{collection}.list"
+        for collection in ["disks", "firewalls", "instances", "networks", "resourcePolicies", "routers", "subnetworks"]
+    },
+    # Whether the run has made them or not.
+    "sweep beside compute": {"cloudfunctions.functions.list", "iam.serviceAccounts.list", "storage.buckets.list"},
     "host keys": _compute("instances", "getGuestAttributes"),
     "results": {"storage.objects.get"},
     "tunnel": {"iap.tunnelInstances.accessViaIAP"},
