@@ -252,3 +252,56 @@ def test_a_progress_bar_without_lines_is_output(tmp_path: Path) -> None:
     output = Output(lambda rank: tmp_path / f"rank{rank}.log", 0, leads=True)
     output.take(b"1 %\r2 %\r")
     assert output.lines == 2
+
+
+def test_after_a_notice_children_may_save_although_the_shell_that_started_them_has_ended(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    child = "import os, pathlib, signal, sys, time\n"
+    child += "saved = pathlib.Path(os.environ['SAILOR_CHECKPOINTS'], 'step-1')\n"
+    child += "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(1), saved.write_text('all'), sys.exit()))\n"
+    child += f"pathlib.Path({str(home)!r}, 'ready').touch(); time.sleep(1000)"
+    (tmp_path / "child.py").write_text(child)
+    command = Command(home, f"{sys.executable} {tmp_path}/child.py & wait; true")
+    command.wait_for("ready")
+    command.stop()
+    [*_, ended] = command.events()
+    assert ended["reason"] == "requested"
+    assert (home / "store" / "step-1").read_text() == "all"
+
+
+def test_children_that_do_not_end_after_a_notice_are_killed_when_the_grace_is_over(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    command = Command(home, f"(trap '' TERM; touch {home}/ready; sleep 1000) & wait; true", grace_s=1.0)
+    command.wait_for("ready")
+    command.stop()
+    assert command.events()[-1]["reason"] == "requested"
+
+
+@pytest.fixture
+def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Code that has this user refused every signal, and a sudo that does as it is told where ALLOWED is set."""
+    sudo = tmp_path / "bin" / "sudo"
+    sudo.parent.mkdir()
+    sudo.write_text('#!/bin/sh\n[ "$1" = -n ] && [ -n "$ALLOWED" ] || exit 1\nshift\nexec "$@"\n')
+    sudo.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{sudo.parent}:{os.environ['PATH']}")
+    return (
+        "def refuse(pid, number):\n    raise PermissionError(1, 'Operation not permitted')\n"
+        "os.kill, tree.end_descendants.__defaults__ = refuse, (1.0,)"
+    )
+
+
+def test_processes_of_another_user_are_ended_with_sudo(
+    tmp_path: Path, refused: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ALLOWED", "1")
+    begun = time.monotonic()
+    events = Command(tmp_path / "home", "setsid sleep 30 & true", before=refused).events()
+    assert events[-1]["reason"] == "finished"
+    assert time.monotonic() - begun < 25
+
+
+def test_processes_that_can_not_be_ended_are_a_final_failure_of_the_node(tmp_path: Path, refused: str) -> None:
+    [*_, ended] = Command(tmp_path / "home", "sleep 6 & true", before=refused).events()
+    assert (ended["reason"], ended["what"], ended["final"]) == ("failed", "command", True)
+    assert "can't be ended" in ended["tail"]

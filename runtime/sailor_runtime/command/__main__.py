@@ -84,18 +84,24 @@ class Supervisor:
         except FailedError as failure:
             left = tree.end_descendants(os.getpid())
             self._last_look(clean=False)
-            self._tell("ended", reason="failed", what=failure.what, ran_s=self._ran_s, left=left, **failure.details)
-            return 1
+            return self._ended("failed", what=failure.what, left=left, **failure.details)
         except (StoreError, OSError) as error:
             tree.end_descendants(os.getpid())
-            self._tell("ended", reason="failed", what="what runs the command", ran_s=self._ran_s, tail=str(error))
-            return 1
+            return self._ended("failed", what="what runs the command", tail=str(error))
         left = tree.end_descendants(os.getpid())
         if left and self._told_at is None:
             self._tell("left_behind", processes=left)
         self._last_look(clean=status == 0)
-        self._tell("ended", reason="finished" if self._told_at is None else "requested")
-        return 0
+        return self._ended("finished" if self._told_at is None else "requested")
+
+    def _ended(self, reason: str, **failed: Any) -> int:
+        """Tell how the command ended; where some of its processes can't be ended, nothing else may start here."""
+        if rest := tree.descendants(os.getpid()):
+            numbers = ", ".join(map(str, rest))
+            tail = f"its processes {numbers} can't be ended, with sudo -n kill neither; start them without sudo"
+            reason, failed = "failed", {**failed, "what": "command", "final": True, "tail": tail}
+        self._tell("ended", reason=reason, **failed, **({"ran_s": self._ran_s} if failed else {}))
+        return 1 if failed else 0
 
     def _setup(self) -> None:
         """Run `setup` once for these files on this node."""
@@ -131,22 +137,25 @@ class Supervisor:
         os.close(write_end)
         begun, looked, writing = time.monotonic(), 0.0, True
         status: int | None = None
-        while status is None:
+        # After a notice its children may still save when it has ended itself, as bash does at once.
+        while status is None or (self._told_at is not None and tree.descendants(os.getpid())):
             select.select([read_end] if writing else [], [], [], _POLL_S)
             # At the end everybody has closed the other end, and only the command itself is waited for.
             writing = writing and self._drain(read_end)
             ended = tree.collect()
-            if process.pid in ended:
+            over = process.pid in ended
+            if over:
                 status = os.waitstatus_to_exitcode(ended[process.pid])
             now = time.monotonic()
             self._ran_s = now - begun
-            if now - looked >= _LOOK_S or status is not None:
+            if now - looked >= _LOOK_S or over:
                 looked = now
                 self._look(setup=setup, ended=status is not None)
             self._stop_wanted(process.pid)
             if self._told_at is not None and time.time() > self._told_at + self._spec.grace_s:
                 tree.end_descendants(os.getpid())
-                status = -signal.SIGKILL
+                status = -signal.SIGKILL if status is None else status
+                break
         process.returncode = status
         # What the command has left running keeps the pipe open, so what has been written is all there will be.
         self._drain(read_end)
