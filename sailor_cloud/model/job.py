@@ -273,9 +273,10 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def _text(value: Any) -> Any:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value) if isinstance(value, int | float) else value
+    # YAML has already changed what was written, such as 010 and yes.
+    if isinstance(value, bool | int | float):
+        raise ValueError("must be text: put it in quotes")
+    return value
 
 
 def _of_command(default: Any, description: str, **limits: Any) -> Any:
@@ -322,13 +323,20 @@ class Job(_Part):
                 return {**raw, "training": {"global_batch_size": 1, "sequence_length": 1, **training}}
         return raw
 
+    @field_validator("run")
+    @classmethod
+    def _says_something(cls, run: str | None) -> str | None:
+        if run is not None and not run.strip():
+            raise ValueError("is blank: say what every node starts, as in run: torchrun train.py")
+        return run
+
     @field_validator("env")
     @classmethod
     def _names(cls, env: dict[str, str | None]) -> dict[str, str | None]:
         wrong = [name for name in env if not _VARIABLE.fullmatch(name)]
         if wrong:
             raise ValueError(f"{', '.join(map(repr, wrong))}: names are letters, digits and _, not a digit first")
-        ours = [name for name in env if name in _DECIDED or name.startswith("SAILOR_")]
+        ours = [name for name in env if name in _DECIDED or name.startswith(("SAILOR_", "PET_"))]
         if ours:
             raise ValueError(f"{', '.join(ours)}: set for each node by the run itself")
         return env
@@ -345,12 +353,18 @@ class Job(_Part):
                 raise ValueError(f"{', '.join(given)}: only beside a command, run: torchrun train.py")
         elif self.model is not None and self.throughput is not None:
             raise ValueError("throughput is for a command without a model, which the plan is made for")
+        elif self.model is not None and "training" not in self.model_fields_set:
+            raise ValueError("with a model, training must say global_batch_size and sequence_length")
         return self
 
     @model_validator(mode="after")
     def _probability_of_an_end(self) -> Self:
         if self.constraints.probability is not None and self.training.steps is None:
             raise ValueError("constraints.probability needs training.steps: without an end nothing ends in time")
+        if self.constraints.probability is not None and self.model is None:
+            raise ValueError(
+                "constraints.probability needs a model: without one nobody knows what may happen meanwhile"
+            )
         return self
 
     @property

@@ -58,9 +58,9 @@ def purchase(
             return _infeasible(job, as_of, _why(job, entry, candidates, refused), candidates.rejected)
         bought += chosen
     cost = _cost(job, bought, catalog, as_of)
-    if broken := _broken(job, bought, cost):
-        return _infeasible(job, as_of, broken, candidates.rejected)
     duration_s = _hours(job, bought, catalog)[-1] * SECONDS_PER_HOUR if cost.total_usd is not None else None
+    if broken := _broken(job, bought, cost, duration_s):
+        return _infeasible(job, as_of, broken, candidates.rejected)
     return PlanDocument(
         schema_version=SCHEMA_VERSION,
         status=Status.OPTIMAL,
@@ -257,7 +257,7 @@ def _bucket_lines(job: Job, home: Offer, catalog: Catalog) -> list[CostLine]:
     ]
 
 
-def _broken(job: Job, bought: list[_Bought], cost: Cost) -> Infeasibility | None:
+def _broken(job: Job, bought: list[_Bought], cost: Cost, duration_s: float | None) -> Infeasibility | None:
     """Return the first limit that the purchase breaks."""
     limits = job.constraints
     zones = {one.offer.zone for one in bought if not providers.of(one.offer.provider).on_this_machine}
@@ -273,7 +273,7 @@ def _broken(job: Job, bought: list[_Bought], cost: Cost) -> Infeasibility | None
         ("max_usd_per_hour", limits.max_usd_per_hour, cost.usd_per_hour, "USD/h"),
         ("max_usd_per_iteration", limits.max_usd_per_iteration, cost.usd_per_iteration, "USD/iteration"),
         ("budget_usd", limits.budget_usd, cost.total_usd, "USD"),
-        ("deadline", limits.deadline, _duration_s(job), "s"),
+        ("deadline", limits.deadline, duration_s, "s"),
     )
     for name, limit, needed, unit in figures:
         if limit is not None and needed is not None and needed > limit * (1 + 1e-9):
@@ -286,10 +286,6 @@ def _broken(job: Job, bought: list[_Bought], cost: Cost) -> Infeasibility | None
             constraint="min_throughput", limit=limits.min_throughput, needed=rate, unit="steps/s", message=message
         )
     return None
-
-
-def _duration_s(job: Job) -> float | None:
-    return None if job.iteration_s is None or job.training.steps is None else job.iteration_s * job.training.steps
 
 
 def _why(job: Job, entry: int, candidates: Candidates, refused: Callable[[Offer], bool]) -> Infeasibility:

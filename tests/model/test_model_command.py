@@ -16,9 +16,9 @@ def job(text: str) -> Job:
 
 
 def test_a_command_needs_no_model_and_no_batch() -> None:
-    found = job("run: torchrun train.py\ntraining: {steps: 40}\nenv: {A: 1, B: true, C: text, TOKEN: null}")
+    found = job("run: torchrun train.py\ntraining: {steps: 40}\nenv: {A: '1', C: text, TOKEN: null}")
     assert (found.model, found.training.steps) == (None, 40)
-    assert found.env == {"A": "1", "B": "true", "C": "text", "TOKEN": None}
+    assert found.env == {"A": "1", "C": "text", "TOKEN": None}
     assert Job.model_validate_json(found.model_dump_json()) == found
 
 
@@ -32,8 +32,17 @@ def test_documents_without_a_command_say_nothing_of_one() -> None:
     [
         ("goal: minimize-cost", ("model: is missing", "the command to 'run'", "training: is missing")),
         ("run: ''", ("run", "at least 1 character")),
+        ("run: '  '", ("run", "is blank", "torchrun train.py")),
+        ("run: x\nmodel: {preset: opt-350m}", ("training must say global_batch_size and sequence_length",)),
+        ("run: x\nenv: {A: 10}", ("env.A", "put it in quotes, got 10")),
+        ("run: x\nenv: {A: yes}", ("env.A", "put it in quotes")),
+        ("run: x\nenv: {PET_NNODES: '4'}", ("env", "PET_NNODES", "set for each node")),
+        (
+            "run: x\ntraining: {steps: 4}\nthroughput: 2\nconstraints: {probability: 0.9, deadline: 1h}",
+            ("constraints.probability needs a model",),
+        ),
         ("run: x\nenv: {2FAST: a, my-name: b}", ("env", "'2FAST', 'my-name'", "letters, digits and _")),
-        ("run: x\nenv: {WORLD_SIZE: 4, SAILOR_PLAN: b}", ("env", "WORLD_SIZE, SAILOR_PLAN", "set for each node")),
+        ("run: x\nenv: {WORLD_SIZE: '4', SAILOR_PLAN: b}", ("env", "WORLD_SIZE, SAILOR_PLAN", "set for each node")),
         ("run: x\nenv: [A=1]", ("env", "must be a mapping")),
         ("run: x\nthroughput: fast", ("throughput",)),
         (

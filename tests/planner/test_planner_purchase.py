@@ -71,6 +71,8 @@ def test_a_stated_rate_gives_the_price_of_a_step_and_of_the_run() -> None:
         ("constraints: {max_usd_per_hour: 1}", "max_usd_per_hour"),
         ("constraints: {budget_usd: 1}\ntraining: {steps: 10000}\nthroughput: 0.5", "budget_usd"),
         ("constraints: {deadline: 1h}\ntraining: {steps: 10000}\nthroughput: 0.5", "deadline"),
+        # Training alone is exactly one hour.
+        ("constraints: {deadline: 1h}\ntraining: {steps: 1800}\nthroughput: 0.5", "deadline"),
         ("constraints: {min_throughput: 1}\nthroughput: 0.5", "min_throughput"),
     ],
 )
