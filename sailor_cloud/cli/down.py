@@ -32,6 +32,7 @@ def down(run: str, projects: tuple[str, ...], regions: tuple[str, ...], as_json:
     from sailor_cloud.cli.teardown_display import TeardownDisplay
     from sailor_cloud.clock import SystemClock
     from sailor_cloud.launch.down import take_down
+    from sailor_cloud.provision.progress import ProvisionInterrupted
     from sailor_cloud.provision.scopes import scopes_named
     from sailor_cloud.report.console import result_console
     from sailor_cloud.report.receipt_text import print_receipt
@@ -45,7 +46,7 @@ def down(run: str, projects: tuple[str, ...], regions: tuple[str, ...], as_json:
             receipt = take_down(
                 folder, clock=SystemClock(), on_progress=display.on_progress, say=display.say, also=also
             )
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, ProvisionInterrupted):
         again = f"'sailor-cloud down {folder.run_id}' goes on with it"
         click.echo(f"\nthe teardown is not complete; {again}, and what is left costs until then or its TTL", err=True)
         raise

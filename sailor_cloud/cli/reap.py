@@ -84,6 +84,7 @@ def _removed(leftover: Leftover, asked: Scopes) -> tuple[str, ...]:
     from sailor_cloud.errors import SailorError
     from sailor_cloud.launch.down import take_down
     from sailor_cloud.provision.cleanup.reap import confirmed, remove_strangers, where_found
+    from sailor_cloud.provision.progress import ProvisionInterrupted
 
     click.echo(f"{leftover.run_id}: deleting {len(leftover.resources)} resources", err=True)
     if leftover.folder is None:
@@ -93,10 +94,13 @@ def _removed(leftover: Leftover, asked: Scopes) -> tuple[str, ...]:
         clouds = {found.provider for found in leftover.resources}
         also = where_found(leftover.resources) | {scope for scope in asked if scope.provider in clouds}
         receipt = take_down(leftover.folder, clock=SystemClock(), also=also)
+    except ProvisionInterrupted:
+        raise
     except (SailorError, OSError) as error:
         return (str(error), *confirmed(leftover))
     show_unwritten(leftover.folder)
-    unsure = [f"not confirmed as gone: {row.type} {row.name}" for row in receipt.left if not row.found]
+    said = {True: "still there", False: "not confirmed as gone"}
+    unsure = [f"{said[row.found]}: {row.type} {row.name}" for row in receipt.left]
     unsure += [place.problem for place in receipt.unanswered]
     return tuple(dict.fromkeys((*unsure, *confirmed(leftover))))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import logging
 import urllib.error
 import urllib.request
@@ -11,7 +12,6 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from sailor_cloud.clock import Clock
-from sailor_cloud.errors import ProvisionError
 from sailor_cloud.provision import providers
 from sailor_cloud.provision.live_resources import Scopes, of_provider
 
@@ -77,7 +77,9 @@ def time_servers(places: Scopes) -> list[str]:
         mine = of_provider(places, provider)
         try:
             url = bought.time_server(mine) if mine else ""
-        except ProvisionError:
+        except Exception as error:
+            # A wrong profile or region is told by what is asked there, and keeps nobody from a teardown.
+            logger.debug("no time from %s: %s", provider, error)
             continue
         if url:
             found.append(url)
@@ -101,7 +103,7 @@ def _date_of(url: str) -> datetime | None:
         except urllib.error.HTTPError as error:
             headers = error.headers
         date = parsedate_to_datetime(headers["Date"])
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, http.client.HTTPException, ValueError, TypeError) as error:
         logger.debug("no time from %s: %s", url, error)
         return None
     return date if date.tzinfo is not None else date.replace(tzinfo=UTC)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Entry, Event, damage, read
 from sailor_cloud.run.state import fold
 
+logger = logging.getLogger(__name__)
 NOWHERE = Scopes()
 
 
@@ -39,10 +41,21 @@ def scopes_of(document: PlanDocument) -> Scopes:
 
 
 def scopes_named(kind: str, names: Iterable[str]) -> Scopes:
-    """Return the scopes with these names on every provider that calls any of its own by this word."""
+    """Return the scopes with these names on every provider that calls any of its own by this word.
+
+    Raises RequestError for a name that none can have.
+    """
     chosen = tuple(names)
-    mine = [provider for provider, bought in providers.every() if kind in bought.scope_kinds]
-    return Scopes(Scope(provider=provider, kind=kind, name=name) for provider in mine for name in chosen)
+    mine = {provider: bought for provider, bought in providers.every() if kind in bought.scope_kinds}
+    for name in chosen:
+        if not any(bought.may_be_called(kind, name) for bought in mine.values()):
+            raise RequestError(f"--{kind} {name!r}: no {' or '.join(mine)} {kind} has such a name")
+    return Scopes(
+        Scope(provider=provider, kind=kind, name=name)
+        for provider, bought in mine.items()
+        for name in chosen
+        if bought.may_be_called(kind, name)
+    )
 
 
 def journaled(scopes: Scopes) -> dict[str, Any]:
@@ -184,7 +197,10 @@ def _together(looks: Iterable[Look]) -> CloudSweep:
     for look in looks:
         try:
             listing = look.ask()
-        except ProvisionError as error:
+        except Exception as error:
+            # Of the clouds' libraries too, such as a profile that does not exist: what was not asked is not gone.
+            if not isinstance(error, ProvisionError):
+                logger.debug("can't look for %s", look.kinds, exc_info=True)
             listing = Listing(found=(), failed=tuple((kind, str(error)) for kind in look.kinds))
         found += listing.found
         why = dict(listing.failed)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -13,11 +15,13 @@ from click.testing import CliRunner
 from factories.cloud_runs import PROJECT, CloudRun, cloud_run, reached
 from sailor_cloud.cli.main import cli
 from sailor_cloud.clock import SystemClock
+from sailor_cloud.errors import RequestError
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.cloud_clock import CloudClock, by_cloud
-from sailor_cloud.provision.live_resources import Scopes
+from sailor_cloud.provision.live_resources import Scope, Scopes
 from sailor_cloud.provision.outcomes import obtained
-from sailor_cloud.provision.scopes import scopes_named
+from sailor_cloud.provision.scopes import scopes_named, sweep_scopes
+from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.testing.mock_cloud import in_environment
 
 WHERE = {
@@ -70,6 +74,39 @@ def test_without_an_answer_the_clock_stays_as_it_is(provider: Provider) -> None:
     with in_environment(variables):
         clock = by_cloud(Wrong(timedelta(hours=1)), WHERE[provider], lambda text, off: pytest.fail(text))
         assert off_s(clock) == pytest.approx(3600, abs=1)  # type: ignore[arg-type]
+
+
+def test_a_profile_or_region_that_does_not_exist_ends_no_teardown(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = SystemClock()
+    strange = Scopes({Scope(provider="aws", kind="region", name="us east!")})
+    assert by_cloud(own, strange, lambda text, off: pytest.fail(text)).now() <= own.now()
+    (problem,) = sweep_scopes(strange, beside=()).problems
+    assert "us east!" in problem
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    assert by_cloud(own, WHERE[Provider("aws")], lambda text, off: pytest.fail(text)).now() <= own.now()
+    (problem,) = sweep_scopes(WHERE[Provider("aws")], beside=()).problems
+    assert "nobody" in problem
+
+
+def test_an_answer_that_is_no_http_tells_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: object, **options: object) -> None:
+        raise http.client.BadStatusLine("nonsense")
+
+    monkeypatch.setattr(urllib.request.OpenerDirector, "open", broken)
+    own = SystemClock()
+    assert by_cloud(own, WHERE[Provider("gcp")], lambda text, off: pytest.fail(text)).now() <= own.now()
+
+
+@pytest.mark.parametrize("command", [("reap",), ("down", "tiny-20261121-051313-a1b2")])
+def test_what_can_be_no_region_is_wrong_input(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SAILOR_CLOUD_HOME", str(tmp_path))
+    RunFolder.create("tiny-20261121-051313-a1b2", root=tmp_path / "runs")
+    for name in ("us east!", "us-east-1a", "nowhere"):
+        told = CliRunner().invoke(cli, [*command, "--region", name]).exception
+        assert isinstance(told, RequestError)
+        assert f"--region {name!r}: no aws region has such a name" in str(told)
 
 
 def test_without_any_cloud_it_is_the_machines_own() -> None:

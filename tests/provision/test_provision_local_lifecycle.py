@@ -334,7 +334,10 @@ def test_nodes_that_ended_before_somebody_looked_are_charged_until_their_expiry_
     for process in processes.on_nodes(run.run_id):
         processes.send(process, signal.SIGKILL)
     wait_until(lambda: not processes.on_nodes(run.run_id), "the nodes are dead")
-    assert_gone(run, destroy(run.folder, clock=FixedClock(expires_at + timedelta(hours=5))))
+    later = expires_at + timedelta(hours=5)
+    destroyed = destroy(run.folder, clock=FixedClock(later))
+    assert_gone(run, destroyed)
+    assert {place.asked_at for place in destroyed.asked} == {later}
     closed = [json.loads(line) for line in run.folder.ledger_file.read_text().splitlines() if '"closed"' in line]
     assert [record["at"] for record in closed] == [expires_at.isoformat()] * 2
 

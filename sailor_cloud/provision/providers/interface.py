@@ -158,6 +158,10 @@ class MachineProvider(Protocol):
         """Return the scopes that a root of Terraform tells of, damaged perhaps: its folder's name, and all its text."""
         return Scopes()
 
+    def may_be_called(self, kind: str, name: str) -> bool:
+        """Tell whether a scope of this kind can have this name."""
+        return True
+
     def time_server(self, scopes: Scopes) -> str:
         """Return an address of the cloud whose answers, to anybody, carry its time as Date; empty where there is none.
 

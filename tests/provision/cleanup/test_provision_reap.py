@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 
 from factories.cloud_runs import INSTANCE, PROJECT, CloudRun, cloud_run, waited
-from factories.local_runs import CLOCK
+from factories.local_runs import CLOCK, LocalRun, local_run
 from sailor_cloud.cli.main import cli
 from sailor_cloud.clock import FixedClock
+from sailor_cloud.launch import down
 from sailor_cloud.model.offer import Provider
-from sailor_cloud.provision.cleanup.reap import Found, find_leftovers, remove_strangers
-from sailor_cloud.provision.live_resources import Scopes
+from sailor_cloud.provision.cleanup import reap
+from sailor_cloud.provision.cleanup.reap import Found, Leftover, find_leftovers, remove_strangers
+from sailor_cloud.provision.live_resources import LiveResource, Scopes
 from sailor_cloud.provision.outcomes import obtained
+from sailor_cloud.provision.progress import ProvisionInterrupted
 from sailor_cloud.provision.scopes import scopes_named
+from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.testing.terraform_cloud import Failure
 
 
@@ -76,6 +81,56 @@ def test_a_run_of_another_machine_is_left_alone_until_it_has_expired(run: CloudR
 def test_nothing_without_a_tag_of_a_run_is_found(run: CloudRun) -> None:
     found = find_leftovers([], clock=FixedClock(datetime(2030, 1, 1, tzinfo=UTC)), scopes=where(run))
     assert found == Found(reapable=(), live=(), problems=())
+
+
+def left_by(run: LocalRun) -> Leftover:
+    found = LiveResource(provider="gcp", region="r", type="t", name="x", run_id=run.run_id, project=PROJECT)
+    return Leftover(run_id=run.run_id, folder=run.folder, resources=(found,), owner="", why="left")
+
+
+def test_what_the_receipt_calls_left_is_told_whether_it_was_found_or_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receipt = SimpleNamespace(
+        left=(
+            SimpleNamespace(type="disk", name="there", found=True),
+            SimpleNamespace(type="disk", name="unsure", found=False),
+        ),
+        unanswered=(),
+    )
+    monkeypatch.setenv("SAILOR_CLOUD_HOME", str(tmp_path))
+    with local_run(tmp_path / "runs") as run:
+        monkeypatch.setattr(
+            reap, "find_leftovers", lambda *a, **o: Found(reapable=(left_by(run),), live=(), problems=())
+        )
+        monkeypatch.setattr(reap, "confirmed", lambda leftover: ())
+        monkeypatch.setattr(down, "take_down", lambda *a, **o: receipt)
+        done = CliRunner().invoke(cli, ["reap", "--yes"], standalone_mode=False)
+    assert done.return_value == 1
+    assert f"problem: {run.run_id}: still there: disk there" in done.output
+    assert f"problem: {run.run_id}: not confirmed as gone: disk unsure" in done.output
+    assert "deleted (verified" not in done.output
+
+
+def test_ctrl_c_deletes_no_further_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = []
+
+    def interrupted(folder: RunFolder, **options: object) -> None:
+        begun.append(folder.run_id)
+        raise ProvisionInterrupted("interrupted")
+
+    monkeypatch.setattr(down, "take_down", interrupted)
+    monkeypatch.setenv("SAILOR_CLOUD_HOME", str(tmp_path))
+    with local_run(tmp_path / "runs") as first, local_run(tmp_path / "runs") as second:
+        found = Found(reapable=(left_by(first), left_by(second)), live=(), problems=())
+        monkeypatch.setattr(reap, "find_leftovers", lambda *a, **o: found)
+        done = CliRunner().invoke(cli, ["reap", "--yes"])
+        assert isinstance(done.exception, ProvisionInterrupted)
+        assert done.exception.exit_code == 130
+        assert begun == [first.run_id]
+        done = CliRunner().invoke(cli, ["down", first.run_id])
+        assert isinstance(done.exception, ProvisionInterrupted)
+        assert f"'sailor-cloud down {first.run_id}' goes on with it" in done.output
 
 
 def test_the_command_deletes_after_confirmation_and_tells_what_it_leaves(

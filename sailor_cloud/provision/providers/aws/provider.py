@@ -205,6 +205,9 @@ class Aws(MachineProvider):
     def named_in(self, name: str, text: str) -> Scopes:
         return _regions(_REGION.findall(name))
 
+    def may_be_called(self, kind: str, name: str) -> bool:
+        return _REGION.fullmatch(name) is not None
+
     def remove(self, resources: Sequence[LiveResource], *, folder: RunFolder | None, poll_s: float) -> list[str]:
         # The watchdog goes last, and only once there is nothing that it would have to delete.
         return list(remove_aws(resources, poll_s=poll_s) or remove_aws_account(resources))
