@@ -124,7 +124,7 @@ def test_folders_of_known_formats_wait_for_their_last_file(tmp_path: Path) -> No
 
 
 def test_steps_are_told_by_lines_of_json_and_every_rank_has_a_log(tmp_path: Path) -> None:
-    output = Output(lambda rank: tmp_path / f"rank{rank}.log", 2, leads=True)
+    output = Output(lambda rank: tmp_path / f"rank{rank}.log", 2, 2, leads=True)
     told = output.take(b'[default0]:{"step": 1, "loss": 2.5, "tokens": 64}\n[default1]:hello\n{"step": 1}\nplain\n{"st')
     told += output.take(b'ep": 3, "loss": NaN}\n{"step": true}\n[1, 2]\n{"step" no JSON}\n')
     assert [(step["step"], step["loss"], step.get("tokens_since_last"), step["iterations"]) for step in told] == [
@@ -137,7 +137,7 @@ def test_steps_are_told_by_lines_of_json_and_every_rank_has_a_log(tmp_path: Path
 
 
 def test_other_nodes_than_the_first_tell_no_steps(tmp_path: Path) -> None:
-    output = Output(lambda rank: tmp_path / f"rank{rank}.log", 1, leads=False)
+    output = Output(lambda rank: tmp_path / f"rank{rank}.log", 1, 1, leads=False)
     assert output.take(b'{"step": 1, "loss": 2.5}\n') == []
 
 
@@ -249,7 +249,7 @@ def test_on_other_nodes_than_the_first_a_silent_command_is_alive_as_long_as_its_
 
 
 def test_a_progress_bar_without_lines_is_output(tmp_path: Path) -> None:
-    output = Output(lambda rank: tmp_path / f"rank{rank}.log", 0, leads=True)
+    output = Output(lambda rank: tmp_path / f"rank{rank}.log", 0, 1, leads=True)
     output.take(b"1 %\r2 %\r")
     assert output.lines == 2
 
@@ -305,3 +305,37 @@ def test_processes_that_can_not_be_ended_are_a_final_failure_of_the_node(tmp_pat
     [*_, ended] = Command(tmp_path / "home", "sleep 6 & true", before=refused).events()
     assert (ended["reason"], ended["what"], ended["final"]) == ("failed", "command", True)
     assert "can't be ended" in ended["tail"]
+
+
+def test_a_number_in_front_of_a_line_that_no_process_of_the_node_has_makes_no_log(tmp_path: Path) -> None:
+    output = Output(lambda rank: tmp_path / f"rank{rank}.log", 4, 2, leads=True)
+    output.take(b"[rank5]: Traceback\n[default1]:mine\n")
+    assert (tmp_path / "rank4.log").read_text() == "[rank5]: Traceback\n"
+    assert sorted(os.listdir(tmp_path)) == ["rank4.log", "rank5.log"]
+
+
+def test_a_command_that_ends_well_before_anybody_has_looked_has_not_failed(tmp_path: Path) -> None:
+    slow = "module.Supervisor._count = lambda self, below: None"
+    assert Command(tmp_path / "home", "true", before=slow).events()[-1]["reason"] == "finished"
+
+
+def test_a_checkpoint_that_is_removed_while_it_is_looked_at_ends_nothing(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    stat = "stat = module.Path.stat\ndef gone(path, **how):\n"
+    stat += "    if path.name == 'step-1' and sys._getframe(1).f_code.co_filename == module.__file__:\n"
+    stat += "        raise FileNotFoundError(path)\n"
+    stat += "    return stat(path, **how)\nmodule.Path.stat = gone"
+    events = Command(home, "touch $SAILOR_CHECKPOINTS/step-1; sleep 1; true", before=stat).events()
+    assert events[-1]["reason"] == "finished"
+
+
+def test_a_command_that_never_stops_writing_is_still_told_to_end(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    endless = "read = os.read; os.read = lambda pipe, size: b'y' if size == 1 << 16 else read(pipe, size)"
+    command = Command(home, f"touch {home}/ready; sleep 1000", before=endless)
+    command.wait_for("ready")
+    command.stop()
+    try:
+        assert command.events()[-1]["reason"] == "requested"
+    finally:
+        command.process.terminate()

@@ -27,6 +27,7 @@ from sailor_runtime.spec import CommandSpec, read_spec
 
 _POLL_S = 0.1
 _LOOK_S = 0.5
+_MOST_READS = 64
 # A command that has started too few processes by then has failed; so has one that tells a step before it has enough.
 _PROCESSES_BY_S = 300.0
 # Nodes other than the first may write and save nothing, so that their processes live is a sign, told so often.
@@ -59,7 +60,10 @@ class Supervisor:
         self._environment = environment(spec, self._node, home, self._checkpoints.folder)
         logs = home / "logs"
         self._output = Output(
-            lambda rank: logs / f"g{spec.generation}-rank{rank}.log", self._node.first_rank, leads=number == 0
+            lambda rank: logs / f"g{spec.generation}-rank{rank}.log",
+            self._node.first_rank,
+            self._node.processes,
+            leads=number == 0,
         )
         self._told_at: float | None = None
         self._ran_s = 0.0
@@ -165,8 +169,8 @@ class Supervisor:
         return status
 
     def _drain(self, pipe: int) -> bool:
-        """Take what has been written; False at the end of the output."""
-        while True:
+        """Take what has been written, not for ever from a command that never pauses; False at the output's end."""
+        for _ in range(_MOST_READS):
             try:
                 data = os.read(pipe, 1 << 16)
             except BlockingIOError:
@@ -178,6 +182,7 @@ class Supervisor:
                 if told.pop("first", False):
                     self._check_processes()
                 self._tell(**told)
+        return True
 
     def _look(self, *, setup: bool, ended: bool) -> None:
         below = tree.descendants(os.getpid())
@@ -186,7 +191,7 @@ class Supervisor:
             if self._ran_s >= _PROCESSES_BY_S:
                 self._check_processes()
             self._copy(tree.written_files(below))
-        newest = max((path.stat().st_mtime for path in _top(self._checkpoints.folder)), default=0.0)
+        newest = max(_changes(self._checkpoints.folder), default=0.0)
         often_s = min(_SIGN_S, self._spec.stall_s / 3)
         alive = int(time.monotonic() / often_s) if below and not self._leads else 0
         signs = (self._output.lines, newest, alive)
@@ -223,7 +228,7 @@ class Supervisor:
         if self._enough:
             return
         self._count(tree.descendants(os.getpid()))
-        planned, seen = self._node.processes, len(self._ranks) or self._most_processes
+        planned, seen = self._node.processes, len(self._ranks) or max(1, self._most_processes)
         how = "start it with torchrun or another launcher; if one process uses all devices of a node, say "
         how += "processes_per_node: 1"
         if not self._enough and seen < planned:
@@ -306,10 +311,14 @@ def _group(leader: int) -> list[int]:
     return sorted(set(found))
 
 
-def _top(folder: Path) -> list[Path]:
+def _changes(folder: Path) -> list[float]:
+    """Return when each thing at the top of a folder was changed; the command may remove any of them meanwhile."""
+    found = []
     with contextlib.suppress(FileNotFoundError):
-        return [path for path in folder.iterdir() if path.exists()]
-    return []
+        for path in folder.iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                found.append(path.stat().st_mtime)
+    return found
 
 
 def main() -> int:

@@ -19,9 +19,9 @@ _LONGEST_LINE = 1 << 20
 class Output:
     """Takes what a command writes, as it comes."""
 
-    def __init__(self, log: Callable[[int], Path], first_rank: int, *, leads: bool) -> None:
+    def __init__(self, log: Callable[[int], Path], first_rank: int, processes: int, *, leads: bool) -> None:
         """`leads`: this is the first node, whose processes tell the steps; others may repeat them."""
-        self._log, self._first_rank, self._leads = log, first_rank, leads
+        self._log, self._first_rank, self._processes, self._leads = log, first_rank, processes, leads
         self._torn = b""
         self._tail = b""
         self._step: float | None = None
@@ -40,6 +40,8 @@ class Output:
         told = []
         for line in whole:
             prefix = _PREFIX.match(line)
+            # What else looks so, such as [rank12]: of torch's own messages, names no process of this node.
+            prefix = prefix if prefix and int(prefix[1]) < self._processes else None
             rank = self._first_rank + (int(prefix[1]) if prefix else 0)
             text = line[prefix.end() :] if prefix else line
             by_rank.setdefault(rank, []).append(text)
