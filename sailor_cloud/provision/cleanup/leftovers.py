@@ -72,7 +72,7 @@ class Leftovers:
             kinds = (row.resource,)
         elif (row.data.get("stack"), region) in cleared:
             return TERRAFORM
-        elif row.resource in bought.parts:
+        elif row.resource in bought.parts or (row.resource in bought.unseen and row.created_at is None):
             kinds = ()
         else:
             return None
@@ -127,7 +127,7 @@ def provider_of(row: ResourceState) -> str | None:
     told = row.data.get("provider")
     if told in known:
         return str(told)
-    fitting = [name for name, bought in known.items() if row.resource in bought.swept | bought.parts]
+    fitting = [name for name, bought in known.items() if row.resource in bought.swept | bought.parts | bought.unseen]
     return fitting[0] if fitting else None
 
 

@@ -115,6 +115,9 @@ class MachineProvider(Protocol):
     parts: ClassVar[frozenset[str]] = frozenset()
     """The types that no look finds, and that are gone with what they belong to, such as a route."""
 
+    unseen: ClassVar[frozenset[str]] = frozenset()
+    """The types that no look finds and that may outlive all else: once made, Terraform alone can tell they are gone."""
+
     bucket: ClassVar[str] = ""
     """The type of the bucket that a run makes for itself; the data stack calls it `run`."""
 

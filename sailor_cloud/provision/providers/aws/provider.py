@@ -84,12 +84,12 @@ class Aws(MachineProvider):
             "aws_vpc_security_group_egress_rule",
             "aws_vpc_peering_connection_accepter",
             "aws_scheduler_schedule",
-            "aws_cloudwatch_log_group",
             "aws_iam_role_policy",
             "aws_s3_bucket_public_access_block",
             "aws_s3_bucket_lifecycle_configuration",
         }
     )
+    unseen = frozenset({"aws_cloudwatch_log_group"})
     bucket = "aws_s3_bucket"
     preemption_notices = True
     tunnel_programs = access.TUNNEL_PROGRAMS

@@ -51,15 +51,8 @@ class Gcp(MachineProvider):
     scope_kinds = (PROJECT, _BUCKET)
     beside_compute = frozenset({*GCP_DATA_KINDS, MEMBER})
     swept = beside_compute | frozenset(GCP_KINDS)
-    parts = frozenset(
-        {
-            "google_compute_router_nat",
-            "google_cloud_scheduler_job",
-            "google_project_iam_custom_role",
-            "google_project_iam_member",
-            "google_storage_bucket_object",
-        }
-    )
+    parts = frozenset({"google_compute_router_nat", "google_storage_bucket_object"})
+    unseen = frozenset({"google_cloud_scheduler_job", "google_project_iam_custom_role", "google_project_iam_member"})
     bucket = BUCKET
     preemption_notices = True
     tunnel_programs = access.TUNNEL_PROGRAMS
