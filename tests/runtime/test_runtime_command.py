@@ -79,6 +79,79 @@ def test_a_node_that_was_lost_while_it_copied_leaves_no_checkpoint_that_is_broug
     assert os.listdir(other.folder) == []
 
 
+def test_a_checkpoint_of_which_another_node_still_writes_its_part_is_not_complete_and_is_forgotten_when_that_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = node(tmp_path), node(tmp_path, 1)
+    for saved, name in ((first, "a"), (second, "b")):
+        (saved.folder / "step-20").mkdir()
+        (saved.folder / "step-20" / name).write_text(name)
+    monkeypatch.setattr(checkpoints, "_QUIET_FOLDER_S", 100.0)
+    assert looked(second) == []
+    monkeypatch.setattr(checkpoints, "_QUIET_FOLDER_S", 0.0)
+    assert looked(first) == ["step-20"]
+    assert first.complete() == {}
+    again = node(tmp_path)
+    assert os.listdir(again.folder) == []
+    assert os.listdir(tmp_path / "store" / ".sailor") == []
+    # Saved anew by one node alone it is complete with that node's files.
+    (again.folder / "step-20").mkdir()
+    (again.folder / "step-20" / "a").write_text("anew")
+    assert looked(again) == ["step-20"]
+    assert [*again.complete()["step-20"]] == ["a"]
+
+
+def test_a_folder_that_is_removed_before_it_is_copied_leaves_no_mark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = node(tmp_path)
+    (saved.folder / "step-10").mkdir()
+    (saved.folder / "step-10" / "a").write_text("a")
+    monkeypatch.setattr(checkpoints, "_QUIET_FOLDER_S", 100.0)
+    saved.look(())
+    assert os.listdir(tmp_path / "store" / ".sailor") == ["step-10.0.begun"]
+    (saved.folder / "step-10" / "a").unlink()
+    (saved.folder / "step-10").rmdir()
+    saved.look(())
+    assert os.listdir(tmp_path / "store" / ".sailor") == []
+
+
+def test_a_folder_that_is_again_as_it_was_copied_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = node(tmp_path)
+    (saved.folder / "last").mkdir()
+    (saved.folder / "last" / "a").write_text("a")
+    looked(saved)
+    monkeypatch.setattr(checkpoints, "_QUIET_FOLDER_S", 100.0)
+    (saved.folder / "last" / "b.tmp").write_text("half")
+    saved.look(())
+    assert saved.complete() == {}
+    (saved.folder / "last" / "b.tmp").unlink()
+    saved.look(())
+    assert [*saved.complete()] == ["last"]
+
+
+def test_a_node_saves_and_removes_its_own_part_alone_of_what_it_was_brought(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        saved = node(tmp_path, rank)
+        (saved.folder / "last").mkdir(exist_ok=True)
+        (saved.folder / "last" / f"part-{rank}").write_text("old")
+        (saved.folder / f"other-{rank}").write_text("another")
+        looked(saved)
+    second = node(tmp_path, 1)
+    assert sorted(os.listdir(second.folder / "last")) == ["part-0", "part-1"]
+    (second.folder / "last" / "part-0").unlink()
+    (second.folder / "last" / "part-1").write_text("newer")
+    looked(second)
+    marks = tmp_path / "store" / ".sailor"
+    assert [*json.loads((marks / "last.1.json").read_text())["files"]] == ["part-1"]
+    assert (tmp_path / "store" / "last" / "part-0").read_text() == "old"
+    assert (tmp_path / "store" / "last" / "part-1").read_text() == "newer"
+    (second.folder / "last" / "part-1").unlink()
+    (second.folder / "last").rmdir()
+    looked(second)
+    assert os.listdir(tmp_path / "store" / "last") == ["part-0"]
+
+
 def test_what_an_incomplete_save_left_on_a_node_is_removed_before_a_start(tmp_path: Path) -> None:
     saved = node(tmp_path)
     (saved.folder / "step-10.pt").write_text("ten")

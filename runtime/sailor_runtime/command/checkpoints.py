@@ -2,7 +2,8 @@
 
 Whatever stands at the top of the folder, a file or a folder, is one checkpoint. It is complete once nobody writes to it
 any more. A folder's files are listed in `.sailor/NAME.RANK.json`, written after them, by every node that has a part; as
-long as one that has begun (`.begun`) has not ended, or a file is not there as it was written, it is not brought back.
+long as one that has begun (`.begun`, written once it sees a change) has not ended, or a file is not there as it was
+written, it is not brought back. What has begun and never ended is forgotten before the next start.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ class Folder:
         path = self._path / name
         path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
-            while path.parent != self._path:
+            # The marks' folder stays, since other nodes may be about to write there.
+            while path.parent not in (self._path, self._path / MARKS):
                 path = path.parent
                 path.rmdir()
 
@@ -95,17 +97,38 @@ class Checkpoints:
     _kept: dict[str, Files] = field(default_factory=dict)
     _mine: set[str] = field(default_factory=set)
     _seen: dict[str, _Seen] = field(default_factory=dict)
+    _begun: set[str] = field(default_factory=set)
+    # Files that were brought and that other nodes have saved.
+    _others: dict[str, Files] = field(default_factory=dict)
 
     def bring(self) -> list[str]:
         """Make the local folder equal to what is complete; return its names, the newest last. Raises StoreError."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        if self.rank == 0:
+            self._forget_torn()
         complete = self.complete()
         for name in os.listdir(self.folder):
             if name not in complete:
                 _remove(self.folder / name)
         found = [name for name, files in complete.items() if self._brought(name, files)]
         self._kept = {name: _files(self.folder / name) for name in found}
+        for name, files in self._kept.items():
+            mine = self._saved_before(name)
+            self._others[name] = {path: found for path, found in files.items() if path not in mine}
         return found
+
+    def _forget_torn(self) -> None:
+        """Remove all marks of what has begun and not ended; the begun ones last, since others read meanwhile."""
+        marks = [match for mark in self.store.names(MARKS) if (match := _MARK.fullmatch(mark))]
+        torn = {match[1] for match in marks if match[3] == "begun"}
+        for match in sorted(marks, key=lambda match: match[3] == "begun"):
+            if match[1] in torn:
+                self.store.remove(f"{MARKS}/{match[0]}")
+
+    def _saved_before(self, name: str) -> Files:
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            return dict(json.loads(self.store.read(f"{MARKS}/{name}.{self.rank}.json"))["files"])
+        return {}
 
     def _brought(self, name: str, files: Files) -> bool:
         target = self.folder / name
@@ -169,6 +192,7 @@ class Checkpoints:
         names = sorted(
             name for name in _names(self.folder) if not name.startswith(".") and not name.endswith(_UNFINISHED)
         )
+        self._begin(names)
         for name in names:
             files = _files(self.folder / name)
             seen = self._seen.get(name)
@@ -183,37 +207,55 @@ class Checkpoints:
             quiet = now - seen.since >= quiet_s
             handled = told_at is not None and seen.changed_at >= told_at + _HANDLED_S
             if quiet or (over and (clean or handled)):
+                # A copy may have taken long.
+                self._begin(names)
                 saved.append(self._copied(name, files))
         self._drop_removed(set(names))
         return saved
 
+    def _begin(self, names: list[str]) -> None:
+        """Say of each folder that is new or changed that this node has a part of it which has not ended."""
+        for name in names:
+            files = _files(self.folder / name)
+            if not files or self._kept.get(name) == files:
+                self._end(name)
+            elif "" not in files and name not in self._begun:
+                self.store.write(f"{MARKS}/{name}.{self.rank}.begun", b"")
+                self._begun.add(name)
+
+    def _end(self, name: str) -> None:
+        if name in self._begun:
+            self.store.remove(f"{MARKS}/{name}.{self.rank}.begun")
+            self._begun.remove(name)
+
     def _copied(self, name: str, files: Files) -> dict[str, Any]:
-        """Copy one checkpoint. Files that it had before and has no longer are removed."""
-        whole, before = "" in files, self._kept.get(name, {})
-        mark = f"{MARKS}/{name}.{self.rank}"
-        if not whole:
-            self.store.write(f"{mark}.begun", b"")
+        """Copy this node's part of a checkpoint. Files that it had before and has no longer are removed."""
+        before, others, folder = self._kept.get(name, {}), self._others.get(name, {}), files
+        files = {path: found for path, found in files.items() if others.get(path) != found}
         for path, found in files.items():
             if before.get(path) != found:
                 self.store.upload(
                     self.folder / name / path if path else self.folder / name, f"{name}/{path}" if path else name
                 )
-        for path in before.keys() - files.keys():
+        for path in before.keys() - files.keys() - others.keys():
             self.store.remove(f"{name}/{path}" if path else name)
-        self.store.write(f"{mark}.json", json.dumps({"at": time.time(), "files": files}).encode())
-        if not whole:
-            self.store.remove(f"{mark}.begun")
-        self._kept[name] = files
+        mark = json.dumps({"at": time.time(), "files": files}).encode()
+        self.store.write(f"{MARKS}/{name}.{self.rank}.json", mark)
+        self._end(name)
+        self._kept[name] = folder
         self._mine.add(name)
         size = sum(size for size, _ in files.values())
         return {"name": name, "files": len(files), "bytes": size}
 
     def _drop_removed(self, names: set[str]) -> None:
-        """Remove what the command has removed, as long as something is left."""
+        """Remove what the command has removed, as long as something is left; the first node removes all of it."""
+        for name in self._begun - names:
+            self._end(name)
         for name in self._kept.keys() - names:
             if (name in self._mine or self.rank == 0) and self._kept.keys() & names:
                 self.store.remove(f"{MARKS}/{name}.{self.rank}.json")
-                for path in self._kept[name]:
+                others = self._others.pop(name, {}) if self.rank else {}
+                for path in self._kept[name].keys() - others.keys():
                     self.store.remove(f"{name}/{path}" if path else name)
                 del self._kept[name]
 
