@@ -17,7 +17,7 @@ from sailor_cloud.catalog import load, snapshot
 from sailor_cloud.catalog.offer_file import read_offers, write_offers
 from sailor_cloud.catalog.providers.fetched import Shape, make_offer
 from sailor_cloud.catalog.regions import Zone
-from sailor_cloud.errors import DataError
+from sailor_cloud.errors import DataError, RequestError
 from sailor_cloud.model.offer import Confidence, Market, Offer, Provider
 
 NAMES = st.text("abcdefghijklmnopqrstuvwxyz0123456789-.+ ,\"'é", min_size=1, max_size=12).filter(str.strip)
@@ -206,7 +206,7 @@ def test_a_damaged_snapshot_is_named_with_the_way_out(content: str) -> None:
 
 def test_a_home_that_can_not_be_written_is_reported(own_home: Path) -> None:
     own_home.write_text("a file where the folder should be")
-    with pytest.raises(DataError, match=r"can't write the refreshed prices.*older prices stay in use"):
+    with pytest.raises(RequestError, match=r"the folder of runs can't be used: .*Not a directory"):
         snapshot.write([offer(3.5)], [], [ZONE], taken_at=FIRST)
 
 

@@ -62,7 +62,7 @@ def test_what_is_dropped_depends_on_seed_step_layer_site_and_sample_and_not_on_t
 def test_attention_drops_the_same_weights_whichever_rank_has_the_head():
     dropout = Dropout(probability=0.25, seed=0, step=0, samples=torch.arange(2))
     weights = torch.ones(2, 6, 16, 16)
-    whole = dropout.attention(weights, 1, 6, 0)
-    parts = [dropout.attention(weights[:, first : first + 2], 1, 6, first) for first in (0, 2, 4)]
+    whole = dropout.attention(weights, 1, "attention", 6, 0)
+    parts = [dropout.attention(weights[:, first : first + 2], 1, "attention", 6, first) for first in (0, 2, 4)]
     assert torch.equal(whole, torch.cat(parts, 1))
     assert (whole == 0).double().mean().item() == pytest.approx(0.25, abs=0.03)

@@ -56,7 +56,7 @@ def test_the_check_notices_tables_that_were_carried_over(tmp_path: Path) -> None
 def test_shipped_tables_of_measured_layers_are_of_our_own_measurements() -> None:
     for path in SHIPPED.glob("*.csv"):
         assert "sailor-" not in path.read_text(encoding="utf-8").split("\n", 1)[0]
-        if path.name not in {"stacks.csv", "local_machine.csv", "kernels.csv"}:
+        if path.name not in {"stacks.csv", "local_machine.csv", "kernels.csv", "prediction_errors.csv"}:
             assert "timed on one core" in path.with_suffix(".json").read_text(encoding="utf-8")
             models = {line.split(",")[0] for line in path.read_text(encoding="utf-8").splitlines()[1:]}
             assert not [model for model in models if model.startswith("sailor-")]

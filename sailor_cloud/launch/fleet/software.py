@@ -10,6 +10,7 @@ from dataclasses import dataclass
 TORCH = "2.13.0"
 PACKAGES = (
     "deepspeed==0.19.8",
+    "transformers==5.23.0",
     "safetensors==0.8.0",
     "tokenizers==0.23.3",
     "fsspec==2026.9.0",
