@@ -100,6 +100,8 @@ class Generation:
         self._begun_s = self._last_event_s = self.clock.monotonic_s()
         while True:
             await self._poll()
+            if self._runs_command and self._finished() and self._only_idle_left():
+                await self._stop_ranks()
             if len(self.monitor.stopped) == len(self.links) and self._all_calm():
                 if self._runs_command and self._asked_to_stop() and self._leaving():
                     return await self._leave()
@@ -195,7 +197,17 @@ class Generation:
     def _finished(self) -> bool:
         if self._runs_command and self._asked_to_stop():
             return False
-        return "finished" in self.monitor.stopped.values() and self._all_calm()
+        return any(self.monitor.stopped.get(node) == "finished" for node in self._busy) and self._all_calm()
+
+    @property
+    def _busy(self) -> set[str]:
+        """The nodes that the plan gives something to do; others end when they are told to."""
+        assert self.document.plan is not None
+        return {stage.node for pipeline in self.document.plan.pipelines for stage in pipeline.stages}
+
+    def _only_idle_left(self) -> bool:
+        waiting = {link.node.id for link in self.links} - self.monitor.stopped.keys()
+        return bool(waiting) and not waiting & self._busy
 
     def _asked_to_stop(self) -> bool:
         return "requested" in self.monitor.stopped.values()

@@ -1,7 +1,8 @@
-"""When a failed command is started again."""
+"""When a failed command is started again, and when one has ended."""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from sailor_cloud.errors import LaunchError
 from sailor_cloud.launch.controller import Controller
-from sailor_cloud.launch.generation import End, Result
+from sailor_cloud.launch.generation import End, Generation, Result
 from sailor_cloud.launch.telemetry.monitor import Failure
 
 
@@ -45,3 +46,26 @@ def test_a_command_that_fails_within_a_minute_has_two_attempts() -> None:
     number, said = attempts(ran_s=5.0, what="command")
     assert number == 2
     assert "twice in a row" in said
+
+
+class Followed(Generation):
+    """A generation on a node that works and one that has nothing to do, which ends when it is told to."""
+
+    async def _poll(self) -> None:
+        self.monitor.stopped["busy"] = "finished"
+
+    async def _stop_ranks(self, *, without: Any = ()) -> None:
+        self.monitor.stopped["idle"] = "finished"
+
+
+def test_a_command_has_ended_when_it_has_on_all_nodes_that_have_something_to_do() -> None:
+    generation = Followed.__new__(Followed)
+    stages = [SimpleNamespace(node="busy")]
+    plan = SimpleNamespace(pipelines=[SimpleNamespace(stages=stages)])
+    document: Any = SimpleNamespace(plan=plan, job=SimpleNamespace(run="train"))
+    links: Any = [SimpleNamespace(node=SimpleNamespace(id=name)) for name in ("busy", "idle")]
+    monitor: Any = SimpleNamespace(stopped={}, failures=[], refused={}, step=7)
+    stopping: Any = SimpleNamespace(ending=None, monotonic_s=lambda: 0.0)
+    generation.document, generation.links, generation.monitor, generation.clock = document, links, monitor, stopping
+    result = asyncio.run(asyncio.wait_for(generation._followed(), 10))
+    assert result.end is End.FINISHED

@@ -7,11 +7,15 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sailor_runtime.agent.generation import Generation, Limits, Outcome
+from sailor_runtime.agent.journal import EventJournal
+from sailor_runtime.agent.ranks import Starter
 from sailor_runtime.command import checkpoints, tree
 from sailor_runtime.command.checkpoints import Checkpoints, Folder, step_of
 from sailor_runtime.command.output import Output
@@ -259,33 +263,37 @@ def test_marks_name_files_with_size_and_time(tmp_path: Path) -> None:
     assert mark["files"][""][0] == 3
 
 
+def command_spec(home: Path, command: str, *, nodes: int, **fields: Any) -> CommandSpec:
+    others = tuple(
+        CommandNode(id=f"n{index}", address="127.0.0.1", processes=1, first_rank=index, plan_rank=index, plan="{}")
+        for index in range(nodes)
+    )
+    return CommandSpec(
+        spec_version=SPEC_VERSION,
+        run="run",
+        generation=1,
+        plan_hash="0",
+        command=command,
+        setup=None,
+        code=None,
+        environment=(),
+        checkpoint=CheckpointSpec(directory=str(home / "store"), every_s=1.0, keep=1),
+        nodes=others,
+        plan_ranks=nodes,
+        master_address="127.0.0.1",
+        master_port=1,
+        meets_at_port=False,
+        budget_usd=None,
+        **{"grace_s": 20.0, "stall_s": 60.0, "expires_at": 0.0, **fields},
+    )
+
+
 class Command:
     """One command that a supervisor runs on a node, told to stop and asked what it says like by an agent."""
 
     def __init__(self, home: Path, command: str, *, nodes: int = 1, rank: int = 0, before: str = "", **fields: Any):
         self._home = home
-        others = tuple(
-            CommandNode(id=f"n{index}", address="127.0.0.1", processes=1, first_rank=index, plan_rank=index, plan="{}")
-            for index in range(nodes)
-        )
-        spec = CommandSpec(
-            spec_version=SPEC_VERSION,
-            run="run",
-            generation=1,
-            plan_hash="0",
-            command=command,
-            setup=None,
-            code=None,
-            environment=(),
-            checkpoint=CheckpointSpec(directory=str(home / "store"), every_s=1.0, keep=1),
-            nodes=others,
-            plan_ranks=nodes,
-            master_address="127.0.0.1",
-            master_port=1,
-            meets_at_port=False,
-            budget_usd=None,
-            **{"grace_s": 20.0, "stall_s": 60.0, "expires_at": 0.0, **fields},
-        )
+        spec = command_spec(home, command, nodes=nodes, **fields)
         (home / "logs").mkdir(parents=True)
         (home / "spec.json").write_text(spec.to_json())
         code = f"from sailor_runtime.command import __main__ as module, tree; import os, signal, sys\n{before}\n"
@@ -308,6 +316,19 @@ class Command:
     def events(self) -> list[dict[str, Any]]:
         self.process.wait(60)
         return [json.loads(line) for line in (self._home / "events").read_text().splitlines()]
+
+
+def test_a_node_on_which_a_command_starts_nothing_says_finished_when_it_is_told_that_it_is_over(tmp_path: Path) -> None:
+    spec = command_spec(tmp_path, "true", nodes=2)
+    idle = replace(spec, nodes=(spec.nodes[0], replace(spec.nodes[1], processes=0)))
+    journal = EventJournal(tmp_path / "agent.jsonl")
+    starter = Starter(tmp_path, "none")
+    generation = Generation(
+        idle, tmp_path / "spec", "n1", home=tmp_path, starter=starter, journal=journal, limits=Limits()
+    )
+    assert generation.poll() is None
+    generation.request_stop()
+    assert generation.poll() == Outcome(reason="finished", step=None)
 
 
 @pytest.mark.parametrize(("rank", "signs"), [(0, range(3)), (1, range(3, 20))])

@@ -99,7 +99,9 @@ class Generation:
             return self._end("failed")
         if not self._ranks:
             # All devices of the node are idle, so there is no rank to say how it ended.
-            return Outcome(reason="requested", step=None) if self._stop_by is not None else None
+            # A command has no other end on this node than that it has ended on all others.
+            reason = "finished" if isinstance(self.spec, CommandSpec) else "requested"
+            return Outcome(reason=reason, step=None) if self._stop_by is not None else None
         reasons = [rank.ended["reason"] for rank in dead if rank.ended is not None]
         if len(reasons) == len(self._ranks):
             return self._end(reasons[0])
