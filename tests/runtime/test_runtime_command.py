@@ -120,15 +120,19 @@ def test_a_folder_that_is_removed_before_it_is_copied_leaves_no_mark(
     assert os.listdir(tmp_path / "store" / ".sailor") == []
 
 
-def test_a_folder_that_is_again_as_it_was_copied_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    saved = node(tmp_path)
-    (saved.folder / "last").mkdir()
-    (saved.folder / "last" / "a").write_text("a")
-    looked(saved)
+@pytest.mark.parametrize(("nodes", "meanwhile"), [(1, ["last"]), (2, [])])
+def test_a_folder_that_changes_stays_complete_only_where_one_node_saves_it_and_is_so_again_once_it_is_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: int, meanwhile: list[str]
+) -> None:
+    for rank in reversed(range(nodes)):
+        saved = node(tmp_path, rank)
+        (saved.folder / "last").mkdir(exist_ok=True)
+        (saved.folder / "last" / f"part-{rank}").write_text("a")
+        looked(saved)
     monkeypatch.setattr(checkpoints, "_QUIET_FOLDER_S", 100.0)
     (saved.folder / "last" / "b.tmp").write_text("half")
     saved.look(())
-    assert saved.complete() == {}
+    assert [*saved.complete()] == meanwhile
     (saved.folder / "last" / "b.tmp").unlink()
     saved.look(())
     assert [*saved.complete()] == ["last"]

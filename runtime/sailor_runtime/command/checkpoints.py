@@ -209,19 +209,31 @@ class Checkpoints:
             if quiet or (over and (clean or handled)):
                 # A copy may have taken long.
                 self._begin(names)
+                self._begin([name], copying=True)
                 saved.append(self._copied(name, files))
         self._drop_removed(set(names))
         return saved
 
-    def _begin(self, names: list[str]) -> None:
-        """Say of each folder that is new or changed that this node has a part of it which has not ended."""
+    def _begin(self, names: list[str], *, copying: bool = False) -> None:
+        """Say of each folder that is new or changed that this node has a part of it which has not ended.
+
+        What this node alone has saved before stays whole in the store until it is copied anew.
+        """
         for name in names:
             files = _files(self.folder / name)
             if not files or self._kept.get(name) == files:
                 self._end(name)
-            elif "" not in files and name not in self._begun:
+            elif (
+                "" not in files
+                and name not in self._begun
+                and (copying or name not in self._kept or self._is_shared(name))
+            ):
                 self.store.write(f"{MARKS}/{name}.{self.rank}.begun", b"")
                 self._begun.add(name)
+
+    def _is_shared(self, name: str) -> bool:
+        marks = (_MARK.fullmatch(mark) for mark in self.store.names(MARKS))
+        return any(mark is not None and mark[1] == name and int(mark[2]) != self.rank for mark in marks)
 
     def _end(self, name: str) -> None:
         if name in self._begun:
