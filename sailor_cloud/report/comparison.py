@@ -83,7 +83,7 @@ def comparison_chart(contenders: Sequence[Contender]) -> Markup:
     taken: list[tuple[float, float]] = []
     for speed, usd, each in points:
         x, y = across(speed), up(usd)
-        kind = "point chosen" if each.name == "sailor-cloud" else "point"
+        kind = "point chosen" if each.name == "sailor-cloud" else "point efficient"
         tip = f"{_name(each)}: {speed:.4g} iterations/s, {text.usd(usd)} USD/iteration"
         parts.append(
             element("circle", cx=x, cy=y, r=5 if not each.oracle else 3.5, class_=kind, data_tip=tip, tabindex=0)
