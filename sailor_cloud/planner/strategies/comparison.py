@@ -61,11 +61,3 @@ def compared(job: str, ours: Contender, others: list[Contender]) -> Comparison:
     missing = float("inf")
     ranked = sorted(others, key=lambda each: (each.iteration_s or missing, each.name, each.oracle))
     return Comparison(job=job, contenders=(ours, *ranked))
-
-
-def beaten_by(comparison: Comparison) -> tuple[Contender, ...]:
-    """Return the planners whose plan is faster than ours; each is a defect of our search."""
-    ours = comparison.contenders[0].iteration_s
-    if ours is None:
-        return tuple(each for each in comparison.contenders[1:] if each.iteration_s is not None)
-    return tuple(each for each in comparison.contenders[1:] if each.iteration_s is not None and each.iteration_s < ours)

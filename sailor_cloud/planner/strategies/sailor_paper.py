@@ -29,7 +29,7 @@ from sailor_cloud.planner.strategies.strategy import Proposal, Strategy
 WORTH_DOUBLING = 1.5
 MOST_ORDERS = 24
 
-# Devices left by kind, in the order of `_Region.kinds`.
+# Devices left of each kind of a region, in the order of its kinds.
 Left = tuple[int, ...]
 
 
