@@ -318,9 +318,16 @@ def up(
     fallback: bool = True,
     ssh_from: str | None = None,
     replan_slow_links: bool = False,
+    allow_stale: bool = False,
     allow_doubtful: bool = False,
+    allow_missing_permissions: bool = False,
+    checked: bool = False,
 ) -> Outcome:
     """Carry out a plan to its receipt, in the calling thread.
+
+    Before it buys, it refuses what the command line refuses: stale or doubtful prices and missing permissions, unless
+    the `allow_` arguments permit them. `checked` skips this for a caller that has called `check_before_buying`, which
+    also returns what the buyer should know.
 
     Without `fallback` no other plan takes its place: lost nodes are replaced by equal ones, and where nodes can't be
     had the run ends. With `replan_slow_links` a better plan takes its place once links are found more than 30 % below
@@ -329,13 +336,26 @@ def up(
 
     `on_start` is called once, inside the event loop, with the run's folder and a function that stops the run; that
     function is also called by nobody else, so signal handlers are the caller's business. Raises RequestError where the
-    plan can't be carried out; every other failure is told by the outcome.
+    plan can't be carried out, CredentialsError where the caller lacks a permission; every other failure is told by the
+    outcome.
     """
     from sailor_cloud.launch.options import LaunchOptions
     from sailor_cloud.launch.replanning.search import CatalogSearch
     from sailor_cloud.launch.start import run_document
+    from sailor_cloud.provision.before_buying import check_before_buying
+    from sailor_cloud.provision.guards import refuse_what_cannot_run
 
     decoder, ticking = _decoder(document.job, base), clock or SystemClock()
+    if not checked:
+        refuse_what_cannot_run(document)
+        check_before_buying(
+            document,
+            clock=ticking,
+            ssh_from=ssh_from,
+            allow_stale=allow_stale,
+            allow_doubtful=allow_doubtful,
+            allow_missing_permissions=allow_missing_permissions,
+        )
     return run_document(
         document,
         decoder=decoder,

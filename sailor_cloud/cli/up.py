@@ -20,7 +20,7 @@ from sailor_cloud.cli.options import (
 )
 from sailor_cloud.cli.plan import INFEASIBLE
 from sailor_cloud.cli.waiting import waiting
-from sailor_cloud.errors import CredentialsError, RequestError
+from sailor_cloud.errors import RequestError
 
 if TYPE_CHECKING:
     from sailor_cloud.model.document import PlanDocument
@@ -83,7 +83,9 @@ def up(
     """
     from sailor_cloud import api
     from sailor_cloud.cli.dry_run import show_dry_run
+    from sailor_cloud.clock import SystemClock
     from sailor_cloud.model.document import Status
+    from sailor_cloud.provision.before_buying import check_before_buying
     from sailor_cloud.provision.dry_run import checked_source
     from sailor_cloud.report.console import progress_console, result_console
     from sailor_cloud.report.plan_text import print_plan
@@ -103,13 +105,16 @@ def up(
     if dry_run:
         show_dry_run(document, ssh_from=source, with_terraform=terraform_plan, as_json=as_json)
         return 0
-    _refuse(
+    notes = check_before_buying(
         document,
+        clock=SystemClock(),
+        ssh_from=source,
         allow_stale=allow_stale,
         allow_doubtful=allow_doubtful,
-        allow_missing=allow_missing_permissions,
-        ssh_from=source,
+        allow_missing_permissions=allow_missing_permissions,
     )
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
     if not yes and not _confirmed(document):
         click.echo("nothing was bought", err=True)
         return DECLINED
@@ -124,6 +129,7 @@ def up(
             replan_slow_links=replan_slow_links,
             ssh_from=source,
             allow_doubtful=allow_doubtful,
+            checked=True,
         ),
         as_json=as_json,
     )
@@ -164,32 +170,6 @@ def _document(
     for difference in checked.differences:
         click.echo(f"note: {plan_file}: {difference}", err=True)
     return checked.document
-
-
-def _refuse(
-    document: PlanDocument, *, allow_stale: bool, allow_doubtful: bool, allow_missing: bool, ssh_from: str | None
-) -> None:
-    """Stop before anybody is asked to pay for what can't or should not be bought."""
-    from sailor_cloud import network
-    from sailor_cloud.clock import SystemClock
-    from sailor_cloud.provision.account_check import check_account
-    from sailor_cloud.provision.guards import refuse_doubtful_prices, refuse_stale_prices, refuse_two_clouds
-    from sailor_cloud.provision.provisioner import check_supported
-    from sailor_cloud.provision.zone_check import check_zones
-
-    refuse_two_clouds(document, network.load())
-    if not allow_stale:
-        refuse_stale_prices(document, SystemClock().now().date())
-    if not allow_doubtful:
-        refuse_doubtful_prices(document)
-    check_supported(document)
-    for note in check_zones(document):
-        click.echo(f"note: {note}", err=True)
-    check = check_account(document, now=SystemClock().now(), ssh_from=ssh_from)
-    if check.missing and not allow_missing:
-        raise CredentialsError(check.refusal)
-    for note in check.notes:
-        click.echo(f"note: {note}", err=True)
 
 
 def _confirmed(document: PlanDocument) -> bool:

@@ -8,14 +8,17 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import boto3
 import pytest
 from botocore.stub import Stubber
 from rich.console import Console, RenderableType
 
+import sailor_cloud
 from factories.cloud_plans import aws_document, gcp_document, with_job
 from factories.cloud_runs import PROJECT
+from sailor_cloud.clock import FixedClock
 from sailor_cloud.errors import CredentialsError, ProvisionError
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import AwsAccount, Cloud, GcpAccount, NetworkAccess
@@ -89,6 +92,16 @@ def test_what_is_missing_is_listed_in_the_clouds_words_with_the_next_step(aws: F
         "  aws: s3:DeleteBucket",
         "docs/permissions.md has a role and a policy with all of them; --allow-missing-permissions buys anyway",
     ]
+
+
+def test_a_program_is_refused_what_the_command_line_refuses(aws: FakeCloud) -> None:
+    aws.denied = {"ec2:TerminateInstances"}
+    with (
+        mock.patch("sailor_cloud.launch.start.run_document") as begun,
+        pytest.raises(CredentialsError, match="aws: ec2:TerminateInstances"),
+    ):
+        sailor_cloud.up(aws_document(), mock.Mock(), clock=FixedClock(NOW), ssh_from=CALLER)
+    assert not begun.called
 
 
 @pytest.mark.parametrize(
