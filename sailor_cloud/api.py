@@ -327,7 +327,7 @@ def up(
 
     Before it buys, it refuses what the command line refuses: stale or doubtful prices and missing permissions, unless
     the `allow_` arguments permit them. `checked` skips this for a caller that has called `check_before_buying`, which
-    also returns what the buyer should know.
+    also tells what the buyer should know.
 
     Without `fallback` no other plan takes its place: lost nodes are replaced by equal ones, and where nodes can't be
     had the run ends. With `replan_slow_links` a better plan takes its place once links are found more than 30 % below

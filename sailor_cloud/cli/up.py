@@ -105,16 +105,15 @@ def up(
     if dry_run:
         show_dry_run(document, ssh_from=source, with_terraform=terraform_plan, as_json=as_json)
         return 0
-    notes = check_before_buying(
+    check_before_buying(
         document,
         clock=SystemClock(),
         ssh_from=source,
         allow_stale=allow_stale,
         allow_doubtful=allow_doubtful,
         allow_missing_permissions=allow_missing_permissions,
+        tell=lambda note: click.echo(f"note: {note}", err=True),
     )
-    for note in notes:
-        click.echo(f"note: {note}", err=True)
     if not yes and not _confirmed(document):
         click.echo("nothing was bought", err=True)
         return DECLINED

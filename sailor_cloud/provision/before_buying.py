@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sailor_cloud import network
 from sailor_cloud.clock import Clock
 from sailor_cloud.errors import CredentialsError
@@ -20,8 +22,9 @@ def check_before_buying(
     allow_stale: bool = False,
     allow_doubtful: bool = False,
     allow_missing_permissions: bool = False,
-) -> tuple[str, ...]:
-    """Return what the buyer of a plan should know before it pays, a sentence each.
+    tell: Callable[[str], None] = lambda note: None,
+) -> None:
+    """Check all that can be known before a plan is paid for; `tell` gets what the buyer should know, a sentence each.
 
     Asks each cloud of the plan for its zones and for the caller's permissions. Raises RequestError for a plan that
     can't be bought, StalePriceError and DoubtfulPriceError for its prices, CredentialsError where the caller may not.
@@ -33,8 +36,10 @@ def check_before_buying(
     if not allow_doubtful:
         refuse_doubtful_prices(document)
     check_supported(document)
-    zones = tuple(check_zones(document))
+    for note in check_zones(document):
+        tell(note)
     check = check_account(document, now=now, ssh_from=ssh_from)
     if check.missing and not allow_missing_permissions:
         raise CredentialsError(check.refusal)
-    return (*zones, *check.notes)
+    for note in check.notes:
+        tell(note)
