@@ -89,8 +89,7 @@ class BoxBounds:
         cards, evenness = self.links.cards, self.links.evenness
         self.cards = np.array([cards.get(name, math.inf) / evenness for name in floors.accelerators])
         tensors = [size * floors.tensor_bytes for size in floors.sizes]
-        split = engine.split_transfers
-        self.tensor_rates = np.array([self.links.tensor_rate(nbytes, split=split) for nbytes in tensors])
+        self.tensor_rates = np.array([self.links.tensor_rate(nbytes) for nbytes in tensors])
         ranges = np.full((2, len(floors.sizes), *floors.seconds.shape[1:]), np.inf)
         for first in range(len(floors.sizes)):
             ranges[:, first, first:] = np.minimum.accumulate(floors.seconds[:, first:], axis=1)

@@ -62,28 +62,12 @@ class FastestLinks:
             return self.cards.get(accelerator, math.inf) if not self.ways else math.inf
         return way.message_rate(bucket_bytes / members) / self.evenness
 
-    def tensor_rate(self, nbytes: float, *, split: bool) -> float:
-        """Return bytes per second that no tensor of at most so many bytes exceeds from node to node.
-
-        Every receiving device takes the whole tensor, unless it is `split`.
-        """
+    def tensor_rate(self, nbytes: float) -> float:
+        """Return bytes per second that no tensor of at most so many bytes exceeds from node to node."""
         if not self.ways:
             return max(self.cards.values(), default=math.inf)
-        degrees = sorted({tp for _, tp in self.ways})
-        pairs: dict[Link, int] = {}
-        for (_, tp), way in sorted(self.ways.items(), key=lambda item: item[0][1]):
-            for link in way.links:
-                pairs.setdefault(link, tp)
-        copies = [1] if split else degrees
-        return max(
-            (
-                _highest_rate(link, nbytes * more) / more
-                for link, fewest in pairs.items()
-                for more in copies
-                if split or more >= fewest
-            ),
-            default=math.inf,
-        )
+        links = dict.fromkeys(link for way in self.ways.values() for link in way.links)
+        return max((_highest_rate(link, nbytes) for link in links), default=math.inf)
 
 
 def _key(space: Space) -> str:

@@ -22,7 +22,6 @@ from sailor_cloud.simulator import (
     StageTable,
     boundary_pairs,
     boundary_s,
-    boundary_wire_bytes,
     egress_usd_per_byte,
     node_usd_per_hour,
     stage_table,
@@ -241,7 +240,7 @@ class Space:
 
     def _over(self, there: Link, back: Link, src: Seat, dst: Seat, microbatch_size: int) -> Floats:
         """Return `boundary` over two links, once for all zones that are connected alike and for all powers of two."""
-        key = (there, back, src.tp, dst.tp)
+        key = (there, back)
         known = self.known.over_links.setdefault(key, {})
         if microbatch_size not in known:
             powers = [2**power for power in range(self.batch.bit_length())]
@@ -249,7 +248,7 @@ class Space:
             # A sample's tensors are the same on all accelerators.
             tensor = self.table(src.pool, src.tp, 1, recompute=False).boundary_bytes * np.array(sizes)[:, None]
             engine = self.scenario.engine
-            seconds = boundary_s(there, back, tensor, src_tp=src.tp, dst_tp=dst.tp, engine=engine)
+            seconds = boundary_s(there, back, tensor, engine=engine)
             known |= zip(sizes, seconds, strict=True)
         return known[microbatch_size]
 
@@ -264,13 +263,11 @@ class Space:
 
     def cut_usd_per_sample(self, src: Seat, dst: Seat) -> Floats:
         """Return the USD of egress of one sample's tensors over a cut, for every cut; shape [layers + 1]."""
-        key = (self.numbers[src.pool], src.tp, self.numbers[dst.pool], dst.tp)
+        key = (self.numbers[src.pool], self.numbers[dst.pool])
         if key not in self.known.egress_usd:
             tensor = self.table(src.pool, src.tp, 1, recompute=False).boundary_bytes
-            engine = self.scenario.engine
-            forward, backward = boundary_wire_bytes(tensor, src_tp=src.tp, dst_tp=dst.tp, engine=engine)
-            there, back = self.usd_per_byte(src.pool, dst.pool), self.usd_per_byte(dst.pool, src.pool)
-            self.known.egress_usd[key] = np.asarray(forward * there + backward * back)
+            both = self.usd_per_byte(src.pool, dst.pool) + self.usd_per_byte(dst.pool, src.pool)
+            self.known.egress_usd[key] = np.asarray(tensor * both)
         return self.known.egress_usd[key]
 
     def _place(self, pool: int, node: str) -> Place:

@@ -5,7 +5,6 @@ from sailor_cloud.simulator.card import cut_flows, ring_flows
 from sailor_cloud.simulator.closed_form import (
     boundary_pairs,
     boundary_s,
-    boundary_wire_bytes,
     busy_s,
     fill_s,
     gradient_sync_s,
@@ -50,7 +49,6 @@ __all__ = [
     "bill",
     "boundary_pairs",
     "boundary_s",
-    "boundary_wire_bytes",
     "busy_s",
     "cut_flows",
     "egress_usd_per_byte",

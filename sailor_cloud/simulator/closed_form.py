@@ -36,22 +36,13 @@ def boundary_pairs(src_tp: int, dst_tp: int) -> int:
     return min(src_tp, dst_tp)
 
 
-def boundary_wire_bytes(tensor_bytes: Any, *, src_tp: int, dst_tp: int, engine: Engine) -> tuple[Any, Any]:
-    """Return the bytes of one microbatch that cross a cut forward (activation) and backward (its gradient).
+def boundary_s(forward_link: Link, backward_link: Link, tensor_bytes: Any, *, engine: Engine) -> Any:
+    """Return the seconds that one microbatch's activation and gradient take over one cut, one after the other.
 
-    Every receiving device takes the whole tensor, unless transfers are split; then it crosses once.
+    A tensor crosses a cut once, in parts that the devices of the receiving stage then gather. That gathering, less than
+    one of the all-reduces inside a block, is left out.
     """
-    if engine.split_transfers:
-        return tensor_bytes, tensor_bytes
-    return tensor_bytes * dst_tp, tensor_bytes * src_tp
-
-
-def boundary_s(
-    forward_link: Link, backward_link: Link, tensor_bytes: Any, *, src_tp: int, dst_tp: int, engine: Engine
-) -> Any:
-    """Return the seconds that one microbatch's activation and gradient take over one cut, one after the other."""
-    forward, backward = boundary_wire_bytes(tensor_bytes, src_tp=src_tp, dst_tp=dst_tp, engine=engine)
-    return forward_link.transfer_s(forward) + backward_link.transfer_s(backward) + 2.0 * engine.message_s
+    return forward_link.transfer_s(tensor_bytes) + backward_link.transfer_s(tensor_bytes) + 2.0 * engine.message_s
 
 
 def busy_s(compute_s: Floats, boundary_s: Floats, *, engine: Engine) -> Floats:

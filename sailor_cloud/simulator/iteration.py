@@ -11,7 +11,7 @@ import numpy as np
 from sailor_cloud.catalog.providers import of
 from sailor_cloud.model.document import Waits
 from sailor_cloud.simulator.card import cut_flows
-from sailor_cloud.simulator.closed_form import boundary_pairs, boundary_wire_bytes, pipeline_s
+from sailor_cloud.simulator.closed_form import boundary_pairs, pipeline_s
 from sailor_cloud.simulator.layout import Layout, Seat
 from sailor_cloud.simulator.replay import PipelineReplay, PipelineTimes, Span, replay
 from sailor_cloud.simulator.shared_cores import SharedClock
@@ -166,11 +166,11 @@ def _pipeline_times(
     engine, activation, gradient = layout.scenario.engine, [], []
     for (src, dst), shared in zip(itertools.pairwise(seats), flows, strict=True):
         pairs = boundary_pairs(src.tp, dst.tp)
-        forward, backward = _cut_bytes(layout, src, dst)
+        nbytes = _cut_bytes(src)
         there = layout.links.between_stages(src.place, dst.place, pairs=pairs, flows=shared)
         back = layout.links.between_stages(dst.place, src.place, pairs=pairs, flows=shared)
-        activation.append(float(there.transfer_s(forward)) + engine.message_s)
-        gradient.append(float(back.transfer_s(backward)) + engine.message_s)
+        activation.append(float(there.transfer_s(nbytes)) + engine.message_s)
+        gradient.append(float(back.transfer_s(nbytes)) + engine.message_s)
     each = [passes[seat.pipeline, seat.index] for seat in seats]
     return PipelineTimes(
         forward_s=tuple(both.forward_s for both in each),
@@ -203,11 +203,9 @@ def _beside(seat: Seat, forward_s: float, backward_s: float, exposed: float) -> 
     return Passes(forward_s=forward, backward_s=backward, exposed_s=forward + backward - sum(compute))
 
 
-def _cut_bytes(layout: Layout, src: Seat, dst: Seat) -> tuple[float, float]:
-    """Bytes of one microbatch over the cut after `src`: forward and backward."""
-    tensor = float(src.table.boundary_bytes[src.stage.end_layer])
-    forward, backward = boundary_wire_bytes(tensor, src_tp=src.tp, dst_tp=dst.tp, engine=layout.scenario.engine)
-    return float(forward), float(backward)
+def _cut_bytes(src: Seat) -> float:
+    """Bytes of one microbatch over the cut after `src`, as many forward as backward."""
+    return float(src.table.boundary_bytes[src.stage.end_layer])
 
 
 def _replays(layout: Layout, times: list[PipelineTimes], *, spans: bool) -> list[PipelineReplay]:
@@ -332,12 +330,8 @@ def _all_traffic(layout: Layout, groups: tuple[SyncGroup, ...]) -> Traffic:
         for src, dst in itertools.pairwise(seats):
             if src.place.zone == dst.place.zone:
                 continue
-            forward, backward = _cut_bytes(layout, src, dst)
-            for key, nbytes in (
-                ((src.place.zone, dst.place.zone), forward),
-                ((dst.place.zone, src.place.zone), backward),
-            ):
-                crossing[key] = crossing.get(key, 0.0) + nbytes * pipeline.microbatches
+            for key in ((src.place.zone, dst.place.zone), (dst.place.zone, src.place.zone)):
+                crossing[key] = crossing.get(key, 0.0) + _cut_bytes(src) * pipeline.microbatches
     return {key: crossing[key] for key in sorted(crossing)}
 
 

@@ -123,6 +123,7 @@ def equality(case: dict[str, Any], spec: RunSpec, rank: int) -> dict[str, float]
     return {
         "weights": outcome.max_abs_difference,
         "losses": outcome.loss_difference,
+        "norms": outcome.norm_difference,
         "first_loss": outcome.losses[0],
     }
 
@@ -142,6 +143,11 @@ def _norm_over_all_holders(engine: Any) -> None:
     ]
 
 
+def _doubled_norm(engine: Any) -> None:
+    original = engine._gradients.finish
+    engine._gradients.finish = lambda: 4.0 * original()
+
+
 def _untied_copy(engine: Any) -> None:
     sums = engine._gradients
     kept = [
@@ -156,6 +162,7 @@ MUTATIONS: dict[str, Callable[[Any], None]] = {
     "mean instead of sum": _mean_instead_of_sum,
     "norm over all holders": _norm_over_all_holders,
     "untied copy": _untied_copy,
+    "doubled norm": _doubled_norm,
 }
 
 
@@ -292,6 +299,30 @@ def _poison(engine: Any) -> None:
     engine._gradients.layer_done = layer_done
 
 
+def traffic(case: dict[str, Any], spec: RunSpec, rank: int) -> dict[str, Any]:
+    """Return the bytes that the ranks of each node send to other nodes in `steps` steps, by the kernel's account."""
+    import torch.distributed as dist
+
+    from sailor_runtime.training.observe.traffic import TrafficMeter
+
+    member = Member(spec, rank)
+    engine, meter = member.engine(), TrafficMeter(spec, rank)
+    engine.step()
+    meter.connect(member.world)
+    before = meter.look(now=True) or {}
+    for _ in range(case["steps"]):
+        engine.step()
+    # What was sent is counted once the other end has it.
+    dist.barrier(group=member.world.everyone)
+    after = meter.look(now=True) or {}
+    everyone: list[Any] = [None] * spec.world_size
+    own = environment.node_of(spec, rank).id
+    sent = [(own, node, nbytes - before.get(node, 0)) for node, nbytes in after.items()]
+    dist.all_gather_object(everyone, sent, group=member.world.everyone)
+    member.world.close()
+    return {"sent": [each for of_rank in everyone for each in of_rank]}
+
+
 KINDS: dict[str, Callable[[dict[str, Any], RunSpec, int], dict[str, Any]]] = {
     "equality": equality,
     "resumption": resumption,
@@ -299,6 +330,7 @@ KINDS: dict[str, Callable[[dict[str, Any], RunSpec, int], dict[str, Any]]] = {
     "overflow": overflow,
     "exchange": exchange,
     "half": half,
+    "traffic": traffic,
 }
 
 

@@ -15,6 +15,12 @@ import pytest
 import torch
 
 from factories.run_specs import SHORT_TRAINING, TINY, run_spec
+from factories.scenarios import GCP, chain, make_job, make_plan, make_scenario, offer_in
+from sailor_cloud.launch.fleet.run_spec import model_spec
+from sailor_cloud.model.plan import Plan
+from sailor_cloud.simulator import Scenario
+from sailor_cloud.simulator.iteration import run_iteration
+from sailor_cloud.simulator.layout import lay_out
 from sailor_runtime.spec import DataSpec, ModelSpec, TrainingSpec
 from sailor_runtime.training import export, reference
 from sailor_runtime.training.data.samples import open_samples
@@ -174,6 +180,7 @@ MUTATED_CASES: dict[str, dict[str, Any]] = {
     "mean instead of sum": {"pipelines": UNEQUAL_TP},
     "norm over all holders": {"pipelines": UNEQUAL_TP, "training": {"gradient_clipping": 0.5}},
     "untied copy": {"pipelines": UNEQUAL_TP},
+    "doubled norm": {"pipelines": UNEQUAL_TP},
 }
 
 SINGLE_CASES: dict[str, dict[str, Any]] = {
@@ -247,9 +254,78 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     ]
     overflow = _case("overflow", folder, pipelines=UNEQUAL_TP, kind="overflow", training={"precision": "fp16"})
     cases.append({**overflow, "steps": 25, "poisoned": POISONED})
+    # First, since it has ranks of its own, which would otherwise wait for the other cases.
+    cases = [*_metered(folder), *cases]
     found: dict[str, dict[str, Any]] = run_world([*cases, *_interrupted(folder / "interrupted")], folder)
     found["interrupted"] = {"folder": folder / "interrupted"}
     return found
+
+
+# Plans over two zones whose traffic is compared with the bill's: each pipeline's zones and cuts.
+METERED: dict[str, dict[str, Any]] = {
+    "tp 4 into tp 4": {"devices": 4, "pipelines": [("ab", (0, 3, 6))]},
+}
+METERED_MODEL = {
+    "model_type": "gpt2",
+    "vocab_size": 256,
+    "hidden_size": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 256,
+}
+METERED_STEPS = 3
+
+
+def _scenario(name: str) -> tuple[Scenario, Plan]:
+    """Return the scenario and the plan of a metered case."""
+    case = METERED[name]
+    job = make_job(model=METERED_MODEL, resources=[GCP], batch=32, sequence_length=256, precision="fp32")
+    scenario = make_scenario(job)
+    offers = {
+        zone: offer_in(scenario, f"us-central1-{zone}", "A100-40", devices=case["devices"]) for zone in ("a", "b")
+    }
+    chains = [
+        chain(p, [offers[zone] for zone in zones], cuts, microbatch_size=4, microbatches=8 // len(case["pipelines"]))
+        for p, (zones, cuts) in enumerate(case["pipelines"])
+    ]
+    return scenario, make_plan(scenario, chains, zero_stage=case.get("zero_stage", 0))
+
+
+def _metered(folder: Path) -> list[dict[str, Any]]:
+    cases = []
+    for name in METERED:
+        scenario, plan = _scenario(name)
+        stages = [stage for pipeline in plan.pipelines for stage in pipeline.stages]
+        spec = run_spec(
+            [
+                (
+                    pipeline.microbatch_size,
+                    pipeline.microbatches,
+                    [(stage.first_layer, stage.end_layer, stage.tp) for stage in pipeline.stages],
+                )
+                for pipeline in plan.pipelines
+            ],
+            directory=folder,
+            training={"global_batch_size": 32, "sequence_length": 256, "precision": "fp32"},
+            node_of_rank=[stage.node for stage in stages for _ in range(stage.tp)],
+            zero_stage=plan.zero_stage,
+        )
+        spec = dataclasses.replace(spec, model=model_spec(scenario.decoder))
+        cases.append({"name": name, "kind": "traffic", "steps": METERED_STEPS, "spec": spec})
+    return cases
+
+
+@pytest.mark.parametrize("name", METERED)
+def test_what_crosses_zones_is_what_the_bill_counts(results, name):
+    scenario, plan = _scenario(name)
+    zones = {node.id: scenario.offers[node.offer].zone for node in plan.nodes}
+    sent: dict[tuple[str, str], float] = {}
+    for src, dst, nbytes in results[name]["sent"]:
+        if zones[src] != zones[dst]:
+            key = zones[src], zones[dst]
+            sent[key] = sent.get(key, 0.0) + nbytes / METERED_STEPS
+    counted = run_iteration(lay_out(plan, scenario)).traffic
+    assert sent == {key: pytest.approx(nbytes, rel=0.02) for key, nbytes in counted.items()}
 
 
 POISONED = 22
@@ -285,6 +361,7 @@ def _interrupted(folder: Path) -> list[dict[str, Any]]:
 def test_weights_in_float64_equal_those_of_one_process(results, name):
     assert results[name]["weights"] <= 1e-10
     assert results[name]["losses"] <= 1e-10
+    assert results[name]["norms"] <= 1e-10
 
 
 def test_training_begins_from_the_weights_of_a_checkpoint_under_any_plan(results):
@@ -304,7 +381,7 @@ def test_weights_of_a_family_in_float32_equal_those_of_transformers_in_one_proce
 
 @pytest.mark.parametrize("name", MUTATED_CASES)
 def test_the_comparison_catches_a_wrong_gradient_rule(results, name):
-    assert results[name]["weights"] > 1e-4
+    assert max(results[name]["weights"], results[name]["norms"]) > 1e-4
 
 
 @pytest.mark.parametrize("name", LOW_CASES)

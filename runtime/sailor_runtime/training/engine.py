@@ -118,7 +118,7 @@ class Engine:
         self._spans = Spans(device.torch_device)
         self._spent = _NOT_YET
         self._shape = (self._pipeline.microbatch_size, spec.training.sequence_length, spec.model.hidden_size)
-        transfers = Transfers(self._pipeline, place.stage, place.tp_index, world.directions, device.torch_device)
+        transfers = Transfers(self._pipeline, place.stage, parallel, world.directions, device.torch_device)
         wire_s = transfers.connect(self._shape, self.module.dtype)
         self._wire_s = {
             doing: wire_s[direction]

@@ -147,13 +147,15 @@ class _Rank:
                 steps=outcome.steps,
                 max_abs_difference=outcome.max_abs_difference,
                 loss_difference=outcome.loss_difference,
+                norm_difference=outcome.norm_difference,
                 tolerance=outcome.tolerance,
                 seconds=outcome.seconds,
             )
         if not outcome.passed:
             raise RefusedError(
                 f"{outcome.steps} steps of this plan differ from one process by {outcome.max_abs_difference:.3g} in "
-                f"weights and {outcome.loss_difference:.3g} in loss; tolerance {outcome.tolerance:.3g}"
+                f"weights, {outcome.loss_difference:.3g} in loss and {outcome.norm_difference:.3g} in gradient norm; "
+                f"tolerance {outcome.tolerance:.3g}"
             )
 
     def _calibrate(self) -> None:

@@ -27,19 +27,24 @@ _WORTH_THREADS = 2**17
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """The largest differences over all weights of all ranks, and over the losses of the steps under the plan."""
+    """The largest differences over all weights of all ranks, and over losses and gradient norms of the steps.
+
+    That of norms is relative where a norm is above 1. A factor on all gradients shows there alone: Adam divides it out.
+    """
 
     steps: int
     losses: tuple[float, ...]
     max_abs_difference: float
     loss_difference: float
+    norm_difference: float
     tolerance: float
     seconds: float
 
     @property
     def passed(self) -> bool:
         # Written so that a difference that is not a number fails.
-        return self.max_abs_difference <= self.tolerance and self.loss_difference <= self.tolerance
+        differences = (self.max_abs_difference, self.loss_difference, self.norm_difference)
+        return all(difference <= self.tolerance for difference in differences)
 
 
 def verify(
@@ -50,23 +55,27 @@ def verify(
     alive: called after every step, so that a long check is not taken for a hang.
     """
     started = time.perf_counter()
-    losses = []
+    done = []
     for _ in range(steps):
-        losses.append(engine.step().loss)
+        done.append(engine.step())
         alive()
     expected = None
     if world.rank == 0:
         expected = _reference(engine, samples, steps, alive)
     weights = None if expected is None else expected.weights
     difference = weight_difference(engine, world, weights)
-    loss_difference = 0.0
+    loss_difference = norm_difference = 0.0
     if expected is not None:
-        loss_difference = max(abs(a - b) for a, b in zip(losses, expected.losses, strict=True))
+        loss_difference = max(abs(step.loss - b) for step, b in zip(done, expected.losses, strict=True))
+        norm_difference = max(
+            abs(step.gradient_norm - b) / max(1.0, b) for step, b in zip(done, expected.gradient_norms, strict=True)
+        )
     return Verification(
         steps=steps,
-        losses=tuple(losses),
+        losses=tuple(step.loss for step in done),
         max_abs_difference=difference,
         loss_difference=_largest(loss_difference, world, engine.device),
+        norm_difference=_largest(norm_difference, world, engine.device),
         tolerance=tolerance,
         seconds=time.perf_counter() - started,
     )

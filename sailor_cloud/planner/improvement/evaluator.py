@@ -17,7 +17,7 @@ from sailor_cloud.planner.draft import Draft, DraftPipeline, Rank, nodes_of, sig
 from sailor_cloud.planner.goals import Figure
 from sailor_cloud.planner.improvement.stage_ends import stage_ends
 from sailor_cloud.planner.replayed import replayed
-from sailor_cloud.simulator import StageTable, boundary_pairs, boundary_wire_bytes, evaluate
+from sailor_cloud.simulator import StageTable, boundary_pairs, evaluate
 from sailor_cloud.simulator.replay import PipelineTimes
 
 # By what to multiply figures, where the simulator's bill has more than the planner's.
@@ -179,14 +179,13 @@ class Evaluator:
             same_node = (src.pool, src.node) == (dst.pool, dst.node)
             pairs = boundary_pairs(src.tp, dst.tp)
             tensor = float(table.boundary_bytes[layer])
-            there, back = boundary_wire_bytes(tensor, src_tp=src.tp, dst_tp=dst.tp, engine=space.scenario.engine)
-            for (a, b), nbytes, seconds in (((src, dst), there, activation), ((dst, src), back, gradient)):
+            for (a, b), seconds in (((src, dst), activation), ((dst, src), gradient)):
                 link = space.scenario.stage_link(
                     space.link(a.pool, b.pool, same_node=same_node, pairs=pairs, flows=shared),
                     *(space.pools[seat.pool].offer.accelerator for seat in (a, b)),
                     same_node=same_node,
                 )
-                seconds.append(float(link.transfer_s(nbytes)) + space.scenario.engine.message_s)
+                seconds.append(float(link.transfer_s(tensor)) + space.scenario.engine.message_s)
         return PipelineTimes(
             forward_s=tuple(
                 float(t.forward_s(*span)) + more for t, span, more in zip(tables, spans, handing, strict=True)

@@ -171,7 +171,7 @@ class Cluster:
         pairs = boundary_pairs(src.tp, dst.tp)
         there, back = self.link(src.machine, dst.machine, pairs), self.link(dst.machine, src.machine, pairs)
         nbytes = float(table.boundary_bytes[layer])
-        return float(boundary_s(there, back, nbytes, src_tp=src.tp, dst_tp=dst.tp, engine=self.scenario.engine))
+        return float(boundary_s(there, back, nbytes, engine=self.scenario.engine))
 
     def all_reduce_s(self, nbytes: float, members: Sequence[Slot]) -> float:
         """Return the seconds of a ring over the slots, at its slowest link."""

@@ -73,8 +73,7 @@ class Engine:
     """A training program; the defaults are sailor_runtime's.
 
     It sends a tensor as soon as it is computed and has a receive per direction posted ahead. Its buckets hold 16 MiB
-    per rank; ranks of a stage side by side and layers with larger matrices make that 64 MiB. `split_transfers`: tensor-
-    parallel senders send one slice each instead of every receiver taking the whole tensor. `message_s`: seconds that
+    per rank; ranks of a stage side by side and layers with larger matrices make that 64 MiB. `message_s`: seconds that
     each tensor takes beyond its way. `overlap_sync`: gradients are reduced, bucket by bucket, while the last backward
     pass of a stage runs; `overlap_sharded_sync`: under ZeRO too. `all_reduce_slowdown`: how many times longer a step of
     an all-reduce takes than a transfer of as many bytes in a link test; with `trees` it may also go through a tree.
@@ -95,7 +94,6 @@ class Engine:
 
     name: str = "sailor"
     transfers: Transfers = Transfers.OVERLAPPED
-    split_transfers: bool = False
     message_s: float = 0.0
     overlap_sync: bool = True
     overlap_sharded_sync: bool = True

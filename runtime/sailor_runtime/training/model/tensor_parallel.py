@@ -110,6 +110,11 @@ class TensorParallel:
         """Return this rank's columns of a replicated value."""
         return value if self.group is None else _Split.apply(value, self.group, tuple(sizes), self.index)
 
+    def gather_parts(self, flat: Tensor) -> None:
+        """Fill a flat tensor of which every rank has the part of its own number; parts are equally long."""
+        if self.group is not None:
+            dist.all_gather_single(flat, flat.chunk(self.size)[self.index], group=self.group)
+
     def maximum(self, value: Tensor) -> Tensor:
         """Return the largest value over the group, without gradient."""
         if self.group is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -11,27 +12,30 @@ import torch.distributed as dist
 from torch import Tensor
 
 from sailor_runtime.spec import PipelineSpec
+from sailor_runtime.training.model.tensor_parallel import TensorParallel
 
 # Tags keep the two directions of a cut apart under gloo; under NCCL, which has no tags, their groups do.
 _ACTIVATION_TAG, _GRADIENT_TAG = 0, 1
 _WARM_UP, _MEASURED = 1, 3
 
 
-def receivers(index: int, senders: int, ranks: tuple[int, ...]) -> tuple[int, ...]:
-    """Return which of the receiving `ranks` take their copy from sender `index` of `senders`."""
-    return tuple(rank for j, rank in enumerate(ranks) if j * senders // len(ranks) == index)
+def parts_sent(index: int, senders: int, receivers: int) -> tuple[int, ...]:
+    """Return which parts sender `index` sends; every receiver gets the part of its own number."""
+    return tuple(part for part in range(receivers) if part * senders // receivers == index)
 
 
-def sender(index: int, receivers: int, ranks: tuple[int, ...]) -> int:
-    """Return which of the sending `ranks` receiver `index` of `receivers` takes its copy from."""
-    return ranks[index * len(ranks) // receivers]
+def part_of(value: Tensor, number: int, parts: int) -> Tensor:
+    """Return a part of a flat tensor; all parts are equally long, but for the last ones."""
+    size = -(-len(value) // parts)
+    return value[number * size : (number + 1) * size]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Lane:
-    """One direction of one cut as this rank sees it: whom it sends to or takes from."""
+    """One direction of one cut as this rank sees it: the ranks at the other end by the part they send or take."""
 
-    ranks: tuple[int, ...]
+    peers: dict[int, int]
+    parts: int
     tag: int
     group: dist.ProcessGroup | None
 
@@ -39,6 +43,8 @@ class _Lane:
 class Transfers:
     """Moves activations to the next stage and gradients to the one before.
 
+    All ranks of a stage have the same tensor. Each receiving rank is sent one part of it, so that it goes over the link
+    once, and the ranks of `parallel`, the receiving stage, then gather the parts.
     One receive of each direction is posted at any time, so that a tensor travels while this stage computes; what it
     costs is one more tensor per direction. Sends never block. `directions` are the groups of both directions, two
     communicators under NCCL: in one, a send could wait for a receive that its own peer has put behind another send.
@@ -48,7 +54,7 @@ class Transfers:
         self,
         pipeline: PipelineSpec,
         stage: int,
-        tp_index: int,
+        parallel: TensorParallel,
         directions: tuple[dist.ProcessGroup | None, dist.ProcessGroup | None],
         device: torch.device,
     ) -> None:
@@ -56,21 +62,24 @@ class Transfers:
         self._device = device
         self._pending: list[tuple[Any, Tensor]] = []
         self._posted: dict[int, tuple[Any, Tensor]] = {}
+        self._parallel = parallel
         self._left: dict[int, int] = {}
         self._shape: tuple[int, ...] = ()
         self._dtype = torch.float32
         tags = {1: (_ACTIVATION_TAG, directions[0]), -1: (_GRADIENT_TAG, directions[1])}
         self._to: dict[int, _Lane] = {}
         self._from: dict[int, _Lane] = {}
-        size = len(pipeline.stages[stage].ranks)
+        index, size = parallel.index, parallel.size
         for direction, (tag, group) in tags.items():
             target, source = stage + direction, stage - direction
             if 0 <= target < self._stages:
-                ranks = receivers(tp_index, size, pipeline.stages[target].ranks)
-                self._to[direction] = _Lane(ranks=ranks, tag=tag, group=group)
+                ranks = pipeline.stages[target].ranks
+                peers = {part: ranks[part] for part in parts_sent(index, size, len(ranks))}
+                self._to[direction] = _Lane(peers=peers, parts=len(ranks), tag=tag, group=group)
             if 0 <= source < self._stages:
-                rank = sender(tp_index, size, pipeline.stages[source].ranks)
-                self._from[direction] = _Lane(ranks=(rank,), tag=tag, group=group)
+                ranks = pipeline.stages[source].ranks
+                peers = {index: ranks[index * len(ranks) // size]}
+                self._from[direction] = _Lane(peers=peers, parts=size, tag=tag, group=group)
 
     def begin(self, shape: tuple[int, ...], dtype: torch.dtype, microbatches: int) -> None:
         """Expect one tensor per microbatch from each neighbour; what was sent before must have left."""
@@ -82,20 +91,24 @@ class Transfers:
 
     def receive(self, direction: int) -> Tensor:
         """Wait for the next tensor: an activation for direction 1, a gradient for -1."""
-        work, value = self._posted.pop(direction)
-        work.wait()
+        work, flat = self._posted.pop(direction)
+        if work is not None:
+            work.wait()
         self._post(direction)
-        return value
+        self._parallel.gather_parts(flat)
+        return flat[: math.prod(self._shape)].view(self._shape)
 
     def send(self, value: Tensor, direction: int) -> None:
-        """Begin to send a tensor to all ranks that take it from this one."""
+        """Begin to send this rank's parts of a tensor."""
         lane = self._to.get(direction)
-        if lane is None or not lane.ranks:
+        if lane is None:
             return
-        value = value.contiguous()
+        value = value.contiguous().view(-1)
         self._pending = [(work, held) for work, held in self._pending if not work.is_completed()]
-        for rank in lane.ranks:
-            self._pending.append((dist.isend(value, rank, group=lane.group, tag=lane.tag), value))
+        for number, rank in lane.peers.items():
+            part = part_of(value, number, lane.parts)
+            if len(part):
+                self._pending.append((dist.isend(part, rank, group=lane.group, tag=lane.tag), part))
 
     def drain(self) -> None:
         """Wait until everything that was sent has left."""
@@ -140,5 +153,10 @@ class Transfers:
             return
         self._left[direction] -= 1
         lane = self._from[direction]
-        value = torch.empty(self._shape, dtype=self._dtype, device=self._device)
-        self._posted[direction] = (dist.irecv(value, lane.ranks[0], group=lane.group, tag=lane.tag), value)
+        [(number, rank)] = lane.peers.items()
+        count = math.prod(self._shape)
+        # Every rank gathers equal parts, so the last ones are filled up.
+        flat = torch.empty(-(-count // lane.parts) * lane.parts, dtype=self._dtype, device=self._device)
+        part = part_of(flat[:count], number, lane.parts)
+        work = dist.irecv(part, rank, group=lane.group, tag=lane.tag) if len(part) else None
+        self._posted[direction] = (work, flat)
