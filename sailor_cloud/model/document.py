@@ -134,8 +134,6 @@ class Search:
     """What the search took; `strategy` where a published planner made it in place of ours."""
 
     seconds: float
-    columns: int
-    nodes: int
     strategy: StrategyRun | None = None
 
 

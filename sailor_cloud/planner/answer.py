@@ -14,15 +14,12 @@ OPTIMAL_GAP = 1e-3
 class Answer:
     """Drafts, best first, and the least value that any plan's goal could have.
 
-    `columns` counts pipelines (or, exhausted, plans) looked at, `nodes` the steps of the search tree. `others` are more
-    drafts, good ones of other kinds among them, in no order; they need not keep the limits. `exhausted`: all plans were
-    gone through.
+    `others` are more drafts, good ones of other kinds among them, in no order; they need not keep the limits.
+    `exhausted`: all plans were gone through.
     """
 
     drafts: tuple[Draft, ...]
     bound: float | None
-    columns: int
-    nodes: int
     others: tuple[Draft, ...] = ()
     exhausted: bool = False
 

@@ -117,4 +117,5 @@ def _part(space: Space, share: dict[_Lot, int]) -> Space:
         known=space.known,
         numbers=tuple(space.numbers[index] for index in kept),
         even_layers=space.even_layers,
+        even_batches=space.even_batches,
     )

@@ -107,15 +107,17 @@ class Assessor:
         self,
         shapes: Sequence[Shape],
         *,
-        even: bool = False,
         microbatches: Sequence[int] | None = None,
         below_s: float = math.inf,
     ) -> Draft | None:
         """Return the draft of pipelines; None if one doesn't fit, the batch can't be made up or a quota is broken.
 
-        `even`: microbatch counts differ by at most one; for pipelines of one microbatch size. `microbatches`: how many
-        each takes, for shapes that make up the batch so. `below_s`: None where an iteration is no less.
+        `microbatches`: how many each takes, for shapes that make up the batch so. `below_s`: None where an iteration is
+        no less. Where batches are even, None too for pipelines that differ in cut or microbatch size.
         """
+        even = self.space.even_batches
+        if even and len({(shape.cut, shape.microbatch_size) for shape in shapes}) > 1:
+            return None
         order = sorted(range(len(shapes)), key=lambda p: (shapes[p].slots, shapes[p].cut, shapes[p].microbatch_size))
         ordered = [shapes[p] for p in order]
         layout = tuple(shape.slots for shape in ordered)
@@ -133,7 +135,7 @@ class Assessor:
             counts = share(self.space.batch, sizes, bottlenecks)
         else:
             counts = [microbatches[p] for p in order]
-        if counts is None:
+        if counts is None or (even and max(counts) - min(counts) > 1):
             return None
         if any(pace.least_s(count) >= below_s for count, pace in set(zip(counts, known, strict=True))):
             return None

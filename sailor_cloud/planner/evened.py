@@ -1,4 +1,4 @@
-"""Plans of even batches or even layers made of known ones: a search of their own would take as long as the first."""
+"""Smaller spaces that plans may be restricted to: which plans stand in them, and known plans changed to do so."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sailor_cloud.planner.assess import Assessor
 from sailor_cloud.planner.draft import Draft, significant
 from sailor_cloud.planner.effort import Effort
 from sailor_cloud.planner.goals import Target
-from sailor_cloud.planner.improvement import Improver, Neighbourhood, improved
+from sailor_cloud.planner.improvement import Neighbourhood, improved
 from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.twins import shapes_of
 from sailor_cloud.planner.variants import Restriction
@@ -18,16 +18,21 @@ from sailor_cloud.planner.variants import Restriction
 _MOST = 96
 
 
+def evenly(space: Space, restrictions: Collection[Restriction]) -> Space:
+    """Return the space of plans with the even batches and the even layers that are asked for."""
+    return space.restricted(
+        even_layers=Restriction.EVEN_LAYERS in restrictions, even_batches=Restriction.EVEN_BATCHES in restrictions
+    )
+
+
 def stands_evenly(space: Space, draft: Draft, restrictions: Collection[Restriction]) -> bool:
     """Return whether a draft has the even batches and the even layers that are asked for."""
-    even = True
-    if Restriction.EVEN_BATCHES in restrictions:
+    there, even = evenly(space, restrictions), True
+    if there.even_batches:
         counts = [part.microbatches for part in draft.pipelines]
         even = len({(part.cut, part.microbatch_size) for part in draft.pipelines}) == 1
         even = even and max(counts) - min(counts) <= 1
-    if Restriction.EVEN_LAYERS in restrictions:
-        even = even and all(space.evenly().allows(part.cut) for part in draft.pipelines)
-    return even
+    return even and all(there.allows(part.cut) for part in draft.pipelines)
 
 
 def evened(
@@ -53,23 +58,19 @@ def _made_even(
     space: Space, target: Target, drafts: Sequence[Draft], restrictions: Collection[Restriction], effort: Effort
 ) -> list[Draft]:
     """Return what the best drafts of one ZeRO stage become, with their figures under the replay."""
-    layers, batches = Restriction.EVEN_LAYERS in restrictions, Restriction.EVEN_BATCHES in restrictions
-    there = space.evenly() if layers else space
-    assessor = Assessor(there, target)
+    there = evenly(space, restrictions)
     made = sorted(drafts, key=lambda draft: (significant(draft.foreseen[target.goal]), draft.order()))[:_MOST]
-    for change in (*((_recut,) if layers else ()), *((_alike,) if batches else ())):
+    for change, wanted in ((_recut, there.even_layers), (_alike, there.even_batches)):
         if effort.expired():
             return []
-        made = change(assessor, made)
-    # Moves make batches uneven, so that there is no use of them there.
-    light = effort.lighter()
-    improver = Improver(there, target)
-    found = [improver.expected(draft) for draft in made] if batches else improved(there, target, made, light, most=2)
+        made = change(space, target, made) if wanted else made
+    found = improved(there, target, made, effort.lighter(), most=2)
     return [draft for draft in found if draft.zero_stage == space.zero_stage or not draft.zero_stage]
 
 
-def _recut(assessor: Assessor, drafts: Sequence[Draft]) -> list[Draft]:
+def _recut(space: Space, target: Target, drafts: Sequence[Draft]) -> list[Draft]:
     """Return what drafts become where each pipeline gets the even cut whose busiest stage computes least."""
+    assessor = Assessor(space.restricted(even_layers=True), target)
     around, found = Neighbourhood(assessor.space), []
     for draft in drafts:
         replicas = len(draft.pipelines)
@@ -83,15 +84,15 @@ def _recut(assessor: Assessor, drafts: Sequence[Draft]) -> list[Draft]:
     return found
 
 
-def _alike(assessor: Assessor, drafts: Sequence[Draft]) -> list[Draft]:
+def _alike(space: Space, target: Target, drafts: Sequence[Draft]) -> list[Draft]:
     """Return what drafts of equally long pipelines become where all have the cut and microbatch size of one of them."""
-    found = []
+    assessor, found = Assessor(space.restricted(even_batches=True), target), []
     for draft in drafts:
         shapes = shapes_of(draft)
         if len({len(shape.slots) for shape in shapes}) == 1:
             for cut, size in sorted({(shape.cut, shape.microbatch_size) for shape in shapes}):
                 alike = [replace(shape, cut=cut, microbatch_size=size) for shape in shapes]
-                made = assessor.draft(alike, even=True) if assessor.space.batch % size == 0 else None
+                made = assessor.draft(alike)
                 if made is not None:
                     found.append(made)
     return found

@@ -8,11 +8,13 @@ from math import comb, prod
 import numpy as np
 from numpy.typing import NDArray
 
+from sailor_cloud.planner.assess import Assessor, Shape
 from sailor_cloud.planner.bill import Bill
 from sailor_cloud.planner.draft import Draft, nodes_of
 from sailor_cloud.planner.effort import NORMAL, Effort
 from sailor_cloud.planner.goals import TIE, Figure, Target
 from sailor_cloud.planner.layouts import Layout, enumerate_layouts
+from sailor_cloud.planner.pipelines import all_cuts
 from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.walks import Walk, is_crowded, walks
 
@@ -23,6 +25,8 @@ Bools = NDArray[np.bool_]
 # A problem is small when it has at most so many layouts, and no layout more combinations of cuts and batch splits.
 MAX_LAYOUTS = 2000
 MAX_COMBINATIONS = 200_000
+# Plans of even batches that are gone through at most, one by one.
+MAX_EVEN = 20_000
 # Microbatch sizes of a cut that are looked at where ranks share cores, about.
 _SIZES = 4
 
@@ -82,6 +86,23 @@ def exhaust(
             best = sorted([*best, *drafts], key=Draft.order)[:keep]
             plans += slower.seconds.size
     return Exhausted(drafts=tuple(best), plans=plans, others=tuple(others))
+
+
+def of_even_batches(space: Space, target: Target, layouts: tuple[Layout, ...]) -> list[Draft] | None:
+    """Return all drafts on the layouts whose pipelines share cut and microbatch size; None where they are too many."""
+    alike = [layout for layout in layouts if len({len(slots) for slots in layout}) == 1]
+    sizes = [size for size in range(1, space.batch + 1) if space.batch % size == 0]
+    if sum(comb(space.layers - 1, len(layout[0]) - 1) for layout in alike) * len(sizes) > MAX_EVEN:
+        return None
+    assessor = Assessor(space, target)
+    shapes = (
+        [Shape(slots=slots, cut=cut, microbatch_size=size) for slots in layout]
+        for layout in alike
+        for cut in map(tuple, all_cuts(space.layers, len(layout[0])).tolist())
+        for size in sizes
+        if space.allows(cut)
+    )
+    return [draft for draft in map(assessor.draft, shapes) if draft is not None]
 
 
 def _worst(best: list[Draft], target: Target, keep: int) -> float:

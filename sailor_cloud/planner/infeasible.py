@@ -165,6 +165,7 @@ def _any_number_of_nodes(space: Space) -> Space:
         known=space.known,
         numbers=space.numbers,
         even_layers=space.even_layers,
+        even_batches=space.even_batches,
     )
 
 

@@ -137,11 +137,6 @@ class Kinds:
         """The kinds as all spaces over the same offers know them: pool and tp."""
         return tuple((self.space.numbers[kind.pool], kind.tp) for kind in self.members)
 
-    @property
-    def alike(self) -> tuple[tuple[int, int], ...]:
-        """The kinds as `names`, but with one name for those that are the same in another zone."""
-        return tuple((self.space.likeness(kind.pool), kind.tp) for kind in self.members)
-
     def _kept(self, size: int) -> list[tuple[tuple[tuple[int, int], ...], StageTimes]]:
         """Return the times that are known of the kinds of this and of other spaces."""
         kept: list[tuple[tuple[tuple[int, int], ...], StageTimes]] = self.space.known.searches.setdefault(

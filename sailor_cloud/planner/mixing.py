@@ -23,7 +23,7 @@ from sailor_cloud.planner.goals import Target
 from sailor_cloud.planner.group_search import GroupSearch, run
 from sailor_cloud.planner.improvement import Evaluator
 from sailor_cloud.planner.narrowing import narrowed
-from sailor_cloud.planner.part import Found, Part
+from sailor_cloud.planner.part import Part
 from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.tasks import Task, do
 from sailor_cloud.planner.twins import elsewhere
@@ -54,8 +54,6 @@ def mix(space: Space, target: Target, *, keep: int, effort: Effort = NORMAL, kno
         drafts=tuple(draft for _, draft in best),
         others=(*search.drafts, *search.expected.values()),
         bound=search.bound,
-        columns=search.rated,
-        nodes=search.judged,
     )
 
 
@@ -72,8 +70,6 @@ class _Search:
     drafts: list[Draft] = field(default_factory=list)
     # Drafts with their figures under the replay, which may break limits by the closed form; by their order.
     expected: dict[tuple[object, ...], Draft] = field(default_factory=dict)
-    rated: int = 0
-    judged: int = 0
     # Each draft with the part that it was found in, and as it stands there.
     _found: list[tuple[Draft, Part, Draft]] = field(default_factory=list)
 
@@ -123,7 +119,7 @@ class _Search:
             part.blocks.known = self.best
         self._judge_blocks([part.blocks for part in self.parts], *_JUDGED_AT_ONCE)
         for part in self.parts:
-            self._enter(part, part.judged())
+            self._enter(part, part.blocks.nearly_kept)
         self.effort.tell(_JUDGED)
 
     def _judge_evenly(self) -> None:
@@ -134,7 +130,7 @@ class _Search:
         effort = self.effort.lighter().quiet()
         for part in self.parts:
             known, reaches = part.blocks.known, part.blocks.reached
-            blocks = Blocks(part.space.evenly(), self.target, effort, known=known, reaches=reaches)
+            blocks = Blocks(part.space.restricted(even_layers=True), self.target, effort, known=known, reaches=reaches)
             best = sorted(part.blocks.drafts, key=Draft.order)
             keys = dict.fromkeys((draft.pipelines[0].microbatch_size, len(draft.pipelines)) for draft in best)
             ratings = [
@@ -144,7 +140,7 @@ class _Search:
             do(ratings, team=effort.team, tell=NORMAL.tell)
             if blocks.found:
                 self._judge_blocks([blocks], _JUDGED_AT_ONCE[1], _JUDGED_AT_ONCE[1])
-            self._enter(part, Found(drafts=tuple(blocks.nearly_kept), rated=blocks.rated, judged=blocks.judged))
+            self._enter(part, blocks.nearly_kept)
 
     def _judge_blocks(self, searches: Sequence[Blocks], at_once: int, most: int) -> None:
         """Judge the most promising blocks of some searches, so many of each at once at first and at most."""
@@ -172,7 +168,7 @@ class _Search:
             part.groups.known = part.blocks.known
         run([part.groups for part in self.parts], GroupSearch.for_the_best, self.effort)
         for part in self.parts:
-            self._enter(part, part.grouped())
+            self._enter(part, part.groups.best())
 
     def _evaluate(self) -> None:
         """Evaluate good drafts by the replay."""
@@ -189,8 +185,8 @@ class _Search:
         here, part, draft = found
         return significant(draft.figures[self.target.goal] * part.assessor.excess(draft)), here.order()
 
-    def _enter(self, part: Part, found: Found) -> None:
-        for draft in found.drafts:
+    def _enter(self, part: Part, drafts: Sequence[Draft]) -> None:
+        for draft in drafts:
             here = self._here(part, draft)
             self._found.append((here, part, draft))
             if part.assessor.keeps(draft):
@@ -198,8 +194,6 @@ class _Search:
                 self.best = min(self.best, draft.figures[self.target.goal])
             if draft.expected is not None:
                 self.expected[here.order()] = here
-        self.rated += found.rated
-        self.judged += found.judged
 
 
 def _rated(searches: Sequence[Blocks], key: Key, expired: Callable[[], bool]) -> list[Rated]:

@@ -139,7 +139,7 @@ def _search(problem: Problem, asked: Wishes, clock: Clock, started: float, team:
     space, target = problem.space, problem.target
     searched = Searched(frozenset(asked.restrictions), effort)
     if not space.pools:
-        nothing = Answer(drafts=(), bound=None, columns=0, nodes=0)
+        nothing = Answer(drafts=(), bound=None)
         changes = quota_changes(space, target, searched)
         why = by_quota(changes) if changes else _no_pools(problem)
         return infeasible_document(space.scenario, why, problem.rejected, nothing, 0.0)

@@ -15,7 +15,7 @@ from sailor_cloud.planner.assess import Assessor
 from sailor_cloud.planner.bounds import goal_bound
 from sailor_cloud.planner.draft import Draft, in_space, to_plan
 from sailor_cloud.planner.effort import NORMAL, Effort
-from sailor_cloud.planner.evened import evened
+from sailor_cloud.planner.evened import evened, evenly
 from sailor_cloud.planner.goals import NEAR, NEARLY, Figure, Target
 from sailor_cloud.planner.improvement import improved
 from sailor_cloud.planner.improvement.choice import Chosen, best_that_holds, first_that_holds
@@ -76,8 +76,6 @@ def solve(
     return Answer(
         drafts=tuple(every[order] for order in sorted(every)[:KEPT_DRAFTS]),
         bound=min((bound for bound in bounds if bound is not None), default=None),
-        columns=sum(answer.columns for _, answer in answers),
-        nodes=sum(answer.nodes for _, answer in answers),
         others=(*better, *(_here(draft, part, space) for part, answer in answers for draft in answer.others)),
         exhausted=all(answer.exhausted for _, answer in answers),
     )
@@ -111,20 +109,14 @@ def _improved(space: Space, target: Target, answers: Sequence[tuple[Space, Answe
 def _even(space: Space, target: Target, restrictions: Collection[Restriction], effort: Effort, known: float) -> Answer:
     """Search a space of even batches or even layers; the best plans without that are a second place to begin at."""
     free = [restriction for restriction in restrictions if restriction not in EVEN]
-    if Restriction.EVEN_BATCHES in restrictions:
-        from sailor_cloud.planner.even import even_answer
-
-        answer = even_answer(space, target, restrictions, bounded=effort.bounded, expired=effort.expired)
-    else:
-        answer = solve(space.evenly(), target, free, effort.between(0.0, 0.5), known=known)
+    answer = solve(evenly(space, restrictions), target, free, effort.between(0.0, 0.5), known=known)
     if answer.exhausted or not effort.bounded or effort.expired():
         return answer
     uneven = solve(space, target, free, effort.between(0.5, 0.9))
     near = evened(space, target, [*uneven.drafts, *uneven.others], restrictions, effort.between(0.9, 1.0))
     every = {draft.order(): draft for draft in (*answer.drafts, *_within(space, target, near))}
     drafts = tuple(every[order] for order in sorted(every)[:KEPT_DRAFTS])
-    columns, nodes = answer.columns + uneven.columns, answer.nodes + uneven.nodes
-    return replace(answer, drafts=drafts, others=(*answer.others, *near), columns=columns, nodes=nodes)
+    return replace(answer, drafts=drafts, others=(*answer.others, *near))
 
 
 def _answers(parts: Sequence[Space], target: Target, effort: Effort, known: float) -> list[tuple[Space, Answer]]:
@@ -165,7 +157,13 @@ def _solve_part(
     that are known become plans with ZeRO-1: there it makes room that nobody needs, and shares out the optimizer step.
     """
     layouts = exhaustive.small_layouts(space)
-    if layouts is None:
+    if layouts is not None and space.even_batches:
+        even = exhaustive.of_even_batches(space, target, layouts)
+        if even is not None:
+            kept = sorted(filter(Assessor(space, target).keeps, even), key=Draft.order)[:KEPT_DRAFTS]
+            bound = goal_bound(space, target, close=effort.bounded)
+            return Answer(drafts=tuple(kept), bound=bound, others=tuple(even), exhausted=True)
+    if layouts is None or space.even_batches:
         fits = [] if whole is None else fits_whole(whole[0])
         if whole is not None and all(fits):
             return _sharded(space, target, whole[1], effort)
@@ -176,8 +174,6 @@ def _solve_part(
     return Answer(
         drafts=found.drafts,
         bound=best,
-        columns=found.plans,
-        nodes=len(layouts),
         others=(*found.drafts, *found.others),
         exhausted=True,
     )
@@ -192,7 +188,7 @@ def _sharded(space: Space, target: Target, whole: Answer, effort: Effort) -> Ans
     found = [draft for draft in (assessor.draft(shapes_of(draft)) for draft in best) if draft is not None]
     kept = sorted(filter(assessor.keeps, found), key=Draft.order)[:KEPT_DRAFTS]
     bound = goal_bound(space, target, close=effort.bounded)
-    return Answer(drafts=tuple(kept), bound=bound, columns=len(best), nodes=0, others=tuple(found))
+    return Answer(drafts=tuple(kept), bound=bound, others=tuple(found))
 
 
 @dataclass(slots=True)

@@ -56,8 +56,6 @@ class Known:
     over_links: dict[tuple[Link, Link], dict[int, Floats]] = field(default_factory=dict)
     usd_per_byte: dict[tuple[str, str], float] = field(default_factory=dict)
     egress_usd: dict[tuple[int, int], Floats] = field(default_factory=dict)
-    likeness: dict[int, int] = field(default_factory=dict)
-    kinds_of_pools: dict[tuple[object, ...], int] = field(default_factory=dict)
     searches: dict[str, Any] = field(default_factory=dict)
 
 
@@ -66,7 +64,8 @@ class Space:
     """Everything that can be said about stages, cuts and nodes before a plan is put together.
 
     `numbers`: of its pools in the first space that `known` was made for. `even_layers`: the stages of a pipeline hold
-    equal numbers of layers, up to one.
+    equal numbers of layers, up to one. `even_batches`: all pipelines share their cut and microbatch size, and their
+    numbers of microbatches differ by one at most.
     """
 
     scenario: Scenario
@@ -77,6 +76,7 @@ class Space:
     known: Known = field(default_factory=Known)
     numbers: tuple[int, ...] = ()
     even_layers: bool = False
+    even_batches: bool = False
     # What searches of this space keep for the next target; each under a name of its own.
     remembered: dict[str, Any] = field(default_factory=dict)
 
@@ -109,6 +109,7 @@ class Space:
                 known=self.known,
                 numbers=tuple(self.numbers[index] for index in kept),
                 even_layers=self.even_layers,
+                even_batches=self.even_batches,
             )
         return parts[key]
 
@@ -118,14 +119,15 @@ class Space:
             return self
         return self.part(list(range(len(self.pools))), zero_stage=zero_stage)
 
-    def evenly(self) -> Space:
-        """Return the space of the plans whose stages hold equal numbers of layers, up to one; always the same one."""
-        if self.even_layers:
+    def restricted(self, *, even_layers: bool = False, even_batches: bool = False) -> Space:
+        """Return the space of the plans with even layers or even batches, or both; always the same one."""
+        flags = (even_layers or self.even_layers, even_batches or self.even_batches)
+        if flags == (self.even_layers, self.even_batches):
             return self
-        if "evenly" not in self.remembered:
-            self.remembered["evenly"] = replace(self, even_layers=True, remembered={})
-        evenly: Space = self.remembered["evenly"]
-        return evenly
+        kept: dict[tuple[bool, bool], Space] = self.remembered.setdefault("restricted", {})
+        if flags not in kept:
+            kept[flags] = replace(self, even_layers=flags[0], even_batches=flags[1], remembered={})
+        return kept[flags]
 
     def lengths(self, stages: int) -> tuple[int, int]:
         """Return the least and the largest number of layers that one of so many stages of a pipeline may hold."""
@@ -205,17 +207,6 @@ class Space:
                 self._place(src, "a"), self._place(dst, "a" if same_node else "b"), pairs=pairs, flows=flows
             )
         return self.known.links[key]
-
-    def likeness(self, pool: int) -> int:
-        """Return a number that pools share which are the same but for their zone: sold and connected alike."""
-        number = self.numbers[pool]
-        if number not in self.known.likeness:
-            offer = self.pools[pool].offer
-            link = self.link(pool, pool, same_node=False, pairs=1)
-            what = (offer.provider, offer.region, offer.instance_type, offer.accelerator, offer.market)
-            key = (*what, self.rates[pool].expected, link)
-            self.known.likeness[number] = self.known.kinds_of_pools.setdefault(key, number)
-        return self.known.likeness[number]
 
     def boundary(self, src: Seat, dst: Seat, microbatch_size: int, *, flows: int = 1) -> Floats:
         """Return the seconds that one microbatch's tensors take over a cut, for every cut; shape [layers + 1].

@@ -89,7 +89,7 @@ def document(*, steps: int | None = 20) -> PlanDocument:
         constraints=tiny.constraints,
         optimality_gap=0.0,
         bound=2.0,
-        search=Search(seconds=0.1, columns=3, nodes=4),
+        search=Search(seconds=0.1),
         plan=plan(
             nodes=(node("n0", offer="fast-a"), node("n1", offer="slow-b")),
             pipelines=(pipeline(0, (stage(0, 4, "n0"), stage(4, 6, "n1")), microbatch_size=2, microbatches=4),),

@@ -94,7 +94,7 @@ def _document(scenario: Scenario, plan: Plan, found: Evaluation, other_plan: Pla
         constraints=scenario.job.constraints,
         optimality_gap=0.021,
         bound=found.prediction.throughput_iterations_per_s * 1.021,
-        search=Search(seconds=0.8, columns=120, nodes=7),
+        search=Search(seconds=0.8),
         plan=plan,
         prediction=found.prediction,
         cost=found.cost,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -19,7 +20,6 @@ from sailor_cloud.planner.blocks.cuts import Cutter
 from sailor_cloud.planner.blocks.schedule import UncutPipeline
 from sailor_cloud.planner.bounds import goal_bound
 from sailor_cloud.planner.effort import NORMAL
-from sailor_cloud.planner.even import even_answer
 from sailor_cloud.planner.evened import evened, stands_evenly
 from sailor_cloud.planner.goals import target_of
 from sailor_cloud.planner.solving import solve
@@ -51,19 +51,23 @@ def has_even_batches(plan: Plan) -> bool:
 @settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     blocks=st.integers(1, 3),
-    batch=st.integers(1, 3),
+    batch=st.integers(1, 4),
     zones=st.sampled_from([("local-a",), ("local-a", "local-b")]),
     accelerators=st.sampled_from([{"CPU-fast": 2}, {"CPU-fast": 1, "CPU-slow": 1}, {"CPU-fast": 1, "CPU-slow": 2}]),
 )
-def test_a_small_search_of_even_layers_equals_brute_force(blocks, batch, zones, accelerators):
+def test_small_searches_of_even_layers_or_even_batches_equal_brute_force(blocks, batch, zones, accelerators):
     job = tiny_job(blocks=blocks, batch=batch, zones=zones, accelerators=accelerators, constraints={"max_nodes": 3})
-    space = make_space(job)
-    every = [evaluate(found, space.scenario) for found in every_plan(space.scenario) if has_even_layers(found)]
-    least = min(each.prediction.iteration_s for each in every if each.fits)
-    answer = solve(space, target_of(job), (Restriction.EVEN_LAYERS,))
-    assert answer.exhausted
-    assert answer.drafts[0].figures[target_of(job).goal] == pytest.approx(least, rel=1e-9)
-    assert answer.bound == pytest.approx(least, rel=1e-9)
+    space, goal = make_space(job), target_of(job).goal
+    every = [(found, evaluate(found, space.scenario)) for found in every_plan(space.scenario)]
+    for restriction, stands in (
+        (Restriction.EVEN_LAYERS, has_even_layers),
+        (Restriction.EVEN_BATCHES, has_even_batches),
+    ):
+        least = min(each.prediction.iteration_s for plan, each in every if each.fits and stands(plan))
+        answer = solve(space, target_of(job), (restriction,))
+        assert answer.exhausted
+        assert answer.drafts[0].figures[goal] == pytest.approx(least, rel=1e-9)
+        assert answer.bound <= least * (1 + 1e-9)
 
 
 @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -79,7 +83,7 @@ def test_no_other_even_cut_has_a_faster_busiest_stage(gcp, stages, size, slow, r
         spans = list(pairwise((0, *inner, gcp.layers)))
         if max(end - first for first, end in spans) - min(end - first for first, end in spans) <= 1:
             best = min(best, max(float(each[span]) for each, span in zip(times, spans, strict=True)))
-    found = Cutter(gcp.evenly()).cut(pipeline)
+    found = Cutter(gcp.restricted(even_layers=True)).cut(pipeline)
     if found is None:
         assert best == np.inf
         return
@@ -199,9 +203,8 @@ def test_no_plan_of_even_layers_is_better_than_that_of_the_whole_space_by_far():
 
 def test_a_time_limit_ends_a_search_of_even_batches(gcp):
     """Over at once: what is found fast is the answer, with the bound of the whole space."""
-    target = target_of(gcp.scenario.job)
-    answer = even_answer(gcp, target, expired=lambda: True)
+    target, chosen = target_of(gcp.scenario.job), (Restriction.EVEN_BATCHES,)
+    answer = solve(gcp, target, chosen, replace(NORMAL, expired=lambda: True))
     assert answer.drafts
-    assert answer.nodes == 0
-    assert answer.bound == goal_bound(gcp, target)
-    assert all(stands_evenly(gcp, draft, (Restriction.EVEN_BATCHES,)) for draft in answer.drafts)
+    assert answer.bound == min(goal_bound(gcp.at(stage), target) for stage in (0, 1))
+    assert all(stands_evenly(gcp, draft, chosen) for draft in answer.drafts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations, product
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -10,13 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from factories.planning import example, make_space, tiny_job
-from sailor_cloud.model.offer import Market
 from sailor_cloud.planner.bounds import goal_bound, work_bound_s
 from sailor_cloud.planner.goals import Figure, Target
 from sailor_cloud.planner.kinds import Kinds
 from sailor_cloud.planner.layouts import enumerate_layouts
-from sailor_cloud.planner.packing import cheapest_cover, pack
-from sailor_cloud.planner.shares import share_batch
+from sailor_cloud.planner.shares import share_batch, share_evenly
 
 PACE = st.tuples(st.floats(0.01, 1.0), st.floats(0.01, 3.0))
 
@@ -72,38 +70,6 @@ def test_shares_of_larger_microbatches_make_up_the_batch_or_are_refused(parts, b
         assert sum(sizes) > batch
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
-@given(
-    st.lists(st.tuples(st.sampled_from([1, 2, 4, 8, 16]), st.integers(1, 50)), min_size=1, max_size=4),
-    st.integers(1, 24),
-)
-def test_the_cheapest_cover_is_the_cheapest(kinds, devices):
-    priced = tuple((size, float(usd), index) for index, (size, usd) in enumerate(kinds))
-    found = cheapest_cover(priced, devices)
-    least = None
-    for counts in product(*(range(devices // size + 1) for size, _, _ in priced)):
-        if sum(count * size for count, (size, _, _) in zip(counts, priced, strict=True)) == devices:
-            usd = sum(count * usd for count, (_, usd, _) in zip(counts, priced, strict=True))
-            least = usd if least is None else min(least, usd)
-    if least is None:
-        assert found is None
-    else:
-        assert sum(priced[index][1] for index in found) == pytest.approx(least)
-        assert sum(priced[index][0] for index in found) == devices
-
-
-def test_neighbouring_stages_share_a_node_and_no_node_is_left_empty():
-    space = make_space(example("gcp-a100-v100.yaml", resources__0__accelerators={"A100-40": 16, "V100-16": 32}))
-    kinds = Kinds.of(space)
-    double = next(k for k, kind in enumerate(kinds.members) if kind.row == 0 and kind.tp == 2)
-    slots = pack(kinds, [(double, double)] * 3, dict.fromkeys(range(4), Market.SPOT))
-    for places in slots:
-        assert places[0].instance == places[1].instance
-        assert places[0].pool == places[1].pool
-    nodes = {(slot.pool, slot.instance) for places in slots for slot in places}
-    assert sum(space.pools[pool].devices for pool, _ in nodes) == 12
-
-
 def test_bounds_lie_below_what_one_device_reaches():
     space = make_space(tiny_job(blocks=2, batch=4, zones=("local-a",), accelerators={"CPU-fast": 1}))
     kinds = Kinds.of(space)
@@ -116,3 +82,9 @@ def test_bounds_lie_below_what_one_device_reaches():
     update_s = space.table(0, 1, 1, recompute=False).update_s(0, space.layers)
     rate = space.rates[0].expected / 3600
     assert bound * rate < cost <= (least + update_s) * rate * (1 + 1e-9)
+
+
+def test_even_shares_give_the_faster_pipelines_the_larger_counts():
+    assert share_evenly(10, (2, 2, 2), ((2.0, 1.0), (1.0, 1.0), (3.0, 1.0))) == (2, 2, 1)
+    assert share_evenly(9, (2, 2), ((1.0, 1.0), (1.0, 1.0))) is None
+    assert share_evenly(2, (2, 2), ((1.0, 1.0), (1.0, 1.0))) is None

@@ -76,14 +76,12 @@ class Judged:
 class Blocks:
     """One search; `known` is the goal's figure of the best plan known so far, `found` what has been rated before.
 
-    `even`: numbers of microbatches differ by one at most, whatever the space says of layers. `reaches`: the share of a
-    guess that plans are expected to reach; `reached`: the least one that a plan did reach.
+    `reaches`: the share of a guess that plans are expected to reach; `reached`: the least one that a plan did reach.
     """
 
     space: Space
     target: Target
     effort: Effort = NORMAL
-    even: bool = False
     known: float = np.inf
     reaches: float = 1.0
     reached: float = 1.0
@@ -150,11 +148,6 @@ class Blocks:
             self.known = min([self.known, *kept])
             self.reached = min([self.reached, *(value / guess.value for value in kept)])
 
-    @property
-    def rated(self) -> int:
-        """How many sets of blocks were rated."""
-        return sum(rated.sets for rated in self.found.values())
-
     def rough(self) -> list[Key]:
         """Return what is rated in any case."""
         return [key for keys in self._counts().values() for key in keys if _rough(key[1])]
@@ -207,7 +200,7 @@ class Blocks:
             if (size, replicas) in counts.get(size, []):
                 at = counts[size].index((size, replicas))
                 keys |= dict.fromkeys(counts[size][max(0, at - _AROUND) : at + _AROUND + 1])
-            keys |= dict.fromkeys([] if self.even else self._more(size, replicas))
+            keys |= dict.fromkeys([] if self.space.even_batches else self._more(size, replicas))
         return [key for key in keys if key not in self.found]
 
     def _more(self, size: int, replicas: int) -> Iterator[Key]:
@@ -267,7 +260,7 @@ class Blocks:
             if self.space.batch % guess.size:
                 draft = with_balanced_sizes(self.assessor, shapes, microbatches)
             else:
-                draft = self.assessor.draft(shapes, even=self.even)
+                draft = self.assessor.draft(shapes)
             if draft is not None:
                 yield draft
 

@@ -139,6 +139,9 @@ class _Plan:
 
     def microbatches(self) -> Iterator[Neighbour]:
         """Yield other microbatch sizes of one group, and of all for other numbers of microbatches."""
+        if self.space.even_batches:
+            yield from self._sized(self.shapes)
+            return
         for group in self.groups:
             sizes = {group.size - 1, group.size + 1, group.size // 2, 2 * group.size, *self._whole(group.size)}
             for size in sorted(sizes - {0, group.size}):
@@ -382,9 +385,14 @@ class _Plan:
 
     def _sized(self, shapes: Shapes) -> Iterator[Neighbour]:
         """Yield pipelines with their microbatch sizes, and sized anew."""
-        if shapes and self._stands(shapes):
-            for count in (None, self.count, ANEW):
-                yield Neighbour(shapes, count)
+        if not shapes or not self._stands(shapes):
+            return
+        if self.space.even_batches:
+            for size in _divisors(self.space.batch // len(shapes), of=self.space.batch):
+                yield Neighbour(tuple(replace(shape, microbatch_size=size) for shape in shapes))
+            return
+        for count in (None, self.count, ANEW):
+            yield Neighbour(shapes, count)
 
     def _stands(self, shapes: Shapes) -> bool:
         """Return whether no node has more devices in use than it has, and all can be bought."""
@@ -531,6 +539,11 @@ class _Plan:
             step = -1 if gives < takes else 1
             between = range(min(gives, takes) + 1, max(gives, takes) + 1)
             yield tuple(border + step if at in between else border for at, border in enumerate(cut))
+
+
+def _divisors(most: int, *, of: int) -> Iterator[int]:
+    """Yield the divisors of a number up to another one, the largest first."""
+    return (size for size in range(most, 0, -1) if of % size == 0)
 
 
 def _halved(slots: _Slots, s: int) -> _Slots | None:

@@ -37,9 +37,9 @@ def plan_by(
         allowed=lambda evaluation: keeps(target, evaluation),
         expired=lambda: time_limit_s is not None and elapsed_s() >= time_limit_s,
     )
-    search = Search(seconds=elapsed_s(), columns=0, nodes=0, strategy=_run(outcome))
+    search = Search(seconds=elapsed_s(), strategy=_run(outcome))
     if outcome.plan is None or outcome.evaluation is None:
-        nothing = Answer(drafts=(), bound=None, columns=0, nodes=0)
+        nothing = Answer(drafts=(), bound=None)
         why = Infeasibility(constraint="strategy", limit=None, needed=None, unit="", message=_why(outcome))
         return replace(infeasible_document(scenario, why, candidates.rejected, nothing, elapsed_s()), search=search)
     used = {node.offer for node in outcome.plan.nodes}
