@@ -81,7 +81,7 @@ def plan(
         "network": networks.load(profiles=network, pricing=pricing),
         "profiles": _profiles(_names_local_nodes(job), profiles, machine),
         "clock": clock or SystemClock(),
-        "decoder": workload.decoder(job.model, base=base),
+        "decoder": workload.job_decoder(job, base=base),
     }
     if strategy is not None:
         return _by_strategy(job, strategy, oracle, time_limit_s, known)
@@ -179,7 +179,7 @@ def explain(
         "network": networks.load(profiles=network, pricing=pricing),
         "profiles": _profiles(_names_local_nodes(job), profiles, machine),
         "clock": clock or SystemClock(),
-        "decoder": workload.decoder(job.model, base=base),
+        "decoder": workload.job_decoder(job, base=base),
     }
     document = planner.search(job, wishes=planner.Wishes(beside=True, processes=processes), **known)
     problem = problem_of(job, **known)
@@ -223,7 +223,7 @@ def simulate(document: PlanDocument, *, base: Path | None = None, timeline: bool
         catalog=catalog.load(),
         network=network.load(),
         profiles=workload.profiles.load(),
-        decoder=workload.decoder(document.job.model, base=base),
+        decoder=workload.job_decoder(document.job, base=base),
         as_of=document.as_of,
         timeline=timeline,
     ).evaluation
@@ -266,7 +266,7 @@ def simulate_layout(
     progress(2, 4, "reading compute profiles")
     scenario = Scenario(
         job=job,
-        decoder=workload.decoder(job.model, base=base),
+        decoder=workload.job_decoder(job, base=base),
         offers={},
         catalog=prices,
         network=links,
@@ -303,7 +303,7 @@ def verify(document: PlanDocument, *, base: Path | None = None, clock: Clock | N
         catalog=prices,
         network=network.load(),
         profiles=workload.profiles.load(),
-        decoder=workload.decoder(document.job.model, base=base),
+        decoder=workload.job_decoder(document.job, base=base),
         as_of=(clock or SystemClock()).now(),
     )
 
@@ -399,7 +399,7 @@ def _decoder(job: Job, base: Path | None) -> Decoder | None:
     """Return the model of a job, None for a command without one."""
     from sailor_cloud import workload
 
-    return None if job.model is None else workload.decoder(job.model, base=base)
+    return None if job.model is None else workload.job_decoder(job, base=base)
 
 
 def replay(
@@ -428,7 +428,7 @@ def replay(
     problems = resource_problems(job, load())
     if problems:
         raise RequestError(problems)
-    decoder = workload.decoder(job.model, base=base)
+    decoder = workload.job_decoder(job, base=base)
     search = Remembered(CatalogSearch(decoder, clock or SystemClock(), allow_doubtful=True))
     limited = at_start(job, trace)
     document = search(limited) if limited is not None else None

@@ -26,6 +26,7 @@ class ModelSpec:
     `config` is the model's Hugging Face configuration as JSON; what it leaves out is as transformers has it for the
     family. `weights` is a folder with a Hugging Face checkpoint that training starts from; without it, weights are
     random. `module` names a function that builds the layers in place of a family; see training/model/user_module.py.
+    `code` is the folder with the user's files, below the node's own.
     `whole_experts`: tensor-parallel devices share out a layer's experts, where else each expert is cut over all.
     """
 
@@ -41,6 +42,7 @@ class ModelSpec:
     tied_head: bool
     config: str | None = None
     module: str | None = None
+    code: str | None = None
     whole_experts: bool = False
     weights: str | None = None
 

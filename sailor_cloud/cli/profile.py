@@ -96,7 +96,7 @@ def profile(
     wanted = profiler.Wanted(
         accelerator=accelerator, microbatch_sizes=microbatch_sizes, tps=tps, together=together, link=link
     )
-    decoder = workload.decoder(job.model, base=job_file.parent)
+    decoder = workload.job_decoder(job, base=job_file.parent)
     task = profiler.task_of(job, decoder, wanted)
     folder = output or Path("profiles") / job.name
     with _progress() as show:

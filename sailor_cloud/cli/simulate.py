@@ -173,7 +173,7 @@ def _plan(
         catalog=prices,
         network=links,
         profiles=speeds,
-        decoder=workload.decoder(document.job.model, base=file.parent),
+        decoder=workload.job_decoder(document.job, base=file.parent),
         as_of=clock_for(as_of).now() if as_of else document.as_of,
         engine=engine,
         reprice=data["pricing"] is not None,

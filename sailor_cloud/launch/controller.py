@@ -281,7 +281,12 @@ class Controller:
         links = context.links
         await nodes.all_done(link.ensure_agent() for link in links.values())
         port = await links[document.plan.pipelines[0].stages[0].node].free_port(self._port_choice(number))
-        spec = await self._command_spec(number, port) if context.runs_command else self._spec(number, port)
+        packed = code.kept(context.folder)
+        if packed is not None:
+            context.show("copying the code")
+            await nodes.all_done(link.ship(packed) for link in links.values())
+        make = self._command_spec if context.runs_command else self._spec
+        spec = make(number, port, None if packed is None else packed.sha256)
         context.journal.append(Event.GENERATION_STARTED, generation=number, spec=spec.sha256)
         path, content = f"generations/{number}/spec.json", spec.to_json().encode()
         await nodes.all_done(link.write(path, content) for link in links.values())
@@ -292,7 +297,7 @@ class Controller:
         )
         context.show("starting the command" if context.runs_command else "starting ranks")
 
-    def _spec(self, number: int, port: int) -> RunSpec:
+    def _spec(self, number: int, port: int, code_sha256: str | None) -> RunSpec:
         context, plan = self.context, self.context.document.plan
         assert plan is not None
         assert context.decoder is not None
@@ -308,16 +313,14 @@ class Controller:
             steps=context.steps,
             saved_step=context.saved_step,
             check=self._checked is None or not same_shape(self._checked, plan),
+            code_sha256=code_sha256,
         )
         self._checked = plan
         return spec
 
-    async def _command_spec(self, number: int, port: int) -> CommandSpec:
-        """Return what agents need to run the job's command, with its code on every node."""
-        context, packed = self.context, code.kept(self.context.folder)
-        if packed is not None:
-            context.show("copying the code")
-            await nodes.all_done(link.ship(packed) for link in context.links.values())
+    def _command_spec(self, number: int, port: int, code_sha256: str | None) -> CommandSpec:
+        """Return what agents need to run the job's command."""
+        context = self.context
         return build_command_spec(
             context.document,
             {name: link.node for name, link in context.links.items()},
@@ -326,7 +329,7 @@ class Controller:
             master_port=port,
             checkpoint_directory=str(context.checkpoints_dir),
             expires_at=context.expires_at,
-            code_sha256=None if packed is None else packed.sha256,
+            code_sha256=code_sha256,
         )
 
     def _port_choice(self, number: int) -> int:

@@ -68,7 +68,7 @@ def _measured(run: RunFolder, leg: Leg, data: _Data) -> MeasuredRun:
         raise RequestError("its plan or its times are not there")
     if document.job.run is not None:
         raise RequestError("it ran a command, and predictions are of sailor's own training")
-    decoder = workload.decoder(document.job.model, base=base_of(run))
+    decoder = workload.job_decoder(document.job, base=base_of(run))
     evaluation = simulate_document(
         document,
         catalog=data.catalog,

@@ -42,6 +42,20 @@ class Experts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """Parameters of each layer of a user's module on one of `tp` devices, and how many of them train.
+
+    `tied` are those of the head that the embedding has, too; `tied_trainable` as many of these as train.
+    """
+
+    tp: int
+    parameters: tuple[int, ...]
+    trainable: tuple[int, ...]
+    tied: int
+    tied_trainable: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decoder:
     """A decoder with `blocks` transformer blocks, hence `blocks + 2` layers.
 
@@ -51,6 +65,7 @@ class Decoder:
     `block_norms` and `qk_norm_size` are the norms of a block over hidden states and the weights of those over queries
     and keys. With `whole_attention` every tensor-parallel device computes all heads. `kept_scores` is how many tensors
     of attention scores the family's own attention keeps, whatever the program; 0 where a fused kernel serves it.
+    `module` names a user's function that builds the layers; `counted` are its parameters at the degrees that cut it.
     """
 
     name: str
@@ -78,6 +93,8 @@ class Decoder:
     whole_attention: bool = False
     kept_scores: int = 0
     experts: Experts | None = None
+    module: str | None = None
+    counted: tuple[Counted, ...] = ()
 
     @property
     def layers(self) -> int:
@@ -89,3 +106,7 @@ class Decoder:
         if self.experts is None:
             return self.ffn_size
         return self.experts.per_token * self.experts.size + self.experts.shared_size
+
+    def counted_at(self, tp: int) -> Counted | None:
+        """Return what was counted of a user's module; None for a family."""
+        return next((counted for counted in self.counted if counted.tp == tp), None)

@@ -89,6 +89,7 @@ class _Part(BaseModel):
 class ModelSource(_Part):
     """Exactly one of: a preset's name, a Hugging Face config file, or sizes under Hugging Face's names.
 
+    `module`: a function of the job's own that builds the layers; the sizes beside it are what is planned with.
     `weights`: where training starts from, a Hugging Face checkpoint in safetensors files; null: random weights.
     """
 
@@ -96,6 +97,11 @@ class ModelSource(_Part):
 
     preset: str | None = None
     config: str | None = None
+    module: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$",
+        description="A function in the job's workdir that builds the layers, my_package.model:build; see training.md.",
+    )
     model_type: Family | None = None
     vocab_size: int | None = Field(default=None, gt=0)
     hidden_size: int | None = Field(default=None, gt=0)
@@ -117,10 +123,12 @@ class ModelSource(_Part):
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        beside = ("preset", "config", "weights", "whole_experts")
+        beside = ("preset", "config", "weights", "whole_experts", "module")
         inline = {name for name in type(self).model_fields if name not in beside} & self.given
         if sum((self.preset is not None, self.config is not None, bool(inline))) != 1:
             raise ValueError("give exactly one of preset, config or inline sizes")
+        if self.module is not None and (not inline or self.weights is not None or self.whole_experts is not None):
+            raise ValueError("a module needs inline sizes beside it, and takes neither weights nor whole_experts")
         if inline:
             required = ("model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
             missing = [name for name in required if name not in inline]
@@ -341,16 +349,25 @@ class Job(_Part):
             raise ValueError(f"{', '.join(ours)}: set for each node by the run itself")
         return env
 
+    @property
+    def shipped_folder(self) -> str | None:
+        """The folder that every node gets a copy of: that of the command, or that of the model's own module."""
+        alone = self.model is not None and self.model.module is not None
+        return self.workdir or ("." if alone else None)
+
     @model_validator(mode="after")
     def _complete(self) -> Self:
         if self.run is None:
             missing = [name for name in ("model", "training") if name not in self.model_fields_set]
             if missing or self.model is None:
                 raise PydanticCustomError("no_training", "needs model and training, or a command to run")
-            alone = [name for name in COMMAND_FIELDS if name in self.model_fields_set and name != "run"]
+            shipped = ("workdir",) if self.model is not None and self.model.module is not None else ()
+            alone = [name for name in COMMAND_FIELDS if name in self.model_fields_set - {"run", *shipped}]
             given = [name for name in alone if getattr(self, name) != type(self).model_fields[name].default]
             if given:
                 raise ValueError(f"{', '.join(given)}: only beside a command, run: torchrun train.py")
+        elif self.model is not None and self.model.module is not None:
+            raise ValueError("model.module is for our own runtime; a command builds its model itself")
         elif self.model is not None and self.throughput is not None:
             raise ValueError("throughput is for a command without a model, which the plan is made for")
         elif self.model is not None and "training" not in self.model_fields_set:

@@ -68,7 +68,8 @@ def model_name(document: PlanDocument) -> str:
     assert model is not None, "a command without a model has no name"
     if model.preset or model.config:
         return str(model.preset or model.config)
-    return f"{model.model_type} with {model.num_hidden_layers} blocks of {model.hidden_size}"
+    kind = model.module or model.model_type
+    return f"{kind} with {model.num_hidden_layers} blocks of {model.hidden_size}"
 
 
 def limits(document: PlanDocument) -> tuple[str, ...]:

@@ -35,9 +35,9 @@ class MemoryTable:
 
     Prefix arrays have shape [layers + 1] and are per device, activations of one microbatch. `boundary_bytes[i]` is the
     tensor of one microbatch that crosses a cut before layer i, 0 at both ends. A device that holds the whole model
-    keeps a tied weight once: `tied_parameters` fewer. Weights of `weight_bytes` compute; `stored_bytes` stay, which
-    ZeRO-3 cuts. `gathered_bytes` live where one stage is the whole pipeline. The allocator holds a share `reserve` on
-    top of all tensors, and of `fragments` at the least.
+    keeps a tied weight once: `tied_parameters` fewer. `trainable_prefix` and `tied_trainable` count what has gradients.
+    Weights of `weight_bytes` compute; `stored_bytes` stay, which ZeRO-3 cuts. `gathered_bytes` live where one stage is
+    the whole pipeline. The allocator holds a share `reserve` on top of all tensors, and of `fragments` at the least.
     """
 
     zero_stage: int
@@ -47,6 +47,8 @@ class MemoryTable:
     boundary_bytes: Floats
     gathered_bytes: float
     tied_parameters: int
+    trainable_prefix: Ints
+    tied_trainable: int
     weight_bytes: int
     stored_bytes: int
     gradient_bytes: int
@@ -66,6 +68,11 @@ class MemoryTable:
         """Return the parameters that a device keeps for layers [first, end)."""
         tied = np.where(self._is_whole(first, end), self.tied_parameters, 0)
         return self.parameter_prefix[end] - self.parameter_prefix[first] - tied
+
+    def trainable(self, first: Any, end: Any) -> Any:
+        """Return how many of a device's parameters for layers [first, end) have gradients and optimizer state."""
+        tied = np.where(self._is_whole(first, end), self.tied_trainable, 0)
+        return self.trainable_prefix[end] - self.trainable_prefix[first] - tied
 
     def activation_bytes(self, first: Any, end: Any) -> Any:
         """Return what each microbatch in flight adds to what layers [first, end) need."""
@@ -100,7 +107,8 @@ class MemoryTable:
     def _tensors(self, first: Any, end: Any, in_flight: ArrayLike, replicas: int) -> dict[str, Any]:
         parameters = np.asarray(self.parameters(first, end))
         optimizer, gradient, weight = (replicas if self.zero_stage >= stage else 1 for stage in (1, 2, 3))
-        gradients = -(-parameters * self.gradient_bytes // gradient)
+        trainable = np.asarray(self.trainable(first, end))
+        gradients = -(-trainable * self.gradient_bytes // gradient)
         moving = 2 * (self.boundary_bytes[first] + self.boundary_bytes[end])
         half = self.weight_bytes < GRADIENT_BYTES and self.rule.layer_gradients
         layers = int(half or gradient > 1) + (2 if weight > 1 else 0)
@@ -110,9 +118,9 @@ class MemoryTable:
         return {
             "weights": -(-parameters * self.stored_bytes // weight),
             "gradients": gradients,
-            "optimizer": -(-parameters * self.optimizer_bytes // optimizer),
+            "optimizer": -(-trainable * self.optimizer_bytes // optimizer),
             "activations": np.rint(kept).astype(np.int64),
-            "buffers": np.rint(moving + self._buckets(parameters, gradients, replicas)).astype(np.int64),
+            "buffers": np.rint(moving + self._buckets(trainable, gradients, replicas)).astype(np.int64),
         }
 
     def _kept_bytes(self, first: Any, end: Any) -> Any:
@@ -189,6 +197,8 @@ def memory_table(
         boundary_bytes=np.concatenate([[0.0], costs.output_elements[:-1] * (microbatch_size * weight), [0.0]]),
         gathered_bytes=rule.gathered_inputs * hidden * microbatch_size * weight if tp > 1 else 0.0,
         tied_parameters=costs.tied_parameters,
+        trainable_prefix=np.concatenate([[0], np.cumsum(costs.trainable)]).astype(np.int64),
+        tied_trainable=costs.tied_trainable,
         weight_bytes=weight,
         stored_bytes=stored,
         gradient_bytes=rule.gradient_bytes(precision),

@@ -88,7 +88,8 @@ class StageTable:
 
     @property
     def tied_parameters(self) -> int:
-        return self.memory.tied_parameters
+        """Trainable parameters that embedding and head share."""
+        return self.memory.tied_trainable
 
     @property
     def boundary_bytes(self) -> Floats:
@@ -178,7 +179,7 @@ def stage_table(
         forward_prefix_s=_prefix(times.forward_s),
         backward_prefix_s=_prefix(times.backward_s + again),
         update_prefix_s=_prefix(times.update_s),
-        gradient_prefix_bytes=_prefix(np.diff(memory.parameter_prefix) * (tp * moved.total / 2.0)),
+        gradient_prefix_bytes=_prefix(np.diff(memory.trainable_prefix) * (tp * moved.total / 2.0)),
         memory=memory,
         message_s=scenario.profiles.local_core_s(part, scenario.profiles.local.message_core_s),
         sums_s=scenario.profiles.local_core_s(part, scenario.profiles.local.sums_core_s),

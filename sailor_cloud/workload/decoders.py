@@ -11,8 +11,9 @@ from typing import Any
 
 from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.decoder import Decoder, Experts, Family
-from sailor_cloud.model.job import ModelSource
+from sailor_cloud.model.job import Job, ModelSource
 from sailor_cloud.workload.presets import PRESETS
+from sailor_cloud.workload.user_module import with_module
 
 # Hugging Face gives the same size different names in different families; the first name found counts.
 _NAMES = {
@@ -83,6 +84,14 @@ def decoder(source: ModelSource | None, *, base: Path | None = None) -> Decoder:
     return dataclasses.replace(found, experts=dataclasses.replace(found.experts, whole=True))
 
 
+def job_decoder(job: Job, *, base: Path | None = None) -> Decoder:
+    """Return the sizes of a job's model, with the parameters of its own module where it names one; see `decoder`."""
+    found = decoder(job.model, base=base)
+    if job.model is None or job.model.module is None:
+        return found
+    return with_module(found, job.model.module, (base or Path()) / Path(job.shipped_folder or ".").expanduser())
+
+
 def _named(source: ModelSource, base: Path | None) -> Decoder:
     if source.preset is not None:
         if source.preset not in PRESETS:
@@ -129,6 +138,8 @@ def decoder_from_config(config: Mapping[str, Any], *, name: str, where: str | No
 
 def tp_problem(sizes: Decoder, tp: int) -> str | None:
     """Say why a tensor-parallel degree can't cut a decoder, or None where it can."""
+    if sizes.counted and sizes.counted_at(tp) is None:
+        return f"tp {tp} does not divide what the tp_plan of {sizes.name} cuts"
     for count, what in (
         (sizes.heads, "attention heads"),
         (sizes.kv_heads, "key-value heads"),

@@ -168,7 +168,7 @@ def kernel_times(
     forward[1:-1] = _longer(work.block_s(backward=False) + collective * (1.0 + gathered / 2.0), launch / 3.0)
     backward[1:-1] = _longer(work.block_s(backward=True) + collective * (1.0 + split / 2.0), launch * 2.0 / 3.0)
     forward[-1], backward[-1] = work.head_s(backward=False), work.head_s(backward=True)
-    update = costs.parameters.astype(np.float64) * (constants.update_bytes / work.bytes_per_s)
+    update = costs.trainable.astype(np.float64) * (constants.update_bytes / work.bytes_per_s)
     block_s = float(forward[1] + backward[1])
     return KernelTimes(
         forward_s=forward, backward_s=backward, update_s=update, exchange_share=min(1.0, 2.0 * collective / block_s)

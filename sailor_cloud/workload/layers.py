@@ -29,12 +29,14 @@ class LayerCosts:
     `working_elements` come back for one layer at a time. `loss_elements` are held in fp32 at every precision.
     `output_elements` is the tensor that the next layer takes; it is the same on every tensor-parallel device.
     `parameters` counts a tied head's weight in the embedding and in the head; a device that holds both layers keeps it
-    once, that is `tied_parameters` fewer.
+    once, that is `tied_parameters` fewer. `trainable` are those that have gradients, `tied_trainable` such tied ones.
     """
 
     tp: int
     parameters: Ints
     tied_parameters: int
+    trainable: Ints
+    tied_trainable: int
     matmul_flops: Floats
     forward_flops: Floats
     backward_flops: Floats
@@ -48,6 +50,8 @@ class LayerCosts:
 
 def parameter_count(decoder: Decoder) -> int:
     """Return the number of parameters of a decoder, a tied head counted once."""
+    if (counted := decoder.counted_at(1)) is not None:
+        return sum(counted.parameters) - counted.tied
     tied = _head_weight(decoder, 1) if decoder.tied_head else 0
     return _embedding(decoder, 1) + decoder.blocks * _block(decoder, 1) + _head(decoder, 1) - tied
 
@@ -102,10 +106,15 @@ def layer_costs(
     backward_scores = scores * (2.5 if attention is Attention.FLASH else 2.0)
     projected = tokens * decoder.embedding_size if _projected(decoder) else 0.0
     head_kept = _head_kept(decoder, tokens) / shared + vocabulary
+    parameters = _per_layer_int(decoder, _embedding(decoder, tp), _block(decoder, tp), _head(decoder, tp))
+    tied = _head_weight(decoder, tp) if decoder.tied_head else 0
+    counted = decoder.counted_at(tp)
     return LayerCosts(
         tp=tp,
-        parameters=_per_layer_int(decoder, _embedding(decoder, tp), _block(decoder, tp), _head(decoder, tp)),
-        tied_parameters=_head_weight(decoder, tp) if decoder.tied_head else 0,
+        parameters=parameters if counted is None else np.array(counted.parameters, dtype=np.int64),
+        tied_parameters=tied if counted is None else counted.tied,
+        trainable=parameters if counted is None else np.array(counted.trainable, dtype=np.int64),
+        tied_trainable=tied if counted is None else counted.tied_trainable,
         matmul_flops=_per_layer(decoder, _projection_flops(decoder, tokens), matmul, head_flops),
         forward_flops=_per_layer(decoder, _projection_flops(decoder, tokens), matmul + scores, head_flops),
         backward_flops=_per_layer(

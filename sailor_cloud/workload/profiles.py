@@ -233,7 +233,7 @@ class ComputeProfiles:
             # Two of a layer's three passes are on the way back.
             forward_s=_in_training(decoder, forward, overhead / 3.0) / speed,
             backward_s=_in_training(decoder, backward, overhead * 2.0 / 3.0) / speed,
-            update_s=(entry.update[0] + entry.update[1] * costs.parameters) / speed,
+            update_s=(entry.update[0] + entry.update[1] * costs.trainable) / speed,
             error=self.errors.at_least(*errors),
             measured=True,
             profile=entry.ref,

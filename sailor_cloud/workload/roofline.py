@@ -87,7 +87,7 @@ def roofline_times(
     forward = costs.forward_flops * microbatch_size / rate + traffic / memory + launch + reduced
     backward = costs.backward_flops * microbatch_size / rate + 2.0 * traffic / memory + 2.0 * launch + reduced
     backward[0] -= reduced[0]
-    update = costs.parameters.astype(np.float64) * (_UPDATE_BYTES_PER_PARAMETER / memory)
+    update = costs.trainable.astype(np.float64) * (_UPDATE_BYTES_PER_PARAMETER / memory)
     return RooflineTimes(forward_s=forward, backward_s=backward, update_s=update)
 
 

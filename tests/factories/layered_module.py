@@ -92,3 +92,15 @@ def build_with_adapters() -> SimpleNamespace:
 
 def loss(output: Tensor, batch: Any) -> Tensor:
     return functional.cross_entropy(output.flatten(0, 1), batch.targets.flatten())
+
+
+def with_a_broken_loss() -> SimpleNamespace:
+    built = build()
+    built.loss = lambda output, batch: output.sum(-1)
+    return built
+
+
+def with_a_broken_block() -> SimpleNamespace:
+    built = build()
+    built.layers()[1].wide = nn.Linear(HIDDEN + 1, 4 * HIDDEN)
+    return built

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import MutableMapping
 from pathlib import Path
 
@@ -11,10 +12,12 @@ from sailor_runtime.stand_in import runs_on_cpu
 
 
 def prepare(spec: RunSpec, rank: int, home: Path, environ: MutableMapping[str, str] = os.environ) -> None:
-    """Set the variables that torch, gloo and deepspeed read while they are imported.
+    """Set the variables that torch, gloo and deepspeed read while they are imported; find the user's own code.
 
     Every DeepSpeed extension that would be compiled on first use stays off, since such builds take minutes.
     """
+    if spec.model.code is not None:
+        sys.path.insert(0, str(home / spec.model.code))
     node = node_of(spec, rank)
     if runs_on_cpu(node.accelerator):
         environ["DS_ACCELERATOR"] = "cpu"

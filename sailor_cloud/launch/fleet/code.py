@@ -39,12 +39,12 @@ def pack(job: Job, base: Path) -> Code | None:
     Files that `.sailorignore`, or without one `.gitignore`, names stay here. Raises RequestError for a folder that is
     not there or too large.
     """
-    if job.workdir is None:
+    if job.shipped_folder is None:
         return None
-    root = base.absolute() / Path(job.workdir).expanduser()
+    root = base.absolute() / Path(job.shipped_folder).expanduser()
     if not root.is_dir():
         what = "is no folder" if root.exists() else "is not there"
-        raise RequestError([Problem(path="workdir", message=f"is {job.workdir!r}, and {root} {what}")])
+        raise RequestError([Problem(path="workdir", message=f"is {job.shipped_folder!r}, and {root} {what}")])
     files = sorted(_files(root), key=lambda path: path.relative_to(root).as_posix())
     _check_size(root, files)
     digest, raw = hashlib.sha256(), io.BytesIO()

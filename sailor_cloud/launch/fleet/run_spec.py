@@ -38,11 +38,13 @@ def build_spec(
     steps: int | None = None,
     saved_step: int = 0,
     check: bool = True,
+    code_sha256: str | None = None,
 ) -> rt.RunSpec:
     """Return the spec of one generation. Raises RequestError where the runtime can't do what the job asks.
 
     `steps` is the last step of the whole run where the document is the plan for what was left of it, `saved_step` the
-    newest that is known to be saved. `check`: compare with one process and calibrate before training.
+    newest that is known to be saved. `check`: compare with one process and calibrate before training. `code_sha256` is
+    the user's code, which has the model's own module.
     """
     plan, prediction, job = document.plan, document.prediction, document.job
     if plan is None or prediction is None or job.model is None:
@@ -57,7 +59,11 @@ def build_spec(
         generation=generation,
         plan_hash=plan_hash(plan),
         zero_stage=plan.zero_stage,
-        model=dataclasses.replace(model_spec(decoder), weights=job.model.weights),
+        model=dataclasses.replace(
+            model_spec(decoder),
+            weights=job.model.weights,
+            code=None if code_sha256 is None else f"code/{code_sha256}",
+        ),
         training=rt.TrainingSpec(
             global_batch_size=training.global_batch_size,
             sequence_length=training.sequence_length,
@@ -108,6 +114,7 @@ def model_spec(decoder: Decoder) -> rt.ModelSpec:
         embedding_size=decoder.embedding_size,
         tied_head=decoder.tied_head,
         config=decoder.config,
+        module=decoder.module,
         whole_experts=decoder.experts is not None and decoder.experts.whole,
     )
 

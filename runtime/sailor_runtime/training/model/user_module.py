@@ -39,7 +39,8 @@ class UserModule(Architecture):
             self._built = _built(model.module)
         layers = list(self._built.layers())
         if len(layers) != model.layers:
-            raise RefusedError(f"{model.module} has {len(layers)} layers, the plan is made for {model.layers}")
+            wanted = f"{model.layers}: embedding, {model.blocks} blocks, head"
+            raise RefusedError(f"{model.module} has {len(layers)} layers, its sizes say {wanted}")
         self.layers = len(layers)
         self.heads, self.kv_heads = model.heads, model.kv_heads
         self.loss: Callable[[Tensor, Any], Tensor] = self._built.loss

@@ -1,0 +1,88 @@
+"""A user's own layered module, built in a process of its own that counts its parameters and says what can't be cut."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from sailor_cloud.errors import Problem, RequestError
+from sailor_cloud.model.decoder import Counted, Decoder
+
+_PROGRAM = "sailor_runtime.training.describe"
+# Shapes alone go through the layers, so that the length matters to position tables only.
+_MOST_TOKENS = 128
+# A module that has not been built by then hangs.
+_TIMEOUT_S = 300.0
+_TOLD_LINES = 4
+
+
+def with_module(sizes: Decoder, module: str, folder: Path) -> Decoder:
+    """Return sizes with what the module that `folder` holds really has of parameters, at each degree that can cut it.
+
+    Time and activations are those of the sizes. Raises RequestError for a module that can't be built, or has other
+    layers or hidden states than the sizes say.
+    """
+    named = dataclasses.replace(sizes, name=module, module=module)
+    return dataclasses.replace(named, counted=_counted(named, folder.absolute()))
+
+
+@functools.lru_cache(maxsize=8)
+def _counted(sizes: Decoder, folder: Path) -> tuple[Counted, ...]:
+    model = {
+        "model_type": sizes.family.value,
+        "vocab_size": sizes.vocab_size,
+        "hidden_size": sizes.hidden_size,
+        "blocks": sizes.blocks,
+        "heads": sizes.heads,
+        "kv_heads": sizes.kv_heads,
+        "ffn_size": sizes.ffn_size,
+        "max_positions": sizes.max_positions,
+        "embedding_size": sizes.embedding_size,
+        "tied_head": sizes.tied_head,
+        "module": sizes.module,
+    }
+    tokens = min(sizes.max_positions, _MOST_TOKENS)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", _PROGRAM, json.dumps(model), str(tokens)],
+            cwd=folder,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+        )
+    except OSError as error:
+        raise _refused(f"can't be built in {folder}: {error.strerror}") from error
+    except subprocess.TimeoutExpired as error:
+        raise _refused(f"{sizes.module} was not built within {_TIMEOUT_S:.0f} s") from error
+    if done.returncode != 0:
+        last = "\n".join(done.stderr.strip().splitlines()[-_TOLD_LINES:])
+        if "No module named" in last and any(name in last for name in ("torch", "sailor_runtime")):
+            raise _refused(
+                f"{sizes.module} is built before it is planned, which needs torch here: install '.[runtime]'"
+            )
+        raise _refused(f"{sizes.module} can't be built in {folder}:\n{last}")
+    # The user's own code may have printed something before.
+    found = json.loads(done.stdout.strip().splitlines()[-1])
+    if "problem" in found:
+        raise _refused(found["problem"])
+    return tuple(
+        Counted(
+            tp=int(tp),
+            parameters=tuple(row["parameters"]),
+            trainable=tuple(row["trainable"]),
+            tied=row["tied"],
+            tied_trainable=row["tied_trainable"],
+        )
+        for tp, row in found["degrees"].items()
+    )
+
+
+def _refused(message: str) -> RequestError:
+    return RequestError([Problem(path="model.module", message=message)])

@@ -1,0 +1,96 @@
+"""A user's own module is built before it is planned: its parameters count, and what can't be trained is an error."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from factories.scenarios import chain, gcp_scenario, make_plan, offer_in
+from sailor_cloud.errors import RequestError
+from sailor_cloud.model.decoder import Counted
+from sailor_cloud.model.job import ModelSource
+from sailor_cloud.simulator import evaluate
+from sailor_cloud.workload import decoder, layer_costs, parameter_count
+from sailor_cloud.workload.decoders import tp_problem
+from sailor_cloud.workload.user_module import with_module
+from sailor_runtime.spec import ModelSpec
+from sailor_runtime.training.describe import described
+from sailor_runtime.training.refusal import RefusedError
+
+TESTS = Path(__file__).parents[1]
+SIZES = {"model_type": "gpt2", "vocab_size": 64, "hidden_size": 24, "max_position_embeddings": 16}
+SOURCE = ModelSource.model_validate({**SIZES, "num_hidden_layers": 4, "num_attention_heads": 6})
+SPEC = ModelSpec(
+    model_type="gpt2",
+    vocab_size=64,
+    hidden_size=24,
+    blocks=4,
+    heads=6,
+    kv_heads=6,
+    ffn_size=96,
+    max_positions=16,
+    embedding_size=24,
+    tied_head=True,
+    module="factories.layered_module:build",
+)
+
+
+def test_parameters_of_each_layer_are_those_of_the_built_module_at_each_degree() -> None:
+    adapted = with_module(decoder(SOURCE), "factories.layered_module:build_with_adapters", TESTS)
+    whole, cut = layer_costs(adapted, 16, 1), layer_costs(adapted, 16, 2)
+    # By hand: 64 x 24 tokens and 16 x 24 positions; four 24 x 24 with biases, 24 x 96 and back, two norms, adapters of
+    # rank 3.
+    block = 4 * (24 * 24 + 24) + (24 * 96 + 96) + (96 * 24 + 24) + 2 * 48 + (24 * 3 + 3 * 96)
+    assert whole.parameters.tolist() == [80 * 24, *[block] * 4, 48 + 64 * 24]
+    assert whole.trainable.tolist() == [0, *[24 * 3 + 3 * 96] * 4, 0]
+    assert cut.trainable.tolist() == [0, *[24 * 3 + 3 * 48] * 4, 0]
+    assert (whole.tied_parameters, whole.tied_trainable) == (64 * 24, 0)
+    assert parameter_count(adapted) == 80 * 24 + 4 * block + 48
+    assert tp_problem(adapted, 4) == "tp 4 does not divide what the tp_plan of " + adapted.name + " cuts"
+    assert np.array_equal(layer_costs(decoder(SOURCE), 16, 1).forward_flops, whole.forward_flops)
+
+
+def test_frozen_parameters_have_neither_gradients_nor_optimizer_state_nor_sums() -> None:
+    trained = gcp_scenario(batch=64)
+    costs = layer_costs(trained.decoder, 2048, 1)
+    assert costs.trainable.sum() == costs.parameters.sum()
+    frozen = Counted(
+        tp=1,
+        parameters=tuple(costs.parameters.tolist()),
+        trainable=tuple((costs.parameters // 100).tolist()),
+        tied=costs.tied_parameters,
+        tied_trainable=costs.tied_parameters // 100,
+    )
+    adapted = replace(trained, decoder=replace(trained.decoder, counted=(frozen,)))
+    offer = offer_in(trained, "us-central1-a", "A100-40")
+    chains = [chain(p, [offer, offer], (0, 13, 26), microbatch_size=2, microbatches=16) for p in range(2)]
+    before, after = (evaluate(make_plan(scenario, chains), scenario) for scenario in (trained, adapted))
+    for whole, few in zip(before.prediction.memory, after.prediction.memory, strict=True):
+        assert few.parts["weights"] == whole.parts["weights"]
+        for part in ("gradients", "optimizer"):
+            assert few.parts[part] == pytest.approx(0.01 * whole.parts[part], rel=0.01)
+    assert after.prediction.iteration_s_replay < before.prediction.iteration_s_replay
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"blocks": 5}, "has 6 layers, its sizes say 7: embedding, 5 blocks, head"),
+        ({"hidden_size": 32}, r"layer 0 .* gives \(2, 8, 24\), and \[samples, tokens, hidden_size\] is \(2, 8, 32\)"),
+        ({"module": "factories.layered_module:nothing"}, "has no attribute 'nothing'"),
+        ({"module": "factories.layered_module:Head"}, "has no layers"),
+        ({"module": "factories.layered_module:with_a_broken_loss"}, r"the loss of .* has shape \(2, 8\)"),
+        ({"module": "factories.layered_module:with_a_broken_block"}, "layer 1 of .* fails: RuntimeError"),
+    ],
+)
+def test_what_can_not_be_trained_says_which_part(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(RefusedError, match=message):
+        described(replace(SPEC, **changes), 8)
+
+
+def test_a_module_that_is_not_there_is_an_error_of_the_job() -> None:
+    with pytest.raises(RequestError, match=r"model\.module: module nowhere\.model:build: No module named 'nowhere'"):
+        with_module(decoder(SOURCE), "nowhere.model:build", TESTS)
