@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sailor_cloud.launch.replanning.replan import Policy
     from sailor_cloud.launch.simulation.market import Trace
     from sailor_cloud.model.decoder import Decoder
-    from sailor_cloud.model.document import PlanDocument
+    from sailor_cloud.model.document import Decision, Pick, PlanDocument
     from sailor_cloud.model.job import Job
     from sailor_cloud.model.machine import LocalMachine
     from sailor_cloud.planner import Restriction
@@ -41,6 +41,8 @@ def plan(
     restrictions: Sequence[Restriction] = (),
     top: int = 0,
     frontier: bool = False,
+    choose: Pick | None = None,
+    deciding: Callable[[Decision], None] | None = None,
     time_limit_s: float | None = None,
     progress: Callable[[float], None] | None = None,
     processes: int = 1,
@@ -54,9 +56,10 @@ def plan(
     plans instead of its own cost model.
 
     `restrictions` make the space smaller; `top` asks for so many alternatives of other kinds, `frontier` for the
-    plans that are best from the fastest to the cheapest. After `time_limit_s` the best plan found so far is the answer.
-    `progress` is told which share of the search is done. With more than one of `processes` two make the
-    search where the system can copy one (Linux); the answer is the same.
+    plans that are best from the fastest to the cheapest. `choose` takes the cheapest, the balanced or the fastest plan
+    instead of the goal's; `deciding` is told of the three while the search goes on. After `time_limit_s` the best plan
+    found so far is the answer. `progress` is told which share of the search is done. With more than one of `processes`
+    two make the search where the system can copy one (Linux); the answer is the same.
 
     Local nodes share the cores of `machine`; by default that is this one, which is measured where the job may use them.
     `base` is the folder against which paths in the job are resolved. `profiles`, `network` and `pricing` are folders
@@ -93,6 +96,9 @@ def plan(
             beside=True,
             frontier=frontier,
             top=top,
+            decide=True,
+            choose=choose,
+            deciding=deciding,
             time_limit_s=time_limit_s,
             progress=progress,
             processes=processes,
@@ -210,11 +216,49 @@ def _profiles(local: bool, folder: Path | None, machine: LocalMachine | None) ->
     return dataclasses.replace(found, machine=machine or this_machine(found.local)) if local else found
 
 
+def choose(document: PlanDocument, pick: Pick, *, base: Path | None = None) -> PlanDocument:
+    """Return a document with another plan of its decision as the plan, its figures worked out again.
+
+    Raises RequestError where the document has no decision.
+    """
+    from sailor_cloud.model.document import Status
+    from sailor_cloud.planner.lifetime import ttl_s
+
+    decision = document.decision
+    if decision is None:
+        raise RequestError("the plan document holds no choices; write it again with 'sailor-cloud plan JOB -o FILE'")
+    picked = decision.choice(pick)
+    if picked.chosen:
+        return document
+    choices = tuple(dataclasses.replace(each, chosen=each is picked) for each in decision.choices)
+    other = dataclasses.replace(
+        document,
+        status=Status.FEASIBLE,
+        inputs=dataclasses.replace(document.inputs, offers=picked.offers),
+        plan=picked.plan,
+        objective=None,
+        optimality_gap=None,
+        bound=None,
+        gap_parts=(),
+        alternatives=(),
+        decision=dataclasses.replace(decision, chosen=pick, asked=pick, choices=choices, left_out=(), notes=()),
+    )
+    found = _simulated(other, base, timeline=False).document
+    assert found.cost is not None, "what was searched has prices"
+    assert found.prediction is not None
+    lasting = ttl_s(document.constraints, found.cost, duration_s=found.prediction.duration_s)
+    return dataclasses.replace(found, ttl_s=lasting)
+
+
 def simulate(document: PlanDocument, *, base: Path | None = None, timeline: bool = False) -> Evaluation:
     """Simulate the plan of a document again, with the document's own offers, as of its own day.
 
     `timeline` also records every operation of one iteration. Raises RequestError for a document without a plan.
     """
+    return _simulated(document, base, timeline=timeline).evaluation
+
+
+def _simulated(document: PlanDocument, base: Path | None, *, timeline: bool) -> Simulation:
     from sailor_cloud import catalog, network, workload
     from sailor_cloud.simulator.resimulate import simulate_document
 
@@ -226,7 +270,7 @@ def simulate(document: PlanDocument, *, base: Path | None = None, timeline: bool
         decoder=workload.job_decoder(document.job, base=base),
         as_of=document.as_of,
         timeline=timeline,
-    ).evaluation
+    )
 
 
 def simulate_layout(

@@ -46,3 +46,22 @@ def usd_text(amount: float) -> str:
     if amount == 0 or abs(amount) >= 10:
         return f"{amount:,.2f}"
     return f"{amount:.4f}" if abs(amount) < 1 else f"{amount:.3f}"
+
+
+def pace_text(ratio: float) -> str:
+    """Return how fast something is that takes `ratio` times as long: `3.0× faster`, `12 % slower`, `as fast`."""
+    faster = ratio < 1.0
+    times = 1.0 / ratio if faster else ratio
+    if times < 1.0005:
+        return "as fast"
+    percent = 100.0 * (1.0 - ratio if faster else ratio - 1.0)
+    amount = f"{times:,.1f}×" if times >= 1.5 else f"{percent:.0f} %" if percent >= 9.5 else f"{percent:.1f} %"
+    return f"{amount} {'faster' if faster else 'slower'}"
+
+
+def signed_usd_text(amount: float) -> str:
+    """Return a difference in dollars: `+6.56 USD`, `-0.0312 USD`, `for the same money`."""
+    if abs(amount) < 0.00005:
+        return "for the same money"
+    digits = f"{abs(amount):,.2f}" if abs(amount) >= 1 else usd_text(abs(amount))
+    return f"{'-' if amount < 0 else '+'}{digits} USD"

@@ -101,6 +101,14 @@ def json_option(command: _Command) -> _Command:
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(command)
 
 
+def choose_option(command: _Command) -> _Command:
+    return click.option(
+        "--choose",
+        type=click.Choice(("cheapest", "balanced", "fastest")),
+        help="Take this one of the three plans of the decision; without it the goal decides.",
+    )(command)
+
+
 def read_job(path: Path) -> Job:
     """Return the job in a file. Raises RequestError where it can't be read or is wrong."""
     from sailor_cloud.model.job_file import parse_job

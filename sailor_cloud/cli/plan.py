@@ -11,6 +11,7 @@ import click
 from sailor_cloud.cli.options import (
     as_of_option,
     check_output,
+    choose_option,
     clock_for,
     data_options,
     job_argument,
@@ -44,6 +45,7 @@ RESTRICTIONS = ("one-accelerator", "one-zone", "even-batches", "even-layers")
 @click.option(
     "--frontier", is_flag=True, help="Also show the best plans from the fastest to the cheapest; HTML has them anyway."
 )
+@choose_option
 @click.option(
     "--time-limit",
     "time_limit_s",
@@ -66,6 +68,7 @@ def plan(
     restrictions: tuple[str, ...],
     top: int,
     frontier: bool,
+    choose: str | None,
     time_limit_s: float | None,
     strategy: str | None,
     oracle: bool,
@@ -80,11 +83,12 @@ def plan(
     sailor-cloud plan job.yaml
     sailor-cloud plan job.yaml --json | jq .cost.total_usd
     sailor-cloud plan job.yaml --format html -o report.html
+    sailor-cloud plan job.yaml --choose balanced
     sailor-cloud plan job.yaml --restrict one-accelerator --restrict one-zone --top 3
     sailor-cloud plan job.yaml -o plan.json && sailor-cloud up job.yaml --plan plan.json
     """
     from sailor_cloud import api
-    from sailor_cloud.model.document import Status
+    from sailor_cloud.model.document import Pick, Status
     from sailor_cloud.planner.variants import Restriction
     from sailor_cloud.workload.this_machine import usable_cores
 
@@ -92,8 +96,8 @@ def plan(
     check_output(output)
     if oracle and strategy is None:
         raise RequestError("--oracle belongs to --strategy; give both, for example --strategy metis --oracle")
-    if strategy is not None and (restrictions or top or frontier):
-        raise RequestError("--strategy makes its own search; --restrict, --top and --frontier are of ours")
+    if strategy is not None and (restrictions or top or frontier or choose):
+        raise RequestError("--strategy makes its own search; --restrict, --top, --frontier and --choose are of ours")
     job = read_job(job_file)
     with waiting("searching for the best plan") as show:
         document = api.plan(
@@ -106,6 +110,7 @@ def plan(
             restrictions=[Restriction(name) for name in restrictions],
             top=top,
             frontier=frontier or chosen == "html",
+            choose=None if choose is None else Pick(choose),
             time_limit_s=time_limit_s,
             progress=lambda share: show(share, 1.0),
             processes=usable_cores(),

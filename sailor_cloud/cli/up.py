@@ -12,6 +12,7 @@ import click
 from sailor_cloud.cli.following import follow
 from sailor_cloud.cli.options import (
     PRIVATE,
+    choose_option,
     job_argument,
     json_option,
     read_document,
@@ -37,6 +38,7 @@ DECLINED = 1
     type=click.Path(dir_okay=False, path_type=Path),
     help="Carry out the plan in FILE, as 'plan -o' wrote it, instead of searching; its figures are worked out again.",
 )
+@choose_option
 @click.option("--budget", metavar="USD", type=click.FloatRange(min=0, min_open=True), help="Replace the job's budget.")
 @click.option("--deadline", metavar="TIME", help="Replace the job's deadline, for example 12h.")
 @click.option("--dry-run", is_flag=True, help="Show what would be created and at what price; create nothing.")
@@ -56,6 +58,7 @@ DECLINED = 1
 def up(
     job_file: Path,
     plan_file: Path | None,
+    choose: str | None,
     budget: float | None,
     deadline: str | None,
     dry_run: bool,
@@ -78,7 +81,7 @@ def up(
     \b
     sailor-cloud up job.yaml
     sailor-cloud up job.yaml --budget 50 --deadline 12h --yes
-    sailor-cloud up job.yaml --plan plan.json
+    sailor-cloud up job.yaml --plan plan.json --choose balanced
     sailor-cloud up job.yaml --dry-run --ssh-from 203.0.113.7/32
     """
     from sailor_cloud import api
@@ -96,7 +99,7 @@ def up(
         raise RequestError("--terraform-plan belongs to --dry-run; give both to see Terraform's plan")
     if replan_slow_links and no_fallback:
         raise RequestError("--replan-slow-links may take another plan and --no-fallback takes none; give one of them")
-    document = _document(job_file, plan_file, budget, deadline, source)
+    document = _document(job_file, plan_file, choose, budget, deadline, source)
     print_plan(document, progress_console() if as_json else result_console())
     if document.status is Status.INFEASIBLE:
         if as_json:
@@ -135,9 +138,15 @@ def up(
 
 
 def _document(
-    job_file: Path, plan_file: Path | None, budget: float | None, deadline: str | None, ssh_from: str | None
+    job_file: Path,
+    plan_file: Path | None,
+    choose: str | None,
+    budget: float | None,
+    deadline: str | None,
+    ssh_from: str | None,
 ) -> PlanDocument:
     from sailor_cloud import api
+    from sailor_cloud.model.document import Pick
     from sailor_cloud.provision.guards import refuse_what_cannot_run
     from sailor_cloud.provision.providers import on_this_machine
     from sailor_cloud.provision.rendering.rendered_roots import missing_from_request
@@ -154,7 +163,11 @@ def _document(
             raise RequestError(missing)
         with waiting("searching for the best plan") as show:
             return api.plan(
-                job, base=job_file.parent, progress=lambda share: show(share, 1.0), processes=usable_cores()
+                job,
+                base=job_file.parent,
+                choose=None if choose is None else Pick(choose),
+                progress=lambda share: show(share, 1.0),
+                processes=usable_cores(),
             )
     document = read_document(plan_file)
     if document.job != job:
@@ -162,6 +175,8 @@ def _document(
             f"{plan_file} was made for another job than {job_file} now describes; "
             f"write it again with 'sailor-cloud plan {job_file} -o {plan_file}'"
         )
+    if choose is not None:
+        document = api.choose(document, Pick(choose), base=job_file.parent)
     refuse_what_cannot_run(document)
     if document.plan is None:
         return document

@@ -287,6 +287,99 @@ class FrontierPoint:
         return self.usd_per_iteration if self.total_usd is None else self.total_usd
 
 
+class Pick(StrEnum):
+    """What a plan is chosen for."""
+
+    CHEAPEST = "cheapest"
+    BALANCED = "balanced"
+    FASTEST = "fastest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A plan to choose from, with the offers that its nodes are of. It keeps the job's limits.
+
+    It is the best for each of its `picks`; one of all choices is the `chosen` one, which is also the document's plan.
+    Probabilities are None without such a limit. `devices`: how many of each accelerator are bought.
+    """
+
+    picks: tuple[Pick, ...]
+    chosen: bool
+    plan: Plan
+    offers: tuple[Offer, ...]
+    iteration_s: float
+    duration_s: float | None
+    usd_per_hour: float
+    usd_per_iteration: float
+    total_usd: float | None
+    within_budget: float | None
+    within_deadline: float | None
+    within_limits: float | None
+    devices: dict[str, int]
+    zones: tuple[str, ...]
+    markets: tuple[str, ...]
+    why: str
+
+    @property
+    def usd(self) -> float:
+        """USD of the run, or of an iteration without a number of steps."""
+        return self.usd_per_iteration if self.total_usd is None else self.total_usd
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the run, or of an iteration without a number of steps."""
+        return self.iteration_s if self.duration_s is None else self.duration_s
+
+
+class Subject(StrEnum):
+    """What a job names and a plan may leave out."""
+
+    ACCELERATOR = "accelerator"
+    ZONE = "zone"
+    MARKET = "market"
+    CLOUD = "cloud"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """Something that the job names and the chosen plan leaves out, and what insisting on it would change.
+
+    `why` says it in words. The rest is of the best plan found that uses it, by money where the cheapest plan is chosen,
+    else by time x money; without one, `runs_on` is
+    empty and figures are None. `keeps_limits` is False where every plan that uses it breaks a limit.
+    """
+
+    subject: Subject
+    name: str
+    why: str
+    runs_on: str = ""
+    iteration_s: float | None = None
+    total_usd: float | None = None
+    usd_per_iteration: float | None = None
+    keeps_limits: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The cheapest plan, the fastest and the balanced one, each once, and what the chosen one leaves out.
+
+    The balanced one is the point of the frontier farthest from the line between the two others, both axes scaled to
+    0 to 1. `asked`: the pick that was asked for; without it the goal decides. `notes` say where the goal spends much
+    for little time. `complete` is False while the search goes on.
+    """
+
+    chosen: Pick
+    asked: Pick | None
+    choices: tuple[Choice, ...]
+    left_out: tuple[LeftOut, ...]
+    notes: tuple[str, ...] = ()
+    complete: bool = True
+
+    def choice(self, pick: Pick) -> Choice:
+        """Return the choice that is best for something."""
+        return next(choice for choice in self.choices if pick in choice.picks)
+
+
 class Ground(StrEnum):
     """What ruled something out."""
 
@@ -346,7 +439,8 @@ class PlanDocument:
     `ttl_s` is the longest time that the nodes may live after their start: the deadline with its grace, else the
     budget divided by the worst-case rate. `frontier`: cost against throughput, fastest first, whatever the limits.
     `gap_parts`: what the goal is made of, from work alone to the closed form's figure; seconds where throughput is it.
-    `totals` is None without a number of steps or a price.
+    `totals` is None without a number of steps or a price. `decision` is None for a plan that was not searched, and in
+    documents from before there was one.
     """
 
     schema_version: int
@@ -371,6 +465,7 @@ class PlanDocument:
     gap_parts: tuple[GapPart, ...] = ()
     engine: str = "sailor"
     totals: Totals | None = None
+    decision: Decision | None = None
 
     @property
     def iteration_s(self) -> float | None:

@@ -15,13 +15,13 @@ from sailor_cloud.planner.effort import Effort
 from sailor_cloud.planner.evened import evened, stands_evenly
 from sailor_cloud.planner.exhaustive import small_layouts
 from sailor_cloud.planner.goals import TIE, Target
-from sailor_cloud.planner.improvement import Improver
+from sailor_cloud.planner.improvement import Improver, improved
 from sailor_cloud.planner.improvement.choice import Chosen, evaluated_first, first_that_holds
 from sailor_cloud.planner.replayed import replayed
 from sailor_cloud.planner.shortage import NO_PLAN, shortage
 from sailor_cloud.planner.solving import KEPT_DRAFTS, solve
 from sailor_cloud.planner.space import Space
-from sailor_cloud.planner.variants import EVEN, MOST_ROWS, Restriction, part_of
+from sailor_cloud.planner.variants import EVEN, Restriction, part_of
 from sailor_cloud.simulator import Evaluation, evaluate
 
 # Limits on money and time that a plan beside the chosen one may break; it then says by how much.
@@ -63,21 +63,23 @@ class Beside:
         return tuple(self._alternative(named) for named in self.named)
 
     def overtaken(self, chosen: Chosen) -> Chosen:
-        """Return the chosen plan, or from now on a better one of a smaller space: searches of all can miss those."""
+        """Return the chosen plan, or a better one of a smaller space: searches of all can miss those."""
         best = chosen
         for named in self.named:
             figures, least = replayed(named.draft, named.evaluation), replayed(best.draft, best.evaluation)
             if self.target.feasible(figures) and figures[self.target.goal] < least[self.target.goal] * (1.0 - TIE):
                 best = Chosen(draft=named.draft, evaluation=named.evaluation)
-        if best is chosen:
-            return chosen
+        return best
+
+    def instead(self, best: Chosen, before: Chosen) -> Chosen:
+        """Let another plan be the chosen one from now on."""
         self.chosen = best.draft
         # What the plan stands in itself now is no alternative to it, what the one before stood in is one.
         self.named = [named for named in self.named if not named.restrictions or not self._stands_in(named)]
         for part, restrictions in self._kept:
             if not self._keeps(restrictions, part):
-                label = self._labelled(chosen.draft, restrictions)
-                self._enter(_Named(label, chosen.draft, chosen.evaluation, restrictions))
+                label = self._labelled(before.draft, restrictions)
+                self._enter(_Named(label, before.draft, before.evaluation, restrictions))
         return best
 
     def restricted(self, restrictions: Sequence[tuple[Restriction, ...]]) -> None:
@@ -85,15 +87,10 @@ class Beside:
 
         Each accelerator is a space of its own. Where no plan keeps the limits, the best one that breaks limits on
         money or time; where there is none either, what the model takes and what is allowed, as far as that tells.
-        Plans of even batches and even layers are made of known ones but in small problems.
+        But in small problems they are known ones that are improved a little: searches of their own would take longer
+        than that of the plan.
         """
-        many = len({pool.row for pool in self.space.pools}) > MOST_ROWS
-        for chosen in restrictions:
-            if many and not _evened(chosen) and not self._keeps(chosen, self.space):
-                why = f"not searched among so many zones; {_option(chosen)} does"
-                self._enter(_rejected(" and ".join(_name(restriction) for restriction in chosen), why, chosen))
-        searched = [chosen for chosen in restrictions if not many or _evened(chosen)]
-        every = [(part, chosen) for chosen in searched for part in self._parts(chosen)]
+        every = [(part, chosen) for chosen in restrictions for part in self._parts(chosen)]
         wanted = [(part, chosen) for part, chosen in every if not self._keeps(chosen, part)]
         self._kept = [(part, chosen) for part, chosen in every if self._keeps(chosen, part)]
         for number, entry in enumerate(wanted):
@@ -119,10 +116,12 @@ class Beside:
                 known = self._seeds(part, restrictions)
                 if target is not self.target:
                     # All known ones were found under the limits that nothing keeps.
-                    known += self._searched(part, target, [each for each in restrictions if each not in EVEN], lighter)
+                    known += self._improved(part, target, [each for each in restrictions if each not in EVEN], lighter)
                 every = evened(self.space, target, known, restrictions, lighter)
-            else:
+            elif small:
                 every = self._searched(part, target, restrictions, lighter)
+            else:
+                every = self._improved(part, target, restrictions, lighter)
             ordered = sorted(every, key=Draft.order)
             if not small:
                 ordered = evaluated_first(Improver(self.space, target), ordered, most=KEPT_DRAFTS)
@@ -153,6 +152,25 @@ class Beside:
         ]
         return [*found, *seeds]
 
+    def _improved(
+        self, part: Space, target: Target, restrictions: Sequence[Restriction], effort: Effort
+    ) -> list[Draft]:
+        """Return the known drafts of a smaller space and what the best of them becomes by local search in it."""
+        known = [draft for draft in self._seeds(part, restrictions) if stands_evenly(self.space, draft, restrictions)]
+        improver = Improver(self.space, target)
+        best = min(known, key=lambda draft: improver.rank(improver.expected(draft)), default=None)
+        if best is None:
+            return []
+        accelerators, zones = _where(self.space, best)
+        if Restriction.ONE_ACCELERATOR not in restrictions:
+            accelerators = tuple({pool.accelerator.name for pool in part.pools})
+        if Restriction.ONE_ZONE not in restrictions:
+            zones = tuple({pool.offer.zone for pool in part.pools})
+        there = part_of(self.space, accelerators, zones)
+        begun = replace(in_space(best, self.space, there), zero_stage=best.zero_stage, goal=target.goal)
+        made = improved(there, target, [begun], effort, most=1)
+        return [*known, *(replace(in_space(draft, there, self.space), zero_stage=draft.zero_stage) for draft in made)]
+
     def _seeds(self, part: Space, restrictions: Sequence[Restriction]) -> list[Draft]:
         """Return the known drafts on the accelerators and zones of a part of a smaller space, each once."""
         found = {}
@@ -163,7 +181,7 @@ class Beside:
         return list(found.values())
 
     def kinds(self, drafts: Iterable[Draft], *, most: int) -> None:
-        """Add the best drafts of other kinds: other accelerators, zones, numbers of stages or microbatch sizes."""
+        """Add the best drafts on other devices, in another market, or in another number of zones."""
         known = {kind(self.space, self.chosen)} | {kind(self.space, draft) for draft in self.drafts}
         added = 0
         assessor = Assessor(self.space, self.target)
@@ -252,9 +270,11 @@ def _reaches(assessor: Assessor, draft: Draft) -> bool:
 
 
 def kind(space: Space, draft: Draft) -> tuple[object, ...]:
-    """Return what makes a plan one of another kind."""
-    stages = tuple(sorted({len(part.cut) - 1 for part in draft.pipelines}))
-    return (*_where(space, draft), stages, len({part.microbatch_size for part in draft.pipelines}) > 1)
+    """Return what makes a plan one of another kind: how many devices of what, in which market, in how many zones."""
+    devices: Counter[tuple[str, str]] = Counter()
+    for pool, count in nodes_of(tuple(part.slots for part in draft.pipelines)).items():
+        devices[space.pools[pool].accelerator.name, space.pools[pool].offer.market] += count * space.pools[pool].devices
+    return tuple(sorted(devices.items())), len(_where(space, draft)[1])
 
 
 def described(space: Space, draft: Draft) -> str:

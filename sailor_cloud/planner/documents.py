@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sailor_cloud.model.document import (
     SCHEMA_VERSION,
     Alternative,
+    Decision,
     FrontierPoint,
     GapPart,
     Infeasibility,
@@ -20,6 +21,7 @@ from sailor_cloud.model.document import (
 from sailor_cloud.model.job import Goal, Job
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.planner.answer import OPTIMAL_GAP, Answer
+from sailor_cloud.planner.decision import goal_pick
 from sailor_cloud.planner.draft import to_plan
 from sailor_cloud.planner.goals import Figure, Target, target_of
 from sailor_cloud.planner.improvement.choice import Chosen
@@ -38,6 +40,7 @@ class Surroundings:
     frontier: tuple[FrontierPoint, ...] = ()
     gap_parts: tuple[GapPart, ...] = ()
     cut_short: bool = False
+    decision: Decision | None = None
 
 
 def plan_document(
@@ -47,7 +50,9 @@ def plan_document(
     scenario, evaluation = space.scenario, chosen.evaluation
     plan = to_plan(space, chosen.draft)
     value = chosen.draft.figures[target.goal]
-    gap = answer.gap(value)
+    # The bound is of the goal; a plan that was picked for something else is not measured by it.
+    off_goal = around.decision is not None and around.decision.chosen is not goal_pick(scenario.job.goal)
+    gap = None if off_goal else answer.gap(value)
     proven = gap is not None and gap <= OPTIMAL_GAP and not around.cut_short
     offers = {node.offer for node in plan.nodes}
     return PlanDocument(
@@ -66,7 +71,7 @@ def plan_document(
         objective=_objective(scenario.job, value),
         constraints=scenario.job.constraints,
         optimality_gap=gap,
-        bound=None if answer.bound is None else _shown(scenario.job, answer.bound),
+        bound=None if answer.bound is None or off_goal else _shown(scenario.job, answer.bound),
         search=Search(seconds=seconds),
         plan=plan,
         prediction=evaluation.prediction,
@@ -76,8 +81,9 @@ def plan_document(
         alternatives=around.alternatives,
         rejected=around.rejected,
         frontier=around.frontier,
-        gap_parts=() if proven else around.gap_parts,
+        gap_parts=() if proven or off_goal else around.gap_parts,
         totals=evaluation.totals,
+        decision=around.decision,
     )
 
 

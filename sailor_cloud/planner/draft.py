@@ -112,9 +112,9 @@ def nodes_of(pipelines: tuple[tuple[Slot, ...], ...]) -> Counter[int]:
 
 
 def in_space(draft: Draft, part: Space, space: Space) -> Draft:
-    """Return a draft of a part of a space with the pools' numbers in the whole space."""
+    """Return a draft of a part of a space with the pools' numbers in the whole space, or the other way round."""
     places = {(pool.offer.id, pool.row): number for number, pool in enumerate(space.pools)}
-    numbers = [places[pool.offer.id, pool.row] for pool in part.pools]
+    numbers = [places.get((pool.offer.id, pool.row), -1) for pool in part.pools]
     return replace(
         draft,
         zero_stage=part.zero_stage,

@@ -10,7 +10,7 @@ from sailor_cloud.planner.search import Problem
 from sailor_cloud.planner.shadow import Gain
 from sailor_cloud.planner.space import Seat, Space
 from sailor_cloud.planner.variants import zero_stages
-from sailor_cloud.units import GIB, MIB, duration_text, usd_text
+from sailor_cloud.units import GIB, MIB, duration_text, pace_text, signed_usd_text, usd_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +52,7 @@ def reasons(document: PlanDocument) -> tuple[str, ...]:
     shares = ", ".join(f"{100 * seconds / total:.0f} % {name}" for name, seconds in parts.items())
     lines = [f"the busiest stage spends {shares}", *_used_up(document)]
     for other in document.alternatives:
-        slower = other.iteration_s / document.prediction.iteration_s_replay - 1.0
-        pace = f"{abs(100 * slower):.0f} % {'slower' if slower >= 0 else 'faster'}"
+        pace = pace_text(other.iteration_s / document.prediction.iteration_s_replay)
         lines.append(f"{other.label}: {pace}{_dearer(document, other.total_usd)}")
     lines += [f"{row.what}: {row.why}" for row in document.rejected if row.restrictions]
     return tuple(lines)
@@ -101,8 +100,7 @@ def _dearer(document: PlanDocument, total_usd: float | None) -> str:
     assert document.cost is not None
     if total_usd is None or document.cost.total_usd is None:
         return ""
-    more = total_usd - document.cost.total_usd
-    return f", {usd_text(abs(more))} USD {'dearer' if more >= 0 else 'cheaper'}"
+    return f", {signed_usd_text(total_usd - document.cost.total_usd)}"
 
 
 def _by_memory(space: Space) -> list[RuledOut]:

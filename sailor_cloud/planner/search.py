@@ -9,18 +9,28 @@ from functools import partial
 from sailor_cloud.catalog import Catalog
 from sailor_cloud.clock import Clock
 from sailor_cloud.model.decoder import Decoder
-from sailor_cloud.model.document import FrontierPoint, GapPart, Infeasibility, PlanDocument, Rejected
+from sailor_cloud.model.document import (
+    Decision,
+    FrontierPoint,
+    GapPart,
+    Infeasibility,
+    Pick,
+    PlanDocument,
+    Rejected,
+)
 from sailor_cloud.model.job import Job
 from sailor_cloud.network import Network
 from sailor_cloud.planner.answer import OPTIMAL_GAP, Answer
 from sailor_cloud.planner.beside import Beside
 from sailor_cloud.planner.candidates import collect
+from sailor_cloud.planner.decision import Deciding, goal_pick
 from sailor_cloud.planner.documents import Surroundings, infeasible_document, plan_document
 from sailor_cloud.planner.draft import Draft
 from sailor_cloud.planner.effort import NORMAL, Effort
 from sailor_cloud.planner.frontier import explored, frontier
 from sailor_cloud.planner.gap import gap_parts
 from sailor_cloud.planner.goals import Target, target_of
+from sailor_cloud.planner.homogeneous import homogeneous
 from sailor_cloud.planner.improvement import evaluated
 from sailor_cloud.planner.improvement.choice import Chosen
 from sailor_cloud.planner.infeasible import by_quota, explain_infeasible
@@ -45,7 +55,9 @@ class Wishes:
 
     `restrictions` make the space smaller. `beside`: also the best plans of smaller spaces, one of which is the
     answer where the search of all found none as good. `frontier`: also the plans from the fastest to the cheapest
-    that no other one beats in both. `top`: also so many plans of other kinds. After `time_limit_s` the best plan
+    that no other one beats in both. `top`: also so many plans of other kinds. `decide`: also the cheapest, the balanced
+    and the fastest plan, of which `choose` is the answer, else the goal's; `deciding` is told of them whenever they may
+    have changed. After `time_limit_s` the best plan
     found until then is the answer, and never called optimal. `progress` is told which share of the search is done,
     ever larger ones. With more than one of `processes` two make the search; the answer is the same.
     """
@@ -54,6 +66,9 @@ class Wishes:
     beside: bool = False
     frontier: bool = False
     top: int = 0
+    decide: bool = False
+    choose: Pick | None = None
+    deciding: Callable[[Decision], None] | None = None
     time_limit_s: float | None = None
     progress: Callable[[float], None] | None = None
     processes: int = 1
@@ -143,6 +158,11 @@ def _search(problem: Problem, asked: Wishes, clock: Clock, started: float, team:
         changes = quota_changes(space, target, searched)
         why = by_quota(changes) if changes else _no_pools(problem)
         return infeasible_document(space.scenario, why, problem.rejected, nothing, 0.0)
+    deciding = Deciding(space, target, problem.rejected, asked.choose, frozenset(asked.restrictions))
+    simple = [draft for draft in homogeneous(space, target) if deciding.keeps(draft)] if asked.decide else []
+    deciding.meet(simple)
+    tell = partial(_tell, deciding, asked, effort)
+    tell(None)
     answer, chosen = searched.best(space, target)
     if chosen is None:
         why = explain_infeasible(space, target, searched, exact=answer.exhausted)
@@ -152,19 +172,38 @@ def _search(problem: Problem, asked: Wishes, clock: Clock, started: float, team:
         return infeasible_document(space.scenario, why, problem.rejected, answer, clock.monotonic_s() - started)
     effort = effort.between(searched.share, 1.0)
     border = 0.3 if asked.frontier else 1.0
-    drafts = [chosen.draft, *answer.drafts, *answer.others]
+    drafts = [chosen.draft, *answer.drafts, *answer.others, *simple]
+    deciding.meet(drafts)
+    tell(chosen)
     beside = Beside(space, target, chosen.draft, effort.between(0.0, border), drafts)
+    gap = answer.gap(chosen.draft.figures[target.goal])
+    # What is proven by the closed form isn't given up for what the replay says of another one.
+    proven, best = gap is not None and gap <= OPTIMAL_GAP, chosen
     if asked.beside and not effort.expired():
         extras = [extra for extra in _BESIDE if not set(extra) <= set(asked.restrictions)]
         beside.restricted([(*asked.restrictions, *extra) for extra in extras])
-        gap = answer.gap(chosen.draft.figures[target.goal])
-        # What is proven by the closed form isn't given up for what the replay says of another one.
-        better = chosen if gap is not None and gap <= OPTIMAL_GAP else beside.overtaken(chosen)
-        if better is not chosen:
-            chosen, answer = better, searched.with_bound_of(space, target, answer, better)
+        best = chosen if proven else beside.overtaken(chosen)
+    decision = None
+    if asked.decide:
+        deciding.meet(beside.drafts)
+        deciding.explore(effort)
+        picks = deciding.picks(effort, best, proven=proven)
+        decision = deciding.decision(picks)
+        best = picks[asked.choose or goal_pick(space.scenario.job.goal)]
+    if best is not chosen:
+        chosen, answer = beside.instead(best, chosen), searched.with_bound_of(space, target, answer, best)
     effort.tell(border)
     around = _surroundings(problem, asked, effort.between(border, 1.0), answer, chosen, beside)
-    return plan_document(space, target, chosen, answer, around, clock.monotonic_s() - started)
+    document = plan_document(space, target, chosen, answer, replace(around, decision=decision), 0.0)
+    return replace(document, search=replace(document.search, seconds=clock.monotonic_s() - started))
+
+
+def _tell(deciding: Deciding, asked: Wishes, effort: Effort, chosen: Chosen | None) -> None:
+    """Tell what people can choose from so far, where somebody wants to know it."""
+    if asked.decide and asked.deciding is not None:
+        decision = deciding.decision(deciding.picks(effort, chosen), complete=False)
+        if decision is not None and effort.team.leads:
+            asked.deciding(decision)
 
 
 def _effort(asked: Wishes, clock: Clock, started: float, team: Team) -> Effort:

@@ -104,6 +104,9 @@ def proof(document: PlanDocument) -> str:
         close = not gap or gap < SMALLEST_GAP_SHOWN
         proven = "proven best under the closed form" if close else f"proven within {text.share(gap or 0)} of the best"
         return f"optimal: {proven}; {effort}"
+    decision = document.decision
+    if gap is None and decision is not None and decision.asked is not None:
+        return f"feasible: the {decision.asked.value} one of the plans found; {effort}"
     if gap is None:
         return f"feasible: no bound on what a longer search could find; {effort}"
     return f"feasible: at most {text.share(gap)} from the best possible; {effort}"
@@ -195,20 +198,13 @@ def _chance(document: PlanDocument) -> tuple[Fact, ...]:
     if totals is None or totals.within_limits is None:
         return ()
     told = [
-        f"{_percent(probability)} within the {limit}"
+        f"{text.probability(probability)} within the {limit}"
         for limit, probability in (("budget", totals.within_budget), ("deadline", totals.within_deadline))
         if probability is not None
     ]
     asked = document.constraints.probability
-    wanted = "" if asked is None else f"; the job asks for {_percent(asked)}"
+    wanted = "" if asked is None else f"; the job asks for {text.probability(asked)}"
     return (Fact(name="probability", value=f"{', '.join(told)}{wanted}"),)
-
-
-def _percent(probability: float) -> str:
-    """Return a probability that is never rounded to certainty."""
-    if 0.001 <= probability <= 0.999:
-        return f"{100 * probability:.3g} %"
-    return "more than 99.9 %" if probability > 0.5 else "less than 0.1 %"
 
 
 def nine_in_ten(document: PlanDocument) -> tuple[TotalsQuantile, TotalsQuantile] | None:

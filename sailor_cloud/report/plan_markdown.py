@@ -5,6 +5,7 @@ from __future__ import annotations
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.report import text
 from sailor_cloud.report.choices import choices, usd_unit, without_plan
+from sailor_cloud.report.decision_rows import decision_as_markdown
 from sailor_cloud.report.facts import Fact, assumptions, notes, outcome_facts, proof, request_facts
 from sailor_cloud.report.frontier_rows import BEST, frontier_numbers, frontier_rows
 from sailor_cloud.report.group_lines import NUMBERS, group_columns
@@ -12,6 +13,7 @@ from sailor_cloud.report.markdown import cell, folded, table
 from sailor_cloud.report.memory_rows import memory_rows
 from sailor_cloud.report.money import cost_tree, expected_usd, price_rows, worst_usd
 from sailor_cloud.report.ruled_out import ruled_out
+from sailor_cloud.units import pace_text
 
 
 def plan_as_markdown(document: PlanDocument) -> str:
@@ -23,7 +25,10 @@ def plan_as_markdown(document: PlanDocument) -> str:
         if ruled_out(document):
             parts.append(_rejected(document))
         return "\n\n".join(parts) + "\n"
-    parts = [heading, _facts((*outcome_facts(document), *request_facts(document)))]
+    parts = [heading]
+    if document.decision is not None:
+        parts.append(decision_as_markdown(document.job, document.decision))
+    parts += [_facts((*outcome_facts(document), *request_facts(document)))]
     parts += [f"> {note}" for note in notes(document)]
     parts.append(_groups(document))
     if document.cost is not None:
@@ -113,12 +118,12 @@ def _memory(document: PlanDocument) -> str:
 
 
 def _alternatives(document: PlanDocument) -> str:
-    numbers = ("iteration", "slower", "USD/h", usd_unit(document), "dearer")
+    numbers = ("iteration", "speed", "USD/h", usd_unit(document), "more USD")
     rows = [
         (
             other.label,
             text.seconds(other.iteration_s),
-            text.change(other.slower),
+            pace_text(1.0 + other.slower),
             text.usd(other.usd_per_hour),
             text.usd(other.usd),
             text.signed_usd_beside(other.dearer_usd, other.usd),

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from sailor_cloud.model.document import PlanDocument, Status
 from sailor_cloud.report.choices import without_plan
+from sailor_cloud.report.decision_rows import decision_report
 from sailor_cloud.report.facts import Fact, assumptions, notes, outcome_facts, proof, request_facts
 from sailor_cloud.report.money import price_rows
 from sailor_cloud.report.ruled_out import ruled_out
@@ -27,7 +28,13 @@ def plan_report(
     """Return the cost report of a plan; `details` adds sources of prices, every stage and the assumptions."""
     if document.plan is None:
         return _infeasible(document)
-    parts: list[RenderableType] = [_title(document), _facts(request_facts(document))]
+    parts: list[RenderableType] = []
+    if document.decision is not None:
+        parts.append(decision_report(document.job, document.decision, width=width, ascii_only=ascii_only))
+        parts.append(_block(_title(document)))
+    else:
+        parts.append(_title(document))
+    parts.append(_facts(request_facts(document)))
     tables: list[RenderableType] = [groups_table(document, width=width)]
     tables += [Text(line, style="dim") for line in recompute_key(document)]
     parts.append(_block(Group(*tables)))

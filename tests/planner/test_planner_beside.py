@@ -55,14 +55,15 @@ def test_a_better_plan_of_a_smaller_space_is_chosen_and_the_one_before_stands_be
     beside.restricted([(Restriction.ONE_ZONE,), (Restriction.ONE_ACCELERATOR,)])
     before = {alternative.label: alternative.iteration_s for alternative in beside.found}
     chosen = beside.overtaken(worst)
+    assert beside.overtaken(best) is best
     assert chosen.evaluation.prediction.iteration_s_replay == min(before.values())
+    assert beside.instead(chosen, worst) is chosen
     assert beside.chosen is chosen.draft
     # The first one stood in one zone and on one accelerator; the better one has another accelerator in both zones.
     assert set(before) == {"all CPU-fast"}
     assert {alternative.label for alternative in beside.found} == {"all CPU-slow", "one zone: local-b"}
     slow = worst.evaluation.prediction.iteration_s_replay
     assert {alternative.iteration_s for alternative in beside.found} == {slow}
-    assert beside.overtaken(best) is best
 
 
 def test_alternatives_differ_in_kind_and_survive_the_file(document):

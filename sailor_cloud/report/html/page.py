@@ -7,6 +7,7 @@ from importlib.resources import files
 
 from sailor_cloud.catalog import Region
 from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.report.decision_rows import decision_as_html
 from sailor_cloud.report.facts import Fact, assumptions, notes, outcome_facts, proof, request_facts
 from sailor_cloud.report.html import sections
 from sailor_cloud.report.html.frontier_chart import frontier_chart
@@ -49,6 +50,9 @@ def page(title: str, content: Markup) -> str:
 def _report(document: PlanDocument, timeline: Sequence[TimelineSpan], regions: Sequence[Region]) -> Markup:
     parts = [
         _header(document),
+        *(() if document.decision is None else (decision_as_html(document.job, document.decision),)),
+        _facts(outcome_facts(document), class_="facts outcome"),
+        _facts(request_facts(document), class_="facts"),
         *(element("p", note, class_="note") for note in notes(document)),
         _section("Plan", sections.groups(document)),
         *_money(document),
@@ -84,8 +88,7 @@ def _money(document: PlanDocument) -> tuple[Markup, ...]:
 def _header(document: PlanDocument) -> Markup:
     title = element("h1", document.job.name)
     verdict = element("p", proof(document), class_="proof")
-    outcome = _facts(outcome_facts(document), class_="facts outcome")
-    return element("header", title, verdict, outcome, _facts(request_facts(document), class_="facts"))
+    return element("header", title, verdict)
 
 
 def _facts(facts: tuple[Fact, ...], *, class_: str) -> Markup:

@@ -11,6 +11,7 @@ from sailor_cloud.report.html.tables import html_table
 from sailor_cloud.report.memory_rows import memory_rows
 from sailor_cloud.report.money import expected_usd, price_rows, worst_usd
 from sailor_cloud.report.ruled_out import ruled_out
+from sailor_cloud.units import pace_text
 
 
 def groups(document: PlanDocument) -> Markup:
@@ -50,12 +51,12 @@ def frontier_key(document: PlanDocument) -> tuple[Markup, ...]:
 
 
 def alternatives(document: PlanDocument) -> Markup:
-    numbers = ("iteration", "slower", "USD/h", usd_unit(document), "dearer")
+    numbers = ("iteration", "speed", "USD/h", usd_unit(document), "more USD")
     rows = [
         (
             other.label,
             text.seconds(other.iteration_s),
-            "" if other.chosen else text.change(other.slower),
+            "" if other.chosen else pace_text(1.0 + other.slower),
             text.usd(other.usd_per_hour),
             text.usd(other.usd),
             "" if other.chosen else text.signed_usd_beside(other.dearer_usd, other.usd),

@@ -11,23 +11,25 @@ from sailor_cloud.report.frontier_rows import BEST, TITLE, frontier_numbers, fro
 from sailor_cloud.report.ruled_out import ruled_out
 from sailor_cloud.report.tables import plain_table
 from sailor_cloud.report.terminal.groups_table import NARROW
+from sailor_cloud.units import pace_text
 
 REJECTED_SHOWN = 5
 
 
 def alternatives_table(document: PlanDocument, *, width: int) -> Table:
-    """Return the other plans; on a narrow terminal how much slower they are stands without their iteration's time."""
-    iteration = ("iteration",) if width >= NARROW else ()
-    numbers = (*iteration, "slower", "USD/h", usd_unit(document), "dearer")
-    table = plain_table("instead", *numbers, "", numbers=numbers, gap=2 if width >= NARROW else 1)
+    """Return the other plans; on a narrow terminal without their iteration's time and their price per hour."""
+    wide = width >= NARROW
+    numbers: tuple[str, ...] = ("iteration", "speed", "USD/h") if wide else ("speed",)
+    numbers = (*numbers, usd_unit(document), "more USD")
+    table = plain_table("instead", *numbers, "", numbers=numbers, gap=2 if wide else 1)
     for other in choices(document):
         if other.chosen:
             continue
         table.add_row(
             other.label,
-            *(text.seconds(other.iteration_s) for _ in iteration),
-            text.change(other.slower),
-            text.usd(other.usd_per_hour),
+            *((text.seconds(other.iteration_s),) if wide else ()),
+            pace_text(1.0 + other.slower),
+            *((text.usd(other.usd_per_hour),) if wide else ()),
             text.usd(other.usd),
             text.signed_usd_beside(other.dearer_usd, other.usd),
             other.verdict,

@@ -1,0 +1,148 @@
+"""The first screen: three plans to choose from, and what it takes to insist on what the chosen one leaves out."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from sailor_cloud.model.document import Choice, Decision, LeftOut
+from sailor_cloud.model.job import Job
+from sailor_cloud.report import text
+from sailor_cloud.report.html.svg import Markup, element
+from sailor_cloud.report.html.tables import html_table
+from sailor_cloud.report.markdown import table as markdown_table
+from sailor_cloud.report.tables import plain_table
+
+MARK, WIDE = "▶", 100
+_HEADINGS = ("choose", "USD", "time", "in limits", "runs on")
+_NUMBERS = _HEADINGS[1:4]
+
+
+def headline(job: Job, decision: Decision) -> str:
+    """Say which plan is chosen and by whom."""
+    by = f"the goal is {job.goal.value}" if decision.asked is None else f"--choose {decision.asked.value}"
+    names = " and ".join(pick.value for pick in decision.choice(decision.chosen).picks)
+    return f"the {names} plan is chosen ({by})"
+
+
+def choice_cells(job: Job, choice: Choice) -> tuple[str, ...]:
+    """Return the cells of a choice under name, USD, time, chance and what it runs on."""
+    devices = " + ".join(f"{count} {name}" for name, count in choice.devices.items())
+    place = " and ".join(choice.zones) if len(choice.zones) <= 2 else f"{len(choice.zones)} zones"
+    per = "" if job.training.steps else " per iteration"
+    return (
+        " and ".join(pick.value for pick in choice.picks),
+        text.usd(choice.usd) + per,
+        text.seconds(choice.seconds) + per,
+        "" if choice.within_limits is None else _short(choice.within_limits),
+        f"{devices} {' and '.join(choice.markets)} in {place}",
+    )
+
+
+def _short(chance: float) -> str:
+    return text.probability(chance).replace("more than", ">").replace("less than", "<")
+
+
+def left_out_cells(row: LeftOut) -> tuple[str, str, str]:
+    """Return the cells of something left out: what, what insisting on it changes, and what that runs on."""
+    kind = "" if row.subject.value == "accelerator" else f"{row.subject.value} "
+    return f"{kind}{row.name}", row.why, row.runs_on
+
+
+def limits_note(job: Job) -> str:
+    """Say what the chance is of."""
+    given = (("budget", job.constraints.budget_usd), ("deadline", job.constraints.deadline))
+    known = [name for name, value in given if value is not None]
+    hold = "hold" if len(known) > 1 else "holds"
+    return f"in limits: the chance that the {' and the '.join(known)} {hold}" if known else ""
+
+
+def decision_report(job: Job, decision: Decision, *, width: int, ascii_only: bool = False) -> RenderableType:
+    """Return the first screen for a terminal or a pipe."""
+    title = Text(f"{job.name}  ", style="bold")
+    title.append(headline(job, decision), style="green")
+    if not decision.complete:
+        title.append("; still searching", style="dim")
+    parts: list[RenderableType] = [title, *(Text(note, style="yellow") for note in decision.notes)]
+    choices = _choices(job, decision, width=width, mark=">" if ascii_only else MARK)
+    parts.append(_block(Group(choices, Text(limits_note(job), style="dim")) if limits_note(job) else choices))
+    if decision.left_out:
+        rows = plain_table("why not", "insisting on it", "would run on", whole=("why not",))
+        for row in decision.left_out:
+            rows.add_row(*left_out_cells(row))
+        parts.append(_block(rows))
+    return Group(*parts)
+
+
+def _choices(job: Job, decision: Decision, *, width: int, mark: str) -> Table:
+    narrow = width < WIDE
+    headings = _HEADINGS[:4] if narrow else _HEADINGS
+    table = plain_table("", *headings, numbers=_NUMBERS, whole=("choose",), gap=1 if narrow else 2)
+    for choice in decision.choices:
+        *cells, runs_on = choice_cells(job, choice)
+        style = "bold" if choice.chosen else None
+        below = f"{runs_on}\n{choice.why}"
+        if narrow:
+            table.add_row(mark if choice.chosen else "", *cells, style=style)
+        else:
+            table.add_row(mark if choice.chosen else "", *cells, below, style=style)
+    if not narrow:
+        return table
+    grid = Table.grid()
+    grid.add_column(overflow="fold")
+    grid.add_row(table)
+    for choice in decision.choices:
+        grid.add_row(Text(f"{choice.picks[0].value}: {choice_cells(job, choice)[-1]}; {choice.why}"))
+    return grid
+
+
+def _block(part: RenderableType) -> RenderableType:
+    return Padding(part, (1, 0, 0, 0))
+
+
+def decision_as_markdown(job: Job, decision: Decision) -> str:
+    """Return the first screen as Markdown."""
+    rows = []
+    for choice in decision.choices:
+        name, *rest = choice_cells(job, choice)
+        rows.append((f"{name} {MARK}" if choice.chosen else name, *rest, choice.why))
+    parts = [f"**{headline(job, decision).capitalize()}.**", *(f"> {note}" for note in decision.notes)]
+    parts.append(markdown_table((*_HEADINGS, "why"), rows, numbers=_NUMBERS))
+    if decision.left_out:
+        left = [left_out_cells(row) for row in decision.left_out]
+        parts.append(markdown_table(("why not", "insisting on it", "would run on"), left))
+    return "\n\n".join(parts)
+
+
+def decision_as_html(job: Job, decision: Decision) -> Markup:
+    """Return the first screen as cards, one for each choice, and a table of what is left out."""
+    cards = []
+    for choice in decision.choices:
+        name, usd, time, chance, runs_on = choice_cells(job, choice)
+        facts = [
+            element("dt", "runs on"),
+            element("dd", runs_on),
+            element("dt", "in limits"),
+            element("dd", chance),
+        ]
+        cards.append(
+            element(
+                "article",
+                element("h3", name, element("span", "chosen", class_="badge") if choice.chosen else ""),
+                element("p", element("b", f"{usd} USD"), element("span", time), class_="price"),
+                element("dl", *facts),
+                element("p", choice.why, class_="why"),
+                class_="choice chosen" if choice.chosen else "choice",
+            )
+        )
+    parts = [element("p", headline(job, decision), class_="proof")]
+    parts += [element("p", note, class_="note") for note in decision.notes]
+    parts.append(element("div", *cards, class_="choices"))
+    if decision.left_out:
+        rows = [left_out_cells(row) for row in decision.left_out]
+        parts.append(html_table(("why not", "insisting on it", "would run on"), rows))
+    if note := limits_note(job):
+        parts.append(element("p", note, class_="key"))
+    return element("section", *parts, id="decision")
