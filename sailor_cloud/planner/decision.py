@@ -27,6 +27,8 @@ from sailor_cloud.units import pace_text, signed_usd_text
 _TRIED, _INSISTED, _STEPS = 16, 6, 240
 # The goal spends much for little where money grows by so many times the share by which the run gets faster.
 _MUCH = 3.0
+# Less is not much, whatever for; USD.
+_MONEY = 1.0
 # Plans on equal nodes whose time and money differ by less are one choice.
 _ALIKE = 1e-3
 
@@ -367,7 +369,7 @@ def _trade(slow: float, low: float, fast: float, high: float) -> str:
 def _much_for_little(choices: Sequence[Choice]) -> Iterable[str]:
     """Yield a warning where the chosen plan costs far more than another one that is nearly as fast."""
     chosen = next(choice for choice in choices if choice.chosen)
-    others = [other for other in choices if other.usd < chosen.usd and other.seconds > chosen.seconds]
+    others = [other for other in choices if chosen.usd - other.usd >= _MONEY and other.seconds > chosen.seconds]
     rated = [((chosen.usd / other.usd - 1.0) / (other.seconds / chosen.seconds - 1.0), other) for other in others]
     much, other = max(rated, key=lambda entry: entry[0], default=(0.0, None))
     if other is not None and much >= _MUCH:
