@@ -43,7 +43,7 @@ def one(name: str, home: Path) -> dict[str, Any]:
     job = yaml.safe_load((EXAMPLES / name / "job.yaml").read_text())
     # DeepSpeed builds an extension on its first use on processors, which takes minutes.
     extensions = os.environ.get("TORCH_EXTENSIONS_DIR", str(Path.home() / ".cache" / "torch_extensions"))
-    job |= {"workdir": str(EXAMPLES / name), "env": {"PAUSE_S": 0.5, "TORCH_EXTENSIONS_DIR": extensions}}
+    job |= {"workdir": str(EXAMPLES / name), "env": {"PAUSE_S": "0.5", "TORCH_EXTENSIONS_DIR": extensions}}
     (home / "job.yaml").write_text(yaml.safe_dump(job))
     begun, environment = time.monotonic(), {**os.environ, "SAILOR_CLOUD_HOME": str(home)}
     command = [str(Path(sys.executable).with_name("sailor-cloud")), "up", str(home / "job.yaml"), "--yes"]
@@ -65,6 +65,8 @@ def one(name: str, home: Path) -> dict[str, Any]:
         if up.poll() is None:
             up.send_signal(signal.SIGINT)
         code = up.wait()
+    if not (home / "runs").is_dir():
+        raise SystemExit(f"{name} never began:\n{(home / 'log').read_text()}")
     [run] = (home / "runs").iterdir()
     subprocess.run([*command[:1], "down", run.name], env=environment, capture_output=True)
     told = events(run, "step")

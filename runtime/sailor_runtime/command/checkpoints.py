@@ -273,9 +273,12 @@ class Checkpoints:
 
 
 def step_of(name: str) -> int | None:
-    """Return the number in a checkpoint's name that is its step: the one after such a word, else the last."""
+    """Return the number in a checkpoint's name that is its step: the one after such a word, else the last on its own.
+
+    DeepSpeed leaves `zero_to_fp32.py` beside its checkpoints, which is no step 32.
+    """
     named = re.findall(r"(?:step|checkpoint|iter|count)[-_=]*(\d+)", name)
-    numbers = named[:1] or re.findall(r"\d+", name)[-1:]
+    numbers = named[:1] or re.findall(r"(?<![A-Za-z\d])\d+", name)[-1:]
     return int(numbers[0]) if numbers else None
 
 
