@@ -2,18 +2,53 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sailor_cloud.api import compare, plan, simulate, simulate_layout, up
+    from sailor_cloud.api import (
+        choose,
+        compare,
+        explain,
+        offers,
+        plan,
+        read_job,
+        read_plan,
+        resume,
+        simulate,
+        simulate_layout,
+        up,
+    )
+    from sailor_cloud.errors import RequestError, SailorError
+    from sailor_cloud.model.document import PlanDocument
+    from sailor_cloud.model.job import Job
 
-__all__ = ["compare", "plan", "simulate", "simulate_layout", "up"]
+__all__ = [
+    "Job",
+    "PlanDocument",
+    "RequestError",
+    "SailorError",
+    "choose",
+    "compare",
+    "explain",
+    "offers",
+    "plan",
+    "read_job",
+    "read_plan",
+    "resume",
+    "simulate",
+    "simulate_layout",
+    "up",
+]
+_TYPES = {"Job": "model.job", "PlanDocument": "model.document", "RequestError": "errors", "SailorError": "errors"}
 
 
 def __getattr__(name: str) -> Any:
-    # The functions are imported when they are first used, so that the command line answers quickly.
+    # Names are imported when they are first used, so that the command line answers quickly.
     if name in __all__:
-        from sailor_cloud import api
-
-        return getattr(api, name)
+        return getattr(import_module(f"sailor_cloud.{_TYPES.get(name, 'api')}"), name)
     raise AttributeError(f"module 'sailor_cloud' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]

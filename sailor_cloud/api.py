@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from sailor_cloud.model.document import Decision, Pick, PlanDocument
     from sailor_cloud.model.job import Job
     from sailor_cloud.model.machine import LocalMachine
+    from sailor_cloud.model.offer import Offer
+    from sailor_cloud.model.shown import Rows
     from sailor_cloud.planner import Restriction
     from sailor_cloud.planner.explaining import Explanation
     from sailor_cloud.planner.strategies import Comparison
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def plan(
-    job: Job,
+    job: Job | Path | str | Mapping[str, Any],
     *,
     base: Path | None = None,
     clock: Clock | None = None,
@@ -52,6 +54,8 @@ def plan(
 ) -> PlanDocument:
     """Search for the best plan of a job; reads data that is on disk only.
 
+    `job` is a job, the path of a job file, or the values of one.
+
     `strategy` names a published planner that makes the search in place of ours; with `oracle` our simulator ranks its
     plans instead of its own cost model.
 
@@ -62,15 +66,16 @@ def plan(
     two make the search where the system can copy one (Linux); the answer is the same.
 
     Local nodes share the cores of `machine`; by default that is this one, which is measured where the job may use them.
-    `base` is the folder against which paths in the job are resolved. `profiles`, `network` and `pricing` are folders
-    whose files go before the shipped ones. Raises RequestError for a job that names things
-    nobody knows, DataError where prices or profiles are missing. Infeasible is a status, not an error.
+    `base` is the folder against which paths in the job are resolved, by default that of the job file. `profiles`,
+    `network` and `pricing` are folders whose files go before the shipped ones. Raises RequestError for a job that
+    names things nobody knows, DataError where prices or profiles are missing. Infeasible is a status, not an error.
     """
     from sailor_cloud import catalog, planner, workload
     from sailor_cloud import network as networks
     from sailor_cloud.catalog.job_check import resource_problems
     from sailor_cloud.planner.purchase import purchase
 
+    job, base = _job_of(job, base)
     prices = catalog.load(pricing=pricing)
     problems = resource_problems(job, prices)
     if problems:
@@ -106,6 +111,62 @@ def plan(
     )
 
 
+def offers(
+    *,
+    provider: str | None = None,
+    zones: Iterable[str] | None = None,
+    accelerators: Iterable[str] | None = None,
+    markets: Iterable[str] | None = None,
+    instance_types: Iterable[str] | None = None,
+    max_usd_per_hour: float | None = None,
+    pricing: Path | None = None,
+) -> Rows[Offer]:
+    """Return the offers that meet every condition given, at the price that plans count, sorted by id.
+
+    Raises RequestError for a provider or market that nobody knows.
+    """
+    from sailor_cloud import catalog
+    from sailor_cloud.model.offer import Market, Provider
+    from sailor_cloud.model.shown import Rows
+
+    try:
+        seller = None if provider is None else Provider(provider)
+        sold = None if markets is None else [Market(market) for market in markets]
+    except ValueError as error:
+        raise RequestError(f"{error}; markets are {', '.join(Market)}") from error
+    return Rows(
+        catalog.load(pricing=pricing).offers(
+            provider=seller,
+            zones=zones,
+            accelerators=accelerators,
+            markets=sold,
+            instance_types=instance_types,
+            max_usd_per_hour=max_usd_per_hour,
+        )
+    )
+
+
+def read_job(job: Path | str | Mapping[str, Any]) -> Job:
+    """Return the job in a file, or of plain values. Raises RequestError with every fault, its place and a hint."""
+    from sailor_cloud.model import job_file
+
+    return job_file.job_of_values(job) if isinstance(job, Mapping) else job_file.read_job(Path(job))
+
+
+def read_plan(path: Path | str) -> PlanDocument:
+    """Return the plan in a file. Raises RequestError where it can't be read or is wrong."""
+    from sailor_cloud.model.document import PlanDocument
+
+    return PlanDocument.read(Path(path))
+
+
+def _job_of(job: Job | Path | str | Mapping[str, Any], base: Path | None) -> tuple[Job, Path | None]:
+    """Return a job with the folder that its paths start from."""
+    if isinstance(job, Path | str):
+        return read_job(job), base or Path(job).parent
+    return (read_job(job) if isinstance(job, Mapping) else job), base
+
+
 def _by_strategy(job: Job, name: str, oracle: bool, time_limit_s: float | None, known: Any) -> PlanDocument:
     from sailor_cloud.planner.search import problem_of
     from sailor_cloud.planner.strategies import plan_by, strategy_named
@@ -124,7 +185,7 @@ def _by_strategy(job: Job, name: str, oracle: bool, time_limit_s: float | None, 
 
 
 def compare(
-    job: Job,
+    job: Job | Path | str | Mapping[str, Any],
     *,
     strategies: Sequence[str] = (),
     oracle: bool = True,
@@ -141,6 +202,7 @@ def compare(
     from sailor_cloud.planner.strategies import STRATEGIES, compared, strategy_named
     from sailor_cloud.planner.strategies.comparison import contender
 
+    job, options["base"] = _job_of(job, options.get("base"))
     named = [strategy_named(name).name for name in strategies] or [strategy.name for strategy in STRATEGIES]
     asked = [(name, by_oracle) for name in named for by_oracle in ((False, True) if oracle else (False,))]
     found = []
@@ -154,7 +216,7 @@ def compare(
 
 
 def explain(
-    job: Job,
+    job: Job | Path | str | Mapping[str, Any],
     *,
     base: Path | None = None,
     clock: Clock | None = None,
@@ -176,6 +238,7 @@ def explain(
     from sailor_cloud.planner.search import problem_of
     from sailor_cloud.planner.shadow import gains
 
+    job, base = _job_of(job, base)
     prices = catalog.load(pricing=pricing)
     problems = resource_problems(job, prices)
     if problems:
@@ -222,6 +285,7 @@ def choose(document: PlanDocument, pick: Pick, *, base: Path | None = None) -> P
     Raises RequestError where the document has no decision.
     """
     from sailor_cloud.model.document import Status
+    from sailor_cloud.model.shown import Rows
     from sailor_cloud.planner.lifetime import ttl_s
 
     decision = document.decision
@@ -234,13 +298,13 @@ def choose(document: PlanDocument, pick: Pick, *, base: Path | None = None) -> P
     other = dataclasses.replace(
         document,
         status=Status.FEASIBLE,
-        inputs=dataclasses.replace(document.inputs, offers=picked.offers),
+        inputs=dataclasses.replace(document.inputs, offers=Rows(picked.offers)),
         plan=picked.plan,
         objective=None,
         optimality_gap=None,
         bound=None,
         gap_parts=(),
-        alternatives=(),
+        alternatives=Rows(),
         decision=dataclasses.replace(decision, chosen=pick, asked=pick, choices=choices, left_out=(), notes=()),
     )
     found = _simulated(other, base, timeline=False).document
@@ -250,18 +314,22 @@ def choose(document: PlanDocument, pick: Pick, *, base: Path | None = None) -> P
     return dataclasses.replace(found, ttl_s=lasting)
 
 
-def simulate(document: PlanDocument, *, base: Path | None = None, timeline: bool = False) -> Evaluation:
-    """Simulate the plan of a document again, with the document's own offers, as of its own day.
+def simulate(document: PlanDocument | Path | str, *, base: Path | None = None, timeline: bool = False) -> Evaluation:
+    """Simulate the plan of a document, or of its file, again: with the document's own offers, as of its own day.
 
     `timeline` also records every operation of one iteration. Raises RequestError for a document without a plan.
     """
     return _simulated(document, base, timeline=timeline).evaluation
 
 
-def _simulated(document: PlanDocument, base: Path | None, *, timeline: bool) -> Simulation:
+def _simulated(document: PlanDocument | Path | str, base: Path | None, *, timeline: bool) -> Simulation:
     from sailor_cloud import catalog, network, workload
+    from sailor_cloud.model.document import PlanDocument
     from sailor_cloud.simulator.resimulate import simulate_document
 
+    if not isinstance(document, PlanDocument):
+        base = base or Path(document).parent
+        document = PlanDocument.read(Path(document))
     return simulate_document(
         document,
         catalog=catalog.load(),
@@ -274,7 +342,7 @@ def _simulated(document: PlanDocument, base: Path | None, *, timeline: bool) -> 
 
 
 def simulate_layout(
-    job: Job,
+    job: Job | Path | str | Mapping[str, Any],
     *,
     layout: str,
     nodes: Sequence[str],
@@ -303,6 +371,7 @@ def simulate_layout(
     from sailor_cloud.simulator.layout_text import given_plan
     from sailor_cloud.simulator.resimulate import Simulation
 
+    job, base = _job_of(job, base)
     progress(0, 4, "reading prices")
     prices = catalogs.load(pricing=pricing)
     progress(1, 4, "reading bandwidths")

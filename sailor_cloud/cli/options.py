@@ -111,19 +111,9 @@ def choose_option(command: _Command) -> _Command:
 
 def read_job(path: Path) -> Job:
     """Return the job in a file. Raises RequestError where it can't be read or is wrong."""
-    from sailor_cloud.model.job_file import parse_job
-    from sailor_cloud.model.untrusted import MOST_JOB_BYTES, read_at_most
+    from sailor_cloud.model import job_file
 
-    try:
-        text = read_at_most(path, MOST_JOB_BYTES).decode()
-    except FileNotFoundError as error:
-        hint = f"'sailor-cloud init -o {path}' writes one"
-        raise RequestError(f"can't read job file {path}: {error.strerror}; {hint}") from error
-    except OSError as error:
-        raise RequestError(f"can't read job file {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise RequestError(f"job file {path} is not UTF-8 text: {error}") from error
-    return parse_job(text, origin=str(path))
+    return job_file.read_job(path)
 
 
 def clock_for(as_of: datetime | None) -> Clock:
@@ -137,15 +127,8 @@ def clock_for(as_of: datetime | None) -> Clock:
 def read_document(path: Path) -> PlanDocument:
     """Return the plan in a file. Raises RequestError where it can't be read or is wrong."""
     from sailor_cloud.model.document import PlanDocument
-    from sailor_cloud.model.untrusted import MOST_PLAN_BYTES, read_at_most
 
-    try:
-        content = read_at_most(path, MOST_PLAN_BYTES)
-    except OSError as error:
-        raise RequestError(
-            f"can't read plan {path}: {error.strerror}; 'sailor-cloud plan JOB -o {path}' writes one"
-        ) from error
-    return PlanDocument.from_json(content, origin=str(path))
+    return PlanDocument.read(path)
 
 
 def check_output(path: Path | None) -> None:

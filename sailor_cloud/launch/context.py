@@ -21,6 +21,7 @@ from sailor_cloud.launch.stopping import StopSignal
 from sailor_cloud.launch.telemetry.generation_log import EventRecord, Leg, legs
 from sailor_cloud.launch.telemetry.monitor import Monitor
 from sailor_cloud.launch.telemetry.notify import Notifier
+from sailor_cloud.launch.telemetry.trackers import Trackers
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Offer, Provider
@@ -53,6 +54,7 @@ class RunContext:
     # Reads new prices of some providers and regions; None where prices can't change.
     refresh: Callable[[tuple[Provider, ...], tuple[str, ...]], None] | None = None
     prices: UsePrices = field(default_factory=UsePrices)
+    trackers: Trackers = field(default_factory=Trackers)
     stop: StopSignal = field(default_factory=StopSignal)
     applied_nodes: dict[str, ReachableNode] = field(default_factory=dict)
     links: dict[str, Link] = field(default_factory=dict)

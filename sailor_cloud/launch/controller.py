@@ -151,6 +151,7 @@ class Controller:
         text = f"{ending.value}; {receipt.spent_usd:.2f} USD spent" + (f": {message}" if message else "")
         context.notifier.tell(notice, run=context.folder.run_id, text=text, outcome=ending.value)
         context.notifier.close()
+        context.trackers.close()
         return outcome
 
     async def _train(self) -> Ending:

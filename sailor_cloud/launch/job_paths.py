@@ -12,9 +12,10 @@ _BY_NAME = ("synthetic", "python-stdlib")
 
 
 def settled(job: Job, base: Path) -> Job:
-    """Return the job with absolute paths of data, tokenizer and checkpoints; relative ones start from `base`.
+    """Return the job with absolute paths of data, tokenizer, checkpoints and TensorBoard.
 
-    Raises RequestError where data is not there for nodes on this machine, or has no absolute path for those on a cloud.
+    Relative ones start from `base`. Raises RequestError where data is not there for nodes on this machine, or has no
+    absolute path for those on a cloud.
     """
     here = all(on_this_machine(resource.provider) for resource in job.resources)
     named = {"data.source": job.data.source, "data.tokenizer": job.data.tokenizer}
@@ -31,8 +32,11 @@ def settled(job: Job, base: Path) -> Job:
     found = {field.removeprefix("data."): str(_absolute(place, base)) for field, place in paths.items()}
     kept = job.checkpoint.to
     to = str(_absolute(kept, base)) if kept is not None and "://" not in kept else kept
+    curves = job.metrics.tensorboard
+    metrics = job.metrics.model_copy(update={"tensorboard": curves and str(_absolute(curves, base))})
     return job.model_copy(
         update={
+            "metrics": metrics,
             "data": job.data.model_copy(update=found),
             "checkpoint": job.checkpoint.model_copy(update={"to": to}),
         }

@@ -21,6 +21,7 @@ from sailor_cloud.launch.replanning.replan import Policy, Search
 from sailor_cloud.launch.spend.lifetime import life_s
 from sailor_cloud.launch.telemetry.generation_log import generations, read_events, read_plan
 from sailor_cloud.launch.telemetry.notify import notifier_from
+from sailor_cloud.launch.telemetry.trackers import trackers_of
 from sailor_cloud.launch.watch.price_watch import refresh_from_providers
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import PlanDocument
@@ -220,6 +221,7 @@ async def _run(
         search=search,
         policy=Policy.BEST if search is not None and options.fallback else Policy.NEVER,
         notifier=notifier_from(),
+        trackers=trackers_of(document, run=folder.run_id, folder=str(folder.logs_dir), say=observer.note),
         refresh=refresh_from_providers,
         started_at=started_at,
         expires_at=state.expires_at or started_at + timedelta(seconds=life_s(document)),

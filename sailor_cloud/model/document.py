@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 from datetime import date, datetime
 from enum import StrEnum
 from functools import cache
-from typing import Any, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -16,7 +18,12 @@ from sailor_cloud.model.job import Constraints, Goal, Job
 from sailor_cloud.model.machine import LocalMachine
 from sailor_cloud.model.offer import Hardware, Offer
 from sailor_cloud.model.plan import Plan
-from sailor_cloud.model.untrusted import MOST_PLAN_VALUES, check_values
+from sailor_cloud.model.shown import Rows, Shown
+from sailor_cloud.model.untrusted import MOST_PLAN_BYTES, MOST_PLAN_VALUES, check_values, read_at_most
+from sailor_cloud.units import duration_text, usd_text
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 SCHEMA_VERSION = 1
 
@@ -86,7 +93,7 @@ class Inputs:
     `unpriced` are nodes without a price; `corrections`, what the owner's own measurements change.
     """
 
-    offers: tuple[Offer, ...]
+    offers: Rows[Offer]
     links: tuple[LinkUse, ...]
     compute_profiles: tuple[ProfileRef, ...]
     machine: LocalMachine | None = None
@@ -234,8 +241,8 @@ class CostLine:
     part: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Cost(Shown):
     """Money of the whole run, all-in. Without a number of steps the totals are None.
 
     `usd_per_iteration` is None for a command whose rate is not known.
@@ -246,7 +253,21 @@ class Cost:
     worst_case_usd_per_hour: float
     total_usd: float | None
     worst_case_usd: float | None
-    lines: tuple[CostLine, ...]
+    lines: Rows[CostLine]
+
+    def to_frame(self) -> DataFrame:
+        """Return the bill as a pandas frame, one row per line."""
+        return self.lines.to_frame()
+
+    def shown_facts(self) -> list[tuple[str, str]]:
+        per_hour = ("per hour", f"{usd_text(self.usd_per_hour)} USD/h")
+        if self.total_usd is None or self.worst_case_usd is None:
+            return [("bill", f"{len(self.lines)} lines"), per_hour]
+        worst = ("worst case", f"at worst {usd_text(self.worst_case_usd)} USD")
+        return [("bill", f"{usd_text(self.total_usd)} USD"), worst, per_hour]
+
+    def shown_rows(self) -> list[tuple[str, Rows[CostLine]]]:
+        return [("lines of the bill", self.lines)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -380,6 +401,9 @@ class Decision:
         return next(choice for choice in self.choices if pick in choice.picks)
 
 
+_NO_POINTS: Rows[FrontierPoint] = Rows()
+
+
 class Ground(StrEnum):
     """What ruled something out."""
 
@@ -429,8 +453,8 @@ class Infeasibility:
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanDocument:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class PlanDocument(Shown):
     """See docs/design.md. `plan` is None exactly when `status` is infeasible; so is `prediction`, but for a command
     without a model, of which nothing can be predicted.
 
@@ -459,9 +483,9 @@ class PlanDocument:
     cost: Cost | None
     ttl_s: float | None
     infeasibility: Infeasibility | None
-    alternatives: tuple[Alternative, ...]
+    alternatives: Rows[Alternative]
     rejected: tuple[Rejected, ...]
-    frontier: tuple[FrontierPoint, ...] = ()
+    frontier: Rows[FrontierPoint] = _NO_POINTS
     gap_parts: tuple[GapPart, ...] = ()
     engine: str = "sailor"
     totals: Totals | None = None
@@ -478,9 +502,52 @@ class PlanDocument:
         assert self.plan is not None
         return self.inputs.offers_by_id()[self.plan.nodes[0].offer]
 
+    @property
+    def devices(self) -> dict[str, int]:
+        """How many of each accelerator are bought, most first."""
+        bought: Counter[str] = Counter()
+        hardware = self.inputs.hardware_by_id()
+        for node in () if self.plan is None else self.plan.nodes:
+            bought[hardware[node.offer].accelerator] += node.devices
+        return dict(bought.most_common())
+
+    def shown_facts(self) -> list[tuple[str, str]]:
+        facts = [("plan", self.job.name), ("status", self.status.value)]
+        if self.infeasibility is not None:
+            facts.append(("why", self.infeasibility.message))
+        if self.devices:
+            facts.append(("buys", " + ".join(f"{count} {name}" for name, count in self.devices.items())))
+        if self.iteration_s is not None:
+            facts.append(("iteration", f"{duration_text(self.iteration_s)}/iteration"))
+        if self.prediction is not None and self.prediction.duration_s is not None:
+            facts.append(("run", duration_text(self.prediction.duration_s)))
+        if self.cost is not None:
+            facts += [("cost", value) for value in (next(iter(self.cost.shown_facts()))[1],) if self.cost.total_usd]
+            facts.append(("nodes and traffic", f"{usd_text(self.cost.usd_per_hour)} USD/h"))
+        return facts
+
+    def shown_rows(self) -> list[tuple[str, Rows[Any]]]:
+        choices = Rows(() if self.decision is None else self.decision.choices)
+        return [
+            ("choices", choices),
+            ("alternatives", self.alternatives),
+            ("frontier, fastest first", self.frontier),
+        ]
+
     def to_json(self) -> str:
         """Return the document as indented JSON; the same document gives the same text."""
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def read(cls, path: Path) -> PlanDocument:
+        """Return the plan in a file. Raises RequestError where it can't be read or is wrong."""
+        try:
+            content = read_at_most(path, MOST_PLAN_BYTES)
+        except OSError as error:
+            raise RequestError(
+                f"can't read plan {path}: {error.strerror}; 'sailor-cloud plan JOB -o {path}' writes one"
+            ) from error
+        return cls.from_json(content, origin=str(path))
 
     @classmethod
     def from_json(cls, text: str | bytes, *, origin: str = "plan document") -> PlanDocument:

@@ -275,6 +275,42 @@ class Checkpoint(_Part):
     to: Place | None = None
 
 
+class WandbProject(_Part):
+    """A project of Weights & Biases. The key comes from WANDB_API_KEY, WANDB_API_KEY_FILE or `wandb login`."""
+
+    project: str = Field(min_length=1)
+    entity: str | None = None
+
+
+class MlflowExperiment(_Part):
+    """An experiment of MLflow. `uri: null` takes MLFLOW_TRACKING_URI; passwords come from the environment."""
+
+    experiment: str = Field(min_length=1)
+    uri: str | None = None
+
+    @field_validator("uri")
+    @classmethod
+    def _holds_no_password(cls, uri: str | None) -> str | None:
+        if uri is not None and "@" in uri.partition("://")[2].partition("/")[0]:
+            raise ValueError("must hold no password: set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead")
+        return uri
+
+
+class Metrics(_Part):
+    """Where the curves of a run go beside its own folder. `tensorboard` is a folder of the machine that runs `up`."""
+
+    tensorboard: str | None = Field(default=None, min_length=1)
+    wandb: WandbProject | None = None
+    mlflow: MlflowExperiment | None = None
+
+    @field_validator("tensorboard")
+    @classmethod
+    def _is_a_folder(cls, folder: str | None) -> str | None:
+        if folder is not None and "://" in folder:
+            raise ValueError("must be a folder of this machine")
+        return folder
+
+
 # What the run itself tells a command; a job can't say otherwise.
 _DECIDED = frozenset(("MASTER_ADDR", "MASTER_PORT", "NNODES", "NODE_RANK", "NPROC_PER_NODE", "WORLD_SIZE"))
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -307,6 +343,7 @@ class Job(_Part):
     resources: tuple[Resource, ...] = Field(min_length=1)
     cloud: Cloud = Cloud()
     checkpoint: Checkpoint = Checkpoint()
+    metrics: Metrics = Field(default=Metrics(), exclude_if=lambda metrics: metrics == Metrics())
     run: str | None = _of_command(None, "A shell command that every node starts once.", min_length=1)
     setup: str | None = _of_command(None, "A shell command that a node runs before.", min_length=1)
     workdir: str | None = _of_command(None, "The folder that every node gets a copy of.", min_length=1)
@@ -320,6 +357,11 @@ class Job(_Part):
     throughput: Literal["measured"] | Annotated[float, Field(gt=0)] | None = _of_command(
         None, "Steps per second of `run` without a model; measured: plan anew with the first 20."
     )
+
+    def __repr__(self) -> str:
+        limits = self.constraints.model_dump(exclude_none=True)
+        shown = ", ".join(f"{name}={value:g}" for name, value in limits.items())
+        return f"<Job {self.name}: {self.goal}, {shown or 'no limits'}>"
 
     @model_validator(mode="before")
     @classmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -13,7 +14,15 @@ from pydantic_core import ErrorDetails
 
 from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.job import Job
-from sailor_cloud.model.untrusted import DEEPEST, MOST_JOB_VALUES, check_values, too_deep, too_many
+from sailor_cloud.model.untrusted import (
+    DEEPEST,
+    MOST_JOB_BYTES,
+    MOST_JOB_VALUES,
+    check_values,
+    read_at_most,
+    too_deep,
+    too_many,
+)
 
 # What a field that must have a certain form may look like.
 _FORMS: dict[int | str, str] = {
@@ -26,6 +35,7 @@ _FORMS: dict[int | str, str] = {
 
 
 _MISSING = {"model": "add 'model', or the command to 'run'", "training": "add 'training'"}
+_PASSWORD = re.compile(r"//[^/@]+@")
 _MERGE = "tag:yaml.org,2002:merge"
 
 
@@ -58,6 +68,25 @@ def parse_job(text: str, *, origin: str = "job") -> Job:
         raw = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         raise RequestError([Problem(path=origin, message=f"is not YAML: {_yaml_fault(error)}")]) from error
+    return job_of_values(raw, origin=origin)
+
+
+def read_job(path: Path) -> Job:
+    """Return the job in a file. Raises RequestError where it can't be read or is wrong."""
+    try:
+        text = read_at_most(path, MOST_JOB_BYTES).decode()
+    except FileNotFoundError as error:
+        hint = f"'sailor-cloud init -o {path}' writes one"
+        raise RequestError(f"can't read job file {path}: {error.strerror}; {hint}") from error
+    except OSError as error:
+        raise RequestError(f"can't read job file {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise RequestError(f"job file {path} is not UTF-8 text: {error}") from error
+    return parse_job(text, origin=str(path))
+
+
+def job_of_values(raw: Any, *, origin: str = "job") -> Job:
+    """Return the job that plain values describe; raises as `parse_job`."""
     check_values(raw, origin=origin, most=MOST_JOB_VALUES)
     if raw is None:
         raise RequestError([Problem(path=origin, message="is empty", hint="'sailor-cloud init' writes a job file")])
@@ -133,7 +162,7 @@ def _problem(origin: str, fault: ErrorDetails) -> Problem:
             )
     message = fault["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     told = isinstance(given, dict | list) or (isinstance(given, str) and repr(given) in message)
-    shown = "" if told else f", got {given!r}"
+    shown = "" if told else f", got {_PASSWORD.sub('//…@', repr(given))}"
     return Problem(path=path, message=message + shown)
 
 

@@ -20,6 +20,7 @@ from sailor_cloud.model.document import (
 )
 from sailor_cloud.model.job import Goal, Job
 from sailor_cloud.model.plan import Plan
+from sailor_cloud.model.shown import Rows
 from sailor_cloud.planner.answer import OPTIMAL_GAP, Answer
 from sailor_cloud.planner.decision import goal_pick
 from sailor_cloud.planner.draft import to_plan
@@ -62,7 +63,7 @@ def plan_document(
         as_of=scenario.as_of,
         job=scenario.job,
         inputs=Inputs(
-            offers=tuple(scenario.offers[offer] for offer in sorted(offers)),
+            offers=Rows(scenario.offers[offer] for offer in sorted(offers)),
             links=evaluation.links,
             compute_profiles=evaluation.profiles,
             machine=scenario.machine,
@@ -78,9 +79,9 @@ def plan_document(
         cost=evaluation.cost,
         ttl_s=ttl_s(scenario.job.constraints, evaluation.cost, duration_s=evaluation.prediction.duration_s),
         infeasibility=None,
-        alternatives=around.alternatives,
+        alternatives=Rows(around.alternatives),
         rejected=around.rejected,
-        frontier=around.frontier,
+        frontier=Rows(around.frontier),
         gap_parts=() if proven or off_goal else around.gap_parts,
         totals=evaluation.totals,
         decision=around.decision,
@@ -97,7 +98,7 @@ def given_document(scenario: Scenario, plan: Plan, evaluation: Evaluation) -> Pl
         as_of=scenario.as_of,
         job=scenario.job,
         inputs=Inputs(
-            offers=tuple(scenario.offers[name] for name in sorted(scenario.offers)),
+            offers=Rows(scenario.offers[name] for name in sorted(scenario.offers)),
             links=evaluation.links,
             compute_profiles=evaluation.profiles,
             machine=scenario.machine,
@@ -116,7 +117,7 @@ def given_document(scenario: Scenario, plan: Plan, evaluation: Evaluation) -> Pl
         if runnable
         else None,
         infeasibility=None,
-        alternatives=(),
+        alternatives=Rows(),
         rejected=(),
         engine=scenario.engine.name,
         totals=evaluation.totals,
@@ -133,7 +134,7 @@ def infeasible_document(
         created_at=scenario.as_of,
         as_of=scenario.as_of,
         job=scenario.job,
-        inputs=Inputs(offers=(), links=(), compute_profiles=(), machine=scenario.machine),
+        inputs=Inputs(offers=Rows(), links=(), compute_profiles=(), machine=scenario.machine),
         objective=None,
         constraints=scenario.job.constraints,
         optimality_gap=None,
@@ -144,7 +145,7 @@ def infeasible_document(
         cost=None,
         ttl_s=None,
         infeasibility=why,
-        alternatives=(),
+        alternatives=Rows(),
         rejected=rejected,
     )
 

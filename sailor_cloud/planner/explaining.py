@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 from sailor_cloud.model.document import Ground, PlanDocument
+from sailor_cloud.model.shown import Rows, Shown
 from sailor_cloud.planner.search import Problem
 from sailor_cloud.planner.shadow import Gain
 from sailor_cloud.planner.space import Seat, Space
@@ -25,8 +27,8 @@ class RuledOut:
     market: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Explanation(Shown):
     """Why a plan is what it is. `gains`: what more devices, money, time or zones would bring, each searched for."""
 
     job: str
@@ -35,6 +37,16 @@ class Explanation:
     reasons: tuple[str, ...]
     ruled_out: tuple[RuledOut, ...]
     gains: tuple[Gain, ...]
+
+    def shown_facts(self) -> list[tuple[str, str]]:
+        return [("explanation", self.job), ("verdict", self.verdict), *(("reason", reason) for reason in self.reasons)]
+
+    def shown_rows(self) -> list[tuple[str, Rows[Any]]]:
+        return [("ruled out", Rows(self.ruled_out)), ("what more would bring", Rows(self.gains))]
+
+    def __repr__(self) -> str:
+        counts = f"{len(self.reasons)} reasons, {len(self.ruled_out)} ruled out, {len(self.gains)} changes tried"
+        return f"<Explanation {self.job}: {self.verdict}, {counts}>"
 
 
 def reasons(document: PlanDocument) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from sailor_cloud.model.document import Infeasibility, PlanDocument, Status
 from sailor_cloud.model.job import Goal
+from sailor_cloud.model.shown import Rows
 from sailor_cloud.planner.goals import Figure, Target
 
 # Limits that the iteration's error decides about, and the errors of the first plan that they are tightened by in turn:
@@ -59,8 +60,8 @@ def probable(
         cost=None,
         ttl_s=None,
         totals=None,
-        alternatives=(),
-        frontier=(),
+        alternatives=Rows(),
+        frontier=Rows(),
         gap_parts=(),
         infeasibility=Infeasibility(
             constraint="probability",

@@ -25,6 +25,7 @@ from sailor_cloud.model.job import Job
 from sailor_cloud.model.offer import Market, Offer
 from sailor_cloud.model.parts import node_part
 from sailor_cloud.model.plan import Node, Pipeline, Plan, Stage
+from sailor_cloud.model.shown import Rows
 from sailor_cloud.planner.candidates import Candidates, Pool, collect
 from sailor_cloud.planner.lifetime import ttl_s
 from sailor_cloud.simulator import money
@@ -68,7 +69,7 @@ def purchase(
         as_of=as_of,
         job=job,
         inputs=Inputs(
-            offers=tuple(sorted({one.offer.id: one.offer for one in bought}.values(), key=lambda offer: offer.id)),
+            offers=Rows(sorted({one.offer.id: one.offer for one in bought}.values(), key=lambda offer: offer.id)),
             links=(),
             compute_profiles=(),
         ),
@@ -82,7 +83,7 @@ def purchase(
         cost=cost,
         ttl_s=ttl_s(job.constraints, cost, duration_s=duration_s),
         infeasibility=None,
-        alternatives=(),
+        alternatives=Rows(),
         rejected=candidates.rejected,
     )
 
@@ -233,7 +234,7 @@ def _cost(job: Job, bought: list[_Bought], catalog: Catalog, as_of: datetime) ->
         worst_case_usd_per_hour=worst_rate,
         total_usd=sum(line.usd for line in lines) if known else None,
         worst_case_usd=sum(line.worst_usd for line in lines) if known else None,
-        lines=tuple(lines),
+        lines=Rows(lines),
     )
 
 
@@ -317,7 +318,7 @@ def _infeasible(job: Job, as_of: datetime, why: Infeasibility, rejected: tuple[R
         created_at=as_of,
         as_of=as_of,
         job=job,
-        inputs=Inputs(offers=(), links=(), compute_profiles=()),
+        inputs=Inputs(offers=Rows(), links=(), compute_profiles=()),
         objective=None,
         constraints=job.constraints,
         optimality_gap=None,
@@ -328,6 +329,6 @@ def _infeasible(job: Job, as_of: datetime, why: Infeasibility, rejected: tuple[R
         cost=None,
         ttl_s=None,
         infeasibility=why,
-        alternatives=(),
+        alternatives=Rows(),
         rejected=rejected,
     )

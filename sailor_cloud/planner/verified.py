@@ -18,6 +18,7 @@ from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import Cost, PlanDocument
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.model.plan import Plan
+from sailor_cloud.model.shown import Rows
 from sailor_cloud.network import Network
 from sailor_cloud.planner.candidates import Candidates, collect
 from sailor_cloud.planner.goals import TIE
@@ -85,7 +86,7 @@ def verified(
     if problems:
         raise RequestError(problems)
     problems = list(_excess(plan, candidates))
-    wanted = replace(document.inputs, offers=tuple(known[offer] for offer in sorted({n.offer for n in plan.nodes})))
+    wanted = replace(document.inputs, offers=Rows(known[offer] for offer in sorted({n.offer for n in plan.nodes})))
     simulation = simulate_document(
         replace(document, inputs=wanted),
         catalog=catalog,

@@ -11,6 +11,7 @@ from sailor_cloud.model.document import Cost, CostKind, CostLine
 from sailor_cloud.model.offer import Offer, Provider
 from sailor_cloud.model.parts import node_part, traffic_part
 from sailor_cloud.model.plan import Plan
+from sailor_cloud.model.shown import Rows
 from sailor_cloud.simulator import money
 from sailor_cloud.simulator.checkpoints import CHECKPOINT_BYTES_PER_PARAMETER, checkpoint_lines
 from sailor_cloud.simulator.cost_lines import cost_line
@@ -112,7 +113,7 @@ def bill(layout: Layout, traffic: Traffic, iteration_s: float, *, error_p90: flo
         worst_case_usd_per_hour=worst_per_hour + per_hour_egress,
         total_usd=None if steps is None else sum(line.usd for line in lines),
         worst_case_usd=None if steps is None else sum(line.worst_usd for line in lines),
-        lines=tuple(lines),
+        lines=Rows(lines),
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from sailor_cloud.errors import MissingPriceError
 from sailor_cloud.model.document import Correction, Cost, LinkUse, Prediction, ProfileRef, StageMemory, Totals
 from sailor_cloud.model.plan import Plan
+from sailor_cloud.model.shown import Shown
 from sailor_cloud.network import Place
 from sailor_cloud.simulator.bill import bill, hours
 from sailor_cloud.simulator.closed_form import in_flight
@@ -15,11 +16,11 @@ from sailor_cloud.simulator.layout import Layout, Seat, lay_out
 from sailor_cloud.simulator.scenario import Scenario
 from sailor_cloud.simulator.sync import Traffic
 from sailor_cloud.simulator.uncertainty import Uncertainty, corrections, totals, uncertainty
-from sailor_cloud.units import SECONDS_PER_HOUR
+from sailor_cloud.units import SECONDS_PER_HOUR, duration_text, usd_text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Evaluation(Shown):
     """What a plan does and costs. `fits` is False where any device would need more memory than it has.
 
     `bill` is None where a node has no price, `totals` also without a number of steps.
@@ -36,6 +37,11 @@ class Evaluation:
     fits: bool
     stage_waits: tuple[StageWaits, ...]
     timeline: tuple[TimelineSpan, ...]
+
+    def shown_facts(self) -> list[tuple[str, str]]:
+        facts = [("simulation", f"{duration_text(self.prediction.iteration_s_replay)}/iteration")]
+        facts.append(("memory", "fits in memory" if self.fits else "does not fit in memory"))
+        return facts if self.bill is None else [*facts, ("cost", f"{usd_text(self.bill.usd_per_hour)} USD/h")]
 
     @property
     def cost(self) -> Cost:

@@ -11,6 +11,7 @@ from sailor_cloud.errors import RequestError
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Offer
+from sailor_cloud.model.shown import Rows
 from sailor_cloud.network import Network
 from sailor_cloud.simulator.engines import engine_named
 from sailor_cloud.simulator.evaluate import Evaluation, evaluate
@@ -63,7 +64,7 @@ def simulate_document(
     evaluation = evaluate(document.plan, scenario, timeline=timeline)
     inputs = dataclasses.replace(
         document.inputs,
-        offers=tuple(offers[offer_id] for offer_id in sorted(offers)),
+        offers=Rows(offers[offer_id] for offer_id in sorted(offers)),
         links=evaluation.links,
         compute_profiles=evaluation.profiles,
         corrections=evaluation.corrections,

@@ -16,6 +16,7 @@ from sailor_cloud.launch.recovery.background import beside
 from sailor_cloud.launch.replanning.replan import Option, Policy, growth
 from sailor_cloud.launch.spend.lifetime import within
 from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.shown import Rows
 from sailor_cloud.provision.progress import Interrupt, ProvisionInterrupted
 from sailor_cloud.run.journal import Event
 
@@ -152,4 +153,4 @@ def hand_over(context: RunContext, generation: Generation, option: Option) -> Pl
 def _with_offers(document: PlanDocument, other: PlanDocument) -> PlanDocument:
     """Return a document that also knows the offers of another one."""
     offers = {offer.id: offer for offer in (*other.inputs.offers, *document.inputs.offers)}
-    return replace(document, inputs=replace(document.inputs, offers=tuple(offers.values())))
+    return replace(document, inputs=replace(document.inputs, offers=Rows(offers.values())))

@@ -17,6 +17,7 @@ from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Goal, Job
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.model.plan import Node
+from sailor_cloud.model.shown import Rows
 from sailor_cloud.simulator import startup_s, teardown_s
 from sailor_cloud.units import SECONDS_PER_HOUR
 
@@ -179,7 +180,7 @@ def _replaced(situation: Situation) -> PlanDocument:
     rest = _for_rest(document, situation)
     if rest.cost is not None:
         rest = replace(rest, cost=replace(rest.cost, usd_per_hour=rest.cost.usd_per_hour + dearer))
-    newest = tuple(offers[offer.id] for offer in document.inputs.offers)
+    newest = Rows(offers[offer.id] for offer in document.inputs.offers)
     return replace(
         rest,
         inputs=replace(document.inputs, offers=newest),
@@ -195,7 +196,7 @@ def _for_rest(document: PlanDocument, situation: Situation) -> PlanDocument:
     if document.cost is None or not steps or situation.left.steps is None:
         return replace(document, job=job)
     share = situation.left.steps / steps
-    lines = tuple(
+    lines = Rows(
         replace(line, quantity=line.quantity * share, usd=line.usd * share, worst_usd=line.worst_usd * share)
         for line in document.cost.lines
     )

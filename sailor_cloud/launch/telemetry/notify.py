@@ -1,4 +1,4 @@
-"""Tells a webhook what happens to a run. The address and its token come from the environment only."""
+"""Tells a webhook what happens to a run. The address and its token come from the environment or a file."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import logging
 import os
 import threading
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Protocol
 
 logger = logging.getLogger(__name__)
@@ -53,14 +55,16 @@ class NoNotifier:
 
 @dataclass(slots=True)
 class Webhook:
-    """Posts {event, run, text, ...} as JSON; `text` is what chat services show."""
+    """Posts {event, run, text, ...} as JSON; `text` is what chat services show. Slack gets a text and nothing else."""
 
     url: str
     token: str | None = None
     _threads: list[threading.Thread] = field(default_factory=list)
 
     def tell(self, notice: Notice, *, run: str, text: str, **details: Any) -> None:
-        body = json.dumps({"event": notice.value, "run": run, "text": text, **details}).encode()
+        slack = urllib.parse.urlsplit(self.url).hostname == "hooks.slack.com"
+        said = {"text": f"{run}: {text}"} if slack else {"event": notice.value, "run": run, "text": text, **details}
+        body = json.dumps(said).encode()
         thread = threading.Thread(target=self._post, args=(body, notice), daemon=True)
         thread.start()
         self._threads.append(thread)
@@ -83,12 +87,24 @@ class Webhook:
                 logger.warning("webhook, notice %s, attempt %d: %s", notice, attempt, type(error).__name__)
 
 
-def notifier_from(environment: Mapping[str, str] | None = None) -> Notifier:
-    """Return the webhook that the environment names, or one that tells nobody."""
+def secret(name: str, environment: Mapping[str, str] | None = None) -> str | None:
+    """Return what an environment variable holds, else what the file holds that NAME_FILE names, else None."""
     variables = os.environ if environment is None else environment
-    url = variables.get(URL_VARIABLE, "")
+    path = variables.get(f"{name}_FILE")
+    if variables.get(name) or not path:
+        return variables.get(name) or None
+    try:
+        return Path(path).read_text(encoding="utf-8").strip() or None
+    except (OSError, UnicodeDecodeError) as error:
+        logger.warning("%s_FILE can't be read: %s", name, type(error).__name__)
+        return None
+
+
+def notifier_from(environment: Mapping[str, str] | None = None) -> Notifier:
+    """Return the webhook that the environment or a file names, or one that tells nobody."""
+    url = secret(URL_VARIABLE, environment) or ""
     if not url.startswith(("https://", "http://")):
         if url:
             logger.warning("%s is not an http address; nobody is notified", URL_VARIABLE)
         return NoNotifier()
-    return Webhook(url, variables.get(TOKEN_VARIABLE))
+    return Webhook(url, secret(TOKEN_VARIABLE, environment))

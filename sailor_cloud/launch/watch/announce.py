@@ -55,6 +55,7 @@ def announce(context: RunContext, event: AgentEvent, monitor: Monitor) -> None:
                 f"the command left {event['processes']} processes running when it ended; they are ended"
             )
         case "step":
+            context.trackers.event(event)
             if not context.runs_command and context.activity != "training":
                 context.show("training")
             context.observer.step(context.progress())

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.shown import Rows, Shown
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +33,27 @@ class Contender:
     note: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Comparison(Shown):
     """All planners on one job, ours first, then by iterations per second."""
 
     job: str
-    contenders: tuple[Contender, ...]
+    contenders: Rows[Contender]
+
+    def to_frame(self) -> DataFrame:
+        """Return the planners as a pandas frame, one row each."""
+        return self.contenders.to_frame()
+
+    def shown_facts(self) -> list[tuple[str, str]]:
+        fastest = min(self.contenders, key=lambda each: each.iteration_s or float("inf"))
+        return [
+            ("comparison", self.job),
+            ("planners", f"{len({each.name for each in self.contenders})} planners"),
+            ("fastest", f"fastest {fastest.name}" if fastest.iteration_s else "no plan"),
+        ]
+
+    def shown_rows(self) -> list[tuple[str, Rows[Contender]]]:
+        return [("planners, ours first", self.contenders)]
 
 
 def contender(document: PlanDocument, name: str, seconds: float) -> Contender:
@@ -60,4 +80,4 @@ def compared(job: str, ours: Contender, others: list[Contender]) -> Comparison:
     """Return the comparison, the fastest of the others first; those without a plan last."""
     missing = float("inf")
     ranked = sorted(others, key=lambda each: (each.iteration_s or missing, each.name, each.oracle))
-    return Comparison(job=job, contenders=(ours, *ranked))
+    return Comparison(job=job, contenders=Rows((ours, *ranked)))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
 from factories.webhooks import listener
@@ -28,3 +30,12 @@ def test_a_webhook_that_never_answers_breaks_nothing_and_its_address_is_not_logg
 def test_without_an_address_nobody_is_told() -> None:
     assert isinstance(notifier_from({}), NoNotifier)
     assert isinstance(notifier_from({URL_VARIABLE: "file:///etc/passwd"}), NoNotifier)
+
+
+def test_slack_gets_a_text_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[bytes] = []
+    monkeypatch.setattr("urllib.request.urlopen", lambda request, timeout: sent.append(request.data) or nullcontext())
+    notifier = notifier_from({URL_VARIABLE: "https://hooks.slack.com/services/T0/B0/x"})
+    notifier.tell(Notice.PREEMPTED, run="r1", text="node n1 lost", nodes=["n1"])
+    notifier.close()
+    assert sent == [b'{"text": "r1: node n1 lost"}']

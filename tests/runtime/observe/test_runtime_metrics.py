@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import pytest
 
+from factories.commands import ROOT
 from factories.run_specs import run_spec
 from sailor_runtime.training.observe.metrics import Metrics, Spent, partners, prometheus, spent, spent_of_rows
 from sailor_runtime.training.pipeline import layout
@@ -87,6 +89,9 @@ def test_prometheus_text_names_each_metric_once_and_gives_finite_numbers():
     told = {"step": 3, "loss": 1.5, "grad_norm": 0.5, "learning_rate": 1e-3, "tokens": 96, "tokens_per_s": 1e3}
     told |= {"iteration_s": 0.25, "predicted_iteration_s": 0.2, "ranks": [rank]}
     text = prometheus(told, run="run-1", generation=2)
+    dashboard = (ROOT / "examples" / "grafana" / "sailor-cloud.json").read_text()
+    asked = {name for panel in json.loads(dashboard)["panels"] for name in re.findall(r"sailor_\w+", json.dumps(panel))}
+    assert asked == set(re.findall(r"# TYPE (\w+)", text)), "the Grafana dashboard shows other metrics"
     lines = text.splitlines()
     kinds = [line.split()[2].removeprefix("sailor_") for line in lines if line.startswith("# TYPE")]
     assert kinds == [
