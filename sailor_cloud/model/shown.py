@@ -23,7 +23,7 @@ class Rows(tuple[T, ...]):
     __slots__ = ()
 
     def to_frame(self) -> DataFrame:
-        """Return one row per record. Counts by name get a column each, such as `devices.A100-40`; plans and offers get none."""
+        """Return one row per record; counts by name get a column each, such as `devices.A100-40`. Plans are left out."""
         import pandas
 
         frame = pandas.json_normalize([_record(row) for row in self])
