@@ -23,7 +23,7 @@ class Rows(tuple[T, ...]):
     __slots__ = ()
 
     def to_frame(self) -> DataFrame:
-        """Return one row per record; counts by name get a column each, such as `devices.A100-40`. Plans are left out."""
+        """Return one row per record, without plans; counts by name get a column each, such as `devices.A100-40`."""
         import pandas
 
         frame = pandas.json_normalize([_record(row) for row in self])

@@ -22,7 +22,7 @@ POINT = FrontierPoint(
 
 
 def test_a_document_has_a_repr_of_one_line() -> None:
-    document = gcp_document()
+    document = sc.PlanDocument.from_json(gcp_document().to_json())
     for shown in (document, document.cost, document.job, document.inputs.offers, document.alternatives):
         text = repr(shown)
         assert len(text) < 200
