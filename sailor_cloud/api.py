@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sailor_cloud.launch.options import Outcome
     from sailor_cloud.launch.replanning.replan import Policy
     from sailor_cloud.launch.simulation.market import Trace
+    from sailor_cloud.launch.simulation.spot_traces import ZoneTrace
     from sailor_cloud.model.decoder import Decoder
     from sailor_cloud.model.document import Decision, Pick, PlanDocument
     from sailor_cloud.model.job import Job
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from sailor_cloud.planner.verified import Verified
     from sailor_cloud.run.folder import RunFolder
     from sailor_cloud.run.progress import Observer
-    from sailor_cloud.run.replayed import Replayed
+    from sailor_cloud.run.replayed import Replayed, SpotReplayed
     from sailor_cloud.simulator import Evaluation
     from sailor_cloud.simulator.resimulate import Simulation
     from sailor_cloud.workload import ComputeProfiles
@@ -554,3 +555,67 @@ def replay(
         progress(done, len(policies))
         found.append(replay(whole, trace, decoder=decoder, search=search, policy=policy, say=say))
     return tuple(found)
+
+
+def replay_spot(
+    job: Job,
+    traces: Sequence[ZoneTrace],
+    *,
+    deadlines_s: Sequence[float] = (),
+    every_s: float = 86400.0,
+    base: Path | None = None,
+    clock: Clock | None = None,
+    progress: Callable[[int, int], None] = lambda done, of: None,
+) -> tuple[SpotReplayed, ...]:
+    """Compare policies for a deadline on recorded spot availability: when to wait, when to pay for on-demand.
+
+    The work is that of the job's best plan on demand, the prices those of its nodes on both markets, the change-over
+    the start-up of its slowest provider and half of a checkpoint interval. `deadlines_s` default to the job's own.
+    Returns nothing where no plan on demand is feasible. Raises RequestError, MissingPriceError.
+    """
+    from sailor_cloud.catalog import load
+    from sailor_cloud.errors import MissingPriceError
+    from sailor_cloud.launch.simulation.spot_market import SpotTask
+    from sailor_cloud.launch.simulation.spot_replay import replay_spot
+    from sailor_cloud.model.offer import Market
+    from sailor_cloud.simulator import startup_s
+
+    steps = job.training.steps
+    if job.model is None or steps is None:
+        raise RequestError(f"{job.name} states no model or no steps, so its work is not known; add them")
+    own = job.constraints.deadline
+    deadlines = list(deadlines_s) or ([] if own is None else [own])
+    if not deadlines:
+        raise RequestError(f"{job.name} has no deadline; add 'constraints: {{deadline: 60h}}' or --deadline 60h")
+    entries = tuple(entry.model_copy(update={"markets": (Market.ON_DEMAND,)}) for entry in job.resources)
+    free = job.constraints.model_copy(update={"deadline": None, "budget_usd": None, "probability": None})
+    document = plan(job.model_copy(update={"resources": entries, "constraints": free}), base=base, clock=clock)
+    if document.plan is None or document.prediction is None:
+        return ()
+    prices, offers = load(), document.inputs.offers_by_id()
+    on_demand = spot = 0.0
+    for node in document.plan.nodes:
+        offer = offers[node.offer]
+        twins = prices.offers(
+            provider=offer.provider,
+            zones=[zone for entry in job.resources for zone in entry.zones],
+            accelerators=[offer.accelerator],
+            instance_types=[offer.instance_type],
+            markets=[Market.SPOT],
+        )
+        if not twins:
+            raise MissingPriceError(
+                f"no spot price for {offer.instance_type} in the job's zones; run 'sailor-cloud prices refresh'"
+            )
+        on_demand += offer.usd_per_hour
+        spot += min(twin.usd_per_hour for twin in twins)
+    start = max(startup_s(offer.provider, len(document.plan.nodes)) for offer in document.inputs.offers)
+    task = SpotTask(
+        work_s=document.prediction.iteration_s_replay * steps,
+        deadline_s=deadlines[0],
+        change_over_s=start + job.checkpoint.every / 2,
+        spot_usd_per_hour=spot,
+        on_demand_usd_per_hour=on_demand,
+    )
+    nodes = len(document.plan.nodes)
+    return replay_spot(task, traces, nodes=nodes, deadlines_s=deadlines, every_s=every_s, progress=progress)

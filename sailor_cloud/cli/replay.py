@@ -15,7 +15,7 @@ from sailor_cloud.cli.waiting import waiting
 
 
 @click.command(short_help="Run a job against an availability trace, in simulated time.")
-@click.argument("trace_file", metavar="TRACE", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("trace_file", metavar="TRACE", type=click.Path(path_type=Path))
 @click.argument("job_file", metavar="JOB", type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
     "--policy",
@@ -31,6 +31,20 @@ from sailor_cloud.cli.waiting import waiting
     default=1.0,
     help="Let the trace run so many times as slowly.",
 )
+@click.option(
+    "--deadline",
+    "deadlines",
+    multiple=True,
+    metavar="DURATION",
+    help="With recorded spot availability: a deadline such as 60h; may be repeated. The job's own otherwise.",
+)
+@click.option(
+    "--every",
+    metavar="DURATION",
+    default="24h",
+    show_default=True,
+    help="With recorded spot availability: start the job once in so much of it.",
+)
 @click.option("-v", "--verbose", is_flag=True, help="Tell what the controller does.")
 @as_of_option
 @json_option
@@ -39,6 +53,8 @@ def replay(
     job_file: Path,
     policies: tuple[str, ...],
     stretch: float,
+    deadlines: tuple[str, ...],
+    every: str,
     verbose: bool,
     as_of: datetime | None,
     as_json: bool,
@@ -48,8 +64,12 @@ def replay(
     'best' weighs money and time to finish, 'never-replan' waits for nodes like those it lost, 'always-replan' takes
     the best plan whenever there is one. Nothing is bought and nothing is trained.
 
+    Where TRACE is a folder of recorded spot availability (one JSON file per zone, as in skypilot-org/spot-traces), or
+    one such file, it compares policies for a deadline instead: when to wait for spot, when to pay for on-demand.
+
     \b
     sailor-cloud replay examples/traces/lost-zone.csv examples/gcp-a100-v100.yaml
+    sailor-cloud replay spot-traces/aws-02-15-2023 job.yaml --deadline 60h --deadline 92h
     """
     from dataclasses import asdict
 
@@ -60,6 +80,8 @@ def replay(
     from sailor_cloud.report.replay_text import replay_report
     from sailor_cloud.report.tables import print_report
 
+    if trace_file.is_dir() or trace_file.suffix == ".json":
+        return _replay_spot(trace_file, job_file, deadlines, every, as_of, as_json)
     trace = read_trace(trace_file).scaled_time(stretch)
 
     def say(at_s: float, text: str) -> None:
@@ -84,6 +106,52 @@ def replay(
     else:
         print_report(replay_report(results), result_console())
     return 0
+
+
+def _replay_spot(
+    traces: Path, job_file: Path, deadlines: tuple[str, ...], every: str, as_of: datetime | None, as_json: bool
+) -> int:
+    from dataclasses import asdict
+
+    from sailor_cloud import api
+    from sailor_cloud.launch.simulation.spot_traces import read_spot_traces
+    from sailor_cloud.report.console import result_console
+    from sailor_cloud.report.replay_text import spot_replay_report
+    from sailor_cloud.report.tables import print_report
+
+    job, zones = read_job(job_file), read_spot_traces(traces)
+    every_s, deadlines_s = _duration("--every", every), [_duration("--deadline", text) for text in deadlines]
+    with waiting("running policies on the traces") as show:
+        rows = api.replay_spot(
+            job,
+            zones,
+            deadlines_s=deadlines_s,
+            every_s=every_s,
+            base=job_file.parent,
+            clock=clock_for(as_of),
+            progress=show,
+        )
+    if not rows:
+        click.echo("error: no plan on demand is feasible, so there is nothing to fall back to", err=True)
+        return INFEASIBLE
+    if as_json:
+        click.echo(json.dumps([asdict(row) for row in rows], indent=2))
+    else:
+        print_report(spot_replay_report(rows, zones=[zone.zone for zone in zones]), result_console())
+    return 0
+
+
+def _duration(name: str, text: str) -> float:
+    from sailor_cloud.errors import Problem, RequestError
+    from sailor_cloud.units import parse_duration_s
+
+    try:
+        seconds = parse_duration_s(text)
+    except ValueError as error:
+        raise RequestError([Problem(path=name, message=str(error))]) from error
+    if seconds <= 0:
+        raise RequestError([Problem(path=name, message=f"must be more than 0, not {text!r}")])
+    return seconds
 
 
 def _silent(done: float, of: float, what: str = "") -> None:

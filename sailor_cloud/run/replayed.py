@@ -1,4 +1,4 @@
-"""What came of a run that was replayed in simulated time."""
+"""What came of runs that were replayed in simulated time."""
 
 from __future__ import annotations
 
@@ -23,3 +23,21 @@ class Replayed:
     usd: float
     generations: int
     preemptions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpotReplayed:
+    """One policy under one deadline, over all starts.
+
+    `share` is the mean cost as a share of all-on-demand, `lost_s` the mean time that was paid for without training;
+    None for the optimum, of which only the cost is known.
+    """
+
+    deadline_s: float
+    policy: str
+    starts: int
+    usd: float
+    share: float
+    missed: int
+    lost_s: float | None
+    preemptions: float | None
