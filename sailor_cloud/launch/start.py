@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+from sailor_cloud import resources
 from sailor_cloud.clock import Clock
 from sailor_cloud.errors import RequestError, of_system
 from sailor_cloud.launch.context import RunContext
@@ -25,11 +26,13 @@ from sailor_cloud.launch.telemetry.trackers import trackers_of
 from sailor_cloud.launch.watch.price_watch import refresh_from_providers
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.provision.before_buying import reserve
 from sailor_cloud.provision.bookkeeping import NODE, charged_nodes, recharge
 from sailor_cloud.provision.cloud_clock import CloudClock, by_cloud
 from sailor_cloud.provision.guards import refuse_what_cannot_run
 from sailor_cloud.provision.provisioner import check_supported
 from sailor_cloud.provision.scopes import scopes_of
+from sailor_cloud.run import budgets
 from sailor_cloud.run.folder import RunFolder, new_run_id
 from sailor_cloud.run.journal import Event, Journal, damage, read
 from sailor_cloud.run.ledger import Ledger
@@ -72,7 +75,14 @@ def run_document(
     document = replace(document, job=settled(document.job, base or Path()))
     compared: list[tuple[str, float]] = []
     clock = by_cloud(clock, scopes_of(document), lambda text, ahead_s: compared.append((text, ahead_s)))
-    folder = RunFolder.create(new_run_id(document.job.name, clock=clock))
+    run_id, begun = new_run_id(document.job.name, clock=clock), clock.now()
+    reserved = reserve(document, run_id, begun)
+    try:
+        folder = RunFolder.create(run_id)
+    except BaseException:
+        if reserved:
+            budgets.release(document.job.cloud.state, resources.home(), run_id, f"{begun:%Y-%m}", None)
+        raise
     with folder.lock():
         folder.keep_reserve()
         folder.write_document(document)
@@ -86,7 +96,10 @@ def run_document(
             replan_slow_links=chosen.replan_slow_links,
             allow_doubtful=chosen.allow_doubtful,
             base=origin,
+            **({"budget_month": f"{begun:%Y-%m}"} if reserved else {}),
         )
+        for note in reserved:
+            observer.note(note)
         _tell_time(folder, clock, observer, compared)
         return _control(folder, document, decoder, observer, clock, options, on_start, search)
 

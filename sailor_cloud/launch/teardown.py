@@ -24,7 +24,7 @@ from sailor_cloud.provision.cleanup.teardown import Destroyed, destroy
 from sailor_cloud.provision.live_resources import Scopes
 from sailor_cloud.provision.progress import Listener
 from sailor_cloud.provision.scopes import NOWHERE
-from sailor_cloud.run import history
+from sailor_cloud.run import budgets, history
 from sailor_cloud.run.appended import kept_lines
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Entry, read
@@ -102,6 +102,11 @@ def close_books(
     if document is not None:
         with _told(problems, "the run is not in 'sailor-cloud history'"):
             history.remember(folder, _past_run(folder, document, recorded, receipt))
+    month = next((entry.data["budget_month"] for entry in entries if "budget_month" in entry.data), None)
+    if month is not None and receipt.clean:
+        with _told(problems, f"the reservation for {month} in the budgets is not released"):
+            state = document.job.cloud.state if document is not None else None
+            budgets.release(state, folder.path.parent.parent, folder.run_id, month, spent_usd)
     unwritten = [path.name for path in (folder.journal_file, folder.ledger_file) if kept_lines(path)]
     if unwritten:
         problems.append(f"{' and '.join(unwritten)} could not be written to; this receipt holds what they lack")

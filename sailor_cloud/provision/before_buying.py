@@ -1,17 +1,20 @@
-"""Refuses a plan before anybody pays for it: two clouds, prices, zones, credentials and permissions."""
+"""Refuses a plan before anybody pays for it: two clouds, prices, budgets, zones, credentials and permissions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 
-from sailor_cloud import network
+from sailor_cloud import network, resources
 from sailor_cloud.clock import Clock
-from sailor_cloud.errors import CredentialsError
+from sailor_cloud.errors import CredentialsError, RequestError
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.provision.account_check import check_account
 from sailor_cloud.provision.guards import refuse_doubtful_prices, refuse_stale_prices, refuse_two_clouds
+from sailor_cloud.provision.providers import on_this_machine
 from sailor_cloud.provision.provisioner import check_supported
 from sailor_cloud.provision.zone_check import check_zones
+from sailor_cloud.run import budgets
 
 
 def check_before_buying(
@@ -36,6 +39,8 @@ def check_before_buying(
     if not allow_doubtful:
         refuse_doubtful_prices(document)
     check_supported(document)
+    for note in reserve(document, "", now, only_ask=True):
+        tell(note)
     for note in check_zones(document):
         tell(note)
     check = check_account(document, now=now, ssh_from=ssh_from)
@@ -43,3 +48,17 @@ def check_before_buying(
         raise CredentialsError(check.refusal)
     for note in check.notes:
         tell(note)
+
+
+def reserve(document: PlanDocument, run_id: str, now: datetime, *, only_ask: bool = False) -> tuple[str, ...]:
+    """Reserve what a run may cost of its owner's and project's budgets, and return a note for each.
+
+    Runs on this machine alone cost nothing. Raises RequestError where a budget has too little left.
+    """
+    if all(on_this_machine(offer.provider) for offer in document.inputs.offers):
+        return ()
+    of_job = budgets.budgets_of(document.job.cloud, resources.home())
+    usd = budgets.most_usd(document)
+    if usd is None:
+        raise RequestError("nobody knows what this run may cost, so its budget can't be checked; give --budget USD")
+    return of_job.reserve(run_id, usd, now, only_ask=only_ask)

@@ -110,6 +110,8 @@ def test_preempted_refused_and_orphaned_a_run_ends_with_the_loss_of_an_undisturb
     job, plan = write_crossing(tmp_path, provider, steps=STEPS, project=cloud.project, image=cloud.image)
     losses = losses_of(PlanDocument.from_json(plan.read_bytes()))
     run = CloudRun(tmp_path / "home")
+    run.home.mkdir()
+    (run.home / "budgets.yaml").write_text(f'- {{project: "{cloud.project}", month: "*", usd: 10000}}')
     options = ("--plan", str(plan), "--yes", "--allow-stale", "--allow-doubtful", "--ssh-from", "203.0.113.7/32")
     run.start("up", str(job), *options)
     try:
@@ -138,6 +140,10 @@ def test_preempted_refused_and_orphaned_a_run_ends_with_the_loss_of_an_undisturb
                 process.kill()
                 process.communicate()
     _check(run, cloud, losses)
+    if provider == "gcp":
+        (book,) = (run.home / "budgets").glob("*.json")
+        (reservation,) = json.loads(book.read_text())["reservations"]
+        assert reservation["spent_usd"] == json.loads((run.folder / "receipt.json").read_text())["spent_usd"]
     assert sorted(body["event"] for _, body in told) == ["finished", "preempted", "started"]
 
 

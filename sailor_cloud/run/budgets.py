@@ -1,0 +1,294 @@
+"""Budgets of owners and projects over all their runs of a month: `budgets.yaml`, and what runs have reserved of them.
+
+Reservations are one JSON object per month. It lies beside the Terraform states where a job keeps those in a bucket, and
+in this user's folder of runs otherwise. Two `up`s can't both take the last dollar: the bucket's object is written only
+if nobody has changed it since it was read, the file under a lock.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import yaml
+
+from sailor_cloud.durable import write_atomically
+from sailor_cloud.errors import DataError, Problem, RequestError
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job import Cloud, StateBackend
+from sailor_cloud.model.untrusted import read_at_most
+from sailor_cloud.run.folder import private_dir
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+FILE = "budgets.yaml"
+EVERY_MONTH = "*"
+_MOST_BYTES = 2**20
+_MOST_TRIES = 20
+_MONTH = re.compile(r"\d{4}-(0[1-9]|1[0-2])|\*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowance:
+    """USD that an owner's or a project's runs may cost in a month, by the month in which they begin."""
+
+    owner: str | None
+    project: str | None
+    month: str
+    usd: float
+
+    def holds_for(self, owner: str | None, project: str | None, month: str) -> bool:
+        named = self.owner == owner if self.owner is not None else self.project == project
+        return named and self.month in (EVERY_MONTH, month)
+
+    @property
+    def whose(self) -> str:
+        return f"owner {self.owner}" if self.owner is not None else f"project {self.project}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """What a run may cost at most or, once its receipt is written, what it has cost."""
+
+    run_id: str
+    owner: str | None
+    project: str | None
+    month: str
+    reserved_usd: float
+    spent_usd: float | None = None
+
+    @property
+    def counted_usd(self) -> float:
+        return self.reserved_usd if self.spent_usd is None else self.spent_usd
+
+
+Entries = tuple[Reservation, ...]
+
+
+class Book(Protocol):
+    """Where the reservations of a month are kept. `shared`: other machines see them."""
+
+    shared: bool
+
+    def change(self, month: str, update: Callable[[Entries], Entries]) -> None:
+        """Replace the entries by what `update` makes of them, as if nobody else did the same at that time."""
+
+
+def read_allowances(path: Path) -> tuple[Allowance, ...]:
+    """Return the budgets of a file; none where there is no file. Raises RequestError with every fault and its place."""
+    try:
+        text = read_at_most(path, _MOST_BYTES)
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise RequestError(f"can't read {path}: {error.strerror}") from error
+    return parse_allowances(text, origin=str(path))
+
+
+def parse_allowances(text: bytes, *, origin: str) -> tuple[Allowance, ...]:
+    """Return the budgets of a text: a list of `{owner or project, month: 2026-11 or "*", usd}`."""
+    try:
+        rows = yaml.safe_load(text)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise RequestError(f"{origin} is not YAML: {error}") from error
+    if not isinstance(rows, list):
+        example = '- {owner: me@example.org, month: "*", usd: 5000}'
+        raise RequestError(f"{origin} must be a list of budgets, such as {example}")
+    problems: list[Problem] = []
+    found = [_allowance(row, f"{origin}: {number}", problems) for number, row in enumerate(rows)]
+    if problems:
+        raise RequestError(problems)
+    return tuple(allowance for allowance in found if allowance is not None)
+
+
+def _allowance(row: Any, path: str, problems: list[Problem]) -> Allowance | None:
+    if not isinstance(row, dict) or set(row) - {"owner", "project", "month", "usd"}:
+        problems.append(Problem(path=path, message=f"holds owner or project, month and usd, not {row!r}"))
+        return None
+    owner, project, month, usd = row.get("owner"), row.get("project"), row.get("month"), row.get("usd")
+    faults = []
+    if (owner is None) == (project is None) or not isinstance(owner or project, str):
+        faults.append("needs either an owner or a project")
+    if not isinstance(month, str) or not _MONTH.fullmatch(month):
+        faults.append(f"month must be as in '2026-11', or '*' for every month, not {month!r}")
+    if isinstance(usd, bool) or not isinstance(usd, int | float) or not 0 <= usd < math.inf:
+        faults.append(f"usd must be an amount of money, not {usd!r}")
+    if faults:
+        problems += [Problem(path=path, message=message) for message in faults]
+        return None
+    return Allowance(owner=owner, project=project, month=str(month), usd=float(str(usd)))
+
+
+@dataclass(slots=True, kw_only=True)
+class LocalBook:
+    """Reservations in this user's folder of runs."""
+
+    folder: Path
+    shared: bool = False
+
+    def change(self, month: str, update: Callable[[Entries], Entries]) -> None:
+        private_dir(self.folder)
+        file = self.folder / f"{month}.json"
+        handle = os.open(self.folder / "lock", os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            before = _entries(file.read_bytes(), str(file)) if file.exists() else ()
+            if (after := update(before)) != before:
+                write_atomically(file, _text(after))
+        finally:
+            os.close(handle)
+
+
+@dataclass(slots=True, kw_only=True)
+class BucketBook:
+    """Reservations in a bucket of S3 or Cloud Storage, written only over what was read."""
+
+    store: ObjectStore
+    prefix: str
+    shared: bool = True
+
+    def change(self, month: str, update: Callable[[Entries], Entries]) -> None:
+        import obstore
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+        name = f"{self.prefix}/budgets/{month}.json"
+        for _ in range(_MOST_TRIES):
+            mode: Any = "create"
+            before: Entries = ()
+            with suppress(FileNotFoundError):
+                held = obstore.get(self.store, name)
+                tag, version = held.meta["e_tag"], held.meta["version"]
+                mode = {key: value for key, value in (("e_tag", tag), ("version", version)) if value is not None}
+                before = _entries(bytes(held.bytes()), name)
+            if (after := update(before)) == before:
+                return
+            with suppress(AlreadyExistsError, PreconditionError):
+                obstore.put(self.store, name, _text(after).encode(), mode=mode)
+                return
+        raise DataError(f"{name} was changed by others {_MOST_TRIES} times in a row; start 'sailor-cloud up' again")
+
+    def allowances(self) -> tuple[Allowance, ...]:
+        """Return the budgets that lie in the bucket itself."""
+        import obstore
+
+        name = f"{self.prefix}/{FILE}"
+        try:
+            return parse_allowances(bytes(obstore.get(self.store, name).bytes()), origin=name)
+        except FileNotFoundError:
+            return ()
+
+
+def bucket_book(state: StateBackend) -> BucketBook:
+    """Return the book beside shared Terraform states. Raises RequestError where obstore is not installed."""
+    try:
+        from obstore.store import from_url
+    except ImportError as error:
+        raise RequestError(
+            f"budgets beside {state.bucket} need the package obstore; run pip install 'sailor-cloud[stores]'"
+        ) from error
+    options: Any = {} if state.region is None else {"region": state.region}
+    return BucketBook(store=from_url(state.bucket, **options), prefix=state.prefix)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budgets:
+    """The budgets that hold for a job's runs, and the book of reservations."""
+
+    allowances: tuple[Allowance, ...]
+    book: Book
+    owner: str | None
+    project: str | None
+
+    def reserve(self, run_id: str, usd: float, now: datetime, *, only_ask: bool = False) -> tuple[str, ...]:
+        """Reserve money for a run, and return a note for each budget. Raises RequestError where one has too little.
+
+        With `only_ask` nothing is reserved. Without a budget that holds for the run nothing happens.
+        """
+        month = f"{now:%Y-%m}"
+        holding = [one for one in self.allowances if one.holds_for(self.owner, self.project, month)]
+        if not holding:
+            return ()
+        notes: list[str] = []
+        wanted = Reservation(run_id=run_id, owner=self.owner, project=self.project, month=month, reserved_usd=usd)
+
+        def update(before: Entries) -> Entries:
+            notes[:] = [self._note(allowance, before, wanted) for allowance in holding]
+            return before if only_ask else (*before, wanted)
+
+        self.book.change(month, update)
+        return tuple(notes)
+
+    def _note(self, allowance: Allowance, before: Entries, wanted: Reservation) -> str:
+        same = [one for one in before if allowance.holds_for(one.owner, one.project, one.month)]
+        spent = math.fsum(one.counted_usd for one in same if one.spent_usd is not None)
+        reserved = math.fsum(one.counted_usd for one in same if one.spent_usd is None)
+        left = allowance.usd - spent - reserved
+        of = f"of {allowance.usd:.2f} USD"
+        told = f"{wanted.month} {allowance.whose}: {spent:.2f} spent and {reserved:.2f} reserved {of}"
+        if wanted.reserved_usd > left + 1e-9:
+            running = sorted({one.run_id for one in same if one.spent_usd is None})
+            ends = f", or end one of {', '.join(running)}" if running else ""
+            raise RequestError(
+                f"the budget has too little left: {told}, so {max(0.0, left):.2f} USD, and this run may cost "
+                f"{wanted.reserved_usd:.2f}; give a lower --budget, raise it in {FILE}{ends}"
+            )
+        others = "" if self.book.shared else " (runs of other machines are not counted: the job has no cloud.state)"
+        return f"budget {told}; this run may cost {wanted.reserved_usd:.2f}{others}"
+
+
+def budgets_of(cloud: Cloud, home: Path) -> Budgets:
+    """Return the budgets for an owner's and a project's runs: those of `budgets.yaml` in `home` and in the bucket."""
+    allowances = read_allowances(home / FILE)
+    book: LocalBook | BucketBook = LocalBook(folder=home / "budgets")
+    if cloud.state is not None:
+        shared = bucket_book(cloud.state)
+        allowances += shared.allowances()
+        book = shared
+    return Budgets(
+        allowances=allowances,
+        book=book,
+        owner=cloud.owner,
+        project=cloud.gcp.project if cloud.gcp is not None else None,
+    )
+
+
+def most_usd(document: PlanDocument) -> float | None:
+    """Return what a run of a plan may cost at most: its budget, else its worst case; None where nobody knows."""
+    if document.constraints.budget_usd is not None:
+        return document.constraints.budget_usd
+    cost = document.cost
+    return None if cost is None else cost.worst_case_usd or cost.total_usd
+
+
+def release(state: StateBackend | None, home: Path, run_id: str, month: str, spent_usd: float | None) -> None:
+    """Replace what a run has reserved by what it has cost; None: it was never begun. Raises DataError or OSError."""
+    book: Book = LocalBook(folder=home / "budgets") if state is None else bucket_book(state)
+
+    def update(before: Entries) -> Entries:
+        if spent_usd is None:
+            return tuple(one for one in before if one.run_id != run_id)
+        return tuple(replace(one, spent_usd=spent_usd) if one.run_id == run_id else one for one in before)
+
+    book.change(month, update)
+
+
+def _entries(text: bytes, origin: str) -> Entries:
+    try:
+        rows = json.loads(text)["reservations"]
+        return tuple(Reservation(**row) for row in rows)
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{origin} is damaged, so nobody knows what is reserved: {error}; mend or delete it") from error
+
+
+def _text(entries: Entries) -> str:
+    return json.dumps({"schema_version": 1, "reservations": [asdict(one) for one in entries]}, indent=2) + "\n"

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from factories.cloud_plans import gcp_document
+from factories.documents import document
+from sailor_cloud.errors import RequestError
+from sailor_cloud.provision.before_buying import reserve
+from sailor_cloud.run import budgets
+
+NOW = datetime(2026, 11, 24, tzinfo=UTC)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SAILOR_CLOUD_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_up_is_refused_beyond_the_budget_of_its_owner_or_project(home: Path) -> None:
+    most = budgets.most_usd(gcp_document())
+    assert most is not None
+    (home / "budgets.yaml").write_text(f'- {{owner: Me@example.org, month: "*", usd: {1.5 * most}}}')
+    assert len(reserve(gcp_document(), "run-1", NOW)) == 1
+    with pytest.raises(RequestError, match="end one of run-1"):
+        reserve(gcp_document(), "run-2", NOW)
+    budgets.release(None, home, "run-1", "2026-11", 0.1)
+    reserve(gcp_document(), "run-2", NOW)
+    budgets.release(None, home, "run-2", "2026-11", None)
+    rows = json.loads((home / "budgets" / "2026-11.json").read_text())["reservations"]
+    assert [(row["run_id"], row["spent_usd"]) for row in rows] == [("run-1", 0.1)]
+
+
+def test_without_budgets_or_on_this_machine_nothing_is_reserved(home: Path) -> None:
+    assert reserve(gcp_document(), "run-1", NOW) == ()
+    (home / "budgets.yaml").write_text('- {owner: Me@example.org, month: "*", usd: 0}')
+    assert reserve(document(), "run-1", NOW) == ()
+    assert not (home / "budgets").exists()

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+
+import obstore
+import pytest
+from obstore.store import MemoryStore
+
+from sailor_cloud.errors import DataError, RequestError
+from sailor_cloud.run import budgets
+from sailor_cloud.run.budgets import Allowance, Book, BucketBook, Budgets, Entries, LocalBook, read_allowances
+
+NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
+ME = Allowance(owner="me@example.org", project=None, month="*", usd=100.0)
+OURS = Allowance(owner=None, project="our-project", month="2026-11", usd=150.0)
+
+
+def bucket(_: Path) -> Book:
+    return BucketBook(store=MemoryStore(), prefix="team")
+
+
+def local(tmp_path: Path) -> Book:
+    return LocalBook(folder=tmp_path / "budgets")
+
+
+@pytest.fixture(params=[local, bucket])
+def book(request: pytest.FixtureRequest, tmp_path: Path) -> Book:
+    make: Callable[[Path], Book] = request.param
+    return make(tmp_path)
+
+
+def mine(book: Book, *allowances: Allowance, owner: str = "me@example.org") -> Budgets:
+    return Budgets(allowances=allowances or (ME,), book=book, owner=owner, project="our-project")
+
+
+def released(book: Book, run_id: str, spent_usd: float) -> None:
+    def update(before: Entries) -> Entries:
+        return tuple(budgets.replace(one, spent_usd=spent_usd) if one.run_id == run_id else one for one in before)
+
+    book.change("2026-11", update)
+
+
+def test_a_run_reserves_what_it_may_cost_and_the_next_is_refused_beyond(book: Book) -> None:
+    assert len(mine(book).reserve("run-1", 70.0, NOW)) == 1
+    with pytest.raises(RequestError) as caught:
+        mine(book).reserve("run-2", 40.0, NOW)
+    assert str(caught.value) == (
+        "the budget has too little left: 2026-11 owner me@example.org: 0.00 spent and 70.00 reserved of 100.00 USD, so "
+        "30.00 USD, and this run may cost 40.00; give a lower --budget, raise it in budgets.yaml, or end one of run-1"
+    )
+    mine(book).reserve("run-3", 30.0, NOW)
+
+
+def test_a_receipt_replaces_what_was_reserved_by_what_was_spent(book: Book) -> None:
+    mine(book).reserve("run-1", 70.0, NOW)
+    released(book, "run-1", 12.5)
+    note = mine(book).reserve("run-2", 87.5, NOW)[0]
+    assert note.startswith("budget 2026-11 owner me@example.org: 12.50 spent and 0.00 reserved of 100.00 USD")
+
+
+def test_every_budget_that_holds_for_a_run_must_have_enough_left(book: Book) -> None:
+    mine(book, ME, OURS, owner="you@example.org").reserve("run-1", 100.0, NOW)
+    assert len(mine(book, ME, OURS).reserve("run-2", 50.0, NOW)) == 2
+    with pytest.raises(RequestError, match="project our-project"):
+        mine(book, ME, OURS).reserve("run-3", 10.0, NOW)
+
+
+def test_another_month_has_its_own_money_and_asking_reserves_nothing(book: Book) -> None:
+    mine(book).reserve("run-1", 100.0, NOW, only_ask=True)
+    mine(book).reserve("run-1", 100.0, NOW)
+    mine(book).reserve("run-2", 100.0, NOW.replace(month=12))
+    assert mine(book, OURS).reserve("run-3", 999.0, NOW.replace(month=12)) == ()
+
+
+def test_of_many_runs_at_once_only_as_many_begin_as_the_budget_allows(book: Book) -> None:
+    def begin(number: int) -> bool:
+        try:
+            mine(book).reserve(f"run-{number}", 30.0, NOW)
+        except RequestError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(begin, range(12))) == 3
+
+
+def test_a_book_that_others_change_all_the_time_is_given_up_with_a_message() -> None:
+    book = BucketBook(store=MemoryStore(), prefix="team")
+
+    def update(before: Entries) -> Entries:
+        obstore.put(book.store, "team/budgets/2026-11.json", b'{"reservations": []}')
+        return (*before, budgets.Reservation(run_id="x", owner=None, project=None, month="2026-11", reserved_usd=1.0))
+
+    with pytest.raises(DataError, match="was changed by others 20 times"):
+        book.change("2026-11", update)
+
+
+def test_a_damaged_book_stops_a_run(tmp_path: Path) -> None:
+    book = LocalBook(folder=tmp_path)
+    (tmp_path / "2026-11.json").write_text('{"reservations": [{"run_id": 1}]}')
+    with pytest.raises(DataError, match="is damaged, so nobody knows what is reserved"):
+        mine(book).reserve("run-1", 1.0, NOW)
+
+
+def test_without_shared_states_a_note_says_that_other_machines_are_not_counted(tmp_path: Path) -> None:
+    assert "other machines are not counted" in mine(local(tmp_path)).reserve("run-1", 1.0, NOW)[0]
+    assert "other machines" not in mine(bucket(tmp_path)).reserve("run-1", 1.0, NOW)[0]
+
+
+def test_budgets_are_read_from_a_file_and_a_missing_one_has_none(tmp_path: Path) -> None:
+    file = tmp_path / "budgets.yaml"
+    assert read_allowances(file) == ()
+    file.write_text(
+        '- {owner: me@example.org, month: "*", usd: 100}\n- {project: our-project, month: 2026-11, usd: 150}'
+    )
+    assert read_allowances(file) == (ME, OURS)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("owner: me", "must be a list of budgets"),
+        ("- [", "is not YAML"),
+        ('- {owner: a, project: b, month: "*", usd: 1}', "needs either an owner or a project"),
+        ("- {owner: a, month: November, usd: 1}", "month must be as in '2026-11'"),
+        ('- {owner: a, month: "*", usd: -1}', "usd must be an amount of money, not -1"),
+        ('- {owner: a, month: "*", eur: 1}', "holds owner or project, month and usd"),
+    ],
+)
+def test_a_wrong_file_of_budgets_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "budgets.yaml").write_text(text)
+    with pytest.raises(RequestError, match=message):
+        read_allowances(tmp_path / "budgets.yaml")
