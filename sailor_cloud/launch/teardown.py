@@ -152,6 +152,8 @@ def _past_run(
         spent_usd=receipt.spent_usd,
         budget_usd=receipt.budget_usd,
         clean=receipt.clean,
+        owner=document.job.cloud.owner,
+        project=document.job.cloud.gcp.project if document.job.cloud.gcp is not None else None,
     )
 
 

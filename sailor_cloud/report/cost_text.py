@@ -10,7 +10,7 @@ from rich.text import Text
 from sailor_cloud.report import text
 from sailor_cloud.report.tables import plain_table
 from sailor_cloud.run.costs import RunCosts
-from sailor_cloud.run.history import PastRun
+from sailor_cloud.run.history import PastRun, Sum
 
 
 def cost_report(costs: RunCosts) -> RenderableType:
@@ -55,6 +55,16 @@ def history_report(runs: Sequence[PastRun]) -> RenderableType:
             text.usd(run.spent_usd),
             text.usd(run.planned_usd),
         )
+    return table
+
+
+def sums_report(rows: Sequence[Sum], by: str) -> RenderableType:
+    """Return a table with a row per owner, project or month."""
+    if not rows:
+        return Text("no run has ended yet")
+    table = plain_table(by, "runs", "USD", "not all gone", numbers=("runs", "USD", "not all gone"), whole=(by,))
+    for row in rows:
+        table.add_row(row.name, str(row.runs), text.usd(row.spent_usd), str(row.not_clean) if row.not_clean else "")
     return table
 
 

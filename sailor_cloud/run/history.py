@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import astuple, dataclass, fields
 from datetime import datetime
+from enum import StrEnum
 from pathlib import Path
 
 from sailor_cloud.run.folder import RunFolder, private_dir
@@ -18,8 +22,10 @@ CREATE TABLE IF NOT EXISTS runs (
     run_id TEXT PRIMARY KEY, job TEXT NOT NULL, outcome TEXT NOT NULL, started_at TEXT NOT NULL, ended_at TEXT NOT NULL,
     steps INTEGER NOT NULL, steps_planned INTEGER, generations INTEGER NOT NULL, nodes INTEGER NOT NULL,
     planned_iteration_s REAL, measured_iteration_s REAL, planned_usd REAL, spent_usd REAL NOT NULL, budget_usd REAL,
-    clean INTEGER NOT NULL)
+    clean INTEGER NOT NULL, owner TEXT, project TEXT)
 """
+# Columns that files of earlier versions lack.
+_ADDED = ("owner", "project")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +47,41 @@ class PastRun:
     spent_usd: float
     budget_usd: float | None
     clean: bool
+    owner: str | None = None
+    project: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sum:
+    """What the runs of an owner, or those that began in a month, have cost."""
+
+    name: str
+    runs: int
+    spent_usd: float
+    not_clean: int
+
+
+class GroupBy(StrEnum):
+    OWNER = "owner"
+    PROJECT = "project"
+    MONTH = "month"
+
+
+def sums(runs: Sequence[PastRun], by: GroupBy) -> tuple[Sum, ...]:
+    """Return sums over runs, sorted by name; a run without an owner or project counts under "-"."""
+    groups: dict[str, list[PastRun]] = {}
+    for run in runs:
+        name = f"{run.started_at:%Y-%m}" if by is GroupBy.MONTH else getattr(run, by.value) or "-"
+        groups.setdefault(name, []).append(run)
+    return tuple(
+        Sum(
+            name=name,
+            runs=len(members),
+            spent_usd=math.fsum(run.spent_usd for run in members),
+            not_clean=sum(not run.clean for run in members),
+        )
+        for name, members in sorted(groups.items())
+    )
 
 
 def remember(folder: RunFolder, run: PastRun) -> None:
@@ -48,7 +89,8 @@ def remember(folder: RunFolder, run: PastRun) -> None:
     with closing(_open(_file(folder.path.parent))) as database, database:
         marks = ", ".join("?" for _ in fields(PastRun))
         row = tuple(value.isoformat() if isinstance(value, datetime) else value for value in astuple(run))
-        database.execute(f"INSERT OR REPLACE INTO runs VALUES ({marks})", row)
+        names = ", ".join(field.name for field in fields(PastRun))
+        database.execute(f"INSERT OR REPLACE INTO runs ({names}) VALUES ({marks})", row)
 
 
 def past_runs(runs_root: Path, *, job: str | None = None) -> tuple[PastRun, ...]:
@@ -75,6 +117,11 @@ def _open(path: Path) -> sqlite3.Connection:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
     database = sqlite3.connect(path, timeout=_BUSY_S)
     database.execute(_TABLE)
+    known = {row[1] for row in database.execute("PRAGMA table_info(runs)")}
+    for name in _ADDED:
+        if name not in known:
+            with contextlib.suppress(sqlite3.OperationalError):  # another process has just added it
+                database.execute(f"ALTER TABLE runs ADD COLUMN {name} TEXT")
     return database
 
 

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sqlite3
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from run.test_run_receipt import receipt
+from sailor_cloud.run.focus import BilledRun, focus_csv
+from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.run.history import GroupBy, PastRun, past_runs, remember, sums
+
+START = datetime(2026, 11, 30, 20, tzinfo=UTC)
+
+
+def past(run_id: str, usd: float, *, owner: str | None = None, at: datetime = START, clean: bool = True) -> PastRun:
+    return PastRun(
+        run_id=run_id,
+        job="job",
+        outcome="completed",
+        started_at=at,
+        ended_at=at,
+        steps=1,
+        steps_planned=1,
+        generations=1,
+        nodes=1,
+        planned_iteration_s=None,
+        measured_iteration_s=None,
+        planned_usd=None,
+        spent_usd=usd,
+        budget_usd=None,
+        clean=clean,
+        owner=owner,
+    )
+
+
+def test_runs_are_summed_by_owner_and_by_the_month_in_which_they_began() -> None:
+    runs = [
+        past("a", 1.0, owner="me"),
+        past("b", 2.0, owner="me", at=START.replace(month=12), clean=False),
+        past("c", 4.0),
+    ]
+    by_owner = [(one.name, one.runs, one.spent_usd, one.not_clean) for one in sums(runs, GroupBy.OWNER)]
+    assert by_owner == [("-", 1, 4.0, 0), ("me", 2, 3.0, 1)]
+    assert [(one.name, one.spent_usd) for one in sums(runs, GroupBy.MONTH)] == [("2026-11", 5.0), ("2026-12", 2.0)]
+
+
+def test_a_history_of_an_earlier_version_is_read_and_gains_owners(tmp_path: Path) -> None:
+    folder = RunFolder.create("a-20261130-200000-aaaa", root=tmp_path / "runs")
+    remember(folder, past("a", 1.0))
+    with sqlite3.connect(tmp_path / "history.sqlite") as database:
+        database.execute("ALTER TABLE runs DROP COLUMN owner")
+        database.execute("ALTER TABLE runs DROP COLUMN project")
+    assert [run.owner for run in past_runs(tmp_path / "runs")] == [None]
+    remember(folder, past("b", 2.0, owner="me"))
+    assert {run.run_id: run.owner for run in past_runs(tmp_path / "runs")} == {"a": None, "b": "me"}
+
+
+def test_a_receipt_becomes_rows_of_focus_whose_costs_are_its_lines() -> None:
+    run = BilledRun(
+        receipt=replace(receipt(), written_at=START.replace(hour=22)), started_at=START, owner="me", project="p"
+    )
+    rows = list(csv.DictReader(io.StringIO(focus_csv([run]))))
+    assert [float(row["BilledCost"]) for row in rows] == [line.usd for line in run.receipt.lines]
+    for row in rows:
+        assert (row["BillingPeriodStart"], row["BillingPeriodEnd"]) == ("2026-11-01T00:00:00Z", "2026-12-01T00:00:00Z")
+        assert (row["ChargePeriodStart"], row["ChargePeriodEnd"]) == ("2026-11-30T20:00:00Z", "2026-11-30T22:00:00Z")
+        assert json.loads(row["Tags"])["owner"] == "me"
+        assert (row["SubAccountId"], row["BillingCurrency"]) == ("p", "USD")
+    assert focus_csv([]) == ""
