@@ -52,10 +52,13 @@ def plan(
     machine: LocalMachine | None = None,
     strategy: str | None = None,
     oracle: bool = False,
+    engine: str = "sailor",
 ) -> PlanDocument:
     """Search for the best plan of a job; reads data that is on disk only.
 
     `job` is a job, the path of a job file, or the values of one.
+
+    `engine` names the training program that the plan is for, or whose formulas judge it.
 
     `strategy` names a published planner that makes the search in place of ours; with `oracle` our simulator ranks its
     plans instead of its own cost model.
@@ -75,6 +78,7 @@ def plan(
     from sailor_cloud import network as networks
     from sailor_cloud.catalog.job_check import resource_problems
     from sailor_cloud.planner.purchase import purchase
+    from sailor_cloud.simulator import engine_named
 
     job, base = _job_of(job, base)
     prices = catalog.load(pricing=pricing)
@@ -91,6 +95,7 @@ def plan(
         "profiles": _profiles(_names_local_nodes(job), profiles, machine),
         "clock": clock or SystemClock(),
         "decoder": workload.job_decoder(job, base=base),
+        "engine": engine_named(engine, profiles=profiles),
     }
     if strategy is not None:
         return _by_strategy(job, strategy, oracle, time_limit_s, known)

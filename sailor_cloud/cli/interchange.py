@@ -30,12 +30,16 @@ _FORMATS = click.Choice(["sailor-artifact"])
 @as_of_option
 @json_option
 def import_data(form: str, folder: Path, output: Path, precision: str, as_of: datetime | None, as_json: bool) -> None:
-    """Read the data files of Sailor's artifact in DIR and write compute profiles, curves, prices and jobs to OUT.
+    """Read Sailor's artifact in DIR and write compute profiles, curves, prices and jobs to OUT.
+
+    DIR is the root of its repository as it was published, or a folder with its data files. Without --engine, plans are
+    judged by our simulator; with it, by the artifact's own formulas.
 
     \b
-    sailor-cloud import sailor-artifact data/ -o mine
+    sailor-cloud import sailor-artifact sailor/ -o mine
     sailor-cloud plan mine/jobs/scaled-0-opt-350.yaml --profiles mine/compute_profiles \\
-        --network mine/bandwidth_profiles --pricing mine/pricing
+        --network mine/bandwidth_profiles --pricing mine/pricing --engine sailor-artifact -o plan.json
+    sailor-cloud export plan.json --format sailor-artifact
     """
     from dataclasses import asdict
 
@@ -54,6 +58,9 @@ def import_data(form: str, folder: Path, output: Path, precision: str, as_of: da
     click.echo(f"profiles of {', '.join(done.accelerators)} in {output / 'compute_profiles'}")
     if done.tf32:
         click.echo(f"faster than FP32 units can be, hence with TF32, and kept apart: models on {', '.join(done.tf32)}")
+    if done.differing:
+        names = ", ".join(f"{model} on {accelerator}" for model, accelerator in done.differing)
+        click.echo(f"its planner and its simulator have different times, and the simulator's were taken: {names}")
     click.echo(f"{done.curves} bandwidth curves in {output / 'bandwidth_profiles'}")
     click.echo(f"offers and egress prices in {output / 'pricing'}")
     if done.unpriced:

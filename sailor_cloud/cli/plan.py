@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 INFEASIBLE = 3
 FORMATS = ("table", "json", "markdown", "html")
+ENGINES = ("sailor", "deepspeed", "megatron", "fsdp", "nanotron", "sailor-artifact")
 RESTRICTIONS = ("one-accelerator", "one-zone", "even-batches", "even-layers")
 
 
@@ -53,6 +54,9 @@ RESTRICTIONS = ("one-accelerator", "one-zone", "even-batches", "even-layers")
     type=click.FloatRange(min=0, min_open=True),
     help="End the search after so long; the best plan found by then is shown, and not called optimal.",
 )
+@click.option(
+    "--engine", type=click.Choice(ENGINES), default=ENGINES[0], help="The training program that the plan is for."
+)
 @click.option("--strategy", metavar="NAME", help="Let a published planner make the search; 'compare' lists them.")
 @click.option("--oracle", is_flag=True, help="With --strategy: our simulator ranks its plans, not its own cost model.")
 @click.option("--details", is_flag=True, help="Also show price sources, every stage, and the assumptions.")
@@ -70,6 +74,7 @@ def plan(
     frontier: bool,
     choose: str | None,
     time_limit_s: float | None,
+    engine: str,
     strategy: str | None,
     oracle: bool,
     details: bool,
@@ -116,6 +121,7 @@ def plan(
             processes=usable_cores(),
             strategy=strategy,
             oracle=oracle,
+            engine=engine,
         )
     if chosen == "table" and output is None:
         from sailor_cloud.report.console import result_console

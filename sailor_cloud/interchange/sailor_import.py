@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 from sailor_cloud import catalog
-from sailor_cloud.errors import DataError, RequestError
 from sailor_cloud.interchange.sailor_jobs import write_jobs
-from sailor_cloud.interchange.sailor_names import our_accelerator
+from sailor_cloud.interchange.sailor_names import our_accelerator, our_model
 from sailor_cloud.interchange.sailor_network import write_curves, write_egress, write_offers
 from sailor_cloud.interchange.sailor_profiles import ArtifactProfiles, read_profiles, with_tf32, write_profiles
+from sailor_cloud.interchange.sailor_tables import FILE, write_tables
+from sailor_cloud.interchange.sailor_tree import Tree, read_tree
 from sailor_cloud.model.offer import Precision
 
 PROFILES, NETWORK, PRICING, JOBS = "compute_profiles", "bandwidth_profiles", "pricing", "jobs"
@@ -25,7 +24,8 @@ class Imported:
     """What was written, by folder.
 
     `tf32` are the accelerators with models that ran in TF32; `unpriced` ones have no price in the artifact and hence no
-    offers.
+    offers. `differing`: models with GPUs of which the artifact's planner has other times than its simulator, whose
+    times are the ones that were taken.
     """
 
     folder: Path
@@ -34,6 +34,7 @@ class Imported:
     jobs: int
     tf32: tuple[str, ...]
     unpriced: tuple[str, ...]
+    differing: tuple[tuple[str, str], ...]
 
 
 # Told how many files are done, of how many, and what is being made.
@@ -50,16 +51,17 @@ def import_artifact(
     as_of: date,
     progress: Progress = lambda done, of, what: None,
 ) -> Imported:
-    """Read an artifact's folder and write compute profiles, bandwidth curves, prices and jobs under `out`.
+    """Read an artifact and write compute profiles, the tables of its engine, curves, prices and jobs under `out`.
+
+    `source` is the root of its repository, or a folder with its data files.
 
     `precision` is what the layer times stand for: the artifact's files don't say. `progress` counts the profiles of
     each accelerator and the three other folders. Raises RequestError for a folder that is not an artifact's and
     DataError for files that can't be read.
     """
-    if not (source / "simulator_profiles.json").is_file():
-        raise RequestError(f"{source} holds no simulator_profiles.json; give the folder with the artifact's data files")
-    day, origin = as_of.isoformat(), f"Sailor artifact, {source.name}"
-    profiles = read_profiles(_read(source / "simulator_profiles.json"), _read(source / "llm_info.json"))
+    tree = read_tree(source)
+    day, origin = as_of.isoformat(), f"Sailor artifact, {source.resolve().name}"
+    profiles = read_profiles(tree.times, tree.sizes)
     of = len(profiles.layers) + _OTHERS
     known = catalog.load()
     accelerators, tf32 = _write_profiles(
@@ -71,26 +73,34 @@ def import_artifact(
         origin=origin,
         progress=lambda done, accelerator: progress(done, of, f"fitting a profile of {accelerator}"),
     )
+    write_tables(out / PROFILES / FILE, tree, as_of=day, source=origin)
     progress(of - 3, of, "writing bandwidth curves")
     curves = write_curves(
         out / NETWORK / "curves.csv",
-        _read(source / "multizone_bandwidths_het.json"),
-        _read(source / "intra_node_bandwidths.json"),
+        tree.between,
+        tree.within,
         as_of=day,
         source=origin,
     )
     progress(of - 2, of, "writing prices")
-    unpriced = _write_prices(source, known, out / PRICING, as_of=day, origin=origin)
-    trainings = [_read(path) for path in sorted((source / "configs").glob("training_config_*.json"))]
+    unpriced = _write_prices(tree, known, out / PRICING, as_of=day, origin=origin)
     progress(of - 1, of, "writing jobs")
     jobs = write_jobs(
         out / JOBS,
-        sorted((source / "configs").glob("gpu_trace_*.csv")),
-        {training["model"]: training["global_batch_size"] for training in trainings},
+        list(tree.clusters),
+        {training["model"]: training["global_batch_size"] for training in tree.trainings},
         precision,
         known,
     )
-    return Imported(folder=out, accelerators=accelerators, curves=curves, jobs=jobs, tf32=tf32, unpriced=unpriced)
+    return Imported(
+        folder=out,
+        accelerators=accelerators,
+        curves=curves,
+        jobs=jobs,
+        tf32=tf32,
+        unpriced=unpriced,
+        differing=tuple((our_model(model), our_accelerator(gpu)) for model, gpu in tree.differing),
+    )
 
 
 def _write_profiles(
@@ -112,19 +122,9 @@ def _write_profiles(
     return written, tuple(fast) if precision is Precision.FP32 else ()
 
 
-def _write_prices(source: Path, known: catalog.Catalog, folder: Path, *, as_of: str, origin: str) -> tuple[str, ...]:
+def _write_prices(tree: Tree, known: catalog.Catalog, folder: Path, *, as_of: str, origin: str) -> tuple[str, ...]:
     """Write egress prices and offers; return the accelerators without a price."""
-    costs = _read(source / "communication_cost.json")
+    costs = tree.usd_per_gb
     write_egress(folder / "egress.csv", costs, known, as_of=as_of, source=origin)
-    nodes = _read(source / "configs" / "basic_cluster_config.json")
-    unpriced = write_offers(folder / "offers" / "sailor.csv", costs, nodes, known, as_of=as_of, source=origin)
+    unpriced = write_offers(folder / "offers" / "sailor.csv", costs, tree.nodes, known, as_of=as_of, source=origin)
     return tuple(sorted(our_accelerator(name) for name in unpriced))
-
-
-def _read(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(f"can't read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise DataError(f"{path} is not JSON: {error}") from error

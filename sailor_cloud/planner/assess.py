@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from sailor_cloud.planner.bill import Bill
 from sailor_cloud.planner.draft import Draft, DraftPipeline, Rank, nodes_of
 from sailor_cloud.planner.goals import Figure, Target
 from sailor_cloud.planner.layouts import Layout, Slot
@@ -17,6 +18,8 @@ from sailor_cloud.planner.space import Seat, Space
 from sailor_cloud.planner.standing import Place, Standing, Standings
 from sailor_cloud.planner.sync import SyncTable
 from sailor_cloud.simulator import busy_s, fill_s, in_flight
+from sailor_cloud.simulator.engines import Formulas, StagePlace
+from sailor_cloud.simulator.engines.engine import uniform_pipelines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +132,8 @@ class Assessor:
             return None
         sizes = [shape.microbatch_size for shape in ordered]
         bottlenecks = [(pace.bottleneck_s, pace.fill_s) for pace in known]
-        share = share_evenly if even else share_batch
+        formulas = self.space.scenario.engine.formulas
+        share = share_evenly if even or formulas is not None else share_batch
         counts: Sequence[int] | None
         if microbatches is None:
             counts = share(self.space.batch, sizes, bottlenecks)
@@ -137,6 +141,9 @@ class Assessor:
             counts = [microbatches[p] for p in order]
         if counts is None or (even and max(counts) - min(counts) > 1):
             return None
+        if formulas is not None:
+            exact = self._by_formulas(formulas, ordered, known, counts)
+            return None if exact is None else self._drafted(ordered, known, counts, standing.bill, *exact)
         if any(pace.least_s(count) >= below_s for count, pace in set(zip(counts, known, strict=True))):
             return None
         schedule = max(pace.schedule_s(count) for count, pace in zip(counts, known, strict=True))
@@ -147,7 +154,45 @@ class Assessor:
         )
         alone = schedule + sync + max(pace.update_s for pace in known)
         iteration = max(alone, self.shared_s(layout, known, counts))
-        figures = standing.bill.figures(np.array(iteration), np.array(egress))
+        return self._drafted(ordered, known, counts, standing.bill, iteration, egress)
+
+    def _by_formulas(
+        self, formulas: Formulas, shapes: Sequence[Shape], paces: Sequence[Pace], counts: Sequence[int]
+    ) -> tuple[float, float] | None:
+        """Return the seconds of an iteration and the USD of its traffic by an engine's own formulas.
+
+        None for pipelines that these say nothing of.
+        """
+        space = self.space
+        offers = [pool.offer for pool in space.pools]
+        pipelines = uniform_pipelines(
+            [
+                (
+                    [StagePlace(offers[pool].accelerator, offers[pool].zone, tp) for pool, tp, _ in pace.seats],
+                    shape.cut,
+                    shape.microbatch_size,
+                    count,
+                )
+                for shape, pace, count in zip(shapes, paces, counts, strict=True)
+            ]
+        )
+        if isinstance(pipelines, str) or formulas.problem(pipelines, space.scenario) is not None:
+            return None
+        found = formulas.iteration(pipelines, space.scenario)
+        pools = {offer.zone: number for number, offer in enumerate(offers)}
+        usd = sum(nbytes * space.usd_per_byte(pools[src], pools[dst]) for (src, dst), nbytes in found.traffic.items())
+        return found.seconds, usd
+
+    def _drafted(
+        self,
+        ordered: Sequence[Shape],
+        known: Sequence[Pace],
+        counts: Sequence[int],
+        bill: Bill,
+        iteration_s: float,
+        egress_usd: float,
+    ) -> Draft:
+        figures = bill.figures(np.array(iteration_s), np.array(egress_usd))
         return Draft(
             pipelines=tuple(
                 DraftPipeline(

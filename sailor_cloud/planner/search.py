@@ -42,6 +42,7 @@ from sailor_cloud.planner.spread import spread
 from sailor_cloud.planner.team import Team, together
 from sailor_cloud.planner.variants import Restriction
 from sailor_cloud.simulator import Scenario
+from sailor_cloud.simulator.engines import SAILOR, Engine
 from sailor_cloud.workload import ComputeProfiles
 from sailor_cloud.workload import decoder as decoder_of
 
@@ -91,6 +92,7 @@ def problem_of(
     profiles: ComputeProfiles,
     clock: Clock,
     decoder: Decoder | None = None,
+    engine: Engine = SAILOR,
 ) -> Problem:
     """Return the space and the target of a job. Raises as `search` does."""
     candidates = collect(job, catalog)
@@ -102,6 +104,7 @@ def problem_of(
         network=network,
         profiles=profiles,
         as_of=clock.now(),
+        engine=engine,
     )
     space, fallen_out = build(scenario, candidates)
     return Problem(space=space, target=target_of(job), rejected=(*candidates.rejected, *fallen_out))
@@ -115,17 +118,21 @@ def search(
     profiles: ComputeProfiles,
     clock: Clock,
     decoder: Decoder | None = None,
+    engine: Engine = SAILOR,
     restrictions: Collection[Restriction] = (),
     wishes: Wishes | None = None,
 ) -> PlanDocument:
     """Return the best plan for a job with its proof, or what makes the job infeasible.
 
-    `decoder` is the model of the job where the caller has read it already; `restrictions` make the space smaller.
+    `decoder` is the model of the job where the caller has read it already; `engine` the training program that plans are
+    for; `restrictions` make the space smaller.
     Raises RequestError for an unknown model, DataError for an unknown accelerator and for a path without bandwidth or
     price.
     """
     started = clock.monotonic_s()
-    problem = problem_of(job, catalog=catalog, network=network, profiles=profiles, clock=clock, decoder=decoder)
+    problem = problem_of(
+        job, catalog=catalog, network=network, profiles=profiles, clock=clock, decoder=decoder, engine=engine
+    )
     asked = wishes if wishes is not None else Wishes(restrictions=tuple(restrictions))
 
     def searched(factor: float, step: int) -> PlanDocument:

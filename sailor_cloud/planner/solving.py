@@ -23,6 +23,7 @@ from sailor_cloud.planner.mixing import mix
 from sailor_cloud.planner.replayed import replayed
 from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.twins import elsewhere, families, shapes_of
+from sailor_cloud.planner.uniform import uniform_drafts
 from sailor_cloud.planner.variants import EVEN, Restriction, fits_whole, variants
 from sailor_cloud.planner.walks import is_crowded
 from sailor_cloud.simulator import Evaluation, evaluate
@@ -57,6 +58,8 @@ def solve(
     `known`: the goal's figure of a plan that is known already; there may be no drafts where none is better. Where
     nothing is to be bounded, one of zones that are nearly alike stands for the others.
     """
+    if space.scenario.engine.uniform:
+        return _uniform(space, target, restrictions, effort)
     if EVEN & set(restrictions):
         return _even(space, target, restrictions, effort, known)
     parts = variants(space, restrictions)
@@ -104,6 +107,16 @@ def _improved(space: Space, target: Target, answers: Sequence[tuple[Space, Answe
         own = effort.between(number / len(by_pools), (number + 1) / len(by_pools))
         found += [_here(draft, there, space) for draft in improved(there, target, drafts, own, most=effort.refined)]
     return found
+
+
+def _uniform(space: Space, target: Target, restrictions: Collection[Restriction], effort: Effort) -> Answer:
+    """Search for the engines whose pipelines are all alike. Even batches are the only ones that they have."""
+    drafts: dict[tuple[object, ...], Draft] = {}
+    for part in variants(evenly(space, restrictions), restrictions):
+        found = uniform_drafts(part, target, effort)
+        drafts |= {draft.order(): draft for draft in (_here(draft, part, space) for draft in found[:KEPT_DRAFTS])}
+    best = [drafts[order] for order in sorted(drafts)]
+    return Answer(drafts=tuple(best[:KEPT_DRAFTS]), bound=None, others=tuple(best[KEPT_DRAFTS:]))
 
 
 def _even(space: Space, target: Target, restrictions: Collection[Restriction], effort: Effort, known: float) -> Answer:

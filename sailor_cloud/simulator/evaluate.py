@@ -115,8 +115,8 @@ def _memory(layout: Layout) -> tuple[StageMemory, ...]:
     known: dict[tuple[object, ...], StageMemory] = {}
     found = []
     for seat in layout.seats:
-        pipeline, stage = layout.plan.pipelines[seat.pipeline], seat.stage
-        held = min(len(pipeline.stages) - seat.index, pipeline.microbatches)
+        stage = seat.stage
+        held = _held(layout, seat)
         key = (id(seat.table), stage.first_layer, stage.end_layer, held)
         if key not in known:
             known[key] = stage_memory(layout, seat)
@@ -126,10 +126,8 @@ def _memory(layout: Layout) -> tuple[StageMemory, ...]:
 
 def stage_memory(layout: Layout, seat: Seat) -> StageMemory:
     """Return the peak memory of one device of a stage, by part."""
-    pipeline = layout.plan.pipelines[seat.pipeline]
-    held = int(in_flight(len(pipeline.stages), seat.index, pipeline.microbatches))
     parts = seat.table.memory.peak_parts(
-        seat.stage.first_layer, seat.stage.end_layer, in_flight=held, replicas=len(layout.pipelines)
+        seat.stage.first_layer, seat.stage.end_layer, in_flight=_held(layout, seat), replicas=len(layout.pipelines)
     )
     parts = {name: int(nbytes) for name, nbytes in parts.items()}
     return StageMemory(
@@ -139,6 +137,15 @@ def stage_memory(layout: Layout, seat: Seat) -> StageMemory:
         total_bytes=sum(parts.values()),
         limit_bytes=seat.table.limit_bytes,
     )
+
+
+def _held(layout: Layout, seat: Seat) -> int:
+    """Return how many microbatches' activations a stage holds; an engine's own formulas count those of a long run."""
+    pipeline = layout.plan.pipelines[seat.pipeline]
+    stages = len(pipeline.stages)
+    if layout.scenario.engine.formulas is not None:
+        return stages - seat.index
+    return int(in_flight(stages, seat.index, pipeline.microbatches))
 
 
 def _links(layout: Layout, traffic: Traffic) -> tuple[LinkUse, ...]:

@@ -9,9 +9,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sailor_cloud.catalog.providers import of
+from sailor_cloud.errors import RequestError
 from sailor_cloud.model.document import Waits
 from sailor_cloud.simulator.card import cut_flows
 from sailor_cloud.simulator.closed_form import boundary_pairs, pipeline_s
+from sailor_cloud.simulator.engines import Formulas, StagePlace
+from sailor_cloud.simulator.engines.engine import uniform_pipelines
 from sailor_cloud.simulator.layout import Layout, Seat
 from sailor_cloud.simulator.replay import PipelineReplay, PipelineTimes, Span, replay
 from sailor_cloud.simulator.shared_cores import SharedClock
@@ -73,6 +76,8 @@ def run_iteration(layout: Layout, *, timeline: bool = False) -> Iteration:
 
     Local ranks share the cores of the scenario's machine, if it has one.
     """
+    if layout.scenario.engine.formulas is not None:
+        return _by_formulas(layout, layout.scenario.engine.formulas)
     groups = sync_groups(layout)
     flows = cut_flows([[seat.place.node for seat in seats] for seats in layout.pipelines])
     passes = _passes(layout, groups)
@@ -104,6 +109,57 @@ def run_iteration(layout: Layout, *, timeline: bool = False) -> Iteration:
     if layout.on_machine:
         iteration = _on_shared_cores(iteration, layout)
     return iteration if timeline else replace(iteration, timeline=())
+
+
+def _by_formulas(layout: Layout, formulas: Formulas) -> Iteration:
+    """Return an iteration by an engine's own formulas. Raises RequestError for pipelines that they say nothing of."""
+    pipelines = uniform_pipelines(
+        [
+            ([StagePlace(seat.place.accelerator, seat.place.zone, seat.tp) for seat in seats], cut, size, count)
+            for seats, (cut, size, count) in zip(layout.pipelines, _shapes(layout), strict=True)
+        ]
+    )
+    problem = pipelines if isinstance(pipelines, str) else formulas.problem(pipelines, layout.scenario)
+    if isinstance(pipelines, str) or problem is not None:
+        raise RequestError(f"engine {layout.scenario.engine.name} can't express the plan: {problem}")
+    parts = formulas.iteration(pipelines, layout.scenario)
+    waits = []
+    for seat in layout.seats:
+        stage = parts.stages[seat.index]
+        compute = stage.compute_s * pipelines.microbatches + stage.update_s
+        transfer = stage.transfer_s * pipelines.microbatches
+        waits.append(
+            StageWaits(
+                pipeline=seat.pipeline,
+                stage=seat.index,
+                waits=Waits(
+                    compute_s=compute,
+                    transfer_s=transfer,
+                    bubble_s=max(0.0, parts.seconds - compute - transfer - stage.sync_s),
+                    sync_s=stage.sync_s,
+                ),
+            )
+        )
+    return Iteration(
+        closed_form_s=parts.seconds,
+        replay_s=parts.seconds,
+        waits=tuple(waits),
+        groups=(),
+        traffic=dict(parts.traffic),
+        timeline=(),
+    )
+
+
+def _shapes(layout: Layout) -> list[tuple[tuple[int, ...], int, int]]:
+    """Return of each pipeline its cut, its microbatch size and its number of microbatches."""
+    return [
+        (
+            (0, *(stage.end_layer for stage in pipeline.stages)),
+            pipeline.microbatch_size,
+            pipeline.microbatches,
+        )
+        for pipeline in layout.plan.pipelines
+    ]
 
 
 def _on_shared_cores(iteration: Iteration, layout: Layout) -> Iteration:

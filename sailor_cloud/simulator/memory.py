@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,6 +27,30 @@ GRADIENT_BYTES = 4
 _MOMENT_BYTES = {Optimizer.ADAMW: 8, Optimizer.SGD: 4, Optimizer.CPU_ADAM: 8, Optimizer.FUSED_ADAM: 8}
 
 PARTS = ("weights", "gradients", "optimizer", "activations", "buffers", "allocator", "framework")
+
+
+class StageMemoryTable(Protocol):
+    """What stages keep at one tp, microbatch size and choice of recomputation; shapes and units as of MemoryTable."""
+
+    @property
+    def activation_prefix_bytes(self) -> Floats: ...
+
+    @property
+    def boundary_bytes(self) -> Floats: ...
+
+    @property
+    def weight_bytes(self) -> int: ...
+
+    @property
+    def tied_parameters(self) -> int: ...
+
+    def parameters(self, first: Any, end: Any) -> Any: ...
+
+    def activation_bytes(self, first: Any, end: Any) -> Any: ...
+
+    def needed_bytes(self, first: Any, end: Any, *, in_flight: ArrayLike, replicas: int = 1) -> Any: ...
+
+    def peak_parts(self, first: Any, end: Any, *, in_flight: ArrayLike, replicas: int = 1) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from sailor_cloud.errors import RequestError
 from sailor_cloud.model.document import ProfileRef
 from sailor_cloud.model.offer import Accelerator
 from sailor_cloud.model.plan import Recompute
-from sailor_cloud.simulator.memory import MemoryTable, memory_table
+from sailor_cloud.simulator.memory import StageMemoryTable, memory_table
 from sailor_cloud.simulator.scenario import Scenario
 from sailor_cloud.simulator.sharding import Sharding, sharding
 from sailor_cloud.units import GIB
@@ -41,7 +41,7 @@ class StageTable:
     backward_prefix_s: Floats
     update_prefix_s: Floats
     gradient_prefix_bytes: Floats
-    memory: MemoryTable
+    memory: StageMemoryTable
     message_s: float
     sums_s: float
     sharding: Sharding
@@ -127,6 +127,10 @@ def stage_table(
     problem = tp_problem(decoder, tp)
     if problem is not None:
         raise RequestError(problem)
+    if scenario.engine.formulas is not None:
+        return scenario.engine.formulas.stage_table(
+            scenario, accelerator, tp=tp, microbatch_size=microbatch_size, recompute=recompute, zero_stage=zero_stage
+        )
     part = scenario.catalog.accelerator(accelerator)
     times = scenario.profiles.layer_times(
         part,

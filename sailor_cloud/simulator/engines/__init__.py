@@ -1,7 +1,29 @@
 """Training programs as the simulator sees them: who waits, what is sharded, and how layers fall on stages."""
 
-from sailor_cloud.simulator.engines.engine import Engine, MemoryRule, StageSplit, Transfers
+from sailor_cloud.simulator.engines.engine import (
+    Engine,
+    Formulas,
+    IterationParts,
+    MemoryRule,
+    StagePlace,
+    StageSplit,
+    Transfers,
+    UniformPipelines,
+)
 from sailor_cloud.simulator.engines.registry import ENGINES, SAILOR, engine_named
 from sailor_cloud.simulator.engines.split import stage_bounds
 
-__all__ = ["ENGINES", "SAILOR", "Engine", "MemoryRule", "StageSplit", "Transfers", "engine_named", "stage_bounds"]
+__all__ = [
+    "ENGINES",
+    "SAILOR",
+    "Engine",
+    "Formulas",
+    "IterationParts",
+    "MemoryRule",
+    "StagePlace",
+    "StageSplit",
+    "Transfers",
+    "UniformPipelines",
+    "engine_named",
+    "stage_bounds",
+]

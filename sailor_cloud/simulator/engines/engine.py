@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from sailor_cloud.model.offer import Precision
 from sailor_cloud.model.plan import Recompute
 from sailor_cloud.workload import Attention, Program
+
+if TYPE_CHECKING:
+    from sailor_cloud.simulator.scenario import Scenario
+    from sailor_cloud.simulator.stage_table import StageTable
+
+
+Floats = NDArray[np.float64]
 
 
 class Transfers(StrEnum):
@@ -68,6 +80,103 @@ class MemoryRule:
         return self.fp32_gradient_bytes
 
 
+class StagePlace(NamedTuple):
+    """Where one replica of one stage stands."""
+
+    accelerator: str
+    zone: str
+    tp: int
+
+    def at(self, tp: int) -> StagePlace:
+        return self._replace(tp=tp)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UniformPipelines:
+    """Pipelines that are cut alike and have one microbatch size; `rows`: of each the places of its stages.
+
+    `microbatches`: the most that any of them runs.
+    """
+
+    rows: Sequence[tuple[StagePlace, ...]]
+    cut: tuple[int, ...]
+    microbatch_size: int
+    microbatches: int
+
+
+def uniform_pipelines(
+    pipelines: Sequence[tuple[Sequence[StagePlace], tuple[int, ...], int, int]],
+) -> UniformPipelines | str:
+    """Return pipelines, each its places, cut, microbatch size and count, as uniform ones; why not, where they are none.
+
+    Numbers of microbatches may differ by one, where they don't divide.
+    """
+    rows, cuts, sizes, counts = zip(*pipelines, strict=True)
+    if len(set(sizes)) > 1:
+        return f"its pipelines have microbatches of {', '.join(map(str, sorted(set(sizes))))}"
+    if len(set(cuts)) > 1:
+        return "its pipelines are cut differently"
+    if max(counts) - min(counts) > 1:
+        return f"its pipelines run {min(counts)} to {max(counts)} microbatches"
+    return UniformPipelines(
+        rows=tuple(tuple(row) for row in rows), cut=cuts[0], microbatch_size=sizes[0], microbatches=max(counts)
+    )
+
+
+class StageParts(NamedTuple):
+    """Seconds of a stage: with one microbatch, computing and sending; once an iteration, its step and all-reduce."""
+
+    compute_s: float
+    transfer_s: float
+    update_s: float
+    sync_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationParts:
+    """The seconds of an iteration, its stages, and bytes from zone to zone."""
+
+    seconds: float
+    stages: tuple[StageParts, ...]
+    traffic: Mapping[tuple[str, str], float]
+
+
+class Formulas(Protocol):
+    """A cost model of an engine's own, in the place of replay, memory counts and links.
+
+    `stage_table` has what stages compute and keep; `problem` says why pipelines can't be judged. The others are the
+    terms of a search. `cuts_s`: the seconds of an activation from one place to another, and of its gradient back, over
+    a cut before each layer, shape [layers + 1] each. `all_reduces_s`: of stages [first, end) with so many replicas whose
+    smallest tp this is, over the slowest of some hops, shape [layers + 1, layers + 1]. `ends`: how many times the first
+    stage's activation and the last one's gradient count.
+    """
+
+    def stage_table(
+        self,
+        scenario: Scenario,
+        accelerator: str,
+        *,
+        tp: int,
+        microbatch_size: int,
+        recompute: Recompute,
+        zero_stage: int,
+    ) -> StageTable: ...
+
+    def problem(self, pipelines: UniformPipelines, scenario: Scenario) -> str | None: ...
+
+    def iteration(self, pipelines: UniformPipelines, scenario: Scenario) -> IterationParts: ...
+
+    def cuts_s(self, scenario: Scenario, size: int, src: StagePlace, dst: StagePlace) -> tuple[Floats, Floats]: ...
+
+    def all_reduces_s(
+        self, scenario: Scenario, replicas: int, tp: int, hops: Sequence[tuple[StagePlace, StagePlace]]
+    ) -> Floats: ...
+
+    def ring_s(self, nbytes: float, replicas: int, src: StagePlace, dst: StagePlace) -> float: ...
+
+    def ends(self, stages: int) -> tuple[float, float]: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
     """A training program; the defaults are sailor_runtime's.
@@ -90,6 +199,8 @@ class Engine:
     the share of tensor-parallel collectives that does not hide behind products, and `collective_s` the seconds that
     each takes beyond its steps. `idle_s`: seconds per iteration that no kernel takes, for data, clipping and logs.
     `fitted`: published runs of it were fitted, so that the times of layers in half precision are those of kernels.
+    `uniform`: all pipelines are cut alike and have one microbatch size; with `one_tp` all stages have one tp, and every
+    pipeline runs equally many microbatches. `formulas` take the place of the replay, where there are any.
     """
 
     name: str = "sailor"
@@ -121,6 +232,9 @@ class Engine:
     collective_s: float = 0.0
     idle_s: float = 0.0
     fitted: bool = False
+    uniform: bool = False
+    one_tp: bool = False
+    formulas: Formulas | None = field(default=None, compare=False)
 
     def overlaps_sync(self, zero_stage: int) -> bool:
         """Return whether gradients are reduced beside the last backward pass."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.plan import Recompute
 from sailor_cloud.simulator.engines.engine import Engine, MemoryRule, StageSplit, Transfers
@@ -99,10 +101,21 @@ NANOTRON = Engine(
 ENGINES = {engine.name: engine for engine in (SAILOR, DEEPSPEED, MEGATRON, FSDP, NANOTRON)}
 
 
-def engine_named(name: str) -> Engine:
-    """Return an engine by name. Raises RequestError for one that is not known."""
+# The engine whose formulas come with imported profiles.
+SAILOR_ARTIFACT = "sailor-artifact"
+NAMES = (*ENGINES, SAILOR_ARTIFACT)
+
+
+def engine_named(name: str, *, profiles: Path | None = None) -> Engine:
+    """Return an engine by name; `profiles` is the folder of imported profiles that sailor-artifact judges by.
+
+    Raises RequestError for one that is not known, and as read_tables does.
+    """
+    if name == SAILOR_ARTIFACT:
+        from sailor_cloud.simulator.engines.sailor_artifact import sailor_artifact
+
+        return sailor_artifact(profiles)
     engine = ENGINES.get(name)
     if engine is None:
-        message = f"{name!r} is not known; known: {', '.join(ENGINES)}"
-        raise RequestError([Problem(path="engine", message=message)])
+        raise RequestError([Problem(path="engine", message=f"{name!r} is not known; known: {', '.join(NAMES)}")])
     return engine

@@ -1,0 +1,842 @@
+"""The best plan whose pipelines are all alike: cut alike, with one microbatch size, each stage on one kind of devices.
+
+Engines that run nothing else are planned by this search alone. An iteration takes (M - 1) * bottleneck + fill +
+all-reduce, the terms of which the engine gives. For a microbatch size and a number of pipelines, a dynamic programme
+over (stages to the end, first layer, devices used, kind of the stage and of the one before) finds the least fill of
+pipelines whose stages are busy no longer than one limit, and reduce gradients no longer than another. Boxes, intervals
+of the two limits, are branched best first: a box takes at least (M - 1) * its least bottleneck + fill + its least
+all-reduce. The chains found are put on nodes, and judged by the exact evaluator alone.
+
+Where there are several zones, the search is repeated for sets of them: with every pipeline inside a zone; with cuts
+between zones; and as if cuts never left a zone, which is a guess that placing and evaluating put right.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from heapq import heappop, heappush
+from itertools import count, pairwise, product
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sailor_cloud.planner.assess import Assessor, Shape
+from sailor_cloud.planner.bill import Bill
+from sailor_cloud.planner.draft import Draft
+from sailor_cloud.planner.effort import Effort
+from sailor_cloud.planner.goals import Figure, Target
+from sailor_cloud.planner.improvement.evaluator import Evaluator
+from sailor_cloud.planner.layouts import Slot
+from sailor_cloud.planner.replica_counts import replica_counts
+from sailor_cloud.planner.space import Seat, Space
+from sailor_cloud.simulator import gradient_sync_s
+from sailor_cloud.simulator.engines import StagePlace
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+# The search of a set of zones ends where no box is better than the best plan by more than this share.
+_GAP = 2e-4
+# Boxes that are searched for one set of zones at most.
+_MOST_BOXES = 400
+# Numbers of devices of a pipeline, by accelerator, that a programme tells apart at most; beyond, stages take whole
+# groups of devices.
+_MOST_VECTORS = 2500
+# Numbers of devices up to which bottlenecks are found for all numbers of pipelines at once.
+_SHARED = 400
+# Longer than any iteration.
+_NEVER_S = 1e9
+# Chains of a box that are placed and evaluated, the best ones; chains that are kept for the last refinement.
+_PLACED, _REFINED = 2, 6
+# Limits of a relaxation, prices of accelerators that it tries, and by how much fewer bytes may take longer in a ring.
+_LIMITS, _FACTORS, _SURE = 120, (0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0), 0.95
+# The limit on the bottleneck that is tried first, relative to the least one, and the share of an iteration by which
+# all-reduces of a box may differ before intervals of its bottleneck are told apart.
+_FIRST, _NARROW = 1.03, 0.01
+# Stages of a pipeline, and samples of a microbatch, at most.
+_MOST_STAGES, _LARGEST = 24, 128
+
+
+class Least(StrEnum):
+    """What a programme looks for: the least fill, bottleneck, or gradients of a device, of the stage with most."""
+
+    FILL = "fill"
+    BOTTLENECK = "bottleneck"
+    SHARD = "shard"
+
+
+class Kind(NamedTuple):
+    """Devices of one stage: the number of an accelerator, and how many of it."""
+
+    accelerator: int
+    tp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """One pipeline without its places."""
+
+    size: int
+    replicas: int
+    kinds: tuple[Kind, ...]
+    cut: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """Some zones; whether every pipeline stands inside one, and whether all cuts count as between zones."""
+
+    zones: tuple[str, ...]
+    inside: bool
+    crossing: bool
+
+
+@dataclass(slots=True)
+class Terms:
+    """What stages take, for one view and microbatch size; K kinds, L layers.
+
+    `layer_s`: [K, L]. `shards`: the gradients of a device by stage, [K, L + 1, L + 1]. `busy_after`: what a cut before each layer keeps the stage before it busy, `busy_before` the one
+    after it, by both kinds, [K, K, L + 1]; `fill_after` and `fill_before`: what the two add to the fill. `ends`: how
+    many times the first and the last stage's cut counts in a pipeline of so many stages.
+    """
+
+    space: Space
+    size: int
+    kinds: list[Kind]
+    pools: list[int]
+    layer_s: Floats
+    shards: Floats
+    busy_after: Floats
+    busy_before: Floats
+    fill_after: Floats
+    fill_before: Floats
+    _compute: dict[int, Floats] = field(default_factory=dict)
+    _relaxed: Relaxed | None = None
+
+    def compute_s(self, held: int) -> Floats:
+        """Return the seconds of stages that hold so many microbatches, [K, L + 1, L + 1]; infinite where none fits."""
+        if held not in self._compute:
+            seats = [Seat(pool, kind.tp, 0) for pool, kind in zip(self.pools, self.kinds, strict=True)]
+            each = [self.space.stages_s(seat, self.size, in_flight=held, replicas=2) for seat in seats]
+            self._compute[held] = np.stack(each)
+        return self._compute[held]
+
+    def ends(self, stages: int) -> tuple[float, float]:
+        formulas = self.space.scenario.engine.formulas
+        return (1.0, 1.0) if formulas is None else formulas.ends(stages)
+
+    def relaxed(self) -> Relaxed:
+        """Return what no pipeline undercuts, whatever its devices; see Relaxed."""
+        if self._relaxed is None:
+            self._relaxed = Relaxed.of(self)
+        return self._relaxed
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxed:
+    """Lower bounds on pipelines whose stages are busy no longer than each of `limits_s`, rising.
+
+    Links are the fastest of any kinds, and devices no limit. `worth`: of their devices at each of some `prices`,
+    [prices, limits], `fill_s` and `shard`, the gradients of the stage with most of them by the device, [limits].
+    """
+
+    limits_s: Floats
+    prices: Floats
+    worth: Floats
+    fill_s: Floats
+    shard: Floats
+
+    @classmethod
+    def of(cls, terms: Terms) -> Relaxed:
+        layers, kinds = terms.layer_s.shape[1], terms.kinds
+        before, after = terms.busy_before.min(axis=0), terms.busy_after.min(axis=1)
+        fill_before, fill_after = terms.fill_before.min(axis=0), terms.fill_after.min(axis=1)
+        limits = np.geomspace(float(terms.layer_s.min(axis=0).max()), 2.0 * float(terms.layer_s.sum(axis=1).max()), _LIMITS)
+        prices = _prices(terms)
+        rows = len(prices) + 2
+        # By objective, first layer of what is left, and limit: prices, fill, and the largest shard.
+        left = np.full((rows, layers + 1, _LIMITS), np.inf)
+        best = np.full((rows, _LIMITS), np.inf)
+        for held in range(1, min(layers, _MOST_STAGES) + 1):
+            compute = terms.compute_s(held)
+            reached = np.full_like(left, np.inf)
+            for number, kind in enumerate(kinds):
+                own_prices = prices[:, kind.accelerator] * kind.tp
+                for first in range(layers - held + 1) if held > 1 else range(layers):
+                    ends = np.array([layers]) if held == 1 else np.arange(first + 1, layers)
+                    own = compute[number, first, ends]
+                    sends = after[number, ends] * (held > 1) + before[number, first] * (first > 0)
+                    allowed = (own + sends)[:, None] <= limits
+                    if not allowed.any():
+                        continue
+                    fill = own + fill_after[number, ends] * (held > 1) + fill_before[number, first] * (first > 0)
+                    shard = terms.shards[number, first, ends]
+                    rest = np.zeros((rows, len(ends), _LIMITS)) if held == 1 else left[:, ends]
+                    value = rest.copy()
+                    value[:-2] += own_prices[:, None, None]
+                    value[-2] += fill[:, None]
+                    value[-1] = np.maximum(value[-1], shard[:, None])
+                    value[:, ~allowed] = np.inf
+                    np.minimum(reached[:, first], value.min(axis=1), out=reached[:, first])
+            left = reached
+            best = np.minimum(best, left[:, 0])
+            if not np.isfinite(left).any():
+                break
+        return cls(limits, prices, best[:-2], best[-2], best[-1])
+
+    def least(self, use: Ints, microbatches: int, all_reduce_s: Callable[[float], float]) -> tuple[Floats, Floats]:
+        """Return the least bottleneck and iteration of pipelines with such devices, [accelerators, ...]."""
+        reduced = np.array([all_reduce_s(float(shard)) for shard in self.shard])
+        below = np.concatenate([[0.0], self.limits_s[:-1]])
+        seconds = (microbatches - 1) * below + self.fill_s + _SURE * reduced
+        rest = np.append(np.minimum.accumulate(seconds[::-1])[::-1], np.inf)
+        first = np.zeros(use.shape[1:], dtype=np.int64)
+        for prices, worth in zip(self.prices, self.worth, strict=True):
+            devices = np.tensordot(prices, use, axes=1) * (1.0 + 1e-9)
+            # `worth` falls as limits rise.
+            first = np.maximum(first, len(worth) - np.searchsorted(worth[::-1], devices, side="right"))
+        return np.append(below, np.inf)[first], rest[first]
+
+
+def _prices(terms: Terms) -> Floats:
+    """Return prices of devices, [prices, accelerators]: about what their work is worth, and up to twice as much."""
+    count_ = max(kind.accelerator for kind in terms.kinds) + 1
+    work = np.full(count_, np.inf)
+    for kind, seconds in zip(terms.kinds, terms.layer_s, strict=True):
+        work[kind.accelerator] = min(work[kind.accelerator], kind.tp * float(seconds.sum()))
+    known = [accelerator for accelerator in range(count_) if math.isfinite(work[accelerator])]
+    rows = {tuple(float(a == b) for a in range(count_)) for b in known}
+    for factors in product(_FACTORS, repeat=len(known) - 1):
+        row = [0.0] * count_
+        for accelerator, factor in zip(known, (1.0, *factors), strict=True):
+            row[accelerator] = factor * float(work[known[0]] / work[accelerator])
+        rows.add(tuple(row))
+    return np.array(sorted(rows))
+
+
+@dataclass(slots=True)
+class _Box:
+    """Pipelines of one microbatch size and number, with a bottleneck and an all-reduce in these intervals.
+
+    `caps`: devices of a pipeline at most, by accelerator, in `unit`s. `least_s`: the least bottleneck of any pipeline by
+    its devices, [caps + 1]; `fill`: the least fill;
+    `chain`: a pipeline that is as good as the box may be but for where in the intervals it stands.
+    """
+
+    view: View
+    size: int
+    replicas: int
+    caps: tuple[int, ...]
+    unit: int
+    bottleneck: tuple[float, float] = (0.0, math.inf)
+    all_reduce: tuple[float, float] = (0.0, math.inf)
+    least_s: Floats | None = None
+    fill: Floats | None = None
+    chain: Chain | None = None
+
+    @property
+    def use(self) -> Ints:
+        """The devices of a pipeline, [accelerators, *caps + 1]."""
+        return np.indices([cap + 1 for cap in self.caps]) * self.unit
+
+
+@dataclass(slots=True)
+class UniformSearch:
+    """One search; `found` are the drafts that keep all limits, by their order, `best` the least value among them."""
+
+    space: Space
+    target: Target
+    effort: Effort
+    found: dict[tuple[object, ...], Draft] = field(default_factory=dict)
+    best: float = math.inf
+    boxes: int = 0
+    assessor: Assessor = field(init=False)
+    names: list[str] = field(init=False)
+    pools: dict[tuple[int, str], tuple[int, int]] = field(default_factory=dict)
+    _terms: dict[tuple[View, int, int], Terms] = field(default_factory=dict)
+    _reduce: dict[tuple[View, Kind, int], Floats] = field(default_factory=dict)
+    _judged: dict[tuple[View, Chain], float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.assessor = Assessor(self.space, self.target)
+        self.names = sorted({pool.offer.accelerator for pool in self.space.pools})
+        # Of each accelerator in each zone the pool that is cheapest by the device, with its number of nodes.
+        for number, pool in sorted(enumerate(self.space.pools), key=lambda each: self._usd(each[0])):
+            key = (self.names.index(pool.offer.accelerator), pool.offer.zone)
+            devices = self.space.candidates.rows[pool.row].devices
+            self.pools.setdefault(key, (number, min(pool.max_nodes, devices // pool.devices)))
+
+    def _usd(self, pool: int) -> float:
+        return self.space.rates[pool].expected / self.space.pools[pool].devices
+
+    def run(self) -> list[Draft]:
+        """Return the plans that keep all limits, best first."""
+        views = self.views()
+        for number, view in enumerate(views):
+            self.effort.tell(number / len(views))
+            self._search(view)
+        for view, chain in sorted(self._judged, key=lambda each: (self._judged[each], str(each)))[:_REFINED]:
+            self._refine(view, chain)
+        return [self.found[order] for order in sorted(self.found)]
+
+    def views(self) -> list[View]:
+        """Return the sets of zones that are searched, the most promising ones first."""
+        zones = tuple(sorted({zone for _, zone in self.pools}))
+        region_of = self.space.scenario.catalog.region_of
+        regions: dict[str, list[str]] = {}
+        for zone in zones:
+            regions.setdefault(region_of(zone), []).append(zone)
+        sets = [tuple(members) for members in regions.values() if len(members) > 1]
+        sets += [zones] if len(regions) > 1 else []
+        found = [View(zones=each, inside=True, crossing=False) for each in sets]
+        found += [View(zones=(zone,), inside=True, crossing=False) for zone in zones]
+        found += [View(zones=each, inside=False, crossing=crossing) for each in sets for crossing in (False, True)]
+        return found
+
+    def _room(self, zone: str) -> list[int]:
+        """Return the devices in a zone, by accelerator."""
+        found = []
+        for accelerator in range(len(self.names)):
+            pool, nodes = self.pools.get((accelerator, zone), (0, 0))
+            found.append(nodes * self.space.pools[pool].devices)
+        return found
+
+    def _usable(self, box: _Box) -> NDArray[np.bool_]:
+        """Return which devices of a pipeline the zones of a box have room for."""
+        use = box.use
+        room = np.array([self._room(zone) for zone in box.view.zones])
+        if box.view.inside:
+            fit = np.full((len(room), *use.shape[1:]), box.replicas)
+            for zone, accelerator in product(range(len(room)), range(len(use))):
+                devices = use[accelerator]
+                here = room[zone, accelerator] // np.maximum(devices, 1)
+                fit[zone] = np.where(devices > 0, np.minimum(fit[zone], here), fit[zone])
+            usable = fit.sum(axis=0) >= box.replicas
+        else:
+            whole = room.sum(axis=0).reshape(-1, *[1] * (use.ndim - 1))
+            usable = np.all(use * box.replicas <= whole, axis=0)
+        return np.asarray(usable & (use.sum(axis=0) > 0))
+
+    def terms(self, view: View, size: int, unit: int) -> Terms | None:
+        """Return the terms of a view; of several zones the slowest cut counts. None where it has no kind of stages."""
+        kinds = self._kinds(view, size, unit)
+        if not kinds:
+            return None
+        if (view, size, unit) not in self._terms:
+            shape = (len(kinds), len(kinds), self.space.layers + 1)
+            after, before = np.zeros(shape), np.zeros(shape)
+            for a, b in product(range(len(kinds)), repeat=2):
+                for there, back in self._cuts(view, size, kinds[a], kinds[b]):
+                    after[a, b] = np.maximum(after[a, b], there)
+                    before[a, b] = np.maximum(before[a, b], back)
+            pools = [self._pool(view, kind) for kind in kinds]
+            tables = [
+                self.space.table(pool, kind.tp, size, recompute=False)
+                for pool, kind in zip(pools, kinds, strict=True)
+            ]
+            by_formulas = self.space.scenario.engine.formulas is not None
+            self._terms[view, size, unit] = Terms(
+                space=self.space,
+                size=size,
+                kinds=kinds,
+                pools=pools,
+                shards=np.stack(
+                    [(table.gradient_prefix_bytes - table.gradient_prefix_bytes[:, None]) / table.tp for table in tables]
+                ),
+                layer_s=np.stack([np.diff(table.forward_prefix_s + table.backward_prefix_s) for table in tables]),
+                busy_after=after,
+                busy_before=before,
+                # A cut that keeps both of its ends busy is on the way of a microbatch once.
+                fill_after=after,
+                fill_before=before if by_formulas else np.zeros(shape),
+            )
+        return self._terms[view, size, unit]
+
+    def _kinds(self, view: View, size: int, unit: int) -> list[Kind]:
+        found = []
+        for accelerator in range(len(self.names)):
+            pools = [self.pools[accelerator, zone][0] for zone in view.zones if (accelerator, zone) in self.pools]
+            degrees = [set(self.space.tp_degrees[pool]) for pool in pools]
+            for tp in sorted(set.intersection(*degrees)) if pools else ():
+                whole = all(self.space.pools[pool].devices % tp == 0 for pool in pools) and tp % unit == 0
+                if whole and self.space.table(pools[0], tp, size, recompute=False).limit_bytes > 0:
+                    found.append(Kind(accelerator, tp))
+        return found
+
+    def _pool(self, view: View, kind: Kind) -> int:
+        return next(self.pools[kind.accelerator, zone][0] for zone in view.zones if (kind.accelerator, zone) in self.pools)
+
+    def _cuts(self, view: View, size: int, src: Kind, dst: Kind) -> Iterator[tuple[Floats, Floats]]:
+        """Yield the seconds of an activation and its gradient over each cut, for the zones that a cut may be between."""
+        formulas = self.space.scenario.engine.formulas
+        for a, b in product(view.zones, repeat=2):
+            both = (src.accelerator, a) in self.pools and (dst.accelerator, b) in self.pools
+            if not both or (a != b) != view.crossing:
+                continue
+            if formulas is not None:
+                places = (self._place(src, a), self._place(dst, b))
+                yield formulas.cuts_s(self.space.scenario, size, *places)
+            else:
+                seats = (Seat(self.pools[src.accelerator, a][0], src.tp, 0), Seat(self.pools[dst.accelerator, b][0], dst.tp, 1))
+                seconds = self.space.boundary(*seats, size)
+                yield seconds, seconds
+
+    def _place(self, kind: Kind, zone: str) -> StagePlace:
+        return StagePlace(self.names[kind.accelerator], zone, kind.tp)
+
+    def all_reduces_s(self, view: View, kind: Kind, replicas: int) -> Floats:
+        """Return the seconds of the all-reduce of each stage of a kind, [layers + 1, layers + 1]."""
+        key = (view, kind, replicas)
+        if key not in self._reduce:
+            scenario = self.space.scenario
+            zones = [zone for zone in view.zones if (kind.accelerator, zone) in self.pools]
+            if scenario.engine.formulas is not None:
+                places = [self._place(kind, zone) for zone in zones]
+                hops = [*zip(places, places, strict=True), *pairwise(places)]
+                self._reduce[key] = scenario.engine.formulas.all_reduces_s(scenario, replicas, kind.tp, hops)
+            else:
+                self._reduce[key] = self._rings_s(self._pool(view, kind), kind.tp, replicas)
+        return self._reduce[key]
+
+    def _rings_s(self, pool: int, tp: int, replicas: int) -> Floats:
+        """Return the seconds of each stage's all-reduce between nodes of one zone."""
+        seconds, sync = np.zeros((self.space.layers + 1,) * 2), self.assessor.sync
+        if replicas > 1:
+            flows: dict[tuple[int, int], int] = defaultdict(lambda: 1)
+            hops = sync.hops([Slot(pool, number, tp) for number in range(replicas)], flows)
+            slowest = max(sync.links(hops), key=lambda link: link.transfer_s(1e6))
+            first, end = np.triu_indices(self.space.layers + 1, 1)
+            nbytes = sync.nbytes(Slot(pool, 0, tp), first, end)
+            seconds[first, end] = gradient_sync_s(nbytes, replicas, slowest, engine=self.space.scenario.engine)
+        return seconds
+
+    def _search(self, view: View) -> None:
+        heap: list[tuple[float, int, _Box]] = []
+        numbers = count()
+        for box, bound in self._roots(view):
+            heappush(heap, (bound, next(numbers), box))
+        for _ in range(_MOST_BOXES):
+            if not heap or heap[0][0] >= self.best * (1.0 - _GAP) or (self.effort.expired() and self.found):
+                return
+            bound, _, box = heappop(heap)
+            for child, least in self._split(box) if box.fill is not None else self._solve(box):
+                if max(bound, least) < self.best * (1.0 - _GAP):
+                    heappush(heap, (max(bound, least), next(numbers), child))
+
+    def _roots(self, view: View) -> Iterator[tuple[_Box, float]]:
+        """Yield the boxes of all microbatch sizes and numbers of pipelines, with what none of their plans undercuts."""
+        totals = np.sum([self._room(zone) for zone in view.zones], axis=0)
+        for size in (each for each in range(1, _LARGEST + 1) if self.space.batch % each == 0):
+            if self.terms(view, size, 1) is None:
+                continue
+            boxes = []
+            for replicas, _ in replica_counts(self.space.batch // size):
+                if self.space.scenario.engine.one_tp and self.space.batch // size % replicas:
+                    continue
+                most, unit = [int(total) // replicas for total in totals], 1
+                while math.prod(cap // unit + 1 for cap in most) > _MOST_VECTORS:
+                    unit *= 2
+                if self.terms(view, size, unit) is not None:
+                    boxes.append(_Box(view, size, replicas, tuple(cap // unit for cap in most), unit))
+            known = self._least_of_any([box for box in boxes if math.prod(box.caps) <= _SHARED and box.unit == 1])
+            for box in boxes:
+                terms = self.terms(view, size, box.unit)
+                assert terms is not None, "a box has kinds"
+                rest = self._microbatches(box) - 1
+                if known is not None and box.unit == 1 and math.prod(box.caps) <= _SHARED:
+                    here = tuple(slice(cap + 1) for cap in box.caps)
+                    fill, bottleneck, shard = (known[each][here] for each in Least)
+                    box.least_s = bottleneck
+                    distinct, where = np.unique(shard, return_inverse=True)
+                    reduced = np.array([self._shard_s(view, box.replicas, float(each)) for each in distinct])
+                    seconds = rest * np.minimum(bottleneck, _NEVER_S) + fill + _SURE * reduced[where].reshape(shard.shape)
+                else:
+                    bottleneck, seconds = terms.relaxed().least(
+                        box.use, rest + 1, lambda shard, d=box.replicas: self._shard_s(view, d, shard)
+                    )
+                values = self._values(box, seconds)
+                if values.min() < math.inf:
+                    box.bottleneck = (float(bottleneck[np.isfinite(values)].min()), math.inf)
+                    yield box, float(values.min())
+
+    def _least_of_any(self, boxes: Sequence[_Box]) -> dict[Least, Floats] | None:
+        """Return the least figures by devices of pipelines that take as many as those of any box, without limits.
+
+        They do not depend on the number of pipelines.
+        """
+        if not boxes:
+            return None
+        most = replace(boxes[0], caps=tuple(map(max, zip(*(box.caps for box in boxes), strict=True))))
+        terms = self.terms(most.view, most.size, 1)
+        assert terms is not None, "a box has kinds"
+        self.boxes += len(Least)
+        return {least: _Programme(self, most, terms).run(least) for least in Least}
+
+    def _shard_s(self, view: View, replicas: int, nbytes: float) -> float:
+        """Return the seconds in which so many bytes of a device are reduced between the closest nodes of a view."""
+        formulas = self.space.scenario.engine.formulas
+        if formulas is None or replicas < 2:
+            return 0.0
+        if math.isinf(nbytes):
+            return math.inf
+        places = [StagePlace(self.names[accelerator], zone, 1) for accelerator, zone in self.pools if zone in view.zones]
+        return min(formulas.ring_s(nbytes, replicas, place, place) for place in places)
+
+    def _microbatches(self, box: _Box) -> int:
+        return -(-self.space.batch // (box.size * box.replicas))
+
+    def _values(self, box: _Box, seconds: Floats) -> Floats:
+        """Return the least value of the goal by a pipeline's devices, infinite where a limit is broken for certain."""
+        known = self._usable(box) & np.isfinite(seconds)
+        value = np.full(seconds.shape, np.inf)
+        if known.any():
+            usd_per_hour = np.zeros(seconds.shape)
+            for accelerator, devices in enumerate(box.use):
+                pools = [self.pools[accelerator, zone][0] for zone in box.view.zones if (accelerator, zone) in self.pools]
+                usd_per_hour = usd_per_hour + devices * box.replicas * min(map(self._usd, pools), default=0.0)
+            cheapest = next(self.pools[key][0] for key in sorted(self.pools) if key[1] in box.view.zones)
+            bill = replace(
+                Bill.of(self.space, Counter({cheapest: 1})), nodes=1.0, usd_per_hour=usd_per_hour[known], lost=0.0
+            )
+            value[known] = self.target.value(bill.figures(seconds[known], np.zeros(int(known.sum()))))
+        return value
+
+    def _least_s(self, box: _Box) -> Floats:
+        assert box.fill is not None and box.least_s is not None, "the box is solved"
+        busy = np.maximum(box.bottleneck[0], box.least_s)
+        return (self._microbatches(box) - 1) * busy + box.fill + box.all_reduce[0]
+
+    def _solve(self, box: _Box) -> Iterator[tuple[_Box, float]]:
+        """Find the least bottlenecks and fills of a box, evaluate its best chains, and yield the box with its bound."""
+        terms = self.terms(box.view, box.size, box.unit)
+        assert terms is not None, "a box has kinds"
+        rest, relaxed = self._microbatches(box) - 1, terms.relaxed()
+        if box.least_s is None:
+            self.boxes += 1
+            box.least_s = _Programme(self, box, terms, *self._slack(box)).run(Least.BOTTLENECK)
+            values = self._values(box, rest * box.least_s + relaxed.fill_s[-1] + box.all_reduce[0])
+            if not values.min() < self.best * (1.0 - _GAP):
+                return
+            box.bottleneck = (max(box.bottleneck[0], float(box.least_s[np.isfinite(values)].min())), box.bottleneck[1])
+        self.boxes += 1
+        busy, reduced = self._slack(box)
+        if math.isinf(busy):
+            # With no plan to compare with, short pipelines that are slow would come first.
+            busy = box.bottleneck[0] * _FIRST
+            above = replace(box, bottleneck=(busy, math.inf), fill=np.full_like(box.least_s, relaxed.fill_s[-1]))
+            yield replace(above, fill=None), float(self._values(above, self._least_s(above)).min())
+            box.bottleneck = (box.bottleneck[0], busy)
+        at = min(int(np.searchsorted(relaxed.limits_s, busy)), _LIMITS - 1)
+        shards_s = _SURE * self._shard_s(box.view, box.replicas, float(relaxed.shard[at]))
+        box.all_reduce = (max(box.all_reduce[0], shards_s), box.all_reduce[1])
+        programme = _Programme(self, box, terms, busy, reduced)
+        box.fill = programme.run()
+        values = self._values(box, self._least_s(box))
+        for flat in np.argsort(values, axis=None, kind="stable")[:_PLACED]:
+            use = tuple(int(each) for each in np.unravel_index(int(flat), values.shape))
+            if not values[use] < self.best:
+                break
+            chain = programme.chain(use)
+            box.chain = box.chain or chain
+            self.judge(box.view, chain)
+        yield box, float(values.min())
+
+    def _slack(self, box: _Box) -> tuple[float, float]:
+        """Return how long stages of a box may be busy, and reduce, if a plan is to be faster than the best one."""
+        if not self.timed or math.isinf(self.best):
+            return box.bottleneck[1], box.all_reduce[1]
+        rest = self._microbatches(box) - 1
+        return (
+            min(box.bottleneck[1], (self.best - box.all_reduce[0]) / max(rest, 1)),
+            min(box.all_reduce[1], self.best - rest * box.bottleneck[0]),
+        )
+
+    def _split(self, box: _Box) -> Iterator[tuple[_Box, float]]:
+        """Yield the halves of a solved box with their bounds, by the limit that its chain is further from."""
+        if box.chain is None:
+            return
+        busy, reduced = self._measures(box, box.chain)
+        rest = self._microbatches(box) - 1
+        wide = rest * (busy - box.bottleneck[0]), reduced - box.all_reduce[0]
+        if max(wide) <= 0.0:
+            return
+        if wide[1] > min(_NARROW * self.best, max(wide)) if self.timed else wide[1] > wide[0]:
+            middle = (box.all_reduce[0] + reduced) / 2.0
+            lower = replace(box, all_reduce=(box.all_reduce[0], middle))
+            upper = replace(box, all_reduce=(middle, box.all_reduce[1]))
+        else:
+            middle = (box.bottleneck[0] + busy) / 2.0
+            lower = replace(box, bottleneck=(box.bottleneck[0], middle))
+            upper = replace(box, bottleneck=(middle, box.bottleneck[1]))
+        yield upper, float(self._values(upper, self._least_s(upper)).min())
+        least = float(self._values(lower, self._least_s(lower)).min())
+        if lower.all_reduce[1] < box.all_reduce[1]:
+            lower.least_s = None
+        lower.fill = lower.chain = None
+        yield lower, least
+
+    @property
+    def timed(self) -> bool:
+        return self.target.goal is Figure.ITERATION_S
+
+    def _measures(self, box: _Box, chain: Chain) -> tuple[float, float]:
+        """Return how long the stages of a chain are busy with a microbatch, and reduce, at most."""
+        terms = self.terms(box.view, box.size, box.unit)
+        assert terms is not None, "a box has kinds"
+        numbers, stages = [terms.kinds.index(kind) for kind in chain.kinds], len(chain.kinds)
+        busy = reduced = 0.0
+        first_sends, last_sends = terms.ends(stages)
+        for s, (first, end) in enumerate(pairwise(chain.cut)):
+            here = float(terms.compute_s(stages - s)[numbers[s], first, end])
+            if s > 0:
+                here += terms.busy_before[numbers[s - 1], numbers[s], first] * (last_sends if s + 1 == stages else 1.0)
+            if s + 1 < stages:
+                here += terms.busy_after[numbers[s], numbers[s + 1], end] * (first_sends if s == 0 else 1.0)
+            busy = max(busy, here)
+            reduced = max(reduced, float(self.all_reduces_s(box.view, chain.kinds[s], chain.replicas)[first, end]))
+        return busy, reduced
+
+    def judge(self, view: View, chain: Chain) -> float:
+        """Return the value of the best plan of a chain, infinite where none keeps all limits."""
+        if (view, chain) not in self._judged:
+            value = math.inf
+            for rows in self._placements(view, chain):
+                shapes = [
+                    Shape(slots=slots, cut=chain.cut, microbatch_size=chain.size)
+                    for slots in self._slots(chain.kinds, rows)
+                ]
+                draft = self.assessor.draft(shapes, even=True)
+                if draft is None:
+                    continue
+                draft = Evaluator(self.assessor).expected(draft)
+                if self.assessor.excess(draft, draft.foreseen) == 1.0:
+                    self.found.setdefault(draft.order(), draft)
+                    value = min(value, draft.foreseen[self.target.goal])
+            self._judged[view, chain] = value
+            self.best = min(self.best, value)
+        return self._judged[view, chain]
+
+    def _placements(self, view: View, chain: Chain) -> Iterator[list[tuple[str, ...]]]:
+        """Yield the zones of the stages of all pipelines, in some ways to place them."""
+        stages, replicas = len(chain.kinds), chain.replicas
+        free = {zone: self._room(zone) for zone in view.zones}
+
+        def needed(kinds: Sequence[Kind]) -> list[int]:
+            return [sum(kind.tp for kind in kinds if kind.accelerator == a) for a in range(len(self.names))]
+
+        def taken(room: dict[str, list[int]], parts: Sequence[tuple[str, Sequence[Kind]]]) -> bool:
+            for zone, kinds in parts:
+                if any(use > there for use, there in zip(needed(kinds), room[zone], strict=True)):
+                    return False
+            for zone, kinds in parts:
+                room[zone] = [there - use for use, there in zip(needed(kinds), room[zone], strict=True)]
+            return True
+
+        whole: list[tuple[str, ...]] = []
+        for zone in sorted(view.zones, key=lambda zone: (-self._fit(needed(chain.kinds), free[zone]), zone)):
+            while len(whole) < replicas and taken(free, [(zone, chain.kinds)]):
+                whole.append((zone,) * stages)
+        if len(whole) == replicas:
+            yield sorted(whole)
+        if view.inside or len(whole) == replicas:
+            return
+        for cut in range(1, stages):
+            room, rows = {zone: list(there) for zone, there in free.items()}, list(whole)
+            for a, b in product(sorted(room), repeat=2):
+                while a != b and len(rows) < replicas and taken(room, [(a, chain.kinds[:cut]), (b, chain.kinds[cut:])]):
+                    rows.append((a,) * cut + (b,) * (stages - cut))
+            if len(rows) == replicas:
+                yield sorted(rows)
+        room, rows = {zone: list(there) for zone, there in free.items()}, list(whole)
+        while len(rows) < replicas:
+            row: list[str] = []
+            for kind in chain.kinds:
+                first = [zone for zone in (row[-1:] + sorted(room)) if room[zone][kind.accelerator] >= kind.tp]
+                if not first:
+                    return
+                taken(room, [(first[0], [kind])])
+                row.append(first[0])
+            rows.append(tuple(row))
+        yield sorted(rows)
+
+    @staticmethod
+    def _fit(use: Sequence[int], room: Sequence[int]) -> int:
+        return min((there // each for each, there in zip(use, room, strict=True) if each), default=0)
+
+    def _slots(self, kinds: Sequence[Kind], rows: Sequence[tuple[str, ...]]) -> list[tuple[Slot, ...]]:
+        """Return the slots of pipelines in their zones; wide stages are put on nodes first, so that no gaps are left."""
+        places = [
+            (self.pools[kind.accelerator, zone][0], -kind.tp, number, stage)
+            for number, row in enumerate(rows)
+            for stage, (kind, zone) in enumerate(zip(kinds, row, strict=True))
+        ]
+        found: dict[tuple[int, int], Slot] = {}
+        used: Counter[int] = Counter()
+        for pool, tp, number, stage in sorted(places):
+            found[number, stage] = Slot(pool, used[pool] // self.space.pools[pool].devices, -tp)
+            used[pool] -= tp
+        return [tuple(found[number, stage] for stage in range(len(kinds))) for number in range(len(rows))]
+
+    def _refine(self, view: View, chain: Chain) -> None:
+        """Move single layers between neighbours as long as that makes the plan better."""
+        value = self.judge(view, chain)
+        better = True
+        while better and not self.effort.expired():
+            better = False
+            for at in range(1, len(chain.cut) - 1):
+                for step in (-1, 1):
+                    cut = (*chain.cut[:at], chain.cut[at] + step, *chain.cut[at + 1 :])
+                    if not cut[at - 1] < cut[at] < cut[at + 1]:
+                        continue
+                    other = replace(chain, cut=cut)
+                    if self.judge(view, other) < value:
+                        chain, value, better = other, self.judge(view, other), True
+
+
+@dataclass(slots=True)
+class _Programme:
+    """The dynamic programme of one box: stages are busy and reduce no longer than `busy_s` and `reduce_s`."""
+
+    search: UniformSearch
+    box: _Box
+    terms: Terms
+    busy_s: float = math.inf
+    reduce_s: float = math.inf
+    # By stages to the end, [kind before, kind, first layer, *devices], the fill from there on; and of whole pipelines,
+    # [kind, *devices].
+    _suffixes: list[Floats] = field(default_factory=list)
+    _wholes: list[Floats] = field(default_factory=list)
+
+    def run(self, least: Least = Least.FILL) -> Floats:
+        """Return the least fill by devices, or another figure."""
+        terms, layers = self.terms, self.search.space.layers
+        join = np.add if least is Least.FILL else np.maximum
+        more_before = terms.busy_before if least is Least.BOTTLENECK else terms.fill_before
+        more_after = terms.busy_after if least is Least.BOTTLENECK else terms.fill_after
+        sharded = least is Least.SHARD
+        if sharded:
+            more_before, more_after = np.zeros_like(more_before), np.zeros_like(more_after)
+        kinds, shape = len(terms.kinds), tuple(cap + 1 for cap in self.box.caps)
+        reduced = [self.search.all_reduces_s(self.box.view, kind, self.box.replicas) for kind in terms.kinds]
+        allowed = np.stack(reduced) <= self.reduce_s
+        found = np.full(shape, np.inf)
+        # Kinds before a stage from which the cut takes equally long are one.
+        alike = [np.unique(terms.busy_before[:, kind], axis=0, return_inverse=True) for kind in range(kinds)]
+        for held in range(1, min(layers, sum(self.box.caps), _MOST_STAGES) + 1):
+            compute = np.where(allowed, terms.compute_s(held), np.inf)
+            compute[compute > self.busy_s] = np.inf
+            suffix = np.full((kinds, kinds, layers + 1, *shape), np.inf)
+            whole = np.full((kinds, *shape), np.inf)
+            first_sends, last_sends = terms.ends(held)
+            for kind in range(kinds):
+                into, out = self._shift(terms.kinds[kind])
+                if into is None:
+                    continue
+                _, which = alike[kind]
+                which = np.asarray(which).reshape(-1)
+                _, ones = np.unique(which, return_index=True)
+                before_b, before_f = terms.busy_before[ones, kind], more_before[ones, kind]
+                if held == 1:
+                    for first in range(1, layers):
+                        own = compute[kind, first, layers]
+                        busy = own + last_sends * before_b[:, first]
+                        what = terms.shards[kind, first, layers] if sharded else own
+                        fill = np.where(busy <= self.busy_s, what + last_sends * before_f[:, first], np.inf)
+                        at = (slice(None), kind, first, *self._one(terms.kinds[kind]))
+                        suffix[at] = fill[which]
+                    own = compute[kind, 0, layers]
+                    alone = terms.shards[kind, 0, layers] if sharded and np.isfinite(own) else own
+                    whole[(kind, *self._one(terms.kinds[kind]))] = alone
+                    continue
+                rest = self._suffixes[-1][kind]
+                new = np.full((len(ones), layers + 1, *shape), np.inf)
+                for length in range(1, layers):
+                    starts = np.arange(0, layers - length)
+                    ends = starts + length
+                    own = compute[kind, starts, ends]
+                    if not np.isfinite(own).any():
+                        continue
+                    what = terms.shards[kind, starts, ends] if sharded else own
+                    after_b, after_f = terms.busy_after[kind][:, ends], more_after[kind][:, ends]
+                    tail = rest[(slice(None), ends, *out)]
+                    if np.isfinite(own[0]):
+                        busy = own[0] + first_sends * after_b[:, 0]
+                        fill = np.where(busy <= self.busy_s, what[0] + first_sends * after_f[:, 0], np.inf)
+                        reached = join(fill.reshape(-1, *[1] * len(shape)), tail[:, 0]).min(axis=0)
+                        here = whole[(kind, *into)]
+                        np.minimum(here, reached, out=here)
+                    inner = slice(1, None)
+                    if not np.isfinite(own[inner]).any():
+                        continue
+                    busy = own[inner] + before_b[:, None, starts[inner]] + after_b[None][:, :, inner]
+                    fill = what[inner] + before_f[:, None, starts[inner]] + after_f[None][:, :, inner]
+                    fill = np.where(busy <= self.busy_s, fill, np.inf)
+                    reached = join(fill.reshape(*fill.shape, *[1] * len(shape)), tail[None][:, :, inner]).min(axis=1)
+                    here = new[(slice(None), starts[inner], *into)]
+                    new[(slice(None), starts[inner], *into)] = np.minimum(here, reached)
+                suffix[:, kind] = np.minimum(suffix[:, kind], new[which])
+            self._suffixes.append(suffix)
+            self._wholes.append(whole)
+            found = np.minimum(found, whole.min(axis=0))
+            if not np.isfinite(suffix).any():
+                break
+        return found
+
+    def _shift(self, kind: Kind) -> tuple[tuple[slice, ...] | None, tuple[slice, ...]]:
+        """Return where pipelines with a stage more stand, and where they stood without; none where there is no room."""
+        step, into, out = kind.tp // self.box.unit, [], []
+        for accelerator, cap in enumerate(self.box.caps):
+            more = step if accelerator == kind.accelerator else 0
+            if more > cap:
+                return None, ()
+            into.append(slice(more, None))
+            out.append(slice(0, cap + 1 - more))
+        return tuple(into), tuple(out)
+
+    def _one(self, kind: Kind) -> tuple[int, ...]:
+        """Return the devices of one stage."""
+        return tuple(
+            kind.tp // self.box.unit if accelerator == kind.accelerator else 0
+            for accelerator in range(len(self.box.caps))
+        )
+
+    def chain(self, use: tuple[int, ...]) -> Chain:
+        """Return a chain of so many devices with the least fill."""
+        terms, layers = self.terms, self.search.space.layers
+        ends = [(float(whole[(kind, *use)]), held, kind) for held, whole in enumerate(self._wholes) for kind in range(len(terms.kinds))]
+        _, held, kind = min(ends)
+        first_sends, last_sends = terms.ends(held + 1)
+        kinds, cut, before = [kind], [0], -1
+        while held > 0:
+            use = tuple(a - b for a, b in zip(use, self._one(terms.kinds[kind]), strict=True))
+            first, best = cut[-1], (math.inf, 0, 0)
+            for end in range(first + 1, layers):
+                own = float(terms.compute_s(held + 1)[kind, first, end])
+                reduced = float(self.search.all_reduces_s(self.box.view, terms.kinds[kind], self.box.replicas)[first, end])
+                if own > self.busy_s or reduced > self.reduce_s:
+                    continue
+                for following in range(len(terms.kinds)):
+                    sends = first_sends if before < 0 else 1.0
+                    busy = own + sends * terms.busy_after[kind, following, end]
+                    fill = own + sends * terms.fill_after[kind, following, end]
+                    if before >= 0:
+                        busy += terms.busy_before[before, kind, first]
+                        fill += terms.fill_before[before, kind, first]
+                    rest = float(self._suffixes[held - 1][(kind, following, end, *use)])
+                    if busy <= self.busy_s and fill + rest < best[0]:
+                        best = (fill + rest, end, following)
+            assert best[1], "the programme found it"
+            before, kind, held = kind, best[2], held - 1
+            cut.append(best[1])
+            kinds.append(kind)
+        return Chain(self.box.size, self.box.replicas, tuple(terms.kinds[each] for each in kinds), (*cut, layers))
+
+
+def uniform_drafts(space: Space, target: Target, effort: Effort) -> list[Draft]:
+    """Return plans whose pipelines are all alike, best first."""
+    return UniformSearch(space, target, effort).run()
