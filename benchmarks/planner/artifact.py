@@ -192,7 +192,11 @@ def row(
 
 def header() -> str:
     commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=Path(__file__).parent, capture_output=True, text=True, check=True
+        ["git", "describe", "--always", "--dirty"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout.strip()
     return (
         "# Planner: the cases of Sailor's artifact by its own formulas\n\n"

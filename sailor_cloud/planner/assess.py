@@ -122,6 +122,9 @@ class Assessor:
         if even and len({(shape.cut, shape.microbatch_size) for shape in shapes}) > 1:
             return None
         order = sorted(range(len(shapes)), key=lambda p: (shapes[p].slots, shapes[p].cut, shapes[p].microbatch_size))
+        if self.space.scenario.engine.formulas is not None:
+            # Rings go from one pipeline to the next as they are given.
+            order = list(range(len(shapes)))
         ordered = [shapes[p] for p in order]
         layout = tuple(shape.slots for shape in ordered)
         standing = self._standings.of(layout)
@@ -133,7 +136,7 @@ class Assessor:
         sizes = [shape.microbatch_size for shape in ordered]
         bottlenecks = [(pace.bottleneck_s, pace.fill_s) for pace in known]
         formulas = self.space.scenario.engine.formulas
-        share = share_evenly if even or formulas is not None else share_batch
+        share = share_evenly if even else share_batch
         counts: Sequence[int] | None
         if microbatches is None:
             counts = share(self.space.batch, sizes, bottlenecks)

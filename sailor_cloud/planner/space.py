@@ -297,5 +297,6 @@ def build(scenario: Scenario, candidates: Candidates) -> tuple[Space, tuple[Reje
         candidates=replace(candidates, pools=tuple(kept)),
         tp_degrees=tuple(degrees),
         rates=tuple(rates),
+        even_batches=scenario.engine.uniform,
     )
     return space, tuple(rejected)

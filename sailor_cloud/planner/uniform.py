@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from heapq import heappop, heappush
-from itertools import count, pairwise, product
+from itertools import count, pairwise, permutations, product
 from typing import NamedTuple
 
 import numpy as np
@@ -35,7 +35,7 @@ from sailor_cloud.planner.layouts import Slot
 from sailor_cloud.planner.replica_counts import replica_counts
 from sailor_cloud.planner.space import Seat, Space
 from sailor_cloud.simulator import gradient_sync_s
-from sailor_cloud.simulator.engines import StagePlace
+from sailor_cloud.simulator.engines import StagePlace, UniformPipelines
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -49,6 +49,8 @@ _MOST_BOXES = 400
 _MOST_VECTORS = 2500
 # Numbers of devices up to which bottlenecks are found for all numbers of pipelines at once.
 _SHARED = 400
+# Kinds of places of pipelines of which all orders are tried.
+_ORDERED = 5
 # Longer than any iteration.
 _NEVER_S = 1e9
 # Chains of a box that are placed and evaluated, the best ones; chains that are kept for the last refinement.
@@ -59,7 +61,7 @@ _LIMITS, _FACTORS, _SURE = 120, (0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0), 0.95
 # all-reduces of a box may differ before intervals of its bottleneck are told apart.
 _FIRST, _NARROW = 1.03, 0.01
 # Stages of a pipeline, and samples of a microbatch, at most.
-_MOST_STAGES, _LARGEST = 24, 128
+_MOST_STAGES, _LARGEST = 14, 128
 
 
 class Least(StrEnum):
@@ -156,7 +158,9 @@ class Relaxed:
         layers, kinds = terms.layer_s.shape[1], terms.kinds
         before, after = terms.busy_before.min(axis=0), terms.busy_after.min(axis=1)
         fill_before, fill_after = terms.fill_before.min(axis=0), terms.fill_after.min(axis=1)
-        limits = np.geomspace(float(terms.layer_s.min(axis=0).max()), 2.0 * float(terms.layer_s.sum(axis=1).max()), _LIMITS)
+        limits = np.geomspace(
+            float(terms.layer_s.min(axis=0).max()), 2.0 * float(terms.layer_s.sum(axis=1).max()), _LIMITS
+        )
         prices = _prices(terms)
         rows = len(prices) + 2
         # By objective, first layer of what is left, and limit: prices, fill, and the largest shard.
@@ -336,8 +340,7 @@ class UniformSearch:
                     before[a, b] = np.maximum(before[a, b], back)
             pools = [self._pool(view, kind) for kind in kinds]
             tables = [
-                self.space.table(pool, kind.tp, size, recompute=False)
-                for pool, kind in zip(pools, kinds, strict=True)
+                self.space.table(pool, kind.tp, size, recompute=False) for pool, kind in zip(pools, kinds, strict=True)
             ]
             by_formulas = self.space.scenario.engine.formulas is not None
             self._terms[view, size, unit] = Terms(
@@ -346,7 +349,10 @@ class UniformSearch:
                 kinds=kinds,
                 pools=pools,
                 shards=np.stack(
-                    [(table.gradient_prefix_bytes - table.gradient_prefix_bytes[:, None]) / table.tp for table in tables]
+                    [
+                        (table.gradient_prefix_bytes - table.gradient_prefix_bytes[:, None]) / table.tp
+                        for table in tables
+                    ]
                 ),
                 layer_s=np.stack([np.diff(table.forward_prefix_s + table.backward_prefix_s) for table in tables]),
                 busy_after=after,
@@ -369,7 +375,9 @@ class UniformSearch:
         return found
 
     def _pool(self, view: View, kind: Kind) -> int:
-        return next(self.pools[kind.accelerator, zone][0] for zone in view.zones if (kind.accelerator, zone) in self.pools)
+        return next(
+            self.pools[kind.accelerator, zone][0] for zone in view.zones if (kind.accelerator, zone) in self.pools
+        )
 
     def _cuts(self, view: View, size: int, src: Kind, dst: Kind) -> Iterator[tuple[Floats, Floats]]:
         """Yield the seconds of an activation and its gradient over each cut, for the zones that a cut may be between."""
@@ -382,7 +390,10 @@ class UniformSearch:
                 places = (self._place(src, a), self._place(dst, b))
                 yield formulas.cuts_s(self.space.scenario, size, *places)
             else:
-                seats = (Seat(self.pools[src.accelerator, a][0], src.tp, 0), Seat(self.pools[dst.accelerator, b][0], dst.tp, 1))
+                seats = (
+                    Seat(self.pools[src.accelerator, a][0], src.tp, 0),
+                    Seat(self.pools[dst.accelerator, b][0], dst.tp, 1),
+                )
                 seconds = self.space.boundary(*seats, size)
                 yield seconds, seconds
 
@@ -454,7 +465,9 @@ class UniformSearch:
                     box.least_s = bottleneck
                     distinct, where = np.unique(shard, return_inverse=True)
                     reduced = np.array([self._shard_s(view, box.replicas, float(each)) for each in distinct])
-                    seconds = rest * np.minimum(bottleneck, _NEVER_S) + fill + _SURE * reduced[where].reshape(shard.shape)
+                    seconds = (
+                        rest * np.minimum(bottleneck, _NEVER_S) + fill + _SURE * reduced[where].reshape(shard.shape)
+                    )
                 else:
                     bottleneck, seconds = terms.relaxed().least(
                         box.use, rest + 1, lambda shard, d=box.replicas: self._shard_s(view, d, shard)
@@ -484,7 +497,9 @@ class UniformSearch:
             return 0.0
         if math.isinf(nbytes):
             return math.inf
-        places = [StagePlace(self.names[accelerator], zone, 1) for accelerator, zone in self.pools if zone in view.zones]
+        places = [
+            StagePlace(self.names[accelerator], zone, 1) for accelerator, zone in self.pools if zone in view.zones
+        ]
         return min(formulas.ring_s(nbytes, replicas, place, place) for place in places)
 
     def _microbatches(self, box: _Box) -> int:
@@ -497,7 +512,9 @@ class UniformSearch:
         if known.any():
             usd_per_hour = np.zeros(seconds.shape)
             for accelerator, devices in enumerate(box.use):
-                pools = [self.pools[accelerator, zone][0] for zone in box.view.zones if (accelerator, zone) in self.pools]
+                pools = [
+                    self.pools[accelerator, zone][0] for zone in box.view.zones if (accelerator, zone) in self.pools
+                ]
                 usd_per_hour = usd_per_hour + devices * box.replicas * min(map(self._usd, pools), default=0.0)
             cheapest = next(self.pools[key][0] for key in sorted(self.pools) if key[1] in box.view.zones)
             bill = replace(
@@ -605,12 +622,13 @@ class UniformSearch:
         """Return the value of the best plan of a chain, infinite where none keeps all limits."""
         if (view, chain) not in self._judged:
             value = math.inf
-            for rows in self._placements(view, chain):
+            for placed in self._placements(view, chain):
+                rows = self._ordered(chain, placed)
                 shapes = [
                     Shape(slots=slots, cut=chain.cut, microbatch_size=chain.size)
                     for slots in self._slots(chain.kinds, rows)
                 ]
-                draft = self.assessor.draft(shapes, even=True)
+                draft = self.assessor.draft(shapes)
                 if draft is None:
                     continue
                 draft = Evaluator(self.assessor).expected(draft)
@@ -643,7 +661,12 @@ class UniformSearch:
                 whole.append((zone,) * stages)
         if len(whole) == replicas:
             yield sorted(whole)
-        if view.inside or len(whole) == replicas:
+        if view.inside:
+            return
+        by_rings = self._by_rings(view, chain)
+        if by_rings is not None:
+            yield by_rings
+        if len(whole) == replicas:
             return
         for cut in range(1, stages):
             room, rows = {zone: list(there) for zone, there in free.items()}, list(whole)
@@ -663,6 +686,59 @@ class UniformSearch:
                 row.append(first[0])
             rows.append(tuple(row))
         yield sorted(rows)
+
+    def _by_rings(self, view: View, chain: Chain) -> list[tuple[str, ...]] | None:
+        """Return zones in which the slowest hop of each stage's all-reduce is fast, the longest one first; any cut may
+        leave a zone. None where there is no room, or the engine has no rings of its own."""
+        formulas, replicas = self.space.scenario.engine.formulas, chain.replicas
+        if formulas is None or replicas < 2:
+            return None
+        free = {zone: self._room(zone) for zone in view.zones}
+        spans = list(pairwise(chain.cut))
+        first = StagePlace(self.names[chain.kinds[0].accelerator], view.zones[0], 1)
+        columns: dict[int, list[str]] = {}
+        for stage in sorted(range(len(spans)), key=lambda s: (-self._shard(view, chain, s), s)):
+            kind, nbytes = chain.kinds[stage], self._shard(view, chain, stage)
+            place = {zone: first._replace(accelerator=self.names[kind.accelerator], zone=zone) for zone in view.zones}
+            hops = {
+                (a, b): formulas.ring_s(nbytes, replicas, place[a], place[b])
+                for a, b in product([zone for zone in view.zones if free[zone][kind.accelerator] >= kind.tp], repeat=2)
+            }
+            room = {zone: free[zone][kind.accelerator] // kind.tp for zone in view.zones}
+            column = next(
+                (found for limit in sorted(set(hops.values())) if (found := _walk(hops, room, replicas, limit))), None
+            )
+            if column is None:
+                return None
+            columns[stage] = column
+            for zone in column:
+                free[zone][kind.accelerator] -= kind.tp
+        return list(zip(*(columns[stage] for stage in range(len(spans))), strict=True))
+
+    def _shard(self, view: View, chain: Chain, stage: int) -> float:
+        """Return the bytes of gradients of a device of a stage."""
+        terms = self.terms(view, chain.size, 1)
+        assert terms is not None, "a chain has kinds"
+        return float(terms.shards[terms.kinds.index(chain.kinds[stage]), chain.cut[stage], chain.cut[stage + 1]])
+
+    def _ordered(self, chain: Chain, rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+        """Return pipelines with those that stand alike together, in the order in which the formulas find them fastest."""
+        formulas, alike = self.space.scenario.engine.formulas, Counter(rows)
+        if formulas is None or not 1 < len(alike) <= _ORDERED:
+            return rows
+        orders = [[row for row in order for _ in range(alike[row])] for order in permutations(sorted(alike))]
+        return min((rows, *orders), key=lambda order: self._rows_s(chain, order))
+
+    def _rows_s(self, chain: Chain, rows: Sequence[tuple[str, ...]]) -> float:
+        formulas = self.space.scenario.engine.formulas
+        assert formulas is not None, "only formulas have an order"
+        pipelines = UniformPipelines(
+            rows=[tuple(map(self._place, chain.kinds, row)) for row in rows],
+            cut=chain.cut,
+            microbatch_size=chain.size,
+            microbatches=-(-self.space.batch // (chain.size * chain.replicas)),
+        )
+        return formulas.iteration(pipelines, self.space.scenario).seconds
 
     @staticmethod
     def _fit(use: Sequence[int], room: Sequence[int]) -> int:
@@ -730,8 +806,8 @@ class _Programme:
         for held in range(1, min(layers, sum(self.box.caps), _MOST_STAGES) + 1):
             compute = np.where(allowed, terms.compute_s(held), np.inf)
             compute[compute > self.busy_s] = np.inf
-            suffix = np.full((kinds, kinds, layers + 1, *shape), np.inf)
-            whole = np.full((kinds, *shape), np.inf)
+            suffix = np.full((kinds, kinds, layers + 1, *shape), np.inf, dtype=np.float32)
+            whole = np.full((kinds, *shape), np.inf, dtype=np.float32)
             first_sends, last_sends = terms.ends(held)
             for kind in range(kinds):
                 into, out = self._shift(terms.kinds[kind])
@@ -754,38 +830,37 @@ class _Programme:
                     whole[(kind, *self._one(terms.kinds[kind]))] = alone
                     continue
                 rest = self._suffixes[-1][kind]
-                new = np.full((len(ones), layers + 1, *shape), np.inf)
-                for length in range(1, layers):
-                    starts = np.arange(0, layers - length)
-                    ends = starts + length
-                    own = compute[kind, starts, ends]
-                    if not np.isfinite(own).any():
+                new = np.full((len(ones), layers + 1, *shape), np.inf, dtype=np.float32)
+                wide = [1] * len(shape)
+                for first in range(layers - held + 1):
+                    fitting = np.flatnonzero(np.isfinite(compute[kind, first, first + 1 : layers])) + first + 1
+                    if not fitting.size:
                         continue
-                    what = terms.shards[kind, starts, ends] if sharded else own
-                    after_b, after_f = terms.busy_after[kind][:, ends], more_after[kind][:, ends]
-                    tail = rest[(slice(None), ends, *out)]
-                    if np.isfinite(own[0]):
-                        busy = own[0] + first_sends * after_b[:, 0]
-                        fill = np.where(busy <= self.busy_s, what[0] + first_sends * after_f[:, 0], np.inf)
-                        reached = join(fill.reshape(-1, *[1] * len(shape)), tail[:, 0]).min(axis=0)
+                    # By kind before, kind after and end; the last stages stand behind the first ones that fit.
+                    ends = slice(int(fitting[0]), int(fitting[-1]) + 1)
+                    own = compute[kind, first, ends]
+                    what = np.where(np.isfinite(own), terms.shards[kind, first, ends], np.inf) if sharded else own
+                    sends = first_sends if first == 0 else 1.0
+                    busy = own + sends * terms.busy_after[kind, :, ends]
+                    fill = what + sends * more_after[kind, :, ends]
+                    if first == 0:
+                        fill = np.where(busy <= self.busy_s, fill, np.inf).astype(np.float32)
                         here = whole[(kind, *into)]
-                        np.minimum(here, reached, out=here)
-                    inner = slice(1, None)
-                    if not np.isfinite(own[inner]).any():
+                        tail = rest[(slice(None), ends, *out)]
+                        np.minimum(here, join(fill.reshape(*fill.shape, *wide), tail).reshape(-1, *here.shape).min(axis=0), out=here)
                         continue
-                    busy = own[inner] + before_b[:, None, starts[inner]] + after_b[None][:, :, inner]
-                    fill = what[inner] + before_f[:, None, starts[inner]] + after_f[None][:, :, inner]
-                    fill = np.where(busy <= self.busy_s, fill, np.inf)
-                    reached = join(fill.reshape(*fill.shape, *[1] * len(shape)), tail[None][:, :, inner]).min(axis=1)
-                    here = new[(slice(None), starts[inner], *into)]
-                    new[(slice(None), starts[inner], *into)] = np.minimum(here, reached)
-                suffix[:, kind] = np.minimum(suffix[:, kind], new[which])
+                    busy = busy + before_b[:, first, None, None]
+                    fill = np.where(busy <= self.busy_s, fill + before_f[:, first, None, None], np.inf)
+                    tail = rest[(slice(None), ends, *out)]
+                    reached = join(fill.astype(np.float32).reshape(*fill.shape, *wide), tail)
+                    new[(slice(None), first, *into)] = reached.reshape(len(ones), -1, *tail.shape[2:]).min(axis=1)
+                suffix[:, kind] = new[which]
             self._suffixes.append(suffix)
             self._wholes.append(whole)
             found = np.minimum(found, whole.min(axis=0))
             if not np.isfinite(suffix).any():
                 break
-        return found
+        return found.astype(np.float64)
 
     def _shift(self, kind: Kind) -> tuple[tuple[slice, ...] | None, tuple[slice, ...]]:
         """Return where pipelines with a stage more stand, and where they stood without; none where there is no room."""
@@ -808,7 +883,11 @@ class _Programme:
     def chain(self, use: tuple[int, ...]) -> Chain:
         """Return a chain of so many devices with the least fill."""
         terms, layers = self.terms, self.search.space.layers
-        ends = [(float(whole[(kind, *use)]), held, kind) for held, whole in enumerate(self._wholes) for kind in range(len(terms.kinds))]
+        ends = [
+            (float(whole[(kind, *use)]), held, kind)
+            for held, whole in enumerate(self._wholes)
+            for kind in range(len(terms.kinds))
+        ]
         _, held, kind = min(ends)
         first_sends, last_sends = terms.ends(held + 1)
         kinds, cut, before = [kind], [0], -1
@@ -817,7 +896,9 @@ class _Programme:
             first, best = cut[-1], (math.inf, 0, 0)
             for end in range(first + 1, layers):
                 own = float(terms.compute_s(held + 1)[kind, first, end])
-                reduced = float(self.search.all_reduces_s(self.box.view, terms.kinds[kind], self.box.replicas)[first, end])
+                reduced = float(
+                    self.search.all_reduces_s(self.box.view, terms.kinds[kind], self.box.replicas)[first, end]
+                )
                 if own > self.busy_s or reduced > self.reduce_s:
                     continue
                 for following in range(len(terms.kinds)):
@@ -835,6 +916,28 @@ class _Programme:
             cut.append(best[1])
             kinds.append(kind)
         return Chain(self.box.size, self.box.replicas, tuple(terms.kinds[each] for each in kinds), (*cut, layers))
+
+
+def _walk(hops: dict[tuple[str, str], float], room: dict[str, int], count_: int, limit: float) -> list[str] | None:
+    """Return zones of so many replicas, each zone's together, between which no hop takes longer than a limit."""
+    zones = sorted({zone for zone, _ in hops})
+    for length in range(1, len(zones) + 1):
+        for order in permutations(zones, length):
+            if any(hops[pair] > limit for pair in pairwise(order)):
+                continue
+            # A zone in which hops take too long has one replica.
+            most = [room[zone] if hops[zone, zone] <= limit else min(room[zone], 1) for zone in order]
+            if sum(most) < count_:
+                continue
+            left, walk = count_ - len(order), []
+            if left < 0:
+                continue
+            for zone, there in zip(order, most, strict=True):
+                more = min(there - 1, left)
+                walk += [zone] * (1 + more)
+                left -= more
+            return walk
+    return None
 
 
 def uniform_drafts(space: Space, target: Target, effort: Effort) -> list[Draft]:

@@ -134,9 +134,7 @@ class ArtifactFormulas:
             )
         return model
 
-    def _table(
-        self, model: ModelTables, part: Any, tp: int, microbatch_size: int, times: Floats | None
-    ) -> StageTable:
+    def _table(self, model: ModelTables, part: Any, tp: int, microbatch_size: int, times: Floats | None) -> StageTable:
         spent = np.zeros((model.layers, 3)) if times is None else times
         width = tp if tp in model.parameters else 1
         memory = ArtifactMemory(
