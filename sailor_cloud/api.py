@@ -285,10 +285,12 @@ def _profiles(local: bool, folder: Path | None, machine: LocalMachine | None) ->
     return dataclasses.replace(found, machine=machine or this_machine(found.local)) if local else found
 
 
-def choose(document: PlanDocument, pick: Pick, *, base: Path | None = None) -> PlanDocument:
+def choose(
+    document: PlanDocument, pick: Pick, *, base: Path | None = None, profiles: Path | None = None
+) -> PlanDocument:
     """Return a document with another plan of its decision as the plan, its figures worked out again.
 
-    Raises RequestError where the document has no decision.
+    `profiles` is a folder whose compute profiles go before the shipped ones. Raises RequestError where the document has no decision.
     """
     from sailor_cloud.model.document import Status
     from sailor_cloud.model.shown import Rows
@@ -313,22 +315,31 @@ def choose(document: PlanDocument, pick: Pick, *, base: Path | None = None) -> P
         alternatives=Rows(),
         decision=dataclasses.replace(decision, chosen=pick, asked=pick, choices=choices, left_out=(), notes=()),
     )
-    found = _simulated(other, base, timeline=False).document
+    found = _simulated(other, base, profiles, timeline=False).document
     assert found.cost is not None, "what was searched has prices"
     assert found.prediction is not None
     lasting = ttl_s(document.constraints, found.cost, duration_s=found.prediction.duration_s)
     return dataclasses.replace(found, ttl_s=lasting)
 
 
-def simulate(document: PlanDocument | Path | str, *, base: Path | None = None, timeline: bool = False) -> Evaluation:
+def simulate(
+    document: PlanDocument | Path | str,
+    *,
+    base: Path | None = None,
+    profiles: Path | None = None,
+    timeline: bool = False,
+) -> Evaluation:
     """Simulate the plan of a document, or of its file, again: with the document's own offers, as of its own day.
 
-    `timeline` also records every operation of one iteration. Raises RequestError for a document without a plan.
+    `profiles` is a folder whose compute profiles go before the shipped ones. `timeline` also records every operation of
+    one iteration. Raises RequestError for a document without a plan.
     """
-    return _simulated(document, base, timeline=timeline).evaluation
+    return _simulated(document, base, profiles, timeline=timeline).evaluation
 
 
-def _simulated(document: PlanDocument | Path | str, base: Path | None, *, timeline: bool) -> Simulation:
+def _simulated(
+    document: PlanDocument | Path | str, base: Path | None, profiles: Path | None, *, timeline: bool
+) -> Simulation:
     from sailor_cloud import catalog, network, workload
     from sailor_cloud.model.document import PlanDocument
     from sailor_cloud.simulator.resimulate import simulate_document
@@ -340,9 +351,10 @@ def _simulated(document: PlanDocument | Path | str, base: Path | None, *, timeli
         document,
         catalog=catalog.load(),
         network=network.load(),
-        profiles=workload.profiles.load(),
+        profiles=workload.profiles.load(profiles=profiles),
         decoder=workload.job_decoder(document.job, base=base),
         as_of=document.as_of,
+        imported=profiles,
         timeline=timeline,
     )
 
@@ -391,7 +403,7 @@ def simulate_layout(
         network=links,
         profiles=_profiles(False, profiles, None),
         as_of=(clock or SystemClock()).now(),
-        engine=engine_named(engine),
+        engine=engine_named(engine, profiles=profiles),
     )
     progress(3, 4, "simulating the layout")
     plan, scenario = given_plan(layout, nodes, scenario)

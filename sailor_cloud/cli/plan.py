@@ -130,12 +130,12 @@ def plan(
         print_plan(document, result_console(), details=details)
     else:
         with waiting("writing the report") as show:
-            written = _written(document, chosen, base=job_file.parent, details=details, show=show)
+            written = _written(document, chosen, base=job_file.parent, profiles=profiles, details=details, show=show)
         write_output(output, written)
     return INFEASIBLE if document.status is Status.INFEASIBLE else 0
 
 
-def _written(document: PlanDocument, form: str, *, base: Path, details: bool, show: Show) -> str:
+def _written(document: PlanDocument, form: str, *, base: Path, profiles: Path | None, details: bool, show: Show) -> str:
     match form:
         case "json":
             return document.to_json()
@@ -150,7 +150,7 @@ def _written(document: PlanDocument, form: str, *, base: Path, details: bool, sh
             if document.plan is None:
                 return plan_as_html(document, timeline=())
             show(0, 2, "simulating an iteration for the report")
-            timeline = api.simulate(document, base=base, timeline=True).timeline
+            timeline = api.simulate(document, base=base, profiles=profiles, timeline=True).timeline
             show(1, 2, "drawing the report")
             return plan_as_html(document, timeline=timeline, regions=catalog.load().regions())
     from sailor_cloud.report.plan_text import plan_as_text

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sailor_cloud.simulator import Evaluation
     from sailor_cloud.simulator.resimulate import Simulation
 
-ENGINES = ("sailor", "deepspeed", "megatron", "fsdp", "nanotron")
+ENGINES = ("sailor", "deepspeed", "megatron", "fsdp", "nanotron", "sailor-artifact")
 
 
 @click.command(short_help="Simulate a plan, or a layout on nodes: time, memory and money.")
@@ -176,6 +176,7 @@ def _plan(
         decoder=workload.job_decoder(document.job, base=file.parent),
         as_of=clock_for(as_of).now() if as_of else document.as_of,
         engine=engine,
+        imported=data["profiles"],
         reprice=data["pricing"] is not None,
         timeline=timeline,
     )

@@ -83,6 +83,7 @@ def plan_document(
         rejected=around.rejected,
         frontier=Rows(around.frontier),
         gap_parts=() if proven or off_goal else around.gap_parts,
+        engine=scenario.engine.name,
         totals=evaluation.totals,
         decision=around.decision,
     )
@@ -147,6 +148,7 @@ def infeasible_document(
         infeasibility=why,
         alternatives=Rows(),
         rejected=rejected,
+        engine=scenario.engine.name,
     )
 
 

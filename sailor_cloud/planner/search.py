@@ -187,7 +187,8 @@ def _search(problem: Problem, asked: Wishes, clock: Clock, started: float, team:
     # What is proven by the closed form isn't given up for what the replay says of another one.
     proven, best = gap is not None and gap <= OPTIMAL_GAP, chosen
     if asked.beside and not effort.expired():
-        extras = [extra for extra in _BESIDE if not set(extra) <= set(asked.restrictions)]
+        known = {*asked.restrictions, *([Restriction.EVEN_BATCHES] if space.even_batches else [])}
+        extras = [extra for extra in _BESIDE if not set(extra) <= known]
         beside.restricted([(*asked.restrictions, *extra) for extra in extras])
         best = chosen if proven else beside.overtaken(chosen)
     decision = None

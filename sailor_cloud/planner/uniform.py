@@ -7,8 +7,8 @@ pipelines whose stages are busy no longer than one limit, and reduce gradients n
 of the two limits, are branched best first: a box takes at least (M - 1) * its least bottleneck + fill + its least
 all-reduce. The chains found are put on nodes, and judged by the exact evaluator alone.
 
-Where there are several zones, the search is repeated for sets of them: with every pipeline inside a zone; with cuts
-between zones; and as if cuts never left a zone, which is a guess that placing and evaluating put right.
+Where there are several zones, the search is repeated for sets of them: with every pipeline inside a zone, and with
+pipelines in any, as if cuts never left a zone; placing and evaluating put that guess right.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from heapq import heappop, heappush
-from itertools import count, pairwise, permutations, product
+from itertools import combinations, count, pairwise, permutations, product
 from typing import NamedTuple
 
 import numpy as np
@@ -42,8 +42,9 @@ Ints = NDArray[np.int64]
 
 # The search of a set of zones ends where no box is better than the best plan by more than this share.
 _GAP = 2e-4
-# Boxes that are searched for one set of zones at most.
-_MOST_BOXES = 400
+# Boxes that are searched for one set of zones at most; where money is minimised, where terms are guesses, and for plans
+# that only stand beside another one.
+_MOST_BOXES, _MOST_PRICED, _MOST_GUESSED, _MOST_LIGHT = 400, 150, 60, 20
 # Numbers of devices of a pipeline, by accelerator, that a programme tells apart at most; beyond, stages take whole
 # groups of devices.
 _MOST_VECTORS = 2500
@@ -51,8 +52,8 @@ _MOST_VECTORS = 2500
 _SHARED = 400
 # Kinds of places of pipelines of which all orders are tried.
 _ORDERED = 5
-# Longer than any iteration.
-_NEVER_S = 1e9
+# What differs by less comes from summing in another order.
+_SAME = 1e-9
 # Chains of a box that are placed and evaluated, the best ones; chains that are kept for the last refinement.
 _PLACED, _REFINED = 2, 6
 # Limits of a relaxation, prices of accelerators that it tries, and by how much fewer bytes may take longer in a ring.
@@ -91,24 +92,28 @@ class Chain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """Some zones; whether every pipeline stands inside one, and whether all cuts count as between zones."""
+    """Some zones, and whether every pipeline stands inside one; cuts count as inside zones in any case.
+
+    `tp`: of all stages, for engines that have one.
+    """
 
     zones: tuple[str, ...]
     inside: bool
-    crossing: bool
+    tp: int | None = None
 
 
 @dataclass(slots=True)
 class Terms:
     """What stages take, for one view and microbatch size; K kinds, L layers.
 
-    `layer_s`: [K, L]. `shards`: the gradients of a device by stage, [K, L + 1, L + 1]. `busy_after`: what a cut before each layer keeps the stage before it busy, `busy_before` the one
-    after it, by both kinds, [K, K, L + 1]; `fill_after` and `fill_before`: what the two add to the fill. `ends`: how
-    many times the first and the last stage's cut counts in a pipeline of so many stages.
+    `layer_s`: [K, L]. `shards`: the gradients of a device by stage, [K, L + 1, L + 1]. `busy_after`: what a cut before
+    each layer keeps the stage before it busy, `busy_before` the one after it, by both kinds, [K, K, L + 1];
+    `fill_after` and `fill_before`: what the two add to the fill.
     """
 
     space: Space
     size: int
+    sharers: int
     kinds: list[Kind]
     pools: list[int]
     layer_s: Floats
@@ -124,7 +129,7 @@ class Terms:
         """Return the seconds of stages that hold so many microbatches, [K, L + 1, L + 1]; infinite where none fits."""
         if held not in self._compute:
             seats = [Seat(pool, kind.tp, 0) for pool, kind in zip(self.pools, self.kinds, strict=True)]
-            each = [self.space.stages_s(seat, self.size, in_flight=held, replicas=2) for seat in seats]
+            each = [self.space.stages_s(seat, self.size, in_flight=held, replicas=self.sharers) for seat in seats]
             self._compute[held] = np.stack(each)
         return self._compute[held]
 
@@ -227,9 +232,9 @@ def _prices(terms: Terms) -> Floats:
 class _Box:
     """Pipelines of one microbatch size and number, with a bottleneck and an all-reduce in these intervals.
 
-    `caps`: devices of a pipeline at most, by accelerator, in `unit`s. `least_s`: the least bottleneck of any pipeline by
-    its devices, [caps + 1]; `fill`: the least fill;
-    `chain`: a pipeline that is as good as the box may be but for where in the intervals it stands.
+    `caps`: devices of a pipeline at most, by accelerator, in `unit`s. `least_s`: the least bottleneck of any pipeline
+    by its devices, [caps + 1]; `fill`: the least fill; `chain`: a pipeline that is as good as the box may be but for
+    where in the intervals it stands.
     """
 
     view: View
@@ -262,9 +267,10 @@ class UniformSearch:
     assessor: Assessor = field(init=False)
     names: list[str] = field(init=False)
     pools: dict[tuple[int, str], tuple[int, int]] = field(default_factory=dict)
-    _terms: dict[tuple[View, int, int], Terms] = field(default_factory=dict)
+    _terms: dict[tuple[View, int, int, int], Terms] = field(default_factory=dict)
     _reduce: dict[tuple[View, Kind, int], Floats] = field(default_factory=dict)
     _judged: dict[tuple[View, Chain], float] = field(default_factory=dict)
+    _rows: dict[tuple[View, Chain], list[tuple[str, ...]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.assessor = Assessor(self.space, self.target)
@@ -297,9 +303,13 @@ class UniformSearch:
             regions.setdefault(region_of(zone), []).append(zone)
         sets = [tuple(members) for members in regions.values() if len(members) > 1]
         sets += [zones] if len(regions) > 1 else []
-        found = [View(zones=each, inside=True, crossing=False) for each in sets]
-        found += [View(zones=(zone,), inside=True, crossing=False) for zone in zones]
-        found += [View(zones=each, inside=False, crossing=crossing) for each in sets for crossing in (False, True)]
+        found = [View(zones=each, inside=True) for each in sets]
+        found += [View(zones=(zone,), inside=True) for zone in zones]
+        if self.space.scenario.engine.formulas is not None:
+            found += [View(zones=each, inside=False) for each in sets]
+        if self.space.scenario.engine.one_tp:
+            degrees = sorted({tp for each in self.space.tp_degrees for tp in each})
+            return [replace(view, tp=tp) for view in found for tp in degrees]
         return found
 
     def _room(self, zone: str) -> list[int]:
@@ -326,12 +336,14 @@ class UniformSearch:
             usable = np.all(use * box.replicas <= whole, axis=0)
         return np.asarray(usable & (use.sum(axis=0) > 0))
 
-    def terms(self, view: View, size: int, unit: int) -> Terms | None:
+    def terms(self, view: View, size: int, unit: int, replicas: int) -> Terms | None:
         """Return the terms of a view; of several zones the slowest cut counts. None where it has no kind of stages."""
+        # Without ZeRO all that counts is whether there are several.
+        sharers = replicas if self.space.zero_stage else 2
         kinds = self._kinds(view, size, unit)
         if not kinds:
             return None
-        if (view, size, unit) not in self._terms:
+        if (view, size, unit, sharers) not in self._terms:
             shape = (len(kinds), len(kinds), self.space.layers + 1)
             after, before = np.zeros(shape), np.zeros(shape)
             for a, b in product(range(len(kinds)), repeat=2):
@@ -343,9 +355,10 @@ class UniformSearch:
                 self.space.table(pool, kind.tp, size, recompute=False) for pool, kind in zip(pools, kinds, strict=True)
             ]
             by_formulas = self.space.scenario.engine.formulas is not None
-            self._terms[view, size, unit] = Terms(
+            self._terms[view, size, unit, sharers] = Terms(
                 space=self.space,
                 size=size,
+                sharers=sharers,
                 kinds=kinds,
                 pools=pools,
                 shards=np.stack(
@@ -361,7 +374,7 @@ class UniformSearch:
                 fill_after=after,
                 fill_before=before if by_formulas else np.zeros(shape),
             )
-        return self._terms[view, size, unit]
+        return self._terms[view, size, unit, sharers]
 
     def _kinds(self, view: View, size: int, unit: int) -> list[Kind]:
         found = []
@@ -369,6 +382,8 @@ class UniformSearch:
             pools = [self.pools[accelerator, zone][0] for zone in view.zones if (accelerator, zone) in self.pools]
             degrees = [set(self.space.tp_degrees[pool]) for pool in pools]
             for tp in sorted(set.intersection(*degrees)) if pools else ():
+                if view.tp not in (None, tp):
+                    continue
                 whole = all(self.space.pools[pool].devices % tp == 0 for pool in pools) and tp % unit == 0
                 if whole and self.space.table(pools[0], tp, size, recompute=False).limit_bytes > 0:
                     found.append(Kind(accelerator, tp))
@@ -380,11 +395,13 @@ class UniformSearch:
         )
 
     def _cuts(self, view: View, size: int, src: Kind, dst: Kind) -> Iterator[tuple[Floats, Floats]]:
-        """Yield the seconds of an activation and its gradient over each cut, for the zones that a cut may be between."""
+        """Yield the seconds of an activation and its gradient over each cut, for the zones that it may be between."""
         formulas = self.space.scenario.engine.formulas
-        for a, b in product(view.zones, repeat=2):
-            both = (src.accelerator, a) in self.pools and (dst.accelerator, b) in self.pools
-            if not both or (a != b) != view.crossing:
+        together = [
+            zone for zone in view.zones if {(src.accelerator, zone), (dst.accelerator, zone)} <= set(self.pools)
+        ]
+        for a, b in [(zone, zone) for zone in together] or product(view.zones, repeat=2):
+            if (src.accelerator, a) not in self.pools or (dst.accelerator, b) not in self.pools:
                 continue
             if formulas is not None:
                 places = (self._place(src, a), self._place(dst, b))
@@ -431,7 +448,9 @@ class UniformSearch:
         numbers = count()
         for box, bound in self._roots(view):
             heappush(heap, (bound, next(numbers), box))
-        for _ in range(_MOST_BOXES):
+        guessed = self.space.scenario.engine.formulas is None or not view.inside
+        most = _MOST_GUESSED if guessed else _MOST_BOXES if self.timed else _MOST_PRICED
+        for _ in range(most if self.effort.bounded else _MOST_LIGHT):
             if not heap or heap[0][0] >= self.best * (1.0 - _GAP) or (self.effort.expired() and self.found):
                 return
             bound, _, box = heappop(heap)
@@ -443,7 +462,7 @@ class UniformSearch:
         """Yield the boxes of all microbatch sizes and numbers of pipelines, with what none of their plans undercuts."""
         totals = np.sum([self._room(zone) for zone in view.zones], axis=0)
         for size in (each for each in range(1, _LARGEST + 1) if self.space.batch % each == 0):
-            if self.terms(view, size, 1) is None:
+            if self.terms(view, size, 1, 1) is None:
                 continue
             boxes = []
             for replicas, _ in replica_counts(self.space.batch // size):
@@ -452,11 +471,11 @@ class UniformSearch:
                 most, unit = [int(total) // replicas for total in totals], 1
                 while math.prod(cap // unit + 1 for cap in most) > _MOST_VECTORS:
                     unit *= 2
-                if self.terms(view, size, unit) is not None:
+                if self.terms(view, size, unit, replicas) is not None:
                     boxes.append(_Box(view, size, replicas, tuple(cap // unit for cap in most), unit))
             known = self._least_of_any([box for box in boxes if math.prod(box.caps) <= _SHARED and box.unit == 1])
             for box in boxes:
-                terms = self.terms(view, size, box.unit)
+                terms = self.terms(view, size, box.unit, box.replicas)
                 assert terms is not None, "a box has kinds"
                 rest = self._microbatches(box) - 1
                 if known is not None and box.unit == 1 and math.prod(box.caps) <= _SHARED:
@@ -465,9 +484,7 @@ class UniformSearch:
                     box.least_s = bottleneck
                     distinct, where = np.unique(shard, return_inverse=True)
                     reduced = np.array([self._shard_s(view, box.replicas, float(each)) for each in distinct])
-                    seconds = (
-                        rest * np.minimum(bottleneck, _NEVER_S) + fill + _SURE * reduced[where].reshape(shard.shape)
-                    )
+                    seconds = _times(rest, bottleneck) + fill + _SURE * reduced[where].reshape(shard.shape)
                 else:
                     bottleneck, seconds = terms.relaxed().least(
                         box.use, rest + 1, lambda shard, d=box.replicas: self._shard_s(view, d, shard)
@@ -482,10 +499,10 @@ class UniformSearch:
 
         They do not depend on the number of pipelines.
         """
-        if not boxes:
+        if not boxes or self.space.zero_stage:
             return None
         most = replace(boxes[0], caps=tuple(map(max, zip(*(box.caps for box in boxes), strict=True))))
-        terms = self.terms(most.view, most.size, 1)
+        terms = self.terms(most.view, most.size, 1, most.replicas)
         assert terms is not None, "a box has kinds"
         self.boxes += len(Least)
         return {least: _Programme(self, most, terms).run(least) for least in Least}
@@ -524,19 +541,20 @@ class UniformSearch:
         return value
 
     def _least_s(self, box: _Box) -> Floats:
-        assert box.fill is not None and box.least_s is not None, "the box is solved"
+        assert box.fill is not None, "the box is solved"
+        assert box.least_s is not None, "its bottlenecks come first"
         busy = np.maximum(box.bottleneck[0], box.least_s)
-        return (self._microbatches(box) - 1) * busy + box.fill + box.all_reduce[0]
+        return _times(self._microbatches(box) - 1, busy) + box.fill + box.all_reduce[0]
 
     def _solve(self, box: _Box) -> Iterator[tuple[_Box, float]]:
         """Find the least bottlenecks and fills of a box, evaluate its best chains, and yield the box with its bound."""
-        terms = self.terms(box.view, box.size, box.unit)
+        terms = self.terms(box.view, box.size, box.unit, box.replicas)
         assert terms is not None, "a box has kinds"
         rest, relaxed = self._microbatches(box) - 1, terms.relaxed()
         if box.least_s is None:
             self.boxes += 1
             box.least_s = _Programme(self, box, terms, *self._slack(box)).run(Least.BOTTLENECK)
-            values = self._values(box, rest * box.least_s + relaxed.fill_s[-1] + box.all_reduce[0])
+            values = self._values(box, _times(rest, box.least_s) + relaxed.fill_s[-1] + box.all_reduce[0])
             if not values.min() < self.best * (1.0 - _GAP):
                 return
             box.bottleneck = (max(box.bottleneck[0], float(box.least_s[np.isfinite(values)].min())), box.bottleneck[1])
@@ -603,7 +621,7 @@ class UniformSearch:
 
     def _measures(self, box: _Box, chain: Chain) -> tuple[float, float]:
         """Return how long the stages of a chain are busy with a microbatch, and reduce, at most."""
-        terms = self.terms(box.view, box.size, box.unit)
+        terms = self.terms(box.view, box.size, box.unit, box.replicas)
         assert terms is not None, "a box has kinds"
         numbers, stages = [terms.kinds.index(kind) for kind in chain.kinds], len(chain.kinds)
         busy = reduced = 0.0
@@ -624,20 +642,27 @@ class UniformSearch:
             value = math.inf
             for placed in self._placements(view, chain):
                 rows = self._ordered(chain, placed)
-                shapes = [
-                    Shape(slots=slots, cut=chain.cut, microbatch_size=chain.size)
-                    for slots in self._slots(chain.kinds, rows)
-                ]
-                draft = self.assessor.draft(shapes)
-                if draft is None:
-                    continue
-                draft = Evaluator(self.assessor).expected(draft)
-                if self.assessor.excess(draft, draft.foreseen) == 1.0:
-                    self.found.setdefault(draft.order(), draft)
-                    value = min(value, draft.foreseen[self.target.goal])
+                here = self._evaluated(chain, rows)
+                if here < value:
+                    value, self._rows[view, chain] = here, rows
             self._judged[view, chain] = value
-            self.best = min(self.best, value)
         return self._judged[view, chain]
+
+    def _evaluated(self, chain: Chain, rows: Sequence[tuple[str, ...]]) -> float:
+        """Return the value of a chain in some zones, and keep its draft; infinite where that breaks a limit."""
+        shapes = [
+            Shape(slots=slots, cut=chain.cut, microbatch_size=chain.size) for slots in self._slots(chain.kinds, rows)
+        ]
+        draft = self.assessor.draft(shapes)
+        if draft is None:
+            return math.inf
+        draft = Evaluator(self.assessor).expected(draft)
+        if self.assessor.excess(draft, draft.foreseen) > 1.0:
+            return math.inf
+        self.found.setdefault(draft.order(), draft)
+        value = draft.foreseen[self.target.goal]
+        self.best = min(self.best, value)
+        return value
 
     def _placements(self, view: View, chain: Chain) -> Iterator[list[tuple[str, ...]]]:
         """Yield the zones of the stages of all pipelines, in some ways to place them."""
@@ -717,12 +742,12 @@ class UniformSearch:
 
     def _shard(self, view: View, chain: Chain, stage: int) -> float:
         """Return the bytes of gradients of a device of a stage."""
-        terms = self.terms(view, chain.size, 1)
+        terms = self.terms(view, chain.size, 1, chain.replicas)
         assert terms is not None, "a chain has kinds"
         return float(terms.shards[terms.kinds.index(chain.kinds[stage]), chain.cut[stage], chain.cut[stage + 1]])
 
     def _ordered(self, chain: Chain, rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
-        """Return pipelines with those that stand alike together, in the order in which the formulas find them fastest."""
+        """Return pipelines with those that stand alike together, in the order that is fastest by the formulas."""
         formulas, alike = self.space.scenario.engine.formulas, Counter(rows)
         if formulas is None or not 1 < len(alike) <= _ORDERED:
             return rows
@@ -745,7 +770,7 @@ class UniformSearch:
         return min((there // each for each, there in zip(use, room, strict=True) if each), default=0)
 
     def _slots(self, kinds: Sequence[Kind], rows: Sequence[tuple[str, ...]]) -> list[tuple[Slot, ...]]:
-        """Return the slots of pipelines in their zones; wide stages are put on nodes first, so that no gaps are left."""
+        """Return the slots of pipelines in their zones; wide stages come first, so that no gaps are left on nodes."""
         places = [
             (self.pools[kind.accelerator, zone][0], -kind.tp, number, stage)
             for number, row in enumerate(rows)
@@ -772,6 +797,47 @@ class UniformSearch:
                     other = replace(chain, cut=cut)
                     if self.judge(view, other) < value:
                         chain, value, better = other, self.judge(view, other), True
+        if (view, chain) in self._rows and len(view.zones) > 1 and self.space.scenario.engine.formulas is not None:
+            self._moved(view, chain, self._rows[view, chain])
+
+    def _moved(self, view: View, chain: Chain, rows: list[tuple[str, ...]]) -> None:
+        """Move pairs of stages to other zones as long as that makes the iteration shorter."""
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        seconds, better = self._rows_s(chain, rows), True
+        while better and not self.effort.expired():
+            better = False
+            for stages in combinations(range(len(columns)), 2) if len(columns) > 1 else [(0,)]:
+                free = {zone: self._room(zone) for zone in view.zones}
+                for stage, kind in enumerate(chain.kinds):
+                    for zone in columns[stage] if stage not in stages else ():
+                        free[zone][kind.accelerator] -= kind.tp
+                for moved in self._columns(view, chain, stages, free):
+                    other = [moved.get(stage, column) for stage, column in enumerate(columns)]
+                    found = self._rows_s(chain, list(zip(*other, strict=True)))
+                    if found < seconds * (1.0 - _SAME):
+                        columns, seconds, better = other, found, True
+        self._evaluated(chain, list(zip(*columns, strict=True)))
+
+    def _columns(
+        self, view: View, chain: Chain, stages: Sequence[int], free: dict[str, list[int]]
+    ) -> Iterator[dict[int, list[str]]]:
+        """Yield zones for all replicas of some stages: all in one zone, one zone filled before another, or halves."""
+        if not stages:
+            yield {}
+            return
+        kind, replicas = chain.kinds[stages[0]], chain.replicas
+        room = {zone: there[kind.accelerator] // kind.tp for zone, there in free.items()}
+        options: dict[tuple[str, ...], None] = {}
+        for a, b in product(view.zones, repeat=2):
+            for most in (min(room[a], replicas), replicas // 2, replicas - room[b]):
+                if 0 <= most <= room[a] and replicas - most <= (room[b] if a != b else room[a] - most):
+                    options[(a,) * most + (b,) * (replicas - most)] = None
+        for option in options:
+            left = {zone: list(there) for zone, there in free.items()}
+            for zone in option:
+                left[zone][kind.accelerator] -= kind.tp
+            for rest in self._columns(view, chain, stages[1:], left):
+                yield {stages[0]: list(option), **rest}
 
 
 @dataclass(slots=True)
@@ -847,7 +913,8 @@ class _Programme:
                         fill = np.where(busy <= self.busy_s, fill, np.inf).astype(np.float32)
                         here = whole[(kind, *into)]
                         tail = rest[(slice(None), ends, *out)]
-                        np.minimum(here, join(fill.reshape(*fill.shape, *wide), tail).reshape(-1, *here.shape).min(axis=0), out=here)
+                        reached = join(fill.reshape(*fill.shape, *wide), tail).reshape(-1, *here.shape)
+                        np.minimum(here, reached.min(axis=0), out=here)
                         continue
                     busy = busy + before_b[:, first, None, None]
                     fill = np.where(busy <= self.busy_s, fill + before_f[:, first, None, None], np.inf)
@@ -889,7 +956,7 @@ class _Programme:
             for kind in range(len(terms.kinds))
         ]
         _, held, kind = min(ends)
-        first_sends, last_sends = terms.ends(held + 1)
+        first_sends, _ = terms.ends(held + 1)
         kinds, cut, before = [kind], [0], -1
         while held > 0:
             use = tuple(a - b for a, b in zip(use, self._one(terms.kinds[kind]), strict=True))
@@ -916,6 +983,11 @@ class _Programme:
             cut.append(best[1])
             kinds.append(kind)
         return Chain(self.box.size, self.box.replicas, tuple(terms.kinds[each] for each in kinds), (*cut, layers))
+
+
+def _times(count_: int, seconds: Floats) -> Floats:
+    """Return so many times some seconds; infinite ones stay so."""
+    return np.where(np.isfinite(seconds), count_ * np.where(np.isfinite(seconds), seconds, 0.0), np.inf)
 
 
 def _walk(hops: dict[tuple[str, str], float], room: dict[str, int], count_: int, limit: float) -> list[str] | None:

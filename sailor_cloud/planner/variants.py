@@ -57,8 +57,7 @@ def zero_stages(space: Space) -> tuple[int, ...]:
     The first makes room for more layers and larger microbatches on a device, and shares out the optimizer step, but
     weights must be gathered after it.
     """
-    known = space.scenario.engine.pipelined_zero_stages
-    return tuple(stage for stage in (0, 1) if stage in known) if space.zero_stage == 0 else (space.zero_stage,)
+    return space.scenario.engine.pipelined_zero_stages if space.zero_stage == 0 else (space.zero_stage,)
 
 
 def fits_whole(space: Space) -> list[bool]:

@@ -8,6 +8,7 @@ from typing import Any
 
 BLOCKS, LAYERS = 24, 26
 HIDDEN, VOCABULARY, TOKENS = 1024, 50304, 2048
+SENT = {"act_output_floats": TOKENS * HIDDEN}
 CURVE = [[-0.01, 0.3, 2.0], 5.0e9]
 ZONES = ("us-central1-a", "us-central1-b", "us-west1-b")
 
@@ -47,6 +48,32 @@ def write_artifact(folder: Path, *, gpus: dict[str, float] | None = None) -> Pat
     return folder
 
 
+def write_public_tree(folder: Path) -> Path:
+    """Write the same files as they lie in the artifact's public repository; return its root.
+
+    The planner's profiles are a file each; that of the V100 differs from the simulator's, and only the planner has the
+    Titan's.
+    """
+    flat = write_artifact(folder / "flat")
+    planner, providers = folder / "repository/sailor/Planner", folder / "repository/sailor/providers"
+    times = json.loads((flat / "simulator_profiles.json").read_text())["OPT-350"]
+    simulator = {"OPT-350": {gpu: table for gpu, table in times.items() if gpu != "Titan-RTX"}}
+    _write(planner / "simulations/profiles_tmp.json", simulator)
+    times["V100-16"]["1"]["1"]["1"][0] *= 2.0
+    for gpu, table in times.items():
+        _write(planner / f"sailor_planner/profiles/OPT-350/{gpu}/profile.json", table)
+    for source, target in (
+        ("llm_info.json", planner),
+        ("multizone_bandwidths_het.json", providers),
+        ("intra_node_bandwidths.json", providers),
+        ("communication_cost.json", providers / "gcp"),
+    ):
+        target.mkdir(parents=True, exist_ok=True)
+        (flat / source).rename(target / source)
+    (flat / "configs").rename(planner / "simulations/configs")
+    return folder / "repository"
+
+
 def _cost(src: str, dst: str) -> float:
     if src == dst:
         return 0.0
@@ -60,11 +87,12 @@ def _times(microbatch_size: int, tp: int, speed: float) -> dict[str, list[float]
 
 
 def _sizes(tp: int) -> dict[str, dict[str, int]]:
-    block = {"params_floats": 12 * HIDDEN * HIDDEN // tp, "act_mem_floats": 40_000_000 // tp}
-    embedding = {"params_floats": VOCABULARY * HIDDEN // tp, "act_mem_floats": TOKENS * HIDDEN}
-    head = {"params_floats": VOCABULARY * HIDDEN // tp, "act_mem_floats": 2 * TOKENS * VOCABULARY // tp}
+    block = {"params_floats": 12 * HIDDEN * HIDDEN // tp, "act_mem_floats": 40_000_000 // tp, **SENT}
+    embedding = {"params_floats": VOCABULARY * HIDDEN // tp, "act_mem_floats": TOKENS * HIDDEN, **SENT}
+    head = {"params_floats": VOCABULARY * HIDDEN // tp, "act_mem_floats": 2 * TOKENS * VOCABULARY // tp, **SENT}
     return {"0": embedding, **{str(i): block for i in range(1, BLOCKS + 1)}, str(LAYERS - 1): head}
 
 
 def _write(path: Path, content: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content))

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from factories.sailor_artifact import block_seconds, write_artifact
+from factories.sailor_artifact import block_seconds, write_artifact, write_public_tree
 from sailor_cloud import catalog, network
 from sailor_cloud.errors import DataError, RequestError
 from sailor_cloud.interchange import Imported, import_artifact
+from sailor_cloud.interchange.sailor_tables import read_tables
 from sailor_cloud.model.job import ModelSource
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.model.offer import Precision
@@ -130,15 +131,42 @@ def test_a_profile_without_logits_is_no_measurement_of_a_head(tmp_path: Path) ->
     source = write_artifact(tmp_path / "artifact")
     sizes = json.loads((source / "llm_info.json").read_text())
     for layers in sizes["OPT-350"].values():
-        layers["25"] = {"params_floats": 2048, "act_mem_floats": 4_000_000}
+        layers["25"] |= {"params_floats": 2048, "act_mem_floats": 4_000_000}
     (source / "llm_info.json").write_text(json.dumps(sizes))
     done = import_artifact(source, tmp_path / "out", precision=Precision.FP32, as_of=date(2026, 1, 2))
     rows = profiles.load(profiles=done.folder / "compute_profiles").get("V100-16", Precision.FP32).measured
     assert {str(row.layer_kind) for row in rows} == {"embedding", "block"}
 
 
+def test_the_public_repository_is_read_as_it_is(tmp_path: Path) -> None:
+    repository = write_public_tree(tmp_path / "public")
+    done = import_artifact(repository, tmp_path / "out", precision=Precision.FP32, as_of=date(2026, 1, 2))
+    assert (done.accelerators, done.jobs) == (("A100-40", "Titan-RTX-24", "V100-16"), 2)
+    assert done.differing == (("sailor-opt-350", "V100-16"),)
+    tables = read_tables(done.folder / "compute_profiles").models["sailor-opt-350"]
+    # The simulator's times, which judge a plan, go before the planner's.
+    assert tables.times["V100-16", 1, 1][1, 0] == block_seconds(1, 1, 1.0)[0]
+    assert ("Titan-RTX-24", 4, 2) in tables.times
+
+
+def test_a_public_tree_without_the_simulators_profiles_has_the_planners(tmp_path: Path) -> None:
+    repository = write_public_tree(tmp_path / "public")
+    (repository / "sailor/Planner/simulations/profiles_tmp.json").unlink()
+    done = import_artifact(repository / "sailor", tmp_path / "out", precision=Precision.FP32, as_of=date(2026, 1, 2))
+    tables = read_tables(done.folder / "compute_profiles").models["sailor-opt-350"]
+    assert tables.times["V100-16", 1, 1][1, 0] == 2.0 * block_seconds(1, 1, 1.0)[0]
+    assert done.differing == ()
+
+
+def test_what_a_tree_lacks_is_named_with_its_place(tmp_path: Path) -> None:
+    repository = write_public_tree(tmp_path / "public")
+    (repository / "sailor/providers/gcp/communication_cost.json").unlink()
+    with pytest.raises(RequestError, match=r"it has no sailor/providers/gcp/communication_cost\.json"):
+        import_artifact(repository, tmp_path / "out", precision=Precision.FP32, as_of=date(2026, 1, 2))
+
+
 def test_a_folder_that_is_no_artifact_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=r"holds no simulator_profiles\.json"):
+    with pytest.raises(RequestError, match=r"no tree of Sailor's artifact: it has no planner_profiles/<model>/<gpu>/"):
         import_artifact(tmp_path, tmp_path / "out", precision=Precision.FP32, as_of=date(2026, 1, 2))
 
 

@@ -33,7 +33,9 @@ def test_the_default_engine_is_our_own_runtime() -> None:
 
 
 def test_an_unknown_engine_is_told_with_the_known_ones() -> None:
-    with pytest.raises(RequestError, match=r"'jax' is not known; known: sailor, deepspeed, megatron, fsdp, nanotron"):
+    with pytest.raises(
+        RequestError, match=r"'jax' is not known; known: sailor, deepspeed, megatron, fsdp, nanotron, sailor-artifact"
+    ):
         engine_named("jax")
 
 

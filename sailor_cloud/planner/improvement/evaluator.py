@@ -6,6 +6,7 @@ planner's (storage of checkpoints, traffic through NAT); `correction` makes up f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -70,9 +71,17 @@ class Evaluator:
         return {limit.figure: float(found[limit.figure]) / about[limit.figure] for limit in limits}
 
     def figures(self, draft: Draft) -> Mapping[Figure, float]:
-        """Return the figures of a draft under the replay, or by the engine's own formulas."""
-        if self.assessor.space.scenario.engine.formulas is not None:
+        """Return the figures of a draft under the replay, or by the engine's own formulas.
+
+        Engines whose pipelines are all alike are simulated as a whole: those plans are few.
+        """
+        space = self.assessor.space
+        if space.scenario.engine.formulas is not None:
             return draft.figures
+        if space.scenario.engine.uniform:
+            whole = evaluate(to_plan(space, draft), space.scenario)
+            found = {figure: float(value) for figure, value in replayed(draft, whole).items()}
+            return found if whole.fits else dict.fromkeys(found, math.inf)
         paces = self.assessor.paces(draft)
         if paces is None:
             return draft.figures

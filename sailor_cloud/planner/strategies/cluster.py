@@ -143,7 +143,7 @@ class Cluster:
         key = (accelerator, tp, microbatch_size, recompute, zero_stage)
         if key not in self._tables:
             try:
-                self._tables[key] = stage_table(
+                table = stage_table(
                     self.scenario,
                     accelerator,
                     tp=tp,
@@ -152,6 +152,7 @@ class Cluster:
                     zero_stage=zero_stage,
                     spread=True,
                 )
+                self._tables[key] = table if table.limit_bytes > 0 else None
             except (ProfileMissingError, RequestError):
                 self._tables[key] = None
         return self._tables[key]

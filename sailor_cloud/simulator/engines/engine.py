@@ -146,9 +146,10 @@ class Formulas(Protocol):
 
     `stage_table` has what stages compute and keep; `problem` says why pipelines can't be judged. The others are the
     terms of a search. `cuts_s`: the seconds of an activation from one place to another, and of its gradient back, over
-    a cut before each layer, shape [layers + 1] each. `all_reduces_s`: of stages [first, end) with so many replicas whose
-    smallest tp this is, over the slowest of some hops, shape [layers + 1, layers + 1]. `ends`: how many times the first
-    stage's activation and the last one's gradient count.
+    a cut before each layer, shape [layers + 1] each. `ring_s`: an all-reduce of so many bytes of a device if all hops
+    were like this one; `all_reduces_s`: those of stages [first, end) with so many replicas whose smallest tp this is,
+    over the slowest of some hops, shape [layers + 1, layers + 1]. `ends`: how many times the first stage's activation
+    and the last one's gradient count.
     """
 
     def stage_table(

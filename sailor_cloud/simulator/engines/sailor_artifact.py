@@ -129,8 +129,8 @@ class ArtifactFormulas:
             )
         if model.layers != scenario.decoder.layers:
             raise RequestError(
-                f"the artifact counts {model.layers} layers of {name}, we count {scenario.decoder.layers}; engine {NAME} "
-                "can't cut it"
+                f"the artifact counts {model.layers} layers of {name}, we count {scenario.decoder.layers}; "
+                f"engine {NAME} can't cut it"
             )
         return model
 
