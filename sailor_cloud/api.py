@@ -290,7 +290,8 @@ def choose(
 ) -> PlanDocument:
     """Return a document with another plan of its decision as the plan, its figures worked out again.
 
-    `profiles` is a folder whose compute profiles go before the shipped ones. Raises RequestError where the document has no decision.
+    `profiles` is a folder whose compute profiles go before the shipped ones. Raises RequestError where the document has
+    no decision.
     """
     from sailor_cloud.model.document import Status
     from sailor_cloud.model.shown import Rows

@@ -267,7 +267,8 @@ class UniformSearch:
     assessor: Assessor = field(init=False)
     names: list[str] = field(init=False)
     pools: dict[tuple[int, str], tuple[int, int]] = field(default_factory=dict)
-    _terms: dict[tuple[View, int, int, int], Terms] = field(default_factory=dict)
+    _terms: dict[tuple[object, ...], Terms] = field(default_factory=dict)
+    _of_any: dict[tuple[object, ...], dict[Least, Floats]] = field(default_factory=dict)
     _reduce: dict[tuple[View, Kind, int], Floats] = field(default_factory=dict)
     _judged: dict[tuple[View, Chain], float] = field(default_factory=dict)
     _rows: dict[tuple[View, Chain], list[tuple[str, ...]]] = field(default_factory=dict)
@@ -343,7 +344,8 @@ class UniformSearch:
         kinds = self._kinds(view, size, unit)
         if not kinds:
             return None
-        if (view, size, unit, sharers) not in self._terms:
+        key = (view.zones, view.tp, size, unit, sharers)
+        if key not in self._terms:
             shape = (len(kinds), len(kinds), self.space.layers + 1)
             after, before = np.zeros(shape), np.zeros(shape)
             for a, b in product(range(len(kinds)), repeat=2):
@@ -355,7 +357,7 @@ class UniformSearch:
                 self.space.table(pool, kind.tp, size, recompute=False) for pool, kind in zip(pools, kinds, strict=True)
             ]
             by_formulas = self.space.scenario.engine.formulas is not None
-            self._terms[view, size, unit, sharers] = Terms(
+            self._terms[key] = Terms(
                 space=self.space,
                 size=size,
                 sharers=sharers,
@@ -374,7 +376,7 @@ class UniformSearch:
                 fill_after=after,
                 fill_before=before if by_formulas else np.zeros(shape),
             )
-        return self._terms[view, size, unit, sharers]
+        return self._terms[key]
 
     def _kinds(self, view: View, size: int, unit: int) -> list[Kind]:
         found = []
@@ -504,8 +506,11 @@ class UniformSearch:
         most = replace(boxes[0], caps=tuple(map(max, zip(*(box.caps for box in boxes), strict=True))))
         terms = self.terms(most.view, most.size, 1, most.replicas)
         assert terms is not None, "a box has kinds"
-        self.boxes += len(Least)
-        return {least: _Programme(self, most, terms).run(least) for least in Least}
+        key = (most.view.zones, most.view.tp, most.size, most.caps)
+        if key not in self._of_any:
+            self.boxes += len(Least)
+            self._of_any[key] = {least: _Programme(self, most, terms).run(least) for least in Least}
+        return self._of_any[key]
 
     def _shard_s(self, view: View, replicas: int, nbytes: float) -> float:
         """Return the seconds in which so many bytes of a device are reduced between the closest nodes of a view."""

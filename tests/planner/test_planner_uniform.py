@@ -11,15 +11,23 @@ import pytest
 
 from factories.sailor_artifact import LAYERS, write_artifact
 from factories.scenarios import make_scenario
-from sailor_cloud import api, interchange
+from sailor_cloud import api, catalog, interchange, network
+from sailor_cloud.clock import SystemClock
 from sailor_cloud.errors import RequestError
 from sailor_cloud.interchange import import_artifact
 from sailor_cloud.model.document import PlanDocument, Status
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.model.offer import Precision
+from sailor_cloud.planner.draft import Draft, to_plan
+from sailor_cloud.planner.effort import NORMAL
+from sailor_cloud.planner.goals import Figure
+from sailor_cloud.planner.search import problem_of
+from sailor_cloud.planner.space import Space
+from sailor_cloud.planner.uniform import uniform_drafts
 from sailor_cloud.provision.provisioner import check_supported
-from sailor_cloud.simulator import engine_named
+from sailor_cloud.simulator import engine_named, evaluate
 from sailor_cloud.simulator.engines import StagePlace, UniformPipelines
+from sailor_cloud.workload import profiles
 
 JOB = """
 name: alike
@@ -39,17 +47,12 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return import_artifact(source, out, precision=Precision.FP32, as_of=date(2026, 1, 2)).folder
 
 
-def planned(
-    imported: Path,
-    *,
-    devices: str,
-    batch: int = 4,
-    zones: str = "us-central1-a",
-    goal: str = "maximize-throughput",
-    limits: str = "",
-) -> PlanDocument:
+@pytest.fixture(scope="module")
+def document(imported: Path) -> PlanDocument:
+    """The plan of four A100 in one zone."""
+    job = JOB.format(batch=4, goal="maximize-throughput", limits="", zones="us-central1-a", devices="A100-40: 4")
     return api.plan(
-        parse_job(JOB.format(batch=batch, goal=goal, limits=limits, zones=zones, devices=devices)),
+        parse_job(job),
         engine="sailor-artifact",
         profiles=imported / "compute_profiles",
         network=imported / "bandwidth_profiles",
@@ -83,43 +86,55 @@ def brute_force_s(imported: Path, batch: int) -> float:
     )
 
 
-def test_the_plan_is_the_best_of_all_and_names_its_engine(imported: Path) -> None:
-    document = planned(imported, devices="A100-40: 4")
+def test_the_plan_is_the_best_of_all_and_names_its_engine(imported: Path, document: PlanDocument) -> None:
     assert document.engine == "sailor-artifact"
     assert document.status is Status.FEASIBLE
     assert document.prediction is not None
     assert document.prediction.iteration_s_replay <= brute_force_s(imported, 4) * 1.0002
 
 
-def test_only_whole_pipelines_alike_and_profiled_sizes_come_out(imported: Path) -> None:
-    document = planned(imported, devices="A100-40: 4, V100-16: 4", batch=8, zones="us-central1-a, us-central1-b")
-    assert document.plan is not None
-    assert document.prediction is not None
-    pipelines = document.plan.pipelines
-    assert len({(p.microbatch_size, tuple(stage.layers for stage in p.stages)) for p in pipelines}) == 1
-    assert pipelines[0].microbatch_size in (1, 2, 4)
-    assert all(memory.total_bytes <= memory.limit_bytes for memory in document.prediction.memory)
-    exported = interchange.export_plan(document.plan, document.inputs.hardware_by_id())
-    assert exported["pipeline_list"][0]["dp"][0] == len(pipelines)
+def found(imported: Path, job: str) -> tuple[Space, list[Draft]]:
+    """Return the drafts of a job, best first, without what a document tells beside them."""
+    problem = problem_of(
+        parse_job(job),
+        catalog=catalog.load(pricing=imported / "pricing"),
+        network=network.load(profiles=imported / "bandwidth_profiles", pricing=imported / "pricing"),
+        profiles=profiles.load(profiles=imported / "compute_profiles"),
+        clock=SystemClock(),
+        engine=engine_named("sailor-artifact", profiles=imported / "compute_profiles"),
+    )
+    return problem.space, uniform_drafts(problem.space, problem.target, NORMAL)
+
+
+def test_pipelines_are_alike_over_zones_and_fit_by_the_artifacts_rule(imported: Path) -> None:
+    zones, devices = "us-central1-a, us-central1-b", "A100-40: 4"
+    job = JOB.format(batch=8, goal="maximize-throughput", limits="", zones=zones, devices=devices)
+    space, (best, *_) = found(imported, job)
+    plan = to_plan(space, best)
+    evaluation = evaluate(plan, space.scenario)
+    assert evaluation.fits
+    assert evaluation.prediction.iteration_s_replay == pytest.approx(best.foreseen[Figure.ITERATION_S])
+    assert len({(p.microbatch_size, tuple(stage.layers for stage in p.stages)) for p in plan.pipelines}) == 1
+    assert plan.pipelines[0].microbatch_size in (1, 2, 4)
+    exported = interchange.export_plan(plan, space.scenario.offers)
+    assert exported["pipeline_list"][0]["dp"][0] == len(plan.pipelines)
 
 
 def test_a_limit_on_money_is_kept_and_a_limit_on_time_makes_plans_cheap(imported: Path) -> None:
-    free = planned(imported, devices="A100-40: 4, V100-16: 4", batch=8)
-    assert free.cost is not None
-    assert free.prediction is not None
-    usd = 0.8 * free.cost.usd_per_iteration
-    cheap = planned(imported, devices="A100-40: 4, V100-16: 4", batch=8, limits=f"max_usd_per_iteration: {usd}")
-    assert cheap.cost is None or cheap.cost.usd_per_iteration <= usd
-    rate = 0.5 / free.prediction.iteration_s_replay
-    least = planned(
-        imported, devices="A100-40: 4, V100-16: 4", batch=8, goal="minimize-cost", limits=f"min_throughput: {rate}"
-    )
-    assert least.cost is not None
-    assert least.cost.usd_per_iteration <= free.cost.usd_per_iteration * (1.0 + 1e-9)
+    wanted = {"batch": 8, "zones": "us-central1-a", "devices": "A100-40: 4"}
+    _, (free, *_) = found(imported, JOB.format(goal="maximize-throughput", limits="", **wanted))
+    usd = 1.001 * free.foreseen[Figure.USD_PER_ITERATION]
+    limits = f"max_usd_per_iteration: {usd}"
+    _, (kept, *others) = found(imported, JOB.format(goal="maximize-throughput", limits=limits, **wanted))
+    assert kept.foreseen[Figure.ITERATION_S] == pytest.approx(free.foreseen[Figure.ITERATION_S])
+    assert all(draft.foreseen[Figure.USD_PER_ITERATION] <= usd for draft in (kept, *others))
+    rate = 0.5 / free.foreseen[Figure.ITERATION_S]
+    _, (least, *_) = found(imported, JOB.format(goal="minimize-cost", limits=f"min_throughput: {rate}", **wanted))
+    assert least.foreseen[Figure.USD_PER_ITERATION] <= free.foreseen[Figure.USD_PER_ITERATION]
+    assert least.foreseen[Figure.ITERATION_S] <= 1.0 / rate
 
 
-def test_a_plan_for_another_engine_is_bought_only_with_a_command(imported: Path) -> None:
-    document = planned(imported, devices="A100-40: 4")
+def test_a_plan_for_another_engine_is_bought_only_with_a_command(document: PlanDocument) -> None:
     with pytest.raises(RequestError, match="is sailor-artifact, and 'up' starts sailor's own runtime"):
         api.verify(document)
     with pytest.raises(RequestError, match="the plan is for sailor-artifact, and nodes would run sailor's own runtime"):
