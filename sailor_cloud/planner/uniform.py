@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from heapq import heappop, heappush
 from itertools import combinations, count, pairwise, permutations, product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,17 +47,13 @@ _GAP = 2e-4
 _MOST_BOXES, _MOST_PRICED, _MOST_GUESSED, _MOST_LIGHT = 400, 150, 60, 20
 # Numbers of devices of a pipeline, by accelerator, that a programme tells apart at most; beyond, stages take whole
 # groups of devices.
-_MOST_VECTORS = 2500
-# Numbers of devices up to which bottlenecks are found for all numbers of pipelines at once.
-_SHARED = 400
-# Kinds of places of pipelines of which all orders are tried.
-_ORDERED = 5
-# What differs by less comes from summing in another order.
-_SAME = 1e-9
+_MOST_VECTORS = 500
+# Kinds of places of pipelines of which all orders are tried; what differs by less comes from summing in another order.
+_ORDERED, _SAME = 5, 1e-9
 # Chains of a box that are placed and evaluated, the best ones; chains that are kept for the last refinement.
 _PLACED, _REFINED = 2, 6
-# Limits of a relaxation, prices of accelerators that it tries, and by how much fewer bytes may take longer in a ring.
-_LIMITS, _FACTORS, _SURE = 120, (0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0), 0.95
+# By how much fewer bytes may take longer in a ring.
+_SURE = 0.95
 # The limit on the bottleneck that is tried first, relative to the least one, and the share of an iteration by which
 # all-reduces of a box may differ before intervals of its bottleneck are told apart.
 _FIRST, _NARROW = 1.03, 0.01
@@ -123,7 +119,6 @@ class Terms:
     fill_after: Floats
     fill_before: Floats
     _compute: dict[int, Floats] = field(default_factory=dict)
-    _relaxed: Relaxed | None = None
 
     def compute_s(self, held: int) -> Floats:
         """Return the seconds of stages that hold so many microbatches, [K, L + 1, L + 1]; infinite where none fits."""
@@ -137,104 +132,14 @@ class Terms:
         formulas = self.space.scenario.engine.formulas
         return (1.0, 1.0) if formulas is None else formulas.ends(stages)
 
-    def relaxed(self) -> Relaxed:
-        """Return what no pipeline undercuts, whatever its devices; see Relaxed."""
-        if self._relaxed is None:
-            self._relaxed = Relaxed.of(self)
-        return self._relaxed
-
-
-@dataclass(frozen=True, slots=True)
-class Relaxed:
-    """Lower bounds on pipelines whose stages are busy no longer than each of `limits_s`, rising.
-
-    Links are the fastest of any kinds, and devices no limit. `worth`: of their devices at each of some `prices`,
-    [prices, limits], `fill_s` and `shard`, the gradients of the stage with most of them by the device, [limits].
-    """
-
-    limits_s: Floats
-    prices: Floats
-    worth: Floats
-    fill_s: Floats
-    shard: Floats
-
-    @classmethod
-    def of(cls, terms: Terms) -> Relaxed:
-        layers, kinds = terms.layer_s.shape[1], terms.kinds
-        before, after = terms.busy_before.min(axis=0), terms.busy_after.min(axis=1)
-        fill_before, fill_after = terms.fill_before.min(axis=0), terms.fill_after.min(axis=1)
-        limits = np.geomspace(
-            float(terms.layer_s.min(axis=0).max()), 2.0 * float(terms.layer_s.sum(axis=1).max()), _LIMITS
-        )
-        prices = _prices(terms)
-        rows = len(prices) + 2
-        # By objective, first layer of what is left, and limit: prices, fill, and the largest shard.
-        left = np.full((rows, layers + 1, _LIMITS), np.inf)
-        best = np.full((rows, _LIMITS), np.inf)
-        for held in range(1, min(layers, _MOST_STAGES) + 1):
-            compute = terms.compute_s(held)
-            reached = np.full_like(left, np.inf)
-            for number, kind in enumerate(kinds):
-                own_prices = prices[:, kind.accelerator] * kind.tp
-                for first in range(layers - held + 1) if held > 1 else range(layers):
-                    ends = np.array([layers]) if held == 1 else np.arange(first + 1, layers)
-                    own = compute[number, first, ends]
-                    sends = after[number, ends] * (held > 1) + before[number, first] * (first > 0)
-                    allowed = (own + sends)[:, None] <= limits
-                    if not allowed.any():
-                        continue
-                    fill = own + fill_after[number, ends] * (held > 1) + fill_before[number, first] * (first > 0)
-                    shard = terms.shards[number, first, ends]
-                    rest = np.zeros((rows, len(ends), _LIMITS)) if held == 1 else left[:, ends]
-                    value = rest.copy()
-                    value[:-2] += own_prices[:, None, None]
-                    value[-2] += fill[:, None]
-                    value[-1] = np.maximum(value[-1], shard[:, None])
-                    value[:, ~allowed] = np.inf
-                    np.minimum(reached[:, first], value.min(axis=1), out=reached[:, first])
-            left = reached
-            best = np.minimum(best, left[:, 0])
-            if not np.isfinite(left).any():
-                break
-        return cls(limits, prices, best[:-2], best[-2], best[-1])
-
-    def least(self, use: Ints, microbatches: int, all_reduce_s: Callable[[float], float]) -> tuple[Floats, Floats]:
-        """Return the least bottleneck and iteration of pipelines with such devices, [accelerators, ...]."""
-        reduced = np.array([all_reduce_s(float(shard)) for shard in self.shard])
-        below = np.concatenate([[0.0], self.limits_s[:-1]])
-        seconds = (microbatches - 1) * below + self.fill_s + _SURE * reduced
-        rest = np.append(np.minimum.accumulate(seconds[::-1])[::-1], np.inf)
-        first = np.zeros(use.shape[1:], dtype=np.int64)
-        for prices, worth in zip(self.prices, self.worth, strict=True):
-            devices = np.tensordot(prices, use, axes=1) * (1.0 + 1e-9)
-            # `worth` falls as limits rise.
-            first = np.maximum(first, len(worth) - np.searchsorted(worth[::-1], devices, side="right"))
-        return np.append(below, np.inf)[first], rest[first]
-
-
-def _prices(terms: Terms) -> Floats:
-    """Return prices of devices, [prices, accelerators]: about what their work is worth, and up to twice as much."""
-    count_ = max(kind.accelerator for kind in terms.kinds) + 1
-    work = np.full(count_, np.inf)
-    for kind, seconds in zip(terms.kinds, terms.layer_s, strict=True):
-        work[kind.accelerator] = min(work[kind.accelerator], kind.tp * float(seconds.sum()))
-    known = [accelerator for accelerator in range(count_) if math.isfinite(work[accelerator])]
-    rows = {tuple(float(a == b) for a in range(count_)) for b in known}
-    for factors in product(_FACTORS, repeat=len(known) - 1):
-        row = [0.0] * count_
-        for accelerator, factor in zip(known, (1.0, *factors), strict=True):
-            row[accelerator] = factor * float(work[known[0]] / work[accelerator])
-        rows.add(tuple(row))
-    return np.array(sorted(rows))
-
 
 @dataclass(slots=True)
 class _Box:
     """Pipelines of one microbatch size and number, with a bottleneck and an all-reduce in these intervals.
 
-    `caps`: devices of a pipeline at most, by accelerator, in `unit`s. `least_s`: the least bottleneck of any pipeline
-    by its devices, [caps + 1]; `fill`: the least fill; `chain`: a pipeline that is as good as the box may be but for
-    where in the intervals it stands.
+    `caps`: devices of a pipeline at most, by accelerator, in `unit`s. By devices, [caps + 1]: `least_fill` of any
+    pipeline, `least_s` its least bottleneck, and `fill` the least one in the box. `chain`: a pipeline that is as good
+    as the box may be but for where in the intervals it stands.
     """
 
     view: View
@@ -242,6 +147,7 @@ class _Box:
     replicas: int
     caps: tuple[int, ...]
     unit: int
+    least_fill: Floats = field(default_factory=lambda: np.zeros(0))
     bottleneck: tuple[float, float] = (0.0, math.inf)
     all_reduce: tuple[float, float] = (0.0, math.inf)
     least_s: Floats | None = None
@@ -466,7 +372,7 @@ class UniformSearch:
         for size in (each for each in range(1, _LARGEST + 1) if self.space.batch % each == 0):
             if self.terms(view, size, 1, 1) is None:
                 continue
-            boxes = []
+            by_unit: dict[int, list[_Box]] = {}
             for replicas, _ in replica_counts(self.space.batch // size):
                 if self.space.scenario.engine.one_tp and self.space.batch // size % replicas:
                     continue
@@ -474,40 +380,36 @@ class UniformSearch:
                 while math.prod(cap // unit + 1 for cap in most) > _MOST_VECTORS:
                     unit *= 2
                 if self.terms(view, size, unit, replicas) is not None:
-                    boxes.append(_Box(view, size, replicas, tuple(cap // unit for cap in most), unit))
-            known = self._least_of_any([box for box in boxes if math.prod(box.caps) <= _SHARED and box.unit == 1])
-            for box in boxes:
-                terms = self.terms(view, size, box.unit, box.replicas)
-                assert terms is not None, "a box has kinds"
-                rest = self._microbatches(box) - 1
-                if known is not None and box.unit == 1 and math.prod(box.caps) <= _SHARED:
-                    here = tuple(slice(cap + 1) for cap in box.caps)
-                    fill, bottleneck, shard = (known[each][here] for each in Least)
-                    box.least_s = bottleneck
+                    box = _Box(view, size, replicas, tuple(cap // unit for cap in most), unit)
+                    by_unit.setdefault(unit, []).append(box)
+            for boxes in by_unit.values():
+                known = self._least_of_any(boxes)
+                for box in boxes:
+                    fill, bottleneck, shard = (known[each][tuple(slice(cap + 1) for cap in box.caps)] for each in Least)
                     distinct, where = np.unique(shard, return_inverse=True)
-                    reduced = np.array([self._shard_s(view, box.replicas, float(each)) for each in distinct])
-                    seconds = _times(rest, bottleneck) + fill + _SURE * reduced[where].reshape(shard.shape)
-                else:
-                    bottleneck, seconds = terms.relaxed().least(
-                        box.use, rest + 1, lambda shard, d=box.replicas: self._shard_s(view, d, shard)
+                    reduced = _SURE * np.array([self._shard_s(view, box.replicas, float(each)) for each in distinct])
+                    seconds = (
+                        _times(self._microbatches(box) - 1, bottleneck) + fill + reduced[where].reshape(shard.shape)
                     )
-                values = self._values(box, seconds)
-                if values.min() < math.inf:
-                    box.bottleneck = (float(bottleneck[np.isfinite(values)].min()), math.inf)
-                    yield box, float(values.min())
+                    values = self._values(box, seconds)
+                    if values.min() < math.inf:
+                        usable = np.isfinite(values)
+                        box.least_fill, box.least_s = fill, bottleneck
+                        box.bottleneck = (float(bottleneck[usable].min()), math.inf)
+                        box.all_reduce = (float(reduced.min()), math.inf)
+                        yield box, float(values.min())
 
-    def _least_of_any(self, boxes: Sequence[_Box]) -> dict[Least, Floats] | None:
+    def _least_of_any(self, boxes: Sequence[_Box]) -> dict[Least, Floats]:
         """Return the least figures by devices of pipelines that take as many as those of any box, without limits.
 
-        They do not depend on the number of pipelines.
+        They do not depend on the number of pipelines, but that more of them with ZeRO leave more room.
         """
-        if not boxes or self.space.zero_stage:
-            return None
-        most = replace(boxes[0], caps=tuple(map(max, zip(*(box.caps for box in boxes), strict=True))))
-        terms = self.terms(most.view, most.size, 1, most.replicas)
-        assert terms is not None, "a box has kinds"
-        key = (most.view.zones, most.view.tp, most.size, most.caps)
+        caps = tuple(max(each) for each in zip(*(box.caps for box in boxes), strict=True))
+        most = replace(boxes[0], caps=caps, replicas=max(box.replicas for box in boxes))
+        key = (most.view.zones, most.view.tp, most.size, most.unit, caps)
         if key not in self._of_any:
+            terms = self.terms(most.view, most.size, most.unit, most.replicas)
+            assert terms is not None, "a box has kinds"
             self.boxes += len(Least)
             self._of_any[key] = {least: _Programme(self, most, terms).run(least) for least in Least}
         return self._of_any[key]
@@ -555,11 +457,11 @@ class UniformSearch:
         """Find the least bottlenecks and fills of a box, evaluate its best chains, and yield the box with its bound."""
         terms = self.terms(box.view, box.size, box.unit, box.replicas)
         assert terms is not None, "a box has kinds"
-        rest, relaxed = self._microbatches(box) - 1, terms.relaxed()
+        rest = self._microbatches(box) - 1
         if box.least_s is None:
             self.boxes += 1
             box.least_s = _Programme(self, box, terms, *self._slack(box)).run(Least.BOTTLENECK)
-            values = self._values(box, _times(rest, box.least_s) + relaxed.fill_s[-1] + box.all_reduce[0])
+            values = self._values(box, _times(rest, box.least_s) + box.least_fill + box.all_reduce[0])
             if not values.min() < self.best * (1.0 - _GAP):
                 return
             box.bottleneck = (max(box.bottleneck[0], float(box.least_s[np.isfinite(values)].min())), box.bottleneck[1])
@@ -568,12 +470,9 @@ class UniformSearch:
         if math.isinf(busy):
             # With no plan to compare with, short pipelines that are slow would come first.
             busy = box.bottleneck[0] * _FIRST
-            above = replace(box, bottleneck=(busy, math.inf), fill=np.full_like(box.least_s, relaxed.fill_s[-1]))
+            above = replace(box, bottleneck=(busy, math.inf), fill=box.least_fill)
             yield replace(above, fill=None), float(self._values(above, self._least_s(above)).min())
             box.bottleneck = (box.bottleneck[0], busy)
-        at = min(int(np.searchsorted(relaxed.limits_s, busy)), _LIMITS - 1)
-        shards_s = _SURE * self._shard_s(box.view, box.replicas, float(relaxed.shard[at]))
-        box.all_reduce = (max(box.all_reduce[0], shards_s), box.all_reduce[1])
         programme = _Programme(self, box, terms, busy, reduced)
         box.fill = programme.run()
         values = self._values(box, self._least_s(box))
@@ -856,8 +755,8 @@ class _Programme:
     reduce_s: float = math.inf
     # By stages to the end, [kind before, kind, first layer, *devices], the fill from there on; and of whole pipelines,
     # [kind, *devices].
-    _suffixes: list[Floats] = field(default_factory=list)
-    _wholes: list[Floats] = field(default_factory=list)
+    _suffixes: list[NDArray[np.float32]] = field(default_factory=list)
+    _wholes: list[NDArray[np.float32]] = field(default_factory=list)
 
     def run(self, least: Least = Least.FILL) -> Floats:
         """Return the least fill by devices, or another figure."""
@@ -877,8 +776,8 @@ class _Programme:
         for held in range(1, min(layers, sum(self.box.caps), _MOST_STAGES) + 1):
             compute = np.where(allowed, terms.compute_s(held), np.inf)
             compute[compute > self.busy_s] = np.inf
-            suffix = np.full((kinds, kinds, layers + 1, *shape), np.inf, dtype=np.float32)
-            whole = np.full((kinds, *shape), np.inf, dtype=np.float32)
+            suffix: Any = np.full((kinds, kinds, layers + 1, *shape), np.inf, dtype=np.float32)
+            whole: Any = np.full((kinds, *shape), np.inf, dtype=np.float32)
             first_sends, last_sends = terms.ends(held)
             for kind in range(kinds):
                 into, out = self._shift(terms.kinds[kind])
@@ -900,8 +799,8 @@ class _Programme:
                     alone = terms.shards[kind, 0, layers] if sharded and np.isfinite(own) else own
                     whole[(kind, *self._one(terms.kinds[kind]))] = alone
                     continue
-                rest = self._suffixes[-1][kind]
-                new = np.full((len(ones), layers + 1, *shape), np.inf, dtype=np.float32)
+                rest: Any = self._suffixes[-1][kind]
+                new: Any = np.full((len(ones), layers + 1, *shape), np.inf, dtype=np.float32)
                 wide = [1] * len(shape)
                 for first in range(layers - held + 1):
                     fitting = np.flatnonzero(np.isfinite(compute[kind, first, first + 1 : layers])) + first + 1

@@ -60,6 +60,7 @@ class ArtifactMemory:
     boundary_bytes: Floats
     weight_bytes: int = 4
     tied_parameters: int = 0
+    tied_trainable: int = 0
 
     def parameters(self, first: Any, end: Any) -> Any:
         return self.parameter_prefix[end] - self.parameter_prefix[first]
@@ -297,8 +298,8 @@ class ArtifactFormulas:
                 add(dst, src, float(sent[cut[s + 1]]) * samples)
         for s, (first, end) in enumerate(pairwise(cut)):
             nbytes = self.gradient_bytes(model, first, end) * 2.0 * (len(rows) - 1) / len(rows)
-            for src, dst in pairwise([*rows, rows[0]] if len(rows) > 1 else rows):
-                add(src[s], dst[s], nbytes)
+            for before, after in pairwise([*rows, rows[0]] if len(rows) > 1 else rows):
+                add(before[s], after[s], nbytes)
         return {key: crossing[key] for key in sorted(crossing)}
 
 
