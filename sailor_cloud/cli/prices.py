@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -51,14 +51,26 @@ def _filters(command: _Command) -> _Command:
         click.option("--accelerator", "accelerators", multiple=True, metavar="NAME", help="For example A100-40."),
         click.option("--zone", "zones", multiple=True, metavar="ZONE", help="AWS: zone ids, for example use1-az1."),
         click.option("--region", "regions", multiple=True, metavar="REGION"),
-        click.option("--provider", type=ProviderName()),
     ):
         command = option(command)
     return command
 
 
+def _sold_or_compared() -> list[str]:
+    from sailor_cloud.catalog.elsewhere import PROVIDERS
+    from sailor_cloud.model import provider
+
+    return [*provider.names(), *PROVIDERS]
+
+
 @prices.command("list", short_help="List offers with price, source and age.")
 @_filters
+@click.option(
+    "--provider", metavar="NAME", help="One to buy at, or one to compare with: azure, coreweave, lambda, nebius, oci, …"
+)
+@click.option(
+    "--now", is_flag=True, help="With a provider to compare with: ask gpuhunt's catalog, and keep the answer."
+)
 @click.option("--max-age", type=int, metavar="DAYS", help="Leave out older prices.")
 @click.option("--sort", type=click.Choice(SORTS), default=SORTS[0], show_default=True)
 @click.option(
@@ -76,20 +88,36 @@ def list_(
     pricing: Path | None,
     as_of: datetime | None,
     as_json: bool,
+    provider: str | None,
+    now: bool,
     **filters: Any,
 ) -> None:
     """List offers, cheapest per GPU-hour first. Prices past their date are marked STALE.
+
+    At azure, coreweave, lambda, nebius, oci, runpod, vast and verda nothing is bought: their prices per GPU are shown
+    to compare with, and 'plan' adds the cheapest in one line.
 
     \b
     sailor-cloud prices list --accelerator V100-16 --market spot
     """
     from sailor_cloud.catalog import load
+    from sailor_cloud.catalog.elsewhere import PROVIDERS
     from sailor_cloud.catalog.listing import SortKey, listing
     from sailor_cloud.cli import price_tables
     from sailor_cloud.report.console import result_console
 
-    catalog = load(pricing=pricing)
     today = clock_for(as_of).now().date()
+    if provider is not None or now:
+        names = _sold_or_compared()
+        if provider not in names:
+            raise click.BadParameter(f"{provider!r} is none of {', '.join(names)}", param_hint="--provider")
+    if provider is not None and provider in PROVIDERS:
+        _list_elsewhere(provider, filters, now=today if now else None, as_json=as_json)
+        return
+    if now:
+        raise click.UsageError("--now is for providers to compare with; 'prices refresh' reads those of the others")
+    filters["provider"] = None if provider is None else Provider(provider)
+    catalog = load(pricing=pricing)
     rows = listing(
         catalog,
         as_of=today,
@@ -102,6 +130,42 @@ def list_(
         click.echo(price_tables.listing_json(rows))
     else:
         price_tables.print_listing(rows, catalog, SortKey(sort), limit, result_console())
+
+
+def _list_elsewhere(provider: str, filters: dict[str, Any], *, now: date | None, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from sailor_cloud.catalog.elsewhere import ask_gpuhunt, keep, prices_elsewhere
+    from sailor_cloud.cli import price_tables
+    from sailor_cloud.errors import RequestError
+    from sailor_cloud.report.console import result_console
+    from sailor_cloud.report.elsewhere import elsewhere_report
+    from sailor_cloud.report.tables import print_report
+
+    wrong = [
+        f"--{name.replace('_', '-').removesuffix('s')}"
+        for name in ("regions", "zones", "instance_types")
+        if filters[name]
+    ]
+    if wrong:
+        raise RequestError(
+            f"prices of {provider} are known per GPU alone; {' and '.join(wrong)} can't choose among them"
+        )
+    if now is not None:
+        click.echo(f"kept in {keep(ask_gpuhunt([provider], now))}; plans compare with these prices", err=True)
+    most = filters["max_usd_per_hour"]
+    rows = [
+        row
+        for row in prices_elsewhere()
+        if row.provider == provider
+        and (not filters["accelerators"] or row.accelerator in filters["accelerators"])
+        and (not filters["markets"] or row.market.value in filters["markets"])
+        and (most is None or row.usd_per_gpu_hour <= most)
+    ]
+    if as_json:
+        click.echo(price_tables.as_json([asdict(row) for row in rows]))
+    else:
+        print_report(elsewhere_report(rows), result_console())
 
 
 @prices.command("refresh", short_help="Read today's prices from the providers' APIs.")
@@ -141,6 +205,7 @@ def refresh(providers: tuple[Provider, ...], regions: tuple[str, ...], project: 
 
 @prices.command("diff", short_help="Show what moved between the shipped and the refreshed prices, or two dates.")
 @_filters
+@click.option("--provider", type=ProviderName())
 @click.option("--from", "start", type=DAY, metavar="DATE", help="Prices as known on this day; default: as shipped.")
 @click.option("--to", "end", type=DAY, metavar="DATE", help="Prices as known on this day; default: now.")
 @click.option("--least", type=float, default=0.0, metavar="PERCENT", help="Leave out smaller moves.")

@@ -11,6 +11,7 @@ from sailor_cloud.catalog.doubts import explained
 from sailor_cloud.model.document import Cost, PlanDocument, Prediction, Status, TotalsQuantile
 from sailor_cloud.model.offer import Confidence, ZoneConfidence
 from sailor_cloud.report import text
+from sailor_cloud.report.elsewhere import elsewhere_line
 from sailor_cloud.report.money import unlimited_usd
 from sailor_cloud.simulator.limits import broken_limits
 
@@ -141,6 +142,8 @@ def outcome_facts(document: PlanDocument) -> tuple[Fact, ...]:
     if cost is not None:
         rate = f"{text.usd(cost.usd_per_hour)} USD/h, worst case {text.usd(cost.worst_case_usd_per_hour)} USD/h"
         facts += [Fact(name="rate", value=rate), Fact(name="total", value=_total(document))]
+    if line := elsewhere_line(document):
+        facts.append(Fact(name="elsewhere", value=line))
     facts += _chance(document)
     if beyond := _beyond_the_bound(document):
         facts.append(Fact(name="gap", value=beyond))

@@ -38,6 +38,7 @@ KEYS = {
     "machines.csv": ("provider", "instance_type"),
     "sources.csv": ("id",),
     "quotas.csv": ("provider", "accelerator", "market", "quota"),
+    "elsewhere.csv": ("provider", "accelerator", "market"),
     "../bandwidth_profiles/curves.csv": (
         "scope",
         "src_zone",
