@@ -10,7 +10,8 @@ from sailor_cloud.simulator.engines.engine import (
     Transfers,
     UniformPipelines,
 )
-from sailor_cloud.simulator.engines.registry import ENGINES, SAILOR, engine_named
+from sailor_cloud.simulator.engines.named import engine_named
+from sailor_cloud.simulator.engines.registry import ENGINES, SAILOR
 from sailor_cloud.simulator.engines.split import stage_bounds
 
 __all__ = [
