@@ -167,10 +167,12 @@ def read_plan(path: Path | str) -> PlanDocument:
 
 
 def _job_of(job: Job | Path | str | Mapping[str, Any], base: Path | None) -> tuple[Job, Path | None]:
-    """Return a job with the folder that its paths start from."""
+    """Return a job, its addresses on the Hub pinned, with the folder that its paths start from."""
+    from sailor_cloud.workload import hub
+
     if isinstance(job, Path | str):
-        return read_job(job), base or Path(job).parent
-    return (read_job(job) if isinstance(job, Mapping) else job), base
+        return hub.pinned(read_job(job)), base or Path(job).parent
+    return hub.pinned(read_job(job) if isinstance(job, Mapping) else job), base
 
 
 def _by_strategy(job: Job, name: str, oracle: bool, time_limit_s: float | None, known: Any) -> PlanDocument:

@@ -13,6 +13,7 @@ from sailor_cloud.catalog.catalog import Catalog
 from sailor_cloud.catalog.changes import PriceChange, PricePoint
 from sailor_cloud.catalog.listing import Listed, SortKey
 from sailor_cloud.catalog.refresh.refresh import Refreshed
+from sailor_cloud.catalog.trust import UNKNOWN_DAY
 from sailor_cloud.model.offer import Offer, ZoneConfidence
 from sailor_cloud.report.tables import plain_table, print_report
 from sailor_cloud.report.text import change, usd
@@ -50,7 +51,7 @@ def print_listing(rows: Sequence[Listed], catalog: Catalog, sort: SortKey, limit
             devices(offer),
             offer.market.value,
             *(_price(row, column) for column in money),
-            f"{row.age_days}{' [yellow]STALE[/]' if row.stale else ''}",
+            f"{_age(row)}{' [yellow]STALE[/]' if row.stale else ''}",
             _trust(offer, wide=console.width >= WIDE),
             "yes" if offer.zone_confidence is ZoneConfidence.SEEN else "no",
         )
@@ -211,6 +212,10 @@ def print_refreshed(result: Refreshed, console: Console) -> None:
 
 def refreshed_json(result: Refreshed) -> str:
     return as_json(asdict(result) | {"complete": result.complete})
+
+
+def _age(row: Listed) -> str:
+    return "unknown" if row.offer.as_of_from == UNKNOWN_DAY else str(row.age_days)
 
 
 def _first(rows: Sequence[Any], limit: int) -> Sequence[Any]:

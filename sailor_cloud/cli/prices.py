@@ -168,21 +168,34 @@ def _list_elsewhere(provider: str, filters: dict[str, Any], *, now: date | None,
         print_report(elsewhere_report(rows), result_console())
 
 
-@prices.command("refresh", short_help="Read today's prices from the providers' APIs.")
+@prices.command("refresh", short_help="Read newer prices from the providers' APIs, or from public catalogs.")
 @click.option("--provider", "providers", multiple=True, type=ProviderName(providers_with_account))
 @click.option("--region", "regions", multiple=True, metavar="REGION", help="Only these regions; default: all.")
 @click.option("--project", metavar="ID", help="Google Cloud project to ask with; default: GOOGLE_CLOUD_PROJECT.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Also write all known prices to DIR/offers, for --pricing DIR.",
+)
 @json_option
-def refresh(providers: tuple[Provider, ...], regions: tuple[str, ...], project: str | None, as_json: bool) -> int:
+def refresh(
+    providers: tuple[Provider, ...], regions: tuple[str, ...], project: str | None, output: Path | None, as_json: bool
+) -> int:
     """Read prices from the Cloud Billing Catalog, Compute Engine, the AWS Price List and EC2.
 
-    The prices stand over the shipped ones from then on. Whatever fails, older prices stay as they are; exits with 1
+    Without credentials, prices come from SkyPilot's and gpuhunt's public catalogs; with --region also from the public
+    AWS price list. A price without a date counts as stale.
+
+    The new prices replace the shipped ones. Whatever fails, older prices stay as they are; exits with 1
     where something asked for could not be read.
 
     \b
     sailor-cloud prices refresh --provider gcp --region us-central1
     """
     from sailor_cloud.catalog.refresh import refresh as run_refresh
+    from sailor_cloud.catalog.refresh import write_known
     from sailor_cloud.cli import price_tables
     from sailor_cloud.cli.refreshing import refresh_progress
     from sailor_cloud.clock import SystemClock
@@ -196,6 +209,8 @@ def refresh(providers: tuple[Provider, ...], regions: tuple[str, ...], project: 
             clock=SystemClock(),
             progress=progress,
         )
+    if output is not None:
+        write_known(output)
     if as_json:
         click.echo(price_tables.refreshed_json(result))
     else:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from sailor_cloud.errors import Problem, RequestError
-from sailor_cloud.model.job import Job
+from sailor_cloud.model.job import HUB, Job
 from sailor_cloud.provision.providers import on_this_machine
+from sailor_cloud.workload import hub
 
 _BY_NAME = ("synthetic", "python-stdlib")
 
@@ -20,6 +21,7 @@ def settled(job: Job, base: Path) -> Job:
     here = all(on_this_machine(resource.provider) for resource in job.resources)
     named = {"data.source": job.data.source, "data.tokenizer": job.data.tokenizer}
     paths = {field: place for field, place in named.items() if place is not None and _is_path(place)}
+    hubs = {field: place for field, place in named.items() if here and (place or "").startswith(HUB)}
     problems = []
     for field, place in paths.items():
         if not here and not place.startswith("/"):
@@ -30,6 +32,8 @@ def settled(job: Job, base: Path) -> Job:
     if problems:
         raise RequestError(problems)
     found = {field.removeprefix("data."): str(_absolute(place, base)) for field, place in paths.items()}
+    # Nodes on this machine read the cache of whoever starts the run; nodes on a cloud fetch for themselves.
+    found |= {field.removeprefix("data."): str(hub.local_copy(str(place))) for field, place in hubs.items()}
     kept = job.checkpoint.to
     to = str(_absolute(kept, base)) if kept is not None and "://" not in kept else kept
     curves = job.metrics.tensorboard

@@ -80,6 +80,19 @@ def _known_place(place: str) -> str:
 
 
 Place = Annotated[str, AfterValidator(_known_place)]
+# How addresses on the Hugging Face Hub begin.
+HUB = "hf://"
+
+
+def _known_source(place: str) -> str:
+    if place.startswith(HUB):
+        return place
+    if "://" in place and not place.startswith(("gs://", "s3://")):
+        raise ValueError("must be a path, gs://bucket/folder, s3://bucket/folder or hf://datasets/ORG/NAME")
+    return place
+
+
+DataPlace = Annotated[str, AfterValidator(_known_source)]
 
 
 class _Part(BaseModel):
@@ -143,11 +156,11 @@ class ModelSource(_Part):
 
 
 class DataSource(_Part):
-    """Training data: `synthetic`, `python-stdlib` (the interpreter's own library as text), a path, gs:// or s3://."""
+    """Training data: `synthetic`, `python-stdlib` (the interpreter's own library), a path, gs://, s3:// or hf://."""
 
-    source: Place = "synthetic"
+    source: DataPlace = "synthetic"
     format: DataFormat = DataFormat.BYTES
-    tokenizer: Place | None = None
+    tokenizer: DataPlace | None = None
 
 
 class Training(_Part):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sailor_cloud.catalog.trust import age_text
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.report import text
 from sailor_cloud.report.choices import choices, usd_unit, without_plan
@@ -93,7 +94,7 @@ def _prices(document: PlanDocument) -> str:
             row.what,
             f"{row.usd:.4f}/{row.unit}",
             row.as_of_from.isoformat(),
-            f"{row.age_days} d{' STALE' if row.stale else ''}",
+            f"{age_text(row.as_of_from, row.age_days)}{' STALE' if row.stale else ''}",
             row.provenance,
         )
         for row in price_rows(document)

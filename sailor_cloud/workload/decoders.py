@@ -11,7 +11,8 @@ from typing import Any
 
 from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.decoder import Decoder, Experts, Family
-from sailor_cloud.model.job import Job, ModelSource
+from sailor_cloud.model.job import HUB, Job, ModelSource
+from sailor_cloud.workload import hub
 from sailor_cloud.workload.presets import PRESETS
 from sailor_cloud.workload.user_module import with_module
 
@@ -98,6 +99,9 @@ def _named(source: ModelSource, base: Path | None) -> Decoder:
             raise RequestError([_unknown_preset(source.preset)])
         return decoder_from_config(PRESETS[source.preset], name=source.preset)
     if source.config is not None:
+        if source.config.startswith(HUB):
+            path = hub.local_copy(source.config, default="config.json")
+            return decoder_from_config(_read_config(path), name=hub.place_of(source.config).repo)
         path = (base or Path()) / source.config
         return decoder_from_config(_read_config(path), name=path.parent.name if path.stem == "config" else path.stem)
     sizes = decoder_from_config(source.model_dump(mode="json", exclude_none=True), name="inline", where="model")

@@ -23,6 +23,7 @@ class Refusal(StrEnum):
     BELOW_ONE_PERCENT = "spot price under 1 % of on-demand"
     ABOVE_ON_DEMAND = "spot price above on-demand"
     TOO_OLD = "older than 90 days"
+    OLDER_THAN_KNOWN = "older than the price that is known"
     IMPLAUSIBLE = "far from what the accelerator costs anywhere"
     INCOMPLETE = "a field is missing"
     UNKNOWN_SKU = "unknown SKU of an accelerator"

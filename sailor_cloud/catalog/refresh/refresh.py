@@ -12,11 +12,13 @@ from sailor_cloud import resources
 from sailor_cloud.catalog import providers as sold
 from sailor_cloud.catalog import snapshot as snapshots
 from sailor_cloud.catalog.catalog import Catalog, did_you_mean
+from sailor_cloud.catalog.offer_file import write_offers
 from sailor_cloud.catalog.providers.fetched import Fetched, PriceRequest, Progress, Refusal, shapes_of
+from sailor_cloud.catalog.refresh import public
 from sailor_cloud.catalog.refresh.plausible import known_ranges, sift
 from sailor_cloud.catalog.storage import load
 from sailor_cloud.clock import Clock
-from sailor_cloud.errors import CredentialsError, Problem, RequestError
+from sailor_cloud.errors import CredentialsError, DataError, Problem, RequestError
 from sailor_cloud.model.job import Cloud
 from sailor_cloud.model.offer import Offer, Provider
 
@@ -48,14 +50,17 @@ def refresh(
     cloud: Cloud | None = None,
     clock: Clock,
     progress: Progress,
+    with_public: bool = True,
 ) -> Refreshed:
-    """Read prices of some providers (all with credentials if none is named) and regions (all if none is named).
+    """Read prices of some providers (all if none is named) and regions (all if none is named).
+
+    Without credentials for a provider its prices come from public catalogs, unless `with_public` is False.
 
     `cloud` names accounts, where the credentials alone don't. Writes a snapshot if anything was read. Raises
-    CredentialsError where a named provider, or every one, has none, RequestError for an unknown region, DataError where
-    the snapshot can't be written.
+    CredentialsError where neither credentials nor public catalogs bring prices of a named provider, RequestError for an
+    unknown region, DataError where the snapshot can't be written.
     """
-    shipped = load(resources.data_root())
+    shipped, current = load(resources.data_root()), load()
     wanted = frozenset(regions)
     now = clock.now()
     fetched: dict[Provider, Fetched] = {}
@@ -66,13 +71,35 @@ def refresh(
             request = PriceRequest(regions=wanted & own, known=own, shapes=shapes, cloud=cloud or Cloud(), now=now)
             fetched[provider] = sold.of(provider).prices(request, progress)
         except CredentialsError as error:
-            if provider in providers:
-                raise
-            skipped[provider] = str(error)
+            found = None
+            if with_public and provider in public.PROVIDERS:
+                found = public.fetch(provider, current.offers(provider=provider), wanted & own, now.date(), progress)
+            if found is not None and found.offers:
+                fetched[provider] = found
+                skipped[provider] = f"its own prices ({error}); public catalogs were read instead"
+            elif provider in providers:
+                why = "" if found is None else f"; public catalogs: {'; '.join(found.missing) or 'nothing newer'}"
+                raise CredentialsError(f"{error}{why}") from error
+            else:
+                skipped[provider] = str(error)
     if not fetched:
         raise CredentialsError("; ".join(skipped.values()))
     with snapshots.alone():
         return _finish(shipped, fetched, skipped, now)
+
+
+def write_known(folder: Path) -> None:
+    """Write the newest known prices as a pricing folder, without doubtful ones. Raises DataError where that fails."""
+    known = [offer for offer in load().offers() if offer.listed is None]
+    try:
+        (folder / "offers").mkdir(parents=True, exist_ok=True)
+        for provider in sorted({offer.provider for offer in known}):
+            staged = folder / "offers" / f".{provider}.new"
+            staged.unlink(missing_ok=True)
+            write_offers(staged, (offer for offer in known if offer.provider is provider))
+            staged.replace(folder / "offers" / f"{provider}.csv")
+    except OSError as error:
+        raise DataError(f"can't write prices to {folder}: {error.strerror}") from error
 
 
 def _asked(shipped: Catalog, providers: Sequence[Provider], regions: frozenset[str]) -> dict[Provider, frozenset[str]]:

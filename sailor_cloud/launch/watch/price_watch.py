@@ -88,4 +88,10 @@ def refresh_from_providers(providers: tuple[Provider, ...], regions: tuple[str, 
     from sailor_cloud.catalog.refresh import refresh
     from sailor_cloud.clock import SystemClock
 
-    refresh(providers=providers, regions=regions, clock=SystemClock(), progress=lambda what, done, of: None)
+    refresh(
+        providers=providers,
+        regions=regions,
+        clock=SystemClock(),
+        progress=lambda what, done, of: None,
+        with_public=False,
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sailor_cloud.catalog.trust import age_text
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.report import text
 from sailor_cloud.report.choices import choices, usd_unit, without_plan
@@ -125,7 +126,7 @@ def prices(document: PlanDocument) -> Markup:
             row.what,
             f"{row.usd:.4f}/{row.unit}",
             row.as_of_from.isoformat() + (f" to {row.as_of_to.isoformat()}" if row.as_of_to != row.as_of_from else ""),
-            f"{row.age_days} d{' STALE' if row.stale else ''}",
+            f"{age_text(row.as_of_from, row.age_days)}{' STALE' if row.stale else ''}",
             row.source,
             row.confidence,
         )

@@ -39,7 +39,7 @@ def tokenized_arrays(source: str, tokenizer: str | None) -> list[Tokens]:
     """
     if tokenizer is None or not (is_url(tokenizer) or Path(tokenizer).is_file()):
         raise RefusedError(f"format 'text' needs a tokenizer file, got {tokenizer!r}")
-    rules = local_copy(tokenizer, cache())
+    rules = _hub_copy(tokenizer) if tokenizer.startswith("hf://") else local_copy(tokenizer, cache())
     if source == STANDARD_LIBRARY:
         text = cache() / "texts" / STANDARD_LIBRARY
         with alone(text.parent):
@@ -75,6 +75,8 @@ def standard_library_text() -> bytes:
 
 def _files(source: str, ending: str = "") -> list[Path]:
     """Return the files of a source in the order of their names; a URL that ends in a slash is a folder."""
+    if source.startswith("hf://"):
+        source = str(_hub_copy(source))
     if is_url(source):
         if not source.endswith("/") and source.endswith(ending):
             return [local_copy(source, cache())]
@@ -89,6 +91,21 @@ def _files(source: str, ending: str = "") -> list[Path]:
     if not files:
         raise RefusedError(f"{source} holds no {ending or 'text'} file")
     return files
+
+
+def _hub_copy(address: str) -> Path:
+    """Return the local copy of hf://[datasets/]ORG/NAME@REVISION[/PATH], fetched once per node."""
+    from huggingface_hub import snapshot_download
+
+    kind = "dataset" if address.startswith("hf://datasets/") else "model"
+    repo, _, rest = address.removeprefix("hf://").removeprefix("datasets/").partition("@")
+    revision, _, path = rest.partition("/")
+    patterns = [path, f"{path}/*"] if path else None
+    with alone(cache() / "hub"):
+        root = snapshot_download(
+            repo, repo_type=kind, revision=revision, allow_patterns=patterns, cache_dir=cache() / "hub"
+        )
+    return Path(root) / path
 
 
 def _cut(text: Path, rules: Path) -> Tokens:

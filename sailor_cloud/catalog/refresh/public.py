@@ -1,0 +1,207 @@
+"""Reads prices that anyone may read: SkyPilot's and gpuhunt's catalogs, and the AWS price list.
+
+A catalog is dated by what it says of itself, else by the commit that wrote it, else its age is unknown and every price
+of it counts as stale. The addresses were not reachable where this was tested, which used recorded files.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import date, datetime
+
+from sailor_cloud.catalog.providers.fetched import Fetched, Progress, Refusal
+from sailor_cloud.catalog.trust import UNKNOWN_DAY, is_stale
+from sailor_cloud.model.offer import Confidence, Market, Offer, Provider
+
+GITHUB = "https://api.github.com/repos/skypilot-org/skypilot-catalog/commits?per_page=1&path="
+SKYPILOT = "https://raw.githubusercontent.com/skypilot-org/skypilot-catalog/"
+GPUHUNT = "https://dstack-gpu-pricing.s3.eu-west-1.amazonaws.com/v3/"
+PRICE_LIST = "https://pricing.us-east-1.amazonaws.com/offers/v1.0/aws/AmazonEC2/current/"
+PROVIDERS = (Provider("gcp"), Provider("aws"))
+TIMEOUT_S = 30.0
+MOST_BYTES = 256 * 2**20
+# SkyPilot's names of accelerators on Google Cloud, which it prices apart from the machines.
+_SKYPILOT_GPUS = {
+    "A100-40": ("A100",),
+    "A100-80": ("A100-80GB",),
+    "B200-180": ("B200",),
+    "H100-80": ("H100", "H100-MEGA"),
+    "H200-141": ("H200",),
+    "K80-12": ("K80",),
+    "L4-24": ("L4",),
+    "P100-16": ("P100",),
+    "P4-8": ("P4",),
+    "RTXPRO6000-96": ("RTXPRO6000",),
+    "T4-16": ("T4",),
+    "V100-16": ("V100",),
+}
+_FAULTS = (OSError, ValueError, KeyError, TypeError, IndexError, zipfile.BadZipFile, csv.Error)
+
+# By zone or region, instance type, accelerator (of a machine that may carry several) and market: USD per hour.
+_Prices = dict[tuple[str, str, str, Market], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Catalog:
+    """The prices of one catalog and their day."""
+
+    source: str
+    day: date
+    prices: Mapping[tuple[str, str, str, Market], float]
+
+
+def fetch(
+    provider: Provider, known: Iterable[Offer], regions: frozenset[str], today: date, progress: Progress
+) -> Fetched:
+    """Return public prices of the nodes that `known` offers are of, the youngest where several catalogs have one.
+
+    One without a date replaces a stale price only. What can't be read is named in `missing`. A price list of AWS is
+    several hundred MB for a region, so it is read for named `regions` only.
+    """
+    readers: list[tuple[str, Callable[[], _Catalog]]] = [
+        ("SkyPilot's catalog", lambda: _skypilot(provider)),
+        ("gpuhunt's catalog", lambda: _gpuhunt(provider)),
+    ]
+    if provider == "aws":
+        readers += [(f"AWS price list of {name}", lambda name=name: _price_list(name)) for name in sorted(regions)]  # type: ignore[misc]
+    found, catalogs = Fetched(), []
+    for done, (what, read) in enumerate(readers):
+        progress(f"{provider}: public catalogs", done, len(readers))
+        try:
+            catalogs.append(read())
+        except _FAULTS as error:
+            found.missing.append(f"{what}, {provider}: {error or type(error).__name__}")
+    progress(f"{provider}: public catalogs", len(readers), len(readers))
+    # Among equally young ones the last counts, which is nearest to the provider.
+    catalogs.sort(key=lambda catalog: catalog.day)
+    for offer in known:
+        if regions and offer.region not in regions:
+            continue
+        priced = [(catalog, price) for catalog in catalogs if (price := _price(offer, catalog)) is not None]
+        if not priced:
+            found.refused[Refusal.NO_PRICE] += 1
+        elif _is_older(priced[-1][0], offer, today):
+            found.refused[Refusal.OLDER_THAN_KNOWN] += 1
+        else:
+            found.offers.append(_repriced(offer, *priced[-1]))
+    return found
+
+
+def _is_older(catalog: _Catalog, offer: Offer, today: date) -> bool:
+    if catalog.day == UNKNOWN_DAY:
+        return not is_stale(offer, today)
+    return catalog.day < offer.as_of_from
+
+
+def _repriced(offer: Offer, catalog: _Catalog, price: float) -> Offer:
+    return replace(
+        offer,
+        usd_per_hour=round(price, 9),
+        as_of_from=catalog.day,
+        as_of_to=catalog.day,
+        source=catalog.source,
+        confidence=Confidence.MEDIUM,
+        outlier=False,
+        listed=None,
+    )
+
+
+def _price(offer: Offer, catalog: _Catalog) -> float | None:
+    def find(place: str, what: str, gpu: str) -> float | None:
+        return catalog.prices.get((place, what, gpu, offer.market))
+
+    for place in (offer.zone, offer.region):
+        own = f"{offer.accelerator_count}x{offer.accelerator}"
+        whole = find(place, offer.instance_type, own)
+        if whole is None and offer.provider == "aws":
+            whole = find(place, offer.instance_type, "")
+        if whole is not None:
+            return whole
+        if offer.provider == "gcp" and (machine := find(place, offer.instance_type, "")) is not None:
+            mega = "megagpu" in offer.instance_type and offer.accelerator == "H100-80"
+            name = _SKYPILOT_GPUS.get(offer.accelerator, ("",))[-1 if mega else 0]
+            gpus = find(place, "", f"{offer.accelerator_count}x{name}")
+            if gpus is not None:
+                return machine + gpus
+    return None
+
+
+def _skypilot(provider: Provider) -> _Catalog:
+    path = f"catalogs/v8/{provider}/vms.csv"
+    revision, day = "master", UNKNOWN_DAY
+    try:
+        commit = json.loads(_get(GITHUB + path))[0]
+        revision, day = str(commit["sha"]), datetime.fromisoformat(commit["commit"]["committer"]["date"]).date()
+    except _FAULTS:
+        # Prices without a date are better than none, and count as stale.
+        pass
+    prices: _Prices = {}
+    for row in _rows(_get(f"{SKYPILOT}{revision}/{path}").decode()):
+        count = float(row["AcceleratorCount"] or 0)
+        gpu = f"{count:.0f}x{row['AcceleratorName']}" if provider == "gcp" and row["AcceleratorName"] else ""
+        for market, column in ((Market.ON_DEMAND, "Price"), (Market.SPOT, "SpotPrice")):
+            if row[column]:
+                prices[row["AvailabilityZone"] or row["Region"], row["InstanceType"], gpu, market] = float(row[column])
+    return _Catalog(source=f"skypilot-catalog@{revision[:8]}", day=day, prices=prices)
+
+
+def _gpuhunt(provider: Provider) -> _Catalog:
+    version = _get(f"{GPUHUNT}{provider}/version").decode().strip()
+    if not version.replace("-", "").isalnum():
+        raise ValueError(f"its version reads {version[:20]!r}")
+    day = datetime.strptime(version[:8], "%Y%m%d").date()
+    prices: _Prices = {}
+    with zipfile.ZipFile(io.BytesIO(_get(f"{GPUHUNT}{provider}/{version}/catalog.zip"))) as archive:
+        (name,) = (entry for entry in archive.infolist() if entry.filename.endswith(".csv"))
+        if name.file_size > MOST_BYTES:
+            raise ValueError(f"holds {name.file_size} bytes")
+        text = archive.read(name).decode()
+    for row in _rows(text):
+        # Prices of reservations in Google's calendar mode are no on-demand prices.
+        if row["gpu_name"] and "dws" not in (row.get("flags") or ""):
+            gpu = f"{row['gpu_count']}x{row['gpu_name']}-{float(row['gpu_memory']):.0f}"
+            market = Market.SPOT if row["spot"] == "True" else Market.ON_DEMAND
+            prices[row["location"], row["instance_name"], gpu, market] = float(row["price"])
+    return _Catalog(source=f"gpuhunt@{version}", day=day, prices=prices)
+
+
+def _price_list(region: str) -> _Catalog:
+    """Read one region's list row by row: it is too large to hold."""
+    prices: _Prices = {}
+    with _open(f"{PRICE_LIST}{region}/index.csv") as response:
+        lines = io.TextIOWrapper(response, encoding="utf-8")
+        about = dict(next(csv.reader([next(lines)]))[:2] for _ in range(5))
+        day = datetime.fromisoformat(about["Publication Date"]).date()
+        for row in csv.DictReader(lines):
+            shared = (row["Operating System"], row["Tenancy"], row["Pre Installed S/W"]) == ("Linux", "Shared", "NA")
+            if shared and (row["TermType"], row["CapacityStatus"], row["Unit"]) == ("OnDemand", "Used", "Hrs"):
+                prices[region, row["Instance Type"], "", Market.ON_DEMAND] = float(row["PricePerUnit"])
+    return _Catalog(source="aws-price-list", day=day, prices=prices)
+
+
+def _rows(text: str) -> Iterator[dict[str, str]]:
+    return csv.DictReader(io.StringIO(text))
+
+
+def _open(address: str) -> io.BufferedIOBase:
+    request = urllib.request.Request(address, headers={"User-Agent": "sailor-cloud"})
+    try:
+        response: io.BufferedIOBase = urllib.request.urlopen(request, timeout=TIMEOUT_S)
+    except urllib.error.URLError as error:
+        raise OSError(f"{address.split('?')[0]}: {getattr(error, 'reason', error)}") from error
+    return response
+
+
+def _get(address: str) -> bytes:
+    with _open(address) as response:
+        content = response.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise ValueError(f"{address} holds more than {MOST_BYTES // 2**20} MiB")
+    return content

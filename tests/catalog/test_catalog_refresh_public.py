@@ -1,0 +1,169 @@
+"""Prices of public catalogs, read from a server on this machine that has rows in the form of the real ones."""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+import threading
+import zipfile
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import yaml
+
+from factories.commands import ROOT
+from sailor_cloud.catalog import load, snapshot
+from sailor_cloud.catalog.providers import of
+from sailor_cloud.catalog.refresh import Refreshed, public, refresh, write_known
+from sailor_cloud.catalog.trust import UNKNOWN_DAY, age_text, is_stale
+from sailor_cloud.cli.prices import prices
+from sailor_cloud.clock import FixedClock
+from sailor_cloud.errors import CredentialsError
+from sailor_cloud.model.offer import Market, Provider
+
+NOW = datetime(2026, 11, 24, 6, tzinfo=UTC)
+RECORDED = Path(__file__).parent / "public_catalogs"
+COMMIT = json.dumps([{"sha": "00148f2af367", "commit": {"committer": {"date": "2026-11-23T05:00:00Z"}}}]).encode()
+V100 = "aws/use1-az6/p3.2xlarge/1xV100-16"
+A100 = "gcp/us-central1-a/a2-highgpu-8g/8xA100-40"
+
+Pages = dict[str, bytes]
+
+
+def archive(name: str) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as file:
+        file.writestr(name, (RECORDED / f"gpuhunt-{name}").read_bytes())
+    return packed.getvalue()
+
+
+@pytest.fixture
+def pages(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pages]:
+    """What the server has, by path; a path that it lacks is answered with 404."""
+    held: Pages = {"/list/us-east-1/index.csv": (RECORDED / "aws-price-list.csv").read_bytes()}
+    for provider in ("aws", "gcp"):
+        path = f"catalogs/v8/{provider}/vms.csv"
+        held[f"/commits?path={path}"] = COMMIT
+        held[f"/raw/00148f2af367/{path}"] = (RECORDED / f"skypilot-{provider}.csv").read_bytes()
+        held[f"/raw/master/{path}"] = held[f"/raw/00148f2af367/{path}"]
+        held[f"/hunt/{provider}/version"] = b"20261122-9\n"
+        held[f"/hunt/{provider}/20261122-9/catalog.zip"] = archive(f"{provider}.csv")
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = held.get(self.path)
+            self.send_response(404 if body is None else 200)
+            self.end_headers()
+            self.wfile.write(body or b"")
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    def no_credentials(request: object, progress: object) -> None:
+        raise CredentialsError("no credentials")
+
+    for provider in public.PROVIDERS:
+        monkeypatch.setattr(of(provider), "prices", no_credentials, raising=False)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        here = f"http://127.0.0.1:{server.server_port}"
+        monkeypatch.setattr(public, "GITHUB", f"{here}/commits?path=")
+        monkeypatch.setattr(public, "SKYPILOT", f"{here}/raw/")
+        monkeypatch.setattr(public, "GPUHUNT", f"{here}/hunt/")
+        monkeypatch.setattr(public, "PRICE_LIST", f"{here}/list/")
+        yield held
+        server.shutdown()
+
+
+def run(*providers: str, regions: tuple[str, ...] = ()) -> Refreshed:
+    return refresh(
+        providers=[Provider(name) for name in providers],
+        regions=regions,
+        clock=FixedClock(NOW),
+        progress=lambda what, done, total: None,
+    )
+
+
+def test_without_credentials_prices_come_from_public_catalogs_dated_by_their_commit(pages: Pages) -> None:
+    result = run()
+    assert result.complete
+    assert result.skipped["aws"] == "its own prices (no credentials); public catalogs were read instead"
+    spot = load().offer(f"{V100}/spot")
+    assert (spot.usd_per_hour, spot.as_of_from, spot.source) == (
+        0.5141,
+        date(2026, 11, 23),
+        "skypilot-catalog@00148f2a",
+    )
+
+
+def test_a_machine_of_google_cloud_costs_its_host_and_its_accelerators(pages: Pages) -> None:
+    run("gcp")
+    assert load().offer(f"{A100}/spot").usd_per_hour == pytest.approx(2.958 + 10.0)
+    assert load().offer(f"{A100}/on-demand").usd_per_hour == pytest.approx(5.91582 + 23.47064)
+
+
+def test_the_youngest_catalog_counts(pages: Pages) -> None:
+    pages["/hunt/aws/version"] = b"20261124-1"
+    pages["/hunt/aws/20261124-1/catalog.zip"] = archive("aws.csv")
+    run("aws")
+    assert load().offer(f"{V100}/on-demand").source == "gpuhunt@20261124-1"
+    assert load().offer(f"{V100}/spot").source == "gpuhunt@20261124-1"
+
+
+def test_the_price_list_of_a_named_region_is_read_too(pages: Pages) -> None:
+    run("aws", regions=("us-east-1",))
+    offer = load().offer(f"{V100}/on-demand")
+    assert (offer.usd_per_hour, offer.source, offer.as_of_from) == (3.06, "aws-price-list", date(2026, 11, 24))
+
+
+def test_a_catalog_without_a_date_is_of_unknown_age_and_stale_and_replaces_stale_prices_only(pages: Pages) -> None:
+    for provider in ("aws", "gcp"):
+        del pages[f"/commits?path=catalogs/v8/{provider}/vms.csv"], pages[f"/hunt/{provider}/version"]
+    result = run("aws")
+    spot = load().offer(f"{V100}/spot")
+    assert (spot.as_of_from, spot.source) == (UNKNOWN_DAY, "skypilot-catalog@master")
+    assert is_stale(spot, NOW.date())
+    assert age_text(spot.as_of_from, 20_000) == "unknown"
+    assert ["gpuhunt" in fault for fault in result.missing] == [True]
+
+
+def test_a_public_price_never_replaces_a_younger_one(pages: Pages) -> None:
+    pages["/commits?path=catalogs/v8/aws/vms.csv"] = COMMIT.replace(b"2026-11-23", b"2020-01-01")
+    pages["/hunt/aws/version"] = b"20200101-9"
+    before = load().offer(f"{V100}/on-demand")
+    with pytest.raises(CredentialsError, match="no credentials; public catalogs: gpuhunt's catalog, aws"):
+        run("aws")
+    assert load().offer(f"{V100}/on-demand") == before
+    assert snapshot.latest() is None
+
+
+def test_where_nothing_answers_both_reasons_are_named(pages: Pages) -> None:
+    pages.clear()
+    with pytest.raises(CredentialsError, match=r"no credentials; public catalogs: SkyPilot.* gcp: .*Not Found"):
+        run("gcp")
+
+
+def test_prices_that_can_not_be_right_are_refused(pages: Pages) -> None:
+    path = "/raw/00148f2af367/catalogs/v8/aws/vms.csv"
+    pages[path] = pages[path].replace(b"3.06,0.514100", b"3.06,0.000100")
+    run("aws")
+    assert load().offer(f"{V100}/spot").usd_per_hour != 0.0001
+    assert [offer for offer in load().offers(markets=[Market.SPOT]) if offer.usd_per_hour < 0.001] == []
+
+
+def test_the_known_prices_become_a_folder_that_plans_read(pages: Pages, tmp_path: Path) -> None:
+    run("aws")
+    for _ in range(2):
+        write_known(tmp_path)
+    assert sorted(path.name for path in (tmp_path / "offers").iterdir()) == ["aws.csv", "gcp.csv", "local.csv"]
+    assert load(pricing=tmp_path).offer(f"{V100}/spot").usd_per_hour == 0.5141
+
+
+def test_the_scheduled_workflow_gives_options_that_the_command_has() -> None:
+    steps = yaml.safe_load((ROOT / "examples" / "ci" / "github" / "prices.yml").read_text())["jobs"]["refresh"]["steps"]
+    (line,) = [step["run"] for step in steps if "sailor-cloud prices" in step.get("run", "")]
+    command, given = prices.commands["refresh"], shlex.split(line)[3:]
+    assert command.make_context("refresh", given).params["output"] == Path("prices")
