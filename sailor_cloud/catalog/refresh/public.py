@@ -15,6 +15,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import date, datetime
+from http.client import HTTPResponse
 
 from sailor_cloud.catalog.providers.fetched import Fetched, Progress, Refusal
 from sailor_cloud.catalog.trust import UNKNOWN_DAY, is_stale
@@ -190,10 +191,10 @@ def _rows(text: str) -> Iterator[dict[str, str]]:
     return csv.DictReader(io.StringIO(text))
 
 
-def _open(address: str) -> io.BufferedIOBase:
+def _open(address: str) -> HTTPResponse:
     request = urllib.request.Request(address, headers={"User-Agent": "sailor-cloud"})
     try:
-        response: io.BufferedIOBase = urllib.request.urlopen(request, timeout=TIMEOUT_S)
+        response: HTTPResponse = urllib.request.urlopen(request, timeout=TIMEOUT_S)
     except urllib.error.URLError as error:
         raise OSError(f"{address.split('?')[0]}: {getattr(error, 'reason', error)}") from error
     return response
