@@ -15,6 +15,8 @@ SPEC_VERSION = 1
 # minutes with what that takes. A controller reckons with it, and says a word this often.
 HOLD_S = 1740.0
 WORD_S = 300.0
+# Of the file from which the agents of a scheduler's job read the plan.
+ARTEFACT_VERSION = 1
 # The file that it writes in the node's folder each time.
 WORD_FILE = "controller"
 

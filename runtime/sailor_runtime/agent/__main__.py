@@ -1,4 +1,8 @@
-"""`python -m sailor_runtime.agent --home DIR [--detach]`: the agent of one node."""
+"""`python -m sailor_runtime.agent --home DIR [--detach]`: the agent of one node.
+
+With `--plan FILE --group NAME --index N --rendezvous HOST:PORT` it is one of the agents of a scheduler's job, which
+ends with the job's one generation; see rendezvous.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ from sailor_runtime.agent.agent import SHUTDOWN_S, Agent, Settings
 from sailor_runtime.agent.generation import Limits
 from sailor_runtime.agent.power import power_off
 from sailor_runtime.agent.preemption import PreemptionWatch, Provider
+from sailor_runtime.agent.rendezvous import Artefact, RendezvousError
 from sailor_runtime.spec import HOLD_S
 from sailor_runtime.stand_in import METADATA
 
@@ -48,7 +53,24 @@ def main() -> int:
         default=SHUTDOWN_S,
         help="with --provider: seconds for a last checkpoint once the system shuts down",
     )
+    parser.add_argument("--plan", type=Path, help="as part of a job: the plan for its nodes")
+    parser.add_argument("--group", help="with --plan: this node's group")
+    parser.add_argument("--index", type=int, help="with --plan: this node's place in its group, from 0 on")
+    parser.add_argument("--rendezvous", help="with --plan: HOST:PORT of the first node of the first group")
+    parser.add_argument("--echo", action="store_true", help="also write events to stdout")
     options = parser.parse_args()
+    artefact = None
+    if options.plan is not None:
+        if None in (options.group, options.index, options.rendezvous):
+            parser.error("--plan needs --group, --index and --rendezvous")
+        try:
+            artefact = Artefact.read(options.plan)
+            options.node = artefact.node(options.group, options.index)
+        except RendezvousError as error:
+            print(f"sailor_runtime: {error}", file=sys.stderr)  # noqa: T201
+            return 2
+        # All nodes of a job are given the same folder.
+        options.home = options.home / options.node
     home = options.home.resolve()
     home.mkdir(parents=True, exist_ok=True)
     lock = os.open(home / "agent.lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -58,11 +80,11 @@ def main() -> int:
         print(f"sailor_runtime: another agent serves {home}", file=sys.stderr)  # noqa: T201
         return 1
     if not options.detach:
-        return _serve(options, home)
+        return _serve(options, home, artefact)
     return _detach(options, home)
 
 
-def _serve(options: argparse.Namespace, home: Path) -> int:
+def _serve(options: argparse.Namespace, home: Path, artefact: Artefact | None = None) -> int:
     watch = None
     if options.provider is not None:
         watch = PreemptionWatch(Provider(options.provider), address=options.metadata_address)
@@ -79,10 +101,14 @@ def _serve(options: argparse.Namespace, home: Path) -> int:
         ),
         preemption=watch,
         shutdown_s=options.shutdown_s,
+        artefact=artefact,
+        meeting=options.rendezvous or "",
+        echo=options.echo,
     )
-    if Agent(settings).run() == "held" and options.power_off:
+    reason = Agent(settings).run()
+    if reason == "held" and options.power_off:
         power_off()
-    return 0
+    return 0 if artefact is None or reason in ("finished", "requested") else 1
 
 
 def _detach(options: argparse.Namespace, home: Path) -> int:

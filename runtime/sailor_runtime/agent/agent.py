@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from sailor_runtime.agent.inbox import Command, Inbox, Name, Unreadable
 from sailor_runtime.agent.journal import EventJournal
 from sailor_runtime.agent.preemption import PreemptionWatch
 from sailor_runtime.agent.ranks import Starter
+from sailor_runtime.agent.rendezvous import Artefact, Rendezvous, RendezvousError
 from sailor_runtime.spec import WORD_FILE, CommandSpec, RunSpec, read_spec
 
 _POLL_S = 0.05
@@ -29,6 +31,10 @@ class Settings:
     that its provider may take away, which is one with `preemption`, a SIGTERM is how the system says that it shuts
     down: ranks then have `shutdown_s` for a last checkpoint, as they have before the TTL. Google's machines are cut off
     30 s after that ("Spot VMs" in its Compute Engine guide, 2026-11), so some are left for the journal.
+
+    With an `artefact` the agent is part of a scheduler's job: it meets the others at `meeting`, carries out the one
+    generation of the artefact and ends with it. A SIGTERM then means that the whole job is to end. `echo` shows events
+    on stdout, where there is no folder that a controller could read.
     """
 
     home: Path
@@ -38,6 +44,13 @@ class Settings:
     limits: Limits
     preemption: PreemptionWatch | None = None
     shutdown_s: float = SHUTDOWN_S
+    artefact: Artefact | None = None
+    meeting: str = ""
+    echo: bool = False
+
+
+# Events of a job's agent are numbered on from here times its generation, since its folder may be new each time.
+_EVENTS_OF_JOB = 1_000_000
 
 
 class Agent:
@@ -45,7 +58,9 @@ class Agent:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._journal = EventJournal(settings.home / "agent.jsonl")
+        job = settings.artefact
+        first = 0 if job is None else job.generation * _EVENTS_OF_JOB
+        self._journal = EventJournal(settings.home / "agent.jsonl", first=first, echo=settings.echo)
         self._inbox = Inbox(settings.home / "inbox")
         self._starter = Starter(settings.home, settings.rank_module)
         self._generation: Generation | None = None
@@ -57,11 +72,17 @@ class Agent:
         self._save_wanted = False
         self._preemption_noted = False
         self._expiry_noted = False
+        self._rendezvous: Rendezvous | None = None
+        self._joining = False
+        # Filled by the threads that watch connections, written down by the loop.
+        self._neighbours_lost: deque[list[str]] = deque()
+        self._ended: str | None = None
 
     def run(self) -> str:
         """Serve until terminated, expired, or left without a controller for the holding time; SIGUSR1 asks for a save.
 
-        A second SIGTERM ends the agent at once. Returns why it ended: `requested`, `expired` or `held`.
+        A second SIGTERM ends the agent at once. Returns why it ended: `requested`, `expired` or `held`; as part of a
+        job, how its generation did, or `refused`.
         """
         signal.signal(signal.SIGTERM, self._on_term)
         signal.signal(signal.SIGINT, self._on_term)
@@ -75,9 +96,12 @@ class Agent:
             runtime_sha=runtime_sha256(),
         )
         self._journal.sync()
+        if self._settings.artefact is not None and not self._joined(self._settings.artefact):
+            return "refused"
         reason = None
         while reason is None:
             self._take_commands()
+            self._tell_neighbours_lost()
             self._watch_preemption()
             self._watch_expiry()
             if self._save_wanted and self._generation is not None:
@@ -91,16 +115,53 @@ class Agent:
             if reason is None:
                 time.sleep(_POLL_S)
         self._leave(reason)
+        if self._rendezvous is not None:
+            self._rendezvous.leave()
         return reason
 
+    def _joined(self, artefact: Artefact) -> bool:
+        """Meet the other agents of the job and begin its generation; False where they did not come together."""
+        node = self._settings.node
+        assert node is not None, "a job's agent knows its node"
+        for old in self._settings.home.glob("inbox/*.json"):
+            # Orders to an earlier job that had ended before it read them.
+            old.unlink(missing_ok=True)
+        path = self._settings.home / "generations" / str(artefact.generation) / "spec.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._rendezvous = Rendezvous(artefact, node, self._settings.meeting, self._neighbours_lost.append)
+            self._joining = True
+            told = self._rendezvous.join()
+            self._joining = False
+            path.write_text(told)
+            spec = read_spec(path.read_text())
+        except (RendezvousError, ValueError, OSError) as error:
+            self._joining = False
+            self._refuse(None, str(error), generation=artefact.generation)
+            self._journal.sync()
+            return False
+        self._begin(spec, path, node)
+        return True
+
+    def _tell_neighbours_lost(self) -> None:
+        while self._neighbours_lost:
+            self._journal.write(
+                "neighbours_lost", generation=self._newest or None, nodes=self._neighbours_lost.popleft()
+            )
+
     def _on_term(self, signum: int, frame: object) -> None:
-        last_words_s = self._settings.shutdown_s if self._settings.preemption and self._leave_at is None else 0.0
+        if self._joining:
+            raise RendezvousError("the scheduler ended the job before all its nodes had come")
+        warned = self._settings.preemption is not None or self._settings.artefact is not None
+        last_words_s = self._settings.shutdown_s if warned and self._leave_at is None else 0.0
         self._leave_at = time.monotonic() + last_words_s
 
     def _on_save(self, signum: int, frame: object) -> None:
         self._save_wanted = True
 
     def _reason_to_exit(self) -> str | None:
+        if self._settings.artefact is not None and self._generation is None:
+            return self._ended
         if self._leave_at is not None and (self._generation is None or time.monotonic() >= self._leave_at):
             return "requested"
         if self._expires_at is not None and time.time() >= self._expires_at:
@@ -122,7 +183,7 @@ class Agent:
     def _leave(self, reason: str) -> None:
         if self._generation is not None:
             self._stopped(self._generation.end(reason))
-        else:
+        elif self._settings.artefact is None or self._ended is None:
             self._journal.write("stopped", generation=self._newest or None, reason=reason, step=None)
         self._journal.sync()
 
@@ -132,7 +193,7 @@ class Agent:
             "stopped", generation=self._generation.spec.generation, reason=outcome.reason, step=outcome.step
         )
         self._journal.sync()
-        self._generation = None
+        self._generation, self._ended = None, outcome.reason
         self._idle_since = time.monotonic()
 
     def _take_commands(self) -> None:
@@ -150,8 +211,8 @@ class Agent:
             else:
                 self._generation.request_stop()
 
-    def _refuse(self, command: Command | None, reason: str) -> None:
-        generation = None if command is None else command.generation
+    def _refuse(self, command: Command | None, reason: str, *, generation: int | None = None) -> None:
+        generation = generation if command is None else command.generation
         name = None if command is None else command.name.value
         self._journal.write("refused", generation=generation, command=name, reason=reason)
 
@@ -195,16 +256,21 @@ class Agent:
 
     def _watch_preemption(self) -> None:
         """Pass on the provider's notice, and have the ranks save what they have."""
-        watch = self._settings.preemption
-        if self._preemption_noted or watch is None:
+        watch, job = self._settings.preemption, self._settings.artefact
+        if self._preemption_noted or (watch is None and job is None):
             return
-        notice = watch.notice.text if watch.notice else "the system shuts down" if self._leave_at else None
+        notice = watch.notice.text if watch and watch.notice else None
+        if notice is None and self._leave_at:
+            notice = "the system shuts down" if job is None else "the scheduler ends the job"
         if notice is None:
             return
         self._preemption_noted = True
         self._journal.write("preempt_notice", generation=self._newest or None, notice=notice)
         self._journal.sync()
-        if self._generation is not None:
+        if self._generation is not None and job is not None:
+            # All nodes are told at once, so the ranks can save and end together.
+            self._generation.request_stop()
+        elif self._generation is not None:
             self._generation.node_leaves()
 
     def _watch_expiry(self) -> None:

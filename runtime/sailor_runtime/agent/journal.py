@@ -14,8 +14,11 @@ VERSION = 1
 class EventJournal:
     """Appends one event {v, seq, ts, event, generation, ...} per line; seq continues after a restart."""
 
-    def __init__(self, path: Path) -> None:
-        self._seq, torn = _read_end(path)
+    def __init__(self, path: Path, *, first: int = 0, echo: bool = False) -> None:
+        """Go on after the newest event, or after the number `first`. `echo` also writes each event to stdout."""
+        seq, torn = _read_end(path)
+        self._seq = max(seq, first)
+        self._echo = echo
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         if torn:
             os.write(self._file, b"\n")
@@ -25,6 +28,8 @@ class EventJournal:
         head = {"v": VERSION, "seq": self._seq, "ts": time.time() if ts is None else ts, "event": event}
         line = json.dumps({**head, "generation": generation, **fields}) + "\n"
         os.write(self._file, line.encode())
+        if self._echo:
+            os.write(1, line.encode())
 
     def sync(self) -> None:
         """Flush to disk what a power-off must not lose."""

@@ -1,0 +1,237 @@
+"""How the agents of one job find each other: node groups of a plan, started by any scheduler. Standard library only.
+
+Every node of the job runs one command, which tells its group and its index in it; which ranks that makes stands in the
+plan. The first node of the first group listens. Once all have come it tells each the run spec with everybody's address.
+Connections stay open to the end: one that breaks without a last word is a node that was lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sailor_runtime.spec import ARTEFACT_VERSION
+
+FIRST_PORT, LAST_PORT = 29500, 29599
+JOIN_S = 900.0
+_RETRY_S = 0.2
+# Seconds until a peer that has lost its power is noticed: idle time, then so many probes with pauses between them.
+_KEEPALIVE = ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
+
+
+class RendezvousError(Exception):
+    """The agents of a job did not come together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artefact:
+    """A plan for the nodes of one job: `groups` are node ids by group, `spec` a run spec that lacks addresses."""
+
+    generation: int
+    plan_hash: str
+    groups: dict[str, list[str]]
+    master: str
+    spec: dict[str, Any]
+
+    @classmethod
+    def read(cls, path: Path) -> Artefact:
+        """Read an artefact. Raises RendezvousError."""
+        try:
+            raw = json.loads(path.read_text())
+            if raw["artefact_version"] != ARTEFACT_VERSION:
+                raise RendezvousError(
+                    f"{path} has artefact_version {raw['artefact_version']}, this runtime reads {ARTEFACT_VERSION}"
+                )
+            groups = {group["name"]: list(group["nodes"]) for group in raw["groups"]}
+            spec = raw["spec"]
+            return cls(
+                generation=spec["generation"],
+                plan_hash=spec["plan_hash"],
+                groups=groups,
+                master=raw["master"],
+                spec=spec,
+            )
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RendezvousError(f"{path} is no plan for a job: {error!r}") from error
+
+    def node(self, group: str, index: int) -> str:
+        """Return the id of a node. Raises RendezvousError where the plan has no such node."""
+        nodes = self.groups.get(group)
+        if nodes is None or not 0 <= index < len(nodes):
+            known = ", ".join(f"{name} 0-{len(ids) - 1}" for name, ids in self.groups.items())
+            raise RendezvousError(f"the plan has no node {index} of group {group!r}; it has {known}")
+        return nodes[index]
+
+    @property
+    def first(self) -> str:
+        return next(iter(self.groups.values()))[0]
+
+    @property
+    def nodes(self) -> set[str]:
+        return {node for nodes in self.groups.values() for node in nodes}
+
+    def filled(self, addresses: dict[str, str], port: int) -> str:
+        """Return the spec as JSON with the nodes' addresses and the port at which rank 0 is met."""
+        spec = {**self.spec, "master_address": addresses[self.master], "master_port": port}
+        spec["nodes"] = [{**node, "address": addresses[node["id"]]} for node in spec["nodes"]]
+        return json.dumps(spec, indent=1, sort_keys=True)
+
+
+class Rendezvous:
+    """One agent's end. `lost` is called with the ids of nodes whose connection broke, from a thread of its own."""
+
+    def __init__(self, artefact: Artefact, node: str, meeting: str, lost: Callable[[list[str]], None]) -> None:
+        self._artefact = artefact
+        self._node = node
+        host, _, port = meeting.rpartition(":")
+        if not host or not port.isdigit():
+            raise RendezvousError(f"--rendezvous must be HOST:PORT, got {meeting!r}")
+        self._host, self._port = host.strip("[]"), int(port)
+        self._lost = lost
+        self._peers: dict[str, socket.socket] = {}
+        self._over = False
+
+    def join(self, timeout_s: float = JOIN_S) -> str:
+        """Wait until all nodes of the plan have come, and return the spec. Raises RendezvousError."""
+        until = time.monotonic() + timeout_s
+        if self._node == self._artefact.first:
+            return self._gather(until)
+        return self._ask(until)
+
+    def leave(self) -> None:
+        """Say that this node ends on purpose."""
+        self._over = True
+        for peer in self._peers.values():
+            with contextlib.suppress(OSError):
+                peer.sendall(b'{"bye": true}\n')
+                peer.shutdown(socket.SHUT_RDWR)
+            peer.close()
+
+    def _gather(self, until: float) -> str:
+        wanted = self._artefact.nodes - {self._node}
+        addresses, ports = {self._node: self._host}, {self._node: free_port()}
+        files: dict[str, Any] = {}
+        with _listening(self._port, until) as server:
+            while wanted - addresses.keys():
+                server.settimeout(max(0.01, until - time.monotonic()))
+                try:
+                    peer, address = server.accept()
+                except TimeoutError:
+                    missing = ", ".join(sorted(wanted - addresses.keys()))
+                    raise RendezvousError(f"these nodes did not come in time: {missing}") from None
+                told = _first_word(peer)
+                node = told.get("node")
+                if told.get("plan_hash") != self._artefact.plan_hash or node not in wanted - addresses.keys():
+                    peer.close()
+                    continue
+                addresses[node], ports[node] = str(address[0]).removeprefix("::ffff:"), told["port"]
+                self._peers[node], files[node] = peer, peer.makefile("r")
+        spec = self._artefact.filled(addresses, ports[self._artefact.master])
+        answer = json.dumps({"spec": spec}).encode() + b"\n"
+        for node, peer in self._peers.items():
+            with contextlib.suppress(OSError):
+                peer.sendall(answer)
+            self._watch(node, peer, files[node])
+        return spec
+
+    def _ask(self, until: float) -> str:
+        while True:
+            try:
+                peer = socket.create_connection((self._host, self._port), timeout=5.0)
+                break
+            except OSError as error:
+                if time.monotonic() >= until:
+                    raise RendezvousError(f"nobody answers at {self._host}:{self._port}: {error}") from error
+                time.sleep(_RETRY_S)
+        word = {"node": self._node, "plan_hash": self._artefact.plan_hash, "port": free_port()}
+        peer.sendall(json.dumps(word).encode() + b"\n")
+        peer.settimeout(max(0.01, until - time.monotonic()))
+        file = peer.makefile("r")
+        try:
+            told = json.loads(file.readline() or "{}")
+        except (OSError, ValueError) as error:
+            raise RendezvousError(f"the first node did not answer: {error}") from error
+        if "spec" not in told:
+            raise RendezvousError(
+                "the first node turned this one away: it has another plan, or another node has the same group and index"
+            )
+        peer.settimeout(None)
+        self._peers[self._artefact.first] = peer
+        self._watch(self._artefact.first, peer, file)
+        return str(told["spec"])
+
+    def _watch(self, node: str, peer: socket.socket, file: Any) -> None:
+        peer.settimeout(None)
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEEPALIVE:
+            peer.setsockopt(socket.IPPROTO_TCP, option, value)
+
+        def read() -> None:
+            try:
+                last = file.readline()
+            except (OSError, ValueError):
+                last = ""
+            file.close()
+            if "bye" not in last and not self._over:
+                self._lost([node])
+
+        threading.Thread(target=read, name=f"watch-{node}", daemon=True).start()
+
+
+@contextlib.contextmanager
+def _listening(port: int, until: float) -> Any:
+    """Listen on a port, waiting until an earlier job on the same machine has let go of it."""
+    while True:
+        try:
+            family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+            server = socket.create_server(
+                ("", port), family=family, dualstack_ipv6=family == socket.AF_INET6, backlog=1024
+            )
+            break
+        except OSError as error:
+            if time.monotonic() >= until:
+                raise RendezvousError(f"port {port} can't be listened on: {error}") from error
+            time.sleep(_RETRY_S)
+    with server:
+        yield server
+
+
+def _first_word(peer: socket.socket) -> dict[str, Any]:
+    """Return what a peer says first; nothing of one that says no JSON within five seconds."""
+    peer.settimeout(5.0)
+    data = b""
+    try:
+        while not data.endswith(b"\n") and len(data) < 4096:
+            part = peer.recv(4096)
+            if not part:
+                return {}
+            data += part
+        told = json.loads(data)
+    except (OSError, ValueError):
+        return {}
+    fits = isinstance(told, dict) and isinstance(told.get("node"), str) and isinstance(told.get("port"), int)
+    return told if fits else {}
+
+
+def free_port() -> int:
+    """Return a port of the training range that nobody listens on; jobs on one machine begin to look elsewhere each."""
+    span = LAST_PORT - FIRST_PORT + 1
+    for step in range(span):
+        port = FIRST_PORT + (os.getpid() + step) % span
+        with socket.socket() as one:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                one.bind(("", port))
+                one.listen(1)
+            except OSError:
+                continue
+        return port
+    raise RendezvousError(f"no free port in {FIRST_PORT}-{LAST_PORT}")

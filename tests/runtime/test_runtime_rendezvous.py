@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sailor_runtime.agent.rendezvous import Artefact, Rendezvous, RendezvousError
+
+GROUPS = {"fast": ["n0", "n2"], "slow": ["n1"]}
+
+
+def artefact(tmp_path: Path, **changes: Any) -> Artefact:
+    spec = {"generation": 3, "plan_hash": "abc", "nodes": [{"id": f"n{i}", "address": ""} for i in range(3)]}
+    told = {
+        "artefact_version": 1,
+        "groups": [{"name": name, "nodes": nodes} for name, nodes in GROUPS.items()],
+        "master": "n1",
+        "spec": spec,
+    }
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(told | changes))
+    return Artefact.read(path)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        return int(one.getsockname()[1])
+
+
+def test_a_node_is_its_place_in_its_group_and_not_what_a_scheduler_counts(tmp_path: Path) -> None:
+    plan = artefact(tmp_path)
+    assert [plan.node("fast", 0), plan.node("fast", 1), plan.node("slow", 0)] == ["n0", "n2", "n1"]
+    assert plan.first == "n0"
+    with pytest.raises(RendezvousError, match=r"no node 1 of group 'slow'; it has fast 0-1, slow 0-0"):
+        plan.node("slow", 1)
+
+
+def test_a_plan_of_another_version_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RendezvousError, match="has artefact_version 2, this runtime reads 1"):
+        artefact(tmp_path, artefact_version=2)
+    with pytest.raises(RendezvousError, match="is no plan for a job"):
+        artefact(tmp_path, spec={})
+
+
+def test_all_nodes_get_one_spec_with_everybodys_address(tmp_path: Path) -> None:
+    plan, meeting, specs = artefact(tmp_path), f"127.0.0.1:{free_port()}", {}
+    lost: list[str] = []
+    broke = threading.Event()
+
+    def told(nodes: list[str]) -> None:
+        lost.extend(nodes)
+        broke.set()
+
+    ends = {node: Rendezvous(plan, node, meeting, told if node == "n0" else lambda nodes: None) for node in plan.nodes}
+
+    def join(node: str) -> None:
+        specs[node] = ends[node].join(20)
+
+    threads = [threading.Thread(target=join, args=(node,)) for node in ends]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(specs.values())) == 1
+    spec = json.loads(specs["n0"])
+    assert {node["id"]: node["address"] for node in spec["nodes"]} == dict.fromkeys(("n0", "n1", "n2"), "127.0.0.1")
+    assert spec["master_address"] == "127.0.0.1"
+    assert 29500 <= spec["master_port"] <= 29599
+    # A node that ends on purpose says so; one whose connection breaks is lost.
+    ends["n2"].leave()
+    [peer] = ends["n1"]._peers.values()
+    peer.shutdown(socket.SHUT_RDWR)
+    assert broke.wait(10)
+    assert lost == ["n1"]
+    for end in ends.values():
+        end.leave()
+
+
+def test_nodes_that_do_not_come_are_named(tmp_path: Path) -> None:
+    meeting = f"127.0.0.1:{free_port()}"
+    with pytest.raises(RendezvousError, match="these nodes did not come in time: n1, n2"):
+        Rendezvous(artefact(tmp_path), "n0", meeting, lambda nodes: None).join(0.1)
+    with pytest.raises(RendezvousError, match="nobody answers at"):
+        Rendezvous(artefact(tmp_path), "n1", meeting, lambda nodes: None).join(0.1)
+    with pytest.raises(RendezvousError, match="must be HOST:PORT"):
+        Rendezvous(artefact(tmp_path), "n1", "somewhere", lambda nodes: None)
+
+
+def test_what_says_no_sensible_word_is_turned_away_and_the_others_meet(tmp_path: Path) -> None:
+    plan, port = artefact(tmp_path), free_port()
+    answers: list[bytes] = []
+
+    def stranger() -> None:
+        while True:
+            try:
+                with socket.create_connection(("127.0.0.1", port), timeout=5) as peer:
+                    peer.sendall(b'{"node": "n1", "plan_hash": "another", "port": 1}\n')
+                    answers.append(peer.recv(100))
+                    return
+            except OSError:
+                continue
+
+    threading.Thread(target=stranger).start()
+    with pytest.raises(RendezvousError, match="n1, n2"):
+        Rendezvous(plan, "n0", f"127.0.0.1:{port}", lambda nodes: None).join(0.5)
+    assert answers == [b""]
