@@ -13,7 +13,7 @@ from sailor_cloud.catalog.offer_book import OfferBook
 from sailor_cloud.catalog.offer_file import offer_files, read_offers
 from sailor_cloud.catalog.providers import tables
 from sailor_cloud.catalog.tables import optional, parse_date, records
-from sailor_cloud.model.offer import Confidence, Market, Offer, Provider
+from sailor_cloud.model.offer import Market, Offer, Provider
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,7 @@ def _series(point: PricePoint) -> tuple[str, str, str, int, str]:
 
 def _shipped_offers() -> tuple[Offer, ...]:
     offers = (offer for path in offer_files(resources.data_root()) for offer in read_offers(path))
-    return tuple(offer for offer in offers if offer.confidence is not Confidence.EXAMPLE)
+    return tuple(offer for offer in offers if offer.confidence.of_market)
 
 
 _HISTORY_COLUMNS = (

@@ -64,7 +64,7 @@ class Doubts:
         )
 
     def _doubts(self, offer: Offer) -> tuple[Doubt, ...]:
-        if offer.confidence is Confidence.EXAMPLE:
+        if not offer.confidence.of_market:
             return ()
         found = []
         if offer.outlier:

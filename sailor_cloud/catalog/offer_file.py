@@ -6,7 +6,7 @@ import csv
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from sailor_cloud.catalog.providers import own_data
+from sailor_cloud.catalog.providers import of, own_data
 from sailor_cloud.catalog.tables import (
     OFFER_COLUMNS,
     OFFER_DEFAULTS,
@@ -109,7 +109,7 @@ def offer_of(
         vcpus=int(vcpus),
         memory_gib=float(memory_gib),
         market=Market(market),
-        usd_per_hour=price(usd_per_hour),
+        usd_per_hour=_price(provider, usd_per_hour),
         as_of_from=parse_date(as_of_from),
         as_of_to=parse_date(as_of_to),
         source=source,
@@ -117,3 +117,9 @@ def offer_of(
         zone_confidence=ZoneConfidence(zone_confidence),
         outlier=yes_or_no(outlier),
     )
+
+
+def _price(provider: str, text: str) -> float:
+    if text in ("0", "0.0") and of(Provider(provider)).may_be_free:
+        return 0.0
+    return price(text)

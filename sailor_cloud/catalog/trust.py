@@ -1,10 +1,10 @@
-"""How old a price may be. Only the price of an offer goes stale; example prices of the local provider never do."""
+"""How old a price may be. Only the price of an offer goes stale; example prices and a user's own never do."""
 
 from __future__ import annotations
 
 from datetime import date
 
-from sailor_cloud.model.offer import Confidence, Market, Offer
+from sailor_cloud.model.offer import Market, Offer
 
 # The day of a price whose source says none and whose commit is not known: its age is unknown, and it is stale.
 UNKNOWN_DAY = date(1970, 1, 1)
@@ -23,6 +23,6 @@ def age_text(priced: date, days: int) -> str:
 
 def is_stale(offer: Offer, as_of: date) -> bool:
     """Tell whether a price is too old to spend money on without being asked to."""
-    if offer.confidence is Confidence.EXAMPLE:
+    if not offer.confidence.of_market:
         return False
     return age_days(offer, as_of) > OLDEST_DAYS[offer.market]

@@ -19,6 +19,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from sailor_cloud.model.decoder import Family
+from sailor_cloud.model.inventory import Inventory
 from sailor_cloud.model.offer import Market, Precision, Provider
 from sailor_cloud.units import parse_duration_s
 
@@ -268,7 +269,8 @@ class Cloud(_Part):
     """Accounts and access.
 
     `state: null` keeps Terraform's states in the run's folder. `host_keys: first-contact` believes what a node shows
-    where its cloud tells no SSH host key in time; otherwise such a node is refused.
+    where its cloud tells no SSH host key in time; otherwise such a node is refused. `cluster` is the path of an
+    inventory of machines that exist already, `cluster.yaml`, or what stands in it.
     """
 
     gcp: GcpAccount | None = None
@@ -278,6 +280,12 @@ class Cloud(_Part):
     host_keys: HostKeys = HostKeys.PUBLISHED
     image: str | None = None
     state: StateBackend | None = None
+    cluster: Inventory | str | None = Field(default=None, exclude_if=lambda value: value is None)
+
+    @property
+    def inventory(self) -> Inventory | None:
+        """The inventory, once its file has been read."""
+        return self.cluster if isinstance(self.cluster, Inventory) else None
 
 
 class Checkpoint(_Part):

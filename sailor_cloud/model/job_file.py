@@ -63,12 +63,7 @@ class _Loader(yaml.SafeLoader):
 
 def parse_job(text: str, *, origin: str = "job") -> Job:
     """Return the job that a YAML text describes. Raises RequestError with all faults, each with path and hint."""
-    _check_extent(text, origin)
-    try:
-        raw = yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError as error:
-        raise RequestError([Problem(path=origin, message=f"is not YAML: {_yaml_fault(error)}")]) from error
-    return job_of_values(raw, origin=origin)
+    return job_of_values(read_yaml(text, origin=origin), origin=origin)
 
 
 def read_job(path: Path) -> Job:
@@ -101,8 +96,23 @@ def job_of_values(raw: Any, *, origin: str = "job") -> Job:
     except ValidationError as error:
         absent = [name for name in ("model", "training") if "run" not in raw and name not in raw]
         missing = [Problem(path=f"{origin}: {name}", message="is missing", hint=_MISSING[name]) for name in absent]
-        faults = [fault for fault in _first_faults(error.errors()) if not (absent and fault["type"] == "no_training")]
-        raise RequestError([*missing, *(_problem(origin, fault) for fault in faults)]) from error
+        raise RequestError([*missing, *faults_of(error, origin, but="no_training" if absent else "")]) from error
+
+
+def read_yaml(text: str, *, origin: str) -> Any:
+    """Return what a YAML text holds. Raises RequestError for one that is none, too large or too deep; its values are not looked at."""
+    _check_extent(text, origin)
+    try:
+        raw = yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        raise RequestError([Problem(path=origin, message=f"is not YAML: {_yaml_fault(error)}")]) from error
+    return raw
+
+
+def faults_of(error: ValidationError, origin: str, model: type[BaseModel] = Job, *, but: str = "") -> list[Problem]:
+    """Return what is wrong with a file that should be a `model`, but for faults of the type `but`."""
+    faults = _first_faults(error.errors())
+    return [_problem(origin, fault, model) for fault in faults if fault["type"] != but]
 
 
 def _check_extent(text: str, origin: str) -> None:
@@ -139,14 +149,14 @@ def _yaml_fault(error: yaml.YAMLError) -> str:
     return f"{context}{error.problem} at line {mark.line + 1}, column {mark.column + 1}"
 
 
-def _problem(origin: str, fault: ErrorDetails) -> Problem:
+def _problem(origin: str, fault: ErrorDetails, model: type[BaseModel]) -> Problem:
     path = f"{origin}: {_dotted(fault['loc'])}"
     given = fault.get("input")
     match fault["type"]:
         case "missing":
             return Problem(path=path, message="is missing", hint=f"add '{fault['loc'][-1]}'")
         case "extra_forbidden":
-            return Problem(path=path, message="is not a field here", hint=_field_hint(fault["loc"]))
+            return Problem(path=path, message="is not a field here", hint=_field_hint(fault["loc"], model))
         case "enum":
             expected = str(fault.get("ctx", {}).get("expected", ""))
             close = difflib.get_close_matches(str(given), re.findall(r"'([^']+)'", expected), n=1)
@@ -158,7 +168,7 @@ def _problem(origin: str, fault: ErrorDetails) -> Problem:
             return Problem(path=path, message=f"must be a list, got {given!r}", hint=_as_list(given))
         case "model_type" | "model_attributes_type" | "dict_type":
             return Problem(
-                path=path, message=f"must be a mapping, got {given!r}", hint=_as_mapping(fault["loc"], given)
+                path=path, message=f"must be a mapping, got {given!r}", hint=_as_mapping(fault["loc"], given, model)
             )
     message = fault["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     told = isinstance(given, dict | list) or (isinstance(given, str) and repr(given) in message)
@@ -170,14 +180,14 @@ def _as_list(given: object) -> str:
     return f"write [{given}]" if isinstance(given, str | int | float) else "write a line that begins with - for each"
 
 
-def _as_mapping(location: Sequence[int | str], given: object) -> str:
+def _as_mapping(location: Sequence[int | str], given: object, model: type[BaseModel]) -> str:
     if location == ("model",) and isinstance(given, str):
         return f"write {{preset: {given}}}"
     if location[-1] == "accelerators":
         return "from names to counts, such as {A100-40: 8}"
-    names = _fields_at(location)
+    names = _fields_at(location, model)
     # What is no part of the file with fields of its own has those of the part around it.
-    return "" if names == _fields_at(location[:-1]) else f"with {', '.join(names)}"
+    return "" if names == _fields_at(location[:-1], model) else f"with {', '.join(names)}"
 
 
 def _dotted(location: Sequence[int | str]) -> str:
@@ -187,14 +197,13 @@ def _dotted(location: Sequence[int | str]) -> str:
     return text or "file"
 
 
-def _field_hint(location: Sequence[int | str]) -> str:
-    names = _fields_at(location[:-1])
+def _field_hint(location: Sequence[int | str], model: type[BaseModel]) -> str:
+    names = _fields_at(location[:-1], model)
     close = difflib.get_close_matches(str(location[-1]), names, n=1)
     return f"did you mean '{close[0]}'?" if close else f"known: {', '.join(names)}"
 
 
-def _fields_at(location: Sequence[int | str]) -> list[str]:
-    model: type[BaseModel] = Job
+def _fields_at(location: Sequence[int | str], model: type[BaseModel]) -> list[str]:
     for part in location:
         if isinstance(part, str) and part in model.model_fields:
             found = _model_in(model.model_fields[part].annotation)

@@ -15,12 +15,21 @@ class Market(StrEnum):
 
 
 class Confidence(StrEnum):
-    """How far a figure may be trusted; `example` marks the made-up prices of the local provider."""
+    """How far a figure may be trusted; `example` marks the made-up prices of the local provider.
+
+    `stated` is the user's own figure, of an inventory.
+    """
 
     HIGH = "high"
     MEDIUM = "medium"
     LOW = "low"
     EXAMPLE = "example"
+    STATED = "stated"
+
+    @property
+    def of_market(self) -> bool:
+        """Whether the figure is a price that somebody sells at, and so can be old or wrong."""
+        return self not in (Confidence.EXAMPLE, Confidence.STATED)
 
 
 class ZoneConfidence(StrEnum):

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from pydantic_core import CoreSchema
 
 ENTRY_POINTS = "sailor_cloud.providers"
-_BUILT_IN = ("gcp", "aws", "local")
+# Schedulers of machines that exist already, which an inventory describes.
+CLUSTERS = ("slurm", "kubernetes")
+_BUILT_IN = ("gcp", "aws", "local", *CLUSTERS)
 _registered: dict[str, str] = {}
 
 

@@ -164,5 +164,5 @@ def _first(value: Floats, ties: tuple[Floats, ...], keep: int) -> list[int]:
 
 def _significant(values: Floats) -> Floats:
     """Return positive values to nine significant digits."""
-    scale = 10.0 ** (8 - np.floor(np.log10(values)))
+    scale = 10.0 ** (8 - np.floor(np.log10(np.where(values == 0, 1.0, values))))
     return np.asarray(np.round(values * scale) / scale)

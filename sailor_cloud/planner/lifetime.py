@@ -19,12 +19,12 @@ def ttl_s(limits: Constraints, cost: Cost, *, duration_s: float | None) -> float
 
     The deadline with its grace, else what the budget buys at the worst rate; never longer than until nearly all of the
     budget is used up at list prices, traffic included. What the plan itself needs, `duration_s` with its reserve for
-    preemption, the budget always gives.
+    preemption, the budget always gives. What costs nothing has no end by a budget.
     """
     lives = []
     if limits.deadline is not None:
         lives.append(limits.deadline + DEADLINE_GRACE_S)
-    if limits.budget_usd is not None:
+    if limits.budget_usd is not None and cost.usd_per_hour > 0:
         hours = SHARE_OF_BUDGET * limits.budget_usd / cost.usd_per_hour
         if limits.deadline is None:
             hours = min(hours, limits.budget_usd / cost.worst_case_usd_per_hour)

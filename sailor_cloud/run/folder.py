@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from sailor_cloud import resources
+from sailor_cloud.catalog import clusters
 from sailor_cloud.clock import Clock
 from sailor_cloud.durable import write_atomically
 from sailor_cloud.errors import Problem, RequestError, SailorError
@@ -176,7 +177,9 @@ class RunFolder:
         if not self.plan_file.is_file():
             down = f"'sailor-cloud down {self.run_id}' removes what it may have bought"
             raise RequestError(f"run {self.run_id} has no plan in {self.plan_file}; {down}")
-        return PlanDocument.from_json(self.plan_file.read_bytes(), origin=str(self.plan_file))
+        document = PlanDocument.from_json(self.plan_file.read_bytes(), origin=str(self.plan_file))
+        clusters.know(document.job)
+        return document
 
     def keep_reserve(self) -> None:
         """Take the room on the disk that a teardown needs for its own files, for when the disk is full by then."""

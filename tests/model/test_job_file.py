@@ -41,7 +41,7 @@ def test_all_faults_are_reported_together_each_with_its_path() -> None:
     assert "did you mean 'global_batch_size'?" in found["job.yaml: training.global_batch"]
     assert "is missing" in found["job.yaml: training.global_batch_size"]
     assert "'constant' or 'cosine'" in found["job.yaml: training.schedule"]
-    assert "'gcp', 'aws' or 'local'" in found["job.yaml: resources[0].provider"]
+    assert "'gcp', 'aws', 'local', 'slurm' or 'kubernetes'" in found["job.yaml: resources[0].provider"]
 
 
 @pytest.mark.parametrize("line", ["data: {source: ftp://host/text}", "checkpoint: {to: hdfs://host/run}"])

@@ -42,10 +42,17 @@ def test_a_name_that_nobody_has_registered_is_refused_with_those_that_are(name: 
 def test_a_registered_provider_is_valid_everywhere_for_as_long_as_it_is_registered() -> None:
     with registered("toy", "toy_package") as toy:
         assert job_of("toy").resources[0].provider is toy
-        assert Job.model_json_schema()["$defs"]["Provider"]["enum"] == ["gcp", "aws", "local", "toy"]
+        assert Job.model_json_schema()["$defs"]["Provider"]["enum"] == [
+            "gcp",
+            "aws",
+            "local",
+            "slurm",
+            "kubernetes",
+            "toy",
+        ]
         assert module_of(toy, "catalog") == "toy_package.catalog"
     assert "toy" not in names()
-    with pytest.raises(RequestError, match="'gcp', 'aws' or 'local'"):
+    with pytest.raises(RequestError, match="'gcp', 'aws', 'local', 'slurm' or 'kubernetes'"):
         job_of("toy")
 
 

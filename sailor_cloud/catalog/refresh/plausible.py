@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from sailor_cloud.catalog.providers.fetched import Refusal
-from sailor_cloud.model.offer import Confidence, Market, Offer
+from sailor_cloud.model.offer import Market, Offer
 
 LOWEST_SHARE_OF_ON_DEMAND = 0.01
 # A refreshed price may leave the range of known prices per device of its accelerator by so much.
@@ -22,7 +22,7 @@ def known_ranges(offers: Iterable[Offer]) -> dict[tuple[str, Market], Range]:
     """Return the lowest and highest price per device and hour of each accelerator and market, examples left out."""
     ranges: dict[tuple[str, Market], Range] = {}
     for offer in offers:
-        if offer.confidence is not Confidence.EXAMPLE:
+        if offer.confidence.of_market:
             price = offer.usd_per_hour / offer.accelerator_count
             low, high = ranges.get((offer.accelerator, offer.market), (price, price))
             ranges[offer.accelerator, offer.market] = (min(low, price), max(high, price))

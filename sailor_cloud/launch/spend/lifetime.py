@@ -22,6 +22,10 @@ def life_s(document: PlanDocument) -> float:
     duration = document.prediction.duration_s if document.prediction is not None else None
     lives = (document.ttl_s, ttl_s(document.constraints, document.cost, duration_s=duration))
     life = min((life for life in lives if life is not None), default=None)
+    if life is None and document.constraints.budget_usd is not None:
+        raise RequestError(
+            "the nodes cost nothing, so no budget would end them; give constraints.deadline or --deadline"
+        )
     if life is None:
         raise RequestError(
             "the job has neither a budget nor a deadline, so nothing would end its nodes; "

@@ -68,7 +68,7 @@ class Evaluator:
             return {}
         about = self.figures(draft)
         found = replayed(draft, evaluate(to_plan(space, draft), space.scenario))
-        return {limit.figure: float(found[limit.figure]) / about[limit.figure] for limit in limits}
+        return {limit.figure: _ratio(float(found[limit.figure]), about[limit.figure]) for limit in limits}
 
     def figures(self, draft: Draft) -> Mapping[Figure, float]:
         """Return the figures of a draft under the replay, or by the engine's own formulas.
@@ -219,3 +219,8 @@ def _ready_s(tail: _Tail, stage: int, layers: tuple[int, int] | None, bucket: fl
     first, end = max(layers[0], held[0]), min(layers[1], held[1])
     last = done - float(table.backward_s(held[0], first))
     return last - (1.0 - bucket) * float(table.backward_s(first, end)), last
+
+
+def _ratio(found: float, about: float) -> float:
+    """Return by which factor an estimate is off; nodes that cost nothing are estimated at nothing."""
+    return found / about if about else 1.0

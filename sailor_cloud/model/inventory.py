@@ -1,0 +1,116 @@
+"""A cluster that exists already, as its `cluster.yaml` describes it; see docs/clusters.md for an example."""
+
+from __future__ import annotations
+
+from datetime import date
+from itertools import combinations
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from sailor_cloud.model.provider import CLUSTERS, Provider
+
+# Groups are zones in a plan, and nodes, jobs and pods are called after them.
+Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")]
+
+
+def _of_cluster(scheduler: Provider) -> Provider:
+    if scheduler not in CLUSTERS:
+        raise ValueError(f"must be {' or '.join(CLUSTERS)}, the schedulers that a cluster may have")
+    return scheduler
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class NodeGroup(_Part):
+    """Equal nodes. `partition`, `constraint` and `gres` are Slurm's; `node_selector` and `resource` Kubernetes'.
+
+    `usd_per_hour` is of one node, 0 where nobody is charged. `gbit_per_s` is the network card of a node.
+    `device_link_gb_per_s` counts both directions per device, as data sheets do. `gres` is without a count.
+    """
+
+    accelerator: str
+    nodes: int = Field(gt=0)
+    devices_per_node: int = Field(gt=0)
+    usd_per_hour: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    gbit_per_s: float = Field(gt=0, allow_inf_nan=False)
+    rtt_ms: float | None = Field(default=None, gt=0)
+    device_link: str = ""
+    device_link_gb_per_s: float | None = Field(default=None, gt=0)
+    vcpus: int = Field(default=1, gt=0)
+    memory_gib: float = Field(default=1.0, gt=0)
+    partition: str | None = Field(default=None, pattern=r"^[\w.,-]+$")
+    constraint: str | None = Field(default=None, pattern=r"^[\w.&|*\[\]()-]+$")
+    gres: str | None = Field(default=None, pattern=r"^\w+(:[\w.-]+)?$")
+    node_selector: dict[str, str] = {}
+    resource: str = Field(default="nvidia.com/gpu", pattern=r"^[a-z0-9.-]+(/[A-Za-z0-9._-]+)?$")
+
+    @model_validator(mode="after")
+    def _linked(self) -> Self:
+        if self.devices_per_node > 1 and self.device_link_gb_per_s is None:
+            raise ValueError(
+                f"has {self.devices_per_node} devices per node and no device_link_gb_per_s: say how fast they are "
+                "linked, such as 600 for the NVLink of an A100 or 32 for PCIe 3"
+            )
+        return self
+
+
+class GroupLink(_Part):
+    """The way between two groups, where it is narrower than the nodes' cards."""
+
+    between: tuple[str, str]
+    gbit_per_s: float = Field(gt=0, allow_inf_nan=False)
+    rtt_ms: float = Field(default=0.2, gt=0)
+
+
+class NodeRuntime(_Part):
+    """How a node comes by Python with torch and the runtime.
+
+    `python` is an interpreter that nodes have under this path, `modules` are loaded before it. `image` is a container
+    image; on Slurm it is given to `srun --container-image`, which needs Pyxis.
+    """
+
+    python: str = Field(default="python3", pattern=r"^[\w./+-]+$")
+    modules: tuple[Annotated[str, Field(pattern=r"^[\w./+-]+$")], ...] = ()
+    image: str | None = Field(default=None, pattern=r"^[\w./:@#+-]+$")
+
+
+class Inventory(_Part):
+    """What `cluster.yaml` holds. The groups are the zones of one region, which is called after the cluster.
+
+    `as_of` is the day on which this was true. `checkpoints` is a folder under one name on every node, gs:// or s3://.
+    `account`, `qos` are Slurm's; `namespace`, `queue` (Kueue's local queue), `service_account` and `claim` (a volume
+    claim that is mounted at `checkpoints`) Kubernetes'.
+    """
+
+    name: Name
+    scheduler: Annotated[Provider, AfterValidator(_of_cluster)]
+    as_of: date
+    groups: dict[Name, NodeGroup] = Field(min_length=1)
+    links: tuple[GroupLink, ...] = ()
+    runtime: NodeRuntime = NodeRuntime()
+    checkpoints: str = Field(pattern=r"^(/|gs://|s3://).+")
+    account: str | None = Field(default=None, pattern=r"^[\w.-]+$")
+    qos: str | None = Field(default=None, pattern=r"^[\w.-]+$")
+    namespace: str = Field(default="default", pattern=r"^[a-z0-9-]+$")
+    queue: str | None = Field(default=None, pattern=r"^[a-z0-9.-]+$")
+    service_account: str | None = Field(default=None, pattern=r"^[a-z0-9.-]+$")
+    claim: str | None = Field(default=None, pattern=r"^[a-z0-9.-]+$")
+
+    @model_validator(mode="after")
+    def _links_between_groups(self) -> Self:
+        pairs = {frozenset(pair) for pair in combinations(self.groups, 2)}
+        for link in self.links:
+            if frozenset(link.between) not in pairs:
+                known = ", ".join(self.groups)
+                raise ValueError(f"links has a link between {' and '.join(link.between)}; the groups are {known}")
+        seen = [frozenset(link.between) for link in self.links]
+        if twice := next((pair for pair in seen if seen.count(pair) > 1), None):
+            raise ValueError(f"links has two links between {' and '.join(sorted(twice))}")
+        return self
+
+    def instance_type(self, group: str) -> str:
+        """Return the name that the nodes of a group have as an instance type."""
+        return f"{self.name}-{group}"

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from factories.clusters import INVENTORY, JOB
+from factories.commands import sailor
+from sailor_cloud import api, catalog
+from sailor_cloud.catalog.clusters import as_yaml, read_inventory, with_inventory
+from sailor_cloud.errors import RequestError
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job_file import parse_job
+from sailor_cloud.model.offer import Confidence
+from sailor_cloud.network import Place
+from sailor_cloud.network import load as load_network
+from sailor_cloud.units import GBIT_BYTES
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SAILOR_CLOUD_HOME", str(tmp_path / "home"))
+
+
+def written(tmp_path: Path, text: str = INVENTORY) -> Path:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_groups_are_offers_at_the_stated_price_which_may_be_nothing(tmp_path: Path) -> None:
+    job = with_inventory(parse_job(JOB), on="slurm", cluster=written(tmp_path))
+    offers = {offer.zone: offer for offer in catalog.load().offers(provider=job.resources[0].provider)}
+    assert {zone: offer.usd_per_hour for zone, offer in offers.items()} == {"a100": 1.0, "v100": 0.5, "titan": 0.0}
+    assert {offer.confidence for offer in offers.values()} == {Confidence.STATED}
+    assert [(entry.zones, dict(entry.accelerators)) for entry in job.resources] == [
+        (("a100",), {"A100-40": 4}),
+        (("v100",), {"V100-16": 1}),
+        (("titan",), {"Titan-RTX-24": 1}),
+    ]
+
+
+def test_links_are_as_fast_as_the_inventory_says(tmp_path: Path) -> None:
+    with_inventory(parse_job(JOB), on="slurm", cluster=written(tmp_path))
+    links = load_network()
+    a100 = Place(zone="a100", node=None, accelerator="A100-40", instance_type="lab-a100")
+    titan = Place(zone="titan", node=None, accelerator="Titan-RTX-24", instance_type="lab-titan")
+    v100 = Place(zone="v100", node=None, accelerator="V100-16", instance_type="lab-v100")
+    assert links.link(a100, titan).bandwidth_bytes_per_s == pytest.approx(1 * GBIT_BYTES)
+    assert links.link(titan, a100, pairs=2).bandwidth_bytes_per_s == pytest.approx(1 * GBIT_BYTES)
+    assert 5 * GBIT_BYTES < links.link(a100, v100).bandwidth_bytes_per_s <= 25 * GBIT_BYTES
+    assert links.egress("a100", "titan")[0].usd_per_gb == 0.0
+
+
+def test_a_plan_holds_the_inventory_and_is_read_without_its_file(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    document = api.plan(with_inventory(parse_job(JOB), on="slurm", cluster=path))
+    path.unlink()
+    assert document.plan is not None
+    assert {offer.provider for offer in document.inputs.offers} == {"slurm"}
+    assert PlanDocument.from_json(document.to_json()) == document
+
+
+def test_a_cluster_that_costs_nothing_is_planned_and_needs_a_deadline_to_end(tmp_path: Path) -> None:
+    free = INVENTORY.replace("usd_per_hour: 1.0", "usd_per_hour: 0").replace("usd_per_hour: 0.5", "usd_per_hour: 0")
+    job = with_inventory(parse_job(JOB), on="slurm", cluster=written(tmp_path, free))
+    document = api.plan(job)
+    assert document.plan is not None
+    assert document.cost is not None
+    assert document.cost.total_usd == 0.0
+    assert document.ttl_s == 600.0 + 600.0
+
+
+def test_an_inventory_is_the_same_after_it_was_written(tmp_path: Path) -> None:
+    inventory = read_inventory(written(tmp_path))
+    assert read_inventory(written(tmp_path, as_yaml(inventory))) == inventory
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("scheduler: slurm", "scheduler: pbs", "cluster.yaml: scheduler"),
+        ("scheduler: slurm", "scheduler: gcp", "must be slurm or kubernetes"),
+        ("A100-40", "A100-41", "groups.a100.accelerator: 'A100-41' is no accelerator"),
+        ("nodes: 2", "nodes: 0", "groups.a100.nodes"),
+        (", device_link_gb_per_s: 600", "", "say how fast they are linked"),
+        ('gres: "gpu:a100"', 'gres: "gpu:a100:2; rm"', "groups.a100.gres"),
+        ("between: [a100, titan]", "between: [a100, h100]", "the groups are a100, v100, titan"),
+        ("checkpoints: /shared", "checkpoints: shared", "checkpoints"),
+        ("as_of: 2026-11-24", "colour: red", "is not a field here"),
+    ],
+)
+def test_a_wrong_inventory_is_one_clear_error(tmp_path: Path, old: str, new: str, said: str) -> None:
+    assert old in INVENTORY
+    with pytest.raises(RequestError) as error:
+        read_inventory(written(tmp_path, INVENTORY.replace(old, new, 1)))
+    assert said in str(error.value)
+    assert error.value.exit_code == 2
+
+
+def test_plan_takes_the_nodes_of_an_inventory_and_refuses_a_wrong_one(tmp_path: Path) -> None:
+    job, path = tmp_path / "job.yaml", tmp_path / "plan.json"
+    job.write_text(JOB)
+    inventory = written(tmp_path)
+    command = ("plan", str(job), "--on", "slurm", "--cluster")
+    home = tmp_path / "home"
+    done = sailor(*command, str(inventory), "-o", str(path), home=home)
+    assert (done.returncode, "lab-" in path.read_text()) == (0, True), done.stderr
+    inventory.write_text(INVENTORY.replace("nodes: 2", "nodes: 0"))
+    done = sailor(*command, str(inventory), home=home)
+    assert done.returncode == 2
+    assert "cluster.yaml: groups.a100.nodes: must be greater than 0, got 0" in done.stderr
+    assert "Traceback" not in done.stderr
+    done = sailor(*command, str(tmp_path / "none.yaml"), home=home)
+    assert done.returncode == 2
+    assert "'sailor-cloud import slurm -o" in done.stderr
+
+
+def test_what_a_job_asks_of_a_cluster_must_be_there(tmp_path: Path) -> None:
+    entry = "{provider: slurm, zones: [ZONE], markets: [on-demand], accelerators: {A100-40: NUMBER}}"
+    text = JOB[: JOB.index("resources:")] + f"resources: [{entry}]\n"
+    text = text.replace("cloud: {owner", "cloud: {cluster: cluster.yaml, owner")
+    written(tmp_path)
+    with pytest.raises(RequestError, match="is 5, and group a100 of lab has 4"):
+        with_inventory(parse_job(text.replace("ZONE", "a100").replace("NUMBER", "5")), tmp_path)
+    with pytest.raises(RequestError, match="'h100' is no group of lab"):
+        with_inventory(parse_job(text.replace("ZONE", "h100").replace("NUMBER", "4")), tmp_path)
+    fits = with_inventory(parse_job(text.replace("ZONE", "a100").replace("NUMBER", "4")), tmp_path)
+    assert fits.cloud.inventory is not None
+    with pytest.raises(RequestError, match="--on kubernetes, but the inventory lab is of slurm"):
+        with_inventory(fits, on="kubernetes")
+    with pytest.raises(RequestError, match="--on slurm needs an inventory"):
+        with_inventory(parse_job(JOB), on="slurm")
