@@ -161,18 +161,23 @@ def read_job(job: Path | str | Mapping[str, Any]) -> Job:
 
 def read_plan(path: Path | str) -> PlanDocument:
     """Return the plan in a file. Raises RequestError where it can't be read or is wrong."""
+    from sailor_cloud.catalog.clusters import know
     from sailor_cloud.model.document import PlanDocument
 
-    return PlanDocument.read(Path(path))
+    document = PlanDocument.read(Path(path))
+    know(document.job)
+    return document
 
 
 def _job_of(job: Job | Path | str | Mapping[str, Any], base: Path | None) -> tuple[Job, Path | None]:
-    """Return a job, its addresses on the Hub pinned, with the folder that its paths start from."""
+    """Return a job with its inventory, its addresses on the Hub pinned, and the folder that its paths start from."""
+    from sailor_cloud.catalog.clusters import with_inventory
     from sailor_cloud.workload import hub
 
     if isinstance(job, Path | str):
-        return hub.pinned(read_job(job)), base or Path(job).parent
-    return hub.pinned(read_job(job) if isinstance(job, Mapping) else job), base
+        base = base or Path(job).parent
+    found = read_job(job) if isinstance(job, Path | str | Mapping) else job
+    return hub.pinned(with_inventory(found, base)), base
 
 
 def _by_strategy(job: Job, name: str, oracle: bool, time_limit_s: float | None, known: Any) -> PlanDocument:

@@ -5,42 +5,107 @@ from __future__ import annotations
 import json
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from sailor_cloud.cli.options import as_of_option, clock_for, json_option, read_document, write_output
 from sailor_cloud.cli.waiting import waiting
+from sailor_cloud.model import provider
 
-_FORMATS = click.Choice(["sailor-artifact"])
+if TYPE_CHECKING:
+    from sailor_cloud.model.document import PlanDocument
+
+_FORMATS = click.Choice(["sailor-artifact", "slurm", "jobset", "torchtitan", "skypilot"])
 
 
-@click.command(name="import", short_help="Read another tool's profiles, network and clusters into our formats.")
-@click.argument("form", metavar="FORMAT", type=_FORMATS)
-@click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.command(
+    name="import", short_help="Read another tool's profiles and clusters, or a Slurm cluster, into our formats."
+)
+@click.argument("form", metavar="FORMAT", type=click.Choice(["sailor-artifact", "slurm"]))
+@click.argument(
+    "folder", metavar="[DIR]", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path)
+)
 @click.option(
-    "-o", "--output", metavar="OUT", required=True, type=click.Path(file_okay=False, path_type=Path), help="New folder."
+    "-o", "--output", metavar="OUT", required=True, type=click.Path(path_type=Path), help="New folder, or inventory."
 )
 @click.option(
     "--precision",
     type=click.Choice(["fp32", "tf32", "bf16", "fp16"]),
     default="fp32",
     show_default=True,
-    help="What the layer times stand for; the artifact doesn't say.",
+    help="What the layer times of an artifact stand for; it doesn't say.",
 )
+@click.option("--checkpoints", metavar="PLACE", help="slurm: a folder that all nodes have, gs:// or s3://.")
+@click.option("--python", metavar="PATH", default="python3", help="slurm: an interpreter with torch, on all nodes.")
 @as_of_option
 @json_option
-def import_data(form: str, folder: Path, output: Path, precision: str, as_of: datetime | None, as_json: bool) -> None:
+def import_data(
+    form: str,
+    folder: Path | None,
+    output: Path,
+    precision: str,
+    checkpoints: str | None,
+    python: str,
+    as_of: datetime | None,
+    as_json: bool,
+) -> None:
     """Read Sailor's artifact in DIR and write compute profiles, curves, prices and jobs to OUT.
 
     DIR is the root of its repository as it was published, or a folder with its data files. Without --engine, plans are
     judged by our simulator; with it, by the artifact's own formulas.
+
+    With 'slurm', read sinfo and scontrol and write the inventory OUT of the cluster that they are of.
 
     \b
     sailor-cloud import sailor-artifact sailor/ -o mine
     sailor-cloud plan mine/jobs/scaled-0-opt-350.yaml --profiles mine/compute_profiles \\
         --network mine/bandwidth_profiles --pricing mine/pricing --engine sailor-artifact -o plan.json
     sailor-cloud export plan.json --format sailor-artifact
+    sailor-cloud import slurm -o cluster.yaml --checkpoints /shared/checkpoints --python /shared/venv/bin/python
     """
+    from sailor_cloud.errors import RequestError
+
+    if form == "slurm":
+        if folder is not None:
+            raise RequestError(f"import slurm reads sinfo and scontrol, and no folder such as {folder}")
+        _import_slurm(output, checkpoints, python, as_of, as_json)
+        return
+    if folder is None:
+        raise RequestError("name the folder DIR with the artifact's data files")
+    _import_artifact(folder, output, precision, as_of, as_json)
+
+
+def _import_slurm(output: Path, checkpoints: str | None, python: str, as_of: datetime | None, as_json: bool) -> None:
+    from sailor_cloud import catalog
+    from sailor_cloud.catalog.clusters import as_yaml
+    from sailor_cloud.errors import RequestError
+    from sailor_cloud.provision import providers
+
+    if output.exists():
+        raise RequestError(f"{output} exists; name a new file with -o")
+    if checkpoints is None or not checkpoints.startswith(("/", "gs://", "s3://")):
+        raise RequestError("--checkpoints must be a folder under one name on all nodes, gs:// or s3://")
+    scheduler = providers.of(provider.Provider(provider.CLUSTERS[0])).scheduler
+    assert scheduler is not None
+    found = scheduler.inventory(
+        accelerators=catalog.load().accelerator_names(),
+        checkpoints=checkpoints,
+        python=python,
+        as_of=clock_for(as_of).now().date(),
+    )
+    write_output(output, as_yaml(found.inventory))
+    if as_json:
+        groups = {name: group.nodes for name, group in found.inventory.groups.items()}
+        click.echo(json.dumps({"inventory": str(output), "groups": groups, "notes": found.notes}, indent=2))
+        return
+    for name, group in found.inventory.groups.items():
+        click.echo(f"{name}: {group.nodes} nodes of {group.devices_per_node} {group.accelerator}")
+    for note in found.notes:
+        click.echo(f"note: {note}", err=True)
+
+
+def _import_artifact(folder: Path, output: Path, precision: str, as_of: datetime | None, as_json: bool) -> None:
     from dataclasses import asdict
 
     from sailor_cloud.errors import RequestError
@@ -74,23 +139,59 @@ def import_data(form: str, folder: Path, output: Path, precision: str, as_of: da
 @click.option("-o", "--output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Write to FILE.")
 @json_option
 def export(plan_file: Path, form: str, output: Path | None, as_json: bool) -> None:
-    """Write the plan document PLAN as the JSON that Sailor's artifact reads.
+    """Write the plan document PLAN for another tool: JSON for Sailor's artifact, a batch script for Slurm's sbatch,
+    manifests with a JobSet for Kubernetes, options for torchtitan, a job group for SkyPilot.
 
-    Without -o the plan itself is printed; with it, --json tells what was written where.
+    Scripts and manifests hold the whole plan. Nobody follows what they start: no budget is kept and nothing is planned
+    anew. Without -o the plan itself is printed; with it, --json tells what was written where.
 
     \b
     sailor-cloud export plan.json --format sailor-artifact -o sailor.json
+    sailor-cloud export plan.json --format slurm | sbatch
+    sailor-cloud export plan.json --format jobset | kubectl apply -f -
     """
     from sailor_cloud.errors import RequestError
-    from sailor_cloud.interchange import export_plan
 
     document = read_document(plan_file)
     if document.plan is None:
         raise RequestError(f"{plan_file} is {document.status} and holds no plan; there is nothing to export")
-    content = json.dumps(export_plan(document.plan, document.inputs.hardware_by_id()), indent=1)
+    content = _exported(document, form)
     if output is None:
-        click.echo(content)
+        click.echo(content, nl=False)
     else:
-        write_output(output, content + "\n")
+        write_output(output, content)
         if as_json:
             click.echo(json.dumps({"format": form, "plan": str(plan_file), "output": str(output)}, indent=2))
+
+
+def _exported(document: PlanDocument, form: str) -> str:
+    assert document.plan is not None
+    if form == "sailor-artifact":
+        from sailor_cloud.interchange import export_plan
+
+        return json.dumps(export_plan(document.plan, document.inputs.hardware_by_id()), indent=1) + "\n"
+    if form == "torchtitan":
+        from sailor_cloud import workload
+        from sailor_cloud.interchange.torchtitan import as_toml, torchtitan_options
+
+        job = document.job
+        training = {"seq_len": job.training.sequence_length, "steps": job.training.steps or 0}
+        layers = workload.decoder(job.model).layers if job.model else 0
+        return as_toml(torchtitan_options(document.plan, layers=layers, training=training))
+    if form == "skypilot":
+        from sailor_cloud.launch.fleet.skypilot import job_group
+
+        return job_group(document)
+    from sailor_cloud.errors import RequestError
+    from sailor_cloud.launch.fleet.job_artefact import exported_job
+    from sailor_cloud.provision import providers
+
+    given = exported_job(document)
+    for name in provider.CLUSTERS:
+        scheduler = providers.of(name).scheduler
+        if scheduler is not None and scheduler.form == form:
+            if name != given.inventory.scheduler:
+                cluster = f"the inventory {given.inventory.name} is of {given.inventory.scheduler}"
+                raise RequestError(f"{cluster}, and {form} is for {name}")
+            return scheduler.text(given)
+    raise AssertionError(form)

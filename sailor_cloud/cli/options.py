@@ -97,6 +97,21 @@ def data_options(command: _Command) -> _Command:
     return command
 
 
+def cluster_options(command: _Command) -> _Command:
+    """Add --on and --cluster: machines that exist already, in the place of those that the job's resources name."""
+    for option in (
+        click.option(
+            "--cluster",
+            metavar="FILE",
+            type=click.Path(dir_okay=False, path_type=Path),
+            help="The inventory of --on, cluster.yaml, where the job names none.",
+        ),
+        click.option("--on", type=click.Choice(provider.CLUSTERS), help="Use the nodes of a cluster, and no others."),
+    ):
+        command = option(command)
+    return command
+
+
 def json_option(command: _Command) -> _Command:
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(command)
 
@@ -109,11 +124,15 @@ def choose_option(command: _Command) -> _Command:
     )(command)
 
 
-def read_job(path: Path) -> Job:
-    """Return the job in a file. Raises RequestError where it can't be read or is wrong."""
+def read_job(path: Path, *, on: str | None = None, cluster: Path | None = None) -> Job:
+    """Return the job in a file, with the inventory that it names; `on` and `cluster` as of `with_inventory`.
+
+    Raises RequestError where a file can't be read or is wrong.
+    """
+    from sailor_cloud.catalog.clusters import with_inventory
     from sailor_cloud.model import job_file
 
-    return job_file.read_job(path)
+    return with_inventory(job_file.read_job(path), path.parent, on=on, cluster=cluster)
 
 
 def clock_for(as_of: datetime | None) -> Clock:
@@ -126,9 +145,12 @@ def clock_for(as_of: datetime | None) -> Clock:
 
 def read_document(path: Path) -> PlanDocument:
     """Return the plan in a file. Raises RequestError where it can't be read or is wrong."""
+    from sailor_cloud.catalog.clusters import know
     from sailor_cloud.model.document import PlanDocument
 
-    return PlanDocument.read(path)
+    document = PlanDocument.read(path)
+    know(document.job)
+    return document
 
 
 def check_output(path: Path | None) -> None:

@@ -13,6 +13,7 @@ from sailor_cloud.cli.options import (
     check_output,
     choose_option,
     clock_for,
+    cluster_options,
     data_options,
     job_argument,
     json_option,
@@ -33,6 +34,7 @@ RESTRICTIONS = ("one-accelerator", "one-zone", "even-batches", "even-layers")
 
 @click.command(short_help="Search for the best plan and show what it costs.")
 @job_argument
+@cluster_options
 @data_options
 @as_of_option
 @click.option(
@@ -65,6 +67,8 @@ RESTRICTIONS = ("one-accelerator", "one-zone", "even-batches", "even-layers")
 @click.option("-o", "--output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Write to FILE.")
 def plan(
     job_file: Path,
+    on: str | None,
+    cluster: Path | None,
     profiles: Path | None,
     network: Path | None,
     pricing: Path | None,
@@ -90,6 +94,7 @@ def plan(
     sailor-cloud plan job.yaml --format html -o report.html
     sailor-cloud plan job.yaml --choose balanced
     sailor-cloud plan job.yaml --restrict one-accelerator --restrict one-zone --top 3
+    sailor-cloud plan job.yaml --on slurm --cluster cluster.yaml
     sailor-cloud plan job.yaml -o plan.json && sailor-cloud up job.yaml --plan plan.json
     """
     from sailor_cloud import api
@@ -103,7 +108,7 @@ def plan(
         raise RequestError("--oracle belongs to --strategy; give both, for example --strategy metis --oracle")
     if strategy is not None and (restrictions or top or frontier or choose):
         raise RequestError("--strategy makes its own search; --restrict, --top, --frontier and --choose are of ours")
-    job = read_job(job_file)
+    job = read_job(job_file, on=on, cluster=cluster)
     with waiting("searching for the best plan") as show:
         document = api.plan(
             job,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from sailor_cloud.cli.following import follow
 from sailor_cloud.cli.options import (
     PRIVATE,
     choose_option,
+    cluster_options,
     job_argument,
     json_option,
     read_document,
@@ -31,6 +33,7 @@ DECLINED = 1
 
 @click.command(short_help="Plan, buy, train, tear down, and show the receipt.")
 @job_argument
+@cluster_options
 @click.option(
     "--plan",
     "plan_file",
@@ -57,6 +60,8 @@ DECLINED = 1
 @json_option
 def up(
     job_file: Path,
+    on: str | None,
+    cluster: Path | None,
     plan_file: Path | None,
     choose: str | None,
     budget: float | None,
@@ -83,10 +88,12 @@ def up(
     sailor-cloud up job.yaml --budget 50 --deadline 12h --yes
     sailor-cloud up job.yaml --plan plan.json --choose balanced
     sailor-cloud up job.yaml --dry-run --ssh-from 203.0.113.7/32
+    sailor-cloud up job.yaml --on slurm --cluster cluster.yaml
     """
     from sailor_cloud import api
     from sailor_cloud.cli.dry_run import show_dry_run
     from sailor_cloud.clock import SystemClock
+    from sailor_cloud.launch.fleet.job_artefact import job_text
     from sailor_cloud.model.document import Status
     from sailor_cloud.provision.before_buying import check_before_buying
     from sailor_cloud.provision.dry_run import checked_source
@@ -99,12 +106,16 @@ def up(
         raise RequestError("--terraform-plan belongs to --dry-run; give both to see Terraform's plan")
     if replan_slow_links and no_fallback:
         raise RequestError("--replan-slow-links may take another plan and --no-fallback takes none; give one of them")
-    document = _document(job_file, plan_file, choose, budget, deadline, source)
+    document = _document(job_file, plan_file, choose, budget, deadline, source, on, cluster)
     print_plan(document, progress_console() if as_json else result_console())
     if document.status is Status.INFEASIBLE:
         if as_json:
             click.echo(document.to_json(), nl=False)
         return INFEASIBLE
+    if dry_run and (text := job_text(document)) is not None:
+        job = {"plan": document.to_dict(), "job": text}
+        click.echo(json.dumps(job, indent=2) if as_json else text)
+        return 0
     if dry_run:
         show_dry_run(document, ssh_from=source, with_terraform=terraform_plan, as_json=as_json)
         return 0
@@ -144,21 +155,23 @@ def _document(
     budget: float | None,
     deadline: str | None,
     ssh_from: str | None,
+    on: str | None,
+    cluster: Path | None,
 ) -> PlanDocument:
     from sailor_cloud import api
     from sailor_cloud.model.document import Pick
     from sailor_cloud.provision.guards import refuse_what_cannot_run
-    from sailor_cloud.provision.providers import on_this_machine
+    from sailor_cloud.provision.providers import on_a_cloud
     from sailor_cloud.provision.rendering.rendered_roots import missing_from_request
     from sailor_cloud.workload.this_machine import usable_cores
 
-    job = read_job(job_file)
+    job = read_job(job_file, on=on, cluster=cluster)
     changes = {name: value for name, value in (("budget_usd", budget), ("deadline", deadline)) if value is not None}
     if changes:
         job = with_constraints(job, changes)
     if plan_file is None:
         # A search may take a minute; what no plan can do without is asked for before it.
-        clouds = not any(on_this_machine(entry.provider) for entry in job.resources)
+        clouds = all(on_a_cloud(entry.provider) for entry in job.resources)
         if clouds and (missing := missing_from_request(job, ssh_from)):
             raise RequestError(missing)
         with waiting("searching for the best plan") as show:

@@ -144,10 +144,15 @@ class RunContext:
 
     @property
     def checkpoints_dir(self) -> str:
-        """Where checkpoints lie: where the job says, else inside the run: its folder, or its bucket on a cloud."""
+        """Where checkpoints lie: where the job says, else the cluster's inventory, else inside the run.
+
+        Inside the run is its folder, or its bucket on a cloud.
+        """
         chosen = self.job_document.job.checkpoint.to
         if chosen is not None:
             return chosen if "://" in chosen else str(Path(chosen).expanduser().absolute())
+        if (inventory := self.job_document.job.cloud.inventory) is not None:
+            return f"{inventory.checkpoints}/{self.folder.run_id}"
         bucket = self.own_bucket
         return str(self.folder.checkpoints_dir) if bucket is None else f"{bucket}/checkpoints"
 

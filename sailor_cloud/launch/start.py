@@ -15,6 +15,8 @@ from sailor_cloud.launch.context import RunContext
 from sailor_cloud.launch.controller import Controller
 from sailor_cloud.launch.fleet import code
 from sailor_cloud.launch.fleet.command_spec import check_environment
+from sailor_cloud.launch.fleet.fleet import Fleet
+from sailor_cloud.launch.fleet.job_fleet import JobFleet
 from sailor_cloud.launch.fleet.ssh_fleet import SshFleet
 from sailor_cloud.launch.job_paths import settled
 from sailor_cloud.launch.options import LaunchOptions, Outcome
@@ -26,10 +28,12 @@ from sailor_cloud.launch.telemetry.trackers import trackers_of
 from sailor_cloud.launch.watch.price_watch import refresh_from_providers
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.provision import providers
 from sailor_cloud.provision.before_buying import reserve
 from sailor_cloud.provision.bookkeeping import NODE, charged_nodes, recharge
 from sailor_cloud.provision.cloud_clock import CloudClock, by_cloud
 from sailor_cloud.provision.guards import refuse_what_cannot_run
+from sailor_cloud.provision.jobs import check_scheduler
 from sailor_cloud.provision.provisioner import check_supported
 from sailor_cloud.provision.scopes import scopes_of
 from sailor_cloud.run import budgets
@@ -69,6 +73,7 @@ def run_document(
     if job.run is None and job.training.steps is None:
         raise RequestError("training.steps is missing; a run needs the number of steps")
     check_environment(job)
+    check_scheduler(document)
     packed = code.pack(job, base or Path())
     check_supported(document)
     life_s(document)
@@ -179,6 +184,9 @@ def _lost_key(folder: RunFolder) -> str:
     """Say that nobody can log in to the nodes of a run, where its key is missing or damaged."""
     import asyncssh
 
+    if folder.read_document().job.cloud.inventory is not None:
+        # Agents of a scheduler's job are talked to in other ways.
+        return ""
     if all(row.created_at is None for row in fold(read(folder.journal_file)).live):
         return ""
     try:
@@ -230,7 +238,7 @@ async def _run(
         clock=clock,
         observer=observer,
         options=options,
-        fleet=SshFleet(folder, clock, options),
+        fleet=_fleet(folder, document, clock, options, observer),
         search=search,
         policy=Policy.BEST if search is not None and options.fallback else Policy.NEVER,
         notifier=notifier_from(),
@@ -239,7 +247,20 @@ async def _run(
         started_at=started_at,
         expires_at=state.expires_at or started_at + timedelta(seconds=life_s(document)),
     )
+    if isinstance(context.fleet, JobFleet):
+        # A node of a cluster reads Python and torch over a file system that all share.
+        context.options = replace(options, agent_timeout_s=max(options.agent_timeout_s, 300.0))
     controller = Controller(context)
     if on_start is not None:
         on_start(folder, controller.request_stop)
     return await controller.run()
+
+
+def _fleet(
+    folder: RunFolder, document: PlanDocument, clock: Clock, options: LaunchOptions, observer: Observer
+) -> Fleet:
+    inventory = document.job.cloud.inventory
+    scheduler = providers.of(document.home.provider).scheduler
+    if scheduler is None or inventory is None:
+        return SshFleet(folder, clock, options)
+    return JobFleet(folder, clock, scheduler, inventory, say=observer.note)

@@ -100,7 +100,7 @@ def job_of_values(raw: Any, *, origin: str = "job") -> Job:
 
 
 def read_yaml(text: str, *, origin: str) -> Any:
-    """Return what a YAML text holds. Raises RequestError for one that is none, too large or too deep; its values are not looked at."""
+    """Return what a YAML text holds. Raises RequestError for one that is none, or is too deep."""
     _check_extent(text, origin)
     try:
         raw = yaml.load(text, Loader=_Loader)

@@ -43,7 +43,7 @@ def check_account(document: PlanDocument, *, now: datetime, ssh_from: str | None
     Raises CredentialsError where they have ended, or a cloud refuses them.
     """
     used = sorted({placed.offer.provider for placed in placed_nodes(document)})
-    clouds = [provider for provider in used if not providers.on_this_machine(provider)]
+    clouds = [provider for provider in used if providers.on_a_cloud(provider)]
     if not clouds:
         return AccountCheck(notes=(), missing=())
     ends_at = now + timedelta(seconds=document.ttl_s or 0.0) + _TEARDOWN

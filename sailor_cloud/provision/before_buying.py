@@ -11,6 +11,7 @@ from sailor_cloud.errors import CredentialsError, RequestError
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.provision.account_check import check_account
 from sailor_cloud.provision.guards import refuse_doubtful_prices, refuse_stale_prices, refuse_two_clouds
+from sailor_cloud.provision.jobs import check_scheduler
 from sailor_cloud.provision.providers import on_this_machine
 from sailor_cloud.provision.provisioner import check_supported
 from sailor_cloud.provision.zone_check import check_zones
@@ -39,6 +40,7 @@ def check_before_buying(
     if not allow_doubtful:
         refuse_doubtful_prices(document)
     check_supported(document)
+    check_scheduler(document)
     for note in reserve(document, "", now, only_ask=True):
         tell(note)
     for note in check_zones(document):
@@ -53,9 +55,10 @@ def check_before_buying(
 def reserve(document: PlanDocument, run_id: str, now: datetime, *, only_ask: bool = False) -> tuple[str, ...]:
     """Reserve what a run may cost of its owner's and project's budgets, and return a note for each.
 
-    Runs on this machine alone cost nothing. Raises RequestError where a budget has too little left.
+    Runs on this machine alone cost nothing, nor do those on nodes that nobody is charged for. Raises RequestError where
+    a budget has too little left.
     """
-    if all(on_this_machine(offer.provider) for offer in document.inputs.offers):
+    if all(on_this_machine(offer.provider) or offer.usd_per_hour == 0 for offer in document.inputs.offers):
         return ()
     of_job = budgets.budgets_of(document.job.cloud, resources.home())
     usd = budgets.most_usd(document)

@@ -35,6 +35,11 @@ def on_this_machine(provider: str) -> bool:
     return sold_by(Provider(provider)).on_this_machine
 
 
+def on_a_cloud(provider: str) -> bool:
+    """Tell whether a provider's nodes are bought: they are neither of this machine nor of a scheduler."""
+    return not on_this_machine(provider) and of(provider).scheduler is None
+
+
 @cache
 def _loaded(module: str) -> MachineProvider:
     found: MachineProvider = import_module(module).PROVIDER

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sailor_cloud.provision.access.instances import Instance
     from sailor_cloud.provision.access.nodes import ReachableNode
     from sailor_cloud.provision.adoptable import Adoptable
+    from sailor_cloud.provision.jobs import Scheduler
     from sailor_cloud.provision.outcomes import Refused
     from sailor_cloud.provision.rendering.planned_resources import PlannedResource
     from sailor_cloud.provision.rendering.preview import Bill
@@ -37,6 +38,9 @@ class MachineProvider(Protocol):
 
     What has an answer here is what fits a provider that has no such thing.
     """
+
+    scheduler: ClassVar[Scheduler | None] = None
+    """What starts the nodes of a plan together, as a job; None where they are bought, by Terraform."""
 
     # Terraform.
 

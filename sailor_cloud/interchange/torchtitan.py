@@ -1,0 +1,88 @@
+"""A plan's cuts as torchtitan's `parallelism` options: the modules of each stage by name.
+
+torchtitan makes all pipelines alike and gives each the same share of the batch, so plans that differ in those can't be
+written. Its names of modules are those of its llama3 model (torchtitan, 2026-11).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from sailor_cloud.errors import Problem, RequestError
+from sailor_cloud.model.plan import Plan, Recompute, Stage
+
+
+def torchtitan_options(plan: Plan, *, layers: int, training: dict[str, Any]) -> dict[str, Any]:
+    """Return the options, by section. `layers` counts embedding and head, as stages do. Raises RequestError."""
+    if problems := list(_unlike(plan)):
+        raise RequestError(problems)
+    first = plan.pipelines[0]
+    replicas = len(plan.pipelines)
+    modes = {stage.recompute for stage in first.stages}
+    return {
+        "parallelism": {
+            "pipeline_parallel_degree": len(first.stages),
+            "tensor_parallel_degree": first.stages[0].tp,
+            "data_parallel_replicate_degree": replicas,
+            "data_parallel_shard_degree": 1,
+            "pipeline_parallel_schedule": "1F1B",
+            "pipeline_parallel_microbatch_size": first.microbatch_size,
+            "module_fqns_per_model_part": [_modules(stage, layers) for stage in first.stages],
+        },
+        "training": {**training, "local_batch_size": first.samples, "global_batch_size": first.samples * replicas},
+        "activation_checkpoint": {"mode": "full" if modes == {Recompute.FULL} else "none"},
+    }
+
+
+def _modules(stage: Stage, layers: int) -> list[str]:
+    """Return the names of a stage's modules: layer 0 is the embedding, the last one norm and head."""
+    found = []
+    for layer in stage.layers:
+        if layer == 0:
+            found.append("tok_embeddings")
+        elif layer == layers - 1:
+            found += ["norm", "output"]
+        else:
+            found.append(f"layers.{layer - 1}")
+    return found
+
+
+def _unlike(plan: Plan) -> Iterator[Problem]:
+    first = plan.pipelines[0]
+    for pipeline in plan.pipelines[1:]:
+        place = f"plan.pipelines[{pipeline.id}]"
+        cuts = [(stage.first_layer, stage.end_layer) for stage in pipeline.stages]
+        if cuts != [(stage.first_layer, stage.end_layer) for stage in first.stages]:
+            hint = "plan with --restrict one-accelerator --restrict one-zone"
+            yield Problem(path=place, message="is cut unlike the first, and torchtitan cuts all alike", hint=hint)
+        if (pipeline.microbatch_size, pipeline.microbatches) != (first.microbatch_size, first.microbatches):
+            message = (
+                f"trains {pipeline.microbatches} x {pipeline.microbatch_size} samples and the first "
+                f"{first.microbatches} x {first.microbatch_size}; torchtitan gives all the same"
+            )
+            yield Problem(path=place, message=message, hint="plan with --restrict even-batches")
+    degrees = sorted({stage.tp for pipeline in plan.pipelines for stage in pipeline.stages})
+    if len(degrees) > 1:
+        yield Problem(path="plan.pipelines", message=f"stages have tp {degrees}, and torchtitan has one for all")
+    modes = {stage.recompute for stage in first.stages}
+    if len(modes) > 1 or Recompute.SELECTIVE in modes:
+        yield Problem(
+            path="plan.pipelines", message="stages recompute differently, and torchtitan has one mode for all"
+        )
+
+
+def as_toml(options: dict[str, Any]) -> str:
+    """Return the options as TOML, whose values of these kinds are written as in JSON."""
+    sections = []
+    for section, values in options.items():
+        lines = [f"[{section}]"]
+        for name, value in values.items():
+            if isinstance(value, list):
+                rows = "".join(f"  {json.dumps(row)},\n" for row in value)
+                lines.append(f"{name} = [\n{rows}]")
+            else:
+                lines.append(f"{name} = {json.dumps(value)}")
+        sections.append("\n".join(lines))
+    return "\n\n".join(sections) + "\n"

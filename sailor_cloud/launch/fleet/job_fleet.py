@@ -1,0 +1,505 @@
+"""The nodes of a run as parts of a scheduler's jobs: each generation is one job, whose agents find each other.
+
+A node exists here once its group could start it, and until its machine is lost. What a job's machines are is the
+scheduler's choice, and a new one for each generation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import tarfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sailor_cloud.clock import Clock
+from sailor_cloud.errors import LaunchError, ProvisionError, StockoutError, of_system
+from sailor_cloud.launch.fleet.bundle import pack_runtime
+from sailor_cloud.launch.fleet.code import Code
+from sailor_cloud.launch.fleet.fleet import Health, Link, UnreachableError
+from sailor_cloud.launch.fleet.job_artefact import artefact, master_of, without_address
+from sailor_cloud.launch.telemetry.agent_events import AgentEvent, parse_line
+from sailor_cloud.launch.telemetry.generation_log import generations, read_plan
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.inventory import Inventory
+from sailor_cloud.provision.access.nodes import ReachableNode
+from sailor_cloud.provision.bookkeeping import NODE, intend_node, ledger_key, open_node
+from sailor_cloud.provision.cleanup import teardown
+from sailor_cloud.provision.jobs import ClusterJob, JobPhase, JobState, Scheduler, groups_of
+from sailor_cloud.provision.progress import Interrupt, Listener
+from sailor_cloud.provision.provisioner import Applied
+from sailor_cloud.provision.rendering.root import placed_nodes
+from sailor_cloud.provision.scopes import journaled, scopes_of
+from sailor_cloud.run.folder import RunFolder, private_dir
+from sailor_cloud.run.journal import Event, Journal, read
+from sailor_cloud.run.ledger import Ledger
+from sailor_cloud.run.state import fold
+from sailor_runtime.spec import read_spec
+
+_T = TypeVar("_T")
+EVENTS_FILE = "agent.jsonl"
+# Schedulers are asked no more often than this; agents' events are looked for at every poll.
+_ASK_S = 1.0
+_ENDS_WITHIN_S = 90.0
+
+
+@dataclass(slots=True)
+class _Current:
+    """The newest job, and what the scheduler last said of it."""
+
+    id: str
+    job: ClusterJob
+    document: PlanDocument
+    state: JobState
+    asked_s: float
+    cancelled: bool = False
+
+
+@dataclass(slots=True)
+class JobFleet:
+    """See `fleet.Fleet`."""
+
+    folder: RunFolder
+    clock: Clock
+    scheduler: Scheduler
+    inventory: Inventory
+    say: Callable[[str], None] = lambda text: None
+    ask_s: float = _ASK_S
+    _current: _Current | None = None
+    # Hosts that a job of this run has lost, and nodes of the plan that stood on them.
+    _avoid: set[str] = field(default_factory=set)
+    _lost: set[str] = field(default_factory=set)
+    _known: set[str] = field(default_factory=set)
+    _document: PlanDocument | None = None
+    _wanted: dict[str, str] = field(default_factory=dict)
+    _expires_at: datetime | None = None
+    _asking: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def home(self) -> Path:
+        """Where the agents' folders are, and the scripts and plans of jobs."""
+        return private_dir(self.folder.path / "cluster")
+
+    def node_home(self, node: str) -> Path:
+        return self.home / node
+
+    async def create(
+        self, document: PlanDocument, *, expires_at: datetime, interrupt: Interrupt, on_progress: Listener
+    ) -> Applied:
+        """Take note of the plan's nodes; raises StockoutError where a later plan has more than could start now.
+
+        The first job of a run waits in the queue as long as it must. One that takes another's place does not: what is
+        there now can go on.
+        """
+        begun, journal = time.monotonic(), Journal.of(self.folder, self.clock)
+        started = any(entry.event is Event.GENERATION_STARTED for entry in journal.entries())
+        journal.append(Event.PROVISION_STARTED, expires_at=expires_at.isoformat(), **journaled(scopes_of(document)))
+        if started:
+            await self._check_free(document)
+        rows = {row.key for row in fold(journal.entries()).resources if row.resource == NODE}
+        for placed in placed_nodes(document):
+            self._known.add(placed.node.id)
+            if placed.node.id not in rows:
+                intend_node(journal, placed)
+        self._document, self._expires_at = document, expires_at
+        journal.append(Event.PROVISIONED)
+        return Applied(nodes=await self.found(document), expires_at=expires_at, seconds=time.monotonic() - begun)
+
+    async def _check_free(self, document: PlanDocument) -> None:
+        own = self._current.state.hosts if self._current is not None else {}
+        short, offers = [], []
+        for group in groups_of(document):
+            free = set(await asyncio.to_thread(self.scheduler.free, group.name, self.inventory, frozenset(self._avoid)))
+            if self._current is not None:
+                mine = {node for one in self._current.job.groups if one.name == group.name for node in one.nodes}
+                free |= {host for node, host in own.items() if node in mine and host not in self._avoid}
+            if len(free) < len(group.nodes):
+                short.append(f"{len(group.nodes)} x {group.name}, of which {len(free)} could start now")
+                offers += [one.offer.id for one in placed_nodes(document) if one.offer.zone == group.name]
+        if short:
+            raise StockoutError(f"no {' and no '.join(short)}", tuple(sorted(set(offers))))
+
+    async def connect(self, nodes: Sequence[ReachableNode]) -> list[Link]:
+        return [JobLink(fleet=self, node=node) for node in nodes]
+
+    async def found(self, document: PlanDocument) -> tuple[ReachableNode, ...]:
+        await self._resumed()
+        there = without_address(document, workdir=str(self.home), now=self.clock.now())
+        return tuple(node for name, node in there.items() if name in self._known and name not in self._lost)
+
+    async def running(self, document: PlanDocument) -> frozenset[str]:
+        await self.state()
+        return frozenset(node.id for node in await self.found(document))
+
+    async def all_running(self) -> frozenset[str]:
+        return frozenset(self._known - self._lost)
+
+    async def retire(self, nodes: Sequence[str]) -> None:
+        if not nodes:
+            return
+        members = set() if self._current is None else {n for g in self._current.job.groups for n in g.nodes}
+        if members & set(nodes):
+            await self._end_job()
+        journal, ledger = Journal.of(self.folder, self.clock), Ledger.of(self.folder, self.clock)
+        for node in nodes:
+            self._known.discard(node)
+            ledger.close_item(ledger_key(node), at=self.clock.now())
+            journal.append(Event.GONE, resource=NODE, key=node, confirmed_by=teardown.SWEEP)
+
+    async def destroy(self, on_progress: Listener, before_data: Callable[[], None] | None = None) -> teardown.Destroyed:
+        with suppress(ProvisionError):
+            # Teardown cancels again, and says what goes wrong.
+            await self._end_job()
+        return await asyncio.to_thread(
+            teardown.destroy, self.folder, clock=self.clock, on_progress=on_progress, before_data=before_data
+        )
+
+    async def in_background(self, work: Callable[..., _T], *arguments: Any, **options: Any) -> _T:
+        return await asyncio.to_thread(work, *arguments, **options)
+
+    # The job of a generation.
+
+    async def start(self, node: str, spec: str, generation: int, members: Sequence[str]) -> None:
+        """Submit the generation's job once all its nodes are told to start, and wait until it runs.
+
+        Raises UnreachableError where it ended before, LaunchError where it never will run.
+        """
+        self._wanted[node] = spec
+        if not set(members) <= self._wanted.keys():
+            return
+        self._wanted = {}
+        self.check_cancelled()
+        await self._end_job()
+        document = self._document
+        assert document is not None, "nodes are created before they are started"
+        groups = groups_of(document)
+        now, expires_at = self.clock.now(), self._expires_at
+        job = ClusterJob(
+            run_id=self.folder.run_id,
+            generation=generation,
+            owner=document.job.cloud.owner or "unknown",
+            seconds=(expires_at - now).total_seconds() if expires_at else 3600.0,
+            expires_at=expires_at,
+            inventory=self.inventory,
+            groups=groups,
+            artefact=artefact(read_spec(spec), groups, master_of(document)),
+            home=str(self.home),
+            runtime=await asyncio.to_thread(self._runtime) if self.scheduler.shares_folders else None,
+            avoid=frozenset(self._avoid),
+        )
+        job_id = await asyncio.to_thread(self.scheduler.submit, job, self.home)
+        self._current = _Current(
+            id=job_id, job=job, document=document, state=JobState(phase=JobPhase.QUEUED), asked_s=-self.ask_s
+        )
+        self.say(f"submitted job {job_id} of {self.inventory.name}: " + ", ".join(_group(group) for group in groups))
+        await self._until_it_runs()
+
+    async def _until_it_runs(self) -> None:
+        told, current = "", self._current
+        assert current is not None
+        while True:
+            state = await self.state()
+            assert state is not None
+            if state.phase is JobPhase.RUNNING:
+                break
+            if state.phase is JobPhase.ENDED:
+                self.check_cancelled()
+                raise UnreachableError(f"job {current.id} ended before it ran: {state.why}")
+            if state.hopeless:
+                await self._end_job()
+                raise LaunchError(
+                    f"job {current.id} can't start: {state.why}; compare partition, constraint, gres and account of "
+                    f"the inventory with the cluster's own, or write it anew with 'sailor-cloud import'"
+                )
+            if state.why != told:
+                told = state.why
+                self.say(f"job {current.id} is queued: {told}")
+            await asyncio.sleep(min(self.ask_s, 1.0))
+        now, journal, ledger = self.clock.now(), Journal.of(self.folder, self.clock), Ledger.of(self.folder, self.clock)
+        rows = {row.key: row for row in fold(journal.entries()).resources if row.resource == NODE}
+        for group in current.job.groups:
+            for node in group.nodes:
+                journal.append(Event.CREATED, resource=NODE, key=node, cloud_id=current.id)
+                if rows[node].created_at is None:
+                    open_node(ledger, node, rows[node].data, since=now)
+                self._price(ledger, node, rows[node].data["usd_per_hour"])
+
+    async def state(self) -> JobState | None:
+        """Return what the scheduler says of the newest job, asked at most once in a while."""
+        await self._resumed()
+        current = self._current
+        if current is None:
+            return None
+        async with self._asking:
+            now = time.monotonic()
+            if current.state.phase is JobPhase.ENDED or now - current.asked_s < self.ask_s:
+                return current.state
+            found = await asyncio.to_thread(self.scheduler.state, current.id, current.job)
+            current.asked_s = time.monotonic()
+            # A job that has ended may no longer say where it ran.
+            current.state = replace(found, hosts=found.hosts or current.state.hosts)
+            self._note(current)
+        return current.state
+
+    def _note(self, current: _Current) -> None:
+        """Take note of hosts that are down and, where the job was taken away or never said why it ended, of all."""
+        state = current.state
+        for node in state.down:
+            self.lose(node)
+        if state.phase is not JobPhase.ENDED:
+            return
+        members = [node for group in current.job.groups for node in group.nodes]
+        if state.taken:
+            self._lost.update(members)
+        ledger = Ledger.of(self.folder, self.clock)
+        for node in members:
+            self._price(ledger, node, 0.0)
+
+    def _price(self, ledger: Ledger, node: str, usd_per_hour: float) -> None:
+        """Charge a node's price while a job has it, and nothing between two jobs."""
+        now = self.clock.now()
+        ledger.reprice(
+            ledger_key(node), usd_per_hour=usd_per_hour, at=now, price_source="cluster.yaml", price_as_of=now.date()
+        )
+
+    def check_cancelled(self) -> None:
+        """Raise LaunchError where somebody else has ended the job: they did not want another one."""
+        current = self._current
+        if current is not None and current.state.cancelled and not current.cancelled:
+            raise LaunchError(f"job {current.id} was cancelled outside of this run: {current.state.why}")
+
+    def lose(self, node: str) -> None:
+        """Count a node as lost, and its machine as one to avoid."""
+        current = self._current
+        if node in self._lost or current is None:
+            return
+        self._lost.add(node)
+        if host := current.state.hosts.get(node):
+            self._avoid.add(host)
+
+    def is_lost(self, node: str) -> bool:
+        return node in self._lost
+
+    async def stop(self) -> None:
+        """Have the scheduler end the job, whose agents then save and end."""
+        if self._current is not None and not self._current.cancelled:
+            self._current.cancelled = True
+            await asyncio.to_thread(self.scheduler.cancel, self._current.id, self.inventory)
+
+    async def _end_job(self) -> None:
+        await self._resumed()
+        current = self._current
+        if current is None or current.state.phase is JobPhase.ENDED:
+            return
+        current.cancelled = True
+        await asyncio.to_thread(self.scheduler.cancel, current.id, self.inventory)
+        until = time.monotonic() + _ENDS_WITHIN_S
+        pause_s = 0.1
+        while time.monotonic() < until:
+            current.asked_s = -self.ask_s
+            state = await self.state()
+            if state is None or state.phase is JobPhase.ENDED:
+                return
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, 1.0)
+        raise ProvisionError(f"job {current.id} has not ended {_ENDS_WITHIN_S:.0f} s after it was cancelled")
+
+    def _runtime(self) -> str:
+        """Return a folder with the runtime, which is unpacked once."""
+        bundle = pack_runtime()
+        folder = self.home / "runtime" / bundle.sha256
+        if not folder.is_dir():
+            _unpack(bundle.content, folder)
+        return str(folder)
+
+    async def events(self, node: str, offset: int) -> bytes:
+        if self.scheduler.shares_folders:
+            return await asyncio.to_thread(_read_from, self.node_home(node) / EVENTS_FILE, offset)
+        current = self._current
+        if current is None:
+            return b""
+        said = await asyncio.to_thread(self.scheduler.events, current.id, current.job, node, offset)
+        if said:
+            # There is no other place where they could be read later.
+            with (private_dir(self.folder.logs_dir / node) / "agent.log").open("ab") as file:
+                file.write(said)
+        return said
+
+    @property
+    def generation(self) -> int:
+        return self._current.job.generation if self._current is not None else 0
+
+    @property
+    def job_id(self) -> str:
+        return self._current.id if self._current is not None else ""
+
+    async def _resumed(self) -> None:
+        """Take over the job of a controller that died, as the journal names it."""
+        if self._current is not None or self._known:
+            return
+        rows = {row.key: row for row in fold(read(self.folder.journal_file)).resources if row.resource == NODE}
+        number = max(generations(self.folder), default=0)
+        if number == 0:
+            return
+        document = read_plan(self.folder, number)
+        assert document.plan is not None
+        ids = {str(rows[n.id].data.get("cloud_id", "")) for n in document.plan.nodes if n.id in rows} - {""}
+        self._known = {key for key, row in rows.items() if row.live}
+        self._document = document
+        state = fold(read(self.folder.journal_file))
+        self._expires_at = state.expires_at
+        if ids:
+            groups = groups_of(document)
+            job = ClusterJob(
+                run_id=self.folder.run_id,
+                generation=number,
+                owner="",
+                seconds=0.0,
+                expires_at=None,
+                inventory=self.inventory,
+                groups=groups,
+                artefact="",
+                home=str(self.home),
+            )
+            self._current = _Current(
+                id=max(ids, key=_number),
+                job=job,
+                document=document,
+                state=JobState(phase=JobPhase.QUEUED),
+                asked_s=-self.ask_s,
+            )
+
+
+@dataclass(slots=True, kw_only=True)
+class JobLink:
+    """The controller's end of one agent of a job; see `fleet.Link`."""
+
+    fleet: JobFleet
+    node: ReachableNode
+    offset: int = 0
+    _job: str = ""
+    _torn: bytes = b""
+    _specs: dict[str, bytes] = field(default_factory=dict)
+    _orders: int = 0
+    _stopped: set[int] = field(default_factory=set)
+
+    async def ensure_agent(self) -> None:
+        """Agents start with their job."""
+        if self.fleet.is_lost(self.node.id):
+            raise UnreachableError(f"the machine of node {self.node.id} is lost")
+        if self.fleet.scheduler.shares_folders:
+            home, logs = private_dir(self.fleet.node_home(self.node.id)), self.fleet.folder.logs_dir / self.node.id
+            private_dir(home / "logs")
+            if not logs.exists():
+                # 'logs' reads them there, while the job runs and afterwards.
+                logs.symlink_to(home / "logs", target_is_directory=True)
+
+    async def ship(self, code: Code) -> None:
+        if not self.fleet.scheduler.shares_folders:
+            raise LaunchError("pods get no copy of the job's workdir; put the code into the inventory's runtime.image")
+        folder = self.fleet.node_home(self.node.id) / "code" / code.sha256
+        if not folder.is_dir():
+            await asyncio.to_thread(_unpack, code.content, folder)
+
+    async def free_port(self, first_choice: int) -> int:
+        """The agents choose when they meet."""
+        return 0
+
+    async def write(self, path: str, content: bytes) -> None:
+        self._specs[path] = content
+
+    async def command(self, name: str, *, generation: int, plan_hash: str, **details: Any) -> None:
+        if name == "start":
+            spec = self._specs.pop(details["spec"]).decode()
+            members = [node.id for node in read_spec(spec).nodes]
+            await self.fleet.start(self.node.id, spec, generation, members)
+            return
+        self._orders += 1
+        if not self.fleet.scheduler.shares_folders:
+            await self.fleet.stop()
+            return
+        body = {"command": name, "generation": generation, "plan_hash": plan_hash, **details}
+        inbox = self.fleet.node_home(self.node.id) / "inbox"
+        target = inbox / f"{generation:04d}-{self._orders:06d}-{name}.json"
+        staged = target.with_suffix(".new")
+        try:
+            inbox.mkdir(exist_ok=True)
+            staged.write_text(json.dumps(body))
+            staged.rename(target)
+        except OSError as error:
+            raise LaunchError(of_system(error)) from error
+
+    async def new_events(self) -> list[AgentEvent]:
+        state = await self.fleet.state()
+        self.fleet.check_cancelled()
+        if self._job != self.fleet.job_id and not self.fleet.scheduler.shares_folders:
+            # Pods of another job begin anew.
+            self.offset, self._torn = 0, b""
+        self._job = self.fleet.job_id
+        data = await self.fleet.events(self.node.id, self.offset)
+        self.offset += len(data)
+        *lines, self._torn = (self._torn + data).split(b"\n")
+        parsed = (parse_line(line, node=self.node.id) for line in lines if line.strip())
+        events = [event for event in parsed if event is not None]
+        for event in events:
+            if event["event"] == "stopped" and isinstance(event.get("generation"), int):
+                self._stopped.add(event["generation"])
+            elif event["event"] == "neighbours_lost":
+                for node in event.get("nodes", ()):
+                    self.fleet.lose(str(node))
+        if not events and (self.fleet.is_lost(self.node.id) or self._cut_off(state)):
+            raise UnreachableError(f"node {self.node.id} is gone: {state.why if state else 'no job'}")
+        return events
+
+    def _cut_off(self, state: JobState | None) -> bool:
+        """Whether the job has ended and the agent has not said so."""
+        over = state is not None and state.phase is JobPhase.ENDED
+        return over and self.fleet.generation not in self._stopped
+
+    async def health(self) -> Health:
+        state = await self.fleet.state()
+        if self.fleet.is_lost(self.node.id):
+            return Health.UNREACHABLE
+        if state is not None and state.phase is JobPhase.ENDED:
+            return Health.AGENT_DEAD
+        return Health.WELL
+
+    async def fetch_logs(self, target: Path) -> None:
+        """They are there already."""
+
+    async def close(self) -> None:
+        pass
+
+
+def _group(group: Any) -> str:
+    return f"{len(group.nodes)} x {group.name}"
+
+
+def _number(job_id: str) -> tuple[int, str]:
+    return (int(job_id) if job_id.isdigit() else 0, job_id)
+
+
+def _read_from(path: Path, offset: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            return file.read()
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise UnreachableError(of_system(error)) from error
+
+
+def _unpack(content: bytes, folder: Path) -> None:
+    """Unpack a gzipped tar that appears whole or not at all."""
+    partial_folder = folder.with_name(f"{folder.name}.partial")
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        archive.extractall(partial_folder, filter="data")
+    with suppress(OSError):
+        partial_folder.rename(folder)

@@ -1,0 +1,71 @@
+"""A plan as a SkyPilot job group: one task for each node group, which SkyPilot (0.12 and newer) starts together."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from sailor_cloud.errors import RequestError
+from sailor_cloud.launch.fleet.job_artefact import exported
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.offer import Market, Offer
+from sailor_cloud.provision import providers
+from sailor_cloud.provision.jobs import RENDEZVOUS_PORT, JobGroup, agent_command
+from sailor_cloud.provision.rendering.root import placed_nodes
+
+# What SkyPilot calls accelerators that it has in two sizes; others have their name without the memory.
+_NAMES = {"A100-80": "A100-80GB", "V100-32": "V100-32GB"}
+
+
+def job_group(document: PlanDocument) -> str:
+    """Return the YAML of `sky jobs launch`. Raises RequestError for a plan that SkyPilot can't start together."""
+    told = exported(document, None)
+    placed = placed_nodes(document)
+    offers = {one.offer.zone: one.offer for one in placed}
+    here = sorted({(offer.provider, offer.region) for offer in offers.values()})
+    if len(here) > 1:
+        listed = ", ".join(f"{provider} {region}" for provider, region in here)
+        raise RequestError(f"the plan is in {listed}, and SkyPilot starts a job group in one region of one cloud")
+    if not providers.on_a_cloud(here[0][0]):
+        raise RequestError(f"the plan's nodes are of {here[0][0]}; SkyPilot needs a plan on a cloud")
+    name, first = told.run_id, told.groups[0]
+    header = {"name": name, "execution": "parallel"}
+    tasks = [_task(group, offers[group.name], told.artefact, first) for group in told.groups]
+    return yaml.dump_all([header, *tasks], Dumper=_Dumper, sort_keys=False, width=110)
+
+
+def _task(group: JobGroup, offer: Offer, artefact: str, first: JobGroup) -> Mapping[str, Any]:
+    """Return a task; SkyPilot names the nodes of a group TASK-INDEX.GROUP, and tells a node its index."""
+    meeting = f"{first.name}-0.${{SKYPILOT_JOBGROUP_NAME}}:{RENDEZVOUS_PORT}"
+    index = "${SKYPILOT_NODE_RANK}"
+    agent = agent_command(
+        group, python="python3", index=index, meeting=meeting, plan="~/sailor-plan.json", home="~/sailor-cloud"
+    )
+    words = " ".join(word if word.startswith(("~", "$")) or "${" in word else shlex.quote(word) for word in agent)
+    name = _NAMES.get(offer.accelerator, offer.accelerator.rpartition("-")[0])
+    return {
+        "name": group.name,
+        "num_nodes": len(group.nodes),
+        "resources": {
+            "infra": f"{offer.provider}/{offer.region}",
+            "instance_type": offer.instance_type,
+            "accelerators": f"{name}:{group.devices}",
+            "use_spot": offer.market is Market.SPOT,
+        },
+        "setup": "pip install 'sailor-cloud[runtime,stores]'\n",
+        "run": f"cat > ~/sailor-plan.json <<'PLAN'\n{artefact.rstrip()}\nPLAN\nexec {words}\n",
+    }
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes texts of several lines as such."""
+
+
+def _block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _block)

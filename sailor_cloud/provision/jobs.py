@@ -1,0 +1,180 @@
+"""A plan as one job of a scheduler: node groups, and one command for each node that starts its agent.
+
+Which rank runs where stands in the plan. A scheduler's own numbering is used only for a node's place in its group.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.inventory import Inventory
+from sailor_cloud.provision.live_resources import (
+    EXPIRES_FORM,
+    EXPIRES_LABEL,
+    NODE_LABEL,
+    OWNER_LABEL,
+    RUN_LABEL,
+)
+from sailor_cloud.provision.rendering.root import placed_nodes
+
+# Where the agents of a job meet; ranks use the ports from 29500 to 29599.
+RENDEZVOUS_PORT = 29400
+# The kind of place that a cluster is; it has its inventory's name.
+CLUSTER = "cluster"
+# What a look finds.
+JOB = "job"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobGroup:
+    """The nodes of a job that are of one group of the inventory; `devices` are those of one node."""
+
+    name: str
+    accelerator: str
+    devices: int
+    nodes: tuple[str, ...]
+
+
+def agent_command(group: JobGroup, *, python: str, index: str, meeting: str, plan: str, home: str) -> list[str]:
+    """Return the command that every node of a group runs; `index` and `meeting` may be a shell's variables."""
+    agent = [python, "-m", "sailor_runtime.agent", "--home", home, "--plan", plan]
+    return [*agent, "--group", group.name, "--index", index, "--rendezvous", meeting]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterJob:
+    """What is given to a scheduler.
+
+    `artefact` is the JSON that agents read: the plan, its groups, and a run spec without addresses. `home` is the
+    folder under which each node has one of its own, and `runtime` one with the package `sailor_runtime`; None where
+    nodes have that installed. `avoid` are hosts that were lost.
+    """
+
+    run_id: str
+    generation: int
+    owner: str
+    seconds: float
+    expires_at: datetime | None
+    inventory: Inventory
+    groups: tuple[JobGroup, ...]
+    artefact: str
+    home: str
+    runtime: str | None = None
+    avoid: frozenset[str] = frozenset()
+
+    @property
+    def name(self) -> str:
+        return f"sailor-{self.run_id}-g{self.generation}"
+
+    def labels(self, nodes: Sequence[str] = ()) -> dict[str, str]:
+        """Return what the job carries so that it is found again, as resources on clouds do."""
+        found = {RUN_LABEL: self.run_id, OWNER_LABEL: re.sub(r"[^\w.@+-]", "-", self.owner)}
+        if self.expires_at is not None:
+            found[EXPIRES_LABEL] = self.expires_at.strftime(EXPIRES_FORM)
+        return found | ({NODE_LABEL: ",".join(nodes)} if nodes else {})
+
+    def command(self, group: JobGroup, *, index: str, meeting: str, plan: str, home: str) -> list[str]:
+        """Return the command that every node of a group runs; see `agent_command`."""
+        return agent_command(
+            group, python=self.inventory.runtime.python, index=index, meeting=meeting, plan=plan, home=home
+        )
+
+
+class JobPhase(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobState:
+    """Where a job stands. `why` is the scheduler's word, `hosts` the machine of each node, `down` those that are gone.
+
+    `taken`: the scheduler gave the job's machines to somebody else. `cancelled`: somebody ended it.
+    `hopeless`: it will never start.
+    """
+
+    phase: JobPhase
+    why: str = ""
+    hosts: Mapping[str, str] = field(default_factory=dict)
+    down: frozenset[str] = frozenset()
+    taken: bool = False
+    cancelled: bool = False
+    hopeless: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedCluster:
+    """An inventory, and what in it is a guess or was left out."""
+
+    inventory: Inventory
+    notes: tuple[str, ...]
+
+
+class Scheduler(Protocol):
+    """What starts the nodes of a plan together. Each call may raise ProvisionError."""
+
+    form: str
+    """The format of `export` that is this scheduler's."""
+
+    shares_folders: bool
+    """Whether nodes see the run's folder under the same path, so that files are how agents are talked to."""
+
+    def check(self, inventory: Inventory) -> None:
+        """Raise ProvisionError, with the next step, where nothing can be submitted from here."""
+
+    def inventory(
+        self, *, accelerators: Collection[str], checkpoints: str, python: str, as_of: date
+    ) -> ImportedCluster:
+        """Return what the scheduler tells of its nodes; `accelerators` are the names that have profiles."""
+
+    def text(self, job: ClusterJob) -> str:
+        """Return a job that brings its plan along, as what the scheduler's own command takes. Raises RequestError."""
+
+    def submit(self, job: ClusterJob, folder: Path) -> str:
+        """Hand a job over and return its id; files that it needs lie in `folder`."""
+
+    def state(self, job_id: str, job: ClusterJob) -> JobState: ...
+
+    def cancel(self, job_id: str, inventory: Inventory) -> None:
+        """End a job; one that has ended already is no error. The agents are told, and have time to save."""
+
+    def free(self, group: str, inventory: Inventory, avoid: frozenset[str]) -> tuple[str, ...]:
+        """Return the machines of a group that could start now."""
+
+    def events(self, job_id: str, job: ClusterJob, node: str, offset: int) -> bytes:
+        """Return what an agent has said since an offset, where folders are not shared."""
+
+
+def groups_of(document: PlanDocument) -> tuple[JobGroup, ...]:
+    """Return the node groups of a plan, in the order of its nodes."""
+    found: dict[str, list[str]] = {}
+    placed = placed_nodes(document)
+    for one in placed:
+        found.setdefault(one.offer.zone, []).append(one.node.id)
+    offers = {one.offer.zone: one.offer for one in placed}
+    return tuple(
+        JobGroup(
+            name=zone,
+            accelerator=offers[zone].accelerator,
+            devices=offers[zone].accelerator_count,
+            nodes=tuple(nodes),
+        )
+        for zone, nodes in found.items()
+    )
+
+
+def check_scheduler(document: PlanDocument) -> None:
+    """Raise ProvisionError where the plan's nodes are of a scheduler that can't be reached from here."""
+    from sailor_cloud.provision import providers
+
+    scheduler, inventory = providers.of(document.home.provider).scheduler, document.job.cloud.inventory
+    if scheduler is not None and inventory is not None:
+        scheduler.check(inventory)

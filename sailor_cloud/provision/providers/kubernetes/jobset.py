@@ -1,0 +1,156 @@
+"""The manifests of a job: a ConfigMap with the plan, and a JobSet with one replicated job for each node group."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Any
+
+import yaml
+
+from sailor_cloud.errors import RequestError
+from sailor_cloud.provision.jobs import RENDEZVOUS_PORT, ClusterJob, JobGroup
+from sailor_cloud.provision.live_resources import NODE_LABEL, RUN_LABEL
+
+GROUP, VERSION, PLURAL = "jobset.x-k8s.io", "v1alpha2", "jobsets"
+CONTAINER = "agent"
+# A ConfigMap holds at most 1 MiB (Kubernetes, "ConfigMaps", 2026-11).
+_MOST_BYTES = 1_000_000
+# Finished pods, and their logs, are kept so long. The pods of a job that is deleted have so long for a last checkpoint.
+_KEPT_S, _GRACE_S = 3600, 60
+
+
+def names(job: ClusterJob) -> tuple[str, dict[str, str]]:
+    """Return the name of the JobSet, and those of its replicated jobs by group, short enough for a pod's host name."""
+    name = f"sailor-{hashlib.sha256(job.run_id.encode()).hexdigest()[:8]}-g{job.generation}"
+    short = {
+        group.name: group.name if len(group.name) <= 20 else f"group-{number}"
+        for number, group in enumerate(job.groups)
+    }
+    return name, short
+
+
+def manifests(job: ClusterJob) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the ConfigMap and the JobSet. Raises RequestError for an inventory without an image."""
+    if job.inventory.runtime.image is None:
+        raise RequestError(
+            f"the inventory {job.inventory.name} names no runtime.image, and pods need one; "
+            "examples/clusters/Dockerfile makes one"
+        )
+    if len(job.artefact) > _MOST_BYTES:
+        raise RequestError(f"the plan has {len(job.artefact):,} bytes, and a ConfigMap holds {_MOST_BYTES:,}")
+    name, short = names(job)
+    labels = {RUN_LABEL: job.run_id}
+    notes = {key: value for key, value in job.labels().items() if key != RUN_LABEL}
+    metadata = {"name": name, "namespace": job.inventory.namespace, "labels": labels, "annotations": notes}
+    first = job.groups[0].name
+    meeting = f"{name}-{short[first]}-0-0.{name}:{RENDEZVOUS_PORT}"
+    queue = {"kueue.x-k8s.io/queue-name": job.inventory.queue} if job.inventory.queue else {}
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"plan.json": job.artefact}}
+    jobset = {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": "JobSet",
+        "metadata": {**metadata, "labels": labels | queue},
+        "spec": {
+            # What has failed is planned anew, not repeated in the old shape.
+            "failurePolicy": {"maxRestarts": 0},
+            "successPolicy": {"operator": "All"},
+            "network": {"enableDNSHostnames": True, "subdomain": name},
+            "ttlSecondsAfterFinished": _KEPT_S,
+            "replicatedJobs": [_replicated(job, group, short[group.name], name, meeting) for group in job.groups],
+        },
+    }
+    return config, jobset
+
+
+def as_yaml(job: ClusterJob) -> str:
+    """Return the manifests for `kubectl apply -f`."""
+    return yaml.safe_dump_all(manifests(job), sort_keys=False, width=110)
+
+
+def _replicated(job: ClusterJob, group: JobGroup, short: str, name: str, meeting: str) -> dict[str, Any]:
+    count = len(group.nodes)
+    return {
+        "name": short,
+        "replicas": 1,
+        "template": {
+            "spec": {
+                "parallelism": count,
+                "completions": count,
+                "completionMode": "Indexed",
+                "backoffLimit": 0,
+                "activeDeadlineSeconds": max(1, math.ceil(job.seconds)),
+                "template": {
+                    "metadata": {
+                        "labels": {RUN_LABEL: job.run_id},
+                        "annotations": {NODE_LABEL: ",".join(group.nodes)},
+                    },
+                    "spec": _pod(job, group, name, meeting),
+                },
+            }
+        },
+    }
+
+
+def _pod(job: ClusterJob, group: JobGroup, name: str, meeting: str) -> dict[str, Any]:
+    has, cluster = job.inventory.groups[group.name], job.inventory
+    # Kubernetes puts the value of a variable that it knows in the place of $(NAME); indexed jobs have this one.
+    agent = job.command(
+        group,
+        index="$(JOB_COMPLETION_INDEX)",
+        meeting=meeting,
+        plan="/etc/sailor-cloud/plan.json",
+        home="/sailor-cloud",
+    )
+    volumes: list[dict[str, Any]] = [
+        {"name": "plan", "configMap": {"name": name}},
+        {"name": "home", "emptyDir": {}},
+        {"name": "shm", "emptyDir": {"medium": "Memory"}},
+    ]
+    mounts = [
+        {"name": "plan", "mountPath": "/etc/sailor-cloud", "readOnly": True},
+        {"name": "home", "mountPath": "/sailor-cloud"},
+        {"name": "shm", "mountPath": "/dev/shm"},
+    ]
+    if cluster.claim is not None:
+        volumes.append({"name": "checkpoints", "persistentVolumeClaim": {"claimName": cluster.claim}})
+        mounts.append({"name": "checkpoints", "mountPath": cluster.checkpoints})
+    pod: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": _GRACE_S,
+        "containers": [
+            {
+                "name": CONTAINER,
+                "image": cluster.runtime.image,
+                "command": [*agent, "--echo"],
+                "ports": [{"containerPort": RENDEZVOUS_PORT, "name": "rendezvous"}],
+                "resources": {"limits": {has.resource: str(group.devices)}},
+                "volumeMounts": mounts,
+            }
+        ],
+        "volumes": volumes,
+    }
+    if has.node_selector:
+        pod["nodeSelector"] = dict(has.node_selector)
+    if cluster.service_account is not None:
+        pod["serviceAccountName"] = cluster.service_account
+    pod["affinity"] = _affinity(job, group)
+    return pod
+
+
+def _affinity(job: ClusterJob, group: JobGroup) -> dict[str, Any]:
+    """Return that pods stand on a node each, since a plan's nodes are whole ones, and on none that was lost."""
+    same = {"matchLabels": {RUN_LABEL: job.run_id}}
+    found: dict[str, Any] = {
+        "podAntiAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [
+                {"labelSelector": same, "topologyKey": "kubernetes.io/hostname"}
+            ]
+        }
+    }
+    if job.avoid:
+        elsewhere = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": sorted(job.avoid)}
+        found["nodeAffinity"] = {
+            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [elsewhere]}]}
+        }
+    return found

@@ -1,0 +1,88 @@
+"""Kubernetes' half of provisioning: JobSets are found by their labels and deleted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from sailor_cloud.errors import ProvisionError
+from sailor_cloud.provision.jobs import CLUSTER, JOB
+from sailor_cloud.provision.live_resources import (
+    EXPIRES_LABEL,
+    NODE_LABEL,
+    OWNER_LABEL,
+    RUN_LABEL,
+    Listing,
+    LiveResource,
+    Look,
+    Scopes,
+    named,
+)
+from sailor_cloud.provision.providers.kubernetes.scheduler import Kubernetes, delete, jobsets
+from sailor_cloud.provision.providers.scheduled import SchedulerProvider
+
+if TYPE_CHECKING:
+    from sailor_cloud.run.folder import RunFolder
+
+# Pods have a minute for a last checkpoint.
+_ENDS_WITHIN_S = 120.0
+_NAME = "kubernetes"
+
+
+class JobSets(SchedulerProvider):
+    name = _NAME
+    scheduler = Kubernetes()
+
+    def looks(self, scopes: Scopes, *, run_id: str | None, beside: Collection[str]) -> list[Look]:
+        def ask() -> Listing:
+            return Listing(found=tuple(_jobs(named(scopes, CLUSTER)[0], run_id)))
+
+        # All clusters that a run knows are the one that kubeconfig names.
+        return [Look(scopes=tuple(scopes), kinds=(JOB,), ask=ask)] if scopes else []
+
+    def remove(self, resources: Sequence[LiveResource], *, folder: RunFolder | None, poll_s: float) -> list[str]:
+        places = sorted({(found.title, found.name) for found in resources})
+        problems = []
+        for namespace, name in places:
+            try:
+                delete(name, namespace)
+            except ProvisionError as error:
+                problems.append(str(error))
+        until, pause_s = time.monotonic() + _ENDS_WITHIN_S, 0.1
+        while not problems and time.monotonic() < until:
+            if not {(found.title, found.name) for found in _jobs("", None)} & set(places):
+                return []
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, poll_s)
+        names = ", ".join(name for _, name in places)
+        return problems or [f"JobSet {names} still exists {_ENDS_WITHIN_S:.0f} s after it was deleted"]
+
+
+def _jobs(cluster: str, run_id: str | None) -> Iterator[LiveResource]:
+    """Yield a resource for each node of each JobSet."""
+    for jobset in jobsets(run_id):
+        metadata = jobset["metadata"]
+        labels, notes = metadata.get("labels", {}), metadata.get("annotations", {})
+        groups = (group["template"]["spec"]["template"] for group in jobset["spec"]["replicatedJobs"])
+        nodes = [
+            node
+            for pod in groups
+            for node in pod.get("metadata", {}).get("annotations", {}).get(NODE_LABEL, "").split(",")
+        ]
+        for node in nodes:
+            yield LiveResource(
+                provider=_NAME,
+                region=cluster,
+                type=JOB,
+                name=metadata["name"],
+                title=metadata["namespace"],
+                run_id=labels[RUN_LABEL],
+                node=node,
+                owner=notes.get(OWNER_LABEL, ""),
+                expires=notes.get(EXPIRES_LABEL, ""),
+                ending="deletionTimestamp" in metadata,
+            )
+
+
+PROVIDER = JobSets()

@@ -1,0 +1,252 @@
+"""A Kubernetes cluster through its official client: creates JobSets, asks for their pods, deletes them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from sailor_cloud.errors import CredentialsError, ProvisionError
+from sailor_cloud.model.inventory import Inventory
+from sailor_cloud.provision.jobs import ClusterJob, ImportedCluster, JobPhase, JobState
+from sailor_cloud.provision.live_resources import RUN_LABEL
+from sailor_cloud.provision.providers.kubernetes.jobset import (
+    CONTAINER,
+    GROUP,
+    PLURAL,
+    VERSION,
+    as_yaml,
+    manifests,
+    names,
+)
+
+_TIMEOUT_S = 30.0
+_OF_JOBSET = "jobset.sigs.k8s.io/jobset-name"
+_OF_GROUP = "jobset.sigs.k8s.io/replicatedjob-name"
+_INDEX = "batch.kubernetes.io/job-completion-index"
+
+
+class Kubernetes:
+    """See `provision.jobs.Scheduler`. Pods share no folder with whoever follows them: their logs tell what happens."""
+
+    form = "jobset"
+    shares_folders = False
+
+    def inventory(
+        self, *, accelerators: Collection[str], checkpoints: str, python: str, as_of: date
+    ) -> ImportedCluster:
+        raise ProvisionError("an inventory of Kubernetes is written by hand; docs/clusters.md has an example")
+
+    def text(self, job: ClusterJob) -> str:
+        return as_yaml(job)
+
+    def check(self, inventory: Inventory) -> None:
+        with calls() as api:
+            api.jobsets.list_namespaced_custom_object(
+                GROUP, VERSION, inventory.namespace, PLURAL, limit=1, _request_timeout=_TIMEOUT_S
+            )
+
+    def submit(self, job: ClusterJob, folder: Path) -> str:
+        config, jobset = manifests(job)
+        with calls() as api:
+            place = job.inventory.namespace
+            api.core.create_namespaced_config_map(place, config, _request_timeout=_TIMEOUT_S)
+            try:
+                api.jobsets.create_namespaced_custom_object(
+                    GROUP, VERSION, place, PLURAL, jobset, _request_timeout=_TIMEOUT_S
+                )
+            except Exception:
+                api.gone(api.core.delete_namespaced_config_map, config["metadata"]["name"], place)
+                raise
+        return str(jobset["metadata"]["name"])
+
+    def state(self, job_id: str, job: ClusterJob) -> JobState:
+        place = job.inventory.namespace
+        with calls() as api:
+            jobset = api.found(api.jobsets.get_namespaced_custom_object, GROUP, VERSION, place, PLURAL, job_id)
+            if jobset is None:
+                return JobState(phase=JobPhase.ENDED, why="the JobSet was deleted", cancelled=True)
+            pods = api.core.list_namespaced_pod(
+                place, label_selector=f"{_OF_JOBSET}={job_id}", _request_timeout=_TIMEOUT_S
+            ).items
+            nodes = [(pod, node) for pod in pods if (node := _node_of(pod, job)) is not None]
+            hosts = {node: pod.spec.node_name for pod, node in nodes if pod.spec.node_name}
+            ready = _ready(api, set(hosts.values())) if hosts else {}
+        down = {node for pod, node in nodes if _disrupted(pod)}
+        down |= {node for node, host in hosts.items() if not ready.get(host, False)}
+        conditions = {
+            one["type"]: one for one in jobset.get("status", {}).get("conditions", ()) if one.get("status") == "True"
+        }
+        told = [f"{one.get('reason', kind)}: {one.get('message', '')}".rstrip(": ") for kind, one in conditions.items()]
+        why = "; ".join(told) or ", ".join(sorted({_phase(pod) for pod in pods})) or "no pods yet"
+        # Kueue takes a job's place away by suspending it, and would start the same shape again.
+        suspended = bool(jobset.get("spec", {}).get("suspend")) and bool(hosts)
+        if {"Completed", "Failed"} & conditions.keys() or suspended:
+            return JobState(phase=JobPhase.ENDED, why=why, hosts=hosts, down=frozenset(down), taken=suspended)
+        wanted = sum(len(group.nodes) for group in job.groups)
+        running = sum(_phase(pod) in ("Running", "Succeeded") for pod in pods)
+        phase = JobPhase.RUNNING if running >= wanted else JobPhase.QUEUED
+        return JobState(phase=phase, why=why, hosts=hosts, down=frozenset(down))
+
+    def cancel(self, job_id: str, inventory: Inventory) -> None:
+        delete(job_id, inventory.namespace)
+
+    def free(self, group: str, inventory: Inventory, avoid: frozenset[str]) -> tuple[str, ...]:
+        has = inventory.groups[group]
+        selector = ",".join(f"{key}={value}" for key, value in sorted(has.node_selector.items()))
+        with calls() as api:
+            nodes = api.core.list_node(label_selector=selector, _request_timeout=_TIMEOUT_S).items
+            pods = api.core.list_pod_for_all_namespaces(_request_timeout=_TIMEOUT_S).items
+        taken: dict[str, int] = {}
+        for pod in pods:
+            if pod.spec.node_name and _phase(pod) in ("Pending", "Running"):
+                taken[pod.spec.node_name] = taken.get(pod.spec.node_name, 0) + _asked(pod, has.resource)
+        return tuple(
+            sorted(
+                node.metadata.name
+                for node in nodes
+                if node.metadata.name not in avoid
+                and _is_ready(node)
+                and not node.spec.unschedulable
+                and int((node.status.allocatable or {}).get(has.resource, 0)) - taken.get(node.metadata.name, 0)
+                >= has.devices_per_node
+            )
+        )
+
+    def events(self, job_id: str, job: ClusterJob, node: str, offset: int) -> bytes:
+        place = job.inventory.namespace
+        group = next(group for group in job.groups if node in group.nodes)
+        short = names(job)[1][group.name]
+        selector = f"{_OF_JOBSET}={job_id},{_OF_GROUP}={short},{_INDEX}={group.nodes.index(node)}"
+        with calls() as api:
+            pods = api.core.list_namespaced_pod(place, label_selector=selector, _request_timeout=_TIMEOUT_S).items
+            if not pods or _phase(pods[0]) == "Pending":
+                return b""
+            answer = api.found(
+                api.core.read_namespaced_pod_log,
+                pods[0].metadata.name,
+                place,
+                container=CONTAINER,
+                _preload_content=False,
+            )
+            return b"" if answer is None else bytes(answer.data)[offset:]
+
+
+class Calls:
+    """The parts of the API that are used; `kubernetes` is the official client."""
+
+    def __init__(self, kubernetes: Any) -> None:
+        self._missing = kubernetes.client.exceptions.ApiException
+        self.core = kubernetes.client.CoreV1Api()
+        self.jobsets = kubernetes.client.CustomObjectsApi()
+
+    def found(self, call: Any, *arguments: Any, **options: Any) -> Any:
+        """Return what a call finds; None where there is no such thing."""
+        try:
+            return call(*arguments, _request_timeout=_TIMEOUT_S, **options)
+        except self._missing as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def gone(self, delete: Any, *arguments: Any) -> None:
+        """Delete something; what is gone already is no error."""
+        self.found(delete, *arguments)
+
+
+@contextmanager
+def calls() -> Iterator[Calls]:
+    """Reach the cluster that kubeconfig, or the pod that this runs in, names. Raises ProvisionError."""
+    try:
+        import kubernetes
+        import urllib3
+    except ImportError as error:
+        raise ProvisionError(
+            "the package kubernetes is not installed; pip install 'sailor-cloud[kubernetes]', or write manifests with "
+            "'sailor-cloud export PLAN --format jobset'"
+        ) from error
+    try:
+        # The client itself looks at the variable once, when it is imported.
+        named = os.environ.get("KUBECONFIG")
+        kubernetes.config.load_config(**({"config_file": named} if named else {}))
+    except kubernetes.config.ConfigException as error:
+        raise CredentialsError(f"no Kubernetes cluster is configured: {error}; set KUBECONFIG") from error
+    try:
+        yield Calls(kubernetes)
+    except kubernetes.client.exceptions.ApiException as error:
+        raise ProvisionError(_told(error)) from error
+    except urllib3.exceptions.HTTPError as error:
+        raise ProvisionError(f"the Kubernetes API does not answer: {error}") from error
+
+
+def delete(name: str, namespace: str) -> None:
+    """Delete a JobSet, whose pods are told to end, and its plan."""
+    with calls() as api:
+        api.gone(api.jobsets.delete_namespaced_custom_object, GROUP, VERSION, namespace, PLURAL, name)
+        api.gone(api.core.delete_namespaced_config_map, name, namespace)
+
+
+def jobsets(run_id: str | None) -> list[dict[str, Any]]:
+    """Return the JobSets of one run, or of all runs, in all namespaces."""
+    selector = RUN_LABEL if run_id is None else f"{RUN_LABEL}={run_id}"
+    with calls() as api:
+        found = api.jobsets.list_cluster_custom_object(
+            GROUP, VERSION, PLURAL, label_selector=selector, _request_timeout=_TIMEOUT_S
+        )
+    return list(found["items"])
+
+
+def _told(error: Any) -> str:
+    try:
+        said = json.loads(error.body)["message"]
+    except (TypeError, ValueError, KeyError):
+        said = error.reason
+    if error.status == 404:
+        return f"the cluster has no {PLURAL}.{GROUP}: {said}; install JobSet (https://jobset.sigs.k8s.io) and try again"
+    if error.status in (401, 403):
+        return f"the Kubernetes API refuses: {said}; docs/clusters.md lists the rights that a run needs"
+    return f"the Kubernetes API refuses: {said} ({error.status})"
+
+
+def _node_of(pod: Any, job: ClusterJob) -> str | None:
+    """Return the node of a plan that a pod is: its replicated job's group, at its completion index."""
+    labels = {**(pod.metadata.annotations or {}), **(pod.metadata.labels or {})}
+    groups = {short: name for name, short in names(job)[1].items()}
+    name, index = groups.get(labels.get(_OF_GROUP, "")), labels.get(_INDEX, "")
+    for group in job.groups:
+        if group.name == name and index.isdigit() and int(index) < len(group.nodes):
+            return group.nodes[int(index)]
+    return None
+
+
+def _phase(pod: Any) -> str:
+    return str(pod.status.phase or "Pending")
+
+
+def _disrupted(pod: Any) -> bool:
+    """Whether a pod was taken away rather than failed of its own (Kubernetes, "Pod disruption conditions")."""
+    conditions = pod.status.conditions or ()
+    return pod.status.reason in ("Evicted", "NodeLost", "Preempting") or any(
+        one.type == "DisruptionTarget" and one.status == "True" for one in conditions
+    )
+
+
+def _ready(api: Calls, hosts: set[str]) -> dict[str, bool]:
+    return {
+        node.metadata.name: _is_ready(node)
+        for node in api.core.list_node(_request_timeout=_TIMEOUT_S).items
+        if node.metadata.name in hosts
+    }
+
+
+def _is_ready(node: Any) -> bool:
+    return any(one.type == "Ready" and one.status == "True" for one in node.status.conditions or ())
+
+
+def _asked(pod: Any, resource: str) -> int:
+    limits = (one.resources.limits or {} for one in pod.spec.containers if one.resources is not None)
+    return sum(int(limit.get(resource, 0)) for limit in limits)

@@ -1,0 +1,88 @@
+"""The batch script of a job: one component of a heterogeneous job for each node group."""
+
+from __future__ import annotations
+
+import math
+import shlex
+
+from sailor_cloud.errors import RequestError
+from sailor_cloud.provision.jobs import RENDEZVOUS_PORT, ClusterJob, JobGroup
+
+
+def batch_script(job: ClusterJob, *, plan: str | None = None, output: str | None = None) -> str:
+    """Return the script for `sbatch`. Without the path of a `plan` file it brings the plan along.
+
+    Slurm's own requeue would repeat the old shape, so there is none: who submitted the job plans again.
+    """
+    components = [_component(job, group, output if number == 0 else None) for number, group in enumerate(job.groups)]
+    lines = ["#!/bin/bash", "\n#SBATCH hetjob\n".join(components), "set -u"]
+    nodes = "SLURM_JOB_NODELIST" if len(job.groups) == 1 else "SLURM_JOB_NODELIST_HET_GROUP_0"
+    lines += [f"module load {shlex.quote(module)}" for module in job.inventory.runtime.modules]
+    if job.runtime is not None:
+        lines.append(f"export PYTHONPATH={shlex.quote(job.runtime)}${{PYTHONPATH:+:$PYTHONPATH}}")
+    lines += ["export PYTHONDONTWRITEBYTECODE=1", f"home={shlex.quote(job.home)}", 'mkdir -p "$home"']
+    if plan is None:
+        lines += ['plan="$home/plan-$SLURM_JOB_ID.json"', "cat > \"$plan\" <<'PLAN'", job.artefact.rstrip("\n"), "PLAN"]
+    else:
+        lines.append(f"plan={shlex.quote(plan)}")
+    # A node's name need not be one that the network knows.
+    lines += [
+        f'first=$(scontrol show hostnames "${nodes}" | head -n 1)',
+        """first=$(scontrol show node "$first" | sed -n 's/.*NodeAddr=\\([^ ]*\\).*/\\1/p')""",
+        "export plan home first",
+        "started=()",
+    ]
+    for number, group in enumerate(job.groups):
+        lines += [f"{_step(job, group, number)} &", "started+=($!)"]
+    # A step ends on its own once another one's ranks are gone; the worst exit code is the job's.
+    lines += ["code=0", 'for step in "${started[@]}"; do wait "$step" || code=$?; done', "exit $code"]
+    return "\n".join(lines) + "\n"
+
+
+def _component(job: ClusterJob, group: JobGroup, output: str | None) -> str:
+    """Return the options of one component. `--nodes` are whole nodes, since plans are made for those."""
+    has, cluster = job.inventory.groups[group.name], job.inventory
+    comment = " ".join(f"{name}={value}" for name, value in job.labels(group.nodes).items())
+    options = [
+        f"--job-name={job.name}",
+        f'--comment="{comment}"',
+        "--no-requeue",
+        f"--time={max(1, math.ceil(job.seconds / 60))}",
+        f"--nodes={len(group.nodes)}",
+        "--ntasks-per-node=1",
+        "--exclusive",
+    ]
+    optional = (
+        ("partition", has.partition),
+        ("constraint", has.constraint),
+        ("gres", f"{has.gres}:{group.devices}" if has.gres else None),
+        ("account", cluster.account),
+        ("qos", cluster.qos),
+        ("exclude", ",".join(sorted(job.avoid))),
+        ("output", output),
+    )
+    options += [f"--{name}={value}" for name, value in optional if value]
+    return "\n".join(f"#SBATCH {option}" for option in options)
+
+
+def _step(job: ClusterJob, group: JobGroup, number: int) -> str:
+    """Return the step that starts the agents of a group; a node knows its place in it from SLURM_NODEID."""
+    step = ["srun"]
+    if len(job.groups) > 1:
+        step.append(f"--het-group={number}")
+    if job.inventory.runtime.image is not None:
+        step.append(f"--container-image={job.inventory.runtime.image}")
+    step += ["--kill-on-bad-exit=0", "--cpu-bind=none"]
+    # Quoted for the batch script, which knows $plan, $home and $first, and then for the node, which knows its number.
+    agent = job.command(group, index="$SLURM_NODEID", meeting=f"$first:{RENDEZVOUS_PORT}", plan="$plan", home="$home")
+    words = [f'"{word}"' if word.startswith("$") else shlex.quote(word) for word in agent]
+    return f"{' '.join(step)} bash -c {shlex.quote('exec ' + ' '.join(words))}"
+
+
+def check_groups(job: ClusterJob) -> None:
+    """Raise RequestError where the plan has a group that the inventory lacks."""
+    missing = [group.name for group in job.groups if group.name not in job.inventory.groups]
+    if missing:
+        raise RequestError(
+            f"the plan has nodes in {', '.join(missing)}, which the inventory {job.inventory.name} does not have"
+        )

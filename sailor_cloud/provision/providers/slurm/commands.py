@@ -1,0 +1,82 @@
+"""Slurm's own commands: runs them and reads what they print."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+
+from sailor_cloud.errors import ProvisionError
+
+_TIMEOUT_S = 60.0
+# Behind a node's state: it does not answer.
+_NOT_ANSWERING = "*"
+_DOWN = ("down", "drained", "fail", "error", "power_down", "powered_down")
+
+
+class NodeRow:
+    """A node as sinfo shows it, in one of its partitions."""
+
+    __slots__ = ("cpus", "features", "gres", "memory_mib", "name", "partition", "state")
+
+    def __init__(self, line: str) -> None:
+        self.name, self.state, partition, features, gres, cpus, memory = line.split("|")
+        self.partition = partition.rstrip("*")
+        self.features = _list(features)
+        # Counts and sockets follow: gpu:a100:2(S:0-1).
+        self.gres = tuple(re.sub(r"\(.*?\)$", "", one) for one in _list(gres))
+        self.cpus, self.memory_mib = int(cpus), int(memory)
+
+
+def node_rows(partition: str | None = None) -> tuple[NodeRow, ...]:
+    """Return all nodes, once for each partition that they are in. Raises ProvisionError."""
+    only = [f"--partition={partition}"] if partition else []
+    shown = slurm("sinfo", "--noheader", "--Node", *only, "--format=%N|%T|%P|%f|%G|%c|%m")
+    return tuple(NodeRow(line) for line in shown.splitlines() if line.count("|") == 6)
+
+
+def cancel(job_id: str) -> None:
+    try:
+        slurm("scancel", job_id)
+    except ProvisionError as error:
+        if "Invalid job id" not in str(error) and "already completing or completed" not in str(error):
+            raise
+
+
+def slurm(program: str, *arguments: str) -> str:
+    """Run one of Slurm's commands. Raises ProvisionError with what it said."""
+    try:
+        done = subprocess.run(
+            [program, *arguments], capture_output=True, text=True, timeout=_TIMEOUT_S, stdin=subprocess.DEVNULL
+        )
+    except FileNotFoundError as error:
+        raise ProvisionError(f"no {program} on PATH; run this on a login node of the cluster") from error
+    except subprocess.TimeoutExpired as error:
+        raise ProvisionError(f"{program} did not answer within {_TIMEOUT_S:.0f} s") from error
+    if done.returncode != 0:
+        raise ProvisionError(f"{program} failed: {(done.stderr or done.stdout).strip() or done.returncode}")
+    return done.stdout
+
+
+def hostnames(compact: str) -> tuple[str, ...]:
+    """Return the names in a host list such as n[1-3,7]."""
+    return tuple(slurm("scontrol", "show", "hostnames", compact).split()) if compact else ()
+
+
+def hosts_down(hosts: Sequence[str]) -> frozenset[str]:
+    """Return which machines don't answer or take no jobs."""
+    if not hosts:
+        return frozenset()
+    shown = slurm("sinfo", "--noheader", "--Node", f"--nodes={','.join(hosts)}", "--format=%N|%T")
+    return frozenset(_names_down(shown))
+
+
+def _names_down(shown: str) -> Iterator[str]:
+    for line in shown.splitlines():
+        name, _, state = line.partition("|")
+        if state.endswith(_NOT_ANSWERING) or state.startswith(_DOWN):
+            yield name
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return () if text in ("", "(null)") else tuple(re.split(r",(?![^(]*\))", text))

@@ -1,0 +1,154 @@
+"""Plans as what schedulers and other programs take: a batch script, a job group, torchtitan's options."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tomllib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from click import Command
+from click.testing import CliRunner
+
+from factories.clusters import INVENTORY, JOB
+from factories.plans import node, pipeline, plan, stage
+from sailor_cloud import api
+from sailor_cloud.catalog.clusters import with_inventory
+from sailor_cloud.cli.interchange import export
+from sailor_cloud.cli.up import up
+from sailor_cloud.errors import RequestError
+from sailor_cloud.interchange.torchtitan import as_toml, torchtitan_options
+from sailor_cloud.launch.fleet.job_artefact import exported_job
+from sailor_cloud.launch.fleet.skypilot import job_group
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job_file import parse_job
+from sailor_cloud.provision import providers
+from sailor_runtime.agent.rendezvous import Artefact
+from sailor_runtime.spec import RunSpec
+
+NODES = ["2 x lab-a100@a100", "1 x lab-v100@v100"]
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SAILOR_CLOUD_HOME", str(tmp_path / "home"))
+
+
+def on_slurm(tmp_path: Path) -> PlanDocument:
+    inventory = tmp_path / "cluster.yaml"
+    inventory.write_text(INVENTORY)
+    job = with_inventory(
+        parse_job(JOB.replace("global_batch_size: 8", "global_batch_size: 10")), on="slurm", cluster=inventory
+    )
+    return api.simulate_layout(job, layout="dp=5", nodes=NODES).document
+
+
+def on_gcp() -> PlanDocument:
+    text = JOB[: JOB.index("resources:")].replace("checkpoint: {", "checkpoint: {to: gs://mine/here, ")
+    text += "resources: [{provider: gcp, zones: [us-central1-a], markets: [spot], accelerators: {A100-40: 16}}]\n"
+    return api.simulate_layout(parse_job(text), layout="dp=2", nodes=["2 x a2-highgpu-1g@us-central1-a"]).document
+
+
+def test_a_batch_script_has_a_component_for_each_group(tmp_path: Path, golden: Callable[[str, str], str]) -> None:
+    job = exported_job(on_slurm(tmp_path))
+    scheduler = providers.of(job.inventory.scheduler).scheduler
+    assert scheduler is not None
+    script = scheduler.text(job)
+    begin, end = script.index("<<'PLAN'\n") + len("<<'PLAN'\n"), script.index("\nPLAN\n")
+    told, shown = script[begin:end], script[:begin] + "…" + script[end:]
+    assert shown == golden("job.sh", shown)
+    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+    path = tmp_path / "plan.json"
+    path.write_text(told)
+    artefact = Artefact.read(path)
+    assert artefact.groups == {"a100": ["n0", "n1"], "v100": ["n2"]}
+    spec = RunSpec.from_json(artefact.filled(dict.fromkeys(artefact.nodes, "192.0.2.1"), 29500))
+    assert spec.world_size == 5
+    assert spec.checkpoint.directory == "/shared/checkpoints/small"
+
+
+def test_one_group_makes_a_plain_job(tmp_path: Path) -> None:
+    document = on_slurm(tmp_path)
+    single = api.simulate_layout(document.job, layout="dp=2", nodes=["1 x lab-a100@a100"]).document
+    job = exported_job(single)
+    script = providers.of(job.inventory.scheduler).scheduler.text(job)  # type: ignore[union-attr]
+    assert "hetjob" not in script
+    assert "--het-group" not in script
+    assert '"$SLURM_JOB_NODELIST"' in script
+
+
+def test_export_and_dry_run_show_what_the_scheduler_takes(tmp_path: Path) -> None:
+    def told(command: Command, *arguments: str) -> str:
+        return CliRunner().invoke(command, arguments, catch_exceptions=False, standalone_mode=False).stdout
+
+    path, job = tmp_path / "plan.json", tmp_path / "job.yaml"
+    path.write_text(on_slurm(tmp_path).to_json())
+    script = told(export, str(path), "--format", "slurm")
+    assert script.startswith("#!/bin/bash\n#SBATCH --job-name=sailor-small-g1\n")
+    with pytest.raises(RequestError, match="the inventory lab is of slurm, and jobset is for kubernetes"):
+        told(export, str(path), "--format", "jobset")
+    path.write_text(on_gcp().to_json())
+    with pytest.raises(RequestError, match="of no cluster's inventory; plan with --on slurm"):
+        told(export, str(path), "--format", "slurm")
+    job.write_text(JOB)
+    cluster = str(tmp_path / "cluster.yaml")
+    shown = told(up, str(job), "--on", "slurm", "--cluster", cluster, "--dry-run", "--json")
+    assert json.loads(shown)["job"].startswith("#!/bin/bash")
+
+
+def test_a_job_group_has_a_task_for_each_group_whose_agents_meet() -> None:
+    header, task = yaml.safe_load_all(job_group(on_gcp()))
+    assert header == {"name": "small", "execution": "parallel"}
+    assert task["num_nodes"] == 2
+    assert task["resources"] == {
+        "infra": "gcp/us-central1",
+        "instance_type": "a2-highgpu-1g",
+        "accelerators": "A100:1",
+        "use_spot": False,
+    }
+    meeting = f"{task['name']}-0.${{SKYPILOT_JOBGROUP_NAME}}:29400"
+    assert task["run"].rstrip().endswith(f"--index ${{SKYPILOT_NODE_RANK}} --rendezvous {meeting}")
+    assert subprocess.run(["bash", "-n"], input=task["run"], text=True, check=False).returncode == 0
+
+
+def test_a_job_group_stands_on_one_cloud_and_saves_where_all_nodes_reach(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="names no place for checkpoints"):
+        job_group(on_slurm(tmp_path))
+    document = on_slurm(tmp_path)
+    saved = document.job.model_copy(
+        update={"checkpoint": document.job.checkpoint.model_copy(update={"to": "gs://a/b"})}
+    )
+    with pytest.raises(RequestError, match="SkyPilot needs a plan on a cloud"):
+        job_group(replace(document, job=saved))
+
+
+def test_uneven_cuts_are_lists_of_modules() -> None:
+    uneven = plan(
+        nodes=(node("n0"), node("n1")),
+        pipelines=(pipeline(0, (stage(0, 2, "n0"), stage(2, 5, "n1")), microbatch_size=2, microbatches=4),),
+    )
+    options = torchtitan_options(uneven, layers=5, training={"seq_len": 128, "steps": 10})
+    read = tomllib.loads(as_toml(options))
+    assert read == options
+    assert read["parallelism"]["module_fqns_per_model_part"] == [
+        ["tok_embeddings", "layers.0"],
+        ["layers.1", "layers.2", "norm", "output"],
+    ]
+    assert read["parallelism"]["pipeline_parallel_degree"] == 2
+    assert (read["training"]["local_batch_size"], read["training"]["global_batch_size"]) == (8, 8)
+
+
+def test_pipelines_that_differ_are_not_torchtitans() -> None:
+    other = plan(
+        nodes=(node("n0"), node("n1")),
+        pipelines=(
+            pipeline(0, (stage(0, 5, "n0"),), microbatch_size=2, microbatches=4),
+            pipeline(1, (stage(0, 5, "n1"),), microbatch_size=2, microbatches=3),
+        ),
+    )
+    with pytest.raises(RequestError, match=r"trains 3 x 2 samples and the first 4 x 2.*--restrict even-batches"):
+        torchtitan_options(other, layers=5, training={})

@@ -1,0 +1,102 @@
+"""A plan on a real Slurm: it trains over three node groups, loses a node, goes on and ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from factories.clusters import INVENTORY, JOB
+from factories.quick_runs import Notes
+from factories.slurm_cluster import skip_without_slurm, slurm_cluster
+from sailor_cloud import api
+from sailor_cloud.catalog.clusters import with_inventory
+from sailor_cloud.errors import ProvisionError
+from sailor_cloud.launch.options import Ending
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job_file import parse_job
+from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.run.journal import Event, read
+from sailor_cloud.run.progress import RunProgress
+
+GROUPS = {"a100": (2, "a100", 1), "v100": (1, "v100", 1), "titan": (1, "", 0)}
+NODES = ["2 x lab-a100@a100", "1 x lab-v100@v100", "1 x lab-titan@titan"]
+
+
+def spread(tmp_path: Path) -> PlanDocument:
+    """A plan with a pipeline on each of four nodes, of three groups; ranks are processor threads."""
+    inventory = tmp_path / "cluster.yaml"
+    text = INVENTORY.replace("/shared/venv/bin/python, modules: [cuda/12.6]", sys.executable)
+    text = text.replace("devices_per_node: 2", "devices_per_node: 1").replace("account: physics\n", "")
+    inventory.write_text(text.replace("/shared/checkpoints", str(tmp_path / "checkpoints")))
+    job = with_inventory(parse_job(JOB), on="slurm", cluster=inventory)
+    return api.simulate_layout(job, layout="dp=4", nodes=NODES).document
+
+
+class Watcher(Notes):
+    """Does something once, at a step."""
+
+    def __init__(self, at: int, then: threading.Event) -> None:
+        super().__init__()
+        self._at, self._then = at, then
+
+    def step(self, progress: RunProgress) -> None:
+        if progress.step >= self._at:
+            self._then.set()
+
+
+@pytest.mark.slow
+def test_a_run_over_three_groups_loses_a_node_goes_on_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    skip_without_slurm()
+    monkeypatch.setenv("SAILOR_CLOUD_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("SAILOR_CLOUD_ACCELERATORS", "cpu")
+    document = spread(tmp_path)
+    reached = threading.Event()
+    watcher = Watcher(5, reached)
+    with slurm_cluster(tmp_path / "slurm", GROUPS) as cluster:
+
+        def lose() -> None:
+            reached.wait(120)
+            cluster.lose("a1002")
+
+        losing = threading.Thread(target=lose)
+        losing.start()
+        outcome = api.up(document, watcher)
+        losing.join()
+        assert cluster.run("squeue", "--noheader", "--states=PENDING,RUNNING") == ""
+        script = subprocess.run(
+            ["squeue", "--noheader", "--format=%i"], capture_output=True, text=True, check=True
+        ).stdout
+    [folder] = RunFolder.list()
+    entries = read(folder.journal_file)
+    assert outcome.ending is Ending.COMPLETED, outcome.message
+    assert outcome.receipt.clean
+    assert 0 < outcome.receipt.spent_usd < 1
+    [lost] = [entry.data["nodes"] for entry in entries if entry.event is Event.NODES_LOST]
+    assert lost == ["n1"]
+    ended = [entry.data for entry in entries if entry.event is Event.GENERATION_ENDED]
+    assert [one["end"] for one in ended] == ["nodes lost", "finished"]
+    assert 5 <= ended[0]["step"] < 30 == ended[1]["step"]
+    jobs = [line for line in watcher.lines if line.startswith("submitted job")]
+    assert jobs[0] == "submitted job 1 of lab: 2 x a100, 1 x v100, 1 x titan"
+    assert len(jobs) == 2
+    exclude = (folder.path / "cluster" / "job-g2.sh").read_text()
+    assert "--exclude=a1002" in exclude
+    assert "--no-requeue" in exclude
+    assert list((folder.logs_dir / "n0").glob("g1-rank0.log"))
+    assert script.count("\n") <= 1
+
+
+def test_without_a_scheduler_on_path_there_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SAILOR_CLOUD_HOME", str(tmp_path / "home"))
+    document = spread(tmp_path)
+    monkeypatch.setenv("PATH", "/nowhere")
+    begun = time.monotonic()
+    with pytest.raises(ProvisionError, match="no sbatch on PATH, so nothing can be submitted to Slurm; run this on a"):
+        api.up(document, Notes())
+    assert time.monotonic() - begun < 30
+    assert RunFolder.list() == ()

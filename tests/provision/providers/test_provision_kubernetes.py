@@ -1,0 +1,166 @@
+"""Manifests against the official schemas, and a run through the official client against a stand-in API server."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from factories.clusters import INVENTORY, JOB
+from factories.kubernetes_api import jobset_faults, kubernetes_api
+from factories.quick_runs import Notes
+from sailor_cloud import api
+from sailor_cloud.catalog.clusters import with_inventory
+from sailor_cloud.errors import CredentialsError, ProvisionError, RequestError
+from sailor_cloud.launch.fleet.job_artefact import exported_job
+from sailor_cloud.launch.options import Ending
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job_file import parse_job
+from sailor_cloud.provision import providers
+from sailor_cloud.provision.providers.kubernetes.jobset import as_yaml, manifests
+from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.run.journal import Event, read
+from sailor_cloud.run.progress import RunProgress
+
+PODS = """namespace: ml
+queue: gpus
+service_account: trainer
+claim: checkpoints
+"""
+LABEL = "cloud.google.com/gke-accelerator"
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SAILOR_CLOUD_HOME", str(tmp_path / "home"))
+
+
+def spread(tmp_path: Path, *, image: str = "registry.example.org/sailor:1") -> PlanDocument:
+    """A plan with a pipeline on each device of three nodes, of three groups."""
+    text = INVENTORY.replace("scheduler: slurm", "scheduler: kubernetes").replace("account: physics\n", PODS)
+    text = text.replace(
+        "/shared/venv/bin/python, modules: [cuda/12.6]", f"python3, image: {image}" if image else "python3"
+    )
+    for name in ("a100", "v100", "titan"):
+        text = text.replace(f"  {name}: {{", f"  {name}: {{node_selector: {{{LABEL}: {name}}}, ")
+    text = text.replace("/shared/checkpoints", str(tmp_path / "checkpoints"))
+    inventory = tmp_path / "cluster.yaml"
+    inventory.write_text(text)
+    saved = tmp_path / "saved"
+    saved.mkdir(exist_ok=True)
+    text = JOB.replace("checkpoint: {", f"checkpoint: {{to: {saved}, ")
+    job = with_inventory(parse_job(text), on="kubernetes", cluster=inventory)
+    nodes = ["1 x lab-a100@a100", "1 x lab-v100@v100", "1 x lab-titan@titan"]
+    return api.simulate_layout(job, layout="dp=4", nodes=nodes).document
+
+
+def test_manifests_keep_to_the_official_schemas(tmp_path: Path) -> None:
+    config, jobset = manifests(exported_job(spread(tmp_path)))
+    assert jobset_faults(jobset) == []
+    assert list(yaml.safe_load_all(as_yaml(exported_job(spread(tmp_path))))) == [config, jobset]
+    kubernetes_validate.validate(config, "1.35", strict=True)
+    for group in jobset["spec"]["replicatedJobs"]:
+        job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": group["name"]}, **group["template"]}
+        kubernetes_validate.validate(job, "1.35", strict=True)
+
+
+def test_a_field_that_the_schema_lacks_is_found(tmp_path: Path) -> None:
+    _, jobset = manifests(exported_job(spread(tmp_path)))
+    wrong = copy.deepcopy(jobset)
+    wrong["spec"]["ttlSecondsAfterFinish"] = wrong["spec"].pop("ttlSecondsAfterFinished")
+    assert any("ttlSecondsAfterFinish" in fault for fault in jobset_faults(wrong))
+    wrong = copy.deepcopy(jobset)
+    wrong["spec"]["replicatedJobs"][0]["template"]["spec"]["parallelism"] = "two"
+    assert any("parallelism" in fault for fault in jobset_faults(wrong))
+
+
+def test_a_replicated_job_is_a_node_group_with_queue_selector_and_limits(tmp_path: Path) -> None:
+    document = spread(tmp_path)
+    _, jobset = manifests(exported_job(document))
+    assert jobset["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpus"
+    assert jobset["metadata"]["namespace"] == "ml"
+    assert jobset["spec"]["ttlSecondsAfterFinished"] > 0
+    groups = {group["name"]: group["template"]["spec"] for group in jobset["spec"]["replicatedJobs"]}
+    assert {name: spec["completions"] for name, spec in groups.items()} == {"a100": 1, "v100": 1, "titan": 1}
+    assert {spec["activeDeadlineSeconds"] for spec in groups.values()} == {document.ttl_s or 1200}
+    pods = {name: spec["template"]["spec"] for name, spec in groups.items()}
+    assert {name: pod["nodeSelector"] for name, pod in pods.items()} == {name: {LABEL: name} for name in groups}
+    limits = {name: pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] for name, pod in pods.items()}
+    assert limits == {"a100": "2", "v100": "1", "titan": "1"}
+    command = pods["v100"]["containers"][0]["command"]
+    assert command[command.index("--group") + 1] == "v100"
+    assert command[command.index("--index") + 1] == "$(JOB_COMPLETION_INDEX)"
+    name = jobset["metadata"]["name"]
+    assert command[command.index("--rendezvous") + 1] == f"{name}-a100-0-0.{name}:29400"
+
+
+def test_pods_need_an_image(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"names no runtime\.image, and pods need one"):
+        manifests(exported_job(spread(tmp_path, image="")))
+
+
+class Watcher(Notes):
+    def __init__(self, reached: threading.Event) -> None:
+        super().__init__()
+        self._reached = reached
+
+    def step(self, progress: RunProgress) -> None:
+        if progress.step >= 5:
+            self._reached.set()
+
+
+def test_a_run_loses_a_pods_node_and_goes_on_with_a_new_jobset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = spread(tmp_path)
+    reached = threading.Event()
+    watcher = Watcher(reached)
+    nodes = {f"{group}-{number}": {LABEL: group} for group in ("a100", "v100", "titan") for number in (1, 2)}
+    del nodes["v100-2"]
+    with kubernetes_api(tmp_path / "api", nodes) as cluster:
+        monkeypatch.setenv("KUBECONFIG", str(cluster.folder / "kubeconfig"))
+
+        def lose() -> None:
+            reached.wait(60)
+            cluster.lose("a100-1")
+
+        losing = threading.Thread(target=lose)
+        losing.start()
+        outcome = api.up(document, watcher)
+        losing.join()
+        assert cluster.jobsets == {}
+        assert cluster.configs == {}
+        first, second = cluster.created
+        assert cluster.deleted[:1] == [first["metadata"]["name"]]
+    assert outcome.ending is Ending.COMPLETED, outcome.message
+    assert outcome.receipt.clean
+    [folder] = RunFolder.list()
+    ended = [entry.data for entry in read(folder.journal_file) if entry.event is Event.GENERATION_ENDED]
+    assert [one["end"] for one in ended] == ["nodes lost", "finished"]
+    assert "a100-1" in str(second["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["affinity"])
+    assert '"event": "step"' in (folder.logs_dir / "n0" / "agent.log").read_text()
+
+
+def test_without_a_cluster_there_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = spread(tmp_path)
+    scheduler = providers.of(document.home.provider).scheduler
+    inventory = document.job.cloud.inventory
+    assert scheduler is not None
+    assert inventory is not None
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    with pytest.raises(CredentialsError, match=r"no Kubernetes cluster is configured: .*set KUBECONFIG"):
+        scheduler.check(inventory)
+    with kubernetes_api(tmp_path / "api", {}) as cluster:
+        monkeypatch.setenv("KUBECONFIG", str(cluster.folder / "kubeconfig"))
+        scheduler.check(inventory)
+        job = exported_job(document)
+        broken = copy.deepcopy(manifests(job)[1])
+        broken["spec"]["replicatedJobs"][0]["colour"] = "red"
+        monkeypatch.setattr(
+            "sailor_cloud.provision.providers.kubernetes.scheduler.manifests", lambda job: (manifests(job)[0], broken)
+        )
+        with pytest.raises(ProvisionError, match=r"the Kubernetes API refuses: JobSet is invalid.*colour"):
+            scheduler.submit(job, tmp_path)
+        assert cluster.configs == {}
