@@ -295,10 +295,14 @@ class JobFleet:
     async def _end_job(self) -> None:
         await self._resumed()
         current = self._current
-        if current is None or current.state.phase is JobPhase.ENDED:
+        ended = current is not None and current.state.phase is JobPhase.ENDED
+        if current is None or (ended and current.cancelled):
             return
+        # One that has ended may still be kept by its scheduler.
         current.cancelled = True
         await asyncio.to_thread(self.scheduler.cancel, current.id, self.inventory)
+        if ended:
+            return
         until = time.monotonic() + _ENDS_WITHIN_S
         pause_s = 0.1
         while time.monotonic() < until:
