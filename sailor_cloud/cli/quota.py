@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from sailor_cloud.catalog.quota_needs import Quotas
     from sailor_cloud.catalog.quotas import QuotaNeed
+    from sailor_cloud.catalog.reservations import Reservations
     from sailor_cloud.model.job import Cloud
     from sailor_cloud.model.offer import Provider
 
@@ -47,7 +48,8 @@ def quota(
 
     Without a job, shows every accelerator quota of a provider's regions. A quota is no reservation: a zone may still
     be out of stock. What was read is kept on this machine, and plans keep to it until it is read again or --forget
-    deletes it.
+    deletes it. Capacity that the account has reserved in the same regions is shown below; on-demand nodes of its type
+    and zone run in it where it is open to all, and nothing here buys or cancels it.
 
     \b
     sailor-cloud quota job.yaml
@@ -55,6 +57,7 @@ def quota(
     """
     from sailor_cloud.catalog import account_quotas
     from sailor_cloud.catalog.quota_needs import read_quotas
+    from sailor_cloud.catalog.reservations import read_reservations
     from sailor_cloud.cli.price_tables import as_json as to_json
     from sailor_cloud.clock import SystemClock
     from sailor_cloud.report.console import result_console
@@ -71,14 +74,21 @@ def quota(
             cloud=cloud,
             progress=lambda done, of, what: show(done, of, f"asking for {what}"),
         )
+        reserved = read_reservations(
+            [(row.need.provider, row.need.region) for row in found.rows],
+            cloud=cloud,
+            progress=lambda done, of, what: show(done, of, f"asking for {what}"),
+        )
     if any(row.limit is not None for row in found.rows):
         kept = account_quotas.keep(found.rows, cloud=cloud, read_on=SystemClock().now().date())
         click.echo(f"kept in {kept}; plans keep to these limits", err=True)
     if as_json:
         rows = [asdict(row.need) | {"limit": row.limit, "used": row.used, "enough": row.enough} for row in found.rows]
-        click.echo(to_json({"quotas": rows, "missing": found.missing}))
+        missing = (*found.missing, *reserved.missing)
+        click.echo(to_json({"quotas": rows, "reserved": [asdict(row) for row in reserved.rows], "missing": missing}))
     else:
         _print(found, result_console())
+        _print_reserved(reserved, result_console())
 
 
 def _wanted(
@@ -132,3 +142,23 @@ def _print(found: Quotas, console: Console) -> None:
         console.print(f"[red]missing[/] {fault}", soft_wrap=True)
     if any(row.enough is False for row in found.rows):
         console.print("needed: the most that the job may use; a plan may need less")
+
+
+def _print_reserved(reserved: Reservations, console: Console) -> None:
+    from sailor_cloud.report.tables import plain_table, print_report
+
+    if reserved.rows:
+        console.print("\nreserved by the account")
+        table = plain_table(
+            "zone", "reservation", "kind", "instance type", "free", "from", "until", "used by", numbers=("free",)
+        )
+        for row in reserved.rows:
+            start, end = ("" if at is None else f"{at:%Y-%m-%d %H:%M}" for at in (row.starts_at, row.ends_at))
+            used = "on-demand nodes" if row.taken_unasked else "what names it"
+            free = f"{row.free} of {row.count}"
+            table.add_row(row.zone, row.id, row.kind.value, row.instance_type, free, start, end or "cancelled", used)
+        print_report(table, console)
+        if any(not row.taken_unasked for row in reserved.rows):
+            console.print("sailor-cloud names no reservation yet: those that must be named stay unused")
+    for fault in reserved.missing:
+        console.print(f"[red]missing[/] {fault}", soft_wrap=True)

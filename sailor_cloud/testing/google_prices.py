@@ -38,6 +38,7 @@ class GoogleWorld:
     skus: list[Json] = field(default_factory=list)
     machine_types: dict[str, list[Json]] = field(default_factory=dict)
     accelerator_types: dict[str, list[Json]] = field(default_factory=dict)
+    reservations: dict[str, list[Json]] = field(default_factory=dict)
     region_quotas: dict[str, list[Json]] = field(default_factory=dict)
     project_quotas: list[Json] = field(default_factory=list)
     unreachable: set[str] = field(default_factory=set)
@@ -143,6 +144,8 @@ class FakeGoogle:
             return 200, self._aggregated("machineTypes", self.world.machine_types, query)
         if parts.path.endswith("/aggregated/acceleratorTypes"):
             return 200, self._aggregated("acceleratorTypes", self.world.accelerator_types, query)
+        if parts.path.endswith("/aggregated/reservations"):
+            return 200, self._aggregated("reservations", self.world.reservations, query)
         return self._quotas(parts.path)
 
     def _quotas(self, path: str) -> tuple[int, Json]:

@@ -23,6 +23,8 @@ class Gaps:
     def __init__(self) -> None:
         self.placement_groups: dict[tuple[str, str], dict[str, Any]] = {}
         self.full: set[str] = set()
+        # Rows of DescribeCapacityReservations by region: a stand-in after the API reference, moto has none.
+        self.capacity_reservations: dict[str, list[dict[str, Any]]] = {}
         self.refused = 0
 
 
@@ -42,6 +44,7 @@ def moto_gaps() -> Iterator[Gaps]:
         "create_placement_group": lambda self: _create(self, gaps),
         "describe_placement_groups": lambda self: _describe(self, gaps),
         "delete_placement_group": lambda self: _delete(self, gaps),
+        "describe_capacity_reservations": lambda self: _reservations(self, gaps),
         "get_console_output": _console,
     }
     with ExitStack() as stack:
@@ -109,6 +112,16 @@ def _delete(response: Any, gaps: Gaps) -> Any:
     if gaps.placement_groups.pop((response.region, name), None) is None:
         raise EC2ClientError("InvalidPlacementGroup.Unknown", f"The Placement Group '{name}' is unknown.")
     return ActionResult({})
+
+
+def _reservations(response: Any, gaps: Gaps) -> Any:
+    from moto.core.responses import ActionResult
+
+    rows = gaps.capacity_reservations.get(response.region, [])
+    for wanted in response._get_param("Filters", []) or []:
+        if wanted["Name"] == "state":
+            rows = [row for row in rows if row["State"] in wanted["Values"]]
+    return ActionResult({"CapacityReservations": rows})
 
 
 def _console(response: Any) -> Any:

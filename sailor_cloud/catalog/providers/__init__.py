@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from sailor_cloud.catalog.providers.fetched import Fetched, PriceRequest, Progress
     from sailor_cloud.catalog.quotas import QuotaLimits, QuotaNeed
     from sailor_cloud.catalog.regions import Zone
+    from sailor_cloud.catalog.reservations import Reservation
     from sailor_cloud.model.job import Cloud
     from sailor_cloud.model.offer import Offer
 
@@ -109,6 +110,10 @@ class CatalogProvider(Protocol):
 
         A request adds what can't be read to `missing`.
         """
+        return ()
+
+    def reservations(self, regions: Sequence[str], cloud: Cloud, missing: list[str]) -> Sequence[Reservation]:
+        """Return the capacity that the account has reserved in regions, or will have. Raises CredentialsError."""
         return ()
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from sailor_cloud.catalog.providers.fetched import Fetched, PriceRequest, Progress
     from sailor_cloud.catalog.quotas import QuotaLimits, QuotaNeed
     from sailor_cloud.catalog.regions import Zone
+    from sailor_cloud.catalog.reservations import Reservation
     from sailor_cloud.model.job import Cloud
     from sailor_cloud.model.offer import Offer
 
@@ -64,6 +65,12 @@ class Aws(CatalogProvider):
             for need in needs
             for what in (f"quota {need.quota} of {need.region}",)
         ]
+
+    def reservations(self, regions: Sequence[str], cloud: Cloud, missing: list[str]) -> Sequence[Reservation]:
+        from sailor_cloud.catalog.providers.aws.account import AwsAccount, read_reservations
+
+        account = AwsAccount()
+        return [row for region in regions for row in read_reservations(account, region, missing)]
 
 
 PROVIDER = Aws()

@@ -8,7 +8,9 @@ from datetime import datetime
 from typing import Any
 
 from sailor_cloud.catalog.quotas import QuotaLimits, QuotaNeed
+from sailor_cloud.catalog.reservations import Reservation, ReservationKind
 from sailor_cloud.errors import CredentialsError
+from sailor_cloud.model.offer import Provider
 
 HOW = "run 'aws configure' or 'aws sso login', or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 _REFUSED = frozenset(
@@ -79,6 +81,13 @@ class AwsAccount:
         for page in pages.paginate(ServiceCode="AmazonEC2", Filters=filters):
             yield from page["PriceList"]
 
+    def capacity_reservations(self, region: str) -> Iterator[Mapping[str, Any]]:
+        """Yield the On-Demand Capacity Reservations and Capacity Blocks that are there or will be."""
+        pages = self._client("ec2", region).get_paginator("describe_capacity_reservations")
+        states = {"Name": "state", "Values": ["active", "pending", "scheduled", "assessing", "payment-pending"]}
+        for page in pages.paginate(Filters=[states]):
+            yield from page["CapacityReservations"]
+
     def quota(self, region: str, code: str) -> float:
         """Return the value of an EC2 quota."""
         found = self._client("service-quotas", region).get_service_quota(ServiceCode="ec2", QuotaCode=code)
@@ -96,6 +105,32 @@ def read_limit(account: AwsAccount, need: QuotaNeed, what: str, missing: list[st
     with aws_errors(what, missing):
         return {(need.provider, need.region, need.quota): (account.quota(need.region, need.quota), None)}
     return {}
+
+
+def read_reservations(account: AwsAccount, region: str, missing: list[str]) -> list[Reservation]:
+    """Return what the account has reserved in a region."""
+    with aws_errors(f"capacity reservations of {region}", missing):
+        return [_reservation(row, region) for row in account.capacity_reservations(region)]
+    return []
+
+
+def _reservation(row: Mapping[str, Any], region: str) -> Reservation:
+    """Read one row of DescribeCapacityReservations (EC2 API reference, CapacityReservation)."""
+    block = row.get("ReservationType") == "capacity-block"
+    return Reservation(
+        provider=Provider("aws"),
+        region=region,
+        zone=row.get("AvailabilityZoneId") or row["AvailabilityZone"],
+        id=row["CapacityReservationId"],
+        kind=ReservationKind.CAPACITY_BLOCK if block else ReservationKind.ON_DEMAND,
+        instance_type=row["InstanceType"],
+        count=row["TotalInstanceCount"],
+        free=row["AvailableInstanceCount"],
+        state=row["State"],
+        starts_at=row.get("StartDate"),
+        ends_at=row.get("EndDate"),
+        taken_unasked=not block and row.get("InstanceMatchCriteria") == "open",
+    )
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from sailor_cloud.catalog.providers import CatalogProvider, JobExample
 if TYPE_CHECKING:
     from sailor_cloud.catalog.providers.fetched import Fetched, PriceRequest, Progress
     from sailor_cloud.catalog.quotas import QuotaLimits, QuotaNeed
+    from sailor_cloud.catalog.reservations import Reservation
     from sailor_cloud.model.job import Cloud
     from sailor_cloud.model.offer import Offer
 
@@ -57,6 +58,11 @@ class Gcp(CatalogProvider):
             for region in sorted({need.region for need in needs})
             for what in (f"quotas of {region or account.project}",)
         ]
+
+    def reservations(self, regions: Sequence[str], cloud: Cloud, missing: list[str]) -> Sequence[Reservation]:
+        from sailor_cloud.catalog.providers.gcp.account import GcpAccount, read_reservations
+
+        return read_reservations(GcpAccount(self.account_of(cloud)), regions, missing)
 
 
 PROVIDER = Gcp()

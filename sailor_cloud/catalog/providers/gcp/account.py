@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from sailor_cloud.catalog.quotas import QuotaLimits
+from sailor_cloud.catalog.reservations import Reservation, ReservationKind
 from sailor_cloud.errors import CredentialsError
 from sailor_cloud.model.offer import Provider
 
@@ -94,6 +96,14 @@ class GcpAccount:
         client = compute_v1.ProjectsClient(**self._options(self._compute_endpoint))
         return list(client.get(project=self.project, **self._call()).quotas)
 
+    def reservations(self) -> Iterable[tuple[str, Any]]:
+        """Return (scope, scoped list) for every zone of the project."""
+        from google.cloud import compute_v1
+
+        client = compute_v1.ReservationsClient(**self._options(self._compute_endpoint))
+        request = compute_v1.AggregatedListReservationsRequest(project=self.project)
+        return iter(client.aggregated_list(request=request, **self._call()))
+
     def _find_credentials(self) -> tuple[Any, str | None]:
         try:
             import google.auth
@@ -156,6 +166,41 @@ def read_limits(account: GcpAccount, region: str, what: str, missing: list[str])
         quotas = account.region_quotas(region) if region else account.project_quotas()
         return {(Provider("gcp"), region, quota.metric): (quota.limit, quota.usage) for quota in quotas}
     return {}
+
+
+def read_reservations(account: GcpAccount, regions: Sequence[str], missing: list[str]) -> list[Reservation]:
+    """Return what the project has reserved in regions: specific reservations, which alone hold machines of a type."""
+    found = []
+    with gcp_errors("reservations", missing):
+        for scope, listed in account.reservations():
+            zone = scope.removeprefix("zones/")
+            region = zone.rpartition("-")[0]
+            if region in regions:
+                found += [
+                    _reservation(row, region, zone) for row in listed.reservations if row.specific_reservation.count
+                ]
+    return found
+
+
+def _reservation(row: Any, region: str, zone: str) -> Reservation:
+    """Read one reservation (Compute Engine API v1, Reservation)."""
+    held = row.specific_reservation
+    guests = held.instance_properties.guest_accelerators
+    attached = "".join(f" + {guest.accelerator_count} {guest.accelerator_type}" for guest in guests)
+    return Reservation(
+        provider=Provider("gcp"),
+        region=region,
+        zone=zone,
+        id=row.name,
+        kind=ReservationKind.GCP,
+        instance_type=f"{held.instance_properties.machine_type}{attached}",
+        count=held.count,
+        free=held.count - held.in_use_count,
+        state=row.status.lower(),
+        starts_at=None,
+        ends_at=datetime.fromisoformat(row.delete_at_time) if row.delete_at_time else None,
+        taken_unasked=not row.specific_reservation_required,
+    )
 
 
 @contextmanager

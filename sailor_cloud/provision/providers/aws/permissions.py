@@ -124,7 +124,7 @@ BESIDE: Mapping[str, Set[str]] = {
     "tunnel": {*(f"ssm:{verb}Session" for verb in ("Resume", "Start", "Terminate")), "ssmmessages:OpenDataChannel"},
     "prices and quotas": {
         *_ec2("DescribeAvailabilityZones", "DescribeInstanceTypeOfferings", "DescribeRegions"),
-        *_ec2("DescribeSpotPriceHistory"),
+        *_ec2("DescribeCapacityReservations", "DescribeSpotPriceHistory"),
         "pricing:GetProducts",
         "servicequotas:GetServiceQuota",
     },

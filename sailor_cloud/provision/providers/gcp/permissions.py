@@ -58,6 +58,7 @@ BESIDE: Mapping[str, Set[str]] = {
     "tunnel": {"iap.tunnelInstances.accessViaIAP"},
     "prices and quotas": {
         *_compute("acceleratorTypes", "list"),
+        *_compute("reservations", "list"),
         *_compute("machineTypes", "list"),
         *_compute("projects", "get"),
         *_compute("regions", "get"),
