@@ -138,8 +138,8 @@ class _Box:
     """Pipelines of one microbatch size and number, with a bottleneck and an all-reduce in these intervals.
 
     `caps`: devices of a pipeline at most, by accelerator, in `unit`s. By devices, [caps + 1]: `least_fill` of any
-    pipeline, `least_s` its least bottleneck, and `fill` the least one in the box. `chain`: a pipeline that is as good
-    as the box may be but for where in the intervals it stands.
+    pipeline, `least_total_s` of its iteration, `least_s` its least bottleneck, and `fill` the least one in the box.
+    `chain`: a pipeline that is as good as the box may be but for where in the intervals it stands.
     """
 
     view: View
@@ -148,6 +148,7 @@ class _Box:
     caps: tuple[int, ...]
     unit: int
     least_fill: Floats = field(default_factory=lambda: np.zeros(0))
+    least_total_s: Floats = field(default_factory=lambda: np.zeros(0))
     bottleneck: tuple[float, float] = (0.0, math.inf)
     all_reduce: tuple[float, float] = (0.0, math.inf)
     least_s: Floats | None = None
@@ -385,24 +386,24 @@ class UniformSearch:
             for boxes in by_unit.values():
                 known = self._least_of_any(boxes)
                 for box in boxes:
-                    fill, bottleneck, shard = (known[each][tuple(slice(cap + 1) for cap in box.caps)] for each in Least)
+                    here = (slice(None), *(slice(cap + 1) for cap in box.caps))
+                    fill, bottleneck, shard = (known[each][here] for each in Least)
                     distinct, where = np.unique(shard, return_inverse=True)
                     reduced = _SURE * np.array([self._shard_s(view, box.replicas, float(each)) for each in distinct])
-                    seconds = (
-                        _times(self._microbatches(box) - 1, bottleneck) + fill + reduced[where].reshape(shard.shape)
-                    )
-                    values = self._values(box, seconds)
+                    seconds = _times(self._microbatches(box) - 1, bottleneck) + fill
+                    box.least_total_s = (seconds + reduced[where].reshape(shard.shape)).min(axis=0)
+                    values = self._values(box, box.least_total_s)
                     if values.min() < math.inf:
-                        usable = np.isfinite(values)
-                        box.least_fill, box.least_s = fill, bottleneck
-                        box.bottleneck = (float(bottleneck[usable].min()), math.inf)
+                        box.least_fill, box.least_s = fill.min(axis=0), bottleneck.min(axis=0)
+                        box.bottleneck = (float(box.least_s[np.isfinite(values)].min()), math.inf)
                         box.all_reduce = (float(reduced.min()), math.inf)
                         yield box, float(values.min())
 
     def _least_of_any(self, boxes: Sequence[_Box]) -> dict[Least, Floats]:
-        """Return the least figures by devices of pipelines that take as many as those of any box, without limits.
+        """Return the least figures of pipelines that take as many devices as those of any box, without limits.
 
-        They do not depend on the number of pipelines, but that more of them with ZeRO leave more room.
+        By stages and devices, [stages, *caps + 1]. They do not depend on the number of pipelines, but that more of them
+        with ZeRO leave more room.
         """
         caps = tuple(max(each) for each in zip(*(box.caps for box in boxes), strict=True))
         most = replace(boxes[0], caps=caps, replicas=max(box.replicas for box in boxes))
@@ -411,7 +412,13 @@ class UniformSearch:
             terms = self.terms(most.view, most.size, most.unit, most.replicas)
             assert terms is not None, "a box has kinds"
             self.boxes += len(Least)
-            self._of_any[key] = {least: _Programme(self, most, terms).run(least) for least in Least}
+            found = {}
+            for least in Least:
+                programme = _Programme(self, most, terms)
+                programme.run(least)
+                found[least] = np.stack([whole.min(axis=0) for whole in programme.wholes]).astype(np.float64)
+            stages = min(len(each) for each in found.values())
+            self._of_any[key] = {least: each[:stages] for least, each in found.items()}
         return self._of_any[key]
 
     def _shard_s(self, view: View, replicas: int, nbytes: float) -> float:
@@ -451,17 +458,17 @@ class UniformSearch:
         assert box.fill is not None, "the box is solved"
         assert box.least_s is not None, "its bottlenecks come first"
         busy = np.maximum(box.bottleneck[0], box.least_s)
-        return _times(self._microbatches(box) - 1, busy) + box.fill + box.all_reduce[0]
+        seconds = _times(self._microbatches(box) - 1, busy) + box.fill + box.all_reduce[0]
+        return np.maximum(seconds, box.least_total_s)
 
     def _solve(self, box: _Box) -> Iterator[tuple[_Box, float]]:
         """Find the least bottlenecks and fills of a box, evaluate its best chains, and yield the box with its bound."""
         terms = self.terms(box.view, box.size, box.unit, box.replicas)
         assert terms is not None, "a box has kinds"
-        rest = self._microbatches(box) - 1
         if box.least_s is None:
             self.boxes += 1
             box.least_s = _Programme(self, box, terms, *self._slack(box)).run(Least.BOTTLENECK)
-            values = self._values(box, _times(rest, box.least_s) + box.least_fill + box.all_reduce[0])
+            values = self._values(box, self._least_s(replace(box, fill=box.least_fill)))
             if not values.min() < self.best * (1.0 - _GAP):
                 return
             box.bottleneck = (max(box.bottleneck[0], float(box.least_s[np.isfinite(values)].min())), box.bottleneck[1])
@@ -502,7 +509,8 @@ class UniformSearch:
         busy, reduced = self._measures(box, box.chain)
         rest = self._microbatches(box) - 1
         wide = rest * (busy - box.bottleneck[0]), reduced - box.all_reduce[0]
-        if max(wide) <= 0.0:
+        if max(wide) <= _GAP / 4.0 * (rest * busy + reduced):
+            # The chain is as good as the box may be.
             return
         if wide[1] > min(_NARROW * self.best, max(wide)) if self.timed else wide[1] > wide[0]:
             middle = (box.all_reduce[0] + reduced) / 2.0
@@ -756,7 +764,7 @@ class _Programme:
     # By stages to the end, [kind before, kind, first layer, *devices], the fill from there on; and of whole pipelines,
     # [kind, *devices].
     _suffixes: list[NDArray[np.float32]] = field(default_factory=list)
-    _wholes: list[NDArray[np.float32]] = field(default_factory=list)
+    wholes: list[NDArray[np.float32]] = field(default_factory=list)
 
     def run(self, least: Least = Least.FILL) -> Floats:
         """Return the least fill by devices, or another figure."""
@@ -827,7 +835,7 @@ class _Programme:
                     new[(slice(None), first, *into)] = reached.reshape(len(ones), -1, *tail.shape[2:]).min(axis=1)
                 suffix[:, kind] = new[which]
             self._suffixes.append(suffix)
-            self._wholes.append(whole)
+            self.wholes.append(whole)
             found = np.minimum(found, whole.min(axis=0))
             if not np.isfinite(suffix).any():
                 break
@@ -856,7 +864,7 @@ class _Programme:
         terms, layers = self.terms, self.search.space.layers
         ends = [
             (float(whole[(kind, *use)]), held, kind)
-            for held, whole in enumerate(self._wholes)
+            for held, whole in enumerate(self.wholes)
             for kind in range(len(terms.kinds))
         ]
         _, held, kind = min(ends)
