@@ -98,12 +98,13 @@ class CheckpointSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSpec:
-    """A node, the address at which its ranks listen, and its accelerator (the same for all its devices)."""
+    """A node, the address at which its ranks listen, its accelerator (the same for all its devices) and its zone."""
 
     id: str
     address: str
     accelerator: str
     devices: int
+    zone: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ import numpy as np
 from sailor_cloud.network import Link
 from sailor_cloud.planner.layouts import Layout, Slot
 from sailor_cloud.planner.space import Space
-from sailor_cloud.simulator import StageTable, gradient_sync_s, ring_flows
+from sailor_cloud.simulator import StageTable, between_zones, gradient_sync_s, ring_flows
 
 _Flows = Mapping[tuple[int, int], int]
 
@@ -143,7 +143,20 @@ class SyncTable:
             if src != dst:
                 kinds[src[0], dst[0], False, max(flows[src], flows[dst])] = None
                 usd += self.space.usd_per_byte(src[0], dst[0])
+        if self.space.scenario.engine.zone_by_zone:
+            usd = self._zone_by_zone_usd(counts)
         return Hops(len(members), min(slot.tp for slot in members), tuple(kinds), usd)
+
+    def _zone_by_zone_usd(self, counts: Mapping[tuple[int, int], int]) -> float:
+        """Return the USD of a byte of a sum where every zone sends it to each other one, per round of a ring."""
+        pools = {self.space.pools[pool].offer.zone: pool for pool, _ in counts}
+        members: Counter[str] = Counter()
+        for (pool, _), count in counts.items():
+            members[self.space.pools[pool].offer.zone] += count
+        total = members.total()
+        shares = between_zones(members)
+        usd = sum(part * self.space.usd_per_byte(pools[src], pools[dst]) for (src, dst), part in shares.items())
+        return usd * total / (2.0 * (total - 1))
 
     def links(self, hops: Hops) -> list[Link]:
         """Return the links of hops, in their order."""

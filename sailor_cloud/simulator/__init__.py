@@ -31,6 +31,7 @@ from sailor_cloud.simulator.money import (
 )
 from sailor_cloud.simulator.scenario import Scenario
 from sailor_cloud.simulator.stage_table import StageTable, stage_table
+from sailor_cloud.simulator.sync import between_zones
 from sailor_cloud.workload import tp_problem
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "StageWaits",
     "TimelineSpan",
     "Transfers",
+    "between_zones",
     "bill",
     "boundary_pairs",
     "boundary_s",

@@ -36,15 +36,16 @@ class Sharding:
         return (self.forward + self.backward) / self.total
 
 
-def sharding(zero_stage: int, *, weight_bytes: float, gradient_bytes: float) -> Sharding:
+def sharding(zero_stage: int, *, weight_bytes: float, gradient_bytes: float, scatter_sums: bool = True) -> Sharding:
     """Return what a ZeRO stage moves.
 
-    0 sums gradients. 1 sums them and gathers the updated weights. 2 scatters them beside every backward pass, since no
+    0 sums gradients. 1 sums them, each rank its share alone (`scatter_sums`) or all of them, and gathers the updated
+    weights. 2 scatters them beside every backward pass, since no
     rank keeps them whole, and gathers the weights. 3 gathers weights beside both passes and scatters gradients beside
     the backward one. Source: Rajbhandari et al., ZeRO, SC20.
     """
     return Sharding(
-        summed=2.0 * gradient_bytes if zero_stage < 2 else 0.0,
+        summed={0: 2.0, 1: 1.0 if scatter_sums else 2.0}.get(zero_stage, 0.0) * gradient_bytes,
         gathered=weight_bytes if zero_stage in (1, 2) else 0.0,
         forward=weight_bytes if zero_stage == 3 else 0.0,
         backward=(gradient_bytes if zero_stage >= 2 else 0.0) + (weight_bytes if zero_stage == 3 else 0.0),

@@ -173,7 +173,9 @@ def stage_table(
         again[1:-1] *= 1.0 - last / costs.forward_flops[1:-1]
     # Gradients never travel in fewer bytes than weights have.
     reduced = max(scenario.engine.reduce_bytes, memory.weight_bytes)
-    moved = sharding(zero_stage, weight_bytes=memory.weight_bytes, gradient_bytes=reduced)
+    moved = sharding(
+        zero_stage, weight_bytes=memory.weight_bytes, gradient_bytes=reduced, scatter_sums=scenario.engine.scatter_sums
+    )
     return StageTable(
         accelerator=part,
         tp=tp,

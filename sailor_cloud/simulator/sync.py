@@ -1,13 +1,16 @@
 """Gradient synchronisation: which devices hold the same layers, how long their sums take, and what crosses zones.
 
 Neighbouring layers with the same holding stages are summed together, in a ring that visits regions, zones and nodes one
-after the other, so that each border is crossed once each way; its slowest link decides. Left out: stages that share a
-node also share its network card when they sum at the same time.
+after the other, so that each border is crossed once each way; its slowest link decides. Our engine adds up gradients
+inside each zone first, so that a byte leaves a zone once, however many pipelines stand there. Its time is counted as
+that of the ring all the same, which is too long where a zone has several. Left out: stages that share a node also share
+its network card when they sum at the same time.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -97,7 +100,7 @@ def makespan_s(groups: Iterable[SyncGroup]) -> float:
 
 
 def traffic(groups: Iterable[SyncGroup], layout: Layout) -> Traffic:
-    """Return the bytes per iteration that rings carry from zone to zone; some go round with every microbatch."""
+    """Return the bytes per iteration that sums carry from zone to zone; some go with every microbatch."""
     crossing: Traffic = {}
     for group in groups:
         count = len(group.members)
@@ -107,11 +110,24 @@ def traffic(groups: Iterable[SyncGroup], layout: Layout) -> Traffic:
         share = group.members[0].table.sharding.passes_share
         rounds = max(layout.plan.pipelines[seat.pipeline].microbatches for seat in group.members)
         nbytes = group.nbytes * (1.0 + share * (rounds - 1))
-        for src, dst in zip(ring, ring[1:] + ring[:1], strict=True):
-            if src.place.zone != dst.place.zone:
-                key = (src.place.zone, dst.place.zone)
-                crossing[key] = crossing.get(key, 0.0) + 2.0 * (count - 1) / count * nbytes
+        if layout.scenario.engine.zone_by_zone:
+            shares = between_zones(Counter(seat.place.zone for seat in ring))
+        else:
+            hops = [(src.place.zone, dst.place.zone) for src, dst in zip(ring, ring[1:] + ring[:1], strict=True)]
+            shares = {hop: 2.0 * (count - 1) / count * hops.count(hop) for hop in set(hops) if hop[0] != hop[1]}
+        for key, part in shares.items():
+            crossing[key] = crossing.get(key, 0.0) + part * nbytes
     return crossing
+
+
+def between_zones(members: Mapping[str, int]) -> dict[tuple[str, str], float]:
+    """Return how many times the bytes of a sum go from one zone to another; `members`: how many each zone has.
+
+    Every member owns an equal part: other zones send it what they have of that, and get back what became of it. Under
+    ZeRO-1 in half precision the way back has fewer bytes; the mean of both is taken.
+    """
+    count = sum(members.values())
+    return {(src, dst): (members[src] + members[dst]) / count for src, dst in itertools.permutations(members, 2)}
 
 
 def _holder(seats: tuple[Seat, ...], layer: int) -> Seat:

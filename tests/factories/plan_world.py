@@ -138,8 +138,8 @@ def _mean_instead_of_sum(engine: Any) -> None:
 
 def _norm_over_all_holders(engine: Any) -> None:
     sums = engine._gradients
-    sums._buckets = [
-        replace(bucket, parts=tuple(replace(part, counts=True) for part in bucket.parts)) for bucket in sums._buckets
+    sums.buckets = [
+        replace(bucket, parts=tuple(replace(part, counts=True) for part in bucket.parts)) for bucket in sums.buckets
     ]
 
 
@@ -152,9 +152,9 @@ def _untied_copy(engine: Any) -> None:
     sums = engine._gradients
     kept = [
         replace(bucket, parts=tuple(part for part in bucket.parts if part.parameter != "transformer.wte.weight"))
-        for bucket in sums._buckets
+        for bucket in sums.buckets
     ]
-    sums._buckets = [bucket for bucket in kept if bucket.parts]
+    sums.buckets = [bucket for bucket in kept if bucket.parts]
 
 
 MUTATIONS: dict[str, Callable[[Any], None]] = {
@@ -308,10 +308,12 @@ def traffic(case: dict[str, Any], spec: RunSpec, rank: int) -> dict[str, Any]:
     member = Member(spec, rank)
     engine, meter = member.engine(), TrafficMeter(spec, rank)
     engine.step()
+    engine.weights.settle()
     meter.connect(member.world)
     before = meter.look(now=True) or {}
     for _ in range(case["steps"]):
         engine.step()
+    engine.weights.settle()
     # What was sent is counted once the other end has it.
     dist.barrier(group=member.world.everyone)
     after = meter.look(now=True) or {}

@@ -85,11 +85,12 @@ def run_spec(
     recompute: bool = False,
     node_of_rank: Sequence[str] | None = None,
     accelerators: dict[str, str] | None = None,
+    zones: dict[str, str] | None = None,
     checkpoint_every_s: float = 3600.0,
     checkpoint_directory: str | None = None,
     **fields: Any,
 ) -> RunSpec:
-    """Return a spec; all ranks are devices of node `node-0` unless `node_of_rank` says otherwise (tp 1 then)."""
+    """Return a spec; all ranks are devices of `node-0` unless `node_of_rank` says otherwise of a stage's first rank."""
     rank = 0
     used: dict[str, int] = {}
     built = []
@@ -113,7 +114,14 @@ def run_spec(
         built.append(PipelineSpec(microbatch_size=microbatch_size, microbatches=microbatches, stages=tuple(stages)))
     kinds = dict.fromkeys(used, "CPU-fast") | (accelerators or {})
     nodes = tuple(
-        NodeSpec(id=node, address="127.0.0.1", accelerator=kinds[node], devices=used[node]) for node in sorted(used)
+        NodeSpec(
+            id=node,
+            address="127.0.0.1",
+            accelerator=kinds[node],
+            devices=used[node],
+            zone=(zones or {}).get(node, ""),
+        )
+        for node in sorted(used)
     )
     values: dict[str, Any] = {
         "run": "test",

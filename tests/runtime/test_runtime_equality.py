@@ -48,6 +48,8 @@ def family(model_type: str, **config: Any) -> dict[str, Any]:
     return {"model_type": model_type, "config": json.dumps(config)}
 
 
+TWO_ZONES: dict[str, Any] = {"node_of_rank": ["one", "two", "two", "two"], "zones": {"one": "a", "two": "b"}}
+
 EQUAL_CASES: dict[str, dict[str, Any]] = {
     "tp 2 beside tp 1, tied": {"pipelines": UNEQUAL_TP},
     "tp 2 beside tp 1, dropout and clipping": {
@@ -93,6 +95,13 @@ EQUAL_CASES: dict[str, dict[str, Any]] = {
         "bucket_elements": 500,
     },
     "one device": {"pipelines": [(3, 4, [(0, 6, 1)])]},
+    "sums over two zones": {"pipelines": UNEQUAL_CUT, **TWO_ZONES},
+    "zero-1 over two zones, clipping": {
+        "pipelines": [(1, 4, [(0, 6, 1)]), (2, 2, [(0, 6, 1)]), (4, 1, [(0, 6, 1)])],
+        **TWO_ZONES,
+        "zero_stage": 1,
+        "training": {"gradient_clipping": 0.5},
+    },
     "many sums beside the backward pass": {
         "pipelines": [(4, 2, [(0, 2, 2), (2, 6, 1)]), (2, 2, [(0, 6, 1)])],
         "training": {"gradient_clipping": 0.5},
@@ -264,6 +273,13 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
 # Plans over two zones whose traffic is compared with the bill's: each pipeline's zones and cuts.
 METERED: dict[str, dict[str, Any]] = {
     "tp 4 into tp 4": {"devices": 4, "pipelines": [("ab", (0, 3, 6))]},
+    "zero-1 moves as much as plain sums": {"devices": 1, "pipelines": [("a", (0, 6)), ("b", (0, 6))], "zero_stage": 1},
+    "two pipelines in each zone": {"devices": 1, "pipelines": [(zone, (0, 6)) for zone in "abab"]},
+    "two pipelines in a zone, one in the other, zero-1": {
+        "devices": 1,
+        "pipelines": [(zone, (0, 6)) for zone in "aab"],
+        "zero_stage": 1,
+    },
 }
 METERED_MODEL = {
     "model_type": "gpt2",
@@ -279,13 +295,13 @@ METERED_STEPS = 3
 def _scenario(name: str) -> tuple[Scenario, Plan]:
     """Return the scenario and the plan of a metered case."""
     case = METERED[name]
-    job = make_job(model=METERED_MODEL, resources=[GCP], batch=32, sequence_length=256, precision="fp32")
+    job = make_job(model=METERED_MODEL, resources=[GCP], batch=48, sequence_length=256, precision="fp32")
     scenario = make_scenario(job)
     offers = {
         zone: offer_in(scenario, f"us-central1-{zone}", "A100-40", devices=case["devices"]) for zone in ("a", "b")
     }
     chains = [
-        chain(p, [offers[zone] for zone in zones], cuts, microbatch_size=4, microbatches=8 // len(case["pipelines"]))
+        chain(p, [offers[zone] for zone in zones], cuts, microbatch_size=4, microbatches=12 // len(case["pipelines"]))
         for p, (zones, cuts) in enumerate(case["pipelines"])
     ]
     return scenario, make_plan(scenario, chains, zero_stage=case.get("zero_stage", 0))
@@ -306,8 +322,9 @@ def _metered(folder: Path) -> list[dict[str, Any]]:
                 for pipeline in plan.pipelines
             ],
             directory=folder,
-            training={"global_batch_size": 32, "sequence_length": 256, "precision": "fp32"},
+            training={"global_batch_size": 48, "sequence_length": 256, "precision": "fp32"},
             node_of_rank=[stage.node for stage in stages for _ in range(stage.tp)],
+            zones={node.id: scenario.offers[node.offer].zone for node in plan.nodes},
             zero_stage=plan.zero_stage,
         )
         spec = dataclasses.replace(spec, model=model_spec(scenario.decoder))

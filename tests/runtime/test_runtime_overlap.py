@@ -16,6 +16,7 @@ from sailor_runtime.training.devices import Device
 from sailor_runtime.training.model.tensor_parallel import TensorParallel
 from sailor_runtime.training.optimizer.gradients import GradientSum
 from sailor_runtime.training.pipeline import layout
+from sailor_runtime.training.pipeline.exchange import Beside, Exchange
 from sailor_runtime.training.pipeline.stage import StageModule
 
 PLANS = {
@@ -53,8 +54,12 @@ def sums_of(spec: RunSpec, rank: int) -> tuple[GradientSum, StageModule]:
     device = Device(torch_device=torch.device("cpu"), kernel_runs=1)
     parallel = TensorParallel(None, len(stage.ranks), place.tp_index)
     module = StageModule(spec.model, stage, parallel, device, torch.float64)
-    group = lambda ranks: None if len(ranks) == 1 else ranks  # noqa: E731
-    return GradientSum(rank, spec.model, layout.atoms(spec), module, group, bucket_elements=300), module
+
+    def exchange(ranks: tuple[int, ...]) -> Exchange | None:
+        return Exchange(ranks, rank, ["a"] * len(ranks), ranks, native=False) if len(ranks) > 1 else None
+
+    beside = Beside(torch.device("cpu"))
+    return GradientSum(rank, spec.model, layout.atoms(spec), module, exchange, beside, bucket_elements=300), module
 
 
 def test_sums_of_a_layer_begin_once_its_gradients_are_whole_and_tied_weights_wait_for_the_embedding(summed, tmp_path):

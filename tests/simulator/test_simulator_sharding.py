@@ -30,7 +30,7 @@ def evaluated(layout: Layout) -> Evaluation:
 
 @pytest.mark.parametrize(
     ("zero_stage", "summed", "gathered", "forward", "backward"),
-    [(0, 8, 0, 0, 0), (1, 8, 2, 0, 0), (2, 0, 2, 0, 4), (3, 0, 0, 2, 6)],
+    [(0, 8, 0, 0, 0), (1, 4, 2, 0, 0), (2, 0, 2, 0, 4), (3, 0, 0, 2, 6)],
 )
 def test_each_stage_moves_what_its_paper_says(
     zero_stage: int, summed: int, gathered: int, forward: int, backward: int
@@ -38,6 +38,12 @@ def test_each_stage_moves_what_its_paper_says(
     moved = sharding(zero_stage, weight_bytes=2, gradient_bytes=4)
     assert (moved.summed, moved.gathered, moved.forward, moved.backward) == (summed, gathered, forward, backward)
     assert moved.total == summed + gathered + forward + backward
+
+
+def test_zero_1_in_single_precision_moves_what_plain_sums_move() -> None:
+    zero, plain = (sharding(stage, weight_bytes=4, gradient_bytes=4) for stage in (1, 0))
+    assert zero.total == plain.total
+    assert sharding(1, weight_bytes=4, gradient_bytes=4, scatter_sums=False).total == 1.5 * plain.total
 
 
 @pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])

@@ -77,8 +77,22 @@ def test_the_slowest_link_decides() -> None:
     assert far[0].seconds > 2 * near[0].seconds
 
 
+def test_zones_add_up_their_gradients_before_they_send_them_to_another() -> None:
+    scenario = gcp_scenario(batch=120)
+    a = offer_in(scenario, "us-central1-a", "A100-40", devices=2)
+    b = offer_in(scenario, "us-central1-b", "A100-40", devices=2)
+    for zones in ((a, b, a), (a, b, a, b, a)):
+        plan = plan_on(scenario, *(([each], (0, 26)) for each in zones), microbatches=60 // len(zones))
+        iteration = run_iteration(lay_out(plan, scenario))
+        whole = sum(group.nbytes for group in iteration.groups)
+        assert iteration.traffic == {
+            ("us-central1-a", "us-central1-b"): pytest.approx(whole),
+            ("us-central1-b", "us-central1-a"): pytest.approx(whole),
+        }
+
+
 def test_a_ring_visits_zones_one_after_the_other_so_each_border_is_crossed_once_each_way() -> None:
-    scenario = gcp_scenario(batch=128)
+    scenario = gcp_scenario(batch=128, engine=Engine(zone_by_zone=False))
     a = offer_in(scenario, "us-central1-a", "A100-40", devices=2)
     b = offer_in(scenario, "us-central1-b", "A100-40", devices=2)
     plan = plan_on(scenario, *(([offer], (0, 26)) for offer in (a, b, a, b)))

@@ -103,18 +103,19 @@ class Engine:
         self.module = StageModule(
             spec.model, stage, parallel, device, precision.compute, dropout=spec.training.dropout > 0.0
         )
+        self._gradients = GradientSum(
+            world.rank, spec.model, atoms, self.module, world.exchange, world.beside, zero_stage=spec.zero_stage
+        )
         self.weights = MasterWeights(
-            world.rank,
             self.module,
-            atoms,
-            world.group,
+            self._gradients,
+            world.beside,
             master=precision.master,
             zero_stage=spec.zero_stage,
             offload=optimizer.offloads(spec.training.optimizer),
         )
         self.weights.fill(first_weights(spec.model, spec.training.seed))
         self.optimizer = optimizer.build(spec.training, [piece.value for piece in self.weights.pieces])
-        self._gradients = GradientSum(world.rank, spec.model, atoms, self.module, world.group)
         self._spans = Spans(device.torch_device)
         self._spent = _NOT_YET
         self._shape = (self._pipeline.microbatch_size, spec.training.sequence_length, spec.model.hidden_size)
@@ -142,7 +143,9 @@ class Engine:
         self._spans.begin()
         self._gradients.clear()
         self.module.clear_gradients()
-        loss = self._executor.run(self._microbatch, self._shape, self.module.dtype, self._gradients.layer_done)
+        loss = self._executor.run(
+            self._microbatch, self._shape, self.module.dtype, self._gradients.layer_done, self._weights_of
+        )
         with self._spans.during(Doing.SYNC):
             squares = self._gradients.finish()
             totals = self._totals(squares, loss, flags)
@@ -164,9 +167,8 @@ class Engine:
             if result.finite:
                 self._update(norm, result.learning_rate)
                 self.updates += 1
-        with self._spans.during(Doing.GATHER):
-            if result.finite:
-                self.weights.gather()
+        if result.finite:
+            self.weights.gather()
         if result.finite or result.skipped:
             self.scale.update(overflowed=result.skipped)
             self.next_step += 1
@@ -207,9 +209,14 @@ class Engine:
             self._gradients.scale(factor)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self.weights.take_gradients()
+        self.weights.take_gradients(self._gradients.totals)
         self.optimizer.step()
         self.weights.publish()
+
+    def _weights_of(self, layer: int) -> None:
+        if self.spec.zero_stage > 0:
+            with self._spans.during(Doing.GATHER):
+                self.weights.wait_for(layer)
 
     def _microbatch(self, number: int) -> Microbatch:
         training, size = self.spec.training, self._pipeline.microbatch_size

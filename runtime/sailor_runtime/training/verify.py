@@ -85,6 +85,7 @@ def verify(
 def weight_difference(engine: Engine, world: World, expected: Mapping[str, Tensor] | None) -> float:
     """Return the largest difference between `expected` (needed on rank 0) and any rank's weights; a collective."""
     spec, largest = engine.spec, 0.0
+    engine.weights.settle()
     for name, parameter in sorted(range_parameters(spec.model, range(spec.model.layers)).items()):
         whole = torch.empty(parameter.shape, dtype=torch.float64, device=engine.device)
         if expected is not None:

@@ -87,7 +87,13 @@ def build_spec(
             saved_step=saved_step,
         ),
         nodes=tuple(
-            rt.NodeSpec(id=node.id, address=node.private_address, accelerator=node.accelerator, devices=node.devices)
+            rt.NodeSpec(
+                id=node.id,
+                address=node.private_address,
+                accelerator=node.accelerator,
+                devices=node.devices,
+                zone=node.zone,
+            )
             for node in sorted(nodes.values(), key=lambda node: node.id)
         ),
         pipelines=_pipelines(plan),

@@ -187,6 +187,8 @@ class Engine:
     each tensor takes beyond its way. `overlap_sync`: gradients are reduced, bucket by bucket, while the last backward
     pass of a stage runs; `overlap_sharded_sync`: under ZeRO too. `all_reduce_slowdown`: how many times longer a step of
     an all-reduce takes than a transfer of as many bytes in a link test; with `trees` it may also go through a tree.
+    `scatter_sums`: with ZeRO-1 a rank is sent the sum of its share alone. `zone_by_zone`: a zone adds up its gradients
+    before it sends them to another, and hands round what it receives; else one ring goes through all zones.
     `gather_in_node`: ZeRO-1 shares out the optimizer over the ranks of a node alone. A reduction message has at most
     `bucket_bytes`; gradients travel in `reduce_bytes` per parameter. `sequence_parallel`: tensor-parallel devices also
     share out norms and dropout. `fused`: one kernel does a run of element-wise operations. `launch_factor`: how many
@@ -213,6 +215,8 @@ class Engine:
     trees: bool = False
     gather_in_node: bool = False
     bucket_bytes: float = 4.0 * 16 * 2**20
+    scatter_sums: bool = True
+    zone_by_zone: bool = True
     reduce_bytes: int = 4
     attention: Attention = Attention.FLASH
     zero_stages: tuple[int, ...] = (0, 1)

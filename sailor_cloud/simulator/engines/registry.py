@@ -5,6 +5,7 @@ from __future__ import annotations
 from sailor_cloud.model.plan import Recompute
 from sailor_cloud.simulator.engines.engine import Engine, MemoryRule, StageSplit, Transfers
 
+# Of the others, published runs were fitted with all-reduces under ZeRO-1.
 SAILOR = Engine()
 # DeepSpeed's pipeline engine sends one slice per tensor-parallel rank and waits for it; it reduces gradients in buckets
 # of 5e8 bytes after the last backward pass, and refuses ZeRO-2 and 3. Source: deepspeed/runtime/pipe/engine.py and zero
@@ -23,6 +24,8 @@ DEEPSPEED = Engine(
     recompute=tuple(Recompute),
     transfers=Transfers.BLOCKING,
     stages_outermost=True,
+    scatter_sums=False,
+    zone_by_zone=False,
     overlap_sync=False,
     bucket_bytes=5.0e8,
     all_reduce_slowdown=2.25,
@@ -48,6 +51,8 @@ MEGATRON = Engine(
     recompute=tuple(Recompute),
     transfers=Transfers.BLOCKING,
     stages_outermost=True,
+    scatter_sums=False,
+    zone_by_zone=False,
     bucket_bytes=1.6e8,
     overlap_gather=True,
     sequence_parallel=True,
@@ -66,6 +71,8 @@ FSDP = Engine(
     recompute=tuple(Recompute),
     transfers=Transfers.BLOCKING,
     stages_outermost=True,
+    scatter_sums=False,
+    zone_by_zone=False,
     zero_stages=(0, 1, 2, 3),
     pipelined_zero_stages=(0, 1, 2, 3),
     default_zero_stage=3,
@@ -86,6 +93,8 @@ NANOTRON = Engine(
     recompute=tuple(Recompute),
     transfers=Transfers.BLOCKING,
     stages_outermost=True,
+    scatter_sums=False,
+    zone_by_zone=False,
     sequence_parallel=True,
     bucket_bytes=5.0e8,
     overlap_sharded_sync=False,

@@ -53,11 +53,13 @@ def spent(spans: list[Span], iteration_s: float, wire_s: Mapping[Doing, float], 
     what it waited beyond is that the sender had not computed the tensor yet.
     """
     transfer = sum(min(span.seconds, wire_s.get(span.doing, 0.0)) for span in spans if span.doing in WAITING)
+    gathers = total_s(spans, Doing.GATHER)
     return Spent(
         iteration_s=iteration_s,
-        compute_s=total_s(spans, Doing.FORWARD, Doing.BACKWARD, Doing.UPDATE),
+        # Weights are waited for inside the first forward pass.
+        compute_s=total_s(spans, Doing.FORWARD, Doing.BACKWARD, Doing.UPDATE) - gathers,
         transfer_s=transfer + total_s(spans, Doing.SEND),
-        sync_s=total_s(spans, Doing.SYNC, Doing.GATHER),
+        sync_s=total_s(spans, Doing.SYNC) + gathers,
         memory_peak_bytes=memory_peak_bytes,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from sailor_runtime.spec import ModelSpec
 from sailor_runtime.training.model.architecture import layer_parameters
+from sailor_runtime.training.pipeline.exchange import Beside, Exchange
 from sailor_runtime.training.pipeline.layout import Atom
 from sailor_runtime.training.pipeline.stage import StageModule
 
@@ -22,28 +23,52 @@ BUCKET_ELEMENTS = 4 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """An atom as it lies in this rank's shard; `layer` is the first of the model's layers that use the parameter."""
+    """An atom as it lies in this rank's shard; `layer` is the first of the model's layers that use the parameter.
+
+    It begins at `start` along `cut_dim` of the shard, and at `origin` of the parameter.
+    """
 
     parameter: str
     layer: int
     cut_dim: int
     start: int
+    origin: int
     length: int
     contributes: bool
     counts: bool
 
+    def of(self, shard: Tensor) -> Tensor:
+        """Return the view of this part in a tensor of the shard's shape."""
+        return shard.narrow(self.cut_dim, self.start, self.length)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """Some rows of a part, which one of its holders updates under ZeRO-1."""
+
+    part: Part
+    first: int
+    rows: int
+
+    def of(self, shard: Tensor) -> Tensor:
+        """Return the view of this share in a tensor of the shard's shape."""
+        return self.part.of(shard).narrow(0, self.first, self.rows)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """Parts that are summed in one message; `group` is None where this rank alone holds them.
+    """Parts that are summed in one message; `exchange` is None where this rank alone holds them.
 
     `flat` is where their gradients lie one after the other, None where they have to be copied for the sum: a parameter
-    whose atoms have different holders can't lie in two messages at once.
+    whose atoms have different holders can't lie in two messages at once. With ZeRO-1, `shares` are those of each
+    holder, and `own` the number of this one.
     """
 
-    group: dist.ProcessGroup | None
+    exchange: Exchange | None
     parts: tuple[Part, ...]
     flat: Tensor | None = None
+    shares: tuple[tuple[Share, ...], ...] = ()
+    own: int = 0
 
     def order(self, holders: tuple[int, ...]) -> tuple[Any, ...]:
         """Return the key by which every rank of the world sorts its sums: last layers first."""
@@ -54,6 +79,7 @@ class Bucket:
 class GradientSum:
     """The sums that one rank takes part in, in an order that all ranks share.
 
+    With ZeRO-1 each holder gets the sum of its share of a bucket, which then is in `totals`; else all get all of it.
     A sum begins when the layers that it covers have their gradients of all microbatches and the sums before it have
     begun; it runs while lower layers go through their backward pass. The order never depends on timing, so neither do
     the results, and no two ranks ever wait for each other's sums in a circle.
@@ -65,11 +91,15 @@ class GradientSum:
         model: ModelSpec,
         atoms: Iterable[Atom],
         module: StageModule,
-        group: Callable[[tuple[int, ...]], dist.ProcessGroup | None],
+        exchange: Callable[[tuple[int, ...]], Exchange | None],
+        beside: Beside,
         *,
+        zero_stage: int = 0,
         bucket_elements: int | None = None,
     ) -> None:
         self._module = module
+        self._beside = beside
+        self._sharded = zero_stage > 0
         # Asked for here, not in the signature, so that a test can make many sums of a small model.
         limit = BUCKET_ELEMENTS if bucket_elements is None else bucket_elements
         uses = _uses(model)
@@ -85,6 +115,7 @@ class GradientSum:
                     layer=uses[atom.parameter][0],
                     cut_dim=atom.cut_dim,
                     start=place,
+                    origin=atom.start,
                     length=atom.end - atom.start,
                     contributes=rank in atom.contributors,
                     counts=atom.holders[0] == rank,
@@ -93,25 +124,28 @@ class GradientSum:
         ordered = [
             (bucket.order(holders), bucket)
             for holders, parts in by_holders.items()
-            for bucket in _buckets(group(holders), parts, module.parameters, limit)
+            for bucket in self._cut(exchange(holders), holders.index(rank), parts, limit)
         ]
-        self._buckets = [self._laid_out(bucket) for _, bucket in sorted(ordered, key=lambda pair: pair[0])]
+        self.buckets = [self._laid_out(bucket) for _, bucket in sorted(ordered, key=lambda pair: pair[0])]
         # On this rank a parameter is done with its first layer here; a tied one may lie in two layers.
         self._first_use = {name: min(u for u in uses[name] if u in module.layers) for name in module.trained}
         self._begun: list[tuple[Any, Tensor | None]] = []
+        # With ZeRO-1, the sums of this rank's shares in the order of the buckets.
+        self.totals: list[Tensor] = []
         # So many sums, from the first, have ended and left their totals in the gradients.
         self._ended = 0
 
     def clear(self) -> None:
         """Prepare for an iteration."""
         self._begun.clear()
+        self.totals.clear()
         self._ended = 0
 
     @torch.no_grad()
     def layer_done(self, layer: int) -> None:
         """Begin the sums that become possible now that a layer's gradients hold all microbatches."""
-        while len(self._begun) < len(self._buckets):
-            bucket = self._buckets[len(self._begun)]
+        while len(self._begun) < len(self.buckets):
+            bucket = self.buckets[len(self._begun)]
             if min(self._first_use[part.parameter] for part in bucket.parts) < layer:
                 return
             self._begun.append(self._begin(bucket))
@@ -123,9 +157,11 @@ class GradientSum:
         Each atom counts on one rank, so the shares add up to the squared norm of the whole model's gradient.
         """
         self.layer_done(self._module.layers.start)
-        while self._ended < len(self._buckets):
+        while self._ended < len(self.buckets):
             self._end()
-        counted = [self._gradient(part) for bucket in self._buckets for part in bucket.parts if part.counts]
+        counted = self.totals
+        if not self._sharded:
+            counted = [self._gradient(part) for bucket in self.buckets for part in bucket.parts if part.counts]
         if not counted:
             return torch.zeros((), dtype=torch.float64)
         # One transfer for all, since each would wait for the device.
@@ -134,8 +170,25 @@ class GradientSum:
     @torch.no_grad()
     def scale(self, factor: float) -> None:
         """Multiply every gradient by `factor`."""
-        if trained := self._module.trained:
-            torch._foreach_mul_([self._module.gradient(name) for name in trained], factor)
+        scaled = self.totals if self._sharded else [self._module.gradient(name) for name in self._module.trained]
+        if scaled:
+            torch._foreach_mul_(scaled, factor)
+
+    def _cut(self, exchange: Exchange | None, own: int, parts: list[Part], limit: int) -> list[Bucket]:
+        """Cut the parts of the same holders, of which this rank is number `own`, into buckets."""
+        shapes = {part.parameter: self._module.parameters[part.parameter] for part in parts}
+        count = 1 if exchange is None else exchange.size
+        return [
+            Bucket(
+                exchange=exchange,
+                parts=each,
+                shares=tuple(tuple(_shares(each, shapes, index, count)) for index in range(count))
+                if self._sharded
+                else (),
+                own=own if exchange is not None else 0,
+            )
+            for each in _buckets(parts, shapes, limit)
+        ]
 
     def _laid_out(self, bucket: Bucket) -> Bucket:
         """Have the gradients of a bucket added up where they are summed, if its parts are whole parameters.
@@ -151,7 +204,7 @@ class GradientSum:
             and (parts[0].cut_dim == 0 or len(parts) == 1)
             for name, parts in of_one.items()
         )
-        if bucket.group is None or not whole:
+        if bucket.exchange is None or not whole or self._sharded:
             return bucket
         gradients = {name: self._module.gradient(name) for name in of_one}
         sizes = [gradient.numel() for gradient in gradients.values()]
@@ -163,31 +216,60 @@ class GradientSum:
 
     def _begin(self, bucket: Bucket) -> tuple[Any, Tensor | None]:
         """Begin a sum; return it, and the copy on which it works if there is one."""
-        if bucket.group is None:
+        exchange = bucket.exchange
+        if exchange is None:
             return None, None
         if bucket.flat is not None:
             for part in bucket.parts:
                 if not part.contributes:
                     self._gradient(part).zero_()
-            return dist.all_reduce(bucket.flat, group=bucket.group, async_op=True), None
+            return self._sum(exchange, bucket.flat), None
         # Copies of sums that have ended go first, so that few are held at once.
         while self._ended < len(self._begun) and _has_ended(self._begun[self._ended][0]):
             self._end()
+        if self._sharded:
+            flat = self._by_holder(bucket)
+            return self._beside.begin(lambda: exchange.sum_parts(flat)), None
         views = [self._gradient(part) for part in bucket.parts]
         pieces = [
             view.reshape(-1) if part.contributes else torch.zeros_like(view).reshape(-1)
             for view, part in zip(views, bucket.parts, strict=True)
         ]
         flat = torch.cat(pieces)
-        return dist.all_reduce(flat, group=bucket.group, async_op=True), flat
+        return self._sum(exchange, flat), flat
+
+    def _sum(self, exchange: Exchange, flat: Tensor) -> Any:
+        if exchange.crosses:
+            return self._beside.begin(lambda: exchange.sum_all(flat))
+        return dist.all_reduce(flat, group=exchange.group, async_op=True)
+
+    def _by_holder(self, bucket: Bucket) -> Tensor:
+        """Return a copy of a bucket's gradients, equally long parts with the shares of each holder in turn."""
+        views = [[share.of(self._module.gradient(share.part.parameter)) for share in each] for each in bucket.shares]
+        size = max(sum(view.numel() for view in each) for each in views)
+        flat = self._module.gradient(bucket.parts[0].parameter).new_zeros(size * len(views))
+        for row, each, shares in zip(flat.view(len(views), size), views, bucket.shares, strict=True):
+            at = 0
+            for view, share in zip(each, shares, strict=True):
+                if share.part.contributes:
+                    row[at : at + view.numel()].view(view.shape).copy_(view)
+                at += view.numel()
+        return flat
 
     def _end(self) -> None:
         """Wait for the first sum that has not ended, and leave its totals in the gradients."""
         work, flat = self._begun[self._ended]
-        if work is not None:
-            work.wait()
-        if flat is not None:
-            views = [self._gradient(part) for part in self._buckets[self._ended].parts]
+        bucket = self.buckets[self._ended]
+        total = None if work is None else work.wait()
+        if self._sharded:
+            shares = [share.of(self._module.gradient(share.part.parameter)) for share in bucket.shares[bucket.own]]
+            if isinstance(total, Tensor):
+                sizes = [share.numel() for share in shares]
+                found = total[: sum(sizes)].split(sizes)
+                shares = [each.view(share.shape) for each, share in zip(found, shares, strict=True)]
+            self.totals += shares
+        elif flat is not None:
+            views = [self._gradient(part) for part in bucket.parts]
             totals = flat.split([view.numel() for view in views])
             for view, total in zip(views, totals, strict=True):
                 view.copy_(total.view(view.shape))
@@ -195,7 +277,7 @@ class GradientSum:
         self._ended += 1
 
     def _gradient(self, part: Part) -> Tensor:
-        return self._module.gradient(part.parameter).narrow(part.cut_dim, part.start, part.length)
+        return part.of(self._module.gradient(part.parameter))
 
 
 def _has_ended(work: Any) -> bool:
@@ -211,9 +293,16 @@ def _uses(model: ModelSpec) -> dict[str, list[int]]:
     return uses
 
 
-def _buckets(
-    group: dist.ProcessGroup | None, parts: list[Part], parameters: Mapping[str, Tensor], limit: int
-) -> list[Bucket]:
+def _shares(parts: Sequence[Part], parameters: Mapping[str, Tensor], index: int, count: int) -> Iterable[Share]:
+    """Return the rows of some parts that holder `index` of `count` updates."""
+    for part in parts:
+        rows = part.of(parameters[part.parameter]).shape[0]
+        first, end = rows * index // count, rows * (index + 1) // count
+        if end > first:
+            yield Share(part=part, first=first, rows=end - first)
+
+
+def _buckets(parts: list[Part], parameters: Mapping[str, Tensor], limit: int) -> list[tuple[Part, ...]]:
     """Cut parts into messages of at most `limit` elements (or one part), last layers first.
 
     All holders cut alike: parts have the same sizes everywhere, and a layer counts from the whole model.
@@ -227,4 +316,4 @@ def _buckets(
             filled = 0
         result[-1].append(part)
         filled += size
-    return [Bucket(group=group, parts=tuple(parts)) for parts in result]
+    return [tuple(parts) for parts in result]

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from sailor_runtime.training.model.weights import FirstWeights
-from sailor_runtime.training.optimizer import gradients
-from sailor_runtime.training.pipeline.layout import Atom
+from sailor_runtime.training.optimizer.gradients import Bucket, GradientSum, Share
+from sailor_runtime.training.pipeline.exchange import Beside, Exchange, Task
 from sailor_runtime.training.pipeline.stage import Shard, StageModule
 
 # Half-open intervals of a parameter, one per dimension, in coordinates of the whole parameter.
 Region = tuple[tuple[int, int], ...]
-# What each holder sends at once: parts of parameters, together a bucket or one more than that: a large embedding is
-# gathered at once, when no activations are held.
-Round = list[list[tuple[str, Region]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +41,9 @@ class MasterWeights:
 
     def __init__(
         self,
-        rank: int,
         module: StageModule,
-        atoms: Iterable[Atom],
-        group: Callable[[tuple[int, ...]], dist.ProcessGroup | None],
+        sums: GradientSum,
+        beside: Beside,
         *,
         master: torch.dtype,
         zero_stage: int,
@@ -58,12 +52,19 @@ class MasterWeights:
         """`offload` keeps the pieces in the node's memory, whatever device the parameters are on."""
         self._module = module
         self._offload = offload
-        self._group = group
-        self._rank = rank
+        self._beside = beside
+        self._buckets = sums.buckets if zero_stage > 0 else []
+        self._uses = {
+            name: [layer for layer in module.layers if name in {spec.name for spec in module.specs[layer]}]
+            for name in module.trained
+        }
+        self._gathering: list[tuple[list[int], Task]] = []
         self._copied = zero_stage > 0 or module.dtype != master or offload
         self._master = master
-        self._exchanged: dict[tuple[int, ...], list[Round]] = {}
-        owned = self._divide(atoms) if zero_stage > 0 else self._whole_shards()
+        owned: list[tuple[str, Region | None]] = [(name, None) for name in module.trained]
+        if zero_stage > 0:
+            shares = [share for bucket in self._buckets for share in bucket.shares[bucket.own]]
+            owned = [(share.part.parameter, self._region(share)) for share in shares]
         self.pieces = tuple(
             Piece(parameter=name, region=region, value=self._value(name, region)) for name, region in owned
         )
@@ -84,14 +85,11 @@ class MasterWeights:
                     piece.value.copy_(_within(shard_value, self._module.shards[name], piece.region))
 
     @torch.no_grad()
-    def take_gradients(self) -> None:
-        """Give each piece its part of the summed gradient."""
-        for piece in self.pieces:
-            gradient = self._module.gradient(piece.parameter)
-            if self._copied:
-                gradient = _within(gradient, self._module.shards[piece.parameter], piece.region).contiguous()
-                gradient = gradient.to(piece.value.device)
-            piece.value.grad = gradient
+    def take_gradients(self, totals: Sequence[Tensor]) -> None:
+        """Give each piece its part of the summed gradient; with ZeRO-1 those are `totals`."""
+        for number, piece in enumerate(self.pieces):
+            gradient = totals[number] if self._buckets else self._module.gradient(piece.parameter)
+            piece.value.grad = gradient.contiguous().to(piece.value.device)
 
     @torch.no_grad()
     def publish(self) -> None:
@@ -102,26 +100,46 @@ class MasterWeights:
             self._target(piece.parameter, piece.region).copy_(piece.value)
             piece.value.grad = None
 
-    @torch.no_grad()
     def gather(self) -> None:
-        """Bring the pieces that other ranks updated into this rank's parameters; a collective."""
-        for holders in sorted(self._exchanged):
-            for owned in self._exchanged[holders]:
-                self._exchange(holders, owned)
+        """Begin to bring the pieces that other ranks updated into this rank's parameters; a collective.
 
-    def _exchange(self, holders: tuple[int, ...], owned: Round) -> None:
-        targets = [[self._target(name, region) for name, region in parts] for parts in owned]
-        size = max(sum(target.numel() for target in parts) for parts in targets)
-        device = next(iter(self._module.parameters.values())).device
-        buffers = [torch.empty(size, dtype=self._module.dtype, device=device) for _ in holders]
-        mine = holders.index(self._rank)
-        own = torch.cat([*(target.reshape(-1) for target in targets[mine]), buffers[mine]])[:size]
-        dist.all_gather(buffers, own, group=self._group(holders))
-        for index, parts in enumerate(targets):
-            sizes = [target.numel() for target in parts]
-            if index != mine and parts:
-                for target, flat in zip(parts, buffers[index][: sum(sizes)].split(sizes), strict=True):
-                    target.copy_(flat.view(target.shape))
+        It goes on beside the next forward pass, first layers first; `wait_for` says when a layer has all of its own.
+        """
+        for bucket in reversed(self._buckets):
+            exchange = bucket.exchange
+            if exchange is not None:
+                task = self._beside.begin(partial(self._gather, exchange, bucket))
+                for part in bucket.parts:
+                    self._gathering.append((self._uses[part.parameter], task))
+
+    def wait_for(self, layer: int) -> None:
+        """Wait until a layer has the weights that others updated."""
+        if not self._gathering:
+            return
+        for _, task in [each for each in self._gathering if layer in each[0]]:
+            task.wait()
+        self._gathering = [each for each in self._gathering if layer not in each[0]]
+
+    def settle(self) -> None:
+        """Wait until all layers have the weights that others updated."""
+        for layer in self._module.layers:
+            self.wait_for(layer)
+
+    def _gather(self, exchange: Exchange, bucket: Bucket) -> None:
+        targets = [
+            [share.of(self._module.parameters[share.part.parameter].detach()) for share in each]
+            for each in bucket.shares
+        ]
+        size = max(sum(target.numel() for target in each) for each in targets)
+        flat = next(target for each in targets for target in each).new_empty(size * len(targets))
+        rows = flat.view(len(targets), size)
+        for number, each in enumerate(targets):
+            if number == bucket.own:
+                _laid(rows[number], each, into=False)
+        exchange.gather_parts(flat)
+        for number, each in enumerate(targets):
+            if number != bucket.own:
+                _laid(rows[number], each, into=True)
 
     def _target(self, name: str, region: Region | None) -> Tensor:
         return _within(self._module.parameters[name].detach(), self._module.shards[name], region)
@@ -134,43 +152,22 @@ class MasterWeights:
         device = torch.device("cpu") if self._offload else parameter.device
         return torch.empty(sizes, dtype=self._master, device=device, requires_grad=True)
 
-    def _whole_shards(self) -> list[tuple[str, Region | None]]:
-        return [(name, None) for name in self._module.trained]
-
-    def _divide(self, atoms: Iterable[Atom]) -> list[tuple[str, Region | None]]:
-        """Cut each atom into one piece of rows per holder; note who owns what, return what this rank owns."""
-        owned: list[tuple[str, Region | None]] = []
-        exchanged: dict[tuple[int, ...], list[Round]] = defaultdict(list)
-        room: dict[tuple[int, ...], int] = defaultdict(int)
-        for atom in atoms:
-            shard = self._module.shards.get(atom.parameter)
-            if shard is None or self._rank not in atom.holders:
-                continue
-            if shard.place(atom.start, atom.end) is None:
-                continue
-            if room[atom.holders] <= 0:
-                exchanged[atom.holders].append([[] for _ in atom.holders])
-                room[atom.holders] = gradients.BUCKET_ELEMENTS
-            parts = exchanged[atom.holders][-1]
-            for index, holder in enumerate(atom.holders):
-                region = _share(shard, atom, index, len(atom.holders))
-                if region[0][0] == region[0][1]:
-                    continue
-                parts[index].append((atom.parameter, region))
-                room[atom.holders] -= math.prod(end - start for start, end in region)
-                if holder == self._rank:
-                    owned.append((atom.parameter, region))
-        self._exchanged = {holders: rounds for holders, rounds in exchanged.items() if len(holders) > 1}
-        return owned
+    def _region(self, share: Share) -> Region:
+        """Return where a share lies in its parameter."""
+        part = share.part
+        bounds = [(0, size) for size in self._module.shards[part.parameter].spec.shape]
+        bounds[part.cut_dim] = (part.origin, part.origin + part.length)
+        first = bounds[0][0] + share.first
+        return ((first, first + share.rows), *bounds[1:])
 
 
-def _share(shard: Shard, atom: Atom, index: int, count: int) -> Region:
-    """Return share `index` of `count` of an atom, cut along the parameter's first dimension."""
-    bounds = [(0, size) for size in shard.spec.shape]
-    bounds[atom.cut_dim] = (atom.start, atom.end)
-    first, end = bounds[0]
-    bounds[0] = (first + (end - first) * index // count, first + (end - first) * (index + 1) // count)
-    return tuple(bounds)
+def _laid(row: Tensor, targets: Sequence[Tensor], *, into: bool) -> None:
+    """Copy what lies in a row, one tensor after the other, into targets, or from them."""
+    at = 0
+    for target in targets:
+        place = row[at : at + target.numel()].view(target.shape)
+        (target if into else place).copy_(place if into else target)
+        at += target.numel()
 
 
 def _within(value: Tensor, shard: Shard, region: Region | None) -> Tensor:

@@ -35,18 +35,20 @@ class Executor:
         shape: tuple[int, ...],
         dtype: torch.dtype,
         gradients_ready: Callable[[int], None] | None = None,
+        weights_ready: Callable[[int], None] | None = None,
     ) -> Tensor:
         """Train on every microbatch, leaving gradients in the parameters; return this stage's loss sum in float64.
 
         microbatch: gives microbatch i. shape: of a transferred tensor. gradients_ready: called with each layer once
-        its gradients hold all microbatches. The loss sum is 0 before the last stage.
+        its gradients hold all microbatches. weights_ready: called with each layer before its first pass. The loss sum
+        is 0 before the last stage.
         """
         activations: dict[int, Activation] = {}
         losses: list[Tensor] = []
         self._transfers.begin(shape, dtype, self._microbatches)
         for is_forward, number in self._passes:
             if is_forward:
-                activations[number] = self._forward(number, microbatch)
+                activations[number] = self._forward(number, microbatch, weights_ready if number == 0 else None)
                 if self.is_last:
                     losses.append(_given(activations[number].result))
             else:
@@ -55,13 +57,15 @@ class Executor:
         # Asked for at the end only, since each would wait for the device.
         return torch.stack(losses).double().sum().cpu() if losses else torch.zeros((), dtype=torch.float64)
 
-    def _forward(self, number: int, microbatch: Callable[[int], Microbatch]) -> Activation:
+    def _forward(
+        self, number: int, microbatch: Callable[[int], Microbatch], ready: Callable[[int], None] | None
+    ) -> Activation:
         value = None
         if not self.is_first:
             with self._spans.during(Doing.RECEIVE_ACTIVATION, number):
                 value = self._transfers.receive(1)
         with self._spans.during(Doing.FORWARD, number):
-            activation = self._module.forward(value, microbatch(number))
+            activation = self._module.forward(value, microbatch(number), ready)
         if not self.is_last:
             with self._spans.during(Doing.SEND, number):
                 self._transfers.send(_given(activation.result), 1)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import datetime
 
+import torch
 import torch.distributed as dist
 
 from sailor_runtime.spec import RunSpec
+from sailor_runtime.training.environment import node_of
+from sailor_runtime.training.pipeline.exchange import Beside, Exchange
 from sailor_runtime.training.pipeline.layout import Atom
 
 # Long enough for rank 0 to train the reference while the others wait; hangs are the agent's to find.
 _TIMEOUT = datetime.timedelta(minutes=30)
 _JOIN_TIMEOUT = datetime.timedelta(minutes=3)
+_CPU = torch.device("cpu")
 
 
 class World:
@@ -27,10 +31,16 @@ class World:
         )
         self.rank = rank
         self.size = spec.world_size
-        stages = {stage.ranks for pipeline in spec.pipelines for stage in pipeline.stages}
-        members = sorted({ranks for ranks in {*stages, *(atom.holders for atom in atoms)} if len(ranks) > 1})
         # A collective: every rank creates every group, in the same order. A new group would not inherit the timeout.
-        self._groups = {ranks: dist.new_group(list(ranks), timeout=_TIMEOUT) for ranks in members}
+        # Sums have groups of their own, since they run beside what a stage's devices exchange.
+        self._stages = _groups({stage.ranks for pipeline in spec.pipelines for stage in pipeline.stages})
+        zones = {each: node_of(spec, each).zone for each in range(spec.world_size)}
+        self._exchanges = {
+            ranks: Exchange(ranks, rank, [zones[each] for each in ranks], group, native=backend == "nccl")
+            for ranks, group in _groups({atom.holders for atom in atoms}).items()
+            if rank in ranks
+        }
+        self.beside = Beside(torch.device("cuda", torch.cuda.current_device()) if backend == "nccl" else _CPU)
         self.everyone = dist.new_group(timeout=_TIMEOUT)
         # Activations and gradients of a cut travel at once. gloo keeps them apart by tags, NCCL needs two groups.
         self.directions: tuple[dist.ProcessGroup | None, dist.ProcessGroup | None] = (None, None)
@@ -38,8 +48,17 @@ class World:
             self.directions = (dist.new_group(timeout=_TIMEOUT), dist.new_group(timeout=_TIMEOUT))
 
     def group(self, ranks: tuple[int, ...]) -> dist.ProcessGroup | None:
-        """Return the group of some ranks, None for a single one."""
-        return None if len(ranks) == 1 else self._groups[ranks]
+        """Return the group of a stage's ranks, None for a single one."""
+        return self._stages.get(ranks)
+
+    def exchange(self, holders: tuple[int, ...]) -> Exchange | None:
+        """Return what the holders of an atom, this rank among them, exchange its sums with; None for a single one."""
+        return self._exchanges.get(holders)
 
     def close(self) -> None:
+        self.beside.begin(lambda: None).wait()
         dist.destroy_process_group()
+
+
+def _groups(members: set[tuple[int, ...]]) -> dict[tuple[int, ...], dist.ProcessGroup]:
+    return {ranks: dist.new_group(list(ranks), timeout=_TIMEOUT) for ranks in sorted(members) if len(ranks) > 1}

@@ -152,10 +152,14 @@ class StageModule:
         """Run one layer alone."""
         return self._computed(layer, value, microbatch)
 
-    def forward(self, value: Tensor | None, microbatch: Microbatch) -> Activation:
-        """Run the layers on a microbatch; `value` is None on the first stage."""
+    def forward(
+        self, value: Tensor | None, microbatch: Microbatch, before_layer: Callable[[int], None] | None = None
+    ) -> Activation:
+        """Run the layers on a microbatch; `value` is None on the first stage. before_layer: called before each."""
         activation = Activation(microbatch=microbatch)
         for layer in self.layers:
+            if before_layer is not None:
+                before_layer(layer)
             started = self._now()
             value = None if value is None else value.detach().requires_grad_()
             activation.inputs.append(value)
