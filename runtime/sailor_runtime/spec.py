@@ -58,6 +58,7 @@ class TrainingSpec:
     """How the model is trained; `precision` is fp32, tf32, bf16, fp16 or fp64.
 
     `max_loss_rise`: training stops when the smoothed loss is so many nats per token above its lowest; None: never.
+    `sync_every`: pipelines that share no zone sum nothing at a step, and bring their weights together after so many.
     """
 
     global_batch_size: int
@@ -73,6 +74,7 @@ class TrainingSpec:
     precision: str
     seed: int
     max_loss_rise: float | None = None
+    sync_every: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

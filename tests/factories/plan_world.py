@@ -168,7 +168,7 @@ MUTATIONS: dict[str, Callable[[Any], None]] = {
 
 def resumption(case: dict[str, Any], spec: RunSpec, rank: int) -> dict[str, Any]:
     """Train half of the steps, or go on from what another case has saved; return how far weights are from the truth."""
-    from sailor_runtime.training import reference, verify
+    from sailor_runtime.training import verify
     from sailor_runtime.training.checkpoint.checkpoint import Checkpoints
 
     member = Member(spec, rank)
@@ -186,8 +186,7 @@ def resumption(case: dict[str, Any], spec: RunSpec, rank: int) -> dict[str, Any]
     checkpoints.wait()
     expected = None
     if rank == 0:
-        trained = reference.train(spec.model, spec.training, member.samples.read, steps=engine.next_step)
-        expected = trained.weights
+        expected = verify.reference_of(spec, member.samples.read, steps=engine.next_step)
     difference = verify.weight_difference(engine, member.world, expected)
     member.world.close()
     return {"first_step": first, "last_step": engine.next_step, "weights": difference}

@@ -49,6 +49,8 @@ def family(model_type: str, **config: Any) -> dict[str, Any]:
 
 
 TWO_ZONES: dict[str, Any] = {"node_of_rank": ["one", "two", "two", "two"], "zones": {"one": "a", "two": "b"}}
+APART: dict[str, Any] = {"node_of_rank": ["one", "one", "two", "two"], "zones": {"one": "a", "two": "b"}}
+THREE_PIPELINES = [(1, 4, [(0, 6, 1)]), (2, 2, [(0, 6, 1)]), (4, 1, [(0, 6, 1)])]
 
 EQUAL_CASES: dict[str, dict[str, Any]] = {
     "tp 2 beside tp 1, tied": {"pipelines": UNEQUAL_TP},
@@ -97,10 +99,28 @@ EQUAL_CASES: dict[str, dict[str, Any]] = {
     "one device": {"pipelines": [(3, 4, [(0, 6, 1)])]},
     "sums over two zones": {"pipelines": UNEQUAL_CUT, **TWO_ZONES},
     "zero-1 over two zones, clipping": {
-        "pipelines": [(1, 4, [(0, 6, 1)]), (2, 2, [(0, 6, 1)]), (4, 1, [(0, 6, 1)])],
+        "pipelines": THREE_PIPELINES,
         **TWO_ZONES,
         "zero_stage": 1,
         "training": {"gradient_clipping": 0.5},
+    },
+    "islands that meet every second step, clipping and dropout": {
+        "pipelines": UNEQUAL_CUT,
+        **APART,
+        "training": {"sync_every": 2, "gradient_clipping": 0.5, "dropout": 0.1},
+    },
+    "islands of unequal tp, tied, zero-1": {
+        "pipelines": UNEQUAL_TP,
+        "node_of_rank": ["one", "one", "one", "two"],
+        "zones": APART["zones"],
+        "training": {"sync_every": 3},
+        "zero_stage": 1,
+    },
+    "an island of two pipelines beside one of one": {
+        "pipelines": THREE_PIPELINES,
+        **TWO_ZONES,
+        "training": {"sync_every": 2},
+        "zero_stage": 1,
     },
     "many sums beside the backward pass": {
         "pipelines": [(4, 2, [(0, 2, 2), (2, 6, 1)]), (2, 2, [(0, 6, 1)])],
@@ -265,7 +285,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     cases.append({**overflow, "steps": 25, "poisoned": POISONED})
     # First, since it has ranks of its own, which would otherwise wait for the other cases.
     cases = [*_metered(folder), *cases]
-    found: dict[str, dict[str, Any]] = run_world([*cases, *_interrupted(folder / "interrupted")], folder)
+    found: dict[str, dict[str, Any]] = run_world(
+        [*cases, *_interrupted(folder / "interrupted"), *_interrupted_islands(folder)], folder
+    )
     found["interrupted"] = {"folder": folder / "interrupted"}
     return found
 
@@ -330,6 +352,29 @@ def _metered(folder: Path) -> list[dict[str, Any]]:
         spec = dataclasses.replace(spec, model=model_spec(scenario.decoder))
         cases.append({"name": name, "kind": "traffic", "steps": METERED_STEPS, "spec": spec})
     return cases
+
+
+def _interrupted_islands(folder: Path) -> list[dict[str, Any]]:
+    """Return two cases of islands that meet every second step; the first stops between two such steps."""
+    training = {"sync_every": 2, "steps": 6, "gradient_clipping": 0.5}
+    return [
+        {
+            "name": f"islands {part}",
+            "kind": "resumption",
+            "steps": 3,
+            "spec": run_spec(
+                UNEQUAL_CUT, directory=folder, checkpoint_directory=str(folder / "islands"), training=training, **APART
+            ),
+        }
+        for part in ("before", "after")
+    ]
+
+
+def test_islands_that_were_killed_between_two_meetings_go_on_as_if_they_had_not_been(results):
+    before, after = results["islands before"], results["islands after"]
+    assert (before["last_step"], after["first_step"], after["last_step"]) == (3, 3, 6)
+    assert before["weights"] <= 1e-10, "each island is compared with its own reference"
+    assert after["weights"] <= 1e-10
 
 
 @pytest.mark.parametrize("name", METERED)

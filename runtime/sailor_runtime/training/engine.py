@@ -22,8 +22,10 @@ from sailor_runtime.training.observe.metrics import ROW_LENGTH, Spent, memory_pe
 from sailor_runtime.training.optimizer import optimizer
 from sailor_runtime.training.optimizer.gradients import GradientSum
 from sailor_runtime.training.optimizer.loss_scale import FIRST_SCALE, LossScale
+from sailor_runtime.training.optimizer.outer import Outer, is_due
 from sailor_runtime.training.optimizer.precision import Precision
 from sailor_runtime.training.optimizer.weights import MasterWeights
+from sailor_runtime.training.pipeline import layout
 from sailor_runtime.training.pipeline.executor import Executor
 from sailor_runtime.training.pipeline.layout import Atom, Place
 from sailor_runtime.training.pipeline.process_groups import World
@@ -97,7 +99,12 @@ class Engine:
         self._samples = samples
         self._device = device
         self._pipeline = spec.pipelines[place.pipeline]
-        self._first_sample = sum(p.microbatch_size * p.microbatches for p in spec.pipelines[: place.pipeline])
+        self._first_sample = layout.samples_of(spec, place.pipeline).start
+        islands = layout.islands(spec)
+        self.islands = len(islands)
+        self.island = next(number for number, island in enumerate(islands) if place.pipeline in island)
+        sizes = [sum(len(layout.samples_of(spec, pipeline)) for pipeline in island) for island in islands]
+        self._shares = [size / spec.training.global_batch_size for size in sizes]
         stage = self._pipeline.stages[place.stage]
         parallel = TensorParallel(world.group(stage.ranks), len(stage.ranks), place.tp_index)
         self.module = StageModule(
@@ -116,6 +123,9 @@ class Engine:
         )
         self.weights.fill(first_weights(spec.model, spec.training.seed))
         self.optimizer = optimizer.build(spec.training, [piece.value for piece in self.weights.pieces])
+        self.outer = None
+        if len(islands) > 1:
+            self.outer = Outer(spec, world, self.module, self.weights, self._shares[self.island])
         self._spans = Spans(device.torch_device)
         self._spent = _NOT_YET
         self._shape = (self._pipeline.microbatch_size, spec.training.sequence_length, spec.model.hidden_size)
@@ -150,18 +160,21 @@ class Engine:
             squares = self._gradients.finish()
             totals = self._totals(squares, loss, flags)
         self._spans.share()
-        rows = totals[2 + len(flags) :]
-        norm = math.sqrt(totals[0]) / self.scale.scale
+        islands = self.islands
+        rows = totals[islands + 1 + len(flags) :]
+        # Each island clips by its own; what is shown is their root mean square.
+        norm = math.sqrt(totals[self.island]) / self.scale.scale
+        everywhere = sum(share * each for share, each in zip(self._shares, totals, strict=False))
         result = Step(
-            loss=totals[1] / self.scale.scale,
-            gradient_norm=norm,
-            flags=tuple(totals[2 : 2 + len(flags)]),
+            loss=totals[islands] / self.scale.scale,
+            gradient_norm=math.sqrt(everywhere) / self.scale.scale,
+            flags=tuple(totals[islands + 1 : islands + 1 + len(flags)]),
             rows=tuple(tuple(rows[i : i + ROW_LENGTH]) for i in range(0, len(rows), ROW_LENGTH)),
             learning_rate=optimizer.learning_rate(self.spec.training, self.next_step),
             spent=_NOT_YET,
             update_s=0.0,
         )
-        overflowed = math.isfinite(result.loss) and not math.isfinite(norm)
+        overflowed = math.isfinite(result.loss) and not math.isfinite(result.gradient_norm)
         result = replace(result, skipped=self.scale.dynamic and overflowed)
         with self._spans.during(Doing.UPDATE):
             if result.finite:
@@ -181,14 +194,18 @@ class Engine:
 
     def exchange(self) -> tuple[tuple[float, ...], ...]:
         """Return the rows of the last step now, for those who will not take another; a collective."""
-        rows = self._totals(torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64), ())[2:]
+        rows = self._totals(torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64), ())
+        rows = rows[self.islands + 1 :]
         return tuple(tuple(rows[i : i + ROW_LENGTH]) for i in range(0, len(rows), ROW_LENGTH))
 
     def _totals(self, squares: Tensor, loss: Tensor, flags: Sequence[float]) -> list[float]:
-        """Return the sums over all ranks of squares, loss and flags, then each rank's row, in one message."""
+        """Return each island's sum of squares, the sums of loss and flags, then each rank's row, in one message."""
         rows = [0.0] * (self._world.size * ROW_LENGTH)
         rows[self._world.rank * ROW_LENGTH : (self._world.rank + 1) * ROW_LENGTH] = self._spent.row()
-        own = [squares.item(), loss.item() if self._reports_loss else 0.0, *flags, *rows]
+        of_islands = [0.0] * self.islands
+        of_islands[self.island] = squares.item()
+        lost = loss.item() * self._shares[self.island] if self._reports_loss else 0.0
+        own = [*of_islands, lost, *flags, *rows]
         totals = torch.tensor(own, dtype=torch.float64, device=self._device.torch_device)
         dist.all_reduce(totals, group=self._world.everyone)
         return totals.tolist()
@@ -211,6 +228,8 @@ class Engine:
             group["lr"] = rate
         self.weights.take_gradients(self._gradients.totals)
         self.optimizer.step()
+        if self.outer is not None and is_due(self.spec, self.next_step):
+            self.outer.step()
         self.weights.publish()
 
     def _weights_of(self, layer: int) -> None:
@@ -228,8 +247,9 @@ class Engine:
         return Microbatch(
             tokens=tokens[..., :-1],
             targets=tokens[..., 1:],
-            # Dividing by all tokens of the iteration makes the plain sum over microbatches and pipelines the mean.
-            weight=self.scale.scale / (training.global_batch_size * training.sequence_length),
+            # Dividing by all tokens of the island's iteration makes the plain sum over its microbatches the mean.
+            weight=self.scale.scale
+            / (training.global_batch_size * self._shares[self.island] * training.sequence_length),
             dropout=Dropout(
                 probability=training.dropout,
                 seed=training.seed,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,8 @@ def check(spec: RunSpec) -> None:
     precision_of(spec.training.precision)
     if spec.zero_stage not in (0, 1):
         raise RefusedError(f"zero_stage {spec.zero_stage} is not supported; supported: 0, 1")
+    if spec.training.sync_every is not None and spec.training.sync_every < 1:
+        raise RefusedError(f"sync_every must be positive, got {spec.training.sync_every}")
     if spec.training.steps < 1:
         raise RefusedError(f"steps must be positive, got {spec.training.steps}")
 
@@ -116,9 +119,15 @@ class _Rank:
             self._calibrate()
         self._train(start)
 
-    def _engine(self, precision: str) -> Engine:
+    def _engine(self, precision: str, spec: RunSpec | None = None) -> Engine:
         return Engine(
-            self._spec, self._place, self._world, self._atoms, self._samples, self._device, precision_of(precision)
+            spec or self._spec,
+            self._place,
+            self._world,
+            self._atoms,
+            self._samples,
+            self._device,
+            precision_of(precision),
         )
 
     def _progress(self, phase: str) -> None:
@@ -132,11 +141,15 @@ class _Rank:
 
     def _verify(self) -> None:
         self._progress("verify")
+        training, steps = self._spec.training, self._spec.verify_steps
+        if training.sync_every is not None:
+            # Islands must meet within the steps of the check.
+            training = replace(training, sync_every=min(training.sync_every, max(1, steps // 2)))
         outcome = verify.verify(
-            self._engine("fp64"),
+            self._engine("fp64", replace(self._spec, training=training)),
             self._world,
             self._samples,
-            steps=self._spec.verify_steps,
+            steps=steps,
             tolerance=verify.TOLERANCE,
             alive=lambda: self._progress("verify"),
         )

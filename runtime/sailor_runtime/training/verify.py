@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from sailor_runtime.spec import RunSpec
 from sailor_runtime.training import reference
 from sailor_runtime.training.data.samples import Samples
 from sailor_runtime.training.engine import Engine
 from sailor_runtime.training.model.architecture import range_parameters
+from sailor_runtime.training.pipeline.layout import islands, samples_of
 from sailor_runtime.training.pipeline.process_groups import World
 
 TOLERANCE = 1e-10
@@ -62,8 +65,7 @@ def verify(
     expected = None
     if world.rank == 0:
         expected = _reference(engine, samples, steps, alive)
-    weights = None if expected is None else expected.weights
-    difference = weight_difference(engine, world, weights)
+    difference = weight_difference(engine, world, expected)
     loss_difference = norm_difference = 0.0
     if expected is not None:
         loss_difference = max(abs(step.loss - b) for step, b in zip(done, expected.losses, strict=True))
@@ -82,16 +84,17 @@ def verify(
 
 
 @torch.no_grad()
-def weight_difference(engine: Engine, world: World, expected: Mapping[str, Tensor] | None) -> float:
+def weight_difference(engine: Engine, world: World, expected: reference.ReferenceResult | None) -> float:
     """Return the largest difference between `expected` (needed on rank 0) and any rank's weights; a collective."""
     spec, largest = engine.spec, 0.0
     engine.weights.settle()
-    for name, parameter in sorted(range_parameters(spec.model, range(spec.model.layers)).items()):
+    parameters = sorted(range_parameters(spec.model, range(spec.model.layers)).items())
+    for island, (name, parameter) in product(range(engine.islands), parameters):
         whole = torch.empty(parameter.shape, dtype=torch.float64, device=engine.device)
         if expected is not None:
-            whole.copy_(expected[name])
+            whole.copy_((expected.weights, *expected.others)[island][name])
         dist.broadcast(whole, 0, group=world.everyone)
-        if name in engine.module.shards:
+        if name in engine.module.shards and island == engine.island:
             difference = (engine.module.parameters[name] - engine.module.shards[name].of(whole)).abs().max().item()
             largest = math.inf if math.isnan(difference) else max(largest, difference)
     return _largest(largest, world, engine.device)
@@ -104,6 +107,27 @@ def _largest(value: float, world: World, device: torch.device) -> float:
     return result.item()
 
 
+def reference_of(
+    spec: RunSpec,
+    read: Callable[[range], Tensor],
+    *,
+    steps: int,
+    dtype: torch.dtype = torch.float64,
+    after_step: Callable[[], None] = lambda: None,
+) -> reference.ReferenceResult:
+    """Train what a spec trains in this process alone."""
+    apart = [[samples_of(spec, pipeline) for pipeline in island] for island in islands(spec)]
+    return reference.train(
+        spec.model,
+        spec.training,
+        read,
+        steps=steps,
+        dtype=dtype,
+        after_step=after_step,
+        apart=apart if len(apart) > 1 else (),
+    )
+
+
 def _reference(engine: Engine, samples: Samples, steps: int, alive: Callable[[], None]) -> reference.ReferenceResult:
     spec, threads = engine.spec, torch.get_num_threads()
     hidden = spec.training.global_batch_size * spec.training.sequence_length * spec.model.hidden_size
@@ -111,8 +135,6 @@ def _reference(engine: Engine, samples: Samples, steps: int, alive: Callable[[],
         # The other ranks wait meanwhile, so the reference may use the whole processor.
         torch.set_num_threads(max(threads, min(8, len(os.sched_getaffinity(0)))))
     try:
-        return reference.train(
-            spec.model, spec.training, samples.read, steps=steps, dtype=engine.module.dtype, after_step=alive
-        )
+        return reference_of(spec, samples.read, steps=steps, dtype=engine.module.dtype, after_step=alive)
     finally:
         torch.set_num_threads(threads)

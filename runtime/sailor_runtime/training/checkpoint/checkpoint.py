@@ -139,6 +139,9 @@ class Checkpoints:
         state: dict[str, Any] = {}
         for piece in self._owned(engine):
             values = {f"model.{piece.parameter}": piece.value, **_optimizer_values(engine, piece)}
+            values = {_of_island(engine.island, key): value for key, value in values.items()}
+            if engine.outer is not None and engine.island == 0:
+                values |= engine.outer.state(piece)
             for key, value in values.items():
                 # The copy is what lets training change the weights meanwhile.
                 copy = self._staging.copy((key, piece.region), value)
@@ -201,18 +204,22 @@ class Checkpoints:
         Raises RefusedError for a checkpoint of another job, or one that can't be read.
         """
         saved = self.describe(engine.spec, name)
-        self._load_tensors(engine, name)
+        self._load_tensors(engine, name, saved.get("islands", 1))
         engine.next_step = saved["step"]
         engine.updates = saved["updates"]
         engine.scale.scale, engine.scale.good_steps = saved["loss_scale"], saved["good_steps"]
         optimizer.set_updates(engine.optimizer, engine.updates)
         return dict(saved.get("notes", {}))
 
-    def _load_tensors(self, engine: Engine, name: str) -> None:
+    def _load_tensors(self, engine: Engine, name: str, islands: int) -> None:
+        """Load an engine from what so many islands have saved; a new island goes on from one of those there were."""
+        island = engine.island % islands
+        met = engine.outer if islands > 1 else None
         optimizer.fill_state(engine.optimizer, [piece.value for piece in engine.weights.pieces])
         state: dict[str, Any] = {}
         for piece in engine.weights.pieces:
-            for key, value in _optimizer_values(engine, piece).items():
+            values = {_of_island(island, key): value for key, value in _optimizer_values(engine, piece).items()}
+            for key, value in (values | ({} if met is None else met.state(piece))).items():
                 entry, shard = _entry(state, engine, key, piece), engine.module.shards[piece.parameter]
                 for offsets, part in piece.boxes(shard, value):
                     entry.hold(part, offsets)
@@ -220,7 +227,7 @@ class Checkpoints:
         for parameter in engine.module.trained:
             shard = engine.module.shards[parameter]
             shards[parameter] = torch.empty_like(engine.module.gradient(parameter))
-            state[f"model.{parameter}"] = entry = ShardedEntry(shard.spec.shape)
+            state[_of_island(island, f"model.{parameter}")] = entry = ShardedEntry(shard.spec.shape)
             for offsets, part in shard.boxes(shards[parameter]):
                 entry.hold(part, offsets)
         try:
@@ -229,6 +236,8 @@ class Checkpoints:
             raise RefusedError(f"checkpoint {self.location(name)} can't be read: {_reason(error)}") from error
         for parameter, value in shards.items():
             engine.weights.set_shard(parameter, value)
+        if engine.outer is not None and met is None:
+            engine.outer.begin()
         engine.module.clear_gradients()
 
     def _owned(self, engine: Engine) -> tuple[Piece, ...]:
@@ -264,6 +273,11 @@ def _optimizer_values(engine: Engine, piece: Piece) -> dict[str, Tensor]:
         for key, value in state.items()
         if isinstance(value, Tensor) and value.dim() > 0
     }
+
+
+def _of_island(island: int, key: str) -> str:
+    """Return the key under which an island saves what others have other values of."""
+    return key if island == 0 else f"island.{island}.{key}"
 
 
 def _entry(state: dict[str, Any], engine: Engine, key: str, piece: Piece) -> ShardedEntry:

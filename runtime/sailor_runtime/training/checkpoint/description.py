@@ -21,6 +21,7 @@ def description(engine: Engine, *, data: Mapping[str, Any] | None, notes: Mappin
     return {
         **_of_job(engine.spec),
         "step": engine.next_step,
+        "islands": engine.islands,
         "updates": engine.updates,
         "loss_scale": engine.scale.scale,
         "good_steps": engine.scale.good_steps,

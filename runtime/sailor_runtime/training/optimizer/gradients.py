@@ -80,6 +80,7 @@ class GradientSum:
     """The sums that one rank takes part in, in an order that all ranks share.
 
     With ZeRO-1 each holder gets the sum of its share of a bucket, which then is in `totals`; else all get all of it.
+    `in_place`: gradients may be laid out in memory so that sums need no copies of them.
     A sum begins when the layers that it covers have their gradients of all microbatches and the sums before it have
     begun; it runs while lower layers go through their backward pass. The order never depends on timing, so neither do
     the results, and no two ranks ever wait for each other's sums in a circle.
@@ -95,11 +96,13 @@ class GradientSum:
         beside: Beside,
         *,
         zero_stage: int = 0,
+        in_place: bool = True,
         bucket_elements: int | None = None,
     ) -> None:
         self._module = module
         self._beside = beside
         self._sharded = zero_stage > 0
+        self._in_place = in_place and not self._sharded
         # Asked for here, not in the signature, so that a test can make many sums of a small model.
         limit = BUCKET_ELEMENTS if bucket_elements is None else bucket_elements
         uses = _uses(model)
@@ -204,7 +207,7 @@ class GradientSum:
             and (parts[0].cut_dim == 0 or len(parts) == 1)
             for name, parts in of_one.items()
         )
-        if bucket.exchange is None or not whole or self._sharded:
+        if bucket.exchange is None or not whole or not self._in_place:
             return bucket
         gradients = {name: self._module.gradient(name) for name in of_one}
         sizes = [gradient.numel() for gradient in gradients.values()]

@@ -141,6 +141,10 @@ class MasterWeights:
             if number != bucket.own:
                 _laid(rows[number], each, into=True)
 
+    def within(self, shard_value: Tensor, piece: Piece) -> Tensor:
+        """Return the view of a piece in a tensor of its parameter's shard."""
+        return _within(shard_value, self._module.shards[piece.parameter], piece.region)
+
     def _target(self, name: str, region: Region | None) -> Tensor:
         return _within(self._module.parameters[name].detach(), self._module.shards[name], region)
 

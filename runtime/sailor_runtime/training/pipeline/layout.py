@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -29,7 +30,8 @@ class Atom:
 
     Copies are the pipelines' replicas and, with a tied head, the head's use of the embedding weight. Gradients of an
     atom are summed over `holders`; only `contributors` add theirs, since the ranks of one stage hold equal gradients
-    of a replicated parameter, unless each computes its gradient for its own heads alone.
+    of a replicated parameter, unless each computes its gradient for its own heads alone. Where islands train apart,
+    each has atoms of its own.
     """
 
     parameter: str
@@ -95,12 +97,39 @@ def stage_parameters(model: ModelSpec, stage: StageSpec) -> dict[str, ParameterS
     return range_parameters(model, range(stage.first_layer, stage.end_layer))
 
 
+def islands(spec: RunSpec) -> tuple[tuple[int, ...], ...]:
+    """Return the pipelines that sum their gradients at every step: all, or with `sync_every` those that share zones."""
+    everyone = range(len(spec.pipelines))
+    if spec.training.sync_every is None:
+        return (tuple(everyone),)
+    zone_of = {node.id: node.zone for node in spec.nodes}
+    found: list[tuple[set[str], list[int]]] = []
+    for pipeline in everyone:
+        zones = {zone_of[stage.node] for stage in spec.pipelines[pipeline].stages}
+        near = [island for island in found if island[0] & zones]
+        found = [island for island in found if not island[0] & zones]
+        found.append((zones.union(*(each for each, _ in near)), sorted([pipeline, *(p for _, ps in near for p in ps)])))
+    return tuple(sorted(tuple(pipelines) for _, pipelines in found))
+
+
+def samples_of(spec: RunSpec, pipeline: int) -> range:
+    """Return where the samples of a pipeline stand in the global batch."""
+    sizes = [each.microbatch_size * each.microbatches for each in spec.pipelines]
+    first = sum(sizes[:pipeline])
+    return range(first, first + sizes[pipeline])
+
+
 def atoms(spec: RunSpec) -> tuple[Atom, ...]:
-    """Return the atoms of every parameter that is trained, sorted by name and start."""
+    """Return the atoms of every parameter that is trained, those of each island sorted by name and start."""
+    return tuple(atom for island in islands(spec) for atom in atoms_of(spec, island))
+
+
+def atoms_of(spec: RunSpec, pipelines: Iterable[int]) -> tuple[Atom, ...]:
+    """Return the atoms of every parameter that is trained by some pipelines alone, sorted by name and start."""
     copies: dict[str, list[tuple[int, ...]]] = defaultdict(list)
     parameters: dict[str, ParameterSpec] = {}
-    for pipeline in spec.pipelines:
-        for stage in pipeline.stages:
+    for pipeline in pipelines:
+        for stage in spec.pipelines[pipeline].stages:
             for name, parameter in stage_parameters(spec.model, stage).items():
                 if parameter.trainable:
                     parameters[name] = parameter

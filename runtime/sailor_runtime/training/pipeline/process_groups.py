@@ -10,7 +10,7 @@ import torch.distributed as dist
 from sailor_runtime.spec import RunSpec
 from sailor_runtime.training.environment import node_of
 from sailor_runtime.training.pipeline.exchange import Beside, Exchange
-from sailor_runtime.training.pipeline.layout import Atom
+from sailor_runtime.training.pipeline.layout import Atom, atoms_of, islands
 
 # Long enough for rank 0 to train the reference while the others wait; hangs are the agent's to find.
 _TIMEOUT = datetime.timedelta(minutes=30)
@@ -34,10 +34,13 @@ class World:
         # A collective: every rank creates every group, in the same order. A new group would not inherit the timeout.
         # Sums have groups of their own, since they run beside what a stage's devices exchange.
         self._stages = _groups({stage.ranks for pipeline in spec.pipelines for stage in pipeline.stages})
+        holders = {atom.holders for atom in atoms}
+        if len(islands(spec)) > 1:
+            holders |= {atom.holders for atom in atoms_of(spec, range(len(spec.pipelines)))}
         zones = {each: node_of(spec, each).zone for each in range(spec.world_size)}
         self._exchanges = {
             ranks: Exchange(ranks, rank, [zones[each] for each in ranks], group, native=backend == "nccl")
-            for ranks, group in _groups({atom.holders for atom in atoms}).items()
+            for ranks, group in _groups(holders).items()
             if rank in ranks
         }
         self.beside = Beside(torch.device("cuda", torch.cuda.current_device()) if backend == "nccl" else _CPU)
