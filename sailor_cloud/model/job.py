@@ -184,6 +184,12 @@ class Training(_Part):
         gt=0,
         description="Stop when the smoothed loss is so many nats per token above its lowest; null: never.",
     )
+    sync_every: int | None = Field(
+        default=None,
+        gt=0,
+        description="Pipelines that share no zone bring their weights together after so many steps (DiLoCo) and sum no "
+        "gradients meanwhile; null: at every step. It trains another course, so it is never chosen for you.",
+    )
 
 
 class Constraints(_Part):

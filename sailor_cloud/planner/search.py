@@ -19,13 +19,15 @@ from sailor_cloud.model.document import (
     Rejected,
 )
 from sailor_cloud.model.job import Job
+from sailor_cloud.model.plan import Plan
 from sailor_cloud.network import Network
 from sailor_cloud.planner.answer import OPTIMAL_GAP, Answer
+from sailor_cloud.planner.apart import apart
 from sailor_cloud.planner.beside import Beside
 from sailor_cloud.planner.candidates import collect
 from sailor_cloud.planner.decision import Deciding, goal_pick
 from sailor_cloud.planner.documents import Surroundings, infeasible_document, plan_document
-from sailor_cloud.planner.draft import Draft
+from sailor_cloud.planner.draft import Draft, to_plan
 from sailor_cloud.planner.effort import NORMAL, Effort
 from sailor_cloud.planner.frontier import explored, frontier
 from sailor_cloud.planner.gap import gap_parts
@@ -261,11 +263,16 @@ def _surroundings(
         beside.kinds(drafts, most=asked.top)
     return Surroundings(
         rejected=(*problem.rejected, *beside.rejected),
-        alternatives=beside.found,
+        alternatives=(*beside.found, *apart(space.scenario, _plans(space, chosen, beside) if asked.beside else ())),
         frontier=points,
         gap_parts=_gap_parts(space, target, answer, chosen, asked),
         cut_short=asked.time_limit_s is not None,
     )
+
+
+def _plans(space: Space, chosen: Chosen, beside: Beside) -> list[Plan]:
+    """Return the plans that are shown, the chosen one first."""
+    return [to_plan(space, chosen.draft), *(other.plan for other in beside.found)]
 
 
 def _spread(problem: Problem, asked: Wishes, effort: Effort, answer: Answer, drafts: Sequence[Draft]) -> list[Draft]:

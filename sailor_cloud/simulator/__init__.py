@@ -31,7 +31,7 @@ from sailor_cloud.simulator.money import (
 )
 from sailor_cloud.simulator.scenario import Scenario
 from sailor_cloud.simulator.stage_table import StageTable, stage_table
-from sailor_cloud.simulator.sync import between_zones
+from sailor_cloud.simulator.sync import between_zones, islands
 from sailor_cloud.workload import tp_problem
 
 __all__ = [
@@ -60,6 +60,7 @@ __all__ = [
     "gradient_sync_s",
     "hours",
     "in_flight",
+    "islands",
     "memory_table",
     "node_usd_per_hour",
     "pipeline_s",

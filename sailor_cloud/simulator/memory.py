@@ -26,6 +26,9 @@ GRADIENT_BYTES = 4
 # CPUAdam keeps its moments in the memory of the node; the device is charged for them all the same.
 _MOMENT_BYTES = {Optimizer.ADAMW: 8, Optimizer.SGD: 4, Optimizer.CPU_ADAM: 8, Optimizer.FUSED_ADAM: 8}
 
+# Where islands met last, and a momentum, both in fp32.
+_OUTER_BYTES = 8
+
 PARTS = ("weights", "gradients", "optimizer", "activations", "buffers", "allocator", "framework")
 
 
@@ -190,6 +193,7 @@ def memory_table(
     microbatch_size: int,
     recompute: Recompute,
     zero_stage: int,
+    outer: bool = False,
     overheads: MemoryOverheads,
     nvlink_gb_per_s: float | None,
     limit_bytes: int,
@@ -198,7 +202,7 @@ def memory_table(
     """Count what the stages of a decoder keep under an engine; `tp` must divide what it cuts.
 
     `measured`: bytes that a layer of one microbatch keeps on one device, where they were measured; they replace what is
-    counted.
+    counted. `outer`: pipelines that train apart also keep where they met last, and a momentum.
     """
     rule = engine.memory
     costs = layer_costs(
@@ -229,7 +233,10 @@ def memory_table(
         weight_bytes=weight,
         stored_bytes=stored,
         gradient_bytes=rule.gradient_bytes(precision),
-        optimizer_bytes=master + _MOMENT_BYTES[optimizer] + (rule.step_bytes if half else 0),
+        optimizer_bytes=master
+        + _MOMENT_BYTES[optimizer]
+        + (rule.step_bytes if half else 0)
+        + (_OUTER_BYTES if outer else 0),
         rule=rule,
         bucket_bytes=engine.bucket_bytes,
         reserve=overheads.reserve,

@@ -27,7 +27,9 @@ class StageTable:
 
     Prefix arrays have shape [layers + 1]; seconds are of one microbatch (forward, backward with what is recomputed) or
     of one optimizer step (update, before ZeRO). `gradient_prefix_bytes`, what pipelines sum, covers all tensor-parallel
-    shards together, and with ZeRO all that `sharding` scatters and gathers, as if it were summed.
+    shards together, and with ZeRO all that `sharding` scatters and gathers, as if it were summed. Where pipelines meet
+    every `sync_every` steps it is the share of one step, which is what a search and its bounds count for all of them;
+    `sync_groups` adds what those that share zones sum at every step.
     `error`, `measured` and `exchange_share` are those of the layer times.
     `message_s` and `sums_s`: what a local rank itself takes for a tensor that it sends or receives, and for the sums.
     """
@@ -45,6 +47,7 @@ class StageTable:
     message_s: float
     sums_s: float
     sharding: Sharding
+    sync_every: int
     limit_bytes: int
     error: float
     measured: bool
@@ -101,7 +104,7 @@ class StageTable:
 
     @property
     def gradient_bytes_per_parameter(self) -> float:
-        return self.sharding.total / 2.0
+        return self.sharding.total / 2.0 / self.sync_every
 
     def memory_bytes(self, first: Any, end: Any, *, in_flight: ArrayLike, replicas: int = 1) -> Any:
         """Return the bytes that one device must have; see MemoryTable.needed_bytes."""
@@ -155,6 +158,7 @@ def stage_table(
         recompute=recompute,
         zero_stage=zero_stage,
         overheads=stack.overheads,
+        outer=training.sync_every is not None,
         nvlink_gb_per_s=part.nvlink_gb_per_s,
         limit_bytes=limit,
         measured=scenario.profiles.activation_bytes(
@@ -166,6 +170,7 @@ def stage_table(
             precision=training.precision,
         ),
     )
+    every = (training.sync_every or 1) if scenario.engine.zone_by_zone else 1
     again = _recomputed_s(times.forward_s, costs, recompute)
     if scenario.engine.recompute_stops_early and recompute is Recompute.FULL:
         # Nobody reads the result of a block's last product.
@@ -185,11 +190,12 @@ def stage_table(
         forward_prefix_s=_prefix(times.forward_s),
         backward_prefix_s=_prefix(times.backward_s + again),
         update_prefix_s=_prefix(times.update_s),
-        gradient_prefix_bytes=_prefix(np.diff(memory.trainable_prefix) * (tp * moved.total / 2.0)),
+        gradient_prefix_bytes=_prefix(np.diff(memory.trainable_prefix) * (tp * moved.total / 2.0 / every)),
         memory=memory,
         message_s=scenario.profiles.local_core_s(part, scenario.profiles.local.message_core_s),
         sums_s=scenario.profiles.local_core_s(part, scenario.profiles.local.sums_core_s),
         sharding=moved,
+        sync_every=every,
         limit_bytes=limit,
         error=times.error,
         measured=times.measured,

@@ -102,7 +102,7 @@ def makespan_s(groups: Iterable[SyncGroup]) -> float:
 def traffic(groups: Iterable[SyncGroup], layout: Layout) -> Traffic:
     """Return the bytes per iteration that sums carry from zone to zone; some go with every microbatch."""
     crossing: Traffic = {}
-    for group in groups:
+    for group in (part for whole in groups for part in _of_islands(layout, whole)):
         count = len(group.members)
         if count < 2:
             continue
@@ -175,8 +175,41 @@ def _timed(layout: Layout, groups: list[SyncGroup]) -> tuple[SyncGroup, ...]:
     return tuple(_with_seconds(layout, group, flows) for group, flows in zip(groups, ring_flows(rings), strict=True))
 
 
+def islands(layout: Layout) -> list[set[int]]:
+    """Return the pipelines that sum their gradients at every step: all, or with `sync_every` those that share zones."""
+    if layout.seats[0].table.sync_every == 1:
+        return [set(range(len(layout.pipelines)))]
+    found: list[tuple[set[str], set[int]]] = []
+    for number, seats in enumerate(layout.pipelines):
+        zones = {seat.place.zone for seat in seats}
+        near = [each for each in found if each[0] & zones]
+        found = [each for each in found if not each[0] & zones]
+        found.append((zones.union(*(each for each, _ in near)), {number}.union(*(each for _, each in near))))
+    return [pipelines for _, pipelines in found]
+
+
+def _of_islands(layout: Layout, group: SyncGroup) -> list[SyncGroup]:
+    """Return what each island sums of a group at every step, and what of all islands falls to a step.
+
+    Islands meet in full gradients, whatever ZeRO moves. A step's time for that is a share of one long sum's.
+    """
+    apart, table = islands(layout), group.members[0].table
+    if len(apart) == 1:
+        return [group]
+    parts = [
+        replace(group, members=tuple(seat for seat in group.members if seat.pipeline in island)) for island in apart
+    ]
+    met = group.nbytes * 2.0 * max(4.0, table.memory.weight_bytes) / table.sharding.total / table.sync_every
+    return [*(part for part in parts if part.members), replace(group, nbytes=met)]
+
+
 def _with_seconds(layout: Layout, group: SyncGroup, flows: Mapping[str | None, int]) -> SyncGroup:
-    seconds, share = _seconds(layout, group, flows), group.members[0].table.sharding.gathered_share
+    group = replace(group, nbytes=group.nbytes * group.members[0].table.sync_every)
+    *inside, met = _of_islands(layout, group)
+    every = group.members[0].table.sync_every if inside else 1
+    seconds = _seconds(layout, replace(met, nbytes=met.nbytes * every), flows) / every
+    seconds += max((_seconds(layout, part, flows) for part in inside), default=0.0)
+    share = group.members[0].table.sharding.gathered_share
     gather_s = seconds * share
     if layout.scenario.engine.gather_in_node and share:
         at = group.members[0].place

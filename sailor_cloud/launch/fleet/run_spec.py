@@ -78,6 +78,7 @@ def build_spec(
             precision=plan.precision.value,
             seed=training.seed,
             max_loss_rise=training.max_loss_rise,
+            sync_every=training.sync_every,
         ),
         data=rt.DataSpec(source=job.data.source, format=job.data.format.value, tokenizer=job.data.tokenizer),
         checkpoint=rt.CheckpointSpec(

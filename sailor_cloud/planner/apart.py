@@ -1,0 +1,49 @@
+"""What a plan over several zones would save if its zones met seldom (`training.sync_every`); only ever shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sailor_cloud.model.document import Alternative
+from sailor_cloud.model.plan import Plan
+from sailor_cloud.simulator import Scenario, evaluate, islands
+from sailor_cloud.simulator.layout import lay_out
+from sailor_cloud.units import SECONDS_PER_HOUR
+
+# DiLoCo's main experiments take 500 steps (arXiv 2311.08105); this is the more careful choice.
+_EVERY = 100
+# The share of a plan's cost from which on a saving weighs.
+_LEAST_SHARE = 0.02
+
+
+def apart(scenario: Scenario, plans: Sequence[Plan]) -> tuple[Alternative, ...]:
+    """Return the first of some plans that is clearly cheaper with zones that meet every so many steps."""
+    job = scenario.job
+    if job.training.sync_every is not None or not scenario.engine.zone_by_zone:
+        return ()
+    training = job.training.model_copy(update={"sync_every": _EVERY})
+    seldom = replace(scenario, job=job.model_copy(update={"training": training}))
+    for plan in plans:
+        if len(plan.pipelines) < 2 or len(islands(lay_out(plan, seldom))) < 2:
+            continue
+        now, then = evaluate(plan, scenario), evaluate(plan, seldom)
+        before, after = (
+            each.cost.usd_per_hour * each.prediction.iteration_s_replay / SECONDS_PER_HOUR for each in (now, then)
+        )
+        if not then.fits or after > before * (1.0 - _LEAST_SHARE):
+            continue
+        whole = (now.cost.total_usd, then.cost.total_usd)
+        saved = None if whole[0] is None or whole[1] is None else whole[0] - whole[1]
+        told = f"saves {saved:,.2f} USD" if saved is not None else f"saves {before - after:,.4f} USD/iteration"
+        return (
+            Alternative(
+                label=f"sync_every: {_EVERY} ({told}; trains another course)",
+                plan=plan,
+                iteration_s=then.prediction.iteration_s_replay,
+                throughput_iterations_per_s=then.prediction.throughput_iterations_per_s,
+                usd_per_hour=then.cost.usd_per_hour,
+                total_usd=then.cost.total_usd,
+            ),
+        )
+    return ()
