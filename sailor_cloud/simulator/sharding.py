@@ -9,10 +9,11 @@ from dataclasses import dataclass
 class Sharding:
     """Bytes per parameter that go once round a ring of the pipelines; a sum goes round twice.
 
-    `summed` after, or beside, the last backward pass; `gathered` after the optimizer step; `forward` and `backward`
-    beside every such pass.
+    `gradient` is what a parameter's gradient has. `summed` goes after, or beside, the last backward pass; `gathered`
+    after the optimizer step; `forward` and `backward` beside every such pass.
     """
 
+    gradient: float
     summed: float
     gathered: float
     forward: float
@@ -45,6 +46,7 @@ def sharding(zero_stage: int, *, weight_bytes: float, gradient_bytes: float, sca
     the backward one. Source: Rajbhandari et al., ZeRO, SC20.
     """
     return Sharding(
+        gradient=gradient_bytes,
         summed={0: 2.0, 1: 1.0 if scatter_sums else 2.0}.get(zero_stage, 0.0) * gradient_bytes,
         gathered=weight_bytes if zero_stage in (1, 2) else 0.0,
         forward=weight_bytes if zero_stage == 3 else 0.0,

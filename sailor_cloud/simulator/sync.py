@@ -59,7 +59,7 @@ class SyncGroup:
 
     def bucket(self, bucket_bytes: float) -> float:
         """Return the share of the group's gradients that one message of a sum carries at most."""
-        return min(1.0, bucket_bytes / (self.nbytes * self._sharding.summed_share))
+        return min(1.0, bucket_bytes / (self.nbytes * 2.0 * self._sharding.gradient / self._sharding.total))
 
 
 def sync_groups(layout: Layout) -> tuple[SyncGroup, ...]:
@@ -199,7 +199,7 @@ def _of_islands(layout: Layout, group: SyncGroup) -> list[SyncGroup]:
     parts = [
         replace(group, members=tuple(seat for seat in group.members if seat.pipeline in island)) for island in apart
     ]
-    met = group.nbytes * 2.0 * max(4.0, table.memory.weight_bytes) / table.sharding.total / table.sync_every
+    met = group.nbytes * 2.0 * table.sharding.gradient / table.sharding.total / table.sync_every
     return [*(part for part in parts if part.members), replace(group, nbytes=met)]
 
 

@@ -296,6 +296,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
 METERED: dict[str, dict[str, Any]] = {
     "tp 4 into tp 4": {"devices": 4, "pipelines": [("ab", (0, 3, 6))]},
     "zero-1 moves as much as plain sums": {"devices": 1, "pipelines": [("a", (0, 6)), ("b", (0, 6))], "zero_stage": 1},
+    "zones that meet every third step": {"devices": 1, "pipelines": [("a", (0, 6)), ("b", (0, 6))], "sync_every": 3},
     "two pipelines in each zone": {"devices": 1, "pipelines": [(zone, (0, 6)) for zone in "abab"]},
     "two pipelines in a zone, one in the other, zero-1": {
         "devices": 1,
@@ -317,7 +318,8 @@ METERED_STEPS = 3
 def _scenario(name: str) -> tuple[Scenario, Plan]:
     """Return the scenario and the plan of a metered case."""
     case = METERED[name]
-    job = make_job(model=METERED_MODEL, resources=[GCP], batch=48, sequence_length=256, precision="fp32")
+    training = {"sequence_length": 256, "precision": "fp32", "sync_every": case.get("sync_every")}
+    job = make_job(model=METERED_MODEL, resources=[GCP], batch=48, **training)
     scenario = make_scenario(job)
     offers = {
         zone: offer_in(scenario, f"us-central1-{zone}", "A100-40", devices=case["devices"]) for zone in ("a", "b")
@@ -344,7 +346,12 @@ def _metered(folder: Path) -> list[dict[str, Any]]:
                 for pipeline in plan.pipelines
             ],
             directory=folder,
-            training={"global_batch_size": 48, "sequence_length": 256, "precision": "fp32"},
+            training={
+                "global_batch_size": 48,
+                "sequence_length": 256,
+                "precision": "fp32",
+                "sync_every": METERED[name].get("sync_every"),
+            },
             node_of_rank=[stage.node for stage in stages for _ in range(stage.tp)],
             zones={node.id: scenario.offers[node.offer].zone for node in plan.nodes},
             zero_stage=plan.zero_stage,
