@@ -119,7 +119,8 @@ class Evaluator:
         through: dict[tuple[int, int], float] = {} if overlapped else dict(ends)
         usd = 0.0
         gathers: list[tuple[tuple[tuple[int, int], ...], float]] = []
-        share = tails[0].tables[0].sharding.gathered_share
+        sharding = tails[0].tables[0].sharding
+        share, gradients = sharding.gathered_share, 2.0 * sharding.gradient / sharding.total
         layout, cuts = zip(*((part.slots, part.cut) for part in draft.pipelines), strict=True)
         for each in self.assessor.sync.sums(layout, cuts):
             # A stage may hold nothing but a tied weight, which is reduced apart.
@@ -129,7 +130,7 @@ class Evaluator:
             start = max(through.get(member, 0.0) for member in each.members)
             end = start + sum_s
             if overlapped:
-                bucket = min(1.0, engine.bucket_bytes / (each.nbytes * (1.0 - share)))
+                bucket = min(1.0, engine.bucket_bytes / (each.nbytes * gradients))
                 ready = [
                     _ready_s(tails[number], s, each.layers, bucket)
                     for number, s in {(alike[p], s) for p, s in each.members}
