@@ -7,6 +7,7 @@ accumulate the same microbatches, clip at the same norm and update with torch's 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -66,6 +67,33 @@ class PlainLoop:
         return float(total)
 
 
+class TorchDDP:
+    """torch's DistributedDataParallel, as its documentation has it: gradients are summed at the last microbatch."""
+
+    def __init__(self, spec: RunSpec, rank: int, world: World) -> None:
+        self._spec = spec
+        device = device_of(environment.node_of(spec, rank), 0).torch_device
+        ids = None if device.type == "cpu" else [device]
+        whole = nn.Sequential(*layers(spec.model)).to(device)
+        self._module = nn.parallel.DistributedDataParallel(whole, device_ids=ids)
+        self._optimizer = _optimizer(spec, list(self._module.parameters()))
+        self._batches = _batches(spec, layout.places(spec)[rank].pipeline, device)
+        self._own = spec.pipelines[layout.places(spec)[rank].pipeline].microbatches
+
+    def step(self) -> float:
+        total = torch.zeros(())
+        self._optimizer.zero_grad()
+        for number, (tokens, targets) in enumerate(next(self._batches)):
+            with self._module.no_sync() if number < self._own - 1 else nullcontext():
+                loss = loss_of(self._module(tokens), targets) / self._own
+                loss.backward()
+            total += loss.detach().cpu()
+        _clip(self._spec, list(self._module.parameters()))
+        self._optimizer.step()
+        dist.all_reduce(total)
+        return total.item() / len(self._spec.pipelines)
+
+
 class TorchPipelining:
     """torch.distributed.pipelining's 1F1B, gradients of replicas summed in one message."""
 
@@ -103,14 +131,12 @@ class TorchPipelining:
 
 
 class DeepSpeedPipeline:
-    """DeepSpeed's PipelineEngine, without the extensions that it would compile."""
+    """DeepSpeed's PipelineEngine, started as its documentation has it; its extension is compiled before the world."""
 
     def __init__(self, spec: RunSpec, rank: int, world: World) -> None:
         import deepspeed
-        import deepspeed.comm.torch as backend
         from deepspeed.pipe import PipelineModule
 
-        backend.build_shm_op = lambda: None
         deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, verbose=False)
         place = layout.places(spec)[rank]
         pipeline = spec.pipelines[place.pipeline]
@@ -142,6 +168,7 @@ class DeepSpeedPipeline:
 CONTENDERS: dict[str, Any] = {
     "runtime": Runtime,
     "plain loop": PlainLoop,
+    "torch DDP": TorchDDP,
     "torch.distributed.pipelining": TorchPipelining,
     "DeepSpeed PipelineEngine": DeepSpeedPipeline,
 }
