@@ -108,7 +108,7 @@ def test_the_loss_scale_falls_with_overflows_and_grows_after_many_good_steps():
 
 
 def _saved(spec: RunSpec, data: dict[str, object]) -> dict[str, object]:
-    engine = SimpleNamespace(spec=spec, next_step=4, updates=4, scale=LossScale())
+    engine = SimpleNamespace(spec=spec, next_step=4, islands=1, updates=4, scale=LossScale())
     return json.loads(json.dumps(description(engine, data=data, notes={})))
 
 

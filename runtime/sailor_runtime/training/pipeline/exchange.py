@@ -136,13 +136,13 @@ class Beside:
             self._stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self._stream), torch.no_grad():
                 done.set_result(task())
-            return Task(done, self._stream.record_event())
+            return Task(done, self._stream.record_event(), task)
         if self._thread is None:
             # A daemon, so that a rank that fails can end while others keep a task waiting.
             self._thread = threading.Thread(target=self._run, name="exchange", daemon=True)
             self._thread.start()
         self._tasks.put((task, done))
-        return Task(done, None)
+        return Task(done)
 
     @torch.no_grad()
     def _run(self) -> None:
@@ -157,10 +157,10 @@ class Beside:
 
 
 class Task:
-    """Something that runs beside the passes."""
+    """Something that runs beside the passes; `uses` holds what a device may still read until it is waited for."""
 
-    def __init__(self, done: Future[Any], event: Any) -> None:
-        self._done, self._event = done, event
+    def __init__(self, done: Future[Any], event: Any = None, uses: Any = None) -> None:
+        self._done, self._event, self._uses = done, event, uses
 
     def is_completed(self) -> bool:
         return self._done.done() and (self._event is None or bool(self._event.query()))
@@ -172,4 +172,5 @@ class Task:
             torch.cuda.current_stream().wait_event(self._event)
             if isinstance(result, Tensor):
                 result.record_stream(torch.cuda.current_stream())
+            self._uses = None
         return result
