@@ -164,6 +164,11 @@ class DataSource(_Part):
     tokenizer: DataPlace | None = None
 
 
+class SumFormat(StrEnum):
+    FP32 = "fp32"
+    BF16 = "bf16"
+
+
 class Training(_Part):
     """How the model is trained. `steps` may be left out; then only rates are known, no totals."""
 
@@ -183,6 +188,10 @@ class Training(_Part):
         default=2.0,
         gt=0,
         description="Stop when the smoothed loss is so many nats per token above its lowest; null: never.",
+    )
+    sums: SumFormat = Field(
+        default=SumFormat.FP32,
+        description="What gradients travel in between pipelines; in bf16 they lose precision and half of their bytes.",
     )
     sync_every: int | None = Field(
         default=None,

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.document import ProfileRef
+from sailor_cloud.model.job import SumFormat
 from sailor_cloud.model.offer import Accelerator
 from sailor_cloud.model.plan import Recompute
 from sailor_cloud.simulator.memory import StageMemoryTable, memory_table
@@ -178,6 +179,8 @@ def stage_table(
         again[1:-1] *= 1.0 - last / costs.forward_flops[1:-1]
     # Gradients never travel in fewer bytes than weights have.
     reduced = max(scenario.engine.reduce_bytes, memory.weight_bytes)
+    if training.sums is SumFormat.BF16 and scenario.engine.zone_by_zone:
+        reduced = 2
     moved = sharding(
         zero_stage, weight_bytes=memory.weight_bytes, gradient_bytes=reduced, scatter_sums=scenario.engine.scatter_sums
     )

@@ -191,7 +191,7 @@ def islands(layout: Layout) -> list[set[int]]:
 def _of_islands(layout: Layout, group: SyncGroup) -> list[SyncGroup]:
     """Return what each island sums of a group at every step, and what of all islands falls to a step.
 
-    Islands meet in full gradients, whatever ZeRO moves. A step's time for that is a share of one long sum's.
+    Islands meet in fp32, whatever moves at a step. A step's time for that is a share of one long sum's.
     """
     apart, table = islands(layout), group.members[0].table
     if len(apart) == 1:
@@ -199,7 +199,7 @@ def _of_islands(layout: Layout, group: SyncGroup) -> list[SyncGroup]:
     parts = [
         replace(group, members=tuple(seat for seat in group.members if seat.pipeline in island)) for island in apart
     ]
-    met = group.nbytes * 2.0 * table.sharding.gradient / table.sharding.total / table.sync_every
+    met = group.nbytes * 2.0 * max(4.0, table.sharding.gradient) / table.sharding.total / table.sync_every
     return [*(part for part in parts if part.members), replace(group, nbytes=met)]
 
 

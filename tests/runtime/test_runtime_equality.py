@@ -191,10 +191,13 @@ CASES_OF_MODULES: dict[str, dict[str, Any]] = {
     },
 }
 
+SUMS = {"sums": "bf16", "precision": "fp32"}
 LOW_CASES: dict[str, dict[str, Any]] = {
     "bf16": {"pipelines": UNEQUAL_TP},
     "fp16": {"pipelines": UNEQUAL_TP},
     "fp16, zero-1, llama": {"pipelines": UNEQUAL_TP, "zero_stage": 1, "model": {"model_type": "llama", **GROUPED}},
+    "bf16 sums of fp32, zero-1": {"pipelines": THREE_PIPELINES, "zero_stage": 1, "training": SUMS},
+    "bf16 sums of fp32 over two zones": {"pipelines": UNEQUAL_CUT, **TWO_ZONES, "training": SUMS},
     "bf16, zero-1, recomputed, slow devices": {
         "pipelines": UNEQUAL_CUT,
         "zero_stage": 1,
@@ -276,11 +279,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     cases += [_case(name, folder, mutation=name, **settings) for name, settings in MUTATED_CASES.items()]
     weights = _checkpoint(folder / "first")
     cases.append(_case("weights from a checkpoint", folder, pipelines=UNEQUAL_TP, model={"weights": weights}))
-    low = {"optimizer": "sgd", "gradient_clipping": 1.0}
-    cases += [
-        _case(name, folder, **settings, kind="closeness", training={**low, "precision": name[:4]})
-        for name, settings in LOW_CASES.items()
-    ]
+    for name, settings in LOW_CASES.items():
+        low = {"optimizer": "sgd", "gradient_clipping": 1.0, "precision": name[:4], **settings.get("training", {})}
+        cases.append(_case(name, folder, **{**settings, "training": low}, kind="closeness"))
     overflow = _case("overflow", folder, pipelines=UNEQUAL_TP, kind="overflow", training={"precision": "fp16"})
     cases.append({**overflow, "steps": 25, "poisoned": POISONED})
     # First, since it has ranks of its own, which would otherwise wait for the other cases.
@@ -297,6 +298,7 @@ METERED: dict[str, dict[str, Any]] = {
     "tp 4 into tp 4": {"devices": 4, "pipelines": [("ab", (0, 3, 6))]},
     "zero-1 moves as much as plain sums": {"devices": 1, "pipelines": [("a", (0, 6)), ("b", (0, 6))], "zero_stage": 1},
     "zones that meet every third step": {"devices": 1, "pipelines": [("a", (0, 6)), ("b", (0, 6))], "sync_every": 3},
+    "sums in bf16": {"devices": 1, "pipelines": [("a", (0, 6)), ("b", (0, 6))], "sums": "bf16"},
     "two pipelines in each zone": {"devices": 1, "pipelines": [(zone, (0, 6)) for zone in "abab"]},
     "two pipelines in a zone, one in the other, zero-1": {
         "devices": 1,
@@ -319,6 +321,7 @@ def _scenario(name: str) -> tuple[Scenario, Plan]:
     """Return the scenario and the plan of a metered case."""
     case = METERED[name]
     training = {"sequence_length": 256, "precision": "fp32", "sync_every": case.get("sync_every")}
+    training |= {"sums": case.get("sums", "fp32")}
     job = make_job(model=METERED_MODEL, resources=[GCP], batch=48, **training)
     scenario = make_scenario(job)
     offers = {
@@ -351,6 +354,7 @@ def _metered(folder: Path) -> list[dict[str, Any]]:
                 "sequence_length": 256,
                 "precision": "fp32",
                 "sync_every": METERED[name].get("sync_every"),
+                "sums": METERED[name].get("sums", "fp32"),
             },
             node_of_rank=[stage.node for stage in stages for _ in range(stage.tp)],
             zones={node.id: scenario.offers[node.offer].zone for node in plan.nodes},

@@ -111,7 +111,14 @@ class Engine:
             spec.model, stage, parallel, device, precision.compute, dropout=spec.training.dropout > 0.0
         )
         self._gradients = GradientSum(
-            world.rank, spec.model, atoms, self.module, world.exchange, world.beside, zero_stage=spec.zero_stage
+            world.rank,
+            spec.model,
+            atoms,
+            self.module,
+            world.exchange,
+            world.beside,
+            zero_stage=spec.zero_stage,
+            wire=torch.bfloat16 if spec.training.sums == "bf16" else None,
         )
         self.weights = MasterWeights(
             self.module,

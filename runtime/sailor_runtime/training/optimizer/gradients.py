@@ -80,7 +80,8 @@ class GradientSum:
     """The sums that one rank takes part in, in an order that all ranks share.
 
     With ZeRO-1 each holder gets the sum of its share of a bucket, which then is in `totals`; else all get all of it.
-    `in_place`: gradients may be laid out in memory so that sums need no copies of them.
+    `in_place`: gradients may be laid out in memory so that sums need no copies of them. `wire` is
+    the format in which they travel, None for their own; they are added up in their own.
     A sum begins when the layers that it covers have their gradients of all microbatches and the sums before it have
     begun; it runs while lower layers go through their backward pass. The order never depends on timing, so neither do
     the results, and no two ranks ever wait for each other's sums in a circle.
@@ -97,12 +98,14 @@ class GradientSum:
         *,
         zero_stage: int = 0,
         in_place: bool = True,
+        wire: torch.dtype | None = None,
         bucket_elements: int | None = None,
     ) -> None:
         self._module = module
         self._beside = beside
         self._sharded = zero_stage > 0
         self._in_place = in_place and not self._sharded
+        self._wire = wire
         # Asked for here, not in the signature, so that a test can make many sums of a small model.
         limit = BUCKET_ELEMENTS if bucket_elements is None else bucket_elements
         uses = _uses(model)
@@ -232,7 +235,7 @@ class GradientSum:
             self._end()
         if self._sharded:
             flat = self._by_holder(bucket)
-            return self._beside.begin(lambda: exchange.sum_parts(flat)), None
+            return self._beside.begin(lambda: exchange.sum_parts(flat, self._wire or flat.dtype)), None
         views = [self._gradient(part) for part in bucket.parts]
         pieces = [
             view.reshape(-1) if part.contributes else torch.zeros_like(view).reshape(-1)
@@ -242,8 +245,8 @@ class GradientSum:
         return self._sum(exchange, flat), flat
 
     def _sum(self, exchange: Exchange, flat: Tensor) -> Any:
-        if exchange.crosses:
-            return self._beside.begin(lambda: exchange.sum_all(flat))
+        if exchange.crosses or self._wire is not None:
+            return self._beside.begin(lambda: exchange.sum_all(flat, self._wire or flat.dtype))
         return dist.all_reduce(flat, group=exchange.group, async_op=True)
 
     def _by_holder(self, bucket: Bucket) -> Tensor:

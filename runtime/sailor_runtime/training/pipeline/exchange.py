@@ -41,29 +41,29 @@ class Exchange:
         """Whether the holders stand in several zones, one of which has more than one."""
         return bool(self._others) and self.size > len(self._others) + 1
 
-    def sum_parts(self, flat: Tensor) -> Tensor:
+    def sum_parts(self, flat: Tensor, wire: torch.dtype) -> Tensor:
         """Return the sum over all holders of this rank's part of `flat`, which is used up.
 
-        Parts are those of `flat.tensor_split`, one per holder.
+        Parts are those of `flat.tensor_split`, one per holder. They travel in the format `wire`.
         """
         parts = flat.tensor_split(self.size)
         own = parts[self._index]
         if self._native:
-            own = torch.empty_like(own)
-            dist.reduce_scatter_single(own, flat, group=self.group)
-            return own
+            total = torch.empty_like(own, dtype=wire)
+            dist.reduce_scatter_single(total, flat.to(wire), group=self.group)
+            return total.to(flat.dtype)
         for to, source in self._rounds():
-            come = [(number, torch.empty_like(parts[number])) for number in self._led]
+            come = [(number, torch.empty_like(parts[number], dtype=wire)) for number in self._led]
             self._swap(
-                [(self._ranks[to], number, parts[number]) for number in self._led_by(to)],
+                [(self._ranks[to], number, parts[number].to(wire)) for number in self._led_by(to)],
                 [(self._ranks[source], number, part) for number, part in come],
             )
             for number, part in come:
                 parts[number].add_(part)
         leaders = [self._leader(zone, self._index) for zone in self._others]
-        come = [(leader, torch.empty_like(own)) for leader in leaders]
+        come = [(leader, torch.empty_like(own, dtype=wire)) for leader in leaders]
         self._swap(
-            [(self._ranks[number], number, parts[number]) for number in self._led if number != self._index],
+            [(self._ranks[number], number, parts[number].to(wire)) for number in self._led if number != self._index],
             [(self._ranks[leader], self._index, part) for leader, part in come],
         )
         for _, part in come:
@@ -87,11 +87,14 @@ class Exchange:
                 [(self._ranks[source], number, parts[number]) for number in self._led_by(source)],
             )
 
-    def sum_all(self, flat: Tensor) -> None:
-        """Leave in `flat` the sum over all holders."""
-        own = self.sum_parts(flat)
-        flat.tensor_split(self.size)[self._index].copy_(own)
-        self.gather_parts(flat)
+    def sum_all(self, flat: Tensor, wire: torch.dtype) -> None:
+        """Leave in `flat` the sum over all holders, the same to the last bit on each."""
+        own = self.sum_parts(flat, wire)
+        sums = flat if wire == flat.dtype else torch.empty_like(flat, dtype=wire)
+        sums.tensor_split(self.size)[self._index].copy_(own)
+        self.gather_parts(sums)
+        if sums is not flat:
+            flat.copy_(sums)
 
     def _leader(self, zone: Sequence[int], number: int) -> int:
         """Return who brings a part together in a zone: its owner, or elsewhere one who stands in for it."""
