@@ -48,7 +48,7 @@ class StageTable:
     message_s: float
     sums_s: float
     sharding: Sharding
-    sync_every: int
+    sync_every: int = 1
     limit_bytes: int
     error: float
     measured: bool

@@ -315,5 +315,7 @@ def sailor_artifact(profiles: Path | None) -> Engine:
         pipelined_zero_stages=(0,),
         recompute=(Recompute.NONE,),
         uniform=True,
+        scatter_sums=False,
+        zone_by_zone=False,
         formulas=ArtifactFormulas(read_tables(profiles)),
     )
