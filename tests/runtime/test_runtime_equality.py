@@ -309,7 +309,7 @@ METERED: dict[str, dict[str, Any]] = {
 METERED_MODEL = {
     "model_type": "gpt2",
     "vocab_size": 256,
-    "hidden_size": 64,
+    "hidden_size": 128,
     "num_hidden_layers": 4,
     "num_attention_heads": 4,
     "max_position_embeddings": 256,
@@ -322,13 +322,15 @@ def _scenario(name: str) -> tuple[Scenario, Plan]:
     case = METERED[name]
     training = {"sequence_length": 256, "precision": "fp32", "sync_every": case.get("sync_every")}
     training |= {"sums": case.get("sums", "fp32")}
-    job = make_job(model=METERED_MODEL, resources=[GCP], batch=48, **training)
+    # Cuts carry the more the more microbatches there are, sums whatever the batch.
+    size, count = (4, 6) if len(case["pipelines"]) == 1 else (1, 1)
+    job = make_job(model=METERED_MODEL, resources=[GCP], batch=size * count * len(case["pipelines"]), **training)
     scenario = make_scenario(job)
     offers = {
         zone: offer_in(scenario, f"us-central1-{zone}", "A100-40", devices=case["devices"]) for zone in ("a", "b")
     }
     chains = [
-        chain(p, [offers[zone] for zone in zones], cuts, microbatch_size=4, microbatches=12 // len(case["pipelines"]))
+        chain(p, [offers[zone] for zone in zones], cuts, microbatch_size=size, microbatches=count)
         for p, (zones, cuts) in enumerate(case["pipelines"])
     ]
     return scenario, make_plan(scenario, chains, zero_stage=case.get("zero_stage", 0))
@@ -350,7 +352,7 @@ def _metered(folder: Path) -> list[dict[str, Any]]:
             ],
             directory=folder,
             training={
-                "global_batch_size": 48,
+                "global_batch_size": scenario.job.training.global_batch_size,
                 "sequence_length": 256,
                 "precision": "fp32",
                 "sync_every": METERED[name].get("sync_every"),
