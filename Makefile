@@ -1,5 +1,5 @@
 # make demo   plans, buys, trains and tears down on this machine
-# make test   lint, types, import contracts and all tests
+# make test   lint, types, import contracts, prose and all tests
 # make test-providers   the AWS stacks under the real hashicorp/aws, from a local mirror, against moto
 # make chaos   faults of disk, clock and other controllers; 200 kills of ranks, agents and stores
 # make mutants   plants faults in the code that guards money; the tests beside it must notice them
@@ -17,7 +17,7 @@ TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 INPUTS := pyproject.toml constraints.txt Makefile
 
-.PHONY: demo test test-providers test-bringup lint lint-hcl types contracts check chaos mutants run-examples clean
+.PHONY: demo test test-providers test-bringup lint lint-hcl types contracts prose check chaos mutants run-examples clean
 
 demo: $(VENV)/.installed-runtime
 	$(BIN)/sailor-cloud up examples/quickstart.yaml --yes
@@ -25,7 +25,7 @@ demo: $(VENV)/.installed-runtime
 test: check
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
-check: lint types contracts
+check: lint types contracts prose
 
 test-providers: $(VENV)/.installed-test
 	SAILOR_CLOUD_TEST_PROVIDERS=1 $(BIN)/python -m pytest tests/provision/test_provision_cloud_hcl_real.py \
@@ -75,6 +75,10 @@ types: $(VENV)/.installed-test
 
 contracts: $(VENV)/.installed-test
 	$(BIN)/lint-imports
+
+# Words and sentences of README, CHANGELOG and docs; docs/glossary.md is the list of terms.
+prose: $(VENV)/.installed-test
+	$(BIN)/python docs/check_prose.py
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "sailor-cloud needs Python 3.11 or newer; install it or call make PYTHON=/path/to/python" >&2; exit 1; }

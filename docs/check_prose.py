@@ -1,0 +1,118 @@
+"""Checks the words of README, CHANGELOG and docs: proselint, the glossary, and the length of sentences.
+
+`python docs/check_prose.py [FILE ...]` prints what to mend and exits with 1 where there is anything.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from proselint.checks import __register__
+from proselint.config import DEFAULT
+from proselint.registry import CheckRegistry
+from proselint.tools import LintFile
+
+ROOT = Path(__file__).resolve().parents[1]
+CheckRegistry().register_many(__register__)
+GLOSSARY = ROOT / "docs" / "glossary.md"
+MOST_WORDS = 25
+# A few more are allowed, for lists of names. A colon or a semicolon ends a sentence here.
+SPARE_WORDS = 5
+# What doesn't suit technical English that is written in ASCII, and what proselint mistakes here.
+_CHECKS = {
+    **DEFAULT["checks"],
+    "annotations": False,
+    "dates_times": False,
+    "lexical_illusions": False,
+    "typography": False,
+    "spelling": False,
+    "needless_variants": False,
+    "restricted": False,
+}
+# Pages that are still to be rewritten, and how much is found there. The numbers may only fall.
+PENDING = {"CHANGELOG.md": 2, "README.md": 1, "planner.md": 9}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One place to mend."""
+
+    path: Path
+    line: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.path.relative_to(ROOT)}:{self.line}: {self.what}"
+
+
+def forbidden() -> dict[str, str]:
+    """Return what the glossary says to write instead of each phrase that it forbids."""
+    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \|", GLOSSARY.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {
+        phrase.strip(): term.strip() for term, phrases in rows[2:] for phrase in phrases.split(";") if phrase.strip()
+    }
+
+
+def prose(text: str) -> str:
+    """Return Markdown without what is no prose, each line where it was: code, addresses, pictures."""
+    blank = lambda match: re.sub(r"[^\n]", " ", match.group())  # noqa: E731
+    text = re.sub(r"^(```|~~~).*?^\1", blank, text, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"<!--.*?-->|<[^>\n]+>", blank, text, flags=re.DOTALL)
+    text = re.sub(r"`[^`\n]*`", lambda match: "x" * len(match.group()), text)
+    text = re.sub(r"!\[[^\]]*\]\([^)]*\)", blank, text)
+    return re.sub(r"\]\([^)]*\)", lambda match: "]" + " " * (len(match.group()) - 1), text)
+
+
+def sentences(text: str) -> Iterator[tuple[int, str]]:
+    """Yield each sentence with its line; a blank line, a row, an item and a heading end one."""
+    for block in re.finditer(r"(?:(?!\n\s*\n|\n\s*[-*#|>]|\n\s*\d+\. ).)+", text, flags=re.DOTALL):
+        cells = re.finditer(r"[^|]+", block.group()) if block.group().lstrip().startswith("|") else [block]
+        for cell in cells:
+            start = block.start() + (cell.start() if cell is not block else 0)
+            for found in re.finditer(r"[^.?!;:]+(?:[.?!;:](?!\s)[^.?!;:]*)*", cell.group()):
+                line = text.count("\n", 0, start + found.start() + len(found.group()) - len(found.group().lstrip())) + 1
+                yield line, " ".join(found.group().split())
+
+
+def findings(path: Path) -> list[Finding]:
+    """Return what is to be mended in one file."""
+    text = prose(path.read_text(encoding="utf-8"))
+    found = [
+        Finding(path=path, line=line, what=f"{len(words)} words: {' '.join(words[:8])} …")
+        for line, sentence in sentences(text)
+        if len(words := re.findall(r"[^\W_][\w'’/.-]*", sentence)) > MOST_WORDS + SPARE_WORDS
+    ]
+    if path != GLOSSARY:
+        for phrase, term in forbidden().items():
+            for match in re.finditer(rf"\b{re.escape(phrase)}\b", text, flags=re.IGNORECASE):
+                line = text.count("\n", 0, match.start()) + 1
+                found.append(Finding(path=path, line=line, what=f"{match.group()!r}: write {term}"))
+        for result in LintFile(source=path, content=text).lint({**DEFAULT, "checks": _CHECKS}):
+            found.append(Finding(path=path, line=result.pos[0], what=result.check_result.message))
+    return sorted(found, key=lambda each: each.line)
+
+
+def main(arguments: list[str]) -> int:
+    paths = [Path(name).resolve() for name in arguments] or [
+        *sorted((ROOT / "docs").glob("*.md")),
+        ROOT / "README.md",
+        ROOT / "CHANGELOG.md",
+    ]
+    failed = False
+    for path in paths:
+        found, pending = findings(path), PENDING.get(path.name, 0)
+        if len(found) > pending or arguments:
+            print(*found, sep="\n")
+            failed = True
+        if len(found) < pending:
+            print(f"{path.name}: {len(found)} findings, fewer than the {pending} in PENDING; lower that number")
+            failed = True
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from factories.commands import ROOT
+
+
+@pytest.fixture(scope="module")
+def prose() -> ModuleType:
+    pytest.importorskip("proselint")
+    spec = importlib.util.spec_from_file_location("check_prose", ROOT / "docs" / "check_prose.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["check_prose"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def found(prose: ModuleType, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr(prose, "ROOT", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text(text)
+    return [str(finding) for finding in prose.findings(page)]
+
+
+def test_words_that_the_glossary_forbids_are_found_with_what_to_write(
+    prose: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert found(prose, "One line.\n\nEvery step is told, and zones are\ndearer.\n", tmp_path, monkeypatch) == [
+        "page.md:3: 'is told': write says, reports or shows",
+        "page.md:4: 'dearer': write more expensive",
+    ]
+
+
+def test_a_long_sentence_is_found_and_a_list_of_short_ones_is_not(
+    prose: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (one,) = found(prose, f"Short. {'word ' * 31}end.\n", tmp_path, monkeypatch)
+    assert one.startswith("page.md:1: 32 words: word word")
+    assert found(prose, "- item of words\n" * 20, tmp_path, monkeypatch) == []
+    assert found(prose, f"| {'one two three four |' * 20}\n", tmp_path, monkeypatch) == []
+
+
+def test_proselint_reads_the_page(prose: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (one, *_) = found(prose, "Short.\n\nThis is very unique.\n", tmp_path, monkeypatch)
+    assert one.startswith("page.md:3: ")
+    assert "unique" in one
+
+
+def test_code_and_addresses_are_no_prose(prose: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "```\nEvery step is told.\n```\n\nThe flag `dearer` in [a page](https://example.org/dearer).\n"
+    assert found(prose, text, tmp_path, monkeypatch) == []
