@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +26,8 @@ from sailor_cloud.cli.waiting import Show, waiting
 from sailor_cloud.errors import RequestError
 
 if TYPE_CHECKING:
-    from sailor_cloud.model.document import PlanDocument
+    from sailor_cloud.model.document import Decision, PlanDocument
+    from sailor_cloud.model.job import Job
 
 INFEASIBLE = 3
 FORMATS = ("table", "json", "markdown", "html")
@@ -122,6 +125,7 @@ def plan(
             frontier=frontier or chosen == "html",
             choose=None if choose is None else Pick(choose),
             time_limit_s=time_limit_s,
+            deciding=first_screen(job, show),
             progress=lambda share: show(share, 1.0),
             processes=usable_cores(),
             strategy=strategy,
@@ -138,6 +142,21 @@ def plan(
             written = _written(document, chosen, base=job_file.parent, profiles=profiles, details=details, show=show)
         write_output(output, written)
     return INFEASIBLE if document.status is Status.INFEASIBLE else 0
+
+
+def first_screen(job: Job, show: Show) -> Callable[[Decision], None] | None:
+    """Return what shows the choices so far while a search goes on; None where nobody sees them."""
+    if not (sys.stdout.isatty() and sys.stderr.isatty()):
+        return None
+
+    def shown(decision: Decision) -> None:
+        from sailor_cloud.report.console import progress_console
+        from sailor_cloud.report.decision_rows import decision_report
+
+        console = progress_console()
+        show.screen(decision_report(job, decision, width=console.width, ascii_only=console.options.ascii_only))
+
+    return shown
 
 
 def _written(document: PlanDocument, form: str, *, base: Path, profiles: Path | None, details: bool, show: Show) -> str:

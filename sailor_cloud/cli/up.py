@@ -21,7 +21,7 @@ from sailor_cloud.cli.options import (
     read_job,
     with_constraints,
 )
-from sailor_cloud.cli.plan import INFEASIBLE
+from sailor_cloud.cli.plan import INFEASIBLE, first_screen
 from sailor_cloud.cli.waiting import waiting
 from sailor_cloud.errors import RequestError
 
@@ -179,6 +179,7 @@ def _document(
                 job,
                 base=job_file.parent,
                 choose=None if choose is None else Pick(choose),
+                deciding=first_screen(job, show),
                 progress=lambda share: show(share, 1.0),
                 processes=usable_cores(),
             )

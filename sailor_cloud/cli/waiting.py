@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.progress import Progress
 
 PATIENCE_S = 1.0
@@ -22,12 +23,16 @@ class Show(Protocol):
 
     def __call__(self, done: float, of: float, what: str = "") -> None: ...
 
+    def screen(self, shown: RenderableType) -> None:
+        """Show something above the bar until the end, where both streams are a terminal."""
+
 
 @dataclass(frozen=True, slots=True)
 class _State:
     done: float
     of: float | None
     what: str
+    shown: RenderableType | None = None
 
 
 class _Progress:
@@ -36,13 +41,17 @@ class _Progress:
     def __init__(self, activity: str) -> None:
         self.state = _State(0.0, None, activity)
 
-    def show(self, done: float, of: float, what: str = "") -> None:
-        self.state = _State(done, of, what or self.state.what)
+    def __call__(self, done: float, of: float, what: str = "") -> None:
+        self.state = _State(done, of, what or self.state.what, self.state.shown)
+
+    def screen(self, shown: RenderableType) -> None:
+        if sys.stdout.isatty():
+            self.state = replace(self.state, shown=shown)
 
     def finish(self) -> None:
         """Be done with all of it, also where the last report came before the end."""
         if (of := self.state.of) is not None:
-            self.state = _State(of, of, self.state.what)
+            self.state = replace(self.state, done=of)
 
 
 @contextmanager
@@ -53,13 +62,13 @@ def waiting(activity: str, *, patience_s: float = PATIENCE_S) -> Iterator[Show]:
     """
     told = _Progress(activity)
     if not sys.stderr.isatty():
-        yield told.show
+        yield told
         return
     done = threading.Event()
     shown = threading.Thread(target=_show, args=(told, patience_s, done), daemon=True)
     shown.start()
     try:
-        yield told.show
+        yield told
         told.finish()
     finally:
         done.set()
@@ -83,14 +92,24 @@ def progress_bar(console: Console) -> Progress:
 
 
 def _show(told: _Progress, patience_s: float, done: threading.Event) -> None:
-    if done.wait(patience_s):
-        return
+    begun = time.monotonic()
+    while time.monotonic() - begun < patience_s and told.state.shown is None:
+        if done.wait(min(patience_s, REDRAWN_EVERY_S)):
+            return
+    from rich.console import Group
+    from rich.live import Live
+
     from sailor_cloud.report.console import progress_console
 
-    with progress_bar(progress_console()) as progress:
-        task = progress.add_task(told.state.what, total=None)
-        ended = False
-        while not ended:
-            ended = done.wait(REDRAWN_EVERY_S)
-            state = told.state
-            progress.update(task, completed=state.done, total=state.of, description=state.what, refresh=ended)
+    console = progress_console()
+    progress = progress_bar(console)
+    task = progress.add_task(told.state.what, total=None)
+
+    def drawn() -> RenderableType:
+        state = told.state
+        progress.update(task, completed=state.done, total=state.of, description=state.what)
+        bar = progress.get_renderable()
+        return bar if state.shown is None else Group(state.shown, "", bar)
+
+    with Live(get_renderable=drawn, console=console, transient=True, refresh_per_second=1.0 / REDRAWN_EVERY_S):
+        done.wait()

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from sailor_cloud.model.document import Choice, Decision, LeftOut, Pick, Rejected, Subject
 from sailor_cloud.model.job import Goal
+from sailor_cloud.model.plan import Plan
+from sailor_cloud.planner.assess import Assessor, Shape
 from sailor_cloud.planner.draft import Draft, nodes_of, significant, to_plan
 from sailor_cloud.planner.effort import Effort
 from sailor_cloud.planner.evened import stands_evenly
@@ -16,6 +18,7 @@ from sailor_cloud.planner.frontier import promising
 from sailor_cloud.planner.goals import NEARLY, TIE, Figure, Target
 from sailor_cloud.planner.improvement import evaluated
 from sailor_cloud.planner.improvement.choice import Chosen, first_that_holds
+from sailor_cloud.planner.layouts import Slot
 from sailor_cloud.planner.replayed import replayed
 from sailor_cloud.planner.shortage import shortage
 from sailor_cloud.planner.space import Space
@@ -42,6 +45,30 @@ _GOALS = {
 def goal_pick(goal: Goal) -> Pick:
     """Return what a goal chooses where nothing else is asked for."""
     return _GOALS[goal]
+
+
+def draft_of(plan: Plan, space: Space, target: Target) -> Draft | None:
+    """Return the draft of a plan; None where the space has not all that it stands on."""
+    pools = {pool.offer.id: number for number, pool in enumerate(space.pools)}
+    if any(node.offer not in pools for node in plan.nodes):
+        return None
+    instances: Counter[int] = Counter()
+    places = {}
+    for node in plan.nodes:
+        pool = pools[node.offer]
+        places[node.id] = pool, instances[pool]
+        instances[pool] += 1
+    shapes = [
+        Shape(
+            slots=tuple(Slot(*places[stage.node], len(stage.devices)) for stage in pipeline.stages),
+            cut=(0, *(stage.end_layer for stage in pipeline.stages)),
+            microbatch_size=pipeline.microbatch_size,
+        )
+        for pipeline in plan.pipelines
+    ]
+    counts = [pipeline.microbatches for pipeline in plan.pipelines]
+    draft = Assessor(space.at(plan.zero_stage), target).draft(shapes, microbatches=counts)
+    return None if draft is None else replace(draft, zero_stage=plan.zero_stage)
 
 
 @dataclass(frozen=True, slots=True)

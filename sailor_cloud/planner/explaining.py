@@ -6,11 +6,11 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from sailor_cloud.model.document import Ground, PlanDocument
+from sailor_cloud.model.document import Ground, LeftOut, PlanDocument
 from sailor_cloud.model.shown import Rows, Shown
 from sailor_cloud.planner.search import Problem
 from sailor_cloud.planner.shadow import Gain
-from sailor_cloud.planner.space import Seat, Space
+from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.variants import zero_stages
 from sailor_cloud.units import GIB, MIB, duration_text, pace_text, signed_usd_text, usd_text
 
@@ -29,12 +29,14 @@ class RuledOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Explanation(Shown):
-    """Why a plan is what it is. `gains`: what more devices, money, time or zones would bring, each searched for."""
+    """Why a plan is what it is. `left_out`: what the job names and the plan does not use, and the price of insisting;
+    `gains`: what more devices, money, time or zones would bring, each searched for."""
 
     job: str
     feasible: bool
     verdict: str
     reasons: tuple[str, ...]
+    left_out: tuple[LeftOut, ...]
     ruled_out: tuple[RuledOut, ...]
     gains: tuple[Gain, ...]
 
@@ -56,28 +58,30 @@ def reasons(document: PlanDocument) -> tuple[str, ...]:
     waits = document.prediction.waits
     parts = {
         "computing": waits.compute_s,
-        "tensors between stages": waits.transfer_s,
-        "waiting in the pipeline": waits.bubble_s,
-        "gradient sums": waits.sync_s,
+        "transfers between stages": waits.transfer_s,
+        "pipeline bubbles": waits.bubble_s,
+        "all-reduces of gradients": waits.sync_s,
     }
     total = sum(parts.values())
     shares = ", ".join(f"{100 * seconds / total:.0f} % {name}" for name, seconds in parts.items())
     lines = [f"the busiest stage spends {shares}", *_used_up(document)]
-    for other in document.alternatives:
-        pace = pace_text(other.iteration_s / document.prediction.iteration_s_replay)
-        lines.append(f"{other.label}: {pace}{_dearer(document, other.total_usd)}")
+    lines += [
+        f"{other.label}: {pace_text(other.iteration_s / document.prediction.iteration_s_replay)}"
+        f"{_more_usd(document, other.total_usd)}"
+        for other in document.alternatives
+    ]
     lines += [f"{row.what}: {row.why}" for row in document.rejected if row.restrictions]
     return tuple(lines)
 
 
 def ruled_out(problem: Problem, document: PlanDocument) -> tuple[RuledOut, ...]:
-    """Return what was ruled out before the search, what memory rules out, and the zones that the plan leaves aside."""
+    """Return what was ruled out before the search, and what memory rules out."""
     found = [
         RuledOut(what=row.what, why=row.why, ground=row.ground, subject=row.subject, zone=row.zone, market=row.market)
         for row in document.rejected
         if row.ground is not None
     ]
-    return (*found, *_by_memory(problem.space), *_by_bandwidth(problem.space, document))
+    return (*found, *_by_memory(problem.space))
 
 
 def _used_up(document: PlanDocument) -> list[str]:
@@ -108,7 +112,7 @@ def _used_up(document: PlanDocument) -> list[str]:
     return lines
 
 
-def _dearer(document: PlanDocument, total_usd: float | None) -> str:
+def _more_usd(document: PlanDocument, total_usd: float | None) -> str:
     assert document.cost is not None
     if total_usd is None or document.cost.total_usd is None:
         return ""
@@ -135,23 +139,4 @@ def _by_memory(space: Space) -> list[RuledOut]:
                 "even with one sample at a time and ZeRO-1"
             )
             found.append(RuledOut(what=f"{name} without stages or tp", why=why, ground=Ground.MEMORY))
-    return found
-
-
-def _by_bandwidth(space: Space, document: PlanDocument) -> list[RuledOut]:
-    """Return the zones that the plan leaves aside, with the link and the price of traffic to them."""
-    used = sorted({offer.zone for offer in document.inputs.offers})
-    if not used:
-        return []
-    first = {pool.offer.zone: index for index, pool in reversed(list(enumerate(space.pools)))}
-    found = []
-    for zone in sorted(set(first) - set(used)):
-        here, there = first[used[0]], first[zone]
-        seat = Seat(here, 1, 0)
-        near = space.link(here, here, same_node=False, pairs=seat.tp)
-        far = space.link(here, there, same_node=False, pairs=seat.tp)
-        usd = space.usd_per_byte(here, there) * 1e9
-        rates = f"{far.bandwidth_bytes_per_s / 1e9:.2f} GB/s ({near.bandwidth_bytes_per_s / 1e9:.2f} inside a zone)"
-        why = f"no better plan with it was found; traffic with {used[0]} goes at {rates} and costs {usd:.2f} USD per GB"
-        found.append(RuledOut(what=zone, why=why, ground=Ground.BANDWIDTH))
     return found

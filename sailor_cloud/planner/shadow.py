@@ -9,9 +9,17 @@ from functools import partial
 from sailor_cloud.catalog import Catalog
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Goal, Job
+from sailor_cloud.model.plan import Plan
+from sailor_cloud.planner.assess import Assessor
+from sailor_cloud.planner.decision import draft_of
 from sailor_cloud.planner.documents import objective_unit
-from sailor_cloud.planner.effort import NORMAL
-from sailor_cloud.planner.goals import target_of
+from sailor_cloud.planner.draft import Draft
+from sailor_cloud.planner.effort import NORMAL, Effort, never
+from sailor_cloud.planner.exhaustive import small_layouts
+from sailor_cloud.planner.goals import Target, target_of
+from sailor_cloud.planner.homogeneous import homogeneous
+from sailor_cloud.planner.improvement import improved
+from sailor_cloud.planner.improvement.choice import Chosen, best_that_holds
 from sailor_cloud.planner.quota_change import known_quotas, tight_quotas, under_quotas
 from sailor_cloud.planner.quotas import unit
 from sailor_cloud.planner.search import Problem
@@ -46,6 +54,11 @@ class Gain:
     unit: str
     text: str
 
+    @property
+    def is_nothing(self) -> bool:
+        """Whether the change brings no better plan."""
+        return self.after == self.before
+
 
 def gains(
     job: Job,
@@ -55,13 +68,19 @@ def gains(
     space: Space | None = None,
     progress: Callable[[int, int], None] = lambda done, of: None,
     processes: int = 1,
+    found: Callable[[Gain], None] = lambda gain: None,
+    expired: Callable[[], bool] = never,
 ) -> tuple[Gain, ...]:
     """Return what more of each thing would bring, in the order of the job file, the account's quotas last.
 
     space: that of the job; with it, other limits on the same plans are searched without building it anew. `progress`
-    is told before each search how many are done, of how many. With more than one of `processes` two make the searches.
+    is told before each search how many are done, of how many; `found` is told of each gain as it comes. With more than
+    one of `processes` two make the searches. Once `expired`, what is left is not searched.
+
+    Small spaces are searched as a whole. In large ones a local search goes on from the plan and from homogeneous plans,
+    so that a gain may be larger than what is told.
     """
-    search = partial(_gains, job, document, catalog, problem_of, space, progress)
+    search = partial(_gains, job, document, catalog, problem_of, space, progress, found, expired)
     return together(search, processes=processes)
 
 
@@ -72,26 +91,28 @@ def _gains(
     problem_of: Callable[[Job], Problem],
     space: Space | None,
     progress: Callable[[int, int], None],
+    tell: Callable[[Gain], None],
+    expired: Callable[[], bool],
     team: Team,
 ) -> tuple[Gain, ...]:
-    effort = replace(NORMAL, team=team)
-    found: list[Gain] = []
+    effort = replace(NORMAL, team=team, expired=lambda: team.agreed(expired))
     searched = Searched(effort=effort)
-    unit_of_goal = objective_unit(job)
-    changes = list(_changes(job, document, catalog))
-    wider_spaces = [] if space is None else list(_wider(space))
-    for change, changed in changes:
+    wanted: list[tuple[str, Job, Space | None]] = [(*each, None) for each in _changes(job, document, catalog)]
+    if space is not None:
+        wanted += [(change, job, wider) for change, wider in _wider(space)]
+    found: list[Gain] = []
+    for number, (change, changed, wider) in enumerate(wanted):
+        if effort.expired():
+            break
         if team.leads:
-            progress(len(found), len(changes) + len(wider_spaces))
-        if space is None or changed.resources != job.resources or _nodes(changed) != _nodes(job):
-            value = _value(Searched(effort=effort), problem_of(changed).space, changed)
-        else:
-            value = _value(searched, space, changed)
-        found.append(_gain(change, document, value, unit_of_goal))
-    for change, wider in wider_spaces:
+            progress(number, len(wanted))
+        anew = space is None or changed.resources != job.resources or _nodes(changed) != _nodes(job)
+        there = wider or (problem_of(changed).space if anew else space)
+        assert there is not None, "a space is built where there is none"
+        value = _value(Searched(effort=effort) if anew else searched, there, changed, document, effort)
+        found.append(_gain(change, document, value, objective_unit(job)))
         if team.leads:
-            progress(len(found), len(changes) + len(wider_spaces))
-        found.append(_gain(change, document, _value(searched, wider, job), unit_of_goal))
+            tell(found[-1])
     return tuple(found)
 
 
@@ -99,16 +120,29 @@ def _nodes(job: Job) -> int | None:
     return job.constraints.max_nodes
 
 
-def _value(searched: Searched, space: Space, job: Job) -> float | None:
+def _value(searched: Searched, space: Space, job: Job, document: PlanDocument, effort: Effort) -> float | None:
     """Return the goal's value of the best plan of a space under a job's limits, or None where there is none."""
     if not space.pools:
         return None
     target = target_of(job)
-    _, chosen = searched.best(space, target)
+    if document.plan is None or small_layouts(space) is not None:
+        _, chosen = searched.best(space, target)
+    else:
+        chosen = _nearby(space, target, document.plan, effort)
     if chosen is None:
         return None
     figure = chosen.draft.figures[target.goal]
     return 1.0 / figure if job.goal is Goal.MAXIMIZE_THROUGHPUT else figure
+
+
+def _nearby(space: Space, target: Target, plan: Plan, effort: Effort) -> Chosen | None:
+    """Return the best of a plan, of homogeneous ones, and of what they become by local search."""
+    drafts = homogeneous(space, target)
+    best = min(drafts, key=Assessor(space, target).rank, default=None)
+    given = draft_of(plan, space, target)
+    begun = [draft for draft in (given, best) if draft is not None]
+    made = improved(space, target, begun, effort.lighter().quiet(), most=len(begun))
+    return best_that_holds(space, target, sorted((*begun, *made), key=Draft.order))
 
 
 def _wider(space: Space) -> Iterator[tuple[str, Space]]:

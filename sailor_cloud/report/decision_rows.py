@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -69,11 +71,16 @@ def decision_report(job: Job, decision: Decision, *, width: int, ascii_only: boo
     choices = _choices(job, decision, width=width, mark=">" if ascii_only else MARK)
     parts.append(_block(Group(choices, Text(limits_note(job), style="dim")) if limits_note(job) else choices))
     if decision.left_out:
-        rows = plain_table("why not", "insisting on it", "would run on", whole=("why not",))
-        for row in decision.left_out:
-            rows.add_row(*left_out_cells(row))
-        parts.append(_block(rows))
+        parts.append(_block(left_out_table(decision.left_out)))
     return Group(*parts)
+
+
+def left_out_table(left_out: Sequence[LeftOut]) -> Table:
+    """Return what is left out, with the price of insisting."""
+    rows = plain_table("why not", "insisting on it", "would run on", whole=("why not",))
+    for row in left_out:
+        rows.add_row(*left_out_cells(row))
+    return rows
 
 
 def _choices(job: Job, decision: Decision, *, width: int, mark: str) -> Table:

@@ -8,7 +8,7 @@ import pytest
 
 from factories.planning import AS_OF, data, make_space, plan, tiny_job
 from sailor_cloud.clock import FixedClock
-from sailor_cloud.model.document import Ground, PlanDocument, Status
+from sailor_cloud.model.document import PlanDocument, Status
 from sailor_cloud.planner import Wishes, search
 from sailor_cloud.planner.beside import Beside
 from sailor_cloud.planner.draft import Draft
@@ -17,7 +17,7 @@ from sailor_cloud.planner.explaining import reasons, ruled_out
 from sailor_cloud.planner.goals import target_of
 from sailor_cloud.planner.improvement.choice import first_that_holds
 from sailor_cloud.planner.search import problem_of
-from sailor_cloud.planner.shadow import gains
+from sailor_cloud.planner.shadow import Gain, gains
 from sailor_cloud.planner.solving import Searched
 from sailor_cloud.planner.variants import Restriction
 
@@ -109,14 +109,17 @@ def test_an_explanation_names_limits_grounds_and_gains():
     job = tiny_job(**SIZE, constraints={"budget_usd": 1.0}, zones=("local-a",))
     document = search(job, wishes=Wishes(beside=True), **known)
     told = reasons(document)
-    assert any("gradient sums" in line for line in told)
+    assert any("all-reduces of gradients" in line for line in told)
     assert any(line.startswith("budget: ") for line in told)
     assert ruled_out(problem_of(job, **known), document) == ()
-    single = tiny_job(**SIZE, constraints={"max_nodes": 1})
-    (aside,) = ruled_out(problem_of(single, **known), search(single, **known))
-    assert (aside.what, aside.ground) == ("local-b", Ground.BANDWIDTH)
 
-    found = {gain.change: gain for gain in gains(job, document, prices, lambda changed: problem_of(changed, **known))}
+    came: list[Gain] = []
+    found = {
+        gain.change: gain
+        for gain in gains(job, document, prices, lambda changed: problem_of(changed, **known), found=came.append)
+    }
+    assert came == list(found.values())
+    assert found["10 % more budget"].is_nothing
     assert found["10 % more budget"].text == "nothing"
     more = found["1 more CPU-fast per zone"]
     assert more.after > more.before
