@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sailor_cloud.report import markdown, text
+from sailor_cloud.report.html.echart import echart, points_option
 from sailor_cloud.report.html.page import page
-from sailor_cloud.report.html.svg import Markup, Scale, chart, element, label, line, ticks
+from sailor_cloud.report.html.svg import Markup, element
 from sailor_cloud.report.tables import plain_table, rendered
 
 if TYPE_CHECKING:
@@ -60,40 +61,33 @@ def as_html(comparison: Comparison) -> str:
     return page(f"{comparison.job}: planners compared", content)
 
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 1000.0, 440.0, 76.0, 24.0, 20.0, 52.0
-
-
 def comparison_chart(contenders: Sequence[Contender]) -> Markup:
     """Draw iterations per second against USD per iteration; better is right and down."""
-    known = [(1.0 / each.iteration_s, each.usd_per_iteration, each) for each in contenders if each.iteration_s]
-    points = [(speed, usd, each) for speed, usd, each in known if usd is not None]
-    if not points:
-        return Markup("")
-    across = Scale(0.0, 1.1 * max(speed for speed, _, _ in points), LEFT, WIDTH - RIGHT)
-    up = Scale(0.0, 1.1 * max(usd for _, usd, _ in points), HEIGHT - BOTTOM, TOP)
-    parts = []
-    for tick in ticks(across.low, across.high):
-        parts.append(line(across(tick), TOP, across(tick), HEIGHT - BOTTOM, class_="grid"))
-        parts.append(label(across(tick), HEIGHT - BOTTOM + 18, f"{tick:g}", anchor="middle", class_="muted"))
-    for tick in ticks(up.low, up.high):
-        parts.append(line(LEFT, up(tick), WIDTH - RIGHT, up(tick), class_="grid"))
-        parts.append(label(LEFT - 8, up(tick) + 4, f"{tick:g}", anchor="end", class_="muted"))
-    parts.append(label((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, "iterations/s", anchor="middle"))
-    parts.append(label(LEFT, TOP - 6, "USD/iteration", class_="muted"))
-    taken: list[tuple[float, float]] = []
-    for speed, usd, each in points:
-        x, y = across(speed), up(usd)
-        kind = "point chosen" if each.name == "sailor-cloud" else "point efficient"
+    ours: list[dict[str, Any]] = []
+    others: list[dict[str, Any]] = []
+    oracles: list[dict[str, Any]] = []
+    for each in contenders:
+        if not each.iteration_s or each.usd_per_iteration is None:
+            continue
+        speed, usd = 1.0 / each.iteration_s, each.usd_per_iteration
         tip = f"{_name(each)}: {speed:.4g} iterations/s, {text.usd(usd)} USD/iteration"
-        parts.append(
-            element("circle", cx=x, cy=y, r=5 if not each.oracle else 3.5, class_=kind, data_tip=tip, tabindex=0)
-        )
-        while any(abs(x - other) < 130 and abs(y - beside) < 13 for other, beside in taken):
-            y -= 13
-        taken.append((x, y))
-        left = x > WIDTH - 150
-        parts.append(label(x - 9 if left else x + 9, y + 4, _name(each), anchor="end" if left else "start"))
-    return chart(WIDTH, HEIGHT, "Cost against speed of every planner's plan", *parts)
+        kind = ours if each.name == "sailor-cloud" else oracles if each.oracle else others
+        kind.append({"value": [speed, usd], "name": _name(each), "tip": tip})
+    if len(ours) + len(others) + len(oracles) < 2:
+        return Markup("")
+    label = {"show": True, "position": "right", "formatter": "{b}"}
+    kinds = (
+        ("sailor-cloud", ours, 16, "var(--accent)"),
+        ("own cost model", others, 11, "var(--c2)"),
+        ("our simulator's choice (oracle)", oracles, 9, "var(--c3)"),
+    )
+    series = [
+        {"name": name, "type": "scatter", "data": data, "symbolSize": size, "color": colour, "label": label}
+        for name, data, size, colour in kinds
+        if data
+    ]
+    option = points_option(series, across="iterations/s", up="USD/iteration", from_zero=True)
+    return echart("Cost against speed of every planner's plan", option, height=460)
 
 
 def _name(each: Contender) -> str:

@@ -144,7 +144,7 @@ def decision_as_html(job: Job, decision: Decision) -> Markup:
                 class_="choice chosen" if choice.chosen else "choice",
             )
         )
-    parts = [element("p", headline(job, decision), class_="proof")]
+    parts = [element("h2", "Decision"), element("p", headline(job, decision), class_="proof")]
     parts += [element("p", note, class_="note") for note in decision.notes]
     parts.append(element("div", *cards, class_="choices"))
     if decision.left_out:

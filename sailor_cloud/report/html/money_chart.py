@@ -1,47 +1,56 @@
-"""What the run costs, by kind: expected as bars, the worst case as outlines."""
+"""What the run costs, by kind: expected as bars, the worst case as outlines around them."""
 
 from __future__ import annotations
 
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.report import text
-from sailor_cloud.report.html.svg import Markup, Scale, box, chart, label, line, number, ticks
+from sailor_cloud.report.html.echart import echart
+from sailor_cloud.report.html.svg import Markup
 from sailor_cloud.report.money import CostBranch, cost_tree, expected_usd
 
-WIDTH, LEFT, RIGHT = 1000.0, 170.0, 130.0
-ROW, BAR, TOP = 30.0, 18.0, 8.0
+TITLE = "Cost by kind, expected and worst case"
 
 
 def money_chart(document: PlanDocument) -> Markup:
     cost = document.cost
     assert cost is not None
-    branches = cost_tree(cost)
-    whole = expected_usd(cost)
-    largest = max([branch.worst_usd for branch in branches] + [branch.usd for branch in branches])
-    scale = Scale(0.0, largest or 1.0, LEFT, WIDTH - RIGHT)
-    height = TOP + ROW * len(branches) + 28
-    parts: list[Markup] = []
-    for tick in ticks(0.0, largest):
-        parts.append(line(scale(tick), TOP, scale(tick), height - 24, class_="grid"))
-        parts.append(label(scale(tick), height - 8, f"{tick:g}", anchor="middle", class_="muted"))
-    parts.append(label(WIDTH - RIGHT + 12, height - 8, "USD", class_="muted"))
-    for place, branch in enumerate(branches):
-        parts += _row(branch, TOP + place * ROW, scale, whole)
-    return chart(WIDTH, height, "Cost by kind, expected and worst case", *parts)
+    branches, whole = cost_tree(cost), expected_usd(cost)
+    bar = {"type": "bar", "barWidth": "60%"}
+    outline = {"color": "transparent", "borderColor": "var(--c1)", "borderType": "dashed", "borderWidth": 1.5}
+    named = {"show": True, "position": "right", "formatter": "{b}"}
+    expected = [{"value": branch.usd, "tip": _tip(branch)} for branch in branches]
+    worst = [{"value": branch.worst_usd, "tip": _tip(branch), "name": _named(branch, whole)} for branch in branches]
+    option = {
+        "yAxis": {"type": "category", "inverse": True, "data": [branch.title for branch in branches]},
+        "xAxis": {
+            "type": "value",
+            "name": "USD",
+            "nameLocation": "middle",
+            "nameGap": 28,
+            "axisLabel": {"hideOverlap": True},
+        },
+        "grid": {"left": 24, "right": 120, "top": 40, "bottom": 40, "containLabel": True},
+        "series": [
+            {**bar, "name": "expected", "data": expected, "color": "var(--c1)"},
+            {
+                **bar,
+                "name": "worst case",
+                "data": worst,
+                "barGap": "-100%",
+                "color": "var(--c1)",
+                "itemStyle": outline,
+                "label": named,
+            },
+        ],
+    }
+    return echart(TITLE, option, height=90 + 32 * len(branches))
 
 
-def _row(branch: CostBranch, top: float, scale: Scale, whole: float) -> list[Markup]:
-    tip = "\n".join(
-        [f"{branch.title}: {text.usd(branch.usd)} USD, worst case {text.usd(branch.worst_usd)} USD"]
-        + [f"{text.usd(entry.usd)}  {entry.what}" for entry in branch.lines]
-    )
-    middle = top + ROW / 2
-    start = scale(0.0)
-    shown = text.usd_beside(branch.usd, whole)
+def _tip(branch: CostBranch) -> str:
+    first = f"{branch.title}: {text.usd(branch.usd)} USD, worst case {text.usd(branch.worst_usd)} USD"
+    return "\n".join([first, *(f"{text.usd(entry.usd)}  {entry.what}" for entry in branch.lines)])
+
+
+def _named(branch: CostBranch, whole: float) -> str:
     share = f" ({text.share(branch.usd / whole)})" if whole else ""
-    end = max(scale(branch.usd), scale(branch.worst_usd))
-    return [
-        label(LEFT - 10, middle + 4, branch.title, anchor="end"),
-        box(start, middle - BAR / 2, scale(branch.worst_usd) - start, BAR, class_="worst"),
-        box(start, middle - BAR / 2, scale(branch.usd) - start, BAR, class_="bar c1", tip=tip),
-        label(float(number(end + 8)), middle + 4, f"{shown}{share}"),
-    ]
+    return f"{text.usd_beside(branch.usd, whole)}{share}"

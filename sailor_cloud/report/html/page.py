@@ -10,6 +10,7 @@ from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.report.decision_rows import decision_as_html
 from sailor_cloud.report.facts import Fact, assumptions, notes, outcome_facts, proof, request_facts
 from sailor_cloud.report.html import sections
+from sailor_cloud.report.html.echart import script
 from sailor_cloud.report.html.frontier_chart import frontier_chart
 from sailor_cloud.report.html.memory_chart import memory_chart
 from sailor_cloud.report.html.money_chart import money_chart
@@ -42,8 +43,10 @@ def page(title: str, content: Markup) -> str:
         element("style", Markup(_asset("report.css"))),
     )
     tip = element("div", id="tip", role="tooltip")
-    script = element("script", Markup(_asset("hover.js")))
-    whole = element("html", element("head", head), element("body", content, tip, script), lang="en")
+    scripts = [element("script", Markup(_asset("hover.js")))]
+    if 'class="echart"' in content:
+        scripts.append(script())
+    whole = element("html", element("head", head), element("body", content, tip, *scripts), lang="en")
     return f"<!doctype html>\n{whole}\n"
 
 

@@ -46,7 +46,8 @@ def frontier_key(document: PlanDocument) -> tuple[Markup, ...]:
     if all(point.cheapest for point in document.frontier):
         return ()
     told = (
-        "Dashed: no plan as fast costs less for the run. Small grey points: none as fast has nodes for less per hour."
+        "Dashed: no plan as fast costs less for the run. Small grey points: none as fast has nodes for less per hour. "
+        "The wheel zooms, dragging moves."
     )
     return (element("p", told, class_="key"),)
 

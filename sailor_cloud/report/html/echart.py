@@ -1,0 +1,44 @@
+"""Charts that the bundled ECharts draws; where scripts are blocked, the tables beside them stand alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any
+
+from sailor_cloud.report.html.svg import Markup, element
+
+# What is between points and the edge of a chart, and how a chart is zoomed: with the wheel, or by dragging the bar.
+_GRID = {"left": 24, "right": 24, "top": 44, "bottom": 44, "containLabel": True}
+_LEGEND = {"top": 0, "left": 0, "type": "scroll"}
+
+
+def echart(title: str, option: dict[str, Any], *, height: int) -> Markup:
+    """Return the place of a chart. `option` is ECharts'; data items may have a `tip` of several lines.
+
+    Colours are names of the page's own, as in `var(--c1)`.
+    """
+    shown = {"grid": _GRID, "legend": _LEGEND, "tooltip": {"trigger": "item", "confine": True}, **option}
+    content = json.dumps(shown, ensure_ascii=False, separators=(",", ":"))
+    return element(
+        "div", class_="echart", role="img", aria_label=title, data_option=content, style=f"height: {height}px"
+    )
+
+
+def points_option(series: Sequence[dict[str, Any]], *, across: str, up: str, from_zero: bool = False) -> dict[str, Any]:
+    """Return the option of a chart of points that can be zoomed; `across` and `up` are the titles of its axes."""
+    axis = {"type": "value", "scale": not from_zero, "boundaryGap": ["8%", "12%"], "nameLocation": "middle"}
+    return {
+        "xAxis": {**axis, "name": across, "nameGap": 28},
+        "yAxis": {**axis, "name": up, "nameLocation": "end", "nameTextStyle": {"align": "right"}},
+        "dataZoom": [{"type": "inside"}, {"type": "inside", "orient": "vertical"}],
+        "series": list(series),
+    }
+
+
+def script() -> Markup:
+    """Return the library and what draws the charts of a page with it."""
+    library = files("sailor_cloud.report.html.vendor").joinpath("echarts.min.js").read_text(encoding="utf-8")
+    own = files("sailor_cloud.report.html").joinpath("charts.js").read_text(encoding="utf-8")
+    return Markup(f"<script>{library}</script><script>{own}</script>")

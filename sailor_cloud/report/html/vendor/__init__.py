@@ -1,0 +1,1 @@
+"""Foreign files, unchanged; README.md says which."""
