@@ -100,6 +100,10 @@ def _gains(
     wanted: list[tuple[str, Job, Space | None]] = [(*each, None) for each in _changes(job, document, catalog)]
     if space is not None:
         wanted += [(change, job, wider) for change, wider in _wider(space)]
+    before = None if document.objective is None else document.objective.value
+    if space is not None and document.plan is not None and small_layouts(space) is None:
+        # What local search finds without any change is no gain of one: the plan's own search may have been cut short.
+        before = _better(job, before, _value(searched, space, job, document, effort))
     found: list[Gain] = []
     for number, (change, changed, wider) in enumerate(wanted):
         if effort.expired():
@@ -110,7 +114,7 @@ def _gains(
         there = wider or (problem_of(changed).space if anew else space)
         assert there is not None, "a space is built where there is none"
         value = _value(Searched(effort=effort) if anew else searched, there, changed, document, effort)
-        found.append(_gain(change, document, value, objective_unit(job)))
+        found.append(_gain(change, job, before, value))
         if team.leads:
             tell(found[-1])
     return tuple(found)
@@ -216,14 +220,20 @@ def _next_zone(job: Job, catalog: Catalog) -> tuple[int, str] | None:
     return None
 
 
-def _gain(change: str, before: PlanDocument, new: float | None, named: str) -> Gain:
-    old = None if before.objective is None else before.objective.value
+def _better(job: Job, one: float | None, other: float | None) -> float | None:
+    """Return the better of two values of the goal, or the one that there is."""
+    known = [value for value in (one, other) if value is not None]
+    return (max if job.goal is Goal.MAXIMIZE_THROUGHPUT else min)(known) if known else None
+
+
+def _gain(change: str, job: Job, old: float | None, new: float | None) -> Gain:
+    named = objective_unit(job)
     if new is None:
         text = "still no plan"
     elif old is None:
         text = f"a plan with {new:.4g} {named}".rstrip()
     else:
-        larger_is_better = before.job.goal is Goal.MAXIMIZE_THROUGHPUT
+        larger_is_better = job.goal is Goal.MAXIMIZE_THROUGHPUT
         share = new / old - 1.0 if larger_is_better else 1.0 - new / old
         text = (
             "nothing"
