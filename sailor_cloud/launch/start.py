@@ -85,7 +85,7 @@ def run_document(
     try:
         folder = RunFolder.create(run_id)
     except BaseException:
-        if reserved:
+        if reserved.held:
             budgets.release(document.job.cloud.state, resources.home(), run_id, f"{begun:%Y-%m}", None)
         raise
     with folder.lock():
@@ -101,9 +101,9 @@ def run_document(
             replan_slow_links=chosen.replan_slow_links,
             allow_doubtful=chosen.allow_doubtful,
             base=origin,
-            **({"budget_month": f"{begun:%Y-%m}"} if reserved else {}),
+            **({"budget_month": f"{begun:%Y-%m}"} if reserved.held else {}),
         )
-        for note in reserved:
+        for note in reserved.notes:
             observer.note(note)
         _tell_time(folder, clock, observer, compared)
         return _control(folder, document, decoder, observer, clock, options, on_start, search)

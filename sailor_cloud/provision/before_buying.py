@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 
 from sailor_cloud import network, resources
@@ -41,7 +42,7 @@ def check_before_buying(
         refuse_doubtful_prices(document)
     check_supported(document)
     check_scheduler(document)
-    for note in reserve(document, "", now, only_ask=True):
+    for note in reserve(document, "", now, only_ask=True).notes:
         tell(note)
     for note in check_zones(document):
         tell(note)
@@ -52,16 +53,27 @@ def check_before_buying(
         tell(note)
 
 
-def reserve(document: PlanDocument, run_id: str, now: datetime, *, only_ask: bool = False) -> tuple[str, ...]:
-    """Reserve what a run may cost of its owner's and project's budgets, and return a note for each.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reserved:
+    """Whether money of a budget is reserved for a run, and what the buyer should know of it."""
+
+    held: bool
+    notes: tuple[str, ...]
+
+
+def reserve(document: PlanDocument, run_id: str, now: datetime, *, only_ask: bool = False) -> Reserved:
+    """Reserve what a run may cost of its owner's and project's budgets, and say what is left of each.
 
     Runs on this machine alone cost nothing, nor do those on nodes that nobody is charged for. Raises RequestError where
     a budget has too little left.
     """
     if all(on_this_machine(offer.provider) or offer.usd_per_hour == 0 for offer in document.inputs.offers):
-        return ()
+        return Reserved(held=False, notes=())
     of_job = budgets.budgets_of(document.job.cloud, resources.home())
     usd = budgets.most_usd(document)
     if usd is None:
+        if not of_job.allowances:
+            return Reserved(held=False, notes=())
         raise RequestError("nobody knows what this run may cost, so its budget can't be checked; give --budget USD")
-    return of_job.reserve(run_id, usd, now, only_ask=only_ask)
+    notes = of_job.reserve(run_id, usd, now, only_ask=only_ask)
+    return Reserved(held=bool(notes), notes=(of_job.unread, *notes) if of_job.unread else notes)

@@ -33,7 +33,7 @@ def elsewhere_line(document: PlanDocument) -> str:
     shown = found[:_MOST]
     named = ", ".join(f"{total.provider} {text.usd(total.usd_per_hour)}" for total in shown)
     dates = sorted({str(total.as_of or "undated") for total in shown})
-    return f"{named} USD/h for GPUs on demand ({', '.join(dates)}); here {text.usd(ours)}; compared, never bought"
+    return f"{named} USD/h for these GPUs ({', '.join(dates)}), here {text.usd(ours)}; never bought there"
 
 
 def elsewhere_report(rows: Sequence[ElsewherePrice]) -> RenderableType:

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -35,6 +35,7 @@ FILE = "budgets.yaml"
 EVERY_MONTH = "*"
 _MOST_BYTES = 2**20
 _MOST_TRIES = 20
+_RETRY: Any = {"max_retries": 2, "retry_timeout": timedelta(seconds=20)}
 _MONTH = re.compile(r"\d{4}-(0[1-9]|1[0-2])|\*")
 
 
@@ -159,33 +160,39 @@ class BucketBook:
 
     def change(self, month: str, update: Callable[[Entries], Entries]) -> None:
         import obstore
-        from obstore.exceptions import AlreadyExistsError, PreconditionError
+        from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
         name = f"{self.prefix}/budgets/{month}.json"
         for _ in range(_MOST_TRIES):
             mode: Any = "create"
             before: Entries = ()
-            with suppress(FileNotFoundError):
-                held = obstore.get(self.store, name)
-                tag, version = held.meta["e_tag"], held.meta["version"]
-                mode = {key: value for key, value in (("e_tag", tag), ("version", version)) if value is not None}
-                before = _entries(bytes(held.bytes()), name)
-            if (after := update(before)) == before:
-                return
-            with suppress(AlreadyExistsError, PreconditionError):
-                obstore.put(self.store, name, _text(after).encode(), mode=mode)
-                return
+            try:
+                with suppress(FileNotFoundError):
+                    held = obstore.get(self.store, name)
+                    tag, version = held.meta["e_tag"], held.meta["version"]
+                    mode = {key: value for key, value in (("e_tag", tag), ("version", version)) if value is not None}
+                    before = _entries(bytes(held.bytes()), name)
+                if (after := update(before)) == before:
+                    return
+                with suppress(AlreadyExistsError, PreconditionError):
+                    obstore.put(self.store, name, _text(after).encode(), mode=mode)
+                    return
+            except BaseError as error:
+                raise DataError(f"{name} can't be read or written: {_brief(error)}") from error
         raise DataError(f"{name} was changed by others {_MOST_TRIES} times in a row; start 'sailor-cloud up' again")
 
     def allowances(self) -> tuple[Allowance, ...]:
         """Return the budgets that lie in the bucket itself."""
         import obstore
+        from obstore.exceptions import BaseError
 
         name = f"{self.prefix}/{FILE}"
         try:
             return parse_allowances(bytes(obstore.get(self.store, name).bytes()), origin=name)
         except FileNotFoundError:
             return ()
+        except BaseError as error:
+            raise DataError(f"{name} can't be read: {_brief(error)}") from error
 
 
 def bucket_book(state: StateBackend) -> BucketBook:
@@ -196,18 +203,27 @@ def bucket_book(state: StateBackend) -> BucketBook:
         raise RequestError(
             f"budgets beside {state.bucket} need the package obstore; run pip install 'sailor-cloud[stores]'"
         ) from error
-    options: Any = {} if state.region is None else {"region": state.region}
+    plain = any(os.environ.get(name, "").startswith("http://") for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"))
+    options: Any = {"client_options": {"allow_http": plain, "timeout": "20s"}, "retry_config": _RETRY}
+    if state.region is not None:
+        options["region"] = state.region
+        with suppress(ImportError, ValueError):
+            # Profiles and SSO, which obstore alone does not know.
+            from obstore.auth.boto3 import Boto3CredentialProvider
+
+            options["credential_provider"] = Boto3CredentialProvider()
     return BucketBook(store=from_url(state.bucket, **options), prefix=state.prefix)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budgets:
-    """The budgets that hold for a job's runs, and the book of reservations."""
+    """The budgets that hold for a job's runs, and the book of reservations. `unread`: why a bucket's are not known."""
 
     allowances: tuple[Allowance, ...]
     book: Book
     owner: str | None
     project: str | None
+    unread: str = ""
 
     def reserve(self, run_id: str, usd: float, now: datetime, *, only_ask: bool = False) -> tuple[str, ...]:
         """Reserve money for a run, and return a note for each budget. Raises RequestError where one has too little.
@@ -250,15 +266,23 @@ def budgets_of(cloud: Cloud, home: Path) -> Budgets:
     """Return the budgets for an owner's and a project's runs: those of `budgets.yaml` in `home` and in the bucket."""
     allowances = read_allowances(home / FILE)
     book: LocalBook | BucketBook = LocalBook(folder=home / "budgets")
+    unread = ""
     if cloud.state is not None:
-        shared = bucket_book(cloud.state)
-        allowances += shared.allowances()
-        book = shared
+        try:
+            shared = bucket_book(cloud.state)
+            allowances += shared.allowances()
+            book = shared
+        except (RequestError, DataError) as error:
+            # Without a budget of one's own there may be none at all, and no reason to stop.
+            if allowances:
+                raise
+            unread = f"budgets beside {cloud.state.bucket} are not known: {error}"
     return Budgets(
         allowances=allowances,
         book=book,
         owner=cloud.owner,
         project=cloud.gcp.project if cloud.gcp is not None else None,
+        unread=unread,
     )
 
 
@@ -280,6 +304,10 @@ def release(state: StateBackend | None, home: Path, run_id: str, month: str, spe
         return tuple(replace(one, spent_usd=spent_usd) if one.run_id == run_id else one for one in before)
 
     book.change(month, update)
+
+
+def _brief(error: Exception) -> str:
+    return str(error).split("\n", 1)[0][:300]
 
 
 def _entries(text: bytes, origin: str) -> Entries:

@@ -10,8 +10,19 @@ import pytest
 from obstore.store import MemoryStore
 
 from sailor_cloud.errors import DataError, RequestError
+from sailor_cloud.model.job import StateBackend
 from sailor_cloud.run import budgets
-from sailor_cloud.run.budgets import Allowance, Book, BucketBook, Budgets, Entries, LocalBook, read_allowances
+from sailor_cloud.run.budgets import (
+    Allowance,
+    Book,
+    BucketBook,
+    Budgets,
+    Entries,
+    LocalBook,
+    bucket_book,
+    read_allowances,
+)
+from sailor_cloud.testing.moto_server import moto_server
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
 ME = Allowance(owner="me@example.org", project=None, month="*", usd=100.0)
@@ -85,6 +96,27 @@ def test_of_many_runs_at_once_only_as_many_begin_as_the_budget_allows(book: Book
 
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(begin, range(12))) == 3
+
+
+def test_conditional_writes_to_s3_keep_two_runs_from_the_last_dollar(monkeypatch: pytest.MonkeyPatch) -> None:
+    boto3 = pytest.importorskip("boto3")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    with moto_server() as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="team")
+        book = bucket_book(StateBackend(bucket="s3://team", region="us-east-1"))
+        assert book.allowances() == ()
+
+        def begin(number: int) -> bool:
+            try:
+                mine(book).reserve(f"run-{number}", 30.0, NOW)
+            except RequestError:
+                return False
+            return True
+
+        with ThreadPoolExecutor(8) as pool:
+            assert sum(pool.map(begin, range(8))) == 3
 
 
 def test_a_book_that_others_change_all_the_time_is_given_up_with_a_message() -> None:

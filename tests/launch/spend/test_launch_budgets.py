@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -8,8 +9,9 @@ import pytest
 
 from factories.cloud_plans import gcp_document
 from factories.documents import document
-from sailor_cloud.errors import RequestError
-from sailor_cloud.provision.before_buying import reserve
+from sailor_cloud.errors import DataError, RequestError
+from sailor_cloud.model.job import StateBackend
+from sailor_cloud.provision.before_buying import Reserved, reserve
 from sailor_cloud.run import budgets
 
 NOW = datetime(2026, 11, 24, tzinfo=UTC)
@@ -25,7 +27,7 @@ def test_up_is_refused_beyond_the_budget_of_its_owner_or_project(home: Path) -> 
     most = budgets.most_usd(gcp_document())
     assert most is not None
     (home / "budgets.yaml").write_text(f'- {{owner: Me@example.org, month: "*", usd: {1.5 * most}}}')
-    assert len(reserve(gcp_document(), "run-1", NOW)) == 1
+    assert reserve(gcp_document(), "run-1", NOW).held
     with pytest.raises(RequestError, match="end one of run-1"):
         reserve(gcp_document(), "run-2", NOW)
     budgets.release(None, home, "run-1", "2026-11", 0.1)
@@ -36,7 +38,23 @@ def test_up_is_refused_beyond_the_budget_of_its_owner_or_project(home: Path) -> 
 
 
 def test_without_budgets_or_on_this_machine_nothing_is_reserved(home: Path) -> None:
-    assert reserve(gcp_document(), "run-1", NOW) == ()
+    assert reserve(gcp_document(), "run-1", NOW) == Reserved(held=False, notes=())
     (home / "budgets.yaml").write_text('- {owner: Me@example.org, month: "*", usd: 0}')
-    assert reserve(document(), "run-1", NOW) == ()
+    assert not reserve(document(), "run-1", NOW).held
     assert not (home / "budgets").exists()
+
+
+def test_a_bucket_that_cannot_be_read_is_told_and_stops_only_who_has_budgets(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr(budgets, "_RETRY", {"max_retries": 0})
+    planned = gcp_document()
+    state = StateBackend(bucket="s3://team", region="us-east-1")
+    cloud = planned.job.cloud.model_copy(update={"state": state})
+    shared = replace(planned, job=planned.job.model_copy(update={"cloud": cloud}))
+    (note,) = reserve(shared, "run-1", NOW).notes
+    assert "budgets beside s3://team are not known" in note
+    (home / "budgets.yaml").write_text('- {owner: Me@example.org, month: "*", usd: 1000}')
+    with pytest.raises(DataError, match="can't be read"):
+        reserve(shared, "run-1", NOW)
