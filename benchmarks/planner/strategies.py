@@ -1,9 +1,10 @@
 """Compares our plans with those of published planners, on the cases of the Sailor paper, all judged by our simulator.
 
-Usage: python benchmarks/planner/strategies.py [--cases 3] [--oracle] [-o FILE]. OPT-350 in fp32, global batch 1024, on
-demand: one kind of GPU (figure 7), two kinds (8b), five zones (10), and two zones of both kinds with a limit on money
-(12). CPU seconds are those of this process. Exits with 1 where a published planner's plan is more than 0.2 % faster
-than ours.
+Usage: python benchmarks/planner/strategies.py [--cases 3] [--oracle] [--artifact DIR] [-o FILE]. OPT-350 in fp32,
+global batch 1024, on demand: one kind of GPU (figure 7), two kinds (8b), five zones (10), and two zones of both kinds
+with a limit on money (12). With --artifact, a tree of Sailor's artifact, its own formulas judge all plans (engine
+sailor-artifact), on its profiles, links and prices; without a tree there that is skipped. CPU seconds are those of
+this process. Exits with 1 where a published planner's plan is more than 0.2 % faster than ours.
 """
 
 from __future__ import annotations
@@ -12,11 +13,17 @@ import argparse
 import platform
 import subprocess
 import sys
+import tempfile
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from sailor_cloud import compare
+from sailor_cloud.errors import RequestError
+from sailor_cloud.interchange import import_artifact
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.job_file import parse_job
+from sailor_cloud.model.offer import Precision
 from sailor_cloud.report.comparison import as_markdown
 
 ONE, TWO = ["us-central1-a"], ["us-central1-a", "us-central1-b"]
@@ -57,8 +64,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=len(CASES), help="only the first so many")
     parser.add_argument("--oracle", action="store_true", help="also the best of each planner's plans by our simulator")
+    parser.add_argument("--artifact", type=Path, help="judge all plans by the formulas of the artifact in this folder")
+    parser.add_argument("--figure", default="", help="only the cases of this figure")
     parser.add_argument("-o", "--output", type=Path)
     given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            return compared(given, {} if given.artifact is None else imported(given.artifact, Path(folder)))
+        except RequestError as error:
+            print(f"SKIPPED: {error}")
+            return 0
+
+
+def imported(artifact: Path, folder: Path) -> dict[str, Any]:
+    """Import an artifact; return the options of a comparison by its formulas."""
+    import_artifact(artifact, folder, precision=Precision.FP32, as_of=datetime.now(UTC).date())
+    names = {"profiles": "compute_profiles", "network": "bandwidth_profiles", "pricing": "pricing"}
+    return {"engine": "sailor-artifact", **{option: folder / name for option, name in names.items()}}
+
+
+def compared(given: argparse.Namespace, options: dict[str, Any]) -> int:
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True).stdout
     command = " ".join(["python", "benchmarks/planner/strategies.py", *sys.argv[1:]])
     parts = [
@@ -66,9 +91,9 @@ def main() -> int:
         f"Commit {commit.strip()}, {platform.machine()}, Python {platform.python_version()}; `{command}`.\n",
     ]
     beaten = []
-    for case in CASES[: given.cases]:
+    for case in [case for case in CASES if given.figure in case[0]][: given.cases]:
         job = job_of(*case)
-        found = compare(job, oracle=given.oracle)
+        found = compare(job, oracle=given.oracle, **options)
         parts.append(f"## {job.name}\n\n{as_markdown(found)}")
         ours, *others = found.contenders
         beaten += [

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from sailor_cloud.cli.options import (
+    ENGINES,
     as_of_option,
     check_output,
     clock_for,
@@ -24,6 +25,7 @@ from sailor_cloud.cli.waiting import waiting
 @job_argument
 @data_options
 @as_of_option
+@click.option("--engine", type=click.Choice(ENGINES), default=ENGINES[0], help="Whose simulator judges all plans.")
 @click.option("--strategies", metavar="NAMES", help="Only these, with commas between them, for example metis,amp.")
 @click.option("--no-oracle", is_flag=True, help="Leave out the rows in which our simulator ranks their plans.")
 @click.option(
@@ -42,6 +44,7 @@ def compare(
     network: Path | None,
     pricing: Path | None,
     as_of: datetime | None,
+    engine: str,
     strategies: str | None,
     no_oracle: bool,
     time_limit_s: float | None,
@@ -73,6 +76,7 @@ def compare(
             base=job_file.parent,
             clock=clock_for(as_of),
             profiles=profiles,
+            engine=engine,
             network=network,
             pricing=pricing,
             time_limit_s=time_limit_s,

@@ -24,6 +24,9 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 # The umask of commands that write into run folders: keys, logs and checkpoints are nobody else's business.
 PRIVATE = 0o077
 
+# Training programs that plans are for or are simulated under; those of the simulator, whose import would take time.
+ENGINES = ("sailor", "deepspeed", "megatron", "fsdp", "nanotron", "sailor-artifact")
+
 JOB_FILE = click.Path(dir_okay=False, path_type=Path)
 
 

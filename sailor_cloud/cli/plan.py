@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sailor_cloud.cli.options import (
+    ENGINES,
     as_of_option,
     check_output,
     choose_option,
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 INFEASIBLE = 3
 FORMATS = ("table", "json", "markdown", "html")
-ENGINES = ("sailor", "deepspeed", "megatron", "fsdp", "nanotron", "sailor-artifact")
 RESTRICTIONS = ("one-accelerator", "one-zone", "even-batches", "even-layers")
 
 

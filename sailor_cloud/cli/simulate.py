@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sailor_cloud.cli.options import (
+    ENGINES,
     as_of_option,
     check_output,
     clock_for,
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from sailor_cloud.model.document import PlanDocument
     from sailor_cloud.simulator import Evaluation
     from sailor_cloud.simulator.resimulate import Simulation
-
-ENGINES = ("sailor", "deepspeed", "megatron", "fsdp", "nanotron", "sailor-artifact")
 
 
 @click.command(short_help="Simulate a plan, or a layout on nodes: time, memory and money.")
