@@ -25,7 +25,6 @@ from sailor_cloud.planner.goals import TIE
 from sailor_cloud.planner.lifetime import ttl_s
 from sailor_cloud.planner.purchase import purchase
 from sailor_cloud.planner.quotas import name, used
-from sailor_cloud.simulator.engines import SAILOR
 from sailor_cloud.simulator.limits import broken_limits
 from sailor_cloud.simulator.resimulate import simulate_document
 from sailor_cloud.workload import ComputeProfiles
@@ -127,12 +126,6 @@ def verified_purchase(document: PlanDocument, *, catalog: Catalog, clock: Clock)
 
 
 def _plan_problems(document: PlanDocument, plan: Plan) -> Iterator[Problem]:
-    if document.engine != SAILOR.name and document.job.run is None:
-        yield Problem(
-            path="engine",
-            message=f"is {document.engine}, and 'up' starts {SAILOR.name}'s own runtime",
-            hint=f"plan with --engine {SAILOR.name}, or state under 'run' the command that starts {document.engine}",
-        )
     if document.constraints != document.job.constraints:
         yield Problem(path="constraints", message="are not those of the job")
     if plan.precision is not document.job.training.precision:

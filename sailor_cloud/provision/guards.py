@@ -61,7 +61,10 @@ def _not_ours(document: PlanDocument, plan: Plan) -> Iterator[str]:
         yield from _unpriced(document)
         return
     if document.engine != SAILOR.name:
-        yield f"is for {document.engine}; 'up' runs {SAILOR.name}'s own engine, so 'simulate' it with that"
+        yield (
+            f"is for {document.engine}; 'up' runs {SAILOR.name}'s own engine, so plan with --engine {SAILOR.name}, or "
+            f"give the job under 'run' the command that starts {document.engine}"
+        )
     if plan.zero_stage not in SAILOR.zero_stages:
         yield f"has zero {plan.zero_stage}, which {SAILOR.name}'s own engine does not"
     kinds = {stage.recompute for pipeline in plan.pipelines for stage in pipeline.stages} - set(SAILOR.recompute)

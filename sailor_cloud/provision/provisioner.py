@@ -48,17 +48,10 @@ __all__ = ["Applied", "Outcome", "QuotaHit", "Stockout", "apply", "check_support
 
 # How long a Terraform that outlived its controller may take to finish alone, before it is interrupted.
 PATIENCE_S = 20.0
-# The engine that nodes run, unless the job states a command.
-_RUNTIME = "sailor"
 
 
 def check_supported(document: PlanDocument) -> None:
-    """Raise RequestError unless every node of the plan can be created and reached, and runs what was planned."""
-    if document.engine != _RUNTIME and document.job.run is None:
-        raise RequestError(
-            f"the plan is for {document.engine}, and nodes would run {_RUNTIME}'s own runtime; plan with --engine "
-            f"{_RUNTIME}, or state under 'run' of the job the command that starts {document.engine}"
-        )
+    """Raise RequestError unless every node of the plan can be created, and reached from here."""
     providers = sorted({placed.offer.provider for placed in placed_nodes(document)})
     if len(providers) > 1:
         raise RequestError(

@@ -221,9 +221,10 @@ def test_a_job_needs_a_layout_and_nodes(folder: Path, options: tuple[str, ...], 
 
 
 def test_the_names_of_the_command_are_those_of_the_engines() -> None:
-    from sailor_cloud.cli.simulate import ENGINES
+    from sailor_cloud.cli.options import ENGINES
+    from sailor_cloud.simulator.engines.registry import NAMES
 
-    assert tuple(simulator.ENGINES) == ENGINES
+    assert NAMES == ENGINES
 
 
 def test_ctrl_c_writes_nothing(folder: Path) -> None:
@@ -244,7 +245,8 @@ def refused(folder: Path) -> list[str]:
 def test_up_refuses_a_layout_of_another_engine_on_nodes_that_the_job_does_not_name(folder: Path) -> None:
     simulated(folder, "--engine", "fsdp", "-o", "plan.json", layout="dp=32 recompute=selective")
     assert refused(folder) == [
-        "error: plan: is for fsdp; 'up' runs sailor's own engine, so 'simulate' it with that",
+        "error: plan: is for fsdp; 'up' runs sailor's own engine, so plan with --engine sailor, or give the job under "
+        "'run' the command that starts fsdp",
         "plan: has zero 3, which sailor's own engine does not",
         "plan: has recompute selective, which sailor's own engine does not",
     ]

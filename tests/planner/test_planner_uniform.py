@@ -24,7 +24,7 @@ from sailor_cloud.planner.goals import Figure
 from sailor_cloud.planner.search import problem_of
 from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.uniform import uniform_drafts
-from sailor_cloud.provision.provisioner import check_supported
+from sailor_cloud.provision.guards import refuse_what_cannot_run
 from sailor_cloud.simulator import engine_named, evaluate
 from sailor_cloud.simulator.engines import StagePlace, UniformPipelines
 from sailor_cloud.workload import profiles
@@ -135,8 +135,10 @@ def test_a_limit_on_money_is_kept_and_a_limit_on_time_makes_plans_cheap(imported
 
 
 def test_a_plan_for_another_engine_is_bought_only_with_a_command(document: PlanDocument) -> None:
-    with pytest.raises(RequestError, match="is sailor-artifact, and 'up' starts sailor's own runtime"):
-        api.verify(document)
-    with pytest.raises(RequestError, match="the plan is for sailor-artifact, and nodes would run sailor's own runtime"):
-        check_supported(document)
-    check_supported(dataclasses.replace(document, job=document.job.model_copy(update={"run": "torchrun train.py"})))
+    with pytest.raises(
+        RequestError, match="is for sailor-artifact; 'up' runs sailor's own engine, so plan with --engine"
+    ):
+        refuse_what_cannot_run(document)
+    refuse_what_cannot_run(
+        dataclasses.replace(document, job=document.job.model_copy(update={"run": "torchrun train.py"}))
+    )
