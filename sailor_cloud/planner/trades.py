@@ -18,6 +18,7 @@ from sailor_cloud.planner.space import Space
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+_LEAST_USD = 1e-9
 
 
 # What a draft costs.
@@ -56,9 +57,9 @@ def trade(draft: Draft, money: Money = of_run) -> tuple[float, float]:
 
 
 def figures(drafts: Iterable[Draft], money: Money = of_run) -> tuple[Floats, Floats]:
-    """Return the `trade` of each draft as two arrays."""
+    """Return the `trade` of each draft as two arrays; what costs nothing counts as next to nothing, for ratios."""
     seconds, usd = np.array([trade(draft, money) for draft in drafts], dtype=np.float64).reshape(-1, 2).T
-    return seconds, usd
+    return seconds, np.maximum(usd, _LEAST_USD)
 
 
 def unbeaten(seconds: Floats, usd: Floats, *, least: float = TIE) -> list[int]:
@@ -89,5 +90,6 @@ def behind(seconds: Floats, usd: Floats, among: list[int], these: Sequence[int] 
     chosen = np.arange(len(seconds)) if these is None else np.asarray(these, dtype=np.int64)
     if not among:
         return np.zeros(len(chosen))
+    usd = np.maximum(usd, _LEAST_USD)
     slower, dearer = seconds[chosen, None] / seconds[among], usd[chosen, None] / usd[among]
     return np.asarray(np.minimum(slower, dearer).max(axis=1))

@@ -52,23 +52,18 @@ def test_links_are_as_fast_as_the_inventory_says(tmp_path: Path) -> None:
     assert links.egress("a100", "titan")[0].usd_per_gb == 0.0
 
 
-def test_a_plan_holds_the_inventory_and_is_read_without_its_file(tmp_path: Path) -> None:
-    path = written(tmp_path)
-    document = api.plan(with_inventory(parse_job(JOB), on="slurm", cluster=path))
-    path.unlink()
-    assert document.plan is not None
-    assert {offer.provider for offer in document.inputs.offers} == {"slurm"}
-    assert PlanDocument.from_json(document.to_json()) == document
-
-
-def test_a_cluster_that_costs_nothing_is_planned_and_needs_a_deadline_to_end(tmp_path: Path) -> None:
+def test_a_plan_on_a_cluster_that_costs_nothing_holds_the_inventory_and_ends_by_its_deadline(tmp_path: Path) -> None:
     free = INVENTORY.replace("usd_per_hour: 1.0", "usd_per_hour: 0").replace("usd_per_hour: 0.5", "usd_per_hour: 0")
-    job = with_inventory(parse_job(JOB), on="slurm", cluster=written(tmp_path, free))
+    path = written(tmp_path, free)
+    job = with_inventory(parse_job(JOB), on="slurm", cluster=path)
+    path.unlink()
     document = api.plan(job)
     assert document.plan is not None
     assert document.cost is not None
+    assert {offer.provider for offer in document.inputs.offers} == {"slurm"}
     assert document.cost.total_usd == 0.0
     assert document.ttl_s == 600.0 + 600.0
+    assert PlanDocument.from_json(document.to_json()) == document
 
 
 def test_an_inventory_is_the_same_after_it_was_written(tmp_path: Path) -> None:

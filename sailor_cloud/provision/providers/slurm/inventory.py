@@ -26,6 +26,8 @@ _NAMES = {
     "rtx3090": "RTX-3090-24",
     "titan": "Titan-RTX-24",
 }
+# What is sold in two sizes under one name.
+_SIZES = {"A100-40": "A100-80", "V100-16": "V100-32"}
 # A network card where Slurm tells nothing of it: a guess that the user must look at.
 GUESSED_GBIT_PER_S = 10.0
 _GUESSED_LINK_GB_PER_S = 32.0
@@ -57,6 +59,8 @@ def read_cluster(*, accelerators: Collection[str], checkpoints: str, python: str
                 f"left out {names}: {what} and features {','.join(features) or 'none'} name no known accelerator"
             )
             continue
+        if (other := _SIZES.get(accelerator)) in accelerators:
+            notes.append(f"{names}: taken for {accelerator}; write {other} where they have that")
         *kind, count = gres.split(":")[1:] if gres else ("1",)
         devices = int(count) if count.isdigit() else 1
         name = _group_name(kind[0] if kind else features[0] if features else partition, partition, groups)
