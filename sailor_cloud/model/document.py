@@ -462,7 +462,7 @@ class PlanDocument(Shown):
     node has no price. `engine` names the training program that the prediction is of; ours is the one that `up` runs.
     `ttl_s` is the longest time that the nodes may live after their start: the deadline with its grace, else the
     budget divided by the worst-case rate. `frontier`: cost against throughput, fastest first, whatever the limits.
-    `gap_parts`: what the goal is made of, from work alone to the closed form's figure; seconds where throughput is it.
+    `gap_parts`: what the goal is made of, from work alone to the plan's figure; seconds where throughput is it.
     `totals` is None without a number of steps or a price. `decision` is None for a plan that was not searched, and in
     documents from before there was one.
     """

@@ -22,25 +22,32 @@ from sailor_cloud.planner.stage_floors import StageFloors
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# Prices that are all right to ask; the best answer is the bound. The part of filling a pipeline that is counted; the
-# part of the batch that devices are worth, pipelines being worth the rest; the part of a device's price that is charged
-# by the time that stages and cuts need of it; the parts of cuts between nodes that are counted by how many devices a
-# node has, by what a node may sum, and by the room that other pipelines leave in a home; and the price of another home
-# that all pipelines pass, in devices.
+# Prices that are all right to ask; the best answer is the bound. The part of filling a pipeline that is counted, none
+# where devices are charged by the time that stages and cuts need; the part of the batch that devices are worth,
+# pipelines being worth the rest; the part of a device's price that is charged by the time that stages and cuts need of
+# it; the parts of cuts between nodes that are counted by how many devices a node has, by what a node may sum, and by
+# the room that other pipelines leave in a home; the price of another home that all pipelines pass, in devices; and
+# whether sums count in longer pipelines, beside the microbatches that are left then.
 CHOICES = np.array(
     [
-        (1.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0),
-        (1.0, 1.0, 0.0, 0.0, 0.5, 0.0, 0.5),
-        (1.0, 1.0, 1.0, 0.0, 0.5, 0.0, 0.5),
-        (1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0),
-        (1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0),
-        (1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 4.0),
-        (1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 4.0),
-        (1.0, 1.0, 1.0, 0.5, 0.25, 0.0, 0.25),
-        (1.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0),
-        (1.0, 1.0, 0.0, 0.0, 0.5, 0.5, 0.0),
-        (1.0, 0.5, 0.0, 0.5, 0.25, 0.0, 0.25),
-        (1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0),
+        (1.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0),
+        (1.0, 1.0, 0.0, 0.0, 0.5, 0.0, 0.5, 0.0),
+        (0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0),
+        (0.0, 1.0, 1.0, 0.0, 0.5, 0.0, 0.5, 0.0),
+        (1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0),
+        (0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0),
+        (1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 4.0, 0.0),
+        (0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 4.0, 0.0),
+        (0.0, 1.0, 1.0, 0.5, 0.25, 0.0, 0.25, 0.0),
+        (0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0),
+        (1.0, 1.0, 0.0, 0.0, 0.5, 0.5, 0.0, 0.0),
+        (1.0, 0.5, 0.0, 0.5, 0.25, 0.0, 0.25, 0.0),
+        (1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0),
+        (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0),
+        (0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0),
+        (0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 1.0),
+        (0.0, 1.0, 1.0, 0.0, 0.5, 0.0, 0.5, 1.0),
+        (0.0, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0),
     ]
 )
 # How many of them are asked of a box that was part of another, those that were best there.
@@ -130,6 +137,9 @@ class _Asked:
         self.summed = np.where(self.one, np.inf, boxes.sums_end / (2.0 - 2.0 / np.maximum(self.alike, 2)))
         number = len(floors.sizes)
         self.sizes_at, self.most = boxes.size * number + boxes.size_end, most
+        # When sums begin, each stage has one microbatch left at most; the last size stands for all larger ones.
+        self.hidden_s = boxes.bottleneck_end * np.where(boxes.size_end == number - 1, batch, most)
+        self.late_sums_s = np.where(self.one, 0.0, np.maximum(0.0, boxes.sums - self.hidden_s))
         # A tensor from node to node and back: of the least microbatch, and per sample.
         rate = known.tensor_rates[boxes.size_end]
         self.cut_s = 2.0 * (links.late_s + self.least * floors.tensor_bytes / rate)
@@ -137,7 +147,7 @@ class _Asked:
 
     def bounds(self, choice: Floats) -> Floats:
         """Return the bounds of the boxes for one choice of prices each; shape [parameters, boxes]."""
-        fill, devices, slots, by_devices, by_sums, by_room, homes = choice
+        fill, devices, slots, by_devices, by_sums, by_room, homes, sums = choice
         boxes, floors, known = self.boxes, self.known.floors, self.known
         price = self.worth.each[:, None] * devices
         cheapest = price.min(axis=0)
@@ -155,11 +165,17 @@ class _Asked:
         home = np.where(barred, np.inf, home) * tp
         # Several microbatches are under way where more samples are due than one holds.
         several = (homes == 0.0) & (2.0 * cheapest + by_pipelines > self.most)
+        # Of a stage beside the bottleneck, its way counts but for half of what the bottleneck does meanwhile.
+        meanwhile = 0.5 * fill * self.least * boxes.bottleneck_end
+        each -= meanwhile + self.hidden_s * sums
         cost = self._stages_s(several)
         cost *= np.maximum(fill * self.least + slot, 1e-300)
         cost += each[:, None, None]
         cost += self._elsewhere(by_sums * cut_s, home)
-        seconds = through(cost.min(axis=0))
+        chains, alone = through(cost.min(axis=0))
+        # The sums of a pipeline of one stage begin with its last backward pass.
+        seconds = np.minimum(chains, alone + self.late_sums_s * (sums == 0.0))
+        seconds += meanwhile + boxes.sums * np.where(self.one, 0.0, sums)
         seconds -= (by_devices + by_sums + by_room) * cut_s + homes * boxes.bottleneck_end
         seconds += boxes.bottleneck * (by_pipelines - fill * self.least)
         # Cuts may hold a pipeline up longer than any stage does.
@@ -168,7 +184,7 @@ class _Asked:
         seconds[(1.0 - by_devices - by_sums - by_room) * cut_s < homes * boxes.bottleneck_end] = 0.0
         # A microbatch takes as long as the bottleneck at least.
         seconds = np.maximum(seconds, boxes.bottleneck * self.least)
-        return np.asarray(seconds + boxes.sums * ~self.one + floors.least_update_s)
+        return np.asarray(seconds + floors.least_update_s)
 
     def _stages_s(self, several: NDArray[np.bool_]) -> Floats:
         """Return the seconds of a sample of every stage, infinite beyond the bottleneck."""
@@ -195,11 +211,14 @@ class _Asked:
         return found
 
 
-def through(stages: Floats) -> Floats:
-    """Return the least sum over stages that follow one another through all blocks; stages: [4, blocks + 1, boxes]."""
+def through(stages: Floats) -> tuple[Floats, Floats]:
+    """Return the least sum over several stages that follow one another through all blocks, and that of one alone.
+
+    stages: shape [4, blocks + 1, boxes].
+    """
     middle, first, last, whole = stages
     blocks = len(first) - 1
     for count in range(1, blocks + 1):
         before = (first[:count] + middle[count:0:-1]).min(axis=0)
         np.minimum(first[count], before, out=first[count])
-    return np.asarray(np.minimum(whole[blocks], (first + last[::-1]).min(axis=0)))
+    return np.asarray((first + last[::-1]).min(axis=0)), np.asarray(whole[blocks])

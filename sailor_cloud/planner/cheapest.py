@@ -65,12 +65,10 @@ def least_usd(space: Space, floors: StageFloors, rates: Floats, boxes: Floats) -
     begin, end = boxes[2], boxes[3]
     seconds = np.moveaxis(floors.seconds[several, size], 0, -1)
     usd = (rates * floors.tp)[:, None, None, None]
-    chains = through(np.where(seconds <= end * (1.0 + 1e-12), usd, np.inf).min(axis=0))
+    chains = np.minimum(*through(np.where(seconds <= end * (1.0 + 1e-12), usd, np.inf).min(axis=0)))
     layers = floors.seconds[0].min(axis=1)
     blocks = floors.blocks * layers[:, 0, 1] if floors.blocks else 0.0
     whole = (layers[:, 1, 0] + layers[:, 2, 0] + blocks)[size]
-    # A lone microbatch is in one stage at a time; of more, one passes all stages beside the rest.
-    least = np.array([0, *floors.sizes])[size] + 1.0
-    filled = begin + least / space.batch * np.maximum(0.0, whole - begin)
-    busy = np.where(several == 0, np.maximum(begin, whole), filled)
+    # A lone microbatch is in one stage at a time.
+    busy = np.where(several == 0, np.maximum(begin, whole), begin)
     return np.asarray(chains * (busy + floors.least_update_s / space.batch))

@@ -27,6 +27,7 @@ from sailor_cloud.planner.draft import to_plan
 from sailor_cloud.planner.goals import Figure, Target, target_of
 from sailor_cloud.planner.improvement.choice import Chosen
 from sailor_cloud.planner.lifetime import ttl_s
+from sailor_cloud.planner.replayed import replayed
 from sailor_cloud.planner.space import Space
 from sailor_cloud.simulator import Evaluation, Scenario
 from sailor_cloud.simulator.engines import SAILOR
@@ -50,7 +51,7 @@ def plan_document(
     """Return the document of a plan with its proof."""
     scenario, evaluation = space.scenario, chosen.evaluation
     plan = to_plan(space, chosen.draft)
-    value = chosen.draft.figures[target.goal]
+    value = float(replayed(chosen.draft, evaluation)[target.goal])
     # The bound is of the goal; a plan that was picked for something else is not measured by it.
     off_goal = around.decision is not None and around.decision.chosen is not goal_pick(scenario.job.goal)
     gap = None if off_goal else answer.gap(value)

@@ -1,13 +1,15 @@
 """What a plan's goal is made of, so that a wide gap to its bound can be read.
 
 The first part is what work alone takes, every device offered and never idle; what comes on top of it is told part by
-part: devices left out, waiting, filling of pipelines, gradient sums, traffic. How much of these the bound counts, it
+part: devices left out, waiting, filling of pipelines with gradient sums that nothing hides, traffic. How much of these
+the bound counts, it
 doesn't tell one by one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from sailor_cloud.model.document import GapPart
 from sailor_cloud.planner.assess import Assessor, Times
@@ -21,13 +23,14 @@ from sailor_cloud.units import SECONDS_PER_HOUR
 _SMALLEST = 1e-9
 
 
-def gap_parts(space: Space, target: Target, draft: Draft) -> tuple[GapPart, ...]:
+def gap_parts(space: Space, target: Target, draft: Draft, figures: Mapping[Figure, Any]) -> tuple[GapPart, ...]:
     """Return what a draft's goal is made of, work alone first; the parts add up to the draft's figure.
 
-    Seconds of one iteration or of the whole run, or USD likewise, as the goal counts them. The draft's figures are
-    those of the closed form. () where a pipeline has fewer microbatches than its stages could hold at once.
+    Seconds of one iteration or of the whole run, or USD likewise, as the goal counts them. `figures`: the draft's
+    under the replay. () where a pipeline has fewer microbatches than its stages could hold at once.
     """
-    value = draft.figures[target.goal]
+    found = {figure: float(amount) for figure, amount in figures.items()}
+    value = found[target.goal]
     space = space.at(draft.zero_stage)
     times = Assessor(space, target).times(draft)
     if times is None:
@@ -35,9 +38,9 @@ def gap_parts(space: Space, target: Target, draft: Draft) -> tuple[GapPart, ...]
     work = goal_bound(space, target, close=False)
     match target.goal:
         case Figure.ITERATION_S | Figure.DURATION_S:
-            amounts, unit = _seconds(space, target, draft, times, work), "s"
+            amounts, unit = _seconds(space, target, draft, found, times, work), "s"
         case Figure.USD_PER_ITERATION | Figure.TOTAL_USD:
-            amounts, unit = _usd(space, target, draft, times, work), "USD"
+            amounts, unit = _usd(space, target, draft, found, times, work), "USD"
         case Figure.USD_PER_HOUR | Figure.NODES:
             return ()
     return tuple(
@@ -47,44 +50,47 @@ def gap_parts(space: Space, target: Target, draft: Draft) -> tuple[GapPart, ...]
     )
 
 
-def _seconds(space: Space, target: Target, draft: Draft, times: Times, work: float) -> dict[str, float]:
+def _seconds(
+    space: Space, target: Target, draft: Draft, figures: Mapping[Figure, float], times: Times, work: float
+) -> dict[str, float]:
     whole = target.goal is Figure.DURATION_S
     steps = (space.scenario.job.training.steps or 1) if whole else 1
-    iteration_s = draft.figures[Figure.ITERATION_S]
+    iteration_s = figures[Figure.ITERATION_S]
     fixed_s = least_fixed_s(space) if whole else 0.0
+    most = times.schedule_s - times.steady_s + times.sums_s
+    beside = max(0.0, min(most, iteration_s - times.steady_s - times.update_s))
     everywhere_s, here_s = (work - fixed_s) / steps, work_bound_s(space, _devices(space, draft))
     return {
         "all offered devices at work all the time": work,
         "devices left out": steps * (here_s - everywhere_s),
         "waiting for slower stages and transfers": steps * (times.steady_s - here_s),
-        "filling and emptying pipelines": steps * (times.schedule_s - times.steady_s),
-        "gradient sums": steps * times.sums_s,
+        "filling and emptying pipelines, and gradient sums that nothing hides": steps * beside,
         "optimizer step": steps * times.update_s,
-        "cores that ranks share": steps * (iteration_s - times.schedule_s - times.sums_s - times.update_s),
-        "start, teardown and lost work": draft.figures[target.goal] - steps * iteration_s - fixed_s if whole else 0.0,
+        "cores that ranks share": steps * (iteration_s - times.steady_s - times.update_s - beside),
+        "start, teardown and lost work": figures[target.goal] - steps * iteration_s - fixed_s if whole else 0.0,
     }
 
 
-def _usd(space: Space, target: Target, draft: Draft, times: Times, work: float) -> dict[str, float]:
+def _usd(
+    space: Space, target: Target, draft: Draft, figures: Mapping[Figure, float], times: Times, work: float
+) -> dict[str, float]:
     whole = target.goal is Figure.TOTAL_USD
     steps = (space.scenario.job.training.steps or 1) if whole else 1
     cheapest_usd_per_s = min(rate.expected for rate in space.rates) / SECONDS_PER_HOUR
     fixed = least_fixed_s(space) * cheapest_usd_per_s if whole else 0.0
-    per_iteration = draft.figures[Figure.USD_PER_ITERATION]
-    iteration_s = draft.figures[Figure.ITERATION_S]
+    per_iteration = figures[Figure.USD_PER_ITERATION]
+    iteration_s = figures[Figure.ITERATION_S]
     counts = nodes_of(tuple(pipeline.slots for pipeline in draft.pipelines))
     rented_s = sum(space.rates[pool].expected * count for pool, count in counts.items()) / SECONDS_PER_HOUR
     nodes = rented_s * iteration_s
     busy = sum(seconds * _device_usd_per_s(space, pool) for pool, seconds in times.busy_device_s.items())
-    after = rented_s * (times.sums_s + times.update_s)
     return {
         "work on the devices that do it cheapest": work,
         "work on dearer or slower devices": steps * busy - (work - fixed),
-        "gradient sums and optimizer step": steps * after,
-        "devices waiting or idle": steps * (nodes - busy - after),
+        "devices waiting, idle or after their last pass": steps * (nodes - busy),
         "gateways": steps * (per_iteration - times.egress_usd - nodes),
         "traffic": steps * times.egress_usd,
-        "start, teardown and lost work": draft.figures[target.goal] - steps * per_iteration - fixed,
+        "start, teardown and lost work": figures[target.goal] - steps * per_iteration - fixed,
     }
 
 

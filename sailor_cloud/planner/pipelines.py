@@ -1,16 +1,22 @@
-"""Times every cut of the layers over a given sequence of seats, for every number of samples."""
+"""Bounds the replay of every cut of the layers over a given sequence of seats, for every number of samples.
+
+Let c be the compute seconds of both passes of a microbatch through stage i of S, a_j those of stage j and of the cut
+between it and the stages nearer to i, M the number of microbatches, and A the sum of all stages and cuts. No schedule
+of one forward and one backward pass in turn ends before M c plus the largest of: the a_j before stage i; A - c -
+(S - 1) c / 2; and, where M > S, the a_j before stage i and 2 a_j - c of those after it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import combinations, groupby, pairwise
+from itertools import combinations, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sailor_cloud.planner.space import Seat, Space
-from sailor_cloud.simulator import busy_s, fill_s, in_flight
+from sailor_cloud.simulator import in_flight
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -24,11 +30,10 @@ _TIMED_TOGETHER = 20_000
 class PipelineTable:
     """All cuts of one sequence of seats, as one of `replicas` pipelines; `flows` share the network cards at each cut.
 
-    cuts: shape [cuts, stages + 1], from 0 to the number of layers. seconds, microbatch, core_s: shape [cuts, batch +
-    1], the least seconds of an iteration for a number of samples, the microbatch size that reaches them and what all
-    devices together compute (infinite, 0 and infinite where nothing fits). update_s, step_core_s, usd_per_sample: shape
-    [cuts], of the longest optimizer step, of all devices' steps, and of egress between the stages. Where ranks share
-    cores a cut stands there once more for each microbatch size that is slower and computes less.
+    cuts: shape [cuts, stages + 1], from 0 to the number of layers. seconds, early_s, core_s: shape [cuts, batch + 1],
+    what no microbatch size undercuts for a number of samples: until the last pass ends, before the last backward pass
+    of a stage begins, and what all devices together compute (infinite where nothing fits). update_s, step_core_s,
+    usd_per_sample: shape [cuts], of the shortest optimizer step, of all devices' steps, and of egress between stages.
     """
 
     seats: tuple[Seat, ...]
@@ -36,7 +41,7 @@ class PipelineTable:
     flows: tuple[int, ...]
     cuts: Ints
     seconds: Floats
-    microbatch: Ints
+    early_s: Floats
     core_s: Floats
     update_s: Floats
     step_core_s: Floats
@@ -50,18 +55,19 @@ def all_cuts(layers: int, stages: int) -> Ints:
     return np.hstack([np.zeros_like(ends), inner, ends])
 
 
-def pipeline_table(
-    space: Space, seats: tuple[Seat, ...], *, replicas: int, flows: tuple[int, ...], crowded: bool = False
-) -> PipelineTable:
+def pipeline_table(space: Space, seats: tuple[Seat, ...], *, replicas: int, flows: tuple[int, ...]) -> PipelineTable:
     """Return the table of one sequence of seats, as one of `replicas` pipelines.
 
-    flows: per cut, how many cuts of the whole plan share its network card. crowded: whether ranks share cores.
+    flows: per cut, how many cuts of the whole plan share its network card.
     """
     cuts = all_cuts(space.layers, len(seats))
     if space.even_layers:
         cuts = cuts[[space.allows(cut) for cut in cuts.tolist()]]
-    sized = _sized(space, seats, cuts, flows, replicas)
-    cuts, seconds, microbatch, core = _of_sizes(space, sized, cuts) if crowded else _fastest(space, sized, cuts)
+    shape = (len(cuts), space.batch + 1)
+    seconds, early, core = (np.full(shape, np.inf) for _ in range(3))
+    for run in _runs(space, seats, cuts, flows, replicas):
+        for least, found in ((seconds, run.seconds()), (early, run.early_s()), (core, run.core_s())):
+            least[:, run.samples] = np.minimum(least[:, run.samples], found)
     first, end = cuts[:, :-1], cuts[:, 1:]
     update = np.stack(
         [
@@ -77,71 +83,15 @@ def pipeline_table(
         flows=flows,
         cuts=cuts,
         seconds=seconds,
-        microbatch=microbatch,
+        early_s=early,
         core_s=core,
-        update_s=update.max(axis=0),
+        update_s=update.min(axis=0),
         step_core_s=np.array([seat.tp for seat in seats]) @ update,
         usd_per_sample=sum(
             (space.cut_usd_per_sample(src, dst)[cuts[:, s + 1]] for s, (src, dst) in enumerate(pairwise(seats))),
             start=np.zeros(len(cuts)),
         ),
     )
-
-
-def sized_seconds(space: Space, part: PipelineTable) -> Iterator[tuple[int, Floats, Floats]]:
-    """Yield every microbatch size with `seconds` and `core_s` of the table, but of that size alone."""
-    yield from _sized(space, part.seats, part.cuts, part.flows, part.replicas)
-
-
-def _sized(
-    space: Space, seats: tuple[Seat, ...], cuts: Ints, flows: tuple[int, ...], replicas: int
-) -> Iterator[tuple[int, Floats, Floats]]:
-    runs = _runs(space, seats, cuts, flows, replicas)
-    for size, same in groupby(runs, key=lambda run: run.size):
-        seconds = np.full((len(cuts), space.batch + 1), np.inf)
-        core = np.full_like(seconds, np.inf)
-        for run in same:
-            seconds[:, run.samples], core[:, run.samples] = run.seconds(), run.core_s()
-        yield size, seconds, core
-
-
-def _fastest(
-    space: Space, sized: Iterator[tuple[int, Floats, Floats]], cuts: Ints
-) -> tuple[Ints, Floats, Ints, Floats]:
-    """Return cuts with seconds, microbatch size and core-seconds of the fastest size for each number of samples."""
-    seconds = np.full((len(cuts), space.batch + 1), np.inf)
-    core = np.full_like(seconds, np.inf)
-    microbatch = np.zeros(seconds.shape, dtype=np.int64)
-    for size, taken, computed in sized:
-        better = taken < seconds
-        np.copyto(seconds, taken, where=better)
-        np.copyto(core, computed, where=better)
-        np.copyto(microbatch, size, where=better)
-    return cuts, seconds, microbatch, core
-
-
-def _of_sizes(
-    space: Space, sized: Iterator[tuple[int, Floats, Floats]], cuts: Ints
-) -> tuple[Ints, Floats, Ints, Floats]:
-    """Return as `_fastest`, each cut once more for sizes that are slower and compute less, in the order of seconds."""
-    every = list(sized)
-    if not every:
-        return _fastest(space, iter(()), cuts)
-    seconds, core = (np.stack([each[which] for each in every]) for which in (1, 2))
-    order = np.lexsort((core, seconds), axis=0)
-    seconds, core = (np.take_along_axis(values, order, axis=0) for values in (seconds, core))
-    microbatch = np.array([size for size, *_ in every])[order]
-    before = np.minimum.accumulate(np.concatenate([np.full_like(core[:1], np.inf), core[:-1]]), axis=0)
-    less = core < before
-    place = np.cumsum(less, axis=0) - 1
-    found = []
-    for number in range(int(place.max()) + 1):
-        here = less & (place == number)
-        rows = here.any(axis=(0, 2))
-        taken, computed = (np.where(here, values, np.inf).min(axis=0)[rows] for values in (seconds, core))
-        found.append((cuts[rows], taken, np.where(here, microbatch, 0).max(axis=0)[rows], computed))
-    where, taken, sizes, computed = (np.concatenate(column) for column in zip(*found, strict=True))
-    return where, taken, sizes, computed
 
 
 def stage_recompute(
@@ -157,18 +107,43 @@ def stage_recompute(
     return tuple(chosen)
 
 
+def offsets_s(compute_s: Floats, cuts_s: Floats) -> tuple[Floats, Floats]:
+    """Return what comes on top of a stage's own passes: for up to as many microbatches as stages, and for more.
+
+    compute_s: shape [..., stages], of one microbatch; cuts_s: shape [..., stages - 1]; the offsets: shape of compute_s.
+    """
+    stages = compute_s.shape[-1]
+    nothing = np.zeros_like(compute_s[..., :1])
+    way = np.cumsum(compute_s + np.concatenate([cuts_s, nothing], axis=-1), axis=-1)
+    before = np.concatenate([nothing, way[..., :-1]], axis=-1)
+    whole = way[..., -1:]
+    after = whole - before - compute_s
+    left = np.arange(stages)[::-1]
+    few = np.maximum(before, whole - compute_s * (1.0 + (stages - 1) / 2.0))
+    return few, np.maximum(few, before + 2.0 * after - left * compute_s)
+
+
+def least_s(compute_s: Floats, cuts_s: Floats, microbatches: int) -> float:
+    """Return seconds that no schedule of one pipeline undercuts."""
+    few, many = offsets_s(compute_s, cuts_s)
+    return float((microbatches * compute_s + (many if microbatches > len(compute_s) else few)).max())
+
+
 @dataclass(frozen=True, slots=True)
 class _Run:
     """All cuts at one microbatch size, for numbers of microbatches among which memory makes no difference.
 
-    bottleneck_s, fill_s: shape [cuts]; infinite where a cut doesn't fit. passes_core_s: of one microbatch, all devices.
+    compute_s, few_s, many_s: shape [cuts, stages], of one microbatch, and the offsets of few and of many. fits,
+    passes_core_s: shape [cuts], the latter of one microbatch, all devices.
     """
 
     size: int
     first: int
     last: int
-    bottleneck_s: Floats
-    fill_s: Floats
+    compute_s: Floats
+    few_s: Floats
+    many_s: Floats
+    fits: NDArray[np.bool_]
     passes_core_s: Floats
 
     @property
@@ -176,10 +151,21 @@ class _Run:
         return slice(self.first * self.size, self.last * self.size + 1, self.size)
 
     def seconds(self) -> Floats:
-        """Return the seconds of every number of microbatches, shape [cuts, numbers]."""
-        more = np.arange(self.first - 1, self.last)
-        fits = np.isfinite(self.fill_s)[:, None]
-        return np.where(fits, more * np.where(fits, self.bottleneck_s[:, None], 0.0) + self.fill_s[:, None], np.inf)
+        """Return a lower bound for every number of microbatches, shape [cuts, numbers]."""
+        numbers, stages = np.arange(self.first, self.last + 1), self.compute_s.shape[1]
+        found = np.zeros((len(self.compute_s), len(numbers)))
+        for stage in range(stages):
+            few, many = (offsets[:, stage, None] for offsets in (self.few_s, self.many_s))
+            each = numbers * self.compute_s[:, stage, None] + np.where(numbers > stages, many, few)
+            np.maximum(found, each, out=found)
+        found[~self.fits] = np.inf
+        return found
+
+    def early_s(self) -> Floats:
+        """Return the least seconds before the last microbatch's backward pass in any stage, shape as `seconds`."""
+        found: Floats = np.arange(self.first - 1, self.last) * self.compute_s.min(axis=1)[:, None]
+        found[~self.fits] = np.inf
+        return found
 
     def core_s(self) -> Floats:
         """Return the core-seconds of every number of microbatches, shape [cuts, numbers]."""
@@ -196,8 +182,8 @@ def _runs(space: Space, seats: tuple[Seat, ...], cuts: Ints, flows: tuple[int, .
             waiting.append((size, first, most if last == stages else last, tables))
         if len(waiting) * len(cuts) >= _TIMED_TOGETHER or size == space.batch:
             timed = _timed(space, seats, cuts, flows, waiting)
-            yield from (run for run in timed if np.isfinite(run.fill_s).any())
-            if not all(np.isfinite(run.fill_s).any() for run in timed if run.first == 1):
+            yield from (run for run in timed if run.fits.any())
+            if not all(run.fits.any() for run in timed if run.first == 1):
                 return
             waiting = []
 
@@ -219,14 +205,13 @@ def _timed(
     for s, ((src, dst), shared) in enumerate(zip(pairwise(seats), flows, strict=True)):
         each = np.stack([space.boundary(src, dst, size, flows=shared) for size, *_ in wanted])
         boundary[:, :, s] = each[:, cuts[:, s + 1]]
-    fits = np.isfinite(compute).all(axis=2)
+    fits = np.asarray(np.isfinite(compute).all(axis=2))
     compute[~fits] = 0.0
-    bottleneck = busy_s(compute, boundary, engine=space.scenario.engine).max(axis=2)
-    fill = np.where(fits, fill_s(compute, boundary), np.inf)
+    few, many = offsets_s(compute, boundary)
     passes = np.where(fits, compute @ np.array([float(seat.tp) for seat in seats]), np.inf)
     return [
-        _Run(size, first, last, bottleneck[number], fill[number], passes[number])
-        for number, (size, first, last, _) in enumerate(wanted)
+        _Run(size, first, last, compute[at], few[at], many[at], fits[at], passes[at])
+        for at, (size, first, last, _) in enumerate(wanted)
     ]
 
 

@@ -38,6 +38,7 @@ from sailor_cloud.planner.improvement.choice import Chosen
 from sailor_cloud.planner.infeasible import by_quota, explain_infeasible
 from sailor_cloud.planner.probable import probable, tightened
 from sailor_cloud.planner.quota_change import quota_changes
+from sailor_cloud.planner.replayed import replayed
 from sailor_cloud.planner.solving import Searched
 from sailor_cloud.planner.space import Space, build
 from sailor_cloud.planner.spread import spread
@@ -185,8 +186,7 @@ def _search(problem: Problem, asked: Wishes, clock: Clock, started: float, team:
     deciding.meet(drafts)
     tell(chosen)
     beside = Beside(space, target, chosen.draft, effort.between(0.0, border), drafts)
-    gap = answer.gap(chosen.draft.figures[target.goal])
-    # What is proven by the closed form isn't given up for what the replay says of another one.
+    gap = answer.gap(float(replayed(chosen.draft, chosen.evaluation)[target.goal]))
     proven, best = gap is not None and gap <= OPTIMAL_GAP, chosen
     if asked.beside and not effort.expired():
         known = {*asked.restrictions, *([Restriction.EVEN_BATCHES] if space.even_batches else [])}
@@ -201,7 +201,7 @@ def _search(problem: Problem, asked: Wishes, clock: Clock, started: float, team:
         decision = deciding.decision(picks)
         best = picks[asked.choose or goal_pick(space.scenario.job.goal)]
     if best is not chosen:
-        chosen, answer = beside.instead(best, chosen), searched.with_bound_of(space, target, answer, best)
+        chosen = beside.instead(best, chosen)
     effort.tell(border)
     around = _surroundings(problem, asked, effort.between(border, 1.0), answer, chosen, beside)
     document = plan_document(space, target, chosen, answer, replace(around, decision=decision), 0.0)
@@ -291,4 +291,4 @@ def _gap_parts(space: Space, target: Target, answer: Answer, chosen: Chosen, ask
     """Return what lies between the bound and the plan where the bound is that of the whole space."""
     if answer.bound is None or answer.exhausted or asked.restrictions:
         return ()
-    return gap_parts(space, target.loosened(chosen.draft.figures), chosen.draft)
+    return gap_parts(space, target, chosen.draft, replayed(chosen.draft, chosen.evaluation))

@@ -174,8 +174,8 @@ def _solve_part(
         even = exhaustive.of_even_batches(space, target, layouts)
         if even is not None:
             kept = sorted(filter(Assessor(space, target).keeps, even), key=Draft.order)[:KEPT_DRAFTS]
-            bound = goal_bound(space, target, close=effort.bounded)
-            return Answer(drafts=tuple(kept), bound=bound, others=tuple(even), exhausted=True)
+            bounded = goal_bound(space, target, close=effort.bounded)
+            return Answer(drafts=tuple(kept), bound=bounded, others=tuple(even))
     if layouts is None or space.even_batches:
         fits = [] if whole is None else fits_whole(whole[0])
         if whole is not None and all(fits):
@@ -183,13 +183,8 @@ def _solve_part(
         own = replace(effort.lighter(), bounded=effort.bounded) if any(fits) else effort
         return mix(space, target, keep=KEPT_DRAFTS, effort=own, known=known)
     found = exhaustive.exhaust(space, target, layouts, keep=KEPT_DRAFTS, effort=effort)
-    best = found.drafts[0].figures[target.goal] if found.drafts else None
-    return Answer(
-        drafts=found.drafts,
-        bound=best,
-        others=(*found.drafts, *found.others),
-        exhausted=True,
-    )
+    bound = found.bound if math.isfinite(found.bound) else None
+    return Answer(drafts=found.drafts, bound=bound, others=(*found.drafts, *found.others), exhausted=found.complete)
 
 
 def _sharded(space: Space, target: Target, whole: Answer, effort: Effort) -> Answer:
@@ -270,15 +265,7 @@ class Searched:
             if chosen is not None or (least and least[0].figures[limit.figure] > limit.at_most):
                 break
         chosen = chosen or self._met_before(space, target)
-        return self.with_bound_of(space, target, answer, chosen), chosen
-
-    def with_bound_of(self, space: Space, target: Target, answer: Answer, chosen: Chosen | None) -> Answer:
-        """Return an answer whose bound holds for the chosen plan, too: by the closed form that may break limits."""
-        loose = target if chosen is None else target.loosened(chosen.draft.figures)
-        if loose == target or answer.bound is None:
-            return answer
-        bounds = [goal_bound(part, loose, close=self.effort.bounded) for part in variants(space, self.restrictions)]
-        return replace(answer, bound=min(answer.bound, *bounds))
+        return answer, chosen
 
     def _met_before(self, space: Space, target: Target) -> Chosen | None:
         """Return the best plan under the replay that any search of the same offers has met; None if none holds.

@@ -1,11 +1,11 @@
-"""All plans on one layout, as arrays: combinations of cuts by splits of the batch."""
+"""All plans on one layout, as arrays of lower bounds: combinations of cuts by splits of the batch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import combinations
+from itertools import combinations, pairwise, product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sailor_cloud.planner.cut_sums import CutSums
 from sailor_cloud.planner.draft import DraftPipeline, nodes_of, seats_of
 from sailor_cloud.planner.layouts import Layout, Slot, card_flows
-from sailor_cloud.planner.pipelines import PipelineTable, pipeline_table, sized_seconds, stage_recompute
+from sailor_cloud.planner.pipelines import PipelineTable, least_s, pipeline_table, stage_recompute
 from sailor_cloud.planner.space import Seat, Space
 
 Floats = NDArray[np.float64]
@@ -28,11 +28,10 @@ class Walk:
     """All plans on one layout, whatever the target; combinations of cuts run along axis 0, splits of the batch along 1.
 
     chosen: the row of each pipeline's cuts, shape [combinations, pipelines]; only combinations with a plan that fits.
-    seconds, egress_usd: of an iteration, shape [combinations, splits]; infinite seconds where a plan doesn't fit.
-    after_s: what of it comes after the schedule, shape [combinations]. core_s: what all devices compute of it, of the
-    same shape as seconds; they share `cores`. plans: how many were looked at. sized: a
-    pipeline whose microbatch size is not the fastest one, and that size. `parts` number pools as `space` does, which
-    may be larger than that of the layout. built: pipelines by their number, the row of their cut and their samples.
+    seconds: that no plan undercuts under the replay, whatever its microbatch sizes; infinite where none fits.
+    egress_usd: of an iteration, exactly. after_s: of it what comes after the schedule at least, shape [combinations].
+    `parts` number pools as `space` does, which may be larger than that of the layout. built: pipelines by their number,
+    the row of their cut and their samples.
     """
 
     space: Space
@@ -42,62 +41,51 @@ class Walk:
     seconds: Floats
     egress_usd: Floats
     after_s: Floats
-    core_s: Floats
-    cores: float
-    plans: int
-    sized: tuple[int, int] | None = None
-    built: dict[tuple[int, int, int], DraftPipeline] = field(default_factory=dict)
+    built: dict[tuple[int, int, int], list[tuple[float, DraftPipeline]]] = field(default_factory=dict)
 
     @property
     def splits(self) -> Ints:
         return batch_splits(self.space.batch, len(self.layout))
 
-    def pipelines(self, row: int, column: int) -> tuple[DraftPipeline, ...]:
-        """Return the pipelines of one plan."""
-        split = self.splits[column]
-        return tuple(self._pipeline(p, int(self.chosen[row, p]), int(split[p])) for p in range(len(self.layout)))
+    def plans(self, row: int, column: int, *, below_s: float) -> Iterator[tuple[DraftPipeline, ...]]:
+        """Yield the plans of some cuts and shares of the batch, of all microbatch sizes that may be fast enough."""
+        split, after = self.splits[column], float(self.after_s[row])
+        options = [self._pipelines(p, int(self.chosen[row, p]), int(split[p])) for p in range(len(self.layout))]
+        able = [[part for seconds, part in those if seconds + after < below_s] for those in options]
+        yield from product(*able)
 
-    def slower(self, rows: Ints) -> Iterator[Walk]:
-        """Yield the plans of some combinations in which one pipeline's microbatch size holds all others up.
+    def _pipelines(self, p: int, row: int, samples: int) -> list[tuple[float, DraftPipeline]]:
+        """Return a pipeline at all microbatch sizes that fit, with seconds that its schedule doesn't undercut."""
+        if (p, row, samples) not in self.built:
+            part, cut = self.parts[p], tuple(int(layer) for layer in self.parts[p].cuts[row])
+            found = []
+            for size in (size for size in range(1, samples + 1) if samples % size == 0):
+                made = self._pipeline(part, self.layout[p], cut, size, samples // size)
+                found += [] if made is None else [made]
+            self.built[p, row, samples] = sorted(found, key=lambda each: each[0])
+        return self.built[p, row, samples]
 
-        Time for time these are all that the plans can be made slower to; `seconds` are infinite in all others.
-        """
-        for p, part in enumerate(self.parts):
-            cuts, samples = self.chosen[rows, p], self.splits[:, p]
-            own = part.core_s[cuts][:, samples]
-            for size, table, core in sized_seconds(self.space, part):
-                seconds = table[cuts][:, samples] + self.after_s[rows, None]
-                fits = np.isfinite(seconds) & np.isfinite(own)
-                work = self.core_s[rows] + np.where(fits, core[cuts][:, samples], 0.0) - np.where(fits, own, 0.0)
-                seconds = np.maximum(seconds, work / self.cores)
-                longer = np.isfinite(seconds) & (seconds > self.seconds[rows])
-                if longer.any():
-                    yield replace(
-                        self,
-                        chosen=self.chosen[rows],
-                        seconds=np.where(longer, seconds, np.inf),
-                        egress_usd=self.egress_usd[rows],
-                        after_s=self.after_s[rows],
-                        core_s=work,
-                        sized=(p, size),
-                        built={},
-                    )
-
-    def _pipeline(self, p: int, cut: int, samples: int) -> DraftPipeline:
-        if (p, cut, samples) not in self.built:
-            part = self.parts[p]
-            size = int(part.microbatch[cut, samples])
-            if self.sized is not None and self.sized[0] == p:
-                size = self.sized[1]
-            count = samples // size
-            self.built[p, cut, samples] = DraftPipeline(
-                slots=self.layout[p],
-                cut=tuple(int(layer) for layer in part.cuts[cut]),
-                microbatch_size=size,
-                microbatches=count,
-                recompute=stage_recompute(self.space, part.seats, part.cuts[cut], size, count, replicas=part.replicas),
-            )
-        return self.built[p, cut, samples]
+    def _pipeline(
+        self, part: PipelineTable, slots: tuple[Slot, ...], cut: tuple[int, ...], size: int, count: int
+    ) -> tuple[float, DraftPipeline] | None:
+        space, stages = self.space, len(slots)
+        compute = np.array(
+            [
+                space.stages_s(seat, size, in_flight=min(stages - s, count), replicas=part.replicas)[span]
+                for s, (seat, span) in enumerate(zip(part.seats, pairwise(cut), strict=True))
+            ]
+        )
+        if not np.isfinite(compute).all():
+            return None
+        between = np.array(
+            [
+                space.boundary(src, dst, size, flows=shared)[layer]
+                for (src, dst), layer, shared in zip(pairwise(part.seats), cut[1:-1], part.flows, strict=True)
+            ]
+        )
+        recompute = stage_recompute(space, part.seats, np.array(cut), size, count, replicas=part.replicas)
+        made = DraftPipeline(slots=slots, cut=cut, microbatch_size=size, microbatches=count, recompute=recompute)
+        return least_s(compute, between, count), made
 
 
 @dataclass(slots=True)
@@ -108,8 +96,8 @@ class _Kept:
     figures: int = 0
 
 
-# A pipeline's seats, the number of replicas, rings beside its cuts, and whether ranks share cores.
-_Key = tuple[tuple[Seat, ...], int, tuple[int, ...], bool]
+# A pipeline's seats, the number of replicas, and rings beside its cuts.
+_Key = tuple[tuple[Seat, ...], int, tuple[int, ...]]
 
 
 def is_crowded(space: Space, layout: Layout) -> bool:
@@ -139,13 +127,10 @@ def walks(space: Space, layouts: tuple[Layout, ...]) -> Iterator[Walk]:
 def _parts(space: Space, layout: Layout, tables: dict[_Key, PipelineTable]) -> tuple[PipelineTable, ...]:
     """Return the tables of a layout's pipelines; equal ones are made once."""
     replicas = len(layout) if space.zero_stage else min(len(layout), 2)
-    crowded = is_crowded(space, layout)
-    keys = [
-        (seats_of(slots), replicas, flows, crowded) for slots, flows in zip(layout, card_flows(layout), strict=True)
-    ]
+    keys = [(seats_of(slots), replicas, flows) for slots, flows in zip(layout, card_flows(layout), strict=True)]
     for key in keys:
         if key not in tables:
-            tables[key] = pipeline_table(space, key[0], replicas=replicas, flows=key[2], crowded=crowded)
+            tables[key] = pipeline_table(space, key[0], replicas=replicas, flows=key[2])
     return tuple(tables[key] for key in keys)
 
 
@@ -158,25 +143,27 @@ def batch_splits(batch: int, parts: int) -> Ints:
 
 
 def _walk(space: Space, layout: Layout, parts: tuple[PipelineTable, ...], sums: CutSums) -> Walk:
-    """Return the time and egress of all plans on one layout."""
+    """Return lower bounds of the time of all plans on one layout, and their egress."""
     shape = tuple(len(part.cuts) for part in parts)
     chosen = np.stack([axis.ravel() for axis in np.indices(shape)], axis=1)
     splits = batch_splits(space.batch, len(parts))
     schedule = np.zeros((len(chosen), len(splits)))
-    egress = np.zeros_like(schedule)
-    update = np.zeros(len(chosen))
-    core = np.zeros_like(schedule)
+    egress, core, early = np.zeros_like(schedule), np.zeros_like(schedule), np.zeros_like(schedule)
+    after = np.full(len(chosen), np.inf)
     for p, part in enumerate(parts):
-        schedule = np.maximum(schedule, part.seconds[chosen[:, p]][:, splits[:, p]])
-        egress += part.usd_per_sample[chosen[:, p]][:, None] * splits[:, p]
-        update = np.maximum(update, part.update_s[chosen[:, p]])
-        core += part.core_s[chosen[:, p]][:, splits[:, p]] + part.step_core_s[chosen[:, p], None]
-    plans = schedule.size
+        rows, samples = chosen[:, p], splits[:, p]
+        schedule = np.maximum(schedule, part.seconds[rows][:, samples])
+        early = np.maximum(early, part.early_s[rows][:, samples])
+        egress += part.usd_per_sample[rows][:, None] * samples
+        after = np.minimum(after, part.update_s[rows])
+        core += part.core_s[rows][:, samples] + part.step_core_s[rows, None]
     possible = np.isfinite(schedule).any(axis=1)
-    chosen, schedule, egress = chosen[possible], schedule[possible], egress[possible]
-    update, core = update[possible], core[possible]
-    seconds, usd = sums.of_cuts(layout, tuple(part.cuts[chosen[:, p]] for p, part in enumerate(parts)))
-    after = seconds + update
+    chosen = chosen[possible]
+    schedule, egress, core, early, after = (each[possible] for each in (schedule, egress, core, early, after))
+    summed, usd = sums.of_cuts(layout, tuple(part.cuts[chosen[:, p]] for p, part in enumerate(parts)))
+    # Sums begin no sooner than the last backward pass of a stage; what is gathered after the step is left out.
+    kept = 1.0 - space.table(parts[0].seats[0].pool, parts[0].seats[0].tp, 1, recompute=False).sharding.gathered_share
+    taken = np.maximum(schedule, early + kept * summed[:, None]) + after[:, None]
     cores = space.cores(nodes_of(layout).total())
-    taken = np.maximum(schedule + after[:, None], core / cores if np.isfinite(cores) else 0.0)
-    return Walk(space, layout, parts, chosen, taken, egress + usd[:, None], after, core, cores, plans)
+    taken = np.maximum(taken, core / cores if np.isfinite(cores) else 0.0)
+    return Walk(space, layout, parts, chosen, taken, egress + usd[:, None], after)

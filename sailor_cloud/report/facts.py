@@ -103,7 +103,7 @@ def proof(document: PlanDocument) -> str:
         return f"infeasible; {effort}"
     if document.status is Status.OPTIMAL:
         close = not gap or gap < SMALLEST_GAP_SHOWN
-        proven = "proven best under the closed form" if close else f"proven within {text.share(gap or 0)} of the best"
+        proven = "proven best" if close else f"proven within {text.share(gap or 0)} of the best"
         return f"optimal: {proven}; {effort}"
     decision = document.decision
     if gap is None and decision is not None and decision.asked is not None:

@@ -92,7 +92,7 @@ def _plan(
 
 
 def figures(scenario: Scenario) -> list[tuple[float, float, float]]:
-    """Return iteration seconds by the closed form, USD per hour of nodes, and egress USD per iteration.
+    """Return iteration seconds under the replay, USD per hour of nodes, and egress USD per iteration.
 
     One row for every plan that fits in memory.
     """
@@ -102,5 +102,5 @@ def figures(scenario: Scenario) -> list[tuple[float, float, float]]:
         if evaluation.fits:
             rate = sum(scenario.offers[node.offer].usd_per_hour for node in plan.nodes)
             egress = sum(link.bytes_per_iteration * link.usd_per_gb / 1e9 for link in evaluation.links)
-            found.append((evaluation.prediction.iteration_s, rate, egress))
+            found.append((evaluation.prediction.iteration_s_replay, rate, egress))
     return found

@@ -68,4 +68,4 @@ def test_a_limit_that_only_the_closed_form_breaks_forbids_nothing_and_the_bound_
     answer, chosen = Searched().best(space, tight)
     assert found(chosen) <= found(best) * (1 + 1e-9)
     assert found(chosen, figure) <= tight.limits[0].at_most
-    assert answer.bound <= chosen.draft.figures[target.goal]
+    assert answer.bound <= found(chosen)

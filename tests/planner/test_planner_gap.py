@@ -22,7 +22,7 @@ def test_parts_begin_with_work_alone_add_up_and_are_never_negative(goal, steps):
     found = exhaust(space, target, small_layouts(space), keep=8)
     assert len(found.drafts) > 1
     for draft in found.drafts:
-        parts = gap_parts(space, target, draft)
+        parts = gap_parts(space, target, draft, draft.figures)
         value = draft.figures[target.goal]
         assert parts[0].amount == work <= bound <= value * (1 + 1e-9)
         assert sum(part.amount for part in parts) == pytest.approx(value, rel=1e-9)
@@ -37,7 +37,7 @@ def test_fewer_devices_have_a_longer_bound():
 def test_a_wide_gap_is_explained_in_the_report():
     document = plan(example("gcp-a100-v100.yaml"))
     gap = next(fact for fact in outcome_facts(document) if fact.name == "gap")
-    assert sum(part.amount for part in document.gap_parts) == pytest.approx(document.prediction.iteration_s)
+    assert sum(part.amount for part in document.gap_parts) == pytest.approx(document.prediction.iteration_s_replay)
     assert gap.value.startswith(f"no plan takes less than {1 / document.bound:.4g} s; this one's ")
     assert "all offered devices at work all the time" in gap.value
     assert "gradient sums" in gap.value

@@ -10,7 +10,9 @@ from factories.planning import example, make_space, plan, tiny_job
 from sailor_cloud.model.document import Status
 from sailor_cloud.planner.exhaustive import exhaust, small_layouts
 from sailor_cloud.planner.goals import target_of
+from sailor_cloud.planner.improvement.choice import best_that_holds
 from sailor_cloud.planner.mixing import mix
+from sailor_cloud.planner.replayed import replayed
 from sailor_cloud.simulator import evaluate
 
 
@@ -42,7 +44,7 @@ def test_the_bound_is_on_the_far_side_of_the_value_and_the_gap_between_them(docu
 
 
 def test_the_searchs_figure_is_the_simulators(document):
-    assert document.objective.value == pytest.approx(1 / document.prediction.iteration_s, rel=1e-9)
+    assert document.objective.value == pytest.approx(1 / document.prediction.iteration_s_replay, rel=1e-9)
 
 
 def test_every_device_fits_in_memory(document):
@@ -60,7 +62,7 @@ def test_every_draft_is_what_the_simulator_says():
         evaluation = evaluate(to_plan(space, draft), space.scenario)
         assert evaluation.fits
         assert evaluation.prediction.iteration_s == pytest.approx(draft.figures["iteration_s"], rel=1e-9)
-        assert answer.bound <= draft.figures[draft.goal]
+        assert answer.bound <= evaluation.prediction.iteration_s_replay
 
 
 @pytest.mark.parametrize("goal", ["maximize-throughput", "minimize-cost"])
@@ -71,7 +73,8 @@ def test_the_bound_holds_for_the_exhausted_optimum_of_small_problems(goal, accel
     exact = exhaust(space, target, small_layouts(space), keep=1).drafts[0].figures[target.goal]
     answer = mix(space, target, keep=1)
     assert answer.bound <= exact * (1 + 1e-9)
-    assert answer.drafts[0].figures[target.goal] >= exact * (1 - 1e-9)
+    chosen = best_that_holds(space, target, answer.drafts)
+    assert replayed(chosen.draft, chosen.evaluation)[target.goal] >= exact * (1 - 1e-9)
 
 
 def test_a_number_of_nodes_is_kept():

@@ -12,8 +12,10 @@ from factories.planning import make_space, plan, tiny_job
 from sailor_cloud.model.document import Status
 from sailor_cloud.planner.exhaustive import exhaust, small_layouts
 from sailor_cloud.planner.goals import target_of
+from sailor_cloud.planner.improvement.choice import best_that_holds
 from sailor_cloud.planner.mixing import mix
 from sailor_cloud.planner.programme import integer, linear
+from sailor_cloud.planner.replayed import replayed
 from sailor_cloud.planner.shares import share_batch
 
 GOALS = ("maximize-throughput", "minimize-cost", "minimize-time")
@@ -75,7 +77,8 @@ def test_no_plan_at_all_beats_the_bound_and_the_search_beats_no_bound(number):
     exact = every.drafts[0].figures[target.goal]
     answer = mix(space, target, keep=1)
     assert answer.bound <= exact * (1 + 1e-9)
-    assert answer.drafts[0].figures[target.goal] >= exact * (1 - 1e-9)
+    chosen = best_that_holds(space, target, answer.drafts)
+    assert replayed(chosen.draft, chosen.evaluation)[target.goal] >= exact * (1 - 1e-9)
     best = min(draft.figures[target.goal] for draft in every.others)
     assert best >= exact * (1 - 1e-9)
 

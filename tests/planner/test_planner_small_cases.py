@@ -110,7 +110,7 @@ def every_known(scenario: Scenario) -> list[Known]:
             continue
         evaluation = evaluate(plan, scenario)
         if evaluation.fits:
-            seconds = evaluation.prediction.iteration_s
+            seconds = evaluation.prediction.iteration_s_replay
             egress = sum(link.bytes_per_iteration * link.usd_per_gb / 1e9 for link in evaluation.links)
             found.append(Known(figures_of(scenario, offers, seconds, egress), offers))
     return found
