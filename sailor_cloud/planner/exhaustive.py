@@ -20,6 +20,7 @@ from sailor_cloud.planner.goals import TIE, Figure, Target
 from sailor_cloud.planner.improvement import Evaluator
 from sailor_cloud.planner.layouts import Layout, enumerate_layouts
 from sailor_cloud.planner.pipelines import all_cuts
+from sailor_cloud.planner.replica_counts import divisors
 from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.walks import Walk, is_crowded, walks
 from sailor_cloud.simulator import evaluate
@@ -30,6 +31,8 @@ Floats = NDArray[np.float64]
 # A problem is small when it has at most so many layouts, and no layout more combinations of cuts and batch splits.
 MAX_LAYOUTS = 2000
 MAX_COMBINATIONS = 200_000
+# Cuts of one pipeline by numbers of samples, of which a small problem has no more either.
+MAX_TABLE = 2_000_000
 # Plans of even batches that are gone through at most, one by one.
 MAX_EVEN = 20_000
 # Plans that are replayed at most for a target.
@@ -63,7 +66,8 @@ def small_layouts(space: Space) -> tuple[Layout, ...] | None:
     for layout in walk:
         cuts = prod(comb(space.layers - 1, len(slots) - 1) for slots in layout)
         splits = comb(space.batch - 1, len(layout) - 1)
-        if len(layouts) == MAX_LAYOUTS or cuts * splits > MAX_COMBINATIONS:
+        table = max(comb(space.layers - 1, len(slots) - 1) for slots in layout) * space.batch
+        if len(layouts) == MAX_LAYOUTS or cuts * splits > MAX_COMBINATIONS or table > MAX_TABLE:
             return None
         layouts.append(layout)
     return tuple(layouts)
@@ -213,7 +217,7 @@ def _exact_figures(evaluator: Evaluator, draft: Draft) -> dict[Figure, float] | 
 def of_even_batches(space: Space, target: Target, layouts: tuple[Layout, ...]) -> list[Draft] | None:
     """Return all drafts on the layouts whose pipelines share cut and microbatch size; None where they are too many."""
     alike = [layout for layout in layouts if len({len(slots) for slots in layout}) == 1]
-    sizes = [size for size in range(1, space.batch + 1) if space.batch % size == 0]
+    sizes = divisors(space.batch)
     if sum(comb(space.layers - 1, len(layout[0]) - 1) for layout in alike) * len(sizes) > MAX_EVEN:
         return None
     assessor = Assessor(space, target)

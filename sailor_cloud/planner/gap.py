@@ -1,9 +1,8 @@
 """What a plan's goal is made of, so that a wide gap to its bound can be read.
 
 The first part is what work alone takes, every device offered and never idle; what comes on top of it is told part by
-part: devices left out, waiting, filling of pipelines with gradient sums that nothing hides, traffic. How much of these
-the bound counts, it
-doesn't tell one by one.
+part: devices left out, waiting, filling of pipelines, gradient sums that nothing hides, traffic. How much of these the
+bound counts, it doesn't tell one by one.
 """
 
 from __future__ import annotations
@@ -59,12 +58,14 @@ def _seconds(
     fixed_s = least_fixed_s(space) if whole else 0.0
     most = times.schedule_s - times.steady_s + times.sums_s
     beside = max(0.0, min(most, iteration_s - times.steady_s - times.update_s))
+    filling = min(beside, times.schedule_s - times.steady_s)
     everywhere_s, here_s = (work - fixed_s) / steps, work_bound_s(space, _devices(space, draft))
     return {
         "all offered devices at work all the time": work,
         "devices left out": steps * (here_s - everywhere_s),
         "waiting for slower stages and transfers": steps * (times.steady_s - here_s),
-        "filling and emptying pipelines, and gradient sums that nothing hides": steps * beside,
+        "filling and emptying pipelines": steps * filling,
+        "gradient sums": steps * (beside - filling),
         "optimizer step": steps * times.update_s,
         "cores that ranks share": steps * (iteration_s - times.steady_s - times.update_s - beside),
         "start, teardown and lost work": figures[target.goal] - steps * iteration_s - fixed_s if whole else 0.0,

@@ -1,14 +1,25 @@
-"""Numbers of pipelines worth looking at: fewer would do the same."""
+"""Numbers of pipelines and microbatch sizes that make up a batch; none of these takes time in proportion to it."""
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
+from math import isqrt
 
 
-@cache
-def replica_counts(shares: int) -> tuple[tuple[int, int], ...]:
-    """Return the fewest replicas for every number of microbatches that the busiest of them may have."""
+@lru_cache(maxsize=1024)
+def divisors(number: int) -> tuple[int, ...]:
+    """Return the divisors of a positive number, rising."""
+    low = [divisor for divisor in range(1, isqrt(number) + 1) if number % divisor == 0]
+    return (*low, *(number // divisor for divisor in reversed(low) if divisor * divisor != number))
+
+
+@lru_cache(maxsize=1024)
+def replica_counts(shares: int, most: int) -> tuple[tuple[int, int], ...]:
+    """Return the fewest replicas, up to so many, for every number of microbatches that the busiest of them may have.
+
+    More replicas with the same number would do the same.
+    """
     fewest: dict[int, int] = {}
-    for replicas in range(1, shares + 1):
+    for replicas in range(1, min(shares, most) + 1):
         fewest.setdefault(-(-shares // replicas), replicas)
     return tuple((replicas, microbatches) for microbatches, replicas in sorted(fewest.items()))

@@ -14,6 +14,7 @@ from sailor_cloud.planner.cut_sums import CutSums
 from sailor_cloud.planner.draft import DraftPipeline, nodes_of, seats_of
 from sailor_cloud.planner.layouts import Layout, Slot, card_flows
 from sailor_cloud.planner.pipelines import PipelineTable, least_s, pipeline_table, stage_recompute
+from sailor_cloud.planner.replica_counts import divisors
 from sailor_cloud.planner.space import Seat, Space
 
 Floats = NDArray[np.float64]
@@ -59,7 +60,7 @@ class Walk:
         if (p, row, samples) not in self.built:
             part, cut = self.parts[p], tuple(int(layer) for layer in self.parts[p].cuts[row])
             found = []
-            for size in (size for size in range(1, samples + 1) if samples % size == 0):
+            for size in divisors(samples):
                 made = self._pipeline(part, self.layout[p], cut, size, samples // size)
                 found += [] if made is None else [made]
             self.built[p, row, samples] = sorted(found, key=lambda each: each[0])

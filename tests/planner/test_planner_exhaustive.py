@@ -62,7 +62,7 @@ def test_the_search_equals_brute_force(blocks, batch, zones, fast, slow, max_nod
 
 def test_the_figures_of_a_draft_are_those_of_the_simulator():
     document = plan(tiny_job(blocks=4, batch=12, hidden=64))
-    assert document.objective.value == pytest.approx(1 / document.prediction.iteration_s, rel=1e-9)
+    assert document.objective.value == pytest.approx(1 / document.prediction.iteration_s_replay, rel=1e-9)
 
 
 def test_a_model_too_big_for_any_device_is_cut_over_several():

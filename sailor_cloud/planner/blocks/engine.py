@@ -28,7 +28,7 @@ from sailor_cloud.planner.goals import NEAR, Target
 from sailor_cloud.planner.improvement.evaluator import Evaluator
 from sailor_cloud.planner.improvement.sizing import with_balanced_sizes
 from sailor_cloud.planner.kinds import Kinds
-from sailor_cloud.planner.replica_counts import replica_counts
+from sailor_cloud.planner.replica_counts import divisors, replica_counts
 from sailor_cloud.planner.space import Space
 
 # Guesses kept of every microbatch size and number of pipelines.
@@ -183,7 +183,7 @@ class Blocks:
     def _counts(self) -> dict[int, list[Key]]:
         """Return the numbers of pipelines that may be looked at, by microbatch size and with it."""
         return {
-            size: [(size, count) for count, _ in replica_counts(self.space.batch // size) if count <= self._devices]
+            size: [(size, count) for count, _ in replica_counts(self.space.batch // size, self._devices)]
             for size in _sizes(self.space.batch, Kinds.of(self.space).sizes())
         }
 
@@ -286,7 +286,7 @@ def _sizes(batch: int, powers: Sequence[int]) -> list[int]:
     """
     found = [power for power in powers if batch % power == 0]
     for power in powers:
-        between = [size for size in range(power + 1, min(2 * power, batch + 1)) if batch % size == 0]
+        between = [size for size in divisors(batch) if power < size < 2 * power]
         found += sorted(between, key=lambda size: (-(batch // size & -(batch // size)), size))[:1]
     return sorted(found)
 

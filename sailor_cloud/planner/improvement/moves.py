@@ -19,6 +19,7 @@ from sailor_cloud.planner.blocks.schedule import UncutPipeline
 from sailor_cloud.planner.blocks.ways import MAX_STAGES
 from sailor_cloud.planner.draft import Draft, nodes_of, seats_of
 from sailor_cloud.planner.layouts import Slot, card_flows
+from sailor_cloud.planner.replica_counts import divisors
 from sailor_cloud.planner.space import Seat, Space
 from sailor_cloud.planner.twins import moved, renamed, shapes_of
 
@@ -154,7 +155,7 @@ class _Plan:
         """Yield the next smaller and the next larger microbatch size that divides an equal share of the batch."""
         share, rest = divmod(self.space.batch, len(self.shapes))
         if rest == 0:
-            sizes = [other for other in range(1, share + 1) if share % other == 0]
+            sizes = divisors(share)
             yield from sizes[bisect_left(sizes, size) - 1 :][:1] if size > 1 else []
             yield from sizes[bisect_right(sizes, size) :][:1]
 
@@ -388,7 +389,8 @@ class _Plan:
         if not shapes or not self._stands(shapes):
             return
         if self.space.even_batches:
-            for size in _divisors(self.space.batch // len(shapes), of=self.space.batch):
+            sizes = [size for size in divisors(self.space.batch) if size * len(shapes) <= self.space.batch]
+            for size in reversed(sizes):
                 yield Neighbour(tuple(replace(shape, microbatch_size=size) for shape in shapes))
             return
         for count in (None, self.count, ANEW):
@@ -539,11 +541,6 @@ class _Plan:
             step = -1 if gives < takes else 1
             between = range(min(gives, takes) + 1, max(gives, takes) + 1)
             yield tuple(border + step if at in between else border for at, border in enumerate(cut))
-
-
-def _divisors(most: int, *, of: int) -> Iterator[int]:
-    """Yield the divisors of a number up to another one, the largest first."""
-    return (size for size in range(most, 0, -1) if of % size == 0)
 
 
 def _halved(slots: _Slots, s: int) -> _Slots | None:
