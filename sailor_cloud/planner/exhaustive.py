@@ -93,7 +93,7 @@ def exhaust(
             search.left = min(search.left, least[walk.layout])
             break
         search.go_through(walk)
-    drafts = sorted(search.kept.values(), key=Draft.order)
+    drafts = sorted(search.kept, key=Draft.order)
     return Exhausted(
         drafts=tuple(drafts[:keep]),
         bound=min(search.best, search.left),
@@ -111,8 +111,8 @@ class _Enumeration:
     best: float = inf
     left: float = inf
     replays: int = 0
-    kept: dict[tuple[object, ...], Draft] = field(default_factory=dict)
-    met: dict[tuple[object, ...], Draft] = field(default_factory=dict)
+    kept: list[Draft] = field(default_factory=list)
+    met: dict[tuple[DraftPipeline, ...], Draft] = field(default_factory=dict)
     _evaluator: Evaluator = field(init=False)
 
     def __post_init__(self) -> None:
@@ -124,7 +124,7 @@ class _Enumeration:
         return np.where(np.isfinite(walk.seconds), self.target.value(figures), inf)
 
     def _figures(self, walk: Walk, seconds: Floats, egress: Floats) -> dict[Figure, Floats]:
-        bill = Bill.of(self.space, nodes_of(walk.layout))
+        bill = walk.bill
         figures = bill.figures(seconds, egress)
         # Slower plans cost less per hour where traffic is paid.
         return figures | {Figure.USD_PER_HOUR: np.broadcast_to(np.asarray(bill.usd_per_hour), seconds.shape)}
@@ -142,6 +142,7 @@ class _Enumeration:
         """Replay the plans of a walk that may be better than the best one, the least bound first."""
         bounds, columns = self.bounds(walk).ravel(), walk.seconds.shape[1]
         entries = np.flatnonzero(bounds < self.best * (1.0 - TIE))
+        best, below_s = self.best, self._below_s(walk)
         for entry in entries[np.argsort(bounds[entries], kind="stable")].tolist():
             if bounds[entry] >= self.best * (1.0 - TIE):
                 return
@@ -149,54 +150,41 @@ class _Enumeration:
                 self.left = min(self.left, float(bounds[entry]))
                 return
             row, column = divmod(entry, columns)
-            for pipelines in walk.plans(row, column, below_s=self._below_s(walk, row, column)):
+            for pipelines in walk.plans(row, column, below_s=below_s):
                 self._replay(pipelines)
+                if self.best < best:
+                    best, below_s = self.best, self._below_s(walk)
 
-    def _below_s(self, walk: Walk, row: int, column: int) -> float:
-        """Return seconds from which on no plan of an entry is better than the best one."""
+    def _below_s(self, walk: Walk) -> float:
+        """Return seconds from which on no plan of a walk is better than the best one, where time is the goal."""
         if self.target.goal not in (Figure.ITERATION_S, Figure.DURATION_S) or not np.isfinite(self.best):
             return inf
-        low, egress = walk.seconds[row, column], walk.egress_usd[row, column]
-        one, two = (
-            float(self._figures(walk, np.array(seconds), np.array(egress))[self.target.goal])
-            for seconds in (low, 2.0 * low)
-        )
-        # Both times grow in proportion with an iteration.
-        return float(low + (self.best - one) / (two - one) * low)
+        one, two = self._figures(walk, np.array([1.0, 2.0]), np.zeros(2))[self.target.goal]
+        return float(1.0 + (self.best - one) / (two - one))
 
     def _replay(self, pipelines: tuple[DraftPipeline, ...]) -> None:
-        nodes = nodes_of(tuple(part.slots for part in pipelines)).total()
-        draft = Draft(
-            pipelines=pipelines,
-            goal=self.target.goal,
-            figures={Figure.NODES: float(nodes)},
-            zero_stage=self.space.zero_stage,
-        )
-        key = tuple(part.key() for part in pipelines)
-        if key in self.met:
+        if pipelines in self.met:
             return
-        found = exact_figures(self._evaluator, draft)
-        self.replays += 1
+        space, goal = self.space, self.target.goal
+        known: dict[object, Draft | None] = space.known.searches.setdefault("replayed", {})
+        key = (space.zero_stage, space.numbers, pipelines)
+        if key not in known:
+            known[key] = _replayed(self._evaluator, Draft(pipelines=pipelines, goal=goal, figures={}))
+            self.replays += 1
+        found = known[key]
         if found is None:
             return
-        self.met[key] = draft = replace(draft, figures=found, expected=found)
+        draft = self.met[pipelines] = found if found.goal is goal else replace(found, goal=goal)
         if self._evaluator.assessor.keeps(draft):
-            self.kept[key] = draft
-            self.best = min(self.best, found[self.target.goal])
+            self.kept.append(draft)
+            self.best = min(self.best, draft.figures[goal])
 
 
-def exact_figures(evaluator: Evaluator, draft: Draft) -> dict[Figure, float] | None:
-    """Return the figures of a draft under the replay by the planner's bill; None where it doesn't fit."""
-    space = evaluator.assessor.space
-    known: dict[object, dict[Figure, float] | None] = space.known.searches.setdefault("exact figures", {})
-    parts = [
-        ([(space.numbers[pool], instance, tp) for pool, instance, tp in part.slots], part.cut, part.microbatch_size)
-        for part in draft.pipelines
-    ]
-    key = f"{space.zero_stage} {parts} {[part.microbatches for part in draft.pipelines]}"
-    if key not in known:
-        known[key] = _exact_figures(evaluator, draft)
-    return known[key]
+def _replayed(evaluator: Evaluator, draft: Draft) -> Draft | None:
+    """Return a draft with its figures under the replay, by the planner's bill; None where it doesn't fit."""
+    figures = _exact_figures(evaluator, draft)
+    stage = evaluator.assessor.space.zero_stage
+    return None if figures is None else replace(draft, zero_stage=stage, figures=figures, expected=figures)
 
 
 def _exact_figures(evaluator: Evaluator, draft: Draft) -> dict[Figure, float] | None:

@@ -10,6 +10,7 @@ from itertools import combinations, pairwise, product
 import numpy as np
 from numpy.typing import NDArray
 
+from sailor_cloud.planner.bill import Bill
 from sailor_cloud.planner.cut_sums import CutSums
 from sailor_cloud.planner.draft import DraftPipeline, nodes_of, seats_of
 from sailor_cloud.planner.layouts import Layout, Slot, card_flows
@@ -42,6 +43,7 @@ class Walk:
     seconds: Floats
     egress_usd: Floats
     after_s: Floats
+    bill: Bill
     built: dict[tuple[int, int, int], list[tuple[float, DraftPipeline]]] = field(default_factory=dict)
 
     @property
@@ -167,4 +169,5 @@ def _walk(space: Space, layout: Layout, parts: tuple[PipelineTable, ...], sums: 
     taken = np.maximum(schedule, early + kept * summed[:, None]) + after[:, None]
     cores = space.cores(nodes_of(layout).total())
     taken = np.maximum(taken, core / cores if np.isfinite(cores) else 0.0)
-    return Walk(space, layout, parts, chosen, taken, egress + usd[:, None], after)
+    bill = Bill.of(space, nodes_of(layout))
+    return Walk(space, layout, parts, chosen, taken, egress + usd[:, None], after, bill)
