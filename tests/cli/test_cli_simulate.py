@@ -222,7 +222,7 @@ def test_a_job_needs_a_layout_and_nodes(folder: Path, options: tuple[str, ...], 
 
 def test_the_names_of_the_command_are_those_of_the_engines() -> None:
     from sailor_cloud.cli.options import ENGINES
-    from sailor_cloud.simulator.engines.registry import NAMES
+    from sailor_cloud.simulator.engines.named import NAMES
 
     assert NAMES == ENGINES
 
