@@ -45,10 +45,14 @@ _TYPES = {"Job": "model.job", "PlanDocument": "model.document", "RequestError": 
 
 def __getattr__(name: str) -> Any:
     # Names are imported when they are first used, so that the command line answers quickly.
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("sailor-cloud")
     if name in __all__:
         return getattr(import_module(f"sailor_cloud.{_TYPES.get(name, 'api')}"), name)
     raise AttributeError(f"module 'sailor_cloud' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return [*__all__, *(name for name in globals() if name.startswith("__"))]
+    return [*__all__, "__version__", *(name for name in globals() if name.startswith("__"))]

@@ -35,7 +35,10 @@ def runs_report(runs: Sequence[RunStatus], *, now: datetime, width: int = 120) -
     abandoned = [run.run_id for run in runs if run.abandoned]
     if not abandoned:
         return table
-    hint = f"without a controller but not torn down: {', '.join(abandoned)}; run 'sailor-cloud down RUN'"
+    hint = (
+        f"without a controller but not torn down: {', '.join(abandoned)}; "
+        "run 'sailor-cloud resume RUN' to continue, or 'sailor-cloud down RUN' to tear it down"
+    )
     return Group(table, Text(hint, style="bold yellow"))
 
 

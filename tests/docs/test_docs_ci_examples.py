@@ -134,7 +134,7 @@ def run_action(
         "github.token": token,
     }
     install, report = action["runs"]["steps"]
-    assert install["run"] == 'python -m pip install "$PACKAGE"'
+    assert install["run"] == 'python -m pip install "$WHEEL"'
     environment = {
         name: re.sub(r"\$\{\{ (.*?) \}\}", lambda match: values[match[1]], value)
         for name, value in report["env"].items()
@@ -231,7 +231,7 @@ def test_the_workflow_uses_the_action_with_inputs_it_has() -> None:
 
 def test_the_gitlab_job_comments_and_fails_above_its_threshold(repository: Repository, api: Api) -> None:
     job = yaml.safe_load((EXAMPLES / "gitlab" / "sailor-cloud-cost.yml").read_text())["sailor-cloud-cost"]
-    assert job["before_script"] == ["python -m pip install sailor-cloud"]
+    assert job["before_script"] == ['python -m pip install "$WHEEL"']
     (repository.path / "ci").mkdir()
     shutil.copy(EXAMPLES / "cost_report.py", repository.path / "ci")
     environment = {

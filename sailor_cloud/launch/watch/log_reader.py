@@ -79,6 +79,8 @@ async def show_logs(
     try:
         while True:
             await reader.once()
+            if not reader.tails and selection == Selection():
+                reader.show_course()
             over = fold(read(folder.journal_file)).phase is Phase.GONE
             if not follow or over:
                 if over:
@@ -87,7 +89,7 @@ async def show_logs(
             await asyncio.sleep(interval_s)
     finally:
         await reader.close()
-    if not reader.tails:
+    if not reader.tails and not reader.told:
         raise RequestError(f"run {folder.run_id} has no logs that fit; all there are lie in {folder.logs_dir}")
 
 
@@ -98,6 +100,16 @@ class _Reader:
     show: Show
     tails: dict[tuple[str, str], _Tail] = field(default_factory=dict)
     connections: dict[str, NodeConnection] = field(default_factory=dict)
+    # How many entries of the journal were shown, while there was nothing else.
+    told: int = 0
+
+    def show_course(self) -> None:
+        """Show what the controller has journaled since the last time: all there is before the first rank starts."""
+        entries = read(self.folder.journal_file)
+        for entry in entries[self.told :]:
+            what = " ".join(part for part in (entry.resource, entry.key) if part)
+            self.show("run", "controller.log", f"{entry.event.value} {what}".rstrip())
+        self.told = len(entries)
 
     async def once(self) -> None:
         live = {node.id: node for node in live_nodes(self.folder)}

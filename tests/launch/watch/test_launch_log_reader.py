@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from pathlib import Path
+
+from factories.documents import document
+from sailor_cloud.clock import FixedClock
+from sailor_cloud.launch.watch.log_reader import Selection, show_logs
+from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.run.journal import Event, Journal
+
+
+def test_logs_show_the_controllers_course_before_the_first_rank_writes(
+    tmp_path: Path,
+) -> None:
+    clock = FixedClock(datetime(2026, 11, 21, tzinfo=UTC))
+    folder = RunFolder.create("run-1", root=tmp_path)
+    folder.write_text("plan.json", document().to_json())
+    journal = Journal.of(folder, clock)
+    journal.append(Event.RUN_CREATED)
+    journal.append(Event.CREATE_INTENDED, resource="node", key="n0")
+    lines: list[str] = []
+
+    asyncio.run(show_logs(folder, Selection(), lambda *line: lines.append(" ".join(line)), follow=False))
+
+    assert lines == ["run controller.log run_created", "run controller.log create_intended node n0"]
