@@ -12,6 +12,8 @@ from importlib import resources
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from sailor_cloud.report.html.echart import script
+
 Snapshot = Callable[[], dict[str, Any]]
 LOOPBACK = "127.0.0.1"
 
@@ -74,4 +76,5 @@ class _Handler(BaseHTTPRequestHandler):
 
 def page() -> bytes:
     """Return the page; all that it needs is in it."""
-    return (resources.files("sailor_cloud.report") / "dashboard.html").read_bytes()
+    written = (resources.files("sailor_cloud.report") / "dashboard.html").read_text(encoding="utf-8")
+    return written.replace("<!-- charts -->", script()).encode()

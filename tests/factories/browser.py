@@ -16,6 +16,9 @@ from types import TracebackType
 from typing import Any, Self
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+REQUIRED = "SAILOR_CLOUD_TEST_CHROMIUM"
+if CHROMIUM is None and os.environ.get(REQUIRED):
+    raise RuntimeError(f"{REQUIRED} is set, but there is no chromium on PATH (Debian: apt-get install chromium)")
 WHY_NOT = "no chromium on PATH (Debian: apt-get install chromium), so nobody has looked at the HTML report"
 
 
@@ -58,10 +61,10 @@ class Browser:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._ask("Emulation.setEmulatedMedia", media=media, features=[scheme])
 
-    def open(self, path: Path) -> float:
-        """Load a file, wait until it is drawn, and return the processor seconds that all of Chromium took for it."""
+    def open(self, path: Path | str) -> float:
+        """Load a file or an address, wait until it is drawn, and return the processor seconds that all of Chromium took for it."""
         before = self._processor_s()
-        self._ask("Page.navigate", url=path.resolve().as_uri())
+        self._ask("Page.navigate", url=path if isinstance(path, str) else path.resolve().as_uri())
         drawn = "new Promise(done => requestAnimationFrame(() => setTimeout(() => done(document.readyState), 0)))"
         while self.run(drawn) != "complete":
             time.sleep(0.01)

@@ -21,7 +21,7 @@ const sailorCharts = (() => {
     made.tooltip = {
       ...made.tooltip, backgroundColor: colour("--ink"), borderWidth: 0,
       textStyle: { color: colour("--paper"), fontSize: 12 },
-      formatter: (at) => escaped((at.data && at.data.tip) || `${at.seriesName}: ${at.value}`),
+      formatter: (at) => escaped([].concat(at).map((each) => (each.data && each.data.tip) || `${each.name}: ${each.value}`).join("\n")),
     };
     // Without labels beside bars and points their room is free.
     if (narrow && made.grid) made.grid.right = 24;
@@ -35,7 +35,8 @@ const sailorCharts = (() => {
   const draw = (box, option) => {
     box.style.display = "block";
     const chart = echarts.getInstanceByDom(box) || echarts.init(box, null, { renderer: "svg" });
-    chart.setOption(prepared(option, box.clientWidth), true);
+    // What is zoomed stays so while a run goes on.
+    chart.setOption(prepared(option, box.clientWidth), { replaceMerge: ["series"] });
     return chart;
   };
   const all = () => {

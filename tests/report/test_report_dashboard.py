@@ -1,0 +1,84 @@
+"""The dashboard in a real browser, over snapshots of a run that goes on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from factories.browser import CHROMIUM, WHY_NOT, Browser
+from sailor_cloud.report.dashboard import Dashboard
+
+STEPS_AT_ONCE = 40
+
+
+class GoingOn:
+    """A stand-in for a run: each look finds it further."""
+
+    def __init__(self) -> None:
+        self.step = 0
+
+    def __call__(self) -> dict[str, Any]:
+        self.step += STEPS_AT_ONCE
+        taken = [{"step": step, "loss": 5.0 - step / 100, "iteration_s": 0.5} for step in range(1, self.step + 1)]
+        return {
+            "run": "demo-1",
+            "phase": "training",
+            "outcome": None,
+            "controller": True,
+            "now": "2026-11-21T00:00:00+00:00",
+            "expires_at": "2026-11-21T01:00:00+00:00",
+            "step": self.step,
+            "steps": 400,
+            "tokens_per_s": 1000.0,
+            "loss": taken[-1]["loss"],
+            "unigram_entropy": 3.2,
+            "spent_usd": 0.5,
+            "budget_usd": 2.0,
+            "projected_usd": 1.0,
+            "usd_per_hour": 3.0,
+            "measured_iteration_s": 0.5,
+            "planned_iteration_s": 0.4,
+            "steps_of": taken,
+            "nodes": [],
+            "timeline": [],
+        }
+
+
+@pytest.fixture
+def served() -> Iterator[Dashboard]:
+    dashboard = Dashboard(GoingOn())
+    threading.Thread(target=dashboard.serve_forever, daemon=True).start()
+    yield dashboard
+    dashboard.shutdown()
+    dashboard.server_close()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT)
+@pytest.mark.parametrize(("width", "dark"), [(1400, False), (400, True)])
+def test_charts_grow_while_a_run_goes_on(served: Dashboard, width: int, dark: bool) -> None:
+    with Browser() as browser:
+        browser.look(width=width, dark=dark)
+        browser.open(served.url)
+        points = "echarts.getInstanceByDom(losses)?.getOption().series[0].data.length ?? 0"
+        seen = _until(browser, points, at_least=STEPS_AT_ONCE)
+        assert browser.run("echarts.getInstanceByDom(paces).getOption().series.map(each => each.name)") == [
+            "measured",
+            "predicted",
+        ]
+        assert browser.run("losses.getBoundingClientRect().height") > 150
+        browser.run("look()")
+        assert _until(browser, points, at_least=seen + 1) > seen
+        assert browser.run("document.documentElement.scrollWidth") <= width
+        assert browser.complaints == []
+
+
+def _until(browser: Browser, expression: str, *, at_least: int) -> int:
+    until = time.monotonic() + 20.0
+    while (found := int(browser.run(expression))) < at_least:
+        assert time.monotonic() < until, found
+        time.sleep(0.02)
+    return found
