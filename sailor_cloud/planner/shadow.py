@@ -101,8 +101,10 @@ def _gains(
     if space is not None:
         wanted += [(change, job, wider) for change, wider in _wider(space)]
     before = None if document.objective is None else document.objective.value
-    if space is not None and document.plan is not None and small_layouts(space) is None:
-        # What local search finds without any change is no gain of one: the plan's own search may have been cut short.
+    asked = document.decision is not None and document.decision.asked is not None
+    if space is not None and document.plan is not None and (asked or small_layouts(space) is None):
+        # What is found without any change is no gain of one: the plan may be another than the goal's, or its search
+        # may have been cut short.
         before = _better(job, before, _value(searched, space, job, document, effort))
     found: list[Gain] = []
     for number, (change, changed, wider) in enumerate(wanted):

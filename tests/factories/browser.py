@@ -62,7 +62,7 @@ class Browser:
         self._ask("Emulation.setEmulatedMedia", media=media, features=[scheme])
 
     def open(self, path: Path | str) -> float:
-        """Load a file or an address, wait until it is drawn, and return the processor seconds that all of Chromium took for it."""
+        """Load a file or an address, wait until it is drawn, and return the processor seconds that Chromium took."""
         before = self._processor_s()
         self._ask("Page.navigate", url=path if isinstance(path, str) else path.resolve().as_uri())
         drawn = "new Promise(done => requestAnimationFrame(() => setTimeout(() => done(document.readyState), 0)))"

@@ -8,7 +8,10 @@ const sailorCharts = (() => {
   const axis = (given) => ({
     ...given,
     axisLine: { lineStyle: { color: colour("--muted") } },
-    axisLabel: { color: colour("--muted"), hideOverlap: true, ...given.axisLabel },
+    axisLabel: {
+      color: colour("--muted"), hideOverlap: true, ...given.axisLabel,
+      ...(given.type === "value" ? { formatter: (value) => String(+value.toPrecision(4)) } : {}),
+    },
     splitLine: { lineStyle: { color: colour("--line") } },
   });
   const prepared = (option, width) => {

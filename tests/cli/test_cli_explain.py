@@ -1,0 +1,52 @@
+"""`explain` with a job file and with a plan file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from factories.called import called
+
+JOB = """
+name: small
+model: {model_type: gpt2, vocab_size: 256, hidden_size: 64, num_hidden_layers: 2, num_attention_heads: 2}
+training: {global_batch_size: 8, sequence_length: 32, steps: 10}
+constraints: {budget_usd: 1.0}
+resources:
+  - {provider: local, zones: [local-a], accelerators: {CPU-fast: 1, CPU-slow: 1}}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("explain")
+    (made / "job.yaml").write_text(JOB)
+    answer = called("plan", "job.yaml", "--choose", "cheapest", "-o", "plan.json", cwd=made)
+    assert answer.returncode == 0, answer.stderr
+    return made
+
+
+def test_a_plan_file_is_explained_without_another_search(folder: Path) -> None:
+    answer = called("explain", "plan.json", cwd=folder)
+    assert answer.returncode == 0, answer.stderr
+    told = answer.stdout
+    assert told.index("why ") < told.index("no better plan was found with ")
+    assert "nothing" not in told
+
+
+def test_insisting_has_a_price_or_the_plan_uses_it_already(folder: Path) -> None:
+    decision = json.loads((folder / "plan.json").read_text())["decision"]
+    assert (decision["chosen"], decision["asked"]) == ("cheapest", "cheapest")
+    left = [row["name"] for row in decision["left_out"]]
+    for name in ("CPU-fast", "CPU-slow"):
+        answer = called("explain", "plan.json", "--why-not", name, cwd=folder)
+        expected = "insisting on it" if name in left else f"the plan uses {name}"
+        assert expected in answer.stdout
+
+
+def test_a_name_that_the_job_does_not_have_is_wrong_input(folder: Path) -> None:
+    answer = called("explain", "plan.json", "--why-not", "H100-80", cwd=folder)
+    assert answer.returncode == 2
+    assert "--why-not H100-80: the job does not name it; it names CPU-fast, CPU-slow, local-a" in answer.stderr
