@@ -89,6 +89,7 @@ class MemoryTable:
     fragments: float
     framework_bytes: int
     limit_bytes: int
+    apart: bool = False
 
     @property
     def layers(self) -> int:
@@ -136,7 +137,9 @@ class MemoryTable:
 
     def _tensors(self, first: Any, end: Any, in_flight: ArrayLike, replicas: int) -> dict[str, Any]:
         parameters = np.asarray(self.parameters(first, end))
-        optimizer, gradient, weight = (replicas if self.zero_stage >= stage else 1 for stage in (1, 2, 3))
+        # Pipelines that train apart share nothing out, and where they stand is not known here.
+        sharers = 1 if self.apart else replicas
+        optimizer, gradient, weight = (sharers if self.zero_stage >= stage else 1 for stage in (1, 2, 3))
         trainable = np.asarray(self.trainable(first, end))
         gradients = -(-trainable * self.gradient_bytes // gradient)
         moving = 2 * (self.boundary_bytes[first] + self.boundary_bytes[end])
@@ -243,6 +246,7 @@ def memory_table(
         fragments=overheads.reserve * overheads.fragments,
         framework_bytes=overheads.framework_bytes(nvlink_gb_per_s),
         limit_bytes=limit_bytes,
+        apart=outer,
     )
 
 

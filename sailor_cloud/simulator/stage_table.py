@@ -81,9 +81,10 @@ class StageTable:
     def update_s(self, first: Any, end: Any, *, shards: int = 1) -> Any:
         """Return the seconds of the optimizer step, and of what a rank itself takes for sums with other replicas.
 
-        With ZeRO each of `shards` replicas updates its share.
+        With ZeRO each of `shards` replicas updates its share, unless they train apart.
         """
-        step = (self.update_prefix_s[end] - self.update_prefix_s[first]) / (shards if self.zero_stage else 1)
+        sharers = shards if self.zero_stage and self.sync_every == 1 else 1
+        step = (self.update_prefix_s[end] - self.update_prefix_s[first]) / sharers
         return step + self.sums_s * (shards > 1)
 
     def parameters(self, first: Any, end: Any) -> Any:
@@ -159,7 +160,7 @@ def stage_table(
         recompute=recompute,
         zero_stage=zero_stage,
         overheads=stack.overheads,
-        outer=training.sync_every is not None,
+        outer=training.sync_every is not None and scenario.engine.zone_by_zone,
         nvlink_gb_per_s=part.nvlink_gb_per_s,
         limit_bytes=limit,
         measured=scenario.profiles.activation_bytes(

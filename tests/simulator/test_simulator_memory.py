@@ -95,6 +95,12 @@ def test_zero_1_cuts_a_master_copy_that_fp32_without_it_does_not_have() -> None:
     assert cut.parts["optimizer"] == pytest.approx(12 * parameters / 2, abs=1)
 
 
+def test_pipelines_that_train_apart_share_no_state_and_keep_where_they_met_and_a_momentum() -> None:
+    plain, seldom = memory_of(precision="fp32")[0], memory_of(precision="fp32", zero_stage=1, sync_every=50)[0]
+    parameters = plain.parts["weights"] // 4
+    assert seldom.parts["optimizer"] == (12 + 8) * parameters
+
+
 @pytest.mark.parametrize(("precision", "plain", "cut"), [("fp32", 4, 4), ("fp16", 4, 3), ("bf16", 4, 3)])
 def test_gradients_are_summed_in_fp32_and_zero_1_sends_one_pass_of_them_and_one_of_weights(
     precision: str, plain: int, cut: int
