@@ -70,7 +70,7 @@ def history(job: str | None, measurements: bool, forget: bool, by: str | None, f
 
 
 def _billed(job: str | None) -> list[BilledRun]:
-    """Return the ended runs whose folders are still there; a damaged receipt is told and left out."""
+    """Return the ended runs whose folders are still there; a damaged receipt is reported and left out."""
     from sailor_cloud.errors import RequestError
     from sailor_cloud.run.focus import BilledRun
     from sailor_cloud.run.folder import RunFolder, begun_at

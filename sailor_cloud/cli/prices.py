@@ -45,7 +45,7 @@ def prices() -> None:
 
 def _filters(command: _Command) -> _Command:
     for option in (
-        click.option("--max-usd-per-hour", type=float, metavar="USD", help="Leave out dearer instances."),
+        click.option("--max-usd-per-hour", type=float, metavar="USD", help="Leave out more expensive instances."),
         click.option("--instance-type", "instance_types", multiple=True, metavar="TYPE"),
         click.option("--market", "markets", multiple=True, type=MARKET),
         click.option("--accelerator", "accelerators", multiple=True, metavar="NAME", help="For example A100-40."),

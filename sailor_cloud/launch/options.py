@@ -87,7 +87,7 @@ class LaunchOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a run ended, what stands in its receipt, and the text of the failure if there was one."""
+    """How a run ended, its receipt, and the text of the failure if there was one."""
 
     ending: Ending
     receipt: Receipt

@@ -78,7 +78,7 @@ class Accelerator:
 
     @property
     def stands_in(self) -> bool:
-        """Whether this is a processor of this machine that stands in for a GPU."""
+        """Whether this is a processor of this machine that emulates a GPU."""
         return self.vendor == "local"
 
     def peak_tflops(self, precision: Precision) -> float | None:

@@ -39,7 +39,7 @@ class EgressRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EgressPrice:
-    """What one side pays per 10**9 bytes. Volume discounts are left out: the dearest tier counts."""
+    """What one side pays per 10**9 bytes. Volume discounts are left out: the most expensive tier counts."""
 
     usd_per_gb: float
     payer: Payer

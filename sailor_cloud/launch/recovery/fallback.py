@@ -1,4 +1,4 @@
-"""The one loop that gets a run the nodes it needs: what is refused or lost is planned around, and every step is told.
+"""The one loop that gets a run the nodes it needs: it plans around what is refused or lost, and shows every step.
 
 It serves stockouts, types that a zone doesn't sell, quotas and preemptions alike. It is bounded by the number of
 attempts and by what is left of money and time.

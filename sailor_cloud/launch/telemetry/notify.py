@@ -24,7 +24,7 @@ ATTEMPTS = 3
 
 
 class Notice(StrEnum):
-    """What a webhook is told about."""
+    """The events that a webhook gets."""
 
     STARTED = "started"
     BUDGET_50 = "budget-50"

@@ -48,7 +48,7 @@ def announce(context: RunContext, event: AgentEvent, monitor: Monitor) -> None:
         case "checkpoint_damaged":
             context.observer.note(f"{event['reason']}; going on from the checkpoint before it")
         case "preempt_notice":
-            saving = "the command is told to end" if context.runs_command else "saving a checkpoint"
+            saving = "asking the command to end" if context.runs_command else "saving a checkpoint"
             context.observer.note(f"the provider is about to take a node away; {saving}")
         case "left_behind":
             context.observer.note(

@@ -23,7 +23,7 @@ INTERVAL_S = 3600.0
 
 @dataclass(slots=True)
 class PriceWatch:
-    """Runs beside everything else; what fails is told once and tried again an hour later."""
+    """Runs beside everything else. A failure is reported once and retried an hour later."""
 
     context: RunContext
     interval_s: float = INTERVAL_S

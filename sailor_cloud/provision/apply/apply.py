@@ -1,4 +1,4 @@
-"""Applies one Terraform root: what can pass is tried again, what exists already is adopted, what is refused is told."""
+"""Applies one Terraform root: temporary failures are retried, existing resources are adopted, refusals are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The zones of a plan, what stands in them, and the traffic between them with its price."""
+"""The zones of a plan, their nodes, and the traffic between them with its price."""
 
 from __future__ import annotations
 

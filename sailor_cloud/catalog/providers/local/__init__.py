@@ -1,4 +1,4 @@
-"""This machine: processes that stand in for nodes, at example prices."""
+"""This machine: processes that emulate nodes, at example prices."""
 
 from __future__ import annotations
 

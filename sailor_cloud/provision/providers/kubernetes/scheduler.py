@@ -184,7 +184,7 @@ def calls() -> Iterator[Calls]:
 
 
 def delete(name: str, namespace: str) -> None:
-    """Delete a JobSet, whose pods are told to end, and its plan."""
+    """Delete a JobSet and its plan; Kubernetes then ends the pods."""
     with calls() as api:
         api.gone(api.jobsets.delete_namespaced_custom_object, GROUP, VERSION, namespace, PLURAL, name)
         api.gone(api.core.delete_namespaced_config_map, name, namespace)
