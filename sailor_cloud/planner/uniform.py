@@ -32,7 +32,7 @@ from sailor_cloud.planner.effort import Effort
 from sailor_cloud.planner.goals import Figure, Target
 from sailor_cloud.planner.improvement.evaluator import Evaluator
 from sailor_cloud.planner.layouts import Slot
-from sailor_cloud.planner.replica_counts import replica_counts
+from sailor_cloud.planner.replica_counts import divisors, replica_counts
 from sailor_cloud.planner.space import Seat, Space
 from sailor_cloud.simulator import gradient_sync_s
 from sailor_cloud.simulator.engines import StagePlace, UniformPipelines
@@ -370,11 +370,11 @@ class UniformSearch:
     def _roots(self, view: View) -> Iterator[tuple[_Box, float]]:
         """Yield the boxes of all microbatch sizes and numbers of pipelines, with what none of their plans undercuts."""
         totals = np.sum([self._room(zone) for zone in view.zones], axis=0)
-        for size in (each for each in range(1, _LARGEST + 1) if self.space.batch % each == 0):
+        for size in (each for each in divisors(self.space.batch) if each <= _LARGEST):
             if self.terms(view, size, 1, 1) is None:
                 continue
             by_unit: dict[int, list[_Box]] = {}
-            for replicas, _ in replica_counts(self.space.batch // size):
+            for replicas, _ in replica_counts(self.space.batch // size, int(totals.sum())):
                 if self.space.scenario.engine.one_tp and self.space.batch // size % replicas:
                     continue
                 most, unit = [int(total) // replicas for total in totals], 1

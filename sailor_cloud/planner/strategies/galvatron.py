@@ -41,7 +41,7 @@ def _of_grid(cluster: Cluster, tp: int, stages: int, replicas: int, size: int, z
     kinds = (Recompute.NONE, Recompute.FULL)
     tables = [cluster.table(accelerator, tp, size, kind, zero_stage) for kind in kinds]
     slots = cluster.slots(tp)
-    if tables[0] is None or tables[1] is None or not microbatches or len(slots) < stages * replicas:
+    if tables[0] is None or not microbatches or len(slots) < stages * replicas:
         return
     rows = by_stage(slots, stages, replicas)
     for weights in (np.diff(tables[0].memory.activation_prefix_bytes), cluster.layer_s(tables[0])):
