@@ -114,7 +114,7 @@ def test_a_notice_ends_the_command_on_every_node_and_it_goes_on_without_a_step_l
             process.kill()
             process.communicate()
     assert process.returncode == 0, said
-    assert "the command is told to end" in said
+    assert "asking the command to end" in said
     [folder] = (home / "runs").iterdir()
     told = [event["step"] for event in lines("logs/events.jsonl", "step")]
     assert told == list(range(1, steps + 1)), "every step once"
