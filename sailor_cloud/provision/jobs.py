@@ -97,8 +97,8 @@ class JobPhase(StrEnum):
 class JobState:
     """Where a job stands. `why` is the scheduler's word, `hosts` the machine of each node, `down` those that are gone.
 
-    `taken`: the scheduler gave the job's machines to somebody else. `cancelled`: somebody ended it.
-    `hopeless`: it will never start.
+    `taken`: the scheduler gave the job's machines to somebody else. `cancelled`: somebody ended it. `ending`: its last
+    processes go. `hopeless`: it will never start.
     """
 
     phase: JobPhase
@@ -107,6 +107,7 @@ class JobState:
     down: frozenset[str] = frozenset()
     taken: bool = False
     cancelled: bool = False
+    ending: bool = False
     hopeless: bool = False
 
 

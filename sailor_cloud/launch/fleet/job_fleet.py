@@ -47,6 +47,7 @@ EVENTS_FILE = "agent.jsonl"
 # Schedulers are asked no more often than this; agents' events are looked for at every poll.
 _ASK_S = 1.0
 _ENDS_WITHIN_S = 90.0
+_SETTLES_S = 10.0
 
 
 @dataclass(slots=True)
@@ -174,6 +175,7 @@ class JobFleet:
         if not set(members) <= self._wanted.keys():
             return
         self._wanted = {}
+        await self._learn_its_end()
         self.check_cancelled()
         await self._end_job()
         document = self._document
@@ -229,6 +231,22 @@ class JobFleet:
                 if rows[node].created_at is None:
                     open_node(ledger, node, rows[node].data, since=now)
                 self._price(ledger, node, rows[node].data["usd_per_hour"])
+
+    async def _learn_its_end(self) -> None:
+        """Wait a moment until it is known how the last job ended: one that somebody cancelled has no successor.
+
+        A job that has lost a machine is not waited for, since its scheduler may wait for that.
+        """
+        current, until = self._current, time.monotonic() + _SETTLES_S
+        while current is not None and time.monotonic() < until:
+            if any(node in self._lost for group in current.job.groups for node in group.nodes):
+                return
+            found = await asyncio.to_thread(self.scheduler.state, current.id, current.job)
+            current.state = replace(found, hosts=found.hosts or current.state.hosts)
+            self._note(current)
+            if found.phase is JobPhase.ENDED and not found.ending:
+                return
+            await asyncio.sleep(0.2)
 
     async def state(self) -> JobState | None:
         """Return what the scheduler says of the newest job, asked at most once in a while."""

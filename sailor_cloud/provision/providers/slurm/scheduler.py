@@ -93,6 +93,7 @@ class Slurm:
                 down=lost,
                 taken=any(state in ("PREEMPTED", "REVOKED") for state in states),
                 cancelled=set(states) == {"CANCELLED"} and not lost,
+                ending="COMPLETING" in states,
             )
         queued = any(state in _QUEUED for state in states)
         hopeless = queued and bool(_HOPELESS & set(reasons))
