@@ -203,7 +203,10 @@ def _exact_figures(evaluator: Evaluator, draft: Draft) -> dict[Figure, float] | 
 
 
 def of_even_batches(space: Space, target: Target, layouts: tuple[Layout, ...]) -> list[Draft] | None:
-    """Return all drafts on the layouts whose pipelines share cut and microbatch size; None where they are too many."""
+    """Return the plans on the layouts whose pipelines share cut and microbatch size, replayed; None if too many.
+
+    Of very many only the best by the closed form are replayed.
+    """
     alike = [layout for layout in layouts if len({len(slots) for slots in layout}) == 1]
     sizes = divisors(space.batch)
     if sum(comb(space.layers - 1, len(layout[0]) - 1) for layout in alike) * len(sizes) > MAX_EVEN:
@@ -216,4 +219,7 @@ def of_even_batches(space: Space, target: Target, layouts: tuple[Layout, ...]) -
         for size in sizes
         if space.allows(cut)
     )
-    return [draft for draft in map(assessor.draft, shapes) if draft is not None]
+    found = sorted((draft for draft in map(assessor.draft, shapes) if draft is not None), key=Draft.order)
+    evaluator = Evaluator(assessor)
+    every = (_replayed(evaluator, draft) for draft in found[:MAX_REPLAYED])
+    return [draft for draft in every if draft is not None]

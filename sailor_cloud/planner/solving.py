@@ -175,7 +175,7 @@ def _solve_part(
         if even is not None:
             kept = sorted(filter(Assessor(space, target).keeps, even), key=Draft.order)[:KEPT_DRAFTS]
             bounded = goal_bound(space, target, close=effort.bounded)
-            return Answer(drafts=tuple(kept), bound=bounded, others=tuple(even))
+            return Answer(drafts=tuple(kept), bound=bounded, others=tuple(even), exhausted=True)
     if layouts is None or space.even_batches:
         fits = [] if whole is None else fits_whole(whole[0])
         if whole is not None and all(fits):

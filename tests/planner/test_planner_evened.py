@@ -51,10 +51,10 @@ def has_even_batches(plan: Plan) -> bool:
     return len(shapes) == 1 and max(counts) - min(counts) <= 1
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     blocks=st.integers(1, 3),
-    batch=st.integers(1, 4),
+    batch=st.integers(1, 3),
     zones=st.sampled_from([("local-a",), ("local-a", "local-b")]),
     accelerators=st.sampled_from([{"CPU-fast": 2}, {"CPU-fast": 1, "CPU-slow": 1}, {"CPU-fast": 1, "CPU-slow": 2}]),
 )
