@@ -2,9 +2,9 @@
 
 python benchmarks/runtime/gpu.py [--accelerator NAME]
 
-One device shows layers, casts and the optimizer. What takes several, and has not been measured: NCCL's reduce-scatter and
-gathers in a stream beside the passes (pipeline/exchange.py), sums zone by zone and sums in bf16 over NCCL's point-to-point
-messages, and the parts of a tensor that a stage's devices gather over NVLink (pipeline/transfers.py).
+One device shows layers, casts and the optimizer. These take several, and have not been measured: NCCL's reduce-scatter
+and gathers in a stream beside the passes (pipeline/exchange.py), sums zone by zone and in bf16 over NCCL, and
+the parts of a tensor that a stage's devices gather over NVLink (pipeline/transfers.py).
 
 Layer profiles of the device come from `sailor-cloud profile JOB --accelerator NAME -o compute_profiles`.
 """
