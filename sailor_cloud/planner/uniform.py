@@ -357,7 +357,7 @@ class UniformSearch:
         numbers = count()
         for box, bound in self._roots(view):
             heappush(heap, (bound, next(numbers), box))
-        guessed = self.space.scenario.engine.formulas is None or not view.inside
+        guessed = self.space.scenario.engine.formulas is None
         most = _MOST_GUESSED if guessed else _MOST_BOXES if self.timed else _MOST_PRICED
         for _ in range(most if self.effort.bounded else _MOST_LIGHT):
             if not heap or heap[0][0] >= self.best * (1.0 - _GAP) or (self.effort.expired() and self.found):
