@@ -287,11 +287,11 @@ def write(values: Values, known: ComputeProfiles) -> None:
     out = io.StringIO()
     names = [field.name for field in dataclasses.fields(Constants)]
     rows = csv.writer(out, lineterminator="\n")
-    rows.writerow(["compute_capability", *names, "measured", "source", "as_of"])
+    rows.writerow(["compute_capability", *names, "accelerators", "precisions", "source", "as_of"])
     for each in with_values(known, values).generations:
         constants = [f"{getattr(each.constants, name):.3g}" for name in names]
-        measured = " ".join(each.measured)
-        rows.writerow([f"{each.compute_capability:g}", *constants, measured, each.source, AS_OF])
+        seen = (" ".join(each.accelerators), " ".join(each.precisions))
+        rows.writerow([f"{each.compute_capability:g}", *constants, *seen, each.source, AS_OF])
     FILE.write_text(out.getvalue(), encoding="utf-8")
 
 

@@ -7,7 +7,8 @@ held against the p50 and p90 that the product states. Ends with 1 where fewer or
 allow, and prints SKIPPED without published_throughput.csv. --write calibrates compute_profiles/prediction_errors.csv
 first: the parts by maximum likelihood, then all of them by one factor, and the tail, so that half and nine in ten of
 all rows fall inside. What is unknown of a generation that nobody measured is how far off each measured one
-is under the constants of another; of a precision, how far off runs on A100 are where none in that precision is fitted.
+is under the constants of another; of a precision or another accelerator of a generation, how far off runs on A100 are
+where none in that precision, or none on that A100, is fitted.
 """
 
 from __future__ import annotations
@@ -77,6 +78,11 @@ class Evidence:
         weights = np.array([1.0 / counts[name] for name in self.groups])
         return weights / weights.sum()
 
+    @property
+    def mixed_weights(self) -> Floats:
+        """Half of the weight is shared by the groups, half by the runs."""
+        return 0.5 * (self.weights + 1.0 / len(self.groups))
+
     def inside(self, model: ErrorModel) -> tuple[Floats, Floats]:
         """Return which runs are inside p50 and p90 as documents state them."""
         error = np.abs(np.expm1(self.errors))
@@ -108,10 +114,9 @@ def calibrated(evidence: Evidence, start: ErrorModel) -> ErrorModel:
         # Student's t with four degrees of freedom, whose upper quartile is 0.74.
         scale = evidence.halves(model_of(logarithms)) / 0.74
         likelihood = np.log(scale) + 2.5 * np.log1p((evidence.errors / scale) ** 2 / 4.0)
-        weights = 0.5 * (evidence.weights + 1.0 / len(evidence.groups))
         held = 0.5 * float(np.sum(((logarithms - expected) / _PRIOR_DEVIATION) ** 2))
         # Runs of one source are far from independent: each counts as ten.
-        return float(weights @ likelihood) * 10.0 * len(set(evidence.groups)) + held
+        return float(evidence.mixed_weights @ likelihood) * 10.0 * len(set(evidence.groups)) + held
 
     found = minimize(loss, expected, method="Nelder-Mead", options={"maxiter": 1000}).x
     factor = _least(lambda value: evidence.coverage(model_of(found + np.log(value)))[0] >= 0.5, 0.2, 5.0)
@@ -172,25 +177,25 @@ def unmeasured(evidence: Evidence, fitted: Floats, generations: Floats, model: E
     """
     layers = evidence.features["layers"] + evidence.features["layers_unmeasured"]
     none = np.zeros(len(layers))
-    features = {**evidence.features, "layers": layers, "layers_unmeasured": none, "precision": none}
+    features = {**evidence.features, "layers": layers, "layers_unmeasured": none}
     moved = dataclasses.replace(evidence, errors=fitted, features=features)
     each = [_half_inside(taken(moved, generations == generation), model) for generation in sorted(set(generations))]
     return max(model.layers, *each)
 
 
 def _half_inside(evidence: Evidence, model: ErrorModel) -> float:
-    """Return the error of layers at which half of the runs are inside p50, each source weighted alike."""
+    """Return the error of layers at which half of the runs are inside p50."""
 
     def holds(value: float) -> bool:
         inside = evidence.inside(dataclasses.replace(model, layers=value))[0]
-        return float(evidence.weights @ inside) >= 0.5
+        return float(evidence.mixed_weights @ inside) >= 0.5
 
     return _least(holds, 0.01, 1.0)
 
 
-def other_precision(evidence: Evidence, model: ErrorModel) -> float:
-    """Return what a precision without runs adds to the error of layers; `evidence` is of such runs."""
-    return float(np.sqrt(max(0.0, _half_inside(evidence, model) ** 2 - model.layers**2)))
+def added(kinds: Sequence[Evidence], model: ErrorModel) -> float:
+    """Return what runs without others of their kind add to the error of layers, by the kind that is furthest off."""
+    return max(float(np.sqrt(max(0.0, _half_inside(each, model) ** 2 - model.layers**2))) for each in kinds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,10 +204,12 @@ class Published:
 
     by_source: Evidence
     by_model: Evidence
-    # Of all runs under constants of another generation, and of runs on A100 under those of the other precision.
+    # Of all runs under constants of another generation; of runs on A100 under those of the other precision, and of A100
+    # with 40 and 80 GB under those of the other.
     other_generation: Floats
     generations: Floats
     other_precision: tuple[Evidence, ...]
+    other_accelerator: tuple[Evidence, ...]
 
     @property
     def together(self) -> Evidence:
@@ -231,20 +238,22 @@ def published(path: Path, known: ComputeProfiles) -> Published:
         rows = np.flatnonzero(generations == generation)
         borrowed = _borrowed(fit.step(values, at, slopes, generations != generation), generation)
         other[rows] = np.log1p([each.error for each in fit.timed(borrowed, rows.tolist())])
-    precisions = []
-    for precision in kernels.PRECISIONS:
-        rows = np.flatnonzero(counted & (generations == 8) & [run.precision is precision for run in runs])
-        fitted = fit.step(values, at, slopes, ~np.isin(np.arange(len(cases)), rows))
-        errors = np.zeros(len(cases))
-        errors[rows] = np.log1p([each.error for each in fit.timed(fitted, rows.tolist())])
-        own = np.isin(np.arange(len(cases)), rows)[counted]
-        precisions.append(taken(dataclasses.replace(by_source, errors=errors[counted]), own))
+
+    def without(kind: NDArray[np.bool_]) -> Evidence:
+        kept = counted & kind
+        rows, errors = np.flatnonzero(kept).tolist(), np.zeros(len(cases))
+        errors[rows] = np.log1p([each.error for each in fit.timed(fit.step(values, at, slopes, ~kept), rows)])
+        return taken(dataclasses.replace(by_source, errors=errors[counted]), kept[counted])
+
+    precisions = [np.array([run.precision is each for run in runs]) & (generations == 8) for each in kernels.PRECISIONS]
+    accelerators = [np.array([run.accelerator == name for run in runs]) for name in ("A100-40", "A100-80")]
     return Published(
         by_source=by_source,
         by_model=of(fit.left_out(values, at, slopes, models(runs))),
         other_generation=other[counted],
         generations=generations[counted],
-        other_precision=tuple(precisions),
+        other_precision=tuple(map(without, precisions)),
+        other_accelerator=tuple(map(without, accelerators)),
     )
 
 
@@ -261,12 +270,12 @@ def _borrowed(values: dict[str, float], generation: float) -> dict[str, float]:
 
 
 def calibrated_on(runs: Published, start: ErrorModel) -> ErrorModel:
-    model = calibrated(runs.together, dataclasses.replace(start, repeat=REPEAT, precision=0.0))
+    model = calibrated(runs.together, dataclasses.replace(start, repeat=REPEAT, precision=0.0, accelerator=0.0))
     model = dataclasses.replace(
         model, layers_unmeasured=unmeasured(runs.by_source, runs.other_generation, runs.generations, model)
     )
-    more = max(other_precision(evidence, model) for evidence in runs.other_precision)
-    return dataclasses.replace(model, precision=more)
+    precision, accelerator = added(runs.other_precision, model), added(runs.other_accelerator, model)
+    return dataclasses.replace(model, precision=precision, accelerator=accelerator)
 
 
 def met(shares: tuple[float, float]) -> bool:
@@ -297,9 +306,10 @@ def lines_of(title: str, evidence: Evidence, model: ErrorModel) -> tuple[list[st
 
 
 _SOURCES = {
-    "layers": "layers of a generation with runs of it, in their precision",
+    "layers": "layers of an accelerator with runs of it, in their precision",
     "layers_unmeasured": "the generation of V100, A100 and H100 that is predicted worst by constants of another one",
     "precision": "the worse of fp16 and bf16 runs on A100, predicted without runs of theirs; beside layers",
+    "accelerator": "the worse of A100-40 and A100-80, predicted without runs of theirs; beside layers",
     "exchange": "all-reduces of tensor parallelism; beside layers",
     "network": "transfers and gradient all-reduces; beside the link's own error",
     "overlap": "what of the exchange hides behind passes",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Collection
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from sailor_cloud.errors import DataError
-from sailor_cloud.model.offer import Precision
+from sailor_cloud.model.offer import Accelerator, Precision
+from sailor_cloud.workload.kernels import Generation
 
 FILE = "prediction_errors.csv"
 # What half and nine in ten of the errors are below, either way.
@@ -21,8 +21,9 @@ _HALVINGS = 60
 class ErrorModel:
     """What half of the errors are below, as natural logarithms of measured over predicted seconds.
 
-    `layers`: of layer times that were fitted on other runs of the generation, `layers_unmeasured` where none were;
-    and `precision` what comes on top in a precision that none was in. `exchange`: of what tensor parallelism exchanges;
+    `layers`: of layer times that were fitted on other runs of the accelerator, `layers_unmeasured` where none of its
+    generation were. On top come `precision` in one that none was in, and `accelerator` where all were of others of the
+    generation. `exchange`: of what tensor parallelism exchanges;
     `network`: of transfers between stages and gradient all-reduces, beside the link's own error; `overlap`: of what is
     exchanged beside computing; `repeat`: of the same run made again. `tail`: lambda of Tukey's distribution, 0.14 for
     normal errors and smaller for more large ones.
@@ -31,17 +32,22 @@ class ErrorModel:
     layers: float
     layers_unmeasured: float
     precision: float
+    accelerator: float
     exchange: float
     network: float
     overlap: float
     repeat: float
     tail: float
 
-    def layers_on(self, measured: Collection[Precision], precision: Precision) -> float:
-        """Return the error of layers on a generation that was measured in some precisions."""
-        if not measured:
-            return self.layers_unmeasured
-        return self.layers if precision in measured else math.hypot(self.layers, self.precision)
+    def layers_on(self, accelerator: Accelerator, precision: Precision, generation: Generation) -> float:
+        """Return the error of layers by the constants of a generation."""
+        if not generation.accelerators or accelerator.compute_capability != generation.compute_capability:
+            return max(self.layers, self.layers_unmeasured)
+        return math.hypot(
+            self.layers,
+            0.0 if precision in generation.precisions else self.precision,
+            0.0 if accelerator.name in generation.accelerators else self.accelerator,
+        )
 
     def of(self, half: float) -> ErrorDistribution:
         return ErrorDistribution(half=half, tail=self.tail)

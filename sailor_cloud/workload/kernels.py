@@ -40,8 +40,7 @@ class Program:
     `fused`: one kernel does a run of element-wise operations. `sequence_parallel`: tensor-parallel devices share out
     norms and dropout. `launch_factor`: how many times the common time it needs to launch a layer's kernels, and
     `more_launch_s` what comes on top of it, per block and its three passes. `exposed`: the share of a collective that
-    does not hide behind products; `collective_s`: seconds that each takes beyond its steps. `fitted`: the
-    constants of kernels were fitted on runs of it; others keep the roofline.
+    does not hide behind products; `collective_s`: seconds that each takes beyond its steps.
     """
 
     attention: Attention = Attention.FLASH
@@ -51,7 +50,6 @@ class Program:
     more_launch_s: float = 0.0
     exposed: float = 1.0
     collective_s: float = 0.0
-    fitted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,14 +85,19 @@ class Constants:
 class Generation:
     """Constants of the accelerators of one compute capability.
 
-    `measured`: the precisions in which runs of one of them were in the fit.
+    `accelerators`: those whose runs were in the fit, `precisions` in which; both empty for borrowed constants.
     """
 
     compute_capability: float
     constants: Constants
-    measured: tuple[Precision, ...]
+    accelerators: tuple[str, ...]
+    precisions: tuple[Precision, ...]
     source: str
     as_of: date
+
+    def measured(self, accelerator: Accelerator, precision: Precision) -> bool:
+        """Return whether runs of an accelerator were in the fit, and runs in a precision."""
+        return accelerator.name in self.accelerators and precision in self.precisions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,7 +275,8 @@ def _generation(row: dict[str, str]) -> Generation:
     return Generation(
         compute_capability=float(row["compute_capability"]),
         constants=Constants(**{field.name: float(row[field.name]) for field in fields(Constants)}),
-        measured=tuple(Precision(name) for name in row["measured"].split()),
+        accelerators=tuple(row["accelerators"].split()),
+        precisions=tuple(Precision(name) for name in row["precisions"].split()),
         source=row["source"],
         as_of=date.fromisoformat(row["as_of"]),
     )

@@ -1,4 +1,4 @@
-"""Compute profiles: measured layer times where there are any, else a fitted model, else a roofline."""
+"""Compute profiles: measured layer times, else a fitted model; else kernels in half precision, a roofline in others."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ PLAIN = Program(attention=Attention.PLAIN)
 class LayerTimes:
     """Seconds per layer of one microbatch (forward, backward) and of one optimizer step, shape [layers].
 
-    `error`: half of such times are off by less, as a logarithm; `measured` is False where no run of the accelerator's
-    generation, in this precision, was seen. `exchange_share`: of a block's seconds, what tensor parallelism exchanges.
+    `error`: half of such times are off by less, as a logarithm; `measured` is False where no run of the accelerator or
+    none in this precision was seen. `exchange_share`: of a block's seconds, what tensor parallelism exchanges.
     """
 
     forward_s: Floats
@@ -196,7 +196,7 @@ class ComputeProfiles:
                     f"{accelerator.name} has neither a compute profile nor a datasheet rate for {precision}; "
                     "choose another precision or leave it out"
                 )
-            if program.fitted and precision in kernels.PRECISIONS:
+            if precision in kernels.PRECISIONS:
                 generation = kernels.generation_of(accelerator, self.generations)
                 times = kernels.kernel_times(
                     accelerator,
@@ -374,8 +374,8 @@ def _of_kernels(
         forward_s=times.forward_s,
         backward_s=times.backward_s,
         update_s=times.update_s,
-        error=errors.layers_on(generation.measured, precision),
-        measured=precision in generation.measured,
+        error=errors.layers_on(accelerator, precision, generation),
+        measured=generation.measured(accelerator, precision),
         exchange_share=times.exchange_share,
         profile=ProfileRef(
             id=f"kernels {accelerator.name} {precision}", sha256=hashlib.sha256(figures.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Layer times from datasheet figures alone, for accelerators and precisions that nobody has profiled."""
+"""Layer times in fp32 and tf32 from datasheet figures alone, for accelerators that nobody has profiled."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Efficiencies:
 
 
 # Fitted on 213 configurations of 7 GPUs; errors are those of accelerators left out in turn
-# (benchmarks/results/compute_profiles.md). All of it fp32 and tf32: for bf16 and fp16 the errors are unverified.
+# (benchmarks/results/compute_profiles.md). All of it fp32 and tf32.
 FITTED = Efficiencies(cores=1.0, tensor_cores=0.93, memory=0.65, link=0.175, launch_s=2.6e-4, score_passes=6.9)
 ERROR_P50 = 0.16
 ERROR_P90 = 0.46

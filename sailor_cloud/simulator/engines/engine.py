@@ -201,7 +201,6 @@ class Engine:
     per block and tensor-parallel device that launches take longer where a pipeline stands on several nodes. `exposed`:
     the share of tensor-parallel collectives that does not hide behind products, and `collective_s` the seconds that
     each takes beyond its steps. `idle_s`: seconds per iteration that no kernel takes, for data, clipping and logs.
-    `fitted`: published runs of it were fitted, so that the times of layers in half precision are those of kernels.
     `uniform`: all pipelines are cut alike and have one microbatch size; with `one_tp` all stages have one tp, and every
     pipeline runs equally many microbatches. `formulas` take the place of the replay, where there are any.
     """
@@ -236,7 +235,6 @@ class Engine:
     exposed: float = 1.0
     collective_s: float = 0.0
     idle_s: float = 0.0
-    fitted: bool = False
     uniform: bool = False
     one_tp: bool = False
     formulas: Formulas | None = field(default=None, compare=False)
@@ -255,5 +253,4 @@ class Engine:
             more_launch_s=self.spread_launch_s * tp if spread and tp > 1 else 0.0,
             exposed=self.exposed,
             collective_s=self.collective_s,
-            fitted=self.fitted,
         )

@@ -18,7 +18,6 @@ SAILOR = Engine()
 # (compute_profiles/README.md).
 DEEPSPEED = Engine(
     name="deepspeed",
-    fitted=True,
     uniform=True,
     one_tp=True,
     recompute=tuple(Recompute),
@@ -45,7 +44,6 @@ DEEPSPEED = Engine(
 # overlapped reduction of fp32 gradients, 40 million parameters a bucket. Source: Megatron-LM core 0.6 (2024).
 MEGATRON = Engine(
     name="megatron",
-    fitted=True,
     uniform=True,
     one_tp=True,
     recompute=tuple(Recompute),
@@ -65,7 +63,6 @@ MEGATRON = Engine(
 # documentation (2024).
 FSDP = Engine(
     name="fsdp",
-    fitted=True,
     uniform=True,
     one_tp=True,
     recompute=tuple(Recompute),
@@ -87,7 +84,6 @@ FSDP = Engine(
 # (compute_profiles/README.md).
 NANOTRON = Engine(
     name="nanotron",
-    fitted=True,
     uniform=True,
     one_tp=True,
     recompute=tuple(Recompute),
