@@ -84,7 +84,10 @@ def _measured(run: RunFolder, leg: Leg, data: _Data) -> MeasuredRun:
         for pipeline in plan.pipelines
     }
     alike = len(shapes) == 1
-    zones = unsure.zones or ("", "")
+    zones, errors = unsure.zones or ("", ""), data.profiles.errors
+    fullest = max(prediction.memory, key=lambda stage: stage.tensor_bytes)
+    node = plan.pipelines[fullest.pipeline].stages[fullest.stage].node
+    holder = data.catalog.accelerator(_accelerators(document)[node])
     return MeasuredRun(
         commit=this_version(),
         file=f"runs/{run.run_id}-g{leg.generation}.json",
@@ -108,10 +111,14 @@ def _measured(run: RunFolder, leg: Leg, data: _Data) -> MeasuredRun:
         src_zone=zones[0],
         dst_zone=zones[1],
         predicted_s=prediction.iteration_s_replay,
-        predicted_bytes=max(stage.total_bytes for stage in prediction.memory),
+        predicted_bytes=fullest.tensor_bytes,
         layers_error=unsure.half(Kind.LAYERS),
         network_error=unsure.half(Kind.NETWORK),
         chance_error=unsure.half(Kind.CHANCE),
+        # A local rank counts its whole process.
+        memory_accelerator="" if holder.stands_in else holder.name,
+        memory_error=errors.memory,
+        memory_chance_error=errors.memory_repeat,
     )
 
 
@@ -121,11 +128,16 @@ def _model_name(document: PlanDocument) -> str | None:
     return next((theirs for theirs, ours in MODELS.items() if model is not None and ours == model.preset), None)
 
 
-def _nodes(document: PlanDocument) -> str:
-    """Return the nodes of each stage, as '1xA100-40+1xV100-16|2xA100-40'."""
+def _accelerators(document: PlanDocument) -> dict[str, str]:
     plan, hardware = document.plan, document.inputs.hardware_by_id()
     assert plan is not None
-    offers = {node.id: hardware[node.offer].accelerator for node in plan.nodes}
+    return {node.id: hardware[node.offer].accelerator for node in plan.nodes}
+
+
+def _nodes(document: PlanDocument) -> str:
+    """Return the nodes of each stage, as '1xA100-40+1xV100-16|2xA100-40'."""
+    plan, offers = document.plan, _accelerators(document)
+    assert plan is not None
     told = []
     for position in range(len(plan.pipelines[0].stages)):
         names = Counter(their_accelerator(offers[pipeline.stages[position].node]) for pipeline in plan.pipelines)

@@ -78,12 +78,13 @@ class ProfileRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correction:
-    """Seconds that the owner's finished runs multiply by a factor, and the share of their error that is left."""
+    """Seconds or bytes that the owner's finished runs multiply by a factor, and the share of their error left."""
 
     what: str
     runs: int
     factor: float
     error_left: float
+    unit: str = "seconds"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,13 +157,22 @@ class Waits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageMemory:
-    """Peak bytes of one device of a stage, by part, against what the device can hold."""
+    """Peak bytes of one device of a stage, by part, against what the device can hold.
+
+    `measured`: what its layers keep was measured, or the owner's runs measured the peak of such stages.
+    """
 
     pipeline: int
     stage: int
     parts: dict[str, int]
     total_bytes: int
     limit_bytes: int
+    measured: bool = False
+
+    @property
+    def tensor_bytes(self) -> int:
+        """What torch counts: without what the allocator and the framework hold beside tensors."""
+        return self.total_bytes - self.parts.get("allocator", 0) - self.parts.get("framework", 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -305,7 +305,8 @@ def _short_of_memory(document: PlanDocument) -> Iterator[str]:
         worst = max(short, key=lambda stage: stage.total_bytes / stage.limit_bytes)
         yield (
             f"does not fit: {len(short)} of {len(memory)} stages need too much memory, up to "
-            f"{text.size(worst.total_bytes)} of {text.size(worst.limit_bytes)} (stage {worst.stage})"
+            f"{text.size(worst.total_bytes)} of {text.size(worst.limit_bytes)} (stage {worst.stage}"
+            f"{'' if worst.measured else '; estimated, not measured'})"
         )
 
 
@@ -332,7 +333,8 @@ def assumptions(document: PlanDocument) -> tuple[str, ...]:
         f"layer times come from the compute profiles {profiles}",
         *(
             f"{each.runs} finished run{'s' if each.runs > 1 else ''} of yours make {each.what} take "
-            f"{each.factor:.3g} times as long; {text.share(each.error_left)} of the error is left"
+            f"{each.factor:.3g} times as {'much memory' if each.unit == 'bytes' else 'long'}; "
+            f"{text.share(each.error_left)} of the error is left"
             for each in document.inputs.corrections
         ),
         f"half of such iterations are off by less than {text.share(prediction.error_p50)}, nine in ten by less than "

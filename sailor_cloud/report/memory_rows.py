@@ -22,6 +22,10 @@ class MemoryRow:
         return f"{text.ranges(self.pipelines)} / stage {self.memory.stage}, {self.accelerator}"
 
     @property
+    def basis(self) -> str:
+        return "measured" if self.memory.measured else "estimated, not measured"
+
+    @property
     def share(self) -> float:
         return self.memory.total_bytes / self.memory.limit_bytes
 
@@ -36,7 +40,7 @@ def memory_rows(document: PlanDocument) -> tuple[MemoryRow, ...]:
     names: dict[tuple[object, ...], str] = {}
     for row in prediction.memory:
         accelerator = nodes[plan.pipelines[row.pipeline].stages[row.stage].node].accelerator
-        key = (row.stage, accelerator, row.total_bytes, row.limit_bytes, tuple(sorted(row.parts.items())))
+        key = (row.stage, accelerator, row.total_bytes, row.limit_bytes, row.measured, tuple(sorted(row.parts.items())))
         alike.setdefault(key, []).append(row)
         names[key] = accelerator
     return tuple(

@@ -111,11 +111,12 @@ def _memory(document: PlanDocument) -> str:
             text.size(row.memory.total_bytes),
             text.size(row.memory.limit_bytes),
             text.share(row.share),
+            row.basis,
         )
         for row in memory_rows(document)
     )
     numbers = ("peak", "limit", "used")
-    return table(("pipelines", "stage", "accelerator", *numbers), rows, numbers=numbers)
+    return table(("pipelines", "stage", "accelerator", *numbers, "basis"), rows, numbers=numbers)
 
 
 def _alternatives(document: PlanDocument) -> str:

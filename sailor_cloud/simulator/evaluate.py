@@ -136,6 +136,7 @@ def stage_memory(layout: Layout, seat: Seat) -> StageMemory:
         parts=parts,
         total_bytes=sum(parts.values()),
         limit_bytes=seat.table.limit_bytes,
+        measured=seat.table.memory.measured,
     )
 
 

@@ -68,6 +68,7 @@ class MemoryTable:
     keeps a tied weight once: `tied_parameters` fewer. `trainable_prefix` and `tied_trainable` count what has gradients.
     Weights of `weight_bytes` compute; `stored_bytes` stay, which ZeRO-3 cuts. `gathered_bytes` live where one stage is
     the whole pipeline. The allocator holds a share `reserve` on top of all tensors, and of `fragments` at the least.
+    `factor`: how many times the counted bytes tensors take by the owner's runs; `measured` as in StageMemory.
     """
 
     zero_stage: int
@@ -89,6 +90,8 @@ class MemoryTable:
     fragments: float
     framework_bytes: int
     limit_bytes: int
+    factor: float
+    measured: bool
     apart: bool = False
 
     @property
@@ -107,7 +110,7 @@ class MemoryTable:
 
     def activation_bytes(self, first: Any, end: Any) -> Any:
         """Return what each microbatch in flight adds to what layers [first, end) need."""
-        return self._kept_bytes(first, end) * (1.0 + self.fragments)
+        return self._kept_bytes(first, end) * (self.factor * (1.0 + self.fragments))
 
     def needed_bytes(self, first: Any, end: Any, *, in_flight: ArrayLike, replicas: int = 1) -> Any:
         """Return the bytes that one device must have, as int64 of the inputs' shape; grows evenly with `in_flight`.
@@ -148,13 +151,14 @@ class MemoryTable:
         if layers:
             moving = moving + layers * self._largest_layer(first, end) * self.weight_bytes
         kept = np.asarray(in_flight) * self._kept_bytes(first, end) + self._working(first, end)
-        return {
+        found = {
             "weights": -(-parameters * self.stored_bytes // weight),
             "gradients": gradients,
             "optimizer": -(-trainable * self.optimizer_bytes // optimizer),
-            "activations": np.rint(kept).astype(np.int64),
-            "buffers": np.rint(moving + self._buckets(trainable, gradients, replicas)).astype(np.int64),
+            "activations": kept,
+            "buffers": moving + self._buckets(trainable, gradients, replicas),
         }
+        return {name: np.rint(self.factor * each).astype(np.int64) for name, each in found.items()}
 
     def _kept_bytes(self, first: Any, end: Any) -> Any:
         return self.activation_prefix_bytes[end] - self.activation_prefix_bytes[first]
@@ -201,11 +205,13 @@ def memory_table(
     nvlink_gb_per_s: float | None,
     limit_bytes: int,
     measured: Mapping[LayerKind, float] | None = None,
+    factor: float | None = None,
 ) -> MemoryTable:
     """Count what the stages of a decoder keep under an engine; `tp` must divide what it cuts.
 
     `measured`: bytes that a layer of one microbatch keeps on one device, where they were measured; they replace what is
     counted. `outer`: pipelines that train apart also keep where they met last, and a momentum.
+    `factor`: how many times the counted bytes the owner's runs needed, None without such runs.
     """
     rule = engine.memory
     costs = layer_costs(
@@ -247,6 +253,8 @@ def memory_table(
         framework_bytes=overheads.framework_bytes(nvlink_gb_per_s),
         limit_bytes=limit_bytes,
         apart=outer,
+        factor=1.0 if factor is None else factor,
+        measured=factor is not None or LayerKind.BLOCK in (measured or {}),
     )
 
 

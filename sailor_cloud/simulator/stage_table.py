@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -149,6 +150,7 @@ def stage_table(
     stack = scenario.profiles.stack(accelerator)
     costs = layer_costs(decoder, training.sequence_length, tp, attention=scenario.engine.attention)
     limit = int(part.memory_gib * GIB * stack.usable_fraction)
+    owned = scenario.profiles.own.memory(accelerator, training.precision.value, decoder.name)
     memory = memory_table(
         decoder,
         scenario.engine,
@@ -171,6 +173,7 @@ def stage_table(
             tp=tp,
             precision=training.precision,
         ),
+        factor=math.exp(scenario.profiles.errors.memory * owned.mean) if owned.tells else None,
     )
     every = (training.sync_every or 1) if scenario.engine.zone_by_zone else 1
     again = _recomputed_s(times.forward_s, costs, recompute)

@@ -20,8 +20,6 @@ from sailor_cloud.workload.error_model import ErrorDistribution, ErrorModel
 
 # The probabilities whose figures a document tells.
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
-# What measurements have narrowed by less is not told.
-_LEFT_AT_MOST = 0.99
 _PROFILE = "'sailor-cloud profile JOB' on that accelerator"
 _PROFILE_TP = "'sailor-cloud profile JOB --tp' on that accelerator"
 _LINK = "'sailor-cloud profile JOB --link-to ADDRESS:PORT' between such nodes"
@@ -215,8 +213,8 @@ def _exchanged_s(layout: Layout, iteration: Iteration) -> float:
 
 
 def corrections(layout: Layout) -> tuple[Correction, ...]:
-    """Return what the owner's measurements change of a plan's layers and links between nodes."""
-    profiles, found = layout.scenario.profiles, {}
+    """Return what the owner's measurements change of a plan's layers, links between nodes and memory."""
+    profiles, found, held = layout.scenario.profiles, {}, {}
     if not profiles.own.runs:
         return ()
     precision, model = layout.plan.precision.value, layout.scenario.decoder.name
@@ -224,6 +222,7 @@ def corrections(layout: Layout) -> tuple[Correction, ...]:
         part = seat.table.accelerator
         error = math.hypot(seat.table.error, profiles.lasting_machine_error(part))
         found[f"layers on {part.name} in {precision}"] = profiles.own.layers(learned_of(part), precision, model), error
+        held[f"stages on {part.name} in {precision}"] = profiles.own.memory(part.name, precision, model)
     places = {seat.place.zone: replace(seat.place, node=None) for seat in layout.seats}
     for src, dst in combinations_with_replacement(sorted(places), 2):
         belief = profiles.own.network(src, dst)
@@ -231,10 +230,12 @@ def corrections(layout: Layout) -> tuple[Correction, ...]:
             link = layout.scenario.network.link(places[src], places[dst])
             error = math.hypot(profiles.errors.network, profiles.errors.half_of(link.error))
             found[f"network in {src}" if src == dst else f"network between {src} and {dst}"] = belief, error
+    told = [(what, belief, error, "seconds") for what, (belief, error) in sorted(found.items())]
+    told += [(what, belief, profiles.errors.memory, "bytes") for what, belief in sorted(held.items())]
     return tuple(
-        Correction(what=what, runs=belief.runs, factor=math.exp(error * belief.mean), error_left=belief.left)
-        for what, (belief, error) in sorted(found.items())
-        if belief.left <= _LEFT_AT_MOST
+        Correction(what=what, runs=belief.runs, factor=math.exp(error * belief.mean), error_left=belief.left, unit=unit)
+        for what, belief, error, unit in told
+        if belief.tells
     )
 
 

@@ -23,10 +23,10 @@ class ErrorModel:
 
     `layers`: of layer times that were fitted on other runs of the accelerator, `layers_unmeasured` where none of its
     generation were. On top come `precision` in one that none was in, and `accelerator` where all were of others of the
-    generation. `exchange`: of what tensor parallelism exchanges;
-    `network`: of transfers between stages and gradient all-reduces, beside the link's own error; `overlap`: of what is
-    exchanged beside computing; `repeat`: of the same run made again. `tail`: lambda of Tukey's distribution, 0.14 for
-    normal errors and smaller for more large ones.
+    generation. `exchange`: of what tensor parallelism exchanges; `network`: of transfers between stages and gradient
+    all-reduces, beside the link's own error; `overlap`: of what is exchanged beside computing; `repeat`: of the same
+    run made again. `memory`: of the tensors of the fullest device, `memory_repeat` between two runs of a plan. `tail`:
+    lambda of Tukey's distribution, 0.14 for normal errors and smaller for more large ones.
     """
 
     layers: float
@@ -37,6 +37,8 @@ class ErrorModel:
     network: float
     overlap: float
     repeat: float
+    memory: float
+    memory_repeat: float
     tail: float
 
     def layers_on(self, accelerator: Accelerator, precision: Precision, generation: Generation) -> float:

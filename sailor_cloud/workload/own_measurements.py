@@ -1,41 +1,42 @@
-"""What the owner's finished runs say of layers and links: how predictions are corrected, and what stays unknown.
+"""What the owner's finished runs say of layers, links and memory: how predictions are corrected, what stays unknown.
 
-A run's error is that of its layers, of its network and of chance. Each of the first two is the same for other plans
-with these layers or links, so that linear regression on the runs (a Gaussian posterior) tells its mean and the rest.
+A run's time is off by the error of its layers, of its network and of chance, its peak memory by that of its tensors and
+of chance. All but chance is the same for other plans with these layers or links, so that linear regression on the runs
+(a Gaussian posterior) tells its mean and the rest.
 """
 
 from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sailor_cloud import resources
 from sailor_cloud.durable import replaced
 from sailor_cloud.errors import DataError
-
-Floats = NDArray[np.float64]
 
 FILE = "measured_iterations.csv"
 # How much of what is unknown of an accelerator is the same for every model; judgement.
 SAME_FOR_ALL_MODELS = 0.5
 # A run that is off by more than so many times what half of the runs are counts as one that is off by that.
 _MOST_HALVES = 5.0
+# What measurements have narrowed by less is not told.
+_LEFT_AT_MOST = 0.99
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRun:
     """One plan that ran: a row of the table of measured iterations, whose first columns are those of Sailor's.
 
-    `nodes_per_stage_by_gpu` and `layers_per_stage` are empty where pipelines differ. `predicted_s` is without the
-    owner's measurements; `…_error`: what half of the errors are below, of layers, network and chance, as logarithms of
-    the iteration. `version` of the program predicted it.
+    `nodes_per_stage_by_gpu` and `layers_per_stage` are empty where pipelines differ. `predicted_s` and
+    `predicted_bytes`, of all tensors of the fullest device, are without the owner's measurements; `…_error`: what half
+    of the errors are below, of layers, network and chance, as logarithms of the iteration, and of its memory.
+    `memory_accelerator` is empty where `max_mem_bytes` counts more than tensors. `version` of the program predicted it.
     """
 
     commit: str
@@ -64,6 +65,9 @@ class MeasuredRun:
     layers_error: float
     network_error: float
     chance_error: float
+    memory_accelerator: str
+    memory_error: float
+    memory_chance_error: float
 
     @property
     def layers(self) -> Hashable:
@@ -72,6 +76,38 @@ class MeasuredRun:
     @property
     def network(self) -> Hashable:
         return (self.src_zone, self.dst_zone)
+
+    @property
+    def time(self) -> _Finding:
+        return _Finding(
+            off=math.log(self.iteration_time_s / self.predicted_s),
+            parts=((self.layers, self.layers_error), (self.network, self.network_error)),
+            chance=self.chance_error,
+        )
+
+    @property
+    def memory(self) -> _Finding | None:
+        if not self.memory_accelerator or not self.max_mem_bytes:
+            return None
+        return _Finding(
+            off=math.log(float(self.max_mem_bytes) / self.predicted_bytes),
+            parts=(((self.memory_accelerator, self.precision, self.decoder), self.memory_error),),
+            chance=self.memory_chance_error,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Finding:
+    """How far a run was off, as a logarithm; the unknowns that it is the sum of, with their errors, and chance."""
+
+    off: float
+    parts: tuple[tuple[Hashable, float], ...]
+    chance: float
+
+    @property
+    def clipped(self) -> float:
+        most = _MOST_HALVES * math.hypot(self.chance, *(error for _, error in self.parts))
+        return max(-most, min(most, self.off))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,13 +118,18 @@ class Belief:
     left: float = 1.0
     runs: int = 0
 
+    @property
+    def tells(self) -> bool:
+        """Whether measurements narrowed it by enough to tell."""
+        return self.left <= _LEFT_AT_MOST
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnMeasurements:
     """The owner's runs, as corrections of predictions."""
 
     runs: tuple[MeasuredRun, ...] = ()
-    _known: dict[Hashable, Belief] = field(default_factory=dict, repr=False, compare=False)
+    _known: dict[tuple[Hashable, bool], Belief] = field(default_factory=dict, repr=False, compare=False)
 
     def layers(self, accelerator: str, precision: str, model: str) -> Belief:
         return self._belief((accelerator, precision, model))
@@ -96,28 +137,26 @@ class OwnMeasurements:
     def network(self, src_zone: str, dst_zone: str) -> Belief:
         return self._belief(tuple(sorted((src_zone, dst_zone))))
 
-    def _belief(self, unknown: Hashable) -> Belief:
-        if not self.runs:
-            return Belief()
-        if unknown not in self._known:
-            self._known[unknown] = self._posterior(unknown)
-        return self._known[unknown]
+    def memory(self, accelerator: str, precision: str, model: str) -> Belief:
+        return self._belief((accelerator, precision, model), memory=True)
 
-    def _posterior(self, unknown: Hashable) -> Belief:
-        own = np.array([(run.layers_error, run.network_error) for run in self.runs])
-        names = [(run.layers, run.network) for run in self.runs]
-        chance = np.array([run.chance_error for run in self.runs])
-        whole = np.sqrt((own**2).sum(axis=1) + chance**2)
-        found = np.log([run.iteration_time_s / run.predicted_s for run in self.runs])
-        found = np.clip(found, -_MOST_HALVES * whole, _MOST_HALVES * whole)
-        pairs = list(zip(names, own, strict=True))
-        between = np.array([[_shared(a, b, x, y) for b, y in pairs] for a, x in pairs])
-        to_runs = np.array(
-            [sum(_alike(unknown, each) * own[i][k] for k, each in enumerate(names[i])) for i in range(len(own))]
-        )
-        solved = np.linalg.solve(between + np.diag(np.maximum(chance, 1e-3) ** 2), np.column_stack([found, to_runs]))
-        left = math.sqrt(max(0.0, 1.0 - float(to_runs @ solved[:, 1])))
-        return Belief(mean=float(to_runs @ solved[:, 0]), left=left, runs=int(np.count_nonzero(to_runs)))
+    def _belief(self, unknown: Hashable, *, memory: bool = False) -> Belief:
+        if (unknown, memory) not in self._known:
+            found = [run.memory if memory else run.time for run in self.runs]
+            self._known[unknown, memory] = _posterior(unknown, [each for each in found if each is not None])
+        return self._known[unknown, memory]
+
+
+def _posterior(unknown: Hashable, found: Sequence[_Finding]) -> Belief:
+    if not found:
+        return Belief()
+    between = np.array([[_shared(a.parts, b.parts) for b in found] for a in found])
+    to_runs = np.array([_shared(((unknown, 1.0),), each.parts) for each in found])
+    chance = np.diag([max(each.chance, 1e-3) ** 2 for each in found])
+    off = np.array([each.clipped for each in found])
+    solved = np.linalg.solve(between + chance, np.column_stack([off, to_runs]))
+    left = math.sqrt(max(0.0, 1.0 - float(to_runs @ solved[:, 1])))
+    return Belief(mean=float(to_runs @ solved[:, 0]), left=left, runs=int(np.count_nonzero(to_runs)))
 
 
 def _alike(one: Hashable, other: Hashable) -> float:
@@ -128,11 +167,9 @@ def _alike(one: Hashable, other: Hashable) -> float:
     return SAME_FOR_ALL_MODELS if layers and one[:2] == other[:2] else 0.0  # type: ignore[index]
 
 
-def _shared(one: tuple[Hashable, ...], other: tuple[Hashable, ...], ours: Floats, theirs: Floats) -> float:
+def _shared(ours: tuple[tuple[Hashable, float], ...], theirs: tuple[tuple[Hashable, float], ...]) -> float:
     """Return the covariance of two sums of unknowns with these errors."""
-    return sum(
-        _alike(a, b) * float(x * y) for a, x in zip(one, ours, strict=True) for b, y in zip(other, theirs, strict=True)
-    )
+    return sum(_alike(a, b) * x * y for a, x in ours for b, y in theirs)
 
 
 def own_file() -> Path:
@@ -185,7 +222,10 @@ def _cell(value: object) -> str:
 def _run(row: dict[str, str]) -> MeasuredRun:
     kinds = {"int": int, "float": float, "str": str}
     run = MeasuredRun(**{each.name: kinds[str(each.type)](row[each.name]) for each in fields(MeasuredRun)})
-    positive = (run.iteration_time_s, run.predicted_s, run.layers_error)
-    if not all(0.0 < value < math.inf for value in positive) or not run.network_error >= 0.0 <= run.chance_error:
-        raise ValueError(f"{run.file} has times or errors that are not positive")
+    positive = [run.iteration_time_s, run.predicted_s, run.layers_error, float(run.predicted_bytes)]
+    if run.max_mem_bytes:
+        positive.append(float(run.max_mem_bytes))
+    least = min(run.network_error, run.chance_error, run.memory_error, run.memory_chance_error)
+    if not all(0.0 < value < math.inf for value in positive) or not 0.0 <= least < math.inf:
+        raise ValueError(f"{run.file} has times, sizes or errors that are not positive")
     return run

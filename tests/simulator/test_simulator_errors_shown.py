@@ -47,6 +47,27 @@ def test_layers_that_nobody_measured_are_named_wherever_the_iteration_stands() -
         assert shares[0].measurement.split()[-1] in shown
 
 
+def test_memory_that_nobody_measured_is_named_wherever_it_stands() -> None:
+    document = gcp_document()
+    assert document.prediction is not None
+    first, *rest = document.prediction.memory
+    for known in ([first, *rest], [dataclasses.replace(each, measured=True) for each in (first, *rest)]):
+        prediction = dataclasses.replace(document.prediction, memory=tuple(known))
+        made = dataclasses.replace(document, prediction=prediction)
+        basis = "measured" if known[0].measured else "estimated, not measured"
+        shown = plan_as_text(made, width=300, details=True)
+        assert basis in next(line for line in shown.splitlines() if line.startswith("memory of"))
+        assert f" {basis} |" in plan_as_markdown(made).partition("| basis |")[2].partition("\n\n")[0]
+        assert (
+            f">{basis}<" in plan_as_html(made, timeline=gcp_timeline()).partition(">basis<")[2].partition("</table>")[0]
+        )
+        assert {row["measured"] for row in json.loads(made.to_json())["prediction"]["memory"]} == {known[0].measured}
+    mixed = dataclasses.replace(document.prediction, memory=(dataclasses.replace(first, measured=True), *rest))
+    shown = plan_as_text(dataclasses.replace(document, prediction=mixed), width=300, details=True)
+    assert "A100-40, measured" in shown
+    assert ", estimated, not measured" in shown
+
+
 @pytest.mark.parametrize(
     ("precision", "zone", "accelerator", "measured"),
     [

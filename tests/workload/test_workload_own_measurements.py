@@ -42,6 +42,9 @@ RUN = MeasuredRun(
     layers_error=0.06,
     network_error=0.0,
     chance_error=0.03,
+    memory_accelerator="V100-16",
+    memory_error=0.08,
+    memory_chance_error=0.024,
 )
 
 
@@ -139,10 +142,41 @@ def test_a_measured_plan_is_predicted_as_it_ran_with_a_narrower_range() -> None:
     after = evaluate(plan, learned)
     assert after.prediction.iteration_s_replay == pytest.approx(1.15 * seconds, rel=0.02)
     assert after.prediction.error_p50 < 0.8 * before.prediction.error_p50
-    (correction,) = after.corrections
+    correction = after.corrections[0]
     assert (correction.what, correction.runs) == ("layers on V100-16 in fp32", 8)
     assert correction.factor == pytest.approx(1.15, rel=0.03)
     assert before.corrections == ()
+
+
+def test_peak_memory_that_was_measured_narrows_the_memory_of_the_next_plan() -> None:
+    scenario = gcp_scenario(batch=64, precision="fp32")
+    offer = offer_in(scenario, "us-central1-a", "V100-16", devices=4)
+    plan = make_plan(scenario, [chain(0, [offer], (0, 26), microbatch_size=2, microbatches=32)])
+    (before,) = evaluate(plan, scenario).prediction.memory
+    run = dataclasses.replace(
+        RUN,
+        iteration_time_s=1.0,
+        decoder=scenario.decoder.name,
+        max_mem_bytes=str(round(1.1 * before.tensor_bytes)),
+        predicted_bytes=before.tensor_bytes,
+    )
+
+    def learned(*runs: MeasuredRun):
+        profiles = dataclasses.replace(scenario.profiles, own=taught(*runs))
+        return evaluate(plan, dataclasses.replace(scenario, profiles=profiles))
+
+    found = learned(*[run] * 8)
+    (after,) = found.prediction.memory
+    assert (before.measured, after.measured) == (False, True)
+    assert after.tensor_bytes == pytest.approx(1.1 * before.tensor_bytes, rel=0.01)
+    assert after.total_bytes - after.tensor_bytes > before.total_bytes - before.tensor_bytes
+    correction = next(each for each in found.corrections if each.unit == "bytes")
+    assert (correction.what, correction.runs) == ("stages on V100-16 in fp32", 8)
+    assert correction.factor == pytest.approx(1.1, rel=0.01)
+    # A local rank counts its whole process, and another accelerator's stages say nothing of these.
+    for other in ("", "A100-40"):
+        (same,) = learned(dataclasses.replace(run, memory_accelerator=other)).prediction.memory
+        assert same == before
 
 
 def own_kind(name: str):
@@ -158,7 +192,14 @@ def test_a_table_is_read_as_it_was_written_and_rows_of_other_versions_are_left_o
 
 
 @pytest.mark.parametrize(
-    ("old", "new"), [("1.2,", "-1.2,"), ("runs/first-g1.json", "x,y"), ("iteration_time_s", "seconds"), ("0.06", "nan")]
+    ("old", "new"),
+    [
+        ("1.2,", "-1.2,"),
+        ("runs/first-g1.json", "x,y"),
+        ("iteration_time_s", "seconds"),
+        ("0.06", "nan"),
+        ("9000000000", "0"),
+    ],
 )
 def test_a_damaged_table_says_what_to_do(tmp_path: Path, old: str, new: str) -> None:
     table = tmp_path / "measured_iterations.csv"

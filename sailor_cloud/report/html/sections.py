@@ -92,12 +92,13 @@ def memory(document: PlanDocument) -> Markup:
             text.size(row.memory.total_bytes),
             text.size(row.memory.limit_bytes),
             text.share(row.share),
+            row.basis,
             ", ".join(f"{name} {text.size(amount)}" for name, amount in row.memory.parts.items() if amount),
         )
         for row in memory_rows(document)
     )
     numbers = ("peak", "limit", "used")
-    return html_table(("pipelines", "stage", *numbers, "parts"), rows, numbers=numbers)
+    return html_table(("pipelines", "stage", *numbers, "basis", "parts"), rows, numbers=numbers)
 
 
 def traffic(document: PlanDocument) -> Markup | str:

@@ -20,12 +20,17 @@ LARGEST_WIDTH = 48
 
 def memory_table(document: PlanDocument, *, details: bool, ascii_only: bool, width: int) -> Table:
     """Return peak memory per device of each stage against what the device holds."""
-    headings = ("memory of", "", "peak", "of limit", *(("largest parts",) if details else ()))
-    table = plain_table(*headings, numbers=("", "peak", "of limit"))
+    rows = memory_rows(document)
+    bases = {row.basis for row in rows}
     columns = bar_width(width - LARGEST_WIDTH if details else width)
-    for row in memory_rows(document):
+    # Over the bars, whose heading would be empty.
+    basis = "" if len(bases) > 1 else "".join(bases)
+    basis = basis if len(basis) <= columns else basis.replace(" ", "\n")
+    headings = ("memory of", basis, "peak", "of limit", *(("largest parts",) if details else ()))
+    table = plain_table(*headings, numbers=(basis, "peak", "of limit"))
+    for row in rows:
         cells: list[str | Text] = [
-            row.label,
+            row.label if basis else f"{row.label}, {row.basis}",
             Text(bar(row.share, columns, ascii_only=ascii_only), style=_warmth(row.share)),
             text.size(row.memory.total_bytes),
             f"{text.share(row.share)} of {text.size(row.memory.limit_bytes)}",
