@@ -343,7 +343,11 @@ def write(model: ErrorModel, runs: int) -> None:
     rows = csv.writer(out, lineterminator="\n")
     rows.writerow(["name", "value", "source", "as_of"])
     for name, what in _SOURCES.items():
-        source = what if "repeat" in name or name == "memory" else f"{what}: {runs} published runs, simulator_accuracy/prediction_errors.py"
+        source = (
+            what
+            if "repeat" in name or name == "memory"
+            else f"{what}: {runs} published runs, simulator_accuracy/prediction_errors.py"
+        )
         rows.writerow([name, f"{getattr(model, name):.3g}", source, date.today().isoformat()])
     TABLE.write_text(out.getvalue(), encoding="utf-8")
 

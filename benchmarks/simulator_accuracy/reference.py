@@ -120,19 +120,20 @@ def with_constants(
     scenario: Scenario,
     accelerators: Iterable[str],
     *,
-    transfer_slowdown: float,
+    pair_bytes_per_s: float,
     timing_overhead_s: float,
 ) -> Scenario:
-    """Return the scenario with other constants of the software stack of some accelerators."""
+    """Return the scenario with other constants of the engine, and of the software stack of some accelerators."""
     stacks = dict(scenario.profiles.stacks)
     for name in accelerators:
         stacks[name] = dataclasses.replace(
             stacks["default"],
             accelerator=name,
-            transfer_slowdown=transfer_slowdown,
             timing_overhead_s=timing_overhead_s,
         )
-    return dataclasses.replace(scenario, profiles=dataclasses.replace(scenario.profiles, stacks=stacks))
+    profiles = dataclasses.replace(scenario.profiles, stacks=stacks)
+    engine = dataclasses.replace(scenario.engine, pair_bytes_per_s=pair_bytes_per_s)
+    return dataclasses.replace(scenario, profiles=profiles, engine=engine)
 
 
 def _row(row: dict[str, str]) -> Measured:

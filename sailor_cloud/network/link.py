@@ -90,6 +90,10 @@ class Link:
             max_bytes_per_s=self.max_bytes_per_s * factor,
         )
 
+    def at_most(self, bytes_per_s: float) -> Link:
+        """Return a link that is nowhere faster than a rate."""
+        return self if self.max_bytes_per_s <= bytes_per_s else replace(self, max_bytes_per_s=bytes_per_s)
+
     def _rate(self, nbytes: float) -> float:
         x = math.log2(min(max(nbytes, self.min_bytes), self.max_bytes) / MB)
         return min(((self.a * x + self.b) * x + self.c) * GB, self.max_bytes_per_s)

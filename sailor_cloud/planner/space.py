@@ -221,7 +221,6 @@ class Space:
             there, back = (
                 self.scenario.stage_link(
                     self.link(*ends, same_node=same_node, pairs=pairs, flows=flows),
-                    *(self.pools[pool].offer.accelerator for pool in ends),
                     same_node=same_node,
                 )
                 for ends in ((src.pool, dst.pool), (dst.pool, src.pool))

@@ -54,7 +54,7 @@ class Links:
         """Return the link that tensors between stages find."""
         link = self.between(src, dst, pairs=pairs, flows=flows)
         same_node = src.node is not None and src.node == dst.node
-        return self.scenario.stage_link(link, src.accelerator, dst.accelerator, same_node=same_node)
+        return self.scenario.stage_link(link, same_node=same_node)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,10 +61,9 @@ class Scenario:
         errors = self.profiles.errors
         return link.scaled(math.exp(-math.hypot(errors.network, errors.half_of(link.error)) * belief.mean))
 
-    def stage_link(self, link: Link, src: str, dst: str, *, same_node: bool) -> Link:
-        """Return a link between two accelerators as tensors between stages find it: slower between nodes."""
-        slowdown = max(self.profiles.stack(name).transfer_slowdown for name in (src, dst))
-        return link if same_node or slowdown == 1.0 else link.scaled(1.0 / slowdown)
+    def stage_link(self, link: Link, *, same_node: bool) -> Link:
+        """Return a link as tensors between stages find it: the engine may not fill one between nodes."""
+        return link if same_node else link.at_most(self.engine.pair_bytes_per_s * link.pairs)
 
     def accelerator(self, offer_id: str) -> Accelerator:
         return self.catalog.accelerator(self.hardware(offer_id).accelerator)

@@ -46,7 +46,6 @@ _OVERHEADS = {"gpu": GPU_OVERHEADS, "none": NO_OVERHEADS}
 class Stack:
     """Constants of one accelerator under one software stack.
 
-    `transfer_slowdown`: how many times longer tensors between stages on two nodes take in training than in a link test.
     `timing_overhead_s`: how much longer a layer's forward and backward take when timed alone than in training.
     `usable_fraction`: share of the nominal memory that a program can have.
     """
@@ -54,7 +53,6 @@ class Stack:
     accelerator: str
     stack: str
     overheads: MemoryOverheads
-    transfer_slowdown: float
     timing_overhead_s: float
     usable_fraction: float
     source: str
@@ -79,7 +77,6 @@ def _row(row: dict[str, str]) -> Stack:
         accelerator=row["accelerator"],
         stack=row["stack"],
         overheads=_OVERHEADS[row["overheads"]],
-        transfer_slowdown=float(row["transfer_slowdown"]),
         timing_overhead_s=float(row["timing_overhead_s"]),
         usable_fraction=float(row["usable_fraction"]),
         source=row["source"],

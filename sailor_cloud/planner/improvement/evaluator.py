@@ -194,7 +194,6 @@ class Evaluator:
             for (a, b), seconds in (((src, dst), activation), ((dst, src), gradient)):
                 link = space.scenario.stage_link(
                     space.link(a.pool, b.pool, same_node=same_node, pairs=pairs, flows=shared),
-                    *(space.pools[seat.pool].offer.accelerator for seat in (a, b)),
                     same_node=same_node,
                 )
                 seconds.append(float(link.transfer_s(tensor)) + space.scenario.engine.message_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -184,7 +185,8 @@ class Engine:
 
     It sends a tensor as soon as it is computed and has a receive per direction posted ahead. Its buckets hold 16 MiB
     per rank; ranks of a stage side by side and layers with larger matrices make that 64 MiB. `message_s`: seconds that
-    each tensor takes beyond its way. `overlap_sync`: gradients are reduced, bucket by bucket, while the last backward
+    each tensor takes beyond its way; between nodes it travels at `pair_bytes_per_s` per pair of devices at most.
+    `overlap_sync`: gradients are reduced, bucket by bucket, while the last backward
     pass of a stage runs; `overlap_sharded_sync`: under ZeRO too. `all_reduce_slowdown`: how many times longer a step of
     an all-reduce takes than a transfer of as many bytes in a link test; with `trees` it may also go through a tree.
     `scatter_sums`: with ZeRO-1 a rank is sent the sum of its share alone. `zone_by_zone`: a zone adds up its gradients
@@ -208,6 +210,7 @@ class Engine:
     name: str = "sailor"
     transfers: Transfers = Transfers.OVERLAPPED
     message_s: float = 0.0
+    pair_bytes_per_s: float = math.inf
     overlap_sync: bool = True
     overlap_sharded_sync: bool = True
     all_reduce_slowdown: float = 1.0

@@ -15,7 +15,8 @@ SAILOR = Engine()
 # Hugging Face guide to DeepSpeed (2024). `all_reduce_slowdown`: logged seconds of reduction over those of the ring at
 # the rates of a link test, mean of the three GH200 runs with one stage (1.9 to 2.8; Sailor's artifact); iterations of
 # the mixed RTX cluster, BLOOM and FlagPerf agree. `collective_s` is fitted on runs of Megatron-DeepSpeed
-# (compute_profiles/README.md).
+# (compute_profiles/README.md). It posts one send or receive at a time, for which NCCL opens few channels
+# (NVIDIA/nccl issue 1272, 2024); `pair_bytes_per_s` is fitted on GH200 runs, and slower links hide it: the RTX cluster.
 DEEPSPEED = Engine(
     name="deepspeed",
     uniform=True,
@@ -25,6 +26,7 @@ DEEPSPEED = Engine(
     stages_outermost=True,
     scatter_sums=False,
     zone_by_zone=False,
+    pair_bytes_per_s=3.8e9,
     overlap_sync=False,
     bucket_bytes=5.0e8,
     all_reduce_slowdown=2.25,
