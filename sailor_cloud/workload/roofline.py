@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,9 @@ class Efficiencies:
 # Fitted on 213 configurations of 7 GPUs; errors are those of accelerators left out in turn
 # (benchmarks/results/compute_profiles.md). All of it fp32 and tf32.
 FITTED = Efficiencies(cores=1.0, tensor_cores=0.93, memory=0.65, link=0.175, launch_s=2.6e-4, score_passes=6.9)
+# What published runs in half precision reach of tensor cores and NVLink (compute_profiles/kernels.csv, mean of V100,
+# A100 and H100); a first guess for fits of what an owner timed.
+HALF = replace(FITTED, tensor_cores=0.62, link=0.88)
 ERROR_P50 = 0.16
 ERROR_P90 = 0.46
 
@@ -60,7 +63,7 @@ def roofline_times(
     tp: int,
     precision: Precision,
     attention: Attention = Attention.PLAIN,
-    efficiencies: Efficiencies = FITTED,
+    efficiencies: Efficiencies | None = None,
 ) -> RooflineTimes:
     """Return layer times as FLOPs over reachable FLOP/s plus bytes over reachable bytes/s plus launches.
 
@@ -70,6 +73,7 @@ def roofline_times(
     peak = accelerator.peak_tflops(precision)
     if peak is None:
         raise RequestError(f"{accelerator.name} can't compute in {precision}")
+    efficiencies = efficiencies or _known(precision)
     costs = layer_costs(decoder, sequence_length, tp, attention=attention)
     width = ELEMENT_BYTES[precision]
     memory = accelerator.memory_bandwidth_gb_per_s * 1e9 * efficiencies.memory
@@ -91,7 +95,7 @@ def roofline_times(
     return RooflineTimes(forward_s=forward, backward_s=backward, update_s=update)
 
 
-def feature_guess(accelerator: Accelerator, precision: Precision, *, efficiencies: Efficiencies = FITTED) -> Guess:
+def feature_guess(accelerator: Accelerator, precision: Precision, *, efficiencies: Efficiencies | None = None) -> Guess:
     """Return the roofline in the features of a fit, for blocks of the GPT-2 kind with plain attention, and heads.
 
     Within 2 % of `roofline_times`, which reads the weights as well. A guess of nothing where the accelerator lacks the
@@ -100,6 +104,7 @@ def feature_guess(accelerator: Accelerator, precision: Precision, *, efficiencie
     peak = accelerator.peak_tflops(precision)
     if peak is None:
         return NOTHING_KNOWN
+    efficiencies = efficiencies or _known(precision)
     share = efficiencies.cores if precision is Precision.FP32 else efficiencies.tensor_cores
     per_byte = 1.0 / (accelerator.memory_bandwidth_gb_per_s * 1e9 * efficiencies.memory)
     common = {"overhead": efficiencies.launch_s, "flops": 1e-12 / (peak * share)}
@@ -122,6 +127,10 @@ def feature_guess(accelerator: Accelerator, precision: Precision, *, efficiencie
             LayerKind.HEAD: (_in_order(head), _in_order(_doubled(head))),
         },
     )
+
+
+def _known(precision: Precision) -> Efficiencies:
+    return HALF if precision in (Precision.BF16, Precision.FP16) else FITTED
 
 
 def _doubled(coefficients: dict[str, float]) -> dict[str, float]:
