@@ -117,7 +117,9 @@ class Beside:
                 if target is not self.target:
                     # All known ones were found under the limits that nothing keeps.
                     known += self._improved(part, target, [each for each in restrictions if each not in EVEN], lighter)
+                # Evening looks at the whole space, and may leave the part.
                 every = evened(self.space, target, known, restrictions, lighter)
+                every = [draft for draft in every if _holds(part, _where(self.space, draft)[0])]
             elif small:
                 every = self._searched(part, target, restrictions, lighter)
             else:

@@ -45,6 +45,9 @@ class StageMemoryTable(Protocol):
     def weight_bytes(self) -> int: ...
 
     @property
+    def measured(self) -> bool: ...
+
+    @property
     def tied_parameters(self) -> int: ...
 
     @property

@@ -145,7 +145,7 @@ def test_what_no_plan_can_use_says_why() -> None:
 
 
 def test_insisting_on_what_breaks_the_budget_names_the_limit() -> None:
-    job = example("gcp-a100-v100.yaml", constraints={"budget_usd": 40, "deadline": "24h"})
+    job = example("gcp-a100-v100.yaml", constraints={"budget_usd": 60, "deadline": "24h"})
     row = next(row for row in first_look(job).left_out if row.name == "V100-16")
     assert not row.keeps_limits
     assert row.why.endswith("; breaks the budget")

@@ -61,6 +61,7 @@ class ArtifactMemory:
     weight_bytes: int = 4
     tied_parameters: int = 0
     tied_trainable: int = 0
+    measured: bool = False
 
     def parameters(self, first: Any, end: Any) -> Any:
         return self.parameter_prefix[end] - self.parameter_prefix[first]
