@@ -117,9 +117,10 @@ class Beside:
                 if target is not self.target:
                     # All known ones were found under the limits that nothing keeps.
                     known += self._improved(part, target, [each for each in restrictions if each not in EVEN], lighter)
-                # Evening looks at the whole space, and may leave the part.
-                every = evened(self.space, target, known, restrictions, lighter)
-                every = [draft for draft in every if _holds(part, _where(self.space, draft)[0])]
+                # Of the whole space it would leave the part.
+                inside = [replace(in_space(each, self.space, part), zero_stage=each.zero_stage) for each in known]
+                made = evened(part, target, inside, restrictions, lighter)
+                every = [replace(in_space(each, part, self.space), zero_stage=each.zero_stage) for each in made]
             elif small:
                 every = self._searched(part, target, restrictions, lighter)
             else:
