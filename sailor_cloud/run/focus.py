@@ -9,7 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from sailor_cloud.catalog import providers as catalog_providers
 from sailor_cloud.model.document import CostKind
+from sailor_cloud.model.provider import Provider, names
 from sailor_cloud.run.ledger import LedgerLine
 from sailor_cloud.run.receipt import Receipt
 
@@ -21,7 +23,6 @@ _SERVICES = {
     CostKind.CHECKPOINT: ("Storage", "Object storage"),
 }
 _COMPUTE = ("Compute", "Virtual machines")
-_PUBLISHERS = {"gcp": "Google Cloud", "aws": "Amazon Web Services"}
 # Columns of the standard that must be there and that say nothing about a run.
 _EMPTY = (
     "BillingAccountName",
@@ -72,7 +73,7 @@ def _row(run: BilledRun, line: LedgerLine) -> dict[str, str]:
     resource = next((one for one in run.receipt.resources if line.key in (one.name, f"{one.type}/{one.name}")), None)
     providers = sorted({one.provider for one in run.receipt.resources})
     provider = resource.provider if resource is not None else providers[0] if providers else "unknown"
-    publisher = _PUBLISHERS.get(provider, provider)
+    publisher = _publisher(provider)
     account = run.project or provider
     tags = {"run": run.receipt.run_id, "job": run.receipt.job, "owner": run.owner}
     usd = f"{line.usd:.9f}"
@@ -121,3 +122,8 @@ def _row(run: BilledRun, line: LedgerLine) -> dict[str, str]:
 
 def _time(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _publisher(provider: str) -> str:
+    known = catalog_providers.of(Provider(provider)).publisher if provider in names() else ""
+    return known or provider

@@ -55,7 +55,7 @@ class CatalogProvider(Protocol):
     `on_this_machine`: nodes are processes of this machine, which need no GPU and reach no other provider's nodes.
     `bills_services`: disks, addresses, gateways, buckets and traffic are paid for beside instances.
     `may_be_free`: a price of 0 is one, as of a cluster that charges nobody, and not an unknown one.
-    `bucket_scheme`: how URLs of its buckets begin. `nat_free_buckets`: they are reached past NAT from every region.
+    `publisher`: who bills for it, where that is not the provider's name. `bucket_scheme`: how URLs of its buckets begin. `nat_free_buckets`: they are reached past NAT from every region.
     `spans_regions`: nodes in all its regions share one private network.
     `general_curves`: bandwidth curves that name no zone hold for instances whose network is known, too.
     `has_account`: prices and quotas are read with an account's credentials.
@@ -74,6 +74,7 @@ class CatalogProvider(Protocol):
     on_this_machine: bool = False
     bills_services: bool = True
     may_be_free: bool = False
+    publisher: str = ""
     bucket_scheme: str | None = None
     nat_free_buckets: bool = False
     spans_regions: bool = False

@@ -26,6 +26,7 @@ class Aws(CatalogProvider):
     nodes_at_once = 120
     shared_rate = False
     caps_spot_prices = True
+    publisher = "Amazon Web Services"
     bucket_scheme = "s3"
     general_curves = False  # they were measured on GCP or on premises, behind other network cards
     has_account = True

@@ -23,6 +23,7 @@ class Gcp(CatalogProvider):
     # 1,500 requests a minute, of which an operation that is under way takes one every eight seconds or so
     # (cloud.google.com/compute/api-quota, looked up 2026-11-24).
     nodes_at_once = 200
+    publisher = "Google Cloud"
     bucket_scheme = "gs"
     nat_free_buckets = True  # Private Google Access
     spans_regions = True
