@@ -55,7 +55,10 @@ class CatalogProvider(Protocol):
     `on_this_machine`: nodes are processes of this machine, which need no GPU and reach no other provider's nodes.
     `bills_services`: disks, addresses, gateways, buckets and traffic are paid for beside instances.
     `may_be_free`: a price of 0 is one, as of a cluster that charges nobody, and not an unknown one.
-    `publisher`: who bills for it, where that is not the provider's name. `bucket_scheme`: how URLs of its buckets begin. `nat_free_buckets`: they are reached past NAT from every region.
+    `publisher`: who bills for it, where that is not the provider's name.
+    `public_prices`: public catalogs list it, with `accelerators_apart` from the machines that carry them;
+    `price_lists`: it publishes one for each region itself, as AWS does.
+    `bucket_scheme`: how URLs of its buckets begin. `nat_free_buckets`: they are reached past NAT from every region.
     `spans_regions`: nodes in all its regions share one private network.
     `general_curves`: bandwidth curves that name no zone hold for instances whose network is known, too.
     `has_account`: prices and quotas are read with an account's credentials.
@@ -75,6 +78,9 @@ class CatalogProvider(Protocol):
     bills_services: bool = True
     may_be_free: bool = False
     publisher: str = ""
+    public_prices: bool = False
+    accelerators_apart: bool = False
+    price_lists: bool = False
     bucket_scheme: str | None = None
     nat_free_buckets: bool = False
     spans_regions: bool = False

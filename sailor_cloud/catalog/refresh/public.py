@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime
 from http.client import HTTPResponse
 
+from sailor_cloud.catalog.providers import of
 from sailor_cloud.catalog.providers.fetched import Fetched, Progress, Refusal
 from sailor_cloud.catalog.trust import UNKNOWN_DAY, is_stale
 from sailor_cloud.model.offer import Confidence, Market, Offer, Provider
@@ -25,7 +26,6 @@ GITHUB = "https://api.github.com/repos/skypilot-org/skypilot-catalog/commits?per
 SKYPILOT = "https://raw.githubusercontent.com/skypilot-org/skypilot-catalog/"
 GPUHUNT = "https://dstack-gpu-pricing.s3.eu-west-1.amazonaws.com/v3/"
 PRICE_LIST = "https://pricing.us-east-1.amazonaws.com/offers/v1.0/aws/AmazonEC2/current/"
-PROVIDERS = (Provider("gcp"), Provider("aws"))
 TIMEOUT_S = 30.0
 MOST_BYTES = 256 * 2**20
 # SkyPilot's names of accelerators on Google Cloud, which it prices apart from the machines.
@@ -70,7 +70,7 @@ def fetch(
         ("SkyPilot's catalog", lambda: _skypilot(provider)),
         ("gpuhunt's catalog", lambda: _gpuhunt(provider)),
     ]
-    if provider == "aws":
+    if of(provider).price_lists:
         readers += [(f"AWS price list of {name}", lambda name=name: _price_list(name)) for name in sorted(regions)]  # type: ignore[misc]
     found, catalogs = Fetched(), []
     for done, (what, read) in enumerate(readers):
@@ -121,11 +121,12 @@ def _price(offer: Offer, catalog: _Catalog) -> float | None:
     for place in (offer.zone, offer.region):
         own = f"{offer.accelerator_count}x{offer.accelerator}"
         whole = find(place, offer.instance_type, own)
-        if whole is None and offer.provider == "aws":
+        apart = of(offer.provider).accelerators_apart
+        if whole is None and not apart:
             whole = find(place, offer.instance_type, "")
         if whole is not None:
             return whole
-        if offer.provider == "gcp" and (machine := find(place, offer.instance_type, "")) is not None:
+        if apart and (machine := find(place, offer.instance_type, "")) is not None:
             mega = "megagpu" in offer.instance_type and offer.accelerator == "H100-80"
             name = _SKYPILOT_GPUS.get(offer.accelerator, ("",))[-1 if mega else 0]
             gpus = find(place, "", f"{offer.accelerator_count}x{name}")
@@ -144,9 +145,10 @@ def _skypilot(provider: Provider) -> _Catalog:
         # Prices without a date are better than none, and count as stale.
         pass
     prices: _Prices = {}
+    apart = of(provider).accelerators_apart
     for row in _rows(_get(f"{SKYPILOT}{revision}/{path}").decode()):
         count = float(row["AcceleratorCount"] or 0)
-        gpu = f"{count:.0f}x{row['AcceleratorName']}" if provider == "gcp" and row["AcceleratorName"] else ""
+        gpu = f"{count:.0f}x{row['AcceleratorName']}" if apart and row["AcceleratorName"] else ""
         for market, column in ((Market.ON_DEMAND, "Price"), (Market.SPOT, "SpotPrice")):
             if row[column]:
                 prices[row["AvailabilityZone"] or row["Region"], row["InstanceType"], gpu, market] = float(row[column])

@@ -72,7 +72,7 @@ def refresh(
             fetched[provider] = sold.of(provider).prices(request, progress)
         except CredentialsError as error:
             found = None
-            if with_public and provider in public.PROVIDERS:
+            if with_public and sold.of(provider).public_prices:
                 found = public.fetch(provider, current.offers(provider=provider), wanted & own, now.date(), progress)
             if found is not None and found.offers:
                 fetched[provider] = found

@@ -27,6 +27,8 @@ class Aws(CatalogProvider):
     shared_rate = False
     caps_spot_prices = True
     publisher = "Amazon Web Services"
+    public_prices = True
+    price_lists = True
     bucket_scheme = "s3"
     general_curves = False  # they were measured on GCP or on premises, behind other network cards
     has_account = True

@@ -24,6 +24,8 @@ class Gcp(CatalogProvider):
     # (cloud.google.com/compute/api-quota, looked up 2026-11-24).
     nodes_at_once = 200
     publisher = "Google Cloud"
+    public_prices = True
+    accelerators_apart = True
     bucket_scheme = "gs"
     nat_free_buckets = True  # Private Google Access
     spans_regions = True
