@@ -51,7 +51,7 @@ _MOST_VECTORS = 500
 # Kinds of places of pipelines of which all orders are tried; what differs by less comes from summing in another order.
 _ORDERED, _SAME = 5, 1e-9
 # Chains of a box that are placed and evaluated, the best ones; chains that are kept for the last refinement.
-_PLACED, _REFINED = 2, 6
+_PLACED, _REFINED = 2, 20
 # By how much fewer bytes may take longer in a ring.
 _SURE = 0.95
 # The limit on the bottleneck that is tried first, relative to the least one, and the share of an iteration by which
