@@ -34,7 +34,7 @@ _CHECKS = {
     "restricted": False,
 }
 # Pages that are still to be rewritten, and how much is found there. The numbers may only fall.
-PENDING = {"CHANGELOG.md": 2, "README.md": 1, "planner.md": 10}
+PENDING = {"CHANGELOG.md": 2, "README.md": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ def forbidden() -> dict[str, str]:
     """Return what the glossary says to write instead of each phrase that it forbids."""
     rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \|", GLOSSARY.read_text(encoding="utf-8"), flags=re.MULTILINE)
     return {
-        phrase.strip(): term.strip() for term, phrases in rows[2:] for phrase in phrases.split(";") if phrase.strip()
+        phrase.strip(): term.strip() for term, phrases in rows[1:] for phrase in phrases.split(";") if phrase.strip()
     }
 
 
