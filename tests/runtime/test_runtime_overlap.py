@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 import weakref
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
 
@@ -149,3 +153,49 @@ def test_gradients_cut_differently_elsewhere_are_copied_and_the_copies_let_go(mo
         assert torch.equal(module.gradient(name), torch.full_like(module.gradient(name), 2.0)), name
     flats = [ref for ref in given if ref() is not None]
     assert 0 < len(flats) < len(given)
+
+
+@pytest.fixture
+def native(monkeypatch) -> None:
+    """A stand-in of NCCL among threads: collectives of equally long parts only, and messages between two."""
+    mail: dict[Any, queue.SimpleQueue[torch.Tensor]] = defaultdict(queue.SimpleQueue)
+    held: dict[int, torch.Tensor] = {}
+    barrier = threading.Barrier(3, timeout=5.0)
+
+    def swap(self: Exchange, out: Any, come: Any) -> None:
+        for rank, number, part in out:
+            mail[self._index, rank, number].put(part.clone())
+        for rank, number, part in come:
+            part.copy_(mail[rank, self._index, number].get(timeout=5.0))
+
+    def all_gather(whole: torch.Tensor, part: torch.Tensor, *, group: int) -> None:
+        held[group] = part.clone()
+        barrier.wait()
+        assert whole.numel() == 3 * part.numel()
+        whole.copy_(torch.cat([held[number] for number in range(3)]))
+        barrier.wait()
+
+    def reduce_scatter(total: torch.Tensor, whole: torch.Tensor, *, group: int) -> None:
+        assert whole.numel() == 3 * total.numel()
+        held[group] = whole.clone()
+        barrier.wait()
+        total.copy_((held[0] + held[1] + held[2]).tensor_split(3)[group])
+        barrier.wait()
+
+    monkeypatch.setattr(Exchange, "_swap", swap)
+    monkeypatch.setattr(dist, "all_gather_single", all_gather)
+    monkeypatch.setattr(dist, "reduce_scatter_single", reduce_scatter)
+
+
+@pytest.mark.parametrize("length", [6, 7, 2])
+@pytest.mark.parametrize("wire", [torch.bfloat16, torch.float32])
+def test_sums_by_native_collectives_take_any_length_and_add_up_in_the_format_of_the_gradients(native, wire, length):
+    # In bfloat16, 256 + 1 is 256 again, so that adding there loses both ones.
+    flats = [torch.full((length,), value) for value in (256.0, 1.0, 1.0)]
+
+    def one(rank: int) -> None:
+        Exchange([0, 1, 2], rank, ["a"] * 3, rank, native=True).sum_all(flats[rank], wire)
+
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(one, range(3)))
+    assert [flat.tolist() for flat in flats] == [[258.0] * length] * 3

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.nn.functional import pad
 
 
 class Exchange:
@@ -44,14 +45,15 @@ class Exchange:
     def sum_parts(self, flat: Tensor, wire: torch.dtype) -> Tensor:
         """Return the sum over all holders of this rank's part of `flat`, which is used up.
 
-        Parts are those of `flat.tensor_split`, one per holder. They travel in the format `wire`.
+        Parts are those of `flat.tensor_split`, one per holder; native collectives need equally long ones. They travel
+        in the format `wire` and are added up in that of `flat`, so no collective does it where the two differ.
         """
         parts = flat.tensor_split(self.size)
         own = parts[self._index]
-        if self._native:
-            total = torch.empty_like(own, dtype=wire)
-            dist.reduce_scatter_single(total, flat.to(wire), group=self.group)
-            return total.to(flat.dtype)
+        if self._native and wire == flat.dtype:
+            total = torch.empty_like(own)
+            dist.reduce_scatter_single(total, flat, group=self.group)
+            return total
         for to, source in self._rounds():
             come = [(number, torch.empty_like(parts[number], dtype=wire)) for number in self._led]
             self._swap(
@@ -89,12 +91,15 @@ class Exchange:
 
     def sum_all(self, flat: Tensor, wire: torch.dtype) -> None:
         """Leave in `flat` the sum over all holders, the same to the last bit on each."""
-        own = self.sum_parts(flat, wire)
-        sums = flat if wire == flat.dtype else torch.empty_like(flat, dtype=wire)
+        length = flat.numel()
+        missing = -length % self.size if self._native else 0
+        whole = pad(flat, (0, missing)) if missing else flat
+        own = self.sum_parts(whole, wire)
+        sums = whole if wire == flat.dtype else torch.empty_like(whole, dtype=wire)
         sums.tensor_split(self.size)[self._index].copy_(own)
         self.gather_parts(sums)
         if sums is not flat:
-            flat.copy_(sums)
+            flat.copy_(sums[:length])
 
     def _leader(self, zone: Sequence[int], number: int) -> int:
         """Return who brings a part together in a zone: its owner, or elsewhere one who stands in for it."""
