@@ -178,10 +178,10 @@ class RunSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variable:
-    """An environment variable of a command."""
+    """An environment variable of a command. `value` None: the one that the node's own environment has."""
 
     name: str
-    value: str
+    value: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

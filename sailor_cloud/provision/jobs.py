@@ -54,7 +54,8 @@ class ClusterJob:
 
     `artefact` is the JSON that agents read: the plan, its groups, and a run spec without addresses. `home` is the
     folder under which each node has one of its own, and `runtime` one with the package `sailor_runtime`; None where
-    nodes have that installed. `avoid` are hosts that were lost.
+    nodes have that installed. `avoid` are hosts that were lost. `variables` are those of the command that are not in
+    the artefact, but taken from the environment of its agents.
     """
 
     run_id: str
@@ -68,6 +69,7 @@ class ClusterJob:
     home: str
     runtime: str | None = None
     avoid: frozenset[str] = frozenset()
+    variables: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

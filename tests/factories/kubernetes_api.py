@@ -81,7 +81,7 @@ class Cluster:
     nodes: dict[str, dict[str, str]]
     devices: int = 2
     jobsets: dict[str, dict[str, Any]] = field(default_factory=dict)
-    configs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    secrets: dict[str, dict[str, Any]] = field(default_factory=dict)
     pods: dict[str, list[Pod]] = field(default_factory=dict)
     down: set[str] = field(default_factory=set)
     created: list[dict[str, Any]] = field(default_factory=list)
@@ -98,7 +98,7 @@ class Cluster:
     def start(self, jobset: dict[str, Any]) -> None:
         name = jobset["metadata"]["name"]
         plan = self.folder / f"{name}.json"
-        plan.write_text(self.configs[name]["data"]["plan.json"])
+        plan.write_text(self.secrets[name]["stringData"]["plan.json"])
         self.pods[name] = []
         taken: set[str] = set()
         for group in jobset["spec"]["replicatedJobs"]:
@@ -254,11 +254,11 @@ def _answer(cluster: Cluster, method: str, path: str, query: dict[str, str], bod
             cluster.end(name)
             return 200, cluster.jobsets.pop(name)
         return 200, cluster.shown(cluster.jobsets[name])
-    if "configmaps" in parts:
+    if "secrets" in parts:
         if method == "POST":
-            cluster.configs[body["metadata"]["name"]] = body
+            cluster.secrets[body["metadata"]["name"]] = body
             return 201, body
-        gone = cluster.configs.pop(parts[-1], None)
+        gone = cluster.secrets.pop(parts[-1], None)
         return (200, {"kind": "Status", "status": "Success"}) if gone else _status(404, "not found")
     if parts[-1] == "log":
         pods = [pod for pods in cluster.pods.values() for pod in pods if pod.name == parts[-2]]

@@ -27,6 +27,8 @@ from sailor_cloud.launch.fleet.skypilot import job_group
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.provision import providers
+from sailor_cloud.provision.providers.kubernetes.jobset import as_yaml
+from sailor_cloud.provision.providers.slurm.batch import batch_script
 from sailor_runtime.agent.rendezvous import Artefact
 from sailor_runtime.spec import RunSpec
 
@@ -98,6 +100,38 @@ def test_export_and_dry_run_show_what_the_scheduler_takes(tmp_path: Path) -> Non
     cluster = str(tmp_path / "cluster.yaml")
     shown = told(up, str(job), "--on", "slurm", "--cluster", cluster, "--dry-run", "--json")
     assert json.loads(shown)["job"].startswith("#!/bin/bash")
+
+
+def test_what_a_command_takes_from_its_callers_environment_is_a_name_in_exports_and_dry_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asks(document: PlanDocument) -> PlanDocument:
+        update = {"run": "python train.py", "env": {"HF_TOKEN": None, "MODE": "fast"}}
+        return replace(document, job=document.job.model_copy(update=update))
+
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    job = exported_job(asks(on_slurm(tmp_path)))
+    script = batch_script(job)
+    held = json.loads(script.split("<<'PLAN'\n")[1].split("\nPLAN\n")[0])["spec"]
+    assert held["environment"] == [{"name": "HF_TOKEN", "value": None}, {"name": "MODE", "value": "fast"}]
+    assert "# The command takes HF_TOKEN from the environment of sbatch" in script
+    assert script.index("umask 077") < script.index("mkdir -p")
+    for environment, said in (({}, "HF_TOKEN: is not set where sbatch was started"), ({"HF_TOKEN": "x"}, "")):
+        line = next(line for line in script.splitlines() if line.startswith(": "))
+        ran = subprocess.run(["bash", "-c", line], env=environment, capture_output=True, text=True, check=False)
+        assert (said in ran.stderr, ran.returncode != 0) == (True, bool(said))
+    runtime = job.inventory.runtime.model_copy(update={"image": "sailor:1"})
+    manifest = as_yaml(replace(job, inventory=job.inventory.model_copy(update={"runtime": runtime})))
+    secret, jobset = yaml.safe_load_all(manifest)
+    assert secret["kind"] == "Secret"
+    (name, *_) = [line for line in manifest.splitlines() if "kubectl create secret generic" in line]
+    for group in jobset["spec"]["replicatedJobs"]:
+        [variable] = group["template"]["spec"]["template"]["spec"]["containers"][0]["env"]
+        assert variable["name"] == "HF_TOKEN"
+        assert f"generic {variable['valueFrom']['secretKeyRef']['name']} -n" in name
+    group = job_group(asks(on_gcp()))
+    assert [task["secrets"] for task in list(yaml.safe_load_all(group))[1:]] == [{"HF_TOKEN": None}]
+    assert not [text for text in (script, manifest, group) if "hf_secret" in text]
 
 
 def test_a_job_group_has_a_task_for_each_group_whose_agents_meet() -> None:

@@ -19,7 +19,7 @@ from sailor_runtime.agent.ranks import Starter
 from sailor_runtime.command import checkpoints, tree
 from sailor_runtime.command.checkpoints import Checkpoints, Folder, step_of
 from sailor_runtime.command.output import Output
-from sailor_runtime.spec import SPEC_VERSION, CheckpointSpec, CommandNode, CommandSpec
+from sailor_runtime.spec import SPEC_VERSION, CheckpointSpec, CommandNode, CommandSpec, Variable
 
 
 @pytest.fixture(autouse=True)
@@ -280,7 +280,6 @@ def command_spec(home: Path, command: str, *, nodes: int, **fields: Any) -> Comm
         command=command,
         setup=None,
         code=None,
-        environment=(),
         checkpoint=CheckpointSpec(directory=str(home / "store"), every_s=1.0, keep=1),
         nodes=others,
         plan_ranks=nodes,
@@ -288,7 +287,7 @@ def command_spec(home: Path, command: str, *, nodes: int, **fields: Any) -> Comm
         master_port=1,
         meets_at_port=False,
         budget_usd=None,
-        **{"grace_s": 20.0, "stall_s": 60.0, "expires_at": 0.0, **fields},
+        **{"environment": (), "grace_s": 20.0, "stall_s": 60.0, "expires_at": 0.0, **fields},
     )
 
 
@@ -333,6 +332,18 @@ def test_a_node_on_which_a_command_starts_nothing_says_finished_when_it_is_told_
     assert generation.poll() is None
     generation.request_stop()
     assert generation.poll() == Outcome(reason="finished", step=None)
+
+
+def test_variables_without_a_value_are_those_of_the_nodes_own_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = (Variable(name="TOKEN_OF_NODE", value=None),)
+    *_, event = Command(tmp_path / "without", "true", environment=taken).events()
+    assert (event["reason"], event["what"]) == ("failed", "environment")
+    assert "TOKEN_OF_NODE from the node's environment, which has none" in event["tail"]
+    monkeypatch.setenv("TOKEN_OF_NODE", "x")
+    *_, event = Command(tmp_path / "with", 'test "$TOKEN_OF_NODE" = x', environment=taken).events()
+    assert event["reason"] == "finished"
 
 
 @pytest.mark.parametrize(("rank", "signs"), [(0, range(3)), (1, range(3, 20))])

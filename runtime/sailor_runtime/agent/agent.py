@@ -133,8 +133,11 @@ class Agent:
             self._joining = True
             told = self._rendezvous.join()
             self._joining = False
+            # It may hold secrets among the variables of a command.
+            path.touch(mode=0o600)
+            path.chmod(0o600)
             path.write_text(told)
-            spec = read_spec(path.read_text())
+            spec = read_spec(told)
         except (RendezvousError, ValueError, OSError) as error:
             self._joining = False
             self._refuse(None, str(error), generation=artefact.generation)

@@ -79,6 +79,10 @@ class Supervisor:
     def run(self) -> int:
         """Return the exit code: 0 where the command ended well or was told to stop."""
         try:
+            wanted = [variable.name for variable in self._spec.environment if variable.value is None]
+            if missing := [name for name in wanted if name not in os.environ]:
+                tail = f"the job takes {', '.join(missing)} from the node's environment, which has none"
+                raise FailedError("environment", tail=tail)
             self._tell("progress", phase="bringing checkpoints")
             found = self._checkpoints.bring()
             self._setup()

@@ -56,7 +56,7 @@ def environment(spec: CommandSpec, node: CommandNode, home: Path, checkpoints: P
     }
     if spec.budget_usd is not None:
         ours["SAILOR_BUDGET_USD"] = f"{spec.budget_usd:g}"
-    given = {variable.name: variable.value for variable in spec.environment}
+    given = {variable.name: variable.value for variable in spec.environment if variable.value is not None}
     return {**os.environ, **paths, **given, **launcher, **ours}
 
 

@@ -39,8 +39,12 @@ def build_command_spec(
     checkpoint_directory: str,
     expires_at: datetime,
     code_sha256: str | None,
+    secrets: bool = True,
 ) -> rt.CommandSpec:
-    """Return the spec of one generation. Ranks count node by node, those of the plan's first pipeline first."""
+    """Return the spec of one generation. Ranks count node by node, those of the plan's first pipeline first.
+
+    Without `secrets` variables that the job takes from its caller stay names, whose values a node must know.
+    """
     plan, job = document.plan, document.job
     assert plan is not None
     assert job.run is not None
@@ -74,7 +78,7 @@ def build_command_spec(
         setup=job.setup,
         code=None if code_sha256 is None else f"code/{code_sha256}",
         environment=tuple(
-            rt.Variable(name=name, value=os.environ.get(name, "") if value is None else value)
+            rt.Variable(name=name, value=os.environ.get(name, "") if value is None and secrets else value)
             for name, value in sorted(job.env.items())
         ),
         checkpoint=rt.CheckpointSpec(

@@ -59,12 +59,16 @@ def without_address(document: PlanDocument, *, workdir: str = "", now: datetime)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """A plan for a job that nobody follows: it trains once, from the newest checkpoint on, for `seconds` at most."""
+    """A plan for a job that nobody follows: it trains once, from the newest checkpoint on, for `seconds` at most.
+
+    `variables` are those that its nodes' environment must have; their values are nowhere in it.
+    """
 
     run_id: str
     groups: tuple[JobGroup, ...]
     artefact: str
     seconds: float
+    variables: tuple[str, ...]
 
 
 def exported(document: PlanDocument, place: str | None) -> Exported:
@@ -89,12 +93,13 @@ def exported(document: PlanDocument, place: str | None) -> Exported:
     told["expires_at"] = datetime(9999, 1, 1, tzinfo=UTC)
     spec: RunSpec | CommandSpec
     if job.run is not None:
-        spec = build_command_spec(document, nodes, code_sha256=None, **told)
+        spec = build_command_spec(document, nodes, code_sha256=None, secrets=False, **told)
     else:
         spec = build_spec(document, workload.decoder(job.model), nodes, **told)
     groups = groups_of(document)
     text = artefact(spec, groups, master_of(document))
-    return Exported(run_id=job.name, groups=groups, artefact=text, seconds=life_s(document))
+    variables = tuple(sorted(name for name, value in job.env.items() if value is None))
+    return Exported(run_id=job.name, groups=groups, artefact=text, seconds=life_s(document), variables=variables)
 
 
 def exported_job(document: PlanDocument) -> ClusterJob:
@@ -116,6 +121,7 @@ def exported_job(document: PlanDocument) -> ClusterJob:
         groups=told.groups,
         artefact=told.artefact,
         home=f"{folder}/{told.run_id}.nodes",
+        variables=told.variables,
     )
 
 

@@ -34,6 +34,9 @@ def job_group(document: PlanDocument) -> str:
     name, first = told.run_id, told.groups[0]
     header = {"name": name, "execution": "parallel"}
     tasks = [_task(group, offers[group.name], told.artefact, first) for group in told.groups]
+    if told.variables:
+        # SkyPilot refuses a job whose secrets are null until `--secret NAME` takes them from its caller.
+        tasks = [{**task, "secrets": dict.fromkeys(told.variables)} for task in tasks]
     return yaml.dump_all([header, *tasks], Dumper=_Dumper, sort_keys=False, width=110)
 
 

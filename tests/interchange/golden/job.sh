@@ -21,6 +21,7 @@
 #SBATCH --gres=gpu:v100:1
 #SBATCH --account=physics
 set -u
+umask 077
 module load cuda/12.6
 export PYTHONDONTWRITEBYTECODE=1
 home=/shared/checkpoints/small.nodes

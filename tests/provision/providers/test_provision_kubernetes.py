@@ -131,11 +131,12 @@ def test_a_run_loses_a_pods_node_and_goes_on_with_a_new_jobset(tmp_path: Path, m
         outcome = api.up(document, watcher)
         losing.join()
         assert cluster.jobsets == {}
-        assert cluster.configs == {}
+        assert cluster.secrets == {}
         first, second = cluster.created
         assert cluster.deleted[:1] == [first["metadata"]["name"]]
     assert outcome.ending is Ending.COMPLETED, outcome.message
     assert outcome.receipt.clean
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "api").rglob("spec.json")} == {0o600}
     [folder] = RunFolder.list()
     ended = [entry.data for entry in read(folder.journal_file) if entry.event is Event.GENERATION_ENDED]
     assert [one["end"] for one in ended] == ["nodes lost", "finished"]
@@ -163,4 +164,4 @@ def test_without_a_cluster_there_is_one_clear_error(tmp_path: Path, monkeypatch:
         )
         with pytest.raises(ProvisionError, match=r"the Kubernetes API refuses: JobSet is invalid.*colour"):
             scheduler.submit(job, tmp_path)
-        assert cluster.configs == {}
+        assert cluster.secrets == {}

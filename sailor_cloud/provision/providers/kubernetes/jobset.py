@@ -1,4 +1,4 @@
-"""The manifests of a job: a ConfigMap with the plan, and a JobSet with one replicated job for each node group."""
+"""The manifests of a job: a Secret with the plan, and a JobSet with one replicated job for each node group."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sailor_cloud.provision.live_resources import NODE_LABEL, RUN_LABEL
 
 GROUP, VERSION, PLURAL = "jobset.x-k8s.io", "v1alpha2", "jobsets"
 CONTAINER = "agent"
-# A ConfigMap holds at most 1 MiB (Kubernetes, "ConfigMaps", 2026-11).
+# A Secret holds at most 1 MiB (Kubernetes, "Secrets", 2026-11).
 _MOST_BYTES = 1_000_000
 # Finished pods, and their logs, are kept so long. The pods of a job that is deleted have so long for a last checkpoint.
 _KEPT_S, _GRACE_S = 3600, 60
@@ -31,14 +31,17 @@ def names(job: ClusterJob) -> tuple[str, dict[str, str]]:
 
 
 def manifests(job: ClusterJob) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the ConfigMap and the JobSet. Raises RequestError for an inventory without an image."""
+    """Return a Secret and the JobSet: the plan may hold variables that the job takes from who starts it.
+
+    Raises RequestError for an inventory without an image.
+    """
     if job.inventory.runtime.image is None:
         raise RequestError(
             f"the inventory {job.inventory.name} names no runtime.image, and pods need one; "
             "examples/clusters/Dockerfile makes one"
         )
     if len(job.artefact) > _MOST_BYTES:
-        raise RequestError(f"the plan has {len(job.artefact):,} bytes, and a ConfigMap holds {_MOST_BYTES:,}")
+        raise RequestError(f"the plan has {len(job.artefact):,} bytes, and a Secret holds {_MOST_BYTES:,}")
     name, short = names(job)
     labels = {RUN_LABEL: job.run_id}
     notes = {key: value for key, value in job.labels().items() if key != RUN_LABEL}
@@ -46,7 +49,7 @@ def manifests(job: ClusterJob) -> tuple[dict[str, Any], dict[str, Any]]:
     first = job.groups[0].name
     meeting = f"{name}-{short[first]}-0-0.{name}:{RENDEZVOUS_PORT}"
     queue = {"kueue.x-k8s.io/queue-name": job.inventory.queue} if job.inventory.queue else {}
-    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"plan.json": job.artefact}}
+    plan = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": {"plan.json": job.artefact}}
     jobset = {
         "apiVersion": f"{GROUP}/{VERSION}",
         "kind": "JobSet",
@@ -60,12 +63,25 @@ def manifests(job: ClusterJob) -> tuple[dict[str, Any], dict[str, Any]]:
             "replicatedJobs": [_replicated(job, group, short[group.name], name, meeting) for group in job.groups],
         },
     }
-    return config, jobset
+    return plan, jobset
 
 
 def as_yaml(job: ClusterJob) -> str:
     """Return the manifests for `kubectl apply -f`."""
-    return yaml.safe_dump_all(manifests(job), sort_keys=False, width=110)
+    text = yaml.safe_dump_all(manifests(job), sort_keys=False, width=110)
+    if not job.variables:
+        return text
+    lines = "; ".join(f"printf '{name}=%s\\n' \"${name}\"" for name in job.variables)
+    secret = f"{_variables(names(job)[0])} -n {job.inventory.namespace}"
+    return (
+        f"# The command takes {', '.join(job.variables)} from a Secret that is not in this file; make it first:\n"
+        f"#   ({lines}) | kubectl create secret generic {secret} --from-env-file=/dev/stdin\n{text}"
+    )
+
+
+def _variables(name: str) -> str:
+    """Return the name of the Secret with the variables that an exported job takes from its pods' environment."""
+    return f"{name}-env"
 
 
 def _replicated(job: ClusterJob, group: JobGroup, short: str, name: str, meeting: str) -> dict[str, Any]:
@@ -103,7 +119,7 @@ def _pod(job: ClusterJob, group: JobGroup, name: str, meeting: str) -> dict[str,
         home="/sailor-cloud",
     )
     volumes: list[dict[str, Any]] = [
-        {"name": "plan", "configMap": {"name": name}},
+        {"name": "plan", "secret": {"secretName": name}},
         {"name": "home", "emptyDir": {}},
         {"name": "shm", "emptyDir": {"medium": "Memory"}},
     ]
@@ -130,6 +146,11 @@ def _pod(job: ClusterJob, group: JobGroup, name: str, meeting: str) -> dict[str,
         ],
         "volumes": volumes,
     }
+    if job.variables:
+        source = _variables(name)
+        pod["containers"][0]["env"] = [
+            {"name": one, "valueFrom": {"secretKeyRef": {"name": source, "key": one}}} for one in job.variables
+        ]
     if has.node_selector:
         pod["nodeSelector"] = dict(has.node_selector)
     if cluster.service_account is not None:

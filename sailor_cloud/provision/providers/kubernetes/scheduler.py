@@ -51,16 +51,16 @@ class Kubernetes:
             )
 
     def submit(self, job: ClusterJob, folder: Path) -> str:
-        config, jobset = manifests(job)
+        plan, jobset = manifests(job)
         with calls() as api:
             place = job.inventory.namespace
-            api.core.create_namespaced_config_map(place, config, _request_timeout=_TIMEOUT_S)
+            api.core.create_namespaced_secret(place, plan, _request_timeout=_TIMEOUT_S)
             try:
                 api.jobsets.create_namespaced_custom_object(
                     GROUP, VERSION, place, PLURAL, jobset, _request_timeout=_TIMEOUT_S
                 )
             except Exception:
-                api.gone(api.core.delete_namespaced_config_map, config["metadata"]["name"], place)
+                api.gone(api.core.delete_namespaced_secret, plan["metadata"]["name"], place)
                 raise
         return str(jobset["metadata"]["name"])
 
@@ -187,7 +187,7 @@ def delete(name: str, namespace: str) -> None:
     """Delete a JobSet and its plan; Kubernetes then ends the pods."""
     with calls() as api:
         api.gone(api.jobsets.delete_namespaced_custom_object, GROUP, VERSION, namespace, PLURAL, name)
-        api.gone(api.core.delete_namespaced_config_map, name, namespace)
+        api.gone(api.core.delete_namespaced_secret, name, namespace)
 
 
 def jobsets(run_id: str | None) -> list[dict[str, Any]]:

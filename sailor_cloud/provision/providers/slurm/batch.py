@@ -15,7 +15,11 @@ def batch_script(job: ClusterJob, *, plan: str | None = None, output: str | None
     Slurm's own requeue would repeat the old shape, so there is none: who submitted the job plans again.
     """
     components = [_component(job, group, output if number == 0 else None) for number, group in enumerate(job.groups)]
-    lines = ["#!/bin/bash", "\n#SBATCH hetjob\n".join(components), "set -u"]
+    lines = ["#!/bin/bash", "\n#SBATCH hetjob\n".join(components), "set -u", "umask 077"]
+    if job.variables:
+        told = "from the environment of sbatch (--export=ALL, its default); their values are not in this script"
+        lines.append(f"# The command takes {', '.join(job.variables)} {told}.")
+        lines += [f': "${{{name}?is not set where sbatch was started}}"' for name in job.variables]
     nodes = "SLURM_JOB_NODELIST" if len(job.groups) == 1 else "SLURM_JOB_NODELIST_HET_GROUP_0"
     lines += [f"module load {shlex.quote(module)}" for module in job.inventory.runtime.modules]
     if job.runtime is not None:
