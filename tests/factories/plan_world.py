@@ -263,27 +263,32 @@ def closeness(case: dict[str, Any], spec: RunSpec, rank: int) -> dict[str, float
 
 
 def overflow(case: dict[str, Any], spec: RunSpec, rank: int) -> dict[str, Any]:
-    """Train with a loss scale that is far too large at first; later the last rank alone has an infinite gradient.
+    """Train from a given loss scale, by default far too large; in one step the last rank has an infinite gradient.
 
-    Returns what each rank has decided in each step: whether it was skipped, the scale and the number of updates.
+    Returns what each rank has decided in each step, whether it was skipped, the scale and the number of updates, and
+    what its weights add up to.
     """
-    import torch
     import torch.distributed as dist
 
     member = Member(spec, rank)
     engine = member.engine()
-    engine.scale.scale = first_scale = 2.0**36
+    engine.scale.scale = first_scale = case.get("first_scale", 2.0**36)
     steps = []
     for step in range(case["steps"]):
         if step == case["poisoned"] and rank == spec.world_size - 1:
             _poison(engine)
         skipped = engine.step().skipped
         steps.append((skipped, engine.scale.scale, engine.updates))
-    finite = all(bool(torch.isfinite(parameter).all()) for parameter in engine.module.parameters.values())
+    engine.weights.settle()
+    weights = sum(parameter.double().sum().item() for parameter in engine.module.parameters.values())
     everyone: list[Any] = [None] * spec.world_size
-    dist.all_gather_object(everyone, (steps, finite), group=member.world.everyone)
+    dist.all_gather_object(everyone, (steps, math.isfinite(weights), weights), group=member.world.everyone)
     member.world.close()
-    return {"first_scale": first_scale, "ranks": everyone}
+    return {
+        "first_scale": first_scale,
+        "ranks": [each[:2] for each in everyone],
+        "weights": [each[2] for each in everyone],
+    }
 
 
 def _poison(engine: Any) -> None:

@@ -282,8 +282,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     for name, settings in LOW_CASES.items():
         low = {"optimizer": "sgd", "gradient_clipping": 1.0, "precision": name[:4], **settings.get("training", {})}
         cases.append(_case(name, folder, **{**settings, "training": low}, kind="closeness"))
-    overflow = _case("overflow", folder, pipelines=UNEQUAL_TP, kind="overflow", training={"precision": "fp16"})
-    cases.append({**overflow, "steps": 25, "poisoned": POISONED})
+    cases += _overflows(folder)
     # First, since it has ranks of its own, which would otherwise wait for the other cases.
     cases = [*_metered(folder), *cases]
     found: dict[str, dict[str, Any]] = run_world(
@@ -365,6 +364,23 @@ def _metered(folder: Path) -> list[dict[str, Any]]:
         spec = dataclasses.replace(spec, model=model_spec(scenario.decoder))
         cases.append({"name": name, "kind": "traffic", "steps": METERED_STEPS, "spec": spec})
     return cases
+
+
+def _overflows(folder: Path) -> list[dict[str, Any]]:
+    """Return a case of one overflow among many steps, and one in the last of two steps, after which islands meet."""
+    half = {"precision": "fp16"}
+    many = _case("overflow", folder, pipelines=UNEQUAL_TP, kind="overflow", training=half)
+    apart = {
+        "pipelines": [(6, 1, [(0, 6, 1)])] * 2,
+        "node_of_rank": ["one", "two"],
+        "zones": APART["zones"],
+        "training": {**half, "sync_every": 2, "steps": 2, "warmup_steps": 0},
+    }
+    last = _case("overflow in the last step", folder, kind="overflow", **apart)
+    return [
+        {**many, "steps": 25, "poisoned": POISONED},
+        {**last, "steps": 2, "poisoned": 1, "first_scale": 1024.0},
+    ]
 
 
 def _interrupted_islands(folder: Path) -> list[dict[str, Any]]:
@@ -478,6 +494,13 @@ def test_steps_that_overflow_fp16_are_skipped_by_all_ranks_until_the_scale_fits(
     assert scales[POISONED] == scales[POISONED - 1] / 2
     assert finite
     assert updates[-1] == skipped.count(False)
+
+
+def test_islands_meet_after_the_last_step_even_if_it_overflows(results):
+    found = results["overflow in the last step"]
+    assert [[skipped for skipped, _, _ in steps] for steps, _ in found["ranks"]] == [[False, True]] * 2
+    one, two = found["weights"]
+    assert one == two
 
 
 def test_training_goes_on_under_another_plan_as_if_never_interrupted(results, tmp_path, monkeypatch, capsys):

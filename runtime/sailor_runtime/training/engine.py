@@ -154,7 +154,8 @@ class Engine:
     def step(self, flags: Sequence[float] = ()) -> Step:
         """Train one step; where loss or gradient are not finite, leave the weights alone and say so in the result.
 
-        Under loss scaling an infinite gradient is expected now and then: such a step is skipped, its samples count.
+        Under loss scaling an infinite gradient is expected now and then: such a step is skipped, its samples count, and
+        islands that are due to meet after it do.
         """
         started = time.perf_counter()
         self._spans.begin()
@@ -183,13 +184,21 @@ class Engine:
         )
         overflowed = math.isfinite(result.loss) and not math.isfinite(result.gradient_norm)
         result = replace(result, skipped=self.scale.dynamic and overflowed)
+        counts = result.finite or result.skipped
         with self._spans.during(Doing.UPDATE):
             if result.finite:
                 self._update(norm, result.learning_rate)
                 self.updates += 1
-        if result.finite:
+            # After a skipped step too: it may be the last one.
+            outer = self.outer if counts and is_due(self.spec, self.next_step) else None
+            if outer is not None:
+                outer.step()
+            moved = result.finite or outer is not None
+            if moved:
+                self.weights.publish()
+        if moved:
             self.weights.gather()
-        if result.finite or result.skipped:
+        if counts:
             self.scale.update(overflowed=result.skipped)
             self.next_step += 1
         return self._timed(result, started)
@@ -235,9 +244,6 @@ class Engine:
             group["lr"] = rate
         self.weights.take_gradients(self._gradients.totals)
         self.optimizer.step()
-        if self.outer is not None and is_due(self.spec, self.next_step):
-            self.outer.step()
-        self.weights.publish()
 
     def _weights_of(self, layer: int) -> None:
         if self.spec.zero_stage > 0:
