@@ -74,7 +74,7 @@ def local_copy(text: str, *, default: str = "") -> Path:
             place.repo, repo_type=place.repo_type, revision=place.revision, allow_patterns=pattern
         )
         return Path(root) / path
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, hub.errors.HTTPError) as error:
         raise DataError(f"can't fetch {place}: {_reason(error)}") from error
 
 
@@ -86,7 +86,8 @@ def _pinned(field: str, text: str) -> str:
         info = hub.HfApi().repo_info(place.repo, repo_type=place.repo_type, revision=place.revision, timeout=20.0)
         _remember(place, info.sha)
         return str(replace(place, revision=info.sha))
-    except (OSError, ValueError) as error:
+    # What its client raises where nothing answers is no OSError.
+    except (OSError, ValueError, hub.errors.HTTPError) as error:
         refusal = getattr(getattr(error, "response", None), "status_code", None)
         if refusal in (401, 403, 404):
             hint = "check the name and revision; a private one needs HF_TOKEN in the environment"
@@ -95,7 +96,7 @@ def _pinned(field: str, text: str) -> str:
             kept = hub.snapshot_download(
                 place.repo, repo_type=place.repo_type, revision=place.revision, local_files_only=True
             )
-        except (OSError, ValueError):
+        except (OSError, ValueError, hub.errors.HTTPError):
             hint = "connect once, or name a local file"
             message = f"is {text!r}: the Hub does not answer ({_reason(error)}) and the local cache lacks it"
             raise RequestError([Problem(path=field, message=message, hint=hint)]) from error
@@ -117,6 +118,7 @@ def _remember(place: HubPlace, commit: str) -> None:
 def _hub() -> Any:
     try:
         import huggingface_hub
+        import huggingface_hub.errors
     except ImportError as error:
         raise RequestError(f"hf:// needs the package huggingface_hub: {_INSTALL}") from error
     return huggingface_hub

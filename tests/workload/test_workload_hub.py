@@ -102,9 +102,11 @@ def test_a_plan_pins_the_revision_and_goes_on_without_a_network_from_the_cache(h
     out, err = planned(tmp_path, HF_ENDPOINT=hub)
     assert (out, "local cache" in err) == (pinned, False), err
 
-    out, err = planned(tmp_path, HF_ENDPOINT=hub, HF_HUB_OFFLINE="1")
-    assert out == pinned, err
-    assert f"the Hub does not answer; using the local cache of hf://org/tiny@{SHA}" in err
+    # Said to be offline, and really so: nothing listens at port 9.
+    for without in ({"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}):
+        out, err = planned(tmp_path, **without)
+        assert out == pinned, err
+        assert f"the Hub does not answer; using the local cache of hf://org/tiny@{SHA}" in err
 
     out, err = planned(tmp_path / "empty", HF_HUB_OFFLINE="1")
     assert "model.config: is 'hf://org/tiny': the Hub does not answer" in out
