@@ -13,6 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
+from sailor_cloud.errors import ProvisionError
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.inventory import Inventory
 from sailor_cloud.provision.live_resources import (
@@ -23,11 +24,15 @@ from sailor_cloud.provision.live_resources import (
     RUN_LABEL,
 )
 from sailor_cloud.provision.rendering.root import placed_nodes
+from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.run.journal import Event, read
 
 # Where the agents of a job meet; ranks use the ports from 29500 to 29599.
 RENDEZVOUS_PORT = 29400
 # The kind of place that a cluster is; it has its inventory's name.
 CLUSTER = "cluster"
+# Which cluster that is, by its own word, as NAME/IDENTITY: a name on PATH or in kubeconfig may be another one tomorrow.
+CLUSTER_ID = "cluster_id"
 # What a look finds.
 JOB = "job"
 
@@ -130,6 +135,9 @@ class Scheduler(Protocol):
     shares_folders: bool
     """Whether nodes see the run's folder under the same path, so that files are how agents are talked to."""
 
+    def identity(self) -> str:
+        """Return what tells the cluster that answers from every other one."""
+
     def check(self, inventory: Inventory) -> None:
         """Raise ProvisionError, with the next step, where nothing can be submitted from here."""
 
@@ -144,6 +152,9 @@ class Scheduler(Protocol):
     def submit(self, job: ClusterJob, folder: Path) -> str:
         """Hand a job over and return its id; files that it needs lie in `folder`."""
 
+    def find(self, job: ClusterJob) -> str | None:
+        """Return the id of a job that was submitted, by its run and generation; None where there is none."""
+
     def state(self, job_id: str, job: ClusterJob) -> JobState: ...
 
     def cancel(self, job_id: str, inventory: Inventory) -> None:
@@ -154,6 +165,22 @@ class Scheduler(Protocol):
 
     def events(self, job_id: str, job: ClusterJob, node: str, offset: int) -> bytes:
         """Return what an agent has said since an offset, where folders are not shared."""
+
+
+def check_identity(scheduler: Scheduler, folder: RunFolder) -> None:
+    """Raise ProvisionError where another cluster answers than the one that was given the run's jobs."""
+    started = [entry.data for entry in read(folder.journal_file) if entry.event is Event.PROVISION_STARTED]
+    names = (name for data in started for key in data if key.endswith(f"_{CLUSTER_ID}s") for name in data[key])
+    known = {str(name).rpartition("/")[2] for name in names}
+    if known and (there := scheduler.identity()) not in known:
+        raise ProvisionError(other_cluster(there, *sorted(known)))
+
+
+def other_cluster(there: str, *wanted: str) -> str:
+    return (
+        f"the cluster that answers is {there}, and the run's jobs are on {', '.join(wanted)}, which was not asked; "
+        "select that one (kubectl's context, or a login node of it) and try again"
+    )
 
 
 def groups_of(document: PlanDocument) -> tuple[JobGroup, ...]:

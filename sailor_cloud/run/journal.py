@@ -32,6 +32,7 @@ class Event(StrEnum):
     LINKS_SLOW = "links_slow"
     CALIBRATED = "calibrated"
     GENERATION_STARTED = "generation_started"
+    JOB_SUBMITTED = "job_submitted"
     CHECKPOINT_SAVED = "checkpoint_saved"
     GENERATION_ENDED = "generation_ended"
     NODES_LOST = "nodes_lost"

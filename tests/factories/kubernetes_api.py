@@ -84,6 +84,7 @@ class Cluster:
     secrets: dict[str, dict[str, Any]] = field(default_factory=dict)
     pods: dict[str, list[Pod]] = field(default_factory=dict)
     down: set[str] = field(default_factory=set)
+    uid: str = "0f1e"
     created: list[dict[str, Any]] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -266,6 +267,8 @@ def _answer(cluster: Cluster, method: str, path: str, query: dict[str, str], bod
     if parts[-1] == "pods":
         every = [pod for pods in cluster.pods.values() for pod in pods]
         return 200, {"items": [_pod(pod) for pod in every if selector.items() <= pod.labels.items()]}
+    if path == "/api/v1/namespaces/kube-system":
+        return 200, {"metadata": {"name": "kube-system", "uid": cluster.uid}}
     if parts[-1] == "nodes":
         return 200, {
             "items": [_node(cluster, name) for name, has in cluster.nodes.items() if selector.items() <= has.items()]

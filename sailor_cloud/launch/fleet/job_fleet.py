@@ -31,7 +31,8 @@ from sailor_cloud.model.inventory import Inventory
 from sailor_cloud.provision.access.nodes import ReachableNode
 from sailor_cloud.provision.bookkeeping import NODE, intend_node, ledger_key, open_node
 from sailor_cloud.provision.cleanup import teardown
-from sailor_cloud.provision.jobs import ClusterJob, JobPhase, JobState, Scheduler, groups_of
+from sailor_cloud.provision.jobs import CLUSTER_ID, ClusterJob, JobPhase, JobState, Scheduler, check_identity, groups_of
+from sailor_cloud.provision.live_resources import Scope
 from sailor_cloud.provision.progress import Interrupt, Listener
 from sailor_cloud.provision.provisioner import Applied
 from sailor_cloud.provision.rendering.root import placed_nodes
@@ -100,7 +101,8 @@ class JobFleet:
         """
         begun, journal = time.monotonic(), Journal.of(self.folder, self.clock)
         started = any(entry.event is Event.GENERATION_STARTED for entry in journal.entries())
-        journal.append(Event.PROVISION_STARTED, expires_at=expires_at.isoformat(), **journaled(scopes_of(document)))
+        places = scopes_of(document) | {await asyncio.to_thread(self._cluster)}
+        journal.append(Event.PROVISION_STARTED, expires_at=expires_at.isoformat(), **journaled(places))
         if started:
             await self._check_free(document)
         rows = {row.key for row in fold(journal.entries()).resources if row.resource == NODE}
@@ -111,6 +113,16 @@ class JobFleet:
         self._document, self._expires_at = document, expires_at
         journal.append(Event.PROVISIONED)
         return Applied(nodes=await self.found(document), expires_at=expires_at, seconds=time.monotonic() - begun)
+
+    def _cluster(self) -> Scope:
+        """Return which cluster answers. Raises ProvisionError where it is not the one that has the run's jobs."""
+        check_identity(self.scheduler, self.folder)
+        name = f"{self.inventory.name}/{self.scheduler.identity()}"
+        return Scope(provider=self.inventory.scheduler, kind=CLUSTER_ID, name=name)
+
+    async def _cancel(self, job_id: str) -> None:
+        await asyncio.to_thread(check_identity, self.scheduler, self.folder)
+        await asyncio.to_thread(self.scheduler.cancel, job_id, self.inventory)
 
     async def _check_free(self, document: PlanDocument) -> None:
         own = self._current.state.hosts if self._current is not None else {}
@@ -259,6 +271,9 @@ class JobFleet:
             if current.state.phase is JobPhase.ENDED or now - current.asked_s < self.ask_s:
                 return current.state
             found = await asyncio.to_thread(self.scheduler.state, current.id, current.job)
+            if found.phase is JobPhase.ENDED:
+                # Another cluster knows nothing of the job, which may run on all the same.
+                await asyncio.to_thread(check_identity, self.scheduler, self.folder)
             current.asked_s = time.monotonic()
             # A job that has ended may no longer say where it ran.
             current.state = replace(found, hosts=found.hosts or current.state.hosts)
@@ -308,7 +323,7 @@ class JobFleet:
         """Have the scheduler end the job, whose agents then save and end."""
         if self._current is not None and not self._current.cancelled:
             self._current.cancelled = True
-            await asyncio.to_thread(self.scheduler.cancel, self._current.id, self.inventory)
+            await self._cancel(self._current.id)
 
     async def _end_job(self) -> None:
         await self._resumed()
@@ -318,7 +333,7 @@ class JobFleet:
             return
         # One that has ended may still be kept by its scheduler.
         current.cancelled = True
-        await asyncio.to_thread(self.scheduler.cancel, current.id, self.inventory)
+        await self._cancel(current.id)
         if ended:
             return
         until = time.monotonic() + _ENDS_WITHIN_S

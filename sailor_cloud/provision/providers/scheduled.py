@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from sailor_cloud.provision.jobs import CLUSTER, JOB
-from sailor_cloud.provision.live_resources import LiveResource, Scope, Scopes
+from sailor_cloud.errors import ProvisionError
+from sailor_cloud.provision.jobs import CLUSTER, CLUSTER_ID, JOB, Scheduler, other_cluster
+from sailor_cloud.provision.live_resources import Listing, LiveResource, Look, Scope, Scopes
 from sailor_cloud.provision.providers.interface import MachineProvider, Variables
 
 if TYPE_CHECKING:
@@ -22,9 +25,10 @@ class SchedulerProvider(MachineProvider):
     """A subclass states its `name` and `scheduler`, and how jobs are looked for and removed."""
 
     name: ClassVar[str]
+    scheduler: ClassVar[Scheduler]
     modules = {}  # noqa: RUF012 - a constant
     machine = JOB
-    scope_kinds = (CLUSTER,)
+    scope_kinds = (CLUSTER, CLUSTER_ID)
 
     def cluster(self, run: RunValues, region: str, nodes: Sequence[PlacedNode], cidr: str) -> Variables:
         raise AssertionError("a scheduler's nodes are not Terraform's")
@@ -43,3 +47,27 @@ class SchedulerProvider(MachineProvider):
 
     def scope(self, cluster: str) -> Scopes:
         return Scopes({Scope(provider=self.name, kind=CLUSTER, name=cluster)})
+
+    def jobs(self, cluster: str, run_id: str | None) -> Iterator[LiveResource]:
+        """Yield a resource for each node of each job of one run, or of all runs; `cluster` is what they are said of."""
+        raise NotImplementedError
+
+    def looks(self, scopes: Scopes, *, run_id: str | None, beside: Collection[str]) -> list[Look]:
+        """Return a look for each cluster by its identity; one that another cluster would answer fails."""
+        places: dict[str, list[Scope]] = defaultdict(list)
+        for scope in sorted(scopes):
+            if scope.kind == CLUSTER_ID:
+                name, _, identity = scope.name.rpartition("/")
+                places[identity] += [*self.scope(name), scope]
+        told = {scope for mine in places.values() for scope in mine}
+        if rest := sorted(scopes - told):
+            places[""] = rest
+        return [
+            Look(scopes=tuple(mine), kinds=(JOB,), ask=partial(self._ask, identity, mine[0].name, run_id))
+            for identity, mine in places.items()
+        ]
+
+    def _ask(self, identity: str, cluster: str, run_id: str | None) -> Listing:
+        if identity and (there := self.scheduler.identity()) != identity:
+            raise ProvisionError(other_cluster(there, identity))
+        return Listing(found=tuple(self.jobs(cluster, run_id)))

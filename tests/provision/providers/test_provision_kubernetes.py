@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import threading
 from pathlib import Path
@@ -12,16 +13,21 @@ import yaml
 
 from factories.clusters import INVENTORY, JOB
 from factories.kubernetes_api import jobset_faults, kubernetes_api
-from factories.quick_runs import Notes
+from factories.quick_runs import CLOCK, Notes
 from sailor_cloud import api
 from sailor_cloud.catalog.clusters import with_inventory
 from sailor_cloud.errors import CredentialsError, ProvisionError, RequestError
 from sailor_cloud.launch.fleet.job_artefact import exported_job
+from sailor_cloud.launch.fleet.job_fleet import JobFleet
 from sailor_cloud.launch.options import Ending
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.provision import providers
+from sailor_cloud.provision.cleanup.teardown import destroy
+from sailor_cloud.provision.progress import Interrupt
 from sailor_cloud.provision.providers.kubernetes.jobset import as_yaml, manifests
+from sailor_cloud.provision.providers.kubernetes.scheduler import Kubernetes
+from sailor_cloud.provision.scopes import places_of, sweep_scopes
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, read
 from sailor_cloud.run.progress import RunProgress
@@ -142,6 +148,32 @@ def test_a_run_loses_a_pods_node_and_goes_on_with_a_new_jobset(tmp_path: Path, m
     assert [one["end"] for one in ended] == ["nodes lost", "finished"]
     assert "a100-1" in str(second["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["affinity"])
     assert '"event": "step"' in (folder.logs_dir / "n0" / "agent.log").read_text()
+
+
+def test_down_confirms_nothing_where_another_cluster_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = spread(tmp_path)
+    inventory = document.job.cloud.inventory
+    assert inventory is not None
+    folder = RunFolder.create("away-20261121-051313-a1b2")
+    folder.write_document(document)
+    fleet = JobFleet(folder=folder, clock=CLOCK, scheduler=Kubernetes(), inventory=inventory)
+    with kubernetes_api(tmp_path / "api", {}) as cluster:
+        monkeypatch.setenv("KUBECONFIG", str(cluster.folder / "kubeconfig"))
+        create = fleet.create(
+            document, expires_at=CLOCK.now(), interrupt=Interrupt(), on_progress=lambda progress: None
+        )
+        asyncio.run(create)
+        cluster.uid = "another"
+        swept = sweep_scopes(places_of(folder).scopes, run_id=folder.run_id)
+        [problem] = swept.problems
+        assert "the cluster that answers is another, and the run's jobs are on 0f1e, which was not asked" in problem
+        with pytest.raises(ProvisionError, match="which was not asked"):
+            asyncio.run(fleet._cancel("sailor-1-g1"))
+        elsewhere = destroy(folder, clock=CLOCK, pause=lambda pause_s: None)
+        assert not elsewhere.clean
+        assert all(row.gone_at is None for row in elsewhere.resources)
+        cluster.uid = "0f1e"
+        assert destroy(folder, clock=CLOCK, pause=lambda pause_s: None).clean
 
 
 def test_without_a_cluster_there_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

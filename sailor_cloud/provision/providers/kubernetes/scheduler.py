@@ -44,6 +44,16 @@ class Kubernetes:
     def text(self, job: ClusterJob) -> str:
         return as_yaml(job)
 
+    def identity(self) -> str:
+        """Return the uid of kube-system, which lives as long as its cluster; the API's address where that is hidden."""
+        with calls() as api:
+            try:
+                return str(api.core.read_namespace("kube-system", _request_timeout=_TIMEOUT_S).metadata.uid)
+            except api.refused as error:
+                if error.status != 403:
+                    raise
+                return str(api.core.api_client.configuration.host).rpartition("/")[2]
+
     def check(self, inventory: Inventory) -> None:
         with calls() as api:
             api.jobsets.list_namespaced_custom_object(
@@ -63,6 +73,13 @@ class Kubernetes:
                 api.gone(api.core.delete_namespaced_secret, plan["metadata"]["name"], place)
                 raise
         return str(jobset["metadata"]["name"])
+
+    def find(self, job: ClusterJob) -> str | None:
+        name = names(job)[0]
+        with calls() as api:
+            place = job.inventory.namespace
+            found = api.found(api.jobsets.get_namespaced_custom_object, GROUP, VERSION, place, PLURAL, name)
+        return None if found is None else name
 
     def state(self, job_id: str, job: ClusterJob) -> JobState:
         place = job.inventory.namespace
@@ -140,7 +157,7 @@ class Calls:
     """The parts of the API that are used; `kubernetes` is the official client."""
 
     def __init__(self, kubernetes: Any) -> None:
-        self._missing = kubernetes.client.exceptions.ApiException
+        self.refused = kubernetes.client.exceptions.ApiException
         self.core = kubernetes.client.CoreV1Api()
         self.jobsets = kubernetes.client.CustomObjectsApi()
 
@@ -148,7 +165,7 @@ class Calls:
         """Return what a call finds; None where there is no such thing."""
         try:
             return call(*arguments, _request_timeout=_TIMEOUT_S, **options)
-        except self._missing as error:
+        except self.refused as error:
             if error.status == 404:
                 return None
             raise

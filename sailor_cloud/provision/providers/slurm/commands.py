@@ -35,6 +35,14 @@ def node_rows(partition: str | None = None) -> tuple[NodeRow, ...]:
     return tuple(NodeRow(line) for line in shown.splitlines() if line.count("|") == 6)
 
 
+def cluster_name() -> str:
+    """Return what the cluster calls itself. Raises ProvisionError."""
+    found = re.search(r"^ClusterName\s*=\s*(\S+)", slurm("scontrol", "show", "config"), re.MULTILINE)
+    if found is None:
+        raise ProvisionError("scontrol show config does not tell the cluster's name")
+    return found[1]
+
+
 def cancel(job_id: str) -> None:
     try:
         slurm("scancel", job_id)

@@ -7,11 +7,11 @@ from collections import defaultdict
 from collections.abc import Collection
 from datetime import date
 
-from sailor_cloud.errors import ProvisionError, RequestError
+from sailor_cloud.errors import RequestError
 from sailor_cloud.model.inventory import Inventory, NodeGroup, NodeRuntime
 from sailor_cloud.model.provider import Provider
 from sailor_cloud.provision.jobs import ImportedCluster
-from sailor_cloud.provision.providers.slurm.commands import NodeRow, node_rows, slurm
+from sailor_cloud.provision.providers.slurm.commands import NodeRow, cluster_name, node_rows
 
 # What clusters call GPUs in GRES and features, without their memory where there is one size.
 _NAMES = {
@@ -84,7 +84,7 @@ def read_cluster(*, accelerators: Collection[str], checkpoints: str, python: str
     )
     notes.append("usd_per_hour is 0; write what your site charges for an hour of a node")
     found = Inventory(
-        name=_cluster_name(),
+        name=_plain(cluster_name()) or "cluster",
         scheduler=Provider("slurm"),
         as_of=as_of,
         groups=groups,
@@ -92,14 +92,6 @@ def read_cluster(*, accelerators: Collection[str], checkpoints: str, python: str
         checkpoints=checkpoints,
     )
     return ImportedCluster(inventory=found, notes=tuple(notes))
-
-
-def _cluster_name() -> str:
-    """Return what the cluster calls itself, in a form that the names of nodes can begin with."""
-    found = re.search(r"^ClusterName\s*=\s*(\S+)", slurm("scontrol", "show", "config"), re.MULTILINE)
-    if found is None:
-        raise ProvisionError("scontrol show config does not tell the cluster's name")
-    return _plain(found[1]) or "cluster"
 
 
 def _group_name(kind: str, partition: str, taken: Collection[str]) -> str:

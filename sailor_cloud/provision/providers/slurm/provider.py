@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from sailor_cloud.errors import ProvisionError
-from sailor_cloud.provision.jobs import CLUSTER, JOB
+from sailor_cloud.provision.jobs import JOB, check_identity
 from sailor_cloud.provision.live_resources import (
     EXPIRES_LABEL,
     NODE_LABEL,
     OWNER_LABEL,
     RUN_LABEL,
-    Listing,
     LiveResource,
-    Look,
-    Scopes,
     labels_in,
-    named,
 )
 from sailor_cloud.provision.providers.scheduled import SchedulerProvider
 from sailor_cloud.provision.providers.slurm.commands import cancel, hostnames, hosts_down, slurm
@@ -36,15 +32,16 @@ class SlurmJobs(SchedulerProvider):
     name = _NAME
     scheduler = Slurm()
 
-    def looks(self, scopes: Scopes, *, run_id: str | None, beside: Collection[str]) -> list[Look]:
-        def ask() -> Listing:
-            return Listing(found=tuple(_jobs(named(scopes, CLUSTER)[0], run_id)))
-
-        # All clusters that a run knows are the one whose commands are on PATH.
-        return [Look(scopes=tuple(scopes), kinds=(JOB,), ask=ask)] if scopes else []
+    def jobs(self, cluster: str, run_id: str | None) -> Iterator[LiveResource]:
+        return _jobs(cluster, run_id)
 
     def remove(self, resources: Sequence[LiveResource], *, folder: RunFolder | None, poll_s: float) -> list[str]:
-        problems = []
+        problems: list[str] = []
+        if folder is not None:
+            try:
+                check_identity(self.scheduler, folder)
+            except ProvisionError as error:
+                return [str(error)]
         jobs = sorted({found.name for found in resources})
         for job in jobs:
             try:

@@ -13,7 +13,14 @@ from sailor_cloud.errors import ProvisionError
 from sailor_cloud.model.inventory import Inventory
 from sailor_cloud.provision.jobs import ClusterJob, ImportedCluster, JobPhase, JobState
 from sailor_cloud.provision.providers.slurm.batch import batch_script, check_groups
-from sailor_cloud.provision.providers.slurm.commands import cancel, hostnames, hosts_down, node_rows, slurm
+from sailor_cloud.provision.providers.slurm.commands import (
+    cancel,
+    cluster_name,
+    hostnames,
+    hosts_down,
+    node_rows,
+    slurm,
+)
 
 _QUEUED = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "RESV_DEL_HOLD"})
 _RUNNING = frozenset({"RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"})
@@ -51,6 +58,9 @@ class Slurm:
         check_groups(job)
         return batch_script(job)
 
+    def identity(self) -> str:
+        return cluster_name()
+
     def check(self, inventory: Inventory) -> None:
         missing = [name for name in ("sbatch", "squeue", "scancel", "scontrol", "sinfo") if shutil.which(name) is None]
         if missing:
@@ -69,6 +79,11 @@ class Slurm:
         write_atomically(script, text)
         said = slurm("sbatch", "--parsable", str(script))
         return said.strip().split(";")[0]
+
+    def find(self, job: ClusterJob) -> str | None:
+        found = slurm("squeue", "--noheader", "--me", f"--name={job.name}", "--format=%i").split()
+        # The components of a heterogeneous job are called 12+0, 12+1.
+        return found[0].split("+")[0] if found else None
 
     def state(self, job_id: str, job: ClusterJob) -> JobState:
         try:
