@@ -7,8 +7,10 @@ import json
 import shlex
 import threading
 import zipfile
+import zlib
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
+from http.client import IncompleteRead
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -30,21 +32,23 @@ RECORDED = Path(__file__).parent / "public_catalogs"
 COMMIT = json.dumps([{"sha": "00148f2af367", "commit": {"committer": {"date": "2026-11-23T05:00:00Z"}}}]).encode()
 V100 = "aws/use1-az6/p3.2xlarge/1xV100-16"
 A100 = "gcp/us-central1-a/a2-highgpu-8g/8xA100-40"
+CUT = "the path whose body is cut"
+AWS_LIST = "/list/us-east-1/index.csv"
 
 Pages = dict[str, bytes]
 
 
-def archive(name: str) -> bytes:
+def archive(name: str, compression: int = zipfile.ZIP_STORED) -> bytes:
     packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as file:
+    with zipfile.ZipFile(packed, "w", compression) as file:
         file.writestr(name, (RECORDED / f"gpuhunt-{name}").read_bytes())
     return packed.getvalue()
 
 
 @pytest.fixture
 def pages(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pages]:
-    """What the server has, by path; a path that it lacks is answered with 404."""
-    held: Pages = {"/list/us-east-1/index.csv": (RECORDED / "aws-price-list.csv").read_bytes()}
+    """What the server has, by path; a path that it lacks is answered with 404. It announces twice what `CUT` has."""
+    held: Pages = {AWS_LIST: (RECORDED / "aws-price-list.csv").read_bytes()}
     for provider in ("aws", "gcp"):
         path = f"catalogs/v8/{provider}/vms.csv"
         held[f"/commits?path={path}"] = COMMIT
@@ -57,6 +61,9 @@ def pages(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pages]:
         def do_GET(self) -> None:
             body = held.get(self.path)
             self.send_response(404 if body is None else 200)
+            self.send_header(
+                "Content-Length", str(len(body or b"") * (2 if held.get(CUT) == self.path.encode() else 1))
+            )
             self.end_headers()
             self.wfile.write(body or b"")
 
@@ -144,6 +151,38 @@ def test_where_nothing_answers_both_reasons_are_named(pages: Pages) -> None:
     pages.clear()
     with pytest.raises(CredentialsError, match=r"no credentials; public catalogs: SkyPilot.* gcp: .*Not Found"):
         run("gcp")
+
+
+@pytest.mark.parametrize(
+    ("catalog", "path"),
+    [("SkyPilot's catalog", "/raw/00148f2af367/catalogs/v8/aws/vms.csv"), ("AWS price list of us-east-1", AWS_LIST)],
+)
+def test_a_catalog_whose_end_did_not_come_is_not_used(pages: Pages, catalog: str, path: str) -> None:
+    pages[CUT] = path.encode()
+    (fault,) = run("aws", regions=("us-east-1",)).missing
+    assert fault.startswith(catalog)
+    assert fault.endswith(f"{len(pages[path])} bytes of it are missing")
+
+
+def test_an_empty_price_list_and_a_broken_archive_are_named(pages: Pages) -> None:
+    packed = bytearray(archive("aws.csv", zipfile.ZIP_DEFLATED))
+    # The content begins after 30 bytes and the name.
+    packed[37:41] = b"\xff" * 4
+    pages["/hunt/aws/20261122-9/catalog.zip"], pages[AWS_LIST] = bytes(packed), b""
+    with pytest.raises(zlib.error):
+        zipfile.ZipFile(io.BytesIO(packed)).read("aws.csv")
+    hunt, listed = run("aws", regions=("us-east-1",)).missing
+    assert hunt.startswith("gpuhunt's catalog, aws: Error -3 while decompressing")
+    assert listed == "AWS price list of us-east-1, aws: it has no publication date"
+
+
+def test_a_connection_that_breaks_within_a_chunk_is_named(pages: Pages, monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(address: str) -> bytes:
+        raise IncompleteRead(b"12345")
+
+    monkeypatch.setattr(public, "_get", breaks)
+    faults = run("aws", regions=("us-east-1",)).missing
+    assert [fault.split(": ")[1] for fault in faults] == ["IncompleteRead(5 bytes read)"] * 2
 
 
 def test_prices_that_can_not_be_right_are_refused(pages: Pages) -> None:

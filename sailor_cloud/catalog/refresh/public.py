@@ -12,10 +12,12 @@ import json
 import urllib.error
 import urllib.request
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import date, datetime
-from http.client import HTTPResponse
+from http.client import HTTPException, HTTPResponse
+from itertools import islice
 
 from sailor_cloud.catalog.providers import of
 from sailor_cloud.catalog.providers.fetched import Fetched, Progress, Refusal
@@ -43,7 +45,8 @@ _SKYPILOT_GPUS = {
     "T4-16": ("T4",),
     "V100-16": ("V100",),
 }
-_FAULTS = (OSError, ValueError, KeyError, TypeError, IndexError, zipfile.BadZipFile, csv.Error)
+_UNREADABLE = (OSError, HTTPException, EOFError, zipfile.BadZipFile, zlib.error, csv.Error)
+_FAULTS = (*_UNREADABLE, ValueError, KeyError, TypeError, IndexError)
 
 # By zone or region, instance type, accelerator (of a machine that may carry several) and market: USD per hour.
 _Prices = dict[tuple[str, str, str, Market], float]
@@ -178,14 +181,18 @@ def _gpuhunt(provider: Provider) -> _Catalog:
 def _price_list(region: str) -> _Catalog:
     """Read one region's list row by row: it is too large to hold."""
     prices: _Prices = {}
-    with _open(f"{PRICE_LIST}{region}/index.csv") as response:
+    address = f"{PRICE_LIST}{region}/index.csv"
+    with _open(address) as response:
         lines = io.TextIOWrapper(response, encoding="utf-8")
-        about = dict(next(csv.reader([next(lines)]))[:2] for _ in range(5))
+        about = dict(row[:2] for row in csv.reader(islice(lines, 5)))
+        if "Publication Date" not in about:
+            raise ValueError("it has no publication date")
         day = datetime.fromisoformat(about["Publication Date"]).date()
         for row in csv.DictReader(lines):
             shared = (row["Operating System"], row["Tenancy"], row["Pre Installed S/W"]) == ("Linux", "Shared", "NA")
             if shared and (row["TermType"], row["CapacityStatus"], row["Unit"]) == ("OnDemand", "Used", "Hrs"):
                 prices[region, row["Instance Type"], "", Market.ON_DEMAND] = float(row["PricePerUnit"])
+        _check_whole(address, response)
     return _Catalog(source="aws-price-list", day=day, prices=prices)
 
 
@@ -207,4 +214,11 @@ def _get(address: str) -> bytes:
         content = response.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
         raise ValueError(f"{address} holds more than {MOST_BYTES // 2**20} MiB")
+    _check_whole(address, response)
     return content
+
+
+def _check_whole(address: str, response: HTTPResponse) -> None:
+    """Raise OSError where less has come than was announced: the last row may end within a price."""
+    if response.length:
+        raise OSError(f"{address.split('?')[0]}: {response.length} bytes of it are missing")
