@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from sailor_cloud import resources
 from sailor_cloud.clock import Clock
-from sailor_cloud.errors import RequestError, of_system
+from sailor_cloud.errors import RequestError, SailorError, of_system
 from sailor_cloud.launch.context import RunContext
 from sailor_cloud.launch.controller import Controller
 from sailor_cloud.launch.fleet import code
@@ -82,31 +83,40 @@ def run_document(
     clock = by_cloud(clock, scopes_of(document), lambda text, ahead_s: compared.append((text, ahead_s)))
     run_id, begun = new_run_id(document.job.name, clock=clock), clock.now()
     reserved = reserve(document, run_id, begun)
-    try:
-        folder = RunFolder.create(run_id)
-    except BaseException:
+    with contextlib.ExitStack() as unbegun:
+        month = f"{begun:%Y-%m}"
         if reserved.held:
-            budgets.release(document.job.cloud.state, resources.home(), run_id, f"{begun:%Y-%m}", None)
-        raise
-    with folder.lock():
-        folder.keep_reserve()
-        folder.write_document(document)
-        code.keep(packed, folder)
-        chosen = options or LaunchOptions()
-        origin = str((base or Path()).absolute())
-        Journal.of(folder, clock).append(
-            Event.RUN_CREATED,
-            job=document.job.name,
-            fallback=chosen.fallback,
-            replan_slow_links=chosen.replan_slow_links,
-            allow_doubtful=chosen.allow_doubtful,
-            base=origin,
-            **({"budget_month": f"{begun:%Y-%m}"} if reserved.held else {}),
-        )
-        for note in reserved.notes:
-            observer.note(note)
-        _tell_time(folder, clock, observer, compared)
-        return _control(folder, document, decoder, observer, clock, options, on_start, search)
+            unbegun.callback(_release, document, run_id, month, observer)
+        folder = RunFolder.create(run_id)
+        with folder.lock():
+            folder.keep_reserve()
+            folder.write_document(document)
+            code.keep(packed, folder)
+            chosen = options or LaunchOptions()
+            origin = str((base or Path()).absolute())
+            Journal.of(folder, clock).append(
+                Event.RUN_CREATED,
+                job=document.job.name,
+                fallback=chosen.fallback,
+                replan_slow_links=chosen.replan_slow_links,
+                allow_doubtful=chosen.allow_doubtful,
+                base=origin,
+                **({"budget_month": month} if reserved.held else {}),
+            )
+            # From here on the journal names the reservation, and the receipt releases it.
+            unbegun.pop_all()
+            for note in reserved.notes:
+                observer.note(note)
+            _tell_time(folder, clock, observer, compared)
+            return _control(folder, document, decoder, observer, clock, options, on_start, search)
+
+
+def _release(document: PlanDocument, run_id: str, month: str, observer: Observer) -> None:
+    """Release what was reserved for a run that never began; what kept it from beginning is told all the same."""
+    try:
+        budgets.release(document.job.cloud.state, resources.home(), run_id, month, None)
+    except (OSError, SailorError) as error:
+        observer.note(f"{run_id} never began, but its reservation for {month} in the budgets is not released: {error}")
 
 
 def base_of(folder: RunFolder) -> Path | None:

@@ -100,7 +100,8 @@ def parse_allowances(text: bytes, *, origin: str) -> tuple[Allowance, ...]:
     """Return the budgets of a text: a list of `{owner or project, month: 2026-11 or "*", usd}`."""
     try:
         rows = yaml.safe_load(text)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        # ValueError: not UTF-8, or a date that there is not, such as 2026-13-01.
         raise RequestError(f"{origin} is not YAML: {error}") from error
     if not isinstance(rows, list):
         example = '- {owner: me@example.org, month: "*", usd: 5000}'
@@ -181,23 +182,27 @@ class BucketBook:
                 raise DataError(f"{name} can't be read or written: {_brief(error)}") from error
         raise DataError(f"{name} was changed by others {_MOST_TRIES} times in a row; start 'sailor-cloud up' again")
 
-    def allowances(self) -> tuple[Allowance, ...]:
-        """Return the budgets that lie in the bucket itself."""
+    def budgets_file(self) -> tuple[str, bytes]:
+        """Return the name and the text of the budgets that lie in the bucket itself. Raises DataError."""
         import obstore
         from obstore.exceptions import BaseError
 
         name = f"{self.prefix}/{FILE}"
         try:
-            return parse_allowances(bytes(obstore.get(self.store, name).bytes()), origin=name)
+            return name, bytes(obstore.get(self.store, name).bytes())
         except FileNotFoundError:
-            return ()
+            return name, b"[]"
         except BaseError as error:
             raise DataError(f"{name} can't be read: {_brief(error)}") from error
 
 
 def bucket_book(state: StateBackend) -> BucketBook:
-    """Return the book beside shared Terraform states. Raises RequestError where obstore is not installed."""
+    """Return the book beside shared Terraform states.
+
+    Raises RequestError where obstore is not installed, DataError where credentials can't be read.
+    """
     try:
+        from obstore.exceptions import BaseError
         from obstore.store import from_url
     except ImportError as error:
         raise RequestError(
@@ -209,10 +214,17 @@ def bucket_book(state: StateBackend) -> BucketBook:
         options["region"] = state.region
         with suppress(ImportError, ValueError):
             # Profiles and SSO, which obstore alone does not know.
+            from botocore.exceptions import BotoCoreError
             from obstore.auth.boto3 import Boto3CredentialProvider
 
-            options["credential_provider"] = Boto3CredentialProvider()
-    return BucketBook(store=from_url(state.bucket, **options), prefix=state.prefix)
+            try:
+                options["credential_provider"] = Boto3CredentialProvider()
+            except BotoCoreError as error:
+                raise DataError(f"the credentials for {state.bucket} can't be read: {_brief(error)}") from error
+    try:
+        return BucketBook(store=from_url(state.bucket, **options), prefix=state.prefix)
+    except BaseError as error:
+        raise DataError(f"{state.bucket} can't be opened: {_brief(error)}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,8 +250,10 @@ class Budgets:
         wanted = Reservation(run_id=run_id, owner=self.owner, project=self.project, month=month, reserved_usd=usd)
 
         def update(before: Entries) -> Entries:
-            notes[:] = [self._note(allowance, before, wanted) for allowance in holding]
-            return before if only_ask else (*before, wanted)
+            # An earlier try of this run may have arrived although nobody was told so.
+            others = tuple(one for one in before if one.run_id != run_id)
+            notes[:] = [self._note(allowance, others, wanted) for allowance in holding]
+            return before if only_ask else (*others, wanted)
 
         self.book.change(month, update)
         return tuple(notes)
@@ -270,13 +284,16 @@ def budgets_of(cloud: Cloud, home: Path) -> Budgets:
     if cloud.state is not None:
         try:
             shared = bucket_book(cloud.state)
-            allowances += shared.allowances()
-            book = shared
+            name, text = shared.budgets_file()
         except (RequestError, DataError) as error:
             # Without a budget of one's own there may be none at all, and no reason to stop.
             if allowances:
                 raise
             unread = f"budgets beside {cloud.state.bucket} are not known: {error}"
+        else:
+            # Budgets that are there but damaged stop everybody.
+            allowances += parse_allowances(text, origin=f"{cloud.state.bucket}/{name}")
+            book = shared
     return Budgets(
         allowances=allowances,
         book=book,

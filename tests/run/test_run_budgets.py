@@ -4,8 +4,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import obstore
+import obstore.exceptions
 import pytest
 from obstore.store import MemoryStore
 
@@ -106,7 +108,7 @@ def test_conditional_writes_to_s3_keep_two_runs_from_the_last_dollar(monkeypatch
         monkeypatch.setenv("AWS_ENDPOINT_URL", url)
         boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="team")
         book = bucket_book(StateBackend(bucket="s3://team", region="us-east-1"))
-        assert book.allowances() == ()
+        assert book.budgets_file() == ("sailor-cloud/budgets.yaml", b"[]")
 
         def begin(number: int) -> bool:
             try:
@@ -128,6 +130,37 @@ def test_a_book_that_others_change_all_the_time_is_given_up_with_a_message() -> 
 
     with pytest.raises(DataError, match="was changed by others 20 times"):
         book.change("2026-11", update)
+
+
+def test_a_reservation_that_arrived_although_its_answer_was_lost_counts_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    book, put, lost = BucketBook(store=MemoryStore(), prefix="team"), obstore.put, []
+
+    def losing(*arguments: Any, **options: Any) -> Any:
+        put(*arguments, **options)
+        if not lost:
+            lost.append(1)
+            raise obstore.exceptions.AlreadyExistsError("the retry of a request whose answer was lost")
+
+    monkeypatch.setattr(obstore, "put", losing)
+    mine(book).reserve("run-1", 60.0, NOW)
+    assert lost
+    assert "60.00 reserved of 100.00" in mine(book).reserve("run-2", 40.0, NOW)[0]
+
+
+@pytest.mark.parametrize(
+    ("bucket", "name"), [("gs://team", "GOOGLE_APPLICATION_CREDENTIALS"), ("s3://team", "AWS_PROFILE")]
+)
+def test_credentials_that_are_not_there_are_one_error(
+    bucket: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "damaged.json").write_text("{")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv(name, str(tmp_path / "damaged.json"))
+    region = "us-east-1" if bucket.startswith("s3") else None
+    with pytest.raises(DataError, match=bucket):
+        bucket_book(StateBackend(bucket=bucket, region=region))
 
 
 def test_a_damaged_book_stops_a_run(tmp_path: Path) -> None:
@@ -158,6 +191,8 @@ def test_budgets_are_read_from_a_file_and_a_missing_one_has_none(tmp_path: Path)
         ("- [", "is not YAML"),
         ('- {owner: a, project: b, month: "*", usd: 1}', "needs either an owner or a project"),
         ("- {owner: a, month: November, usd: 1}", "month must be as in '2026-11'"),
+        ("- {owner: a, month: 2026-13-01, usd: 1}", "is not YAML: month must be in 1..12"),
+        ("[" * 5000, "is not YAML"),
         ('- {owner: a, month: "*", usd: -1}', "usd must be an amount of money, not -1"),
         ('- {owner: a, month: "*", eur: 1}', "holds owner or project, month and usd"),
     ],

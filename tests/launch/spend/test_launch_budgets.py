@@ -5,11 +5,16 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import obstore
 import pytest
+from obstore.store import MemoryStore
 
 from factories.cloud_plans import gcp_document
 from factories.documents import document
+from factories.quick_runs import Notes
+from sailor_cloud.clock import SystemClock
 from sailor_cloud.errors import DataError, RequestError
+from sailor_cloud.launch import start
 from sailor_cloud.model.job import StateBackend
 from sailor_cloud.provision.before_buying import Reserved, reserve
 from sailor_cloud.run import budgets
@@ -55,6 +60,38 @@ def test_a_bucket_that_cannot_be_read_is_told_and_stops_only_who_has_budgets(
     shared = replace(planned, job=planned.job.model_copy(update={"cloud": cloud}))
     (note,) = reserve(shared, "run-1", NOW).notes
     assert "budgets beside s3://team are not known" in note
+    with monkeypatch.context() as unknown:
+        unknown.setattr(budgets, "most_usd", lambda document: None)
+        assert "budgets beside s3://team are not known" in reserve(shared, "run-1", NOW).notes[0]
     (home / "budgets.yaml").write_text('- {owner: Me@example.org, month: "*", usd: 1000}')
     with pytest.raises(DataError, match="can't be read"):
         reserve(shared, "run-1", NOW)
+
+
+def test_damaged_budgets_in_the_bucket_stop_everybody(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    obstore.put(store, "sailor-cloud/budgets.yaml", b"- {owner: a, month: November, usd: 1}")
+    monkeypatch.setattr(budgets, "bucket_book", lambda state: budgets.BucketBook(store=store, prefix=state.prefix))
+    cloud = gcp_document().job.cloud.model_copy(update={"state": StateBackend(bucket="gs://team")})
+    with pytest.raises(RequestError, match=r"gs://team/sailor-cloud/budgets.yaml: 0: month must be"):
+        budgets.budgets_of(cloud, home)
+
+
+@pytest.mark.parametrize("place", ["RunFolder.create", "RunFolder.write_document", "Journal.append"])
+def test_what_fails_before_the_run_has_begun_releases_its_reservation(
+    home: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    (home / "budgets.yaml").write_text('- {owner: Me@example.org, month: "*", usd: 1000}')
+    planned, reserved = gcp_document(), []
+
+    def full(*arguments: object, **options: object) -> None:
+        (file,) = (home / "budgets").glob("*.json")
+        reserved.extend(json.loads(file.read_text())["reservations"])
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(f"{start.__name__}.{place}", full)
+    with pytest.raises(OSError, match="No space left"):
+        start.run_document(planned, decoder=None, observer=Notes(), clock=SystemClock())
+    assert len(reserved) == 1
+    (file,) = (home / "budgets").glob("*.json")
+    assert json.loads(file.read_text())["reservations"] == []
