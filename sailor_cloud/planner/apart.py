@@ -31,10 +31,12 @@ def apart(scenario: Scenario, plans: Sequence[Plan]) -> tuple[Alternative, ...]:
         before, after = (
             each.cost.usd_per_hour * each.prediction.iteration_s_replay / SECONDS_PER_HOUR for each in (now, then)
         )
-        if not then.fits or after > before * (1.0 - _LEAST_SHARE):
+        if not then.fits or after >= before * (1.0 - _LEAST_SHARE):
             continue
         whole = (now.cost.total_usd, then.cost.total_usd)
         saved = None if whole[0] is None or whole[1] is None else whole[0] - whole[1]
+        if saved is not None and round(saved, 2) <= 0.0:
+            continue
         told = f"saves {saved:,.2f} USD" if saved is not None else f"saves {before - after:,.4f} USD/iteration"
         return (
             Alternative(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pytest
+
 from factories.scenarios import chain, gcp_scenario, make_plan, offer_in
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.planner.apart import apart
@@ -33,3 +37,17 @@ def test_nothing_is_shown_of_one_zone_or_where_zones_meet_seldom_already() -> No
     assert apart(scenario, [plan_in(scenario, *["us-central1-a"] * 2)]) == ()
     seldom = gcp_scenario(batch=64, sync_every=20)
     assert apart(seldom, [plan_in(seldom, "us-central1-a", "us-west1-b")]) == ()
+
+
+@pytest.mark.parametrize("total", [0.0, 0.001, None])
+def test_nothing_is_shown_where_nothing_is_saved(monkeypatch: pytest.MonkeyPatch, total: float | None) -> None:
+    scenario = gcp_scenario(batch=64)
+
+    def free(plan: Plan, scenario: Scenario) -> SimpleNamespace:
+        """Nodes that nobody is charged for, or a saving of less than a cent."""
+        found, seldom = evaluate(plan, scenario), scenario.job.training.sync_every is not None
+        usd = {"usd_per_hour": found.cost.usd_per_hour if total else 0.0, "total_usd": 0.0 if seldom else total}
+        return SimpleNamespace(cost=SimpleNamespace(**usd), prediction=found.prediction, fits=found.fits)
+
+    monkeypatch.setattr("sailor_cloud.planner.apart.evaluate", free)
+    assert apart(scenario, [plan_in(scenario, "us-central1-a", "us-west1-b")]) == ()

@@ -60,9 +60,11 @@ def _zone(file: Path, problems: list[Problem]) -> ZoneTrace | None:
     if not _is_number(gap) or not 0 < gap < 1e6:
         problems.append(Problem(path=str(file), message=f"metadata.gap_seconds must be seconds above 0, not {gap!r}"))
         return None
-    faulty = [one for one in counts if not _is_number(one) or one < 0 or one != int(one)] if counts else [counts]
-    if not isinstance(counts, list) or faulty:
-        problems.append(Problem(path=str(file), message=f"data must be numbers of instances, not {faulty[:1]}"))
+    listed = counts if isinstance(counts, list) and counts else [counts]
+    faulty = [one for one in listed if not _is_number(one) or one < 0 or one != int(one)]
+    if listed is not counts or faulty:
+        told = faulty[:1] or counts
+        problems.append(Problem(path=str(file), message=f"data must be a list of numbers of instances, not {told!r}"))
         return None
     if max(counts) == 0:
         problems.append(Problem(path=str(file), message="no sample has an instance; leave the file out"))

@@ -137,6 +137,7 @@ def test_a_folder_of_traces_is_read_zone_by_zone(tmp_path: Path) -> None:
         ({"metadata": {"gap_seconds": 5}, "data": [1, -1]}, r"numbers of instances, not \[-1\]"),
         ({"metadata": {"gap_seconds": 5}, "data": []}, "numbers of instances"),
         ({"metadata": {"gap_seconds": 5}, "data": "11"}, "numbers of instances"),
+        ({"metadata": {"gap_seconds": 5}, "data": 5}, "a list of numbers of instances, not 5"),
         ({"metadata": {"gap_seconds": 5}, "data": [0, 0]}, "no sample has an instance"),
     ],
 )
