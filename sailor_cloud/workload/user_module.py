@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.decoder import Counted, Decoder
@@ -28,11 +29,22 @@ def with_module(sizes: Decoder, module: str, folder: Path) -> Decoder:
     layers or hidden states than the sizes say.
     """
     named = dataclasses.replace(sizes, name=module, module=module)
-    return dataclasses.replace(named, counted=_counted(named, folder.absolute()))
+    return dataclasses.replace(named, counted=_counted(named, folder.absolute(), _written(folder)))
+
+
+def _written(folder: Path) -> tuple[tuple[Path, int], ...]:
+    """Return when each Python file of a folder was written, hidden ones apart."""
+    found = []
+    for parent, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        paths = [Path(parent, name) for name in files if name.endswith(".py") and not name.startswith(".")]
+        found += [(path, path.stat().st_mtime_ns) for path in paths if path.is_file()]
+    return tuple(sorted(found))
 
 
 @functools.lru_cache(maxsize=8)
-def _counted(sizes: Decoder, folder: Path) -> tuple[Counted, ...]:
+def _counted(sizes: Decoder, folder: Path, written: tuple[tuple[Path, int], ...]) -> tuple[Counted, ...]:
+    """Build the module; `written` is here so that one whose files have changed is built anew."""
     model = {
         "model_type": sizes.family.value,
         "vocab_size": sizes.vocab_size,
@@ -61,15 +73,16 @@ def _counted(sizes: Decoder, folder: Path) -> tuple[Counted, ...]:
         raise _refused(f"can't be built in {folder}: {error.strerror}") from error
     except subprocess.TimeoutExpired as error:
         raise _refused(f"{sizes.module} was not built within {_TIMEOUT_S:.0f} s") from error
+    last = "\n".join(done.stderr.strip().splitlines()[-_TOLD_LINES:])
     if done.returncode != 0:
-        last = "\n".join(done.stderr.strip().splitlines()[-_TOLD_LINES:])
         if "No module named" in last and any(name in last for name in ("torch", "sailor_runtime")):
             raise _refused(
                 f"{sizes.module} is built before it is planned, which needs torch here: install '.[runtime]'"
             )
         raise _refused(f"{sizes.module} can't be built in {folder}:\n{last}")
-    # The user's own code may have printed something before.
-    found = json.loads(done.stdout.strip().splitlines()[-1])
+    found = _answer(done.stdout)
+    if found is None:
+        raise _refused(f"{sizes.module} ends Python before it is built; it must not call sys.exit\n{last}".rstrip())
     if "problem" in found:
         raise _refused(found["problem"])
     return tuple(
@@ -82,6 +95,18 @@ def _counted(sizes: Decoder, folder: Path) -> tuple[Counted, ...]:
         )
         for tp, row in found["degrees"].items()
     )
+
+
+def _answer(printed: str) -> dict[str, Any] | None:
+    """Return what the program says, among what the user's own code prints before it and at its exit."""
+    for line in reversed(printed.splitlines()):
+        try:
+            found = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(found, dict) and ("degrees" in found or "problem" in found):
+            return found
+    return None
 
 
 def _refused(message: str) -> RequestError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from sailor_cloud.errors import RequestError
 from sailor_cloud.model.decoder import Counted
 from sailor_cloud.model.job import ModelSource
 from sailor_cloud.simulator import evaluate
-from sailor_cloud.workload import decoder, layer_costs, parameter_count
+from sailor_cloud.workload import decoder, layer_costs, parameter_count, user_module
 from sailor_cloud.workload.decoders import tp_problem
 from sailor_cloud.workload.user_module import with_module
 from sailor_runtime.spec import ModelSpec
@@ -94,3 +95,44 @@ def test_what_can_not_be_trained_says_which_part(changes: dict[str, object], mes
 def test_a_module_that_is_not_there_is_an_error_of_the_job() -> None:
     with pytest.raises(RequestError, match=r"model\.module: module nowhere\.model:build: No module named 'nowhere'"):
         with_module(decoder(SOURCE), "nowhere.model:build", TESTS)
+
+
+ANSWER = """
+import json
+row = {{"parameters": [{}], "trainable": [0], "tied": 0, "tied_trainable": 0}}
+print(json.dumps({{"degrees": {{"1": row}}}}))
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A stand-in of the program that builds modules, without torch."""
+    monkeypatch.setattr(user_module, "_PROGRAM", "stand_in")
+    return tmp_path / "stand_in.py"
+
+
+def test_what_a_module_prints_before_and_at_its_end_is_no_answer(program: Path) -> None:
+    program.write_text(f"print('hello'){ANSWER.format(7)}print('[1]')\nprint('goodbye')")
+    (counted,) = with_module(decoder(SOURCE), "own:build", program.parent).counted
+    assert counted.parameters == (7,)
+
+
+@pytest.mark.parametrize("code", ["import sys; sys.exit(0)", "print('nothing'); print('{}'); print(3)"])
+def test_a_module_that_ends_python_is_an_error_of_the_job(program: Path, code: str) -> None:
+    program.write_text(code)
+    with pytest.raises(RequestError, match=r"own:build ends Python before it is built; it must not call sys\.exit"):
+        with_module(decoder(SOURCE), "own:build", program.parent)
+
+
+def test_a_module_is_built_anew_once_a_file_of_its_folder_has_changed(program: Path) -> None:
+    part = program.parent / "package" / "part.py"
+    part.parent.mkdir()
+    part.write_text("")
+    found = []
+    for written, parameters in enumerate((7, 7, 80)):
+        program.write_text(ANSWER.format(parameters) + "open('times', 'a').write('.')")
+        os.utime(program, (1e9, 1e9))
+        os.utime(part, (1e9, 1e9 + written // 2))
+        found.append(with_module(decoder(SOURCE), "own:build", program.parent).counted[0].parameters)
+    assert found == [(7,), (7,), (80,)]
+    assert (program.parent / "times").read_text() == ".."

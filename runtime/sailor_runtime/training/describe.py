@@ -96,7 +96,8 @@ def main() -> int:
         found = described(model, tokens)
     except RefusedError as error:
         found = {"problem": str(error)}
-    sys.stdout.write(json.dumps(found) + "\n")
+    # On a line of its own, whatever the module has printed.
+    sys.stdout.write("\n" + json.dumps(found) + "\n")
     return 0
 
 
