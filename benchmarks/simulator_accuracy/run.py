@@ -53,7 +53,7 @@ ROBUST_ERROR = 0.05
 
 
 # What the report says of the fit; tried in sample on 2026-11-24.
-_FITTED = """
+_FITTED = """\
 Two constants for time on the GH200 configurations: what a pair of devices on two nodes sends at most under DeepSpeed,
 and what timing a layer alone adds. The first holds for the mixed RTX cluster too, whose links are slower than it;
 nothing is fitted there. Why there is such a rate: DeepSpeed's pipeline engine posts one send or receive at a time, a
