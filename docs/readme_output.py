@@ -1,6 +1,7 @@
-"""Keeps the output in README.md real: `python docs/readme_output.py` runs its commands and writes what they print.
+"""Keeps output in the documentation real: `python docs/readme_output.py` runs commands and writes what they print.
 
-A block is shown under a comment that names its command: `<!-- output of: COMMAND -->`.
+docs/demo.md shows whole outputs, each under a comment that names its command: `<!-- output of: COMMAND -->`. README.md
+shows the last tables of one under `<!-- end of: COMMAND -->`.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "demo.md"
 WIDTH = "110"
 
 _BLOCK = re.compile(r"<!-- output of: (?P<command>[^\n]+?) -->\n```\w*\n(?P<output>.*?)```", re.DOTALL)
+_END = re.compile(r"<!-- end of: (?P<command>[^\n]+?) -->\n```\n(?P<output>.*?)```", re.DOTALL)
+_LAST_TABLE = "estimate against actual"
 _RUN_ID = re.compile(r"\b[a-z0-9-]+-\d{8}-\d{6}-[0-9a-f]{4}\b")
 _PATH = re.compile(r"(?<= in )[/~]\S+")
 _HASH = re.compile(r"\b[0-9a-f]{12}\b")
@@ -30,9 +34,19 @@ _SLOW_LINKS = "; links far below the plan"
 _NUMBER = re.compile(r"[+-]?(?<![\w#])\d[\d.,]*(?:e[+-]?\d+)?")
 
 
-def blocks(readme: str) -> dict[str, str]:
-    """Return the commands that a README shows and the output it gives for each."""
-    return {found["command"]: found["output"] for found in _BLOCK.finditer(readme)}
+def blocks(page: str) -> dict[str, str]:
+    """Return the commands that a page shows and the output it gives for each."""
+    return {found["command"]: found["output"] for found in _BLOCK.finditer(page)}
+
+
+def ends(readme: str) -> dict[str, str]:
+    """Return the commands whose last lines a README shows, and these lines."""
+    return {found["command"]: found["output"] for found in _END.finditer(readme)}
+
+
+def end_of(output: str) -> str:
+    """Return an output from its last table on."""
+    return output[output.index(_LAST_TABLE) :]
 
 
 def output_of(command: str) -> str:
@@ -82,14 +96,22 @@ def skeleton(output: str) -> list[str]:
 
 
 def main() -> None:
-    """Write the current output of every command into the README."""
-    text = README.read_text(encoding="utf-8")
+    """Write the current output of every command into the pages."""
+    text = PAGE.read_text(encoding="utf-8")
 
     def fresh(found: re.Match[str]) -> str:
         command = found["command"]
         return f"<!-- output of: {command} -->\n```\n{output_of(command)}```"
 
-    README.write_text(_BLOCK.sub(fresh, text), encoding="utf-8")
+    text = _BLOCK.sub(fresh, text)
+    PAGE.write_text(text, encoding="utf-8")
+    shown = blocks(text)
+
+    def last(found: re.Match[str]) -> str:
+        command = found["command"]
+        return f"<!-- end of: {command} -->\n```\n{end_of(shown[command])}```"
+
+    README.write_text(_END.sub(last, README.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ def load() -> ModuleType:
 
 
 readme_output = load()
-SHOWN = readme_output.blocks((ROOT / "README.md").read_text(encoding="utf-8"))
+SHOWN = readme_output.blocks((ROOT / "docs" / "demo.md").read_text(encoding="utf-8"))
 PLANS = sorted(command for command in SHOWN if " plan " in command)
 
 
@@ -40,21 +40,26 @@ def after_make(log: str) -> str:
 
 
 @pytest.mark.parametrize("command", PLANS)
-def test_the_readme_shows_what_a_plan_prints(command: str) -> None:
+def test_the_page_shows_what_a_plan_prints(command: str) -> None:
     assert without_search_time(readme_output.output_of(command)) == without_search_time(SHOWN[command])
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.xdist_group("lifecycle")
-def test_the_readme_shows_what_the_demo_prints() -> None:
+def test_the_page_shows_what_the_demo_prints() -> None:
     log = os.environ.get("SAILOR_CLOUD_DEMO_LOG")
     # CI has run the demo already and hands its output over.
     output = after_make(Path(log).read_text(encoding="utf-8")) if log else readme_output.output_of(DEMO)
     here, there = readme_output.cores(output), readme_output.cores(SHOWN[DEMO])
     if here != there:
-        pytest.skip(f"the best plan depends on the cores: there are {here} here, README's demo ran on {there}")
+        pytest.skip(f"the best plan depends on the cores: there are {here} here, the shown demo ran on {there}")
     assert readme_output.skeleton(output) == readme_output.skeleton(SHOWN[DEMO])
+
+
+def test_the_readme_shows_the_end_of_the_demo() -> None:
+    shown = readme_output.ends((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert shown == {DEMO: readme_output.end_of(SHOWN[DEMO])}
 
 
 def test_a_skeleton_forgets_numbers_but_not_words() -> None:
