@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from sailor_cloud.planner.strategies import Comparison
     from sailor_cloud.planner.verified import Verified
     from sailor_cloud.run.folder import RunFolder
-    from sailor_cloud.run.progress import Observer
-    from sailor_cloud.run.replayed import Replayed, SpotReplayed
+    from sailor_cloud.run.progress import Observer, Replayed, SpotReplayed
     from sailor_cloud.simulator import Evaluation
     from sailor_cloud.simulator.resimulate import Simulation
     from sailor_cloud.workload import ComputeProfiles

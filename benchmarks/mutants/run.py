@@ -44,8 +44,7 @@ EXPLAINED = Path(__file__).with_name("survivors.toml")
 
 # What is judged by which tests, all of them beside it.
 TARGETS = {
-    "sailor_cloud/launch/watch/spending_guard.py": ["tests/launch/watch/test_launch_spending_guard.py"],
-    "sailor_cloud/launch/watch/budget.py": [
+    "sailor_cloud/launch/watch/spending_guard.py": [
         "tests/launch/watch/test_launch_budget.py",
         "tests/launch/watch/test_launch_spending_guard.py",
     ],

@@ -11,7 +11,7 @@ from published import PublishedRun, Recompute
 from sailor_cloud import catalog
 from sailor_cloud.catalog.catalog import Catalog
 from sailor_cloud.catalog.interruptions import InterruptionTable
-from sailor_cloud.catalog.offer_book import OfferBook
+from sailor_cloud.catalog.offer_file import OfferBook
 from sailor_cloud.catalog.regions import Region, Zone
 from sailor_cloud.catalog.services import Services
 from sailor_cloud.model import plan
@@ -20,8 +20,8 @@ from sailor_cloud.model.offer import Accelerator, Hardware, Provider
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.network import Link, Network, Place, estimates
 from sailor_cloud.network.egress import EgressTable
+from sailor_cloud.network.estimates import ZoneInfo
 from sailor_cloud.network.records import Curve, CurveScope, InstanceNetwork
-from sailor_cloud.network.zones import ZoneInfo
 from sailor_cloud.simulator import Scenario
 from sailor_cloud.simulator.degrees import Degrees, NodeGroup, plan_of_degrees
 from sailor_cloud.workload import ComputeProfiles

@@ -14,7 +14,7 @@ from sailor_cloud.catalog import providers
 from sailor_cloud.catalog.doubts import Doubts
 from sailor_cloud.catalog.interruptions import InterruptionTable
 from sailor_cloud.catalog.machine_types import MachineType, by_name
-from sailor_cloud.catalog.offer_book import OfferBook
+from sailor_cloud.catalog.offer_file import OfferBook
 from sailor_cloud.catalog.quotas import QuotaLimit
 from sailor_cloud.catalog.regions import Region, Zone, great_circle_km
 from sailor_cloud.catalog.services import Services

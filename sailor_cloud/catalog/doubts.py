@@ -1,15 +1,37 @@
-"""Which prices are doubted, and what plans count instead: a price that may be wrong never wins a plan silently."""
+"""Which prices are too old or doubted, and what plans count instead."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date
 
 from sailor_cloud.catalog.changes import PricePoint
 from sailor_cloud.catalog.interruptions import InterruptionTable
-from sailor_cloud.catalog.offer_book import OfferBook
-from sailor_cloud.catalog.offer_file import sibling_id
+from sailor_cloud.catalog.offer_file import OfferBook, sibling_id
 from sailor_cloud.model.offer import Confidence, Doubt, ListedPrice, Market, Offer, Provider
+
+# The day of a price whose source says none and whose commit is not known: its age is unknown, and it is stale.
+UNKNOWN_DAY = date(1970, 1, 1)
+OLDEST_DAYS = {Market.ON_DEMAND: 90, Market.SPOT: 7}
+
+
+def age_days(offer: Offer, as_of: date) -> int:
+    """Return the age of an offer's price; a price known between two dates counts from the older one."""
+    return (as_of - offer.as_of_from).days
+
+
+def age_text(priced: date, days: int) -> str:
+    """Return the age of a price of some day as people read it."""
+    return "unknown" if priced == UNKNOWN_DAY else f"{days} d"
+
+
+def is_stale(offer: Offer, as_of: date) -> bool:
+    """Tell whether a price is too old to spend money on without being asked to."""
+    if not offer.confidence.of_market:
+        return False
+    return age_days(offer, as_of) > OLDEST_DAYS[offer.market]
+
 
 # A spot price that lies further under on-demand is believed only if a second source says about the same.
 FAR_UNDER_ON_DEMAND = 0.85

@@ -13,8 +13,7 @@ from sailor_cloud.catalog import snapshot as snapshots
 from sailor_cloud.catalog.catalog import Catalog
 from sailor_cloud.catalog.interruptions import BANDS, Interruptions, InterruptionTable
 from sailor_cloud.catalog.machine_types import load_machine_types
-from sailor_cloud.catalog.offer_book import OfferBook
-from sailor_cloud.catalog.offer_file import offer_files
+from sailor_cloud.catalog.offer_file import OfferBook, offer_files
 from sailor_cloud.catalog.providers import tables
 from sailor_cloud.catalog.quotas import QuotaLimit, load_rules
 from sailor_cloud.catalog.regions import Region, Zone

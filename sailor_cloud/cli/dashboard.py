@@ -26,7 +26,7 @@ def dashboard(run: str, port: int, as_json: bool) -> None:
     from sailor_cloud.clock import SystemClock
     from sailor_cloud.errors import RequestError
     from sailor_cloud.launch.spend.prices import UsePrices
-    from sailor_cloud.launch.watch.snapshot import snapshot
+    from sailor_cloud.launch.watch.status import snapshot
     from sailor_cloud.report.dashboard import Dashboard
     from sailor_cloud.run.folder import RunFolder
 

@@ -22,7 +22,7 @@ from sailor_cloud.launch.recovery import fallback, nodes
 from sailor_cloud.launch.recovery.growth import Growth
 from sailor_cloud.launch.recovery.measured_rate import MeasuredRate
 from sailor_cloud.launch.recovery.slow_links import SlowLinks, known_slow_links
-from sailor_cloud.launch.replanning.node_names import same_shape
+from sailor_cloud.launch.replanning.replan import same_shape
 from sailor_cloud.launch.results import Fetch
 from sailor_cloud.launch.stopping import Stopped
 from sailor_cloud.launch.teardown import close_books
@@ -30,10 +30,9 @@ from sailor_cloud.launch.telemetry.generation_log import generations, new_monito
 from sailor_cloud.launch.telemetry.monitor import Monitor
 from sailor_cloud.launch.telemetry.notify import Notice
 from sailor_cloud.launch.watch.announce import announce, how_to_go_on
-from sailor_cloud.launch.watch.budget import BudgetGuard
 from sailor_cloud.launch.watch.clock_watch import ClockWatch
 from sailor_cloud.launch.watch.price_watch import PriceWatch
-from sailor_cloud.launch.watch.spending_guard import SpendingWatch
+from sailor_cloud.launch.watch.spending_guard import BudgetGuard, SpendingWatch
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.run.journal import Event, Journal
 from sailor_runtime.spec import CommandSpec, RunSpec

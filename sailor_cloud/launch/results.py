@@ -22,7 +22,7 @@ from sailor_cloud.launch.telemetry.generation_log import legs
 from sailor_cloud.model.document import CostKind, PlanDocument
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.provision import providers
-from sailor_cloud.provision.cleanup.kept import kept_bucket
+from sailor_cloud.provision.cleanup.leftovers import kept_bucket
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal, read
 from sailor_cloud.run.ledger import Ledger

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from sailor_cloud.errors import MissingPriceError
 from sailor_cloud.model.offer import Confidence, Provider
-from sailor_cloud.network.zones import Scope, ZoneInfo, scope_of
+from sailor_cloud.network.estimates import Scope, ZoneInfo, scope_of
 from sailor_cloud.units import GB, GIB
 
 

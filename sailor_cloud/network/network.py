@@ -11,9 +11,9 @@ from sailor_cloud.errors import DataError
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.network import estimates
 from sailor_cloud.network.egress import EgressPrice, EgressTable
+from sailor_cloud.network.estimates import Scope, ZoneInfo, distance_km, scope_of
 from sailor_cloud.network.link import Link
 from sailor_cloud.network.records import Curve, CurveScope, InstanceNetwork, RegionPair
-from sailor_cloud.network.zones import Scope, ZoneInfo, distance_km, scope_of
 
 # Source and destination, of each its provider and region.
 RegionKey = tuple[str, ...]

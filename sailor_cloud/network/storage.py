@@ -14,10 +14,10 @@ from sailor_cloud.catalog.providers import tables
 from sailor_cloud.errors import DataError
 from sailor_cloud.model.offer import Confidence, Provider
 from sailor_cloud.network.egress import EgressRow, EgressTable, Payer, egress_key
+from sailor_cloud.network.estimates import ZoneInfo
 from sailor_cloud.network.grouped import Grouped, Key, Row, parsed
 from sailor_cloud.network.network import Network
 from sailor_cloud.network.records import Curve, CurveScope, InstanceNetwork, RegionPair
-from sailor_cloud.network.zones import ZoneInfo
 from sailor_cloud.units import GB, GBIT_BYTES
 
 T = TypeVar("T")

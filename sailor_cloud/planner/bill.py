@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sailor_cloud.planner.goals import Figure
 from sailor_cloud.planner.space import Space
 from sailor_cloud.simulator import preemptions_per_hour, startup_s, teardown_s
-from sailor_cloud.simulator.gateways import gateways
+from sailor_cloud.simulator.bill import gateways
 from sailor_cloud.simulator.money import lost_fraction, start
 from sailor_cloud.units import SECONDS_PER_HOUR
 

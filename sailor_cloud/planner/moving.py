@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.network import Place
 from sailor_cloud.simulator import Scenario, egress_usd_per_byte, stage_table
-from sailor_cloud.simulator.checkpoints import CHECKPOINT_BYTES_PER_PARAMETER
+from sailor_cloud.simulator.bill import CHECKPOINT_BYTES_PER_PARAMETER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sailor_cloud.catalog import Catalog, Service, providers
-from sailor_cloud.catalog.trust import is_stale
+from sailor_cloud.catalog.doubts import is_stale
 from sailor_cloud.clock import Clock
 from sailor_cloud.model.document import (
     SCHEMA_VERSION,
@@ -29,8 +29,7 @@ from sailor_cloud.model.shown import Rows
 from sailor_cloud.planner.candidates import Candidates, Pool, collect
 from sailor_cloud.planner.lifetime import ttl_s
 from sailor_cloud.simulator import money
-from sailor_cloud.simulator.cost_lines import cost_line
-from sailor_cloud.simulator.gateways import gateways, setup_lines
+from sailor_cloud.simulator.bill import cost_line, gateways, setup_lines
 from sailor_cloud.units import SECONDS_PER_HOUR
 
 

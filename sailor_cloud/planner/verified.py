@@ -25,8 +25,7 @@ from sailor_cloud.planner.goals import TIE
 from sailor_cloud.planner.lifetime import ttl_s
 from sailor_cloud.planner.purchase import purchase
 from sailor_cloud.planner.quotas import name, used
-from sailor_cloud.simulator.limits import broken_limits
-from sailor_cloud.simulator.resimulate import simulate_document
+from sailor_cloud.simulator.resimulate import broken_limits, simulate_document
 from sailor_cloud.workload import ComputeProfiles
 
 # Prices and measurements change between the day of a plan and the day on which it is bought; what differs by more than

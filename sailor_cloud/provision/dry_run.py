@@ -11,7 +11,7 @@ from pathlib import Path
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.provision.access.nodes import ensure_ssh_key
-from sailor_cloud.provision.apply.open_root import open_driver
+from sailor_cloud.provision.apply.apply import open_driver
 from sailor_cloud.provision.errors.causes import Cause, classify, error_of, gravest
 from sailor_cloud.provision.progress import Interrupt
 from sailor_cloud.provision.rendering.preview import PlannedRoot, preview

@@ -18,11 +18,10 @@ from sailor_cloud.provision.access.host_keys import LIMIT_S, first_contact, lear
 from sailor_cloud.provision.access.instances import instances
 from sailor_cloud.provision.access.nodes import ReachableNode, ensure_ssh_key, reachable_nodes
 from sailor_cloud.provision.access.tunnel import is_private, refuse_without_programs
-from sailor_cloud.provision.apply.apply import Refusal, apply_root, confirm_gone, remove_root, shrink
-from sailor_cloud.provision.apply.session import Work
+from sailor_cloud.provision.apply.apply import Refusal, Work, apply_root, confirm_gone, remove_root, shrink
 from sailor_cloud.provision.bookkeeping import NODE, open_node
-from sailor_cloud.provision.errors.backoff import Backoff, Pause
 from sailor_cloud.provision.errors.causes import Cause, gravest
+from sailor_cloud.provision.errors.rules import Backoff, Pause
 from sailor_cloud.provision.live_resources import BY_TAG
 from sailor_cloud.provision.outcomes import Applied, Outcome, QuotaHit, Refused, Stockout, grouped, obtained
 from sailor_cloud.provision.pace import paces, side_by_side

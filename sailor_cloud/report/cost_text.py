@@ -9,8 +9,8 @@ from rich.text import Text
 
 from sailor_cloud.report import text
 from sailor_cloud.report.tables import plain_table
-from sailor_cloud.run.costs import RunCosts
 from sailor_cloud.run.history import PastRun, Sum
+from sailor_cloud.run.progress import RunCosts
 
 
 def cost_report(costs: RunCosts) -> RenderableType:

@@ -13,7 +13,7 @@ from sailor_cloud.model.offer import Confidence, ZoneConfidence
 from sailor_cloud.report import text
 from sailor_cloud.report.elsewhere import elsewhere_line
 from sailor_cloud.report.money import unlimited_usd
-from sailor_cloud.simulator.limits import broken_limits
+from sailor_cloud.simulator.resimulate import broken_limits
 
 SMALLEST_GAP_SHOWN = 0.0005
 # A gap is explained from this size on, by parts of at least this share of the goal.

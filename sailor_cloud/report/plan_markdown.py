@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sailor_cloud.catalog.trust import age_text
+from sailor_cloud.catalog.doubts import age_text
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.report import text
 from sailor_cloud.report.choices import choices, usd_unit, without_plan

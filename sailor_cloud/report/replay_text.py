@@ -9,7 +9,7 @@ from rich.text import Text
 
 from sailor_cloud.report import text
 from sailor_cloud.report.tables import plain_table
-from sailor_cloud.run.replayed import Replayed, SpotReplayed
+from sailor_cloud.run.progress import Replayed, SpotReplayed
 
 
 def replay_report(results: Sequence[Replayed]) -> RenderableType:

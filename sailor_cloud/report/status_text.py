@@ -10,8 +10,8 @@ from rich.text import Text
 
 from sailor_cloud.report import text
 from sailor_cloud.report.tables import plain_table
+from sailor_cloud.run.progress import RunStatus
 from sailor_cloud.run.state import Phase
-from sailor_cloud.run.status import RunStatus
 
 # Below this many columns, a table of runs leaves out loss, TTL and the controller's process.
 NARROW = 72

@@ -1,10 +1,14 @@
-"""How far a run is: the values that displays show while it goes on."""
+"""The values that displays show of a run."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Protocol
+
+from sailor_cloud.run.folder import LockHolder
+from sailor_cloud.run.ledger import LedgerLine
+from sailor_cloud.run.state import RunState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,3 +72,88 @@ class Observer(Protocol):
 
     def close(self) -> None:
         """Nothing more will come; give the terminal back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStatus:
+    """A run at one moment. `controller` is None when no process works on it.
+
+    `parts` are the seconds of rank 0's last iteration by what they went into; empty where that is not known.
+    """
+
+    run_id: str
+    job: str
+    state: RunState
+    controller: LockHolder | None
+    step: int
+    steps: int | None
+    loss: float | None
+    spent_usd: float
+    budget_usd: float | None
+    measured_at: datetime
+    iteration_s: float | None = None
+    planned_iteration_s: float | None = None
+    parts: dict[str, float] = field(default_factory=dict)
+    # Of a command, at the pace measured.
+    usd_per_step: float | None = None
+    usd_per_million_tokens: float | None = None
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether resources may be left that no process looks after."""
+        return self.controller is None and bool(self.state.live)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCosts:
+    """Money of one run in USD. `lines` hold everything, `egress_usd` is what traffic has cost of it.
+
+    `projected_usd`: at the end of the training, at the pace measured; None where no pace is known.
+    """
+
+    run_id: str
+    lines: tuple[LedgerLine, ...]
+    egress_usd: float
+    spent_usd: float
+    usd_per_hour: float
+    projected_usd: float | None
+    planned_usd: float | None
+    budget_usd: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """One policy against one trace.
+
+    `steps` are those that are saved at the end, `steps_again` those that were done once more after a loss.
+    `downtime_s` is the time without training: start-up, waiting, restarts, teardown.
+    """
+
+    policy: str
+    ending: str
+    message: str
+    steps: int
+    steps_again: int
+    seconds: float
+    downtime_s: float
+    usd: float
+    generations: int
+    preemptions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpotReplayed:
+    """One policy under one deadline, over all starts.
+
+    `share` is the mean cost as a share of all-on-demand, `lost_s` the mean time that was paid for without training;
+    None for the optimum, of which only the cost is known.
+    """
+
+    deadline_s: float
+    policy: str
+    starts: int
+    usd: float
+    share: float
+    missed: int
+    lost_s: float | None
+    preemptions: float | None

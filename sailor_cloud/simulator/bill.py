@@ -2,23 +2,212 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from sailor_cloud.catalog import Service, ServicePrice
-from sailor_cloud.catalog.trust import is_stale
+from sailor_cloud.catalog import Service, ServicePrice, Services, providers
+from sailor_cloud.catalog.doubts import is_stale
 from sailor_cloud.model.document import Cost, CostKind, CostLine
+from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.model.offer import Offer, Provider
-from sailor_cloud.model.parts import node_part, traffic_part
+from sailor_cloud.model.parts import checkpoint_traffic_part, node_part, traffic_part
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.model.shown import Rows
+from sailor_cloud.network import EgressPrice
 from sailor_cloud.simulator import money
-from sailor_cloud.simulator.checkpoints import CHECKPOINT_BYTES_PER_PARAMETER, checkpoint_lines
-from sailor_cloud.simulator.cost_lines import cost_line
-from sailor_cloud.simulator.gateways import gateways, setup_lines
 from sailor_cloud.simulator.layout import Layout
 from sailor_cloud.simulator.sync import Traffic
-from sailor_cloud.units import GB, SECONDS_PER_HOUR
+from sailor_cloud.units import GB, GIB, HOURS_PER_MONTH, SECONDS_PER_HOUR
+
+
+def cost_line(
+    kind: CostKind,
+    what: str,
+    price: ServicePrice | EgressPrice,
+    *,
+    expected: float,
+    worst: float,
+    unit: str | None = None,
+    usd_per_unit: float | None = None,
+    part: str = "",
+) -> CostLine:
+    """Return a line for an expected and a worst quantity, at the price's own unit unless another is given.
+
+    part: its name in the ledger, where that is not the text itself.
+    """
+    if isinstance(price, EgressPrice):
+        own_unit, usd = "GB", price.usd_per_gb
+    else:
+        own_unit, usd = price.unit, price.usd_per_unit
+    usd = usd if usd_per_unit is None else usd_per_unit
+    return CostLine(
+        kind=kind,
+        what=what,
+        quantity=expected,
+        unit=unit or own_unit,
+        usd_per_unit=usd,
+        usd=expected * usd,
+        worst_usd=worst * usd,
+        price_source=price.source,
+        price_as_of=price.as_of_from,
+        # Prices of services and traffic show their age and never expire.
+        stale=False,
+        part=part or what,
+    )
+
+
+# What a node fetches when it is set up: torch 2.7.1 with its CUDA 12.6 libraries is 2.98 GB of wheels (pip's log of an
+# installation from PyPI, 2025-07), deepspeed and the rest a few MB; later releases are taken to be as large. An image
+# that has all of it fetches nothing.
+SETUP_BYTES = 3.0e9
+
+# Provider and region.
+Place = tuple[Provider, str]
+
+
+def gateways(
+    offers: Iterable[Offer], services: Services, network: NetworkAccess
+) -> tuple[tuple[ServicePrice, float], ...]:
+    """Return what the ways out of some nodes cost by the hour: for each region a gateway and the address that it has.
+
+    Nothing where nodes have addresses of their own. Raises MissingPriceError.
+    """
+    places = sorted({(offer.provider, offer.region) for offer in offers})
+    return tuple(
+        (price, price.usd_per_unit)
+        for place in places
+        if _has_gateway(place, network)
+        for service in (Service.NAT_GATEWAY, Service.PUBLIC_ADDRESS)
+        for price in (services.price(*place, service),)
+    )
+
+
+def setup_lines(
+    offers: Mapping[Offer, int], services: Services, network: NetworkAccess, *, starts: tuple[float, float]
+) -> list[CostLine]:
+    """Return what the packages of nodes cost on their way through NAT.
+
+    offers: so many nodes of each. starts: how often each node is set up, expected and worst. Left out: the job's data,
+    whose size nobody has told, and what is said through the tunnels to the nodes. Raises MissingPriceError.
+    """
+    nodes = Counter[Place]()
+    for offer, count in offers.items():
+        nodes[offer.provider, offer.region] += count
+    sizes = {
+        place: (count * SETUP_BYTES * starts[0], count * SETUP_BYTES * starts[1]) for place, count in nodes.items()
+    }
+    return _lines(CostKind.ADDRESS, "packages", sizes, services, network)
+
+
+def checkpoint_nat_lines(
+    sizes: Mapping[Place, float], bucket: Place, services: Services, network: NetworkAccess
+) -> list[CostLine]:
+    """Return what checkpoints cost on their way through NAT; `sizes` are bytes by the region of the nodes.
+
+    Buckets of their own cloud are reached past NAT: those of their own region, on some clouds those of every region.
+    """
+    passing = {
+        place: (nbytes, nbytes)
+        for place, nbytes in sizes.items()
+        if place[0] is not bucket[0] or (place != bucket and not providers.of(place[0]).nat_free_buckets)
+    }
+    return _lines(CostKind.CHECKPOINT, "checkpoints", passing, services, network)
+
+
+def _lines(
+    kind: CostKind,
+    what: str,
+    sizes: Mapping[Place, tuple[float, float]],
+    services: Services,
+    network: NetworkAccess,
+) -> list[CostLine]:
+    """Return a line per region; `sizes` are bytes, expected and worst."""
+    lines = []
+    for place, (expected, worst) in sorted(sizes.items()):
+        if _has_gateway(place, network):
+            price = services.price(*place, Service.NAT_DATA)
+            unit = GIB if price.unit == "GiB" else GB
+            told = f"{what} through NAT in {place[1]}"
+            lines.append(cost_line(kind, told, price, expected=expected / unit, worst=worst / unit))
+    return lines
+
+
+def _has_gateway(place: Place, network: NetworkAccess) -> bool:
+    return network is NetworkAccess.PRIVATE and providers.of(place[0]).bills_services
+
+
+# Weights and two moments in fp32.
+CHECKPOINT_BYTES_PER_PARAMETER = 12
+# Large objects are written in parts, each a request; obstore's default size, assumption.
+PART_BYTES = 5.0 * 2**20
+
+
+def checkpoint_lines(layout: Layout, *, training_hours: float, kept_hours: tuple[float, float]) -> list[CostLine]:
+    """Return the lines of a run's checkpoints; nothing where they are kept in a folder, whose disk is on the bill.
+
+    kept_hours: how long the newest ones are kept, expected and worst. They are written by the first pipeline to a
+    bucket in the region of the first node of the bucket's cloud, the user's own included, whose region isn't known
+    here; from nodes of one cloud to a bucket of another at the price between the first zones of both. Left out:
+    reading back (below 10 % of the writes' price), and traffic from local nodes, which no cloud bills.
+    """
+    store = _store(layout)
+    if store is None:
+        return []
+    provider, region, zone = store
+    job = layout.scenario.job
+    services = layout.scenario.catalog.services
+    sizes = _bytes_by_zone(layout)
+    saved, saves = sum(sizes.values()), max(1.0, training_hours * SECONDS_PER_HOUR / job.checkpoint.every)
+    storage = services.price(provider, region, Service.OBJECT_STORAGE)
+    kept = job.checkpoint.keep * saved / GIB
+    writes = saves * (saved / PART_BYTES + sum(seat.tp for seat in layout.pipelines[0])) / 1000.0
+    months, worst_months = (hours / HOURS_PER_MONTH for hours in kept_hours)
+    kind, what = CostKind.CHECKPOINT, f"{job.checkpoint.keep} checkpoints kept in {provider} {region}"
+    requests = services.price(provider, region, Service.OBJECT_WRITES)
+    lines = [
+        cost_line(kind, what, storage, expected=kept * months, worst=kept * worst_months),
+        cost_line(kind, "writing checkpoints", requests, expected=writes, worst=writes),
+    ]
+    catalog = layout.scenario.catalog
+    for src, nbytes in sorted(sizes.items()):
+        if not providers.of(catalog.zone(src).provider).bills_services or catalog.region_of(src) == region:
+            continue
+        moved = saves * nbytes / GB
+        for price in layout.scenario.network.egress(src, zone):
+            part = checkpoint_traffic_part(src, region, price.payer_zone)
+            lines.append(cost_line(kind, part, price, expected=moved, worst=moved))
+    by_region: dict[tuple[Provider, str], float] = defaultdict(float)
+    for src, nbytes in sizes.items():
+        by_region[catalog.zone(src).provider, catalog.region_of(src)] += saves * nbytes
+    return lines + checkpoint_nat_lines(by_region, (provider, region), services, job.cloud.network)
+
+
+def _store(layout: Layout) -> tuple[Provider, str, str] | None:
+    """Return provider, region and a zone of it of the bucket, or None where there is none."""
+    scenario = layout.scenario
+    offers = [scenario.offer(node.offer) for node in layout.plan.nodes]
+    place = scenario.job.checkpoint.to
+    if place is None:
+        home: Offer = offers[0]
+        return (home.provider, home.region, home.zone) if providers.of(home.provider).bucket_scheme else None
+    scheme, separator, _ = place.partition("://")
+    provider = providers.of_buckets(scheme) if separator else None
+    if provider is None:
+        return None
+    near = next((offer for offer in offers if offer.provider is provider), None)
+    if near is not None:
+        return (provider, near.region, near.zone)
+    zones = sorted(zone for zone in scenario.catalog.zones() if scenario.catalog.zone(zone).provider is provider)
+    return (provider, scenario.catalog.region_of(zones[0]), zones[0])
+
+
+def _bytes_by_zone(layout: Layout) -> dict[str, float]:
+    sizes: dict[str, float] = {}
+    for seat in layout.pipelines[0]:
+        parameters = float(seat.table.parameters(seat.stage.first_layer, seat.stage.end_layer)) * seat.tp
+        sizes[seat.place.zone] = sizes.get(seat.place.zone, 0.0) + parameters * CHECKPOINT_BYTES_PER_PARAMETER
+    return sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from sailor_cloud.catalog.providers import of
 from sailor_cloud.errors import RequestError
@@ -17,8 +18,39 @@ from sailor_cloud.simulator.engines import Formulas, StagePlace
 from sailor_cloud.simulator.engines.engine import uniform_pipelines
 from sailor_cloud.simulator.layout import Layout, Seat
 from sailor_cloud.simulator.replay import PipelineReplay, PipelineTimes, Span, replay
-from sailor_cloud.simulator.shared_cores import SharedClock
 from sailor_cloud.simulator.sync import SyncGroup, Traffic, makespan_s, sync_groups, traffic
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class SharedClock:
+    """Translates seconds of a schedule in which each rank has a core into seconds on shared cores.
+
+    Both arrays grow and begin at 0, shape [knots]; time is linear between knots and unchanged in pace after the last.
+    """
+
+    alone_s: Floats
+    shared_s: Floats
+
+    @classmethod
+    def of(cls, busy: Iterable[tuple[float, float, int]], *, cores: float) -> SharedClock:
+        """Return the clock of a schedule; `busy`: start, end and number of ranks of everything that computes."""
+        changes: dict[float, int] = {0.0: 0}
+        for start, end, ranks in busy:
+            changes[start] = changes.get(start, 0) + ranks
+            changes[end] = changes.get(end, 0) - ranks
+        at = np.array(sorted(changes))
+        running = np.cumsum([changes[second] for second in at.tolist()])[:-1]
+        taken = np.diff(at) * np.maximum(1.0, running / cores)
+        return cls(at, np.concatenate([[0.0], np.cumsum(taken)]))
+
+    def at(self, alone_s: ArrayLike) -> Floats:
+        """Return when something happens on shared cores."""
+        alone = np.asarray(alone_s, dtype=np.float64)
+        beyond = np.maximum(0.0, alone - self.alone_s[-1])
+        return np.asarray(np.interp(alone, self.alone_s, self.shared_s) + beyond)
+
 
 # What takes a core in a timeline.
 _COMPUTING = frozenset({"forward", "backward", "update"})

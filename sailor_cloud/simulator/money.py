@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sailor_cloud.catalog import Catalog, Service, ServicePrice, providers
-from sailor_cloud.catalog.trust import is_stale
+from sailor_cloud.catalog.doubts import is_stale
 from sailor_cloud.model.document import CostKind
 from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.model.offer import Market, Offer, Provider

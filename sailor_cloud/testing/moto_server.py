@@ -1,13 +1,135 @@
-"""moto as a server on loopback: one call at a time, and a call that is sent again is answered as before."""
+"""moto as a server on loopback, with what its EC2 lacks for this product."""
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest.mock import patch
 
 from sailor_cloud.testing.http_api import in_thread
+from sailor_cloud.testing.machines import PAPER_KEY
+
+
+class Gaps:
+    """What the patched moto knows besides. `full` are zones, as moto names them, without capacity.
+
+    `refused` counts how often somebody asked for capacity there.
+    """
+
+    def __init__(self) -> None:
+        self.placement_groups: dict[tuple[str, str], dict[str, Any]] = {}
+        self.full: set[str] = set()
+        # Rows of DescribeCapacityReservations by region: a stand-in after the API reference, moto has none.
+        self.capacity_reservations: dict[str, list[dict[str, Any]]] = {}
+        self.refused = 0
+
+
+@contextmanager
+def moto_gaps() -> Iterator[Gaps]:
+    """Fill the gaps of every moto server in this process."""
+    from moto.ec2.responses import EC2Response
+
+    gaps = Gaps()
+    original = EC2Response.run_instances
+
+    def run_instances(self: Any) -> Any:
+        return _run_instances(self, gaps, original)
+
+    filled: dict[str, Any] = {
+        "run_instances": run_instances,
+        "create_placement_group": lambda self: _create(self, gaps),
+        "describe_placement_groups": lambda self: _describe(self, gaps),
+        "delete_placement_group": lambda self: _delete(self, gaps),
+        "describe_capacity_reservations": lambda self: _reservations(self, gaps),
+        "get_console_output": _console,
+    }
+    with ExitStack() as stack:
+        for name, method in filled.items():
+            stack.enter_context(patch.object(EC2Response, name, method, create=True))
+        yield gaps
+
+
+def _run_instances(response: Any, gaps: Gaps, original: Any) -> Any:
+    from moto.core.responses import ActionResult
+    from moto.ec2.exceptions import EC2ClientError
+
+    interfaces = response._get_param("NetworkInterfaces", []) or []
+    subnet = response._get_param("SubnetId") or next((face.get("SubnetId") for face in interfaces), None)
+    zone = response.ec2_backend.get_subnet(subnet).availability_zone if subnet else ""
+    if zone in gaps.full:
+        gaps.refused += 1
+        kind = response._get_param("InstanceType")
+        refused = EC2ClientError(
+            "InsufficientInstanceCapacity",
+            f"We currently do not have sufficient {kind} capacity in the Availability Zone you requested ({zone}).",
+        )
+        _, headers, body = response.serialized(ActionResult(refused))
+        # EC2 takes it for a fault of its own, which SDKs try again.
+        return body, {**headers, "status": 500}
+    return original(response)
+
+
+def _create(response: Any, gaps: Gaps) -> Any:
+    from moto.core.responses import ActionResult
+    from moto.ec2.exceptions import EC2ClientError
+
+    name = response._get_param("GroupName")
+    if (response.region, name) in gaps.placement_groups:
+        raise EC2ClientError("InvalidPlacementGroup.Duplicate", f"The placement group '{name}' already exists.")
+    wished = response._get_param("TagSpecifications", []) or []
+    made = {
+        "GroupName": name,
+        "State": "available",
+        "Strategy": response._get_param("Strategy", "cluster"),
+        "GroupId": f"pg-{len(gaps.placement_groups):017x}",
+        "Tags": [tag for specification in wished for tag in specification.get("Tags", [])],
+    }
+    gaps.placement_groups[response.region, name] = made
+    return ActionResult({"PlacementGroup": made})
+
+
+def _describe(response: Any, gaps: Gaps) -> Any:
+    from moto.core.responses import ActionResult
+    from moto.ec2.exceptions import EC2ClientError
+
+    names = response._get_param("GroupNames", []) or []
+    known = {name: made for (region, name), made in gaps.placement_groups.items() if region == response.region}
+    missing = [name for name in names if name not in known]
+    if missing:
+        raise EC2ClientError("InvalidPlacementGroup.Unknown", f"The Placement Group '{missing[0]}' is unknown.")
+    return ActionResult({"PlacementGroups": [made for name, made in known.items() if not names or name in names]})
+
+
+def _delete(response: Any, gaps: Gaps) -> Any:
+    from moto.core.responses import ActionResult
+    from moto.ec2.exceptions import EC2ClientError
+
+    name = response._get_param("GroupName")
+    if gaps.placement_groups.pop((response.region, name), None) is None:
+        raise EC2ClientError("InvalidPlacementGroup.Unknown", f"The Placement Group '{name}' is unknown.")
+    return ActionResult({})
+
+
+def _reservations(response: Any, gaps: Gaps) -> Any:
+    from moto.core.responses import ActionResult
+
+    rows = gaps.capacity_reservations.get(response.region, [])
+    for wanted in response._get_param("Filters", []) or []:
+        if wanted["Name"] == "state":
+            rows = [row for row in rows if row["State"] in wanted["Values"]]
+    return ActionResult({"CapacityReservations": rows})
+
+
+def _console(response: Any) -> Any:
+    from moto.core.responses import ActionResult
+
+    text = f"-----BEGIN SSH HOST KEY KEYS-----\n{PAPER_KEY} root@host\n-----END SSH HOST KEY KEYS-----\n"
+    output = base64.b64encode(text.encode()).decode()
+    return ActionResult({"InstanceId": response._get_param("InstanceId"), "Output": output})
 
 
 @contextlib.contextmanager

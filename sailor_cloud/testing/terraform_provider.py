@@ -19,9 +19,9 @@ from typing import Any
 import grpc
 
 from sailor_cloud.testing.terraform_cloud import CloudError, FakeCloud
-from sailor_cloud.testing.terraform_messages import MESSAGES, METHODS
-from sailor_cloud.testing.terraform_naming import imported
-from sailor_cloud.testing.terraform_values import (
+from sailor_cloud.testing.terraform_messages import (
+    MESSAGES,
+    METHODS,
     Block,
     computed_but_set,
     decode,
@@ -29,6 +29,7 @@ from sailor_cloud.testing.terraform_values import (
     with_unknowns,
     without_unknowns,
 )
+from sailor_cloud.testing.terraform_naming import imported
 
 _ERROR = 1
 _NESTING = {"single": 1, "list": 2, "set": 3, "map": 4}

@@ -19,9 +19,9 @@ import yaml
 
 from factories.commands import ROOT
 from sailor_cloud.catalog import load, snapshot
+from sailor_cloud.catalog.doubts import UNKNOWN_DAY, age_text, is_stale
 from sailor_cloud.catalog.providers import of
 from sailor_cloud.catalog.refresh import Refreshed, public, refresh, write_known
-from sailor_cloud.catalog.trust import UNKNOWN_DAY, age_text, is_stale
 from sailor_cloud.cli.prices import prices
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.errors import CredentialsError

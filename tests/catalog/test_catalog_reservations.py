@@ -14,7 +14,7 @@ from sailor_cloud.cli.quota import _print_reserved
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.report.console import result_console
 from sailor_cloud.testing.google_prices import FakeGoogle, Fault
-from sailor_cloud.testing.moto_gaps import Gaps, moto_gaps
+from sailor_cloud.testing.moto_server import Gaps, moto_gaps
 
 AWS, GCP = Provider("aws"), Provider("gcp")
 START, END = datetime(2026, 12, 1, 11, 30, tzinfo=UTC), datetime(2026, 12, 3, 11, 30, tzinfo=UTC)

@@ -16,7 +16,7 @@ from sailor_cloud.launch.results import Fetch
 from sailor_cloud.launch.spend.prices import UsePrices
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Provider
-from sailor_cloud.provision.cleanup.kept import kept_bucket
+from sailor_cloud.provision.cleanup.leftovers import kept_bucket
 from sailor_cloud.run.folder import RunFolder, resource_name
 from sailor_cloud.run.journal import Event, Journal, read
 from sailor_cloud.run.ledger import Ledger

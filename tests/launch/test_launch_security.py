@@ -21,7 +21,7 @@ from sailor_cloud.durable import write_atomically
 from sailor_cloud.launch.options import Ending
 from sailor_cloud.launch.telemetry.notify import TOKEN_VARIABLE, URL_VARIABLE
 from sailor_cloud.launch.watch.log_reader import Selection, show_logs
-from sailor_cloud.launch.watch.snapshot import snapshot
+from sailor_cloud.launch.watch.status import snapshot
 from sailor_cloud.provision import processes
 from sailor_cloud.provision.providers.local.spec import VmInfo
 from sailor_cloud.report.dashboard import Dashboard

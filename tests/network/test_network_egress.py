@@ -5,7 +5,7 @@ import pytest
 from sailor_cloud import resources
 from sailor_cloud.errors import DataError, MissingPriceError
 from sailor_cloud.network import Payer, load
-from sailor_cloud.network.zones import Scope
+from sailor_cloud.network.estimates import Scope
 from sailor_cloud.units import GB, GIB
 
 NETWORK = load(resources.data_root())

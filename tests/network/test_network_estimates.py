@@ -9,9 +9,9 @@ import pytest
 
 from sailor_cloud import resources
 from sailor_cloud.network import Place, estimates, load
+from sailor_cloud.network.estimates import distance_km
 from sailor_cloud.network.link import Link
 from sailor_cloud.network.records import Curve, CurveScope
-from sailor_cloud.network.zones import distance_km
 
 SIZES = np.array([1e6, 4e6, 16e6, 64e6, 256e6])
 NETWORK = load(resources.data_root())

@@ -11,7 +11,7 @@ from factories.planning import example, plan
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.document import PlanDocument, Status, Totals
 from sailor_cloud.planner.probable import LEVELS, probable
-from sailor_cloud.simulator.limits import broken_limits
+from sailor_cloud.simulator.resimulate import broken_limits
 
 ASKED = (0.6, 0.8, 0.9, 0.95, 0.999)
 

@@ -21,8 +21,7 @@ from factories.local_runs import LocalRun, local_run
 from factories.provider_mirror import mirror
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import AwsAccount, NetworkAccess
-from sailor_cloud.testing.moto_gaps import moto_gaps
-from sailor_cloud.testing.moto_server import moto_server
+from sailor_cloud.testing.moto_server import moto_gaps, moto_server
 
 pytestmark = [
     pytest.mark.slow,

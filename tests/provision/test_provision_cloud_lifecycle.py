@@ -29,7 +29,7 @@ from sailor_cloud.errors import CredentialsError, ProvisionError, QuotaError, Re
 from sailor_cloud.model.job import AwsAccount, GcpAccount, NetworkAccess
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.access.nodes import reachable_nodes, running_names
-from sailor_cloud.provision.errors.backoff import Backoff
+from sailor_cloud.provision.errors.rules import Backoff
 from sailor_cloud.provision.outcomes import Applied, QuotaHit, Stockout, obtained
 from sailor_cloud.provision.progress import Progress, Step
 from sailor_cloud.provision.provisioner import check_supported

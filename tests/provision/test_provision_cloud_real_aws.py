@@ -22,8 +22,7 @@ from sailor_cloud.provision.outcomes import Applied, Stockout, obtained
 from sailor_cloud.provision.provisioner import apply
 from sailor_cloud.provision.scopes import scopes_named, sweep_scopes
 from sailor_cloud.testing.mock_cloud import in_environment
-from sailor_cloud.testing.moto_gaps import Gaps, moto_gaps
-from sailor_cloud.testing.moto_server import moto_server
+from sailor_cloud.testing.moto_server import Gaps, moto_gaps, moto_server
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("real-aws-provider")]
 REGION = "us-east-1"

@@ -8,8 +8,8 @@ from pathlib import Path
 from factories.cloud_runs import INSTANCE, cloud_run
 from factories.local_runs import CLOCK
 from sailor_cloud.model.offer import Provider
-from sailor_cloud.provision.apply.session import Watch, Work
-from sailor_cloud.provision.errors.backoff import Backoff
+from sailor_cloud.provision.apply.apply import Watch, Work
+from sailor_cloud.provision.errors.rules import Backoff
 from sailor_cloud.provision.progress import Interrupt, Progress, Pulse
 from sailor_cloud.provision.rendering.preview import Prices
 from sailor_cloud.provision.rendering.root import root_of

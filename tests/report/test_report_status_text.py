@@ -8,8 +8,8 @@ from io import StringIO
 from rich.console import Console
 
 from sailor_cloud.report.status_text import run_report
+from sailor_cloud.run.progress import RunStatus
 from sailor_cloud.run.state import fold
-from sailor_cloud.run.status import RunStatus
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 

@@ -10,14 +10,14 @@ import pytest
 from factories.scenarios import GCP, TINY, chain, make_job, make_plan, make_scenario, offer_in
 from sailor_cloud.catalog import Catalog, Interruptions, Service, ServicePrice
 from sailor_cloud.catalog.interruptions import InterruptionTable
-from sailor_cloud.catalog.offer_book import OfferBook
+from sailor_cloud.catalog.offer_file import OfferBook
 from sailor_cloud.catalog.services import Services
 from sailor_cloud.model.document import Cost, CostKind, CostLine
 from sailor_cloud.model.job import Job, NetworkAccess
 from sailor_cloud.model.offer import Confidence, Market, Provider
 from sailor_cloud.network import Network
 from sailor_cloud.network.egress import EgressRow, EgressTable, Payer, egress_key
-from sailor_cloud.network.zones import ZoneInfo
+from sailor_cloud.network.estimates import ZoneInfo
 from sailor_cloud.simulator.bill import bill
 from sailor_cloud.simulator.layout import lay_out
 from sailor_cloud.simulator.money import (

@@ -28,8 +28,7 @@ from sailor_cloud.simulator import (
     startup_s,
     teardown_s,
 )
-from sailor_cloud.simulator.bill import checkpoint_s
-from sailor_cloud.simulator.gateways import SETUP_BYTES, checkpoint_nat_lines, gateways, setup_lines
+from sailor_cloud.simulator.bill import SETUP_BYTES, checkpoint_nat_lines, checkpoint_s, gateways, setup_lines
 from sailor_cloud.simulator.layout import lay_out
 from sailor_cloud.simulator.money import (
     CHECKPOINT_BYTES_PER_S,

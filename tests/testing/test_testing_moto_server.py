@@ -9,8 +9,7 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 
-from sailor_cloud.testing.moto_gaps import moto_gaps
-from sailor_cloud.testing.moto_server import moto_server
+from sailor_cloud.testing.moto_server import moto_gaps, moto_server
 
 EVERYTHING = [{"IpProtocol": "-1", "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}]
 

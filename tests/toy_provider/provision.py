@@ -24,8 +24,7 @@ from sailor_cloud.provision.live_resources import (
     Scopes,
 )
 from sailor_cloud.provision.providers.interface import MachineProvider
-from sailor_cloud.provision.rendering.planned_resources import PlannedResource
-from sailor_cloud.provision.rendering.preview import Bill
+from sailor_cloud.provision.rendering.preview import Bill, PlannedResource
 from sailor_cloud.provision.rendering.rendered_roots import RunValues
 from sailor_cloud.provision.rendering.root import Part, PlacedNode
 from sailor_cloud.run.folder import RunFolder

@@ -19,9 +19,9 @@ from datetime import date, datetime
 from http.client import HTTPException, HTTPResponse
 from itertools import islice
 
+from sailor_cloud.catalog.doubts import UNKNOWN_DAY, is_stale
 from sailor_cloud.catalog.providers import of
 from sailor_cloud.catalog.providers.fetched import Fetched, Progress, Refusal
-from sailor_cloud.catalog.trust import UNKNOWN_DAY, is_stale
 from sailor_cloud.model.offer import Confidence, Market, Offer, Provider
 
 GITHUB = "https://api.github.com/repos/skypilot-org/skypilot-catalog/commits?per_page=1&path="

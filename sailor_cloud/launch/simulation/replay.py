@@ -27,8 +27,7 @@ from sailor_cloud.model.job import Job
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal
-from sailor_cloud.run.progress import ResourceNews, RunProgress
-from sailor_cloud.run.replayed import Replayed
+from sailor_cloud.run.progress import Replayed, ResourceNews, RunProgress
 
 # Looks of the controller are this far apart in simulated time, so a day takes seconds. What it sees it sees later than
 # in reality, by half of this on average.

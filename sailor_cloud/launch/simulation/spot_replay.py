@@ -16,7 +16,7 @@ from sailor_cloud.launch.simulation.spot_market import (
     play,
 )
 from sailor_cloud.launch.simulation.spot_traces import ZoneTrace, availability
-from sailor_cloud.run.replayed import SpotReplayed
+from sailor_cloud.run.progress import SpotReplayed
 from sailor_cloud.units import duration_text
 
 OPTIMUM = "offline optimum"

@@ -10,7 +10,7 @@ from sailor_cloud.model.document import CostKind, CostLine
 from sailor_cloud.model.parts import part_of
 from sailor_cloud.network import EgressPrice
 from sailor_cloud.run.ledger import Ledger, LedgerLine
-from sailor_cloud.simulator.cost_lines import cost_line
+from sailor_cloud.simulator.bill import cost_line
 from sailor_cloud.units import GB
 
 # How a line says where its quantity comes from.

@@ -21,8 +21,7 @@ from sailor_cloud.model.offer import Offer, Provider
 from sailor_cloud.model.parts import checkpoint_traffic_part
 from sailor_cloud.provision.providers import on_this_machine
 from sailor_cloud.run.ledger import LedgerLine
-from sailor_cloud.simulator.checkpoints import PART_BYTES
-from sailor_cloud.simulator.gateways import checkpoint_nat_lines
+from sailor_cloud.simulator.bill import PART_BYTES, checkpoint_nat_lines
 from sailor_cloud.units import GIB, HOURS_PER_MONTH, SECONDS_PER_HOUR
 
 

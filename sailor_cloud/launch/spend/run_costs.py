@@ -10,10 +10,10 @@ from sailor_cloud.launch.spend.charges import total_usd
 from sailor_cloud.launch.spend.prices import UsePrices
 from sailor_cloud.launch.telemetry.generation_log import last_monitor, legs
 from sailor_cloud.model.document import CostKind
-from sailor_cloud.run.costs import RunCosts
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import read
 from sailor_cloud.run.ledger import Ledger
+from sailor_cloud.run.progress import RunCosts
 from sailor_cloud.run.state import Phase, fold
 from sailor_cloud.units import SECONDS_PER_HOUR
 

@@ -13,11 +13,11 @@ from sailor_cloud.launch.telemetry.generation_log import Leg
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.model.offer import Offer
-from sailor_cloud.provision.cleanup.kept import is_bucket
+from sailor_cloud.provision.cleanup.leftovers import is_bucket
 from sailor_cloud.run.journal import Entry
 from sailor_cloud.run.ledger import LedgerLine
 from sailor_cloud.run.state import fold
-from sailor_cloud.simulator.gateways import setup_lines
+from sailor_cloud.simulator.bill import setup_lines
 
 
 def charges(

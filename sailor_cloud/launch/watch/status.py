@@ -1,4 +1,4 @@
-"""Puts together what a run's folder says about it."""
+"""What a run's folder says about it, for `status` and the dashboard."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from sailor_cloud.clock import Clock
 from sailor_cloud.launch.spend import usage
 from sailor_cloud.launch.spend.charges import total_usd
 from sailor_cloud.launch.spend.prices import UsePrices
-from sailor_cloud.launch.telemetry.generation_log import last_monitor, legs
+from sailor_cloud.launch.spend.run_costs import run_costs
+from sailor_cloud.launch.telemetry.generation_log import Leg, last_monitor, legs, read_events
+from sailor_cloud.provision.bookkeeping import NODE
 from sailor_cloud.run.folder import RunFolder
-from sailor_cloud.run.journal import read
+from sailor_cloud.run.journal import Entry, Event, read
 from sailor_cloud.run.ledger import Ledger
+from sailor_cloud.run.progress import RunStatus
 from sailor_cloud.run.state import Phase, fold
-from sailor_cloud.run.status import RunStatus
 from sailor_cloud.units import SECONDS_PER_HOUR
 
 
@@ -58,3 +60,96 @@ def status_to_dict(status: RunStatus) -> dict[str, Any]:
 
     value: dict[str, Any] = TypeAdapter(RunStatus).dump_python(status, mode="json")
     return {**value, "abandoned": status.abandoned}
+
+
+MOST_POINTS = 400
+
+_TIMELINE = {
+    Event.RUN_CREATED: "run created",
+    Event.PROVISIONED: "nodes up",
+    Event.GENERATION_STARTED: "generation {generation} started",
+    Event.GENERATION_ENDED: "generation {generation} ended at step {step}",
+    Event.NODES_LOST: "{why}",
+    Event.NO_CAPACITY: "{message}",
+    Event.REPLANNED: "decided: {choice}",
+    Event.CHECKPOINT_SAVED: "checkpoint at step {step}",
+    Event.RUN_RESUMED: "another controller took over",
+    Event.TRAINING_FINISHED: "training ended: {outcome}",
+    Event.TRAINING_FAILED: "training failed",
+    Event.INTERRUPTED: "interrupted",
+    Event.TORN_DOWN: "everything is gone",
+}
+
+
+def snapshot(folder: RunFolder, *, clock: Clock, prices: UsePrices | None = None) -> dict[str, Any]:
+    """Return plain JSON values. `prices` are read anew unless given."""
+    entries = read(folder.journal_file)
+    state, document, recorded = fold(entries), folder.read_document(), legs(folder)
+    costs = run_costs(folder, clock=clock, prices=prices)
+    monitor, now = last_monitor(recorded, document), clock.now()
+    prediction = recorded[-1].document.prediction if recorded else document.prediction
+    return {
+        "run": folder.run_id,
+        "job": document.job.name,
+        "phase": state.phase.value,
+        "outcome": state.outcome,
+        "now": now.isoformat(),
+        "controller": folder.lock_holder() is not None,
+        "expires_at": state.expires_at.isoformat() if state.expires_at else None,
+        "step": monitor.step,
+        "steps": document.job.training.steps,
+        "loss": monitor.loss,
+        "unigram_entropy": monitor.unigram_entropy,
+        "tokens_per_s": monitor.tokens_per_s,
+        "planned_iteration_s": prediction.iteration_s_replay if prediction else None,
+        "measured_iteration_s": monitor.measured_iteration_s,
+        "spent_usd": costs.spent_usd,
+        "usd_per_hour": costs.usd_per_hour,
+        "projected_usd": costs.projected_usd,
+        "budget_usd": costs.budget_usd,
+        "steps_of": _series(folder),
+        "generations": [_generation(leg) for leg in recorded],
+        "nodes": [
+            {
+                "name": row.key,
+                "what": row.data.get("instance_type", ""),
+                "zone": row.data.get("zone", ""),
+                "market": row.data.get("market", ""),
+                "usd_per_hour": row.data.get("usd_per_hour"),
+                "created_at": row.created_at.isoformat() if row.created_at else None,
+                "gone_at": row.gone_at.isoformat() if row.gone_at else None,
+            }
+            for row in state.resources
+            if row.resource == NODE
+        ],
+        "timeline": [line for entry in entries if (line := _line(entry))],
+    }
+
+
+def _series(folder: RunFolder) -> list[dict[str, float]]:
+    """Return step, loss and iteration time of at most MOST_POINTS steps, the newest among them."""
+    steps = [event for event in read_events(folder) if event["event"] == "step"]
+    stride = max(1, -(-len(steps) // MOST_POINTS))
+    chosen = steps[::-1][::stride][::-1]
+    return [{name: event[name] for name in ("step", "loss", "iteration_s")} for event in chosen]
+
+
+def _generation(leg: Leg) -> dict[str, Any]:
+    plan = leg.document.plan
+    return {
+        "number": leg.generation,
+        "nodes": len(plan.nodes) if plan else 0,
+        "pipelines": len(plan.pipelines) if plan else 0,
+        "step": leg.monitor.step,
+    }
+
+
+def _line(entry: Entry) -> dict[str, str] | None:
+    text = _TIMELINE.get(entry.event)
+    if text is None:
+        return None
+    try:
+        said = text.format(**entry.data)
+    except KeyError:
+        said = entry.event.value.replace("_", " ")
+    return {"at": entry.ts.isoformat(), "text": said.splitlines()[0] if said else entry.event.value}

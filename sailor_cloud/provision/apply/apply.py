@@ -2,25 +2,318 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
 
+from sailor_cloud.clock import Clock
+from sailor_cloud.durable import write_atomically
 from sailor_cloud.errors import ProvisionError
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision import providers
-from sailor_cloud.provision.apply.adopt import adopt
-from sailor_cloud.provision.apply.changes import Change, node_at
-from sailor_cloud.provision.apply.session import Watch, Work
-from sailor_cloud.provision.bookkeeping import NODE, node_intent, resource_intent
+from sailor_cloud.provision.access.instances import instances
+from sailor_cloud.provision.adoptable import Adoptable, Planned, planned_creations, planned_replacements
+from sailor_cloud.provision.bookkeeping import NODE, node_intent, open_node, resource_intent, resource_key
 from sailor_cloud.provision.errors.causes import Cause, Fault, classify, error_of, gravest
+from sailor_cloud.provision.errors.rules import Backoff, Pause
+from sailor_cloud.provision.live_resources import LiveResource
+from sailor_cloud.provision.pace import Pace
+from sailor_cloud.provision.progress import Interrupt, Listener, Progress, Pulse, Step
 from sailor_cloud.provision.rendering.planned_roots import forget
 from sailor_cloud.provision.rendering.preview import Prices
-from sailor_cloud.provision.rendering.root import Root, WantedRoot
-from sailor_cloud.provision.terraform.driver import TerraformCommandError, TerraformDriver
+from sailor_cloud.provision.rendering.root import PlacedNode, Root, WantedRoot, environment
+from sailor_cloud.provision.scopes import remove_from, sweep_scopes, touched
+from sailor_cloud.provision.terraform.binary import TerraformBinary
+from sailor_cloud.provision.terraform.driver import EventListener, TerraformCommandError, TerraformDriver
 from sailor_cloud.provision.terraform.state_locks import without_stale_lock
-from sailor_cloud.run.journal import Event
+from sailor_cloud.run.folder import RunFolder, private_dir
+from sailor_cloud.run.journal import Event, Journal
+from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.run.state import fold
+
+_NODE = re.compile(r'(module\.cluster\.\w+\.node)\["([^"]+)"\]')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One planned change: `action` is create, update, replace or delete; `node` is empty for all but nodes."""
+
+    address: str
+    type: str
+    key: str
+    action: str
+
+    @property
+    def node(self) -> str:
+        return node_at(self.address)
+
+    def planned(self, root: Root, usd_per_hour: float | None) -> Progress:
+        """Return the change as a step to tell."""
+        return Progress(
+            action=self.action,
+            step=Step.PLANNED,
+            provider=root.provider,
+            region=root.region,
+            resource=self.type,
+            key=self.key,
+            elapsed_s=0.0,
+            message=f"{self.address}: plan to {self.action}",
+            usd_per_hour=usd_per_hour,
+        )
+
+
+def change_of(event: Mapping[str, Any]) -> Change | None:
+    """Return the change that an event of `terraform plan -json` tells, or None where it tells none."""
+    if event.get("type") != "planned_change":
+        return None
+    change = event["change"]
+    resource = change["resource"]
+    if change["action"] in ("read", "noop", "import"):
+        return None
+    return Change(
+        address=resource["addr"],
+        type=resource["resource_type"],
+        key=str(resource.get("resource_key") or resource["resource_name"]),
+        action=change["action"],
+    )
+
+
+def node_at(address: str) -> str:
+    """Return the node whose machine stands at an address of Terraform, or nothing."""
+    found = _NODE.fullmatch(address)
+    return found[2] if found and any(found[1] == bought.machines for _, bought in providers.every()) else ""
+
+
+_STEPS = {
+    "apply_start": Step.STARTED,
+    "apply_progress": Step.RUNNING,
+    "apply_complete": Step.DONE,
+    "apply_errored": Step.FAILED,
+}
+
+
+def open_driver(
+    folder: RunFolder,
+    root: Root,
+    *,
+    binary: TerraformBinary,
+    interrupt: Interrupt,
+    on_event: EventListener | None,
+    timeout_s: float,
+    pace: Pace | None = None,
+) -> TerraformDriver:
+    """Return the driver of a root that was written; its logs go to the run's `logs/terraform`."""
+    return TerraformDriver(
+        root.path,
+        binary=binary,
+        environment=environment(folder),
+        log_dir=private_dir(folder.logs_dir / "terraform"),
+        interrupt=interrupt,
+        on_event=on_event,
+        timeout_s=timeout_s,
+        pace=pace,
+    )
+
+
+def progress_of(root: Root, event: Mapping[str, Any]) -> Progress | None:
+    """Return what an event of Terraform's JSON stream says about one resource, or None where it says nothing."""
+    step = _STEPS.get(event.get("type", ""))
+    if step is None:
+        return None
+    hook = event["hook"]
+    resource = hook["resource"]
+    return Progress(
+        action=hook.get("action", ""),
+        step=step,
+        provider=root.provider,
+        region=root.region,
+        resource=resource["resource_type"],
+        key=str(resource.get("resource_key") or resource["resource_name"]),
+        elapsed_s=float(hook.get("elapsed_seconds", 0)),
+        message=str(event.get("@message", "")),
+    )
+
+
+# Providers repeat a request that a cloud answers with 503 by themselves, without a word.
+_LONG_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One run that is worked on. `timeout_s` is for one command of Terraform; `pause` waits between tries."""
+
+    folder: RunFolder
+    clock: Clock
+    journal: Journal
+    ledger: Ledger
+    binary: TerraformBinary
+    interrupt: Interrupt
+    on_progress: Listener | None
+    timeout_s: float
+    backoff: Backoff
+    pause: Pause
+    paces: Mapping[str, Pace] = field(default_factory=dict)
+    _telling: threading.Lock = field(default_factory=threading.Lock)
+
+    def tell(self, progress: Progress) -> None:
+        """Tell the listener, one step at a time whichever root it comes from."""
+        if self.on_progress is not None:
+            with self._telling:
+                self.on_progress(progress)
+
+    def slow_down(self, provider: str) -> None:
+        """Ask a provider that throttles for less at a time from now on."""
+        if provider in self.paces:
+            self.paces[provider].slow_down()
+
+    def open(
+        self,
+        root: Root,
+        nodes: tuple[PlacedNode, ...],
+        prices: Prices | None = None,
+        on_network: Callable[[], None] = lambda: None,
+    ) -> tuple[TerraformDriver, Watch]:
+        """Return the driver of a root and what is seen of its events."""
+        watch = Watch(work=self, root=root, nodes=nodes, prices=prices or Prices(), on_network=on_network)
+        driver = open_driver(
+            self.folder,
+            root,
+            binary=self.binary,
+            interrupt=self.interrupt,
+            on_event=watch.event,
+            timeout_s=self.timeout_s,
+            pace=self.paces.get(root.provider),
+        )
+        return driver, watch
+
+
+@dataclass(slots=True, kw_only=True)
+class Watch:
+    """Follows Terraform in one root: journals what is created, opens the ledger, tells the listener.
+
+    `on_network` is called once the network that other regions use exists.
+    """
+
+    work: Work
+    root: Root
+    nodes: tuple[PlacedNode, ...]
+    prices: Prices
+    on_network: Callable[[], None] = lambda: None
+    changes: list[Change] = field(default_factory=list)
+    started: dict[str, datetime] = field(default_factory=dict)
+    pulse: Pulse = field(init=False)
+
+    def __post_init__(self) -> None:
+        work = self.work
+        self.pulse = Pulse(lambda: instances(touched(work.journal.entries()), work.folder.run_id))
+
+    def event(self, event: Mapping[str, Any]) -> None:
+        change = change_of(event)
+        if change is not None:
+            self.changes.append(change)
+        progress = progress_of(self.root, event)
+        if progress is None:
+            return
+        if progress.step is Step.RUNNING and progress.elapsed_s >= _LONG_S:
+            progress = replace(progress, trouble=self.pulse.trouble())
+        if progress.action == "create":
+            self._creation(event["hook"], progress.step, progress.message)
+        self.work.tell(progress)
+
+    def placed(self, name: str) -> PlacedNode | None:
+        return next((placed for placed in self.nodes if placed.node.id == name), None)
+
+    def _creation(self, hook: Mapping[str, Any], step: Step, message: str) -> None:
+        address = hook["resource"]["addr"]
+        node = node_at(address)
+        name = node if self.placed(node) is not None else ""
+        if name:
+            kind, key = NODE, name
+        else:
+            kind, key = hook["resource"]["resource_type"], resource_key(self.root, address)
+        match step:
+            case Step.STARTED:
+                self.started[key] = self.work.clock.now()
+            case Step.DONE:
+                self._created(kind, key, str(hook.get("id_value", "")))
+            case Step.FAILED:
+                self.work.journal.append(Event.CREATE_FAILED, resource=kind, key=key, reason=message)
+
+    def _created(self, kind: str, key: str, cloud_id: str) -> None:
+        journal = self.work.journal
+        created = journal.append(Event.CREATED, resource=kind, key=key, cloud_id=cloud_id)
+        if kind == providers.of(self.root.provider).network:
+            self.on_network()
+        if kind == NODE:
+            # Charged from the request on, a little before the node exists: never too little.
+            known = fold(journal.entries()).resource(NODE, key)
+            open_node(self.work.ledger, key, known.data, since=self.started.get(key, created.ts))
+
+
+_FILE = "adopt.tf"
+
+
+@contextmanager
+def adopt(work: Work, wanted: WantedRoot, adoptable: Adoptable, driver: TerraformDriver) -> Iterator[None]:
+    """Have the next plan import what exists; at the end the imports are taken out of the root again.
+
+    Needs the plan that would create everything. What can't be imported, or would have to be replaced, is deleted.
+    """
+    file = wanted.in_folder(work.folder).path / _FILE
+    planned = planned_creations(driver.show_plan_json())
+    orphans = _orphans(work, adoptable, driver, planned)
+    found = {p.address: orphan for p in planned if (orphan := adoptable.whole(p, orphans)) is not None}
+    strangers = [orphan for orphan in orphans if orphan not in found.values()]
+    if strangers:
+        remove_from(strangers)
+    ids = {address: adoptable.import_id(orphan) for address, orphan in found.items()}
+    try:
+        if ids:
+            write_atomically(file, _imports(ids))
+            # Now the plan knows what routes, rules and the like would be parts of.
+            driver.plan()
+            plan = driver.show_plan_json()
+            planned = planned_creations(plan)
+            unfit = ids.keys() & planned_replacements(plan)
+            if unfit:
+                remove_from([found[address] for address in unfit])
+                ids = {address: known for address, known in ids.items() if address not in unfit}
+        ids |= {p.address: part for p in planned if (part := adoptable.part_id(p)) is not None}
+        write_atomically(file, _imports(ids))
+        yield
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def _orphans(
+    work: Work, adoptable: Adoptable, driver: TerraformDriver, planned: tuple[Planned, ...]
+) -> list[LiveResource]:
+    """Return what the cloud has of this root and its state has not."""
+    kinds = {creation.type for creation in planned}
+    found = sweep_scopes(adoptable.scopes, run_id=work.folder.run_id, beside=kinds).found
+    known = {(kind, name) for kind, name in _in_state(driver.show_state())}
+    return [
+        resource for resource in found if adoptable.belongs(resource) and (resource.type, resource.name) not in known
+    ]
+
+
+def _in_state(state: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    root = (state.get("values") or {}).get("root_module") or {}
+    for module in (root, *root.get("child_modules", ())):
+        for resource in module.get("resources", ()):
+            yield resource["type"], str(resource["values"].get("id", "")).rpartition("/")[2]
+
+
+def _imports(ids: Mapping[str, str]) -> str:
+    blocks = (f"import {{\n  to = {address}\n  id = {json.dumps(known)}\n}}\n" for address, known in ids.items())
+    return "\n".join(blocks)
+
 
 logger = logging.getLogger(__name__)
 

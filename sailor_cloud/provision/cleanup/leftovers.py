@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 
+from sailor_cloud.model.document import CostKind, PlanDocument
 from sailor_cloud.provision import providers
 from sailor_cloud.provision.bookkeeping import NODE
-from sailor_cloud.provision.cleanup.kept import is_bucket, kept_bucket
 from sailor_cloud.provision.live_resources import (
     ACCOUNT,
     BY_TAG,
@@ -21,8 +22,60 @@ from sailor_cloud.provision.live_resources import (
 )
 from sailor_cloud.provision.scopes import NOWHERE, Places, places_of, remove_from, sweep_scopes
 from sailor_cloud.run.folder import RunFolder, resource_name
-from sailor_cloud.run.journal import damage, read
-from sailor_cloud.run.state import ResourceState
+from sailor_cloud.run.journal import Entry, Event, damage, read
+from sailor_cloud.run.receipt import AskedPlace, KeptResource, ReceiptResource
+from sailor_cloud.run.state import ResourceState, RunState
+from sailor_cloud.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptBucket:
+    """The bucket that stays."""
+
+    name: str
+
+    def row(self, kind: str, usd_per_month: float) -> KeptResource:
+        return KeptResource(
+            type=kind,
+            name=self.name,
+            usd_per_month=usd_per_month,
+            delete_command=_buckets()[kind].format(name=self.name),
+        )
+
+
+def is_bucket(kind: str) -> bool:
+    """Tell whether the bucket that a run makes for itself is of some Terraform type."""
+    return kind in _buckets()
+
+
+def kept_bucket(run_id: str, entries: Iterable[Entry]) -> KeptBucket | None:
+    """Return the run's own bucket if checkpoints were saved in it since its content was fetched; else None."""
+    name = resource_name(run_id, "data")
+    holds = False
+    for entry in entries:
+        if entry.event is Event.CHECKPOINT_SAVED and f"://{name}/" in str(entry.data.get("path", "")):
+            holds = True
+        elif entry.event is Event.RESULTS_FETCHED and entry.data.get("bucket") == name:
+            holds = False
+    return KeptBucket(name=name) if holds else None
+
+
+def usd_per_month(document: PlanDocument) -> float:
+    """Return about what the plan's checkpoints cost per month: the plan's own line for them, stretched to a month.
+
+    The line is for the time of the training, and what is kept grows to its full size in the course of that.
+    """
+    if document.cost is None or document.prediction is None or document.prediction.duration_s is None:
+        return 0.0
+    hours = document.prediction.duration_s / SECONDS_PER_HOUR
+    stored = (line for line in document.cost.lines if line.kind is CostKind.CHECKPOINT and line.unit == "GiB-month")
+    return sum(line.usd for line in stored) * HOURS_PER_MONTH / hours if hours > 0 else 0.0
+
+
+def _buckets() -> dict[str, str]:
+    """Return the command that deletes a bucket, by its type."""
+    return {bought.bucket: bought.delete_bucket for _, bought in providers.every() if bought.bucket}
+
 
 TERRAFORM = "Terraform"
 
@@ -139,3 +192,65 @@ def is_of(row: ResourceState, found: LiveResource) -> bool:
         return False
     name = str(row.data.get("cloud_id", "")).rpartition("/")[2]
     return found.name == name if name else True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Destroyed:
+    """What became of the run's resources. `left` is what an independent look still finds, `asked` where it looked."""
+
+    resources: tuple[ReceiptResource, ...]
+    left: tuple[LiveResource, ...]
+    problems: tuple[str, ...]
+    kept: tuple[KeptResource, ...] = ()
+    asked: tuple[AskedPlace, ...] = ()
+
+    @property
+    def clean(self) -> bool:
+        gone = all(resource.gone_at is not None for resource in self.resources)
+        return not self.left and gone and all(place.answered for place in self.asked)
+
+
+def rows(state: RunState, swept: CloudSweep) -> tuple[ReceiptResource, ...]:
+    """Return everything that the journal names, without what is kept on purpose; what a look finds is not gone."""
+    return tuple(_row(resource, swept.found) for resource in state.resources if not resource.kept)
+
+
+def _row(resource: ResourceState, found: tuple[LiveResource, ...]) -> ReceiptResource:
+    row = ReceiptResource(
+        provider=resource.data.get("provider", ""),
+        region=resource.data.get("region", ""),
+        zone=resource.data.get("zone", ""),
+        type=resource.resource,
+        name=resource.key,
+        created_at=resource.created_at,
+        gone_at=resource.gone_at,
+        confirmed_by=resource.data.get("confirmed_by", ""),
+    )
+    seen = any(is_of(resource, live) for live in found)
+    return replace(row, gone_at=None, confirmed_by="", found=True) if seen else row
+
+
+def unknown(state: RunState, found: Iterable[LiveResource]) -> tuple[ResourceState, ...]:
+    """Return what was found although the journal, perhaps damaged or cut short by a crash, does not name it."""
+    new: dict[tuple[str, str], ResourceState] = {}
+    for live in found:
+        if not any(is_of(row, live) for row in (*state.resources, *new.values())) and not _is_part(live, state):
+            kind, key = (NODE, live.node) if live.node else (live.type, live.name)
+            data = {"provider": live.provider, "region": live.region, "zone": live.zone, "cloud_id": live.name}
+            new.setdefault((kind, key), ResourceState(resource=kind, key=key, data=data))
+    return tuple(new[name] for name in sorted(new))
+
+
+def _is_part(live: LiveResource, state: RunState) -> bool:
+    """Tell what belongs to a node that the journal names, such as its disk."""
+    return bool(live.node) and any(row.resource == NODE and row.key == live.node for row in state.resources)
+
+
+def asked_places(swept: CloudSweep, doubts: Iterable[str], at: datetime) -> tuple[AskedPlace, ...]:
+    """Return where was looked, for what, and when; what nobody could ask has no time."""
+    told = dict.fromkeys((asked.scope, asked.kind, asked.problem) for asked in swept.asked)
+    places = [
+        AskedPlace(provider=scope.provider, place=str(scope), kind=kind, asked_at=at, problem=problem)
+        for scope, kind, problem in told
+    ]
+    return (*places, *(AskedPlace(provider="", place="", kind="", asked_at=None, problem=doubt) for doubt in doubts))

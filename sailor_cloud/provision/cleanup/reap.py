@@ -13,9 +13,8 @@ from datetime import UTC, datetime, timedelta
 
 from sailor_cloud.clock import Clock
 from sailor_cloud.provision import providers
-from sailor_cloud.provision.cleanup.kept import KeptBucket, is_bucket
-from sailor_cloud.provision.cleanup.leftovers import stays, sweep_here
-from sailor_cloud.provision.errors.backoff import Backoff, Pause
+from sailor_cloud.provision.cleanup.leftovers import KeptBucket, is_bucket, stays, sweep_here
+from sailor_cloud.provision.errors.rules import Backoff, Pause
 from sailor_cloud.provision.live_resources import EXPIRES_FORM, HOLDS_OBJECTS, CloudSweep, LiveResource, Scopes
 from sailor_cloud.provision.providers import on_this_machine
 from sailor_cloud.provision.scopes import NOWHERE, places_of, remove_from, sweep_scopes, sweep_untagged

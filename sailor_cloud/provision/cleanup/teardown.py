@@ -13,13 +13,21 @@ from typing import Any
 from sailor_cloud.clock import Clock
 from sailor_cloud.errors import ProvisionError, SailorError, of_system
 from sailor_cloud.provision import processes, providers
-from sailor_cloud.provision.apply.open_root import open_driver, progress_of
+from sailor_cloud.provision.apply.apply import open_driver, progress_of
 from sailor_cloud.provision.bookkeeping import NODE, ledger_key, open_node, priced
-from sailor_cloud.provision.cleanup.destroyed import Destroyed, asked_places, rows, unknown
-from sailor_cloud.provision.cleanup.kept import KeptBucket, kept_bucket, usd_per_month
-from sailor_cloud.provision.cleanup.leftovers import Leftovers, is_of
-from sailor_cloud.provision.errors.backoff import Backoff, Pause
+from sailor_cloud.provision.cleanup.leftovers import (
+    Destroyed,
+    KeptBucket,
+    Leftovers,
+    asked_places,
+    is_of,
+    kept_bucket,
+    rows,
+    unknown,
+    usd_per_month,
+)
 from sailor_cloud.provision.errors.causes import Cause, classify, gravest
+from sailor_cloud.provision.errors.rules import Backoff, Pause
 from sailor_cloud.provision.live_resources import BY_TAG, FOLDER, CloudSweep, LiveResource, Scopes
 from sailor_cloud.provision.pace import Pace, paces, side_by_side
 from sailor_cloud.provision.progress import Interrupt, Listener, ProvisionInterrupted

@@ -1,4 +1,4 @@
-"""What an error of a provider can mean, and the table in which a provider lists its own codes."""
+"""What an error of a provider can mean, its table of codes, and when a request is repeated."""
 
 from __future__ import annotations
 
@@ -49,3 +49,22 @@ class ErrorGuide:
     login: str = "log in"
     quota_page: Callable[[str, str], str] = lambda quota, region: "your provider"
     allowed_by: Mapping[str, str] = field(default_factory=dict)
+
+
+Pause = Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """Pauses in seconds grow by `factor` up to `longest_s`; after `attempts` tries it is enough."""
+
+    first_s: float = 5.0
+    factor: float = 2.0
+    longest_s: float = 60.0
+    attempts: int = 6
+
+    def pause_s(self, failed: int) -> float | None:
+        """Return how long to wait after so many failed tries, or None when there were enough."""
+        if failed >= self.attempts:
+            return None
+        return min(self.first_s * self.factor ** (failed - 1), self.longest_s)

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from sailor_cloud.provision.adoptable import Adoptable
     from sailor_cloud.provision.jobs import Scheduler
     from sailor_cloud.provision.outcomes import Refused
-    from sailor_cloud.provision.rendering.planned_resources import PlannedResource
-    from sailor_cloud.provision.rendering.preview import Bill
+    from sailor_cloud.provision.rendering.preview import Bill, PlannedResource
     from sailor_cloud.provision.rendering.rendered_roots import RunValues
     from sailor_cloud.provision.rendering.root import Part, PlacedNode, WantedRoot
     from sailor_cloud.run.folder import RunFolder

@@ -15,8 +15,7 @@ from sailor_cloud.provision.providers.interface import MachineProvider, Variable
 if TYPE_CHECKING:
     from sailor_cloud.model.document import PlanDocument
     from sailor_cloud.model.offer import Offer
-    from sailor_cloud.provision.rendering.planned_resources import PlannedResource
-    from sailor_cloud.provision.rendering.preview import Bill
+    from sailor_cloud.provision.rendering.preview import Bill, PlannedResource
     from sailor_cloud.provision.rendering.rendered_roots import RunValues
     from sailor_cloud.provision.rendering.root import PlacedNode
 

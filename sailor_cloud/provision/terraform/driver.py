@@ -2,19 +2,21 @@
 
 Kept from `python_terraform.Terraform`: how options become a command line and where variable files are kept. Added: a
 process in its own session that gets exactly one SIGINT, output in files instead of pipes (Terraform dies of a broken
-pipe, and must be able to finish when its caller was killed), the JSON event stream, and structured diagnostics.
-"""
+pipe, and must be able to finish when its caller was killed), the JSON event stream, and structured diagnostics."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
+import select
 import signal
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -25,7 +27,37 @@ from sailor_cloud.errors import TerraformError
 from sailor_cloud.provision.pace import Pace
 from sailor_cloud.provision.progress import Interrupt, ProvisionInterrupted
 from sailor_cloud.provision.terraform.binary import TerraformBinary
-from sailor_cloud.provision.terraform.process_end import watched
+
+_POLL_S = 0.05
+
+
+@contextmanager
+def watched(process: subprocess.Popen[bytes]) -> Iterator[Callable[[], bool]]:
+    """Yield a function that waits for the process for a moment and tells whether it has ended.
+
+    Where the system can't wake us at the end of a process, `wait` looks at it again and again.
+    """
+
+    def waited() -> bool:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=_POLL_S)
+        return process.returncode is not None
+
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except (AttributeError, OSError):
+        yield waited
+        return
+
+    def woken() -> bool:
+        select.select([descriptor], [], [], _POLL_S)
+        return process.poll() is not None
+
+    try:
+        yield woken
+    finally:
+        os.close(descriptor)
+
 
 _LOG = logging.getLogger(__name__)
 # Terraform finishes what it has begun after a SIGINT; a VM takes minutes to create or delete.

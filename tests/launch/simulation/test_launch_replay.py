@@ -12,7 +12,7 @@ from sailor_cloud.launch.simulation.market import Place, Trace
 from sailor_cloud.launch.simulation.replay import at_start, replay
 from sailor_cloud.launch.simulation.trace_file import read_trace
 from sailor_cloud.model.job_file import parse_job
-from sailor_cloud.run.replayed import Replayed
+from sailor_cloud.run.progress import Replayed
 from sailor_cloud.workload import decoder
 
 A, B = "us-central1-a", "us-central1-b"

@@ -16,10 +16,10 @@ from sailor_cloud.launch.spend.run_costs import run_costs
 from sailor_cloud.launch.telemetry.generation_log import EventRecord, write_plan
 from sailor_cloud.model.document import CostKind, PlanDocument
 from sailor_cloud.model.parts import traffic_part
-from sailor_cloud.run.costs import RunCosts
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal
 from sailor_cloud.run.ledger import Ledger, LedgerLine
+from sailor_cloud.run.progress import RunCosts
 
 # The plan's traffic costs 0.001 USD per step.
 TRAFFIC = cost_line(

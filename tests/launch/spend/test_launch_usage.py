@@ -25,14 +25,14 @@ from sailor_cloud.model.offer import Market, Provider
 from sailor_cloud.model.parts import part_of, traffic_part
 from sailor_cloud.network import Network
 from sailor_cloud.network.egress import EgressTable
-from sailor_cloud.network.zones import ZoneInfo
+from sailor_cloud.network.estimates import ZoneInfo
 from sailor_cloud.provision.bookkeeping import NODE, intend_node, open_node
 from sailor_cloud.provision.rendering.root import placed_nodes
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal
 from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.simulator import evaluate
-from sailor_cloud.simulator.checkpoints import PART_BYTES
+from sailor_cloud.simulator.bill import PART_BYTES
 from sailor_cloud.units import GB, GIB, HOURS_PER_MONTH
 
 THERE, BACK = traffic_part("local-a", "local-b", "local-a"), traffic_part("local-b", "local-a", "local-b")

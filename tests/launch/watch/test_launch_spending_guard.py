@@ -21,8 +21,7 @@ from sailor_cloud.launch.simulation.time import SimulatedClock, run_simulated
 from sailor_cloud.launch.simulation.world import World
 from sailor_cloud.launch.telemetry.generation_log import new_monitor
 from sailor_cloud.launch.telemetry.notify import Notice
-from sailor_cloud.launch.watch.budget import BudgetGuard
-from sailor_cloud.launch.watch.spending_guard import SpendingWatch
+from sailor_cloud.launch.watch.spending_guard import BudgetGuard, SpendingWatch
 from sailor_cloud.model.document import CostKind, PlanDocument
 from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.model.offer import Provider

@@ -16,8 +16,7 @@ from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision import provisioner
 from sailor_cloud.provision.access import host_keys
 from sailor_cloud.provision.access.host_keys import first_contact, known_host_keys, learn_host_keys
-from sailor_cloud.provision.access.instances import Instance
-from sailor_cloud.provision.access.login import FAKE_MACHINES, way_in
+from sailor_cloud.provision.access.instances import FAKE_MACHINES, Instance, way_in
 from sailor_cloud.provision.outcomes import obtained
 from sailor_cloud.run.appended import append_line
 from sailor_cloud.run.folder import RunFolder

@@ -23,7 +23,7 @@ from sailor_cloud.resources import data_root
 from sailor_cloud.run.folder import resource_name, resource_prefix
 from sailor_cloud.testing.http_api import Answer, Ask, serving
 from sailor_cloud.testing.mock_cloud import in_environment
-from sailor_cloud.testing.moto_gaps import Gaps, moto_gaps
+from sailor_cloud.testing.moto_server import Gaps, moto_gaps
 from sailor_cloud.testing.object_store import ObjectStore
 from sailor_cloud.testing.terraform_cloud import FakeCloud
 from sailor_cloud.testing.terraform_compute import serve_compute

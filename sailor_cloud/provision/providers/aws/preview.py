@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sailor_cloud.provision.rendering.planned_resources import (
+from sailor_cloud.provision.rendering.preview import (
     STORAGE,
     TRAFFIC,
     PlannedResource,

@@ -46,7 +46,7 @@ from sailor_cloud.provision.providers.aws.sweep import (
 )
 from sailor_cloud.provision.providers.interface import MachineProvider
 from sailor_cloud.provision.rendering.data import NodeRights
-from sailor_cloud.provision.rendering.planned_resources import PlannedResource
+from sailor_cloud.provision.rendering.preview import PlannedResource
 from sailor_cloud.provision.rendering.root import Part, PlacedNode, Variables, WantedRoot
 from sailor_cloud.run.folder import resource_name
 

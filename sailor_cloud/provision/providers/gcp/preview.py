@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sailor_cloud.provision.rendering.planned_resources import STORAGE, PlannedResource, free, placement_groups, priced
+from sailor_cloud.provision.rendering.preview import STORAGE, PlannedResource, free, placement_groups, priced
 
 if TYPE_CHECKING:
     from sailor_cloud.provision.rendering.preview import Bill

@@ -23,7 +23,7 @@ from sailor_cloud.provision.providers.gcp.quota import quota_numbers
 from sailor_cloud.provision.providers.gcp.sweep import GCP, GCP_KINDS, PROJECT, is_refusal, remove_gcp, sweep_gcp
 from sailor_cloud.provision.providers.interface import MachineProvider
 from sailor_cloud.provision.rendering.data import NodeRights, named_bucket
-from sailor_cloud.provision.rendering.planned_resources import PlannedResource
+from sailor_cloud.provision.rendering.preview import PlannedResource
 from sailor_cloud.provision.rendering.root import Part, PlacedNode, Variables, WantedRoot
 from sailor_cloud.run.folder import resource_name
 

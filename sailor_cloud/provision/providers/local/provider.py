@@ -14,7 +14,7 @@ from sailor_cloud.provision.providers.interface import MachineProvider
 from sailor_cloud.provision.providers.local import vm
 from sailor_cloud.provision.providers.local.spec import MOST_NODES, VmInfo
 from sailor_cloud.provision.providers.local.sweep import sweep_local
-from sailor_cloud.provision.rendering.planned_resources import PlannedResource, priced
+from sailor_cloud.provision.rendering.preview import PlannedResource, priced
 from sailor_cloud.provision.rendering.root import Part, PlacedNode, Variables
 
 if TYPE_CHECKING:
