@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from run.test_run_receipt import receipt
+from factories.receipts import receipt
 from sailor_cloud.run.focus import BilledRun, focus_csv
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.history import GroupBy, PastRun, past_runs, remember, sums
