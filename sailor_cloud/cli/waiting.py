@@ -1,4 +1,4 @@
-"""What the terminal shows while a command waits."""
+"""A sign of life on stderr while something takes longer than a second: how far it is, where that is known."""
 
 from __future__ import annotations
 
@@ -10,37 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from rich.console import RenderableType
-from rich.progress import ProgressColumn, Task
-from rich.progress_bar import ProgressBar
-from rich.text import Text
-
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-    from rich.progress import Progress, TaskID
-
-    from sailor_cloud.catalog.providers.fetched import Progress as Report
-
-BAR_WIDTH = 30
-
-
-class BarWhereKnown(ProgressColumn):
-    """A bar for what has an end that is known, and nothing for what has none."""
-
-    def render(self, task: Task) -> RenderableType:
-        if not task.total:
-            return Text("")
-        return ProgressBar(total=task.total, completed=min(task.completed, task.total), width=BAR_WIDTH)
-
-
-class Percentage(ProgressColumn):
-    """`42 %`; where no end is known, how many things are done."""
-
-    def render(self, task: Task) -> RenderableType:
-        if task.total:
-            return Text(f"{min(100.0, task.percentage):3.0f} %")
-        return Text(f"{task.completed:,.0f}" if task.completed else "")
-
+    from rich.progress import Progress
 
 PATIENCE_S = 1.0
 REDRAWN_EVERY_S = 0.1
@@ -107,6 +79,8 @@ def progress_bar(console: Console) -> Progress:
     """Return the one look of all bars: what, a bar, the percentage and the time spent; it leaves no trace."""
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+    from sailor_cloud.cli.bars import BarWhereKnown, Percentage
+
     columns = (
         SpinnerColumn("line"),
         TextColumn("{task.description}", markup=False),
@@ -139,32 +113,3 @@ def _show(told: _Progress, patience_s: float, done: threading.Event) -> None:
 
     with Live(get_renderable=drawn, console=console, transient=True, refresh_per_second=1.0 / REDRAWN_EVERY_S):
         done.wait()
-
-
-@contextmanager
-def refresh_progress(console: Console) -> Iterator[Report]:
-    """Show a bar for each list on a terminal, and a line for each that is read in a pipe.
-
-    AWS is read region by region, Google Cloud list by list; the lists of the latter come page by page and do not say
-    how long they are, so what has come of each is counted below.
-    """
-    if not console.is_terminal:
-        seen: set[str] = set()
-
-        def report_line(what: str, done: int, total: int | None) -> None:
-            if what not in seen:
-                seen.add(what)
-                console.print(f"reading {what}")
-
-        yield report_line
-        return
-
-    with progress_bar(console) as bar:
-        tasks: dict[str, TaskID] = {}
-
-        def report_bar(what: str, done: int, total: int | None) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(f"reading {what}", total=total)
-            bar.update(tasks[what], completed=done, total=total)
-
-        yield report_bar

@@ -23,11 +23,12 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 # Prices that are all right to ask; the best answer is the bound. The part of filling a pipeline that is counted, none
-# where devices are charged by the time that stages and cuts need; the part of the batch that devices are worth,
-# pipelines being worth the rest; the part of a device's price that is charged by the time that stages and cuts need of
-# it; the parts of cuts between nodes that are counted by how many devices a node has, by what a node may sum, and by
-# the room that other pipelines leave in a home; the price of another home that all pipelines pass, in devices; and
-# whether sums count in longer pipelines, beside the microbatches that are left then.
+# where devices are charged by the time that stages and cuts need; the part of the batch that devices are worth, all of
+# it, since with a part for pipelines boxes could speak of different pipelines of one plan; the part of a device's price
+# that is charged by the time that stages and cuts need of it; the parts of cuts between nodes that are counted by how
+# many devices a node has, by what a node may sum, and by the room that other pipelines leave in a home; the price of
+# another home that all pipelines pass, in devices; and whether sums count in longer pipelines, beside the microbatches
+# that are left then.
 CHOICES = np.array(
     [
         (1.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0),
@@ -41,13 +42,9 @@ CHOICES = np.array(
         (0.0, 1.0, 1.0, 0.5, 0.25, 0.0, 0.25, 0.0),
         (0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0),
         (1.0, 1.0, 0.0, 0.0, 0.5, 0.5, 0.0, 0.0),
-        (1.0, 0.5, 0.0, 0.5, 0.25, 0.0, 0.25, 0.0),
-        (1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0),
-        (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0),
         (0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0),
         (0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 1.0),
         (0.0, 1.0, 1.0, 0.0, 0.5, 0.0, 0.5, 1.0),
-        (0.0, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0),
     ]
 )
 # How many of them are asked of a box that was part of another, those that were best there.

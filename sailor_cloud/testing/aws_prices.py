@@ -91,6 +91,7 @@ def aws_world(world: AwsWorld) -> Iterator[AwsWorld]:
     from moto.servicequotas.models import ServiceQuotasBackend
 
     from sailor_cloud.testing import moto_pricing
+    from sailor_cloud.testing.moto_server import moto_gaps
 
     pattern = re.compile(r"https?://(api\.)?pricing\.(.+)\.amazonaws\.com")
     patterns = [*backend_index.backend_url_patterns, ("pricing", pattern)]
@@ -98,6 +99,7 @@ def aws_world(world: AwsWorld) -> Iterator[AwsWorld]:
     _worlds.append(world)
     with (
         patch.object(backend_index, "backend_url_patterns", patterns),
+        moto_gaps(),
         patch.object(EC2Response, "describe_spot_price_history", _describe_spot_price_history),
         patch.object(EC2Response, "describe_instance_type_offerings", _describe_instance_type_offerings),
         patch.object(ServiceQuotasBackend, "get_service_quota", _get_service_quota),

@@ -68,7 +68,7 @@ def test_a_mistyped_command_is_guessed() -> None:
     ("command", "message"),
     [
         (("plan",), "error: Missing argument 'JOB'."),
-        (("plan", "job.yaml", "--jsn"), "error: No such option '--jsn'. Did you mean '--json'?"),
+        (("plan", "job.yaml", "--jsn"), "error: No such option '--jsn'. (Did you mean one of: '--json', '--on'?)"),
         (
             ("bandwidth", "us-central1-a", "us-centrall-b"),
             "error: no zone 'us-centrall-b'; did you mean 'us-central1-b'",

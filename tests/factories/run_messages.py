@@ -153,7 +153,8 @@ def checkpoint_of_other_data() -> str:
     from sailor_runtime.training.refusal import RefusedError
 
     spec = run_spec([(12, 1, [(0, 6, 1)])], directory=Path())
-    engine = SimpleNamespace(spec=spec, next_step=4, updates=4, scale=SimpleNamespace(scale=1.0, good_steps=0))
+    scale = SimpleNamespace(scale=1.0, good_steps=0)
+    engine = SimpleNamespace(spec=spec, next_step=4, updates=4, islands=1, scale=scale)
     then, now = {"samples": 60, "sha256": "a" * 64}, {"samples": 61, "sha256": "b" * 64}
     saved = json.loads(json.dumps(description(engine, data=then, notes={})))
     try:

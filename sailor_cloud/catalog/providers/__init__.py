@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from sailor_cloud.model.provider import Provider, module_of, names
+from sailor_cloud.model.provider import CLUSTERS, Provider, module_of, names
 
 if TYPE_CHECKING:
     from sailor_cloud.catalog.providers.fetched import Fetched, PriceRequest, Progress
@@ -131,7 +131,8 @@ def of(provider: Provider) -> CatalogProvider:
 
 def with_account() -> tuple[Provider, ...]:
     """Return the providers whose prices and quotas can be read."""
-    return tuple(name for name in map(Provider, names()) if of(name).has_account)
+    # Schedulers have none, and what reads their inventories is not needed for the help of a command.
+    return tuple(Provider(name) for name in names() if name not in CLUSTERS and of(Provider(name)).has_account)
 
 
 def with_example() -> tuple[Provider, ...]:
