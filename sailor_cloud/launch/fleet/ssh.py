@@ -89,12 +89,12 @@ class NodeConnection:
         return str(result.stdout or "")
 
     async def write(self, path: str, content: bytes) -> None:
-        """Put a file in place at once: written beside its name, then renamed."""
-        partial = f"{path}.partial"
+        """Put a file in place at once: written beside its name, then renamed. Only the user can read it."""
+        partial, private = f"{path}.partial", asyncssh.SFTPAttrs(permissions=0o600)
 
         async def work(_: asyncssh.SSHClientConnection, sftp: asyncssh.SFTPClient) -> None:
             await sftp.makedirs(str(PurePosixPath(path).parent), exist_ok=True)
-            async with sftp.open(partial, "wb") as file:
+            async with sftp.open(partial, "wb", private) as file:
                 await file.write(content)
             await sftp.posix_rename(partial, path)
 

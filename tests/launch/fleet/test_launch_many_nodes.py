@@ -1,4 +1,4 @@
-"""Tens of nodes are reached side by side, some of them only once they have booted."""
+"""Tens of nodes are reached side by side, some of them only once they have booted; what they get is private."""
 
 from __future__ import annotations
 
@@ -66,6 +66,7 @@ def test_two_dozen_nodes_are_reached_though_a_third_of_them_still_boots(tmp_path
         )
         links = await fleet.connect(nodes)
         reached.extend(cast(Any, link).connection.node.id for link in links)
+        await cast(Any, links[0]).connection.write("sent", b"a command's variables")
         for link in links:
             await link.close()
         for door in [*doors, *await asyncio.gather(*booting)]:
@@ -74,6 +75,7 @@ def test_two_dozen_nodes_are_reached_though_a_third_of_them_still_boots(tmp_path
 
     asyncio.run(connect())
     assert reached == [f"n{number}" for number in range(NODES)]
+    assert [path.stat().st_mode & 0o777 for path in tmp_path.rglob("sent")] == [0o600]
 
 
 def _node(name: str, port: int, host_key: asyncssh.SSHKey) -> ReachableNode:
