@@ -105,7 +105,8 @@ class JobState:
     """Where a job stands. `why` is the scheduler's word, `hosts` the machine of each node, `down` those that are gone.
 
     `taken`: the scheduler gave the job's machines to somebody else. `cancelled`: somebody ended it. `ending`: its last
-    processes go. `hopeless`: it will never start.
+    processes go. `hopeless`: it will never start. `missing`: the scheduler knows no such job: somebody ended it, or it
+    ended by itself a while ago.
     """
 
     phase: JobPhase
@@ -116,6 +117,7 @@ class JobState:
     cancelled: bool = False
     ending: bool = False
     hopeless: bool = False
+    missing: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

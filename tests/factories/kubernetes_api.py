@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ import yaml
 CRD = Path(__file__).parents[1] / "provision" / "providers" / "jobset" / "jobset.x-k8s.io_jobsets.yaml"
 TESTS = Path(__file__).parents[1]
 RESOURCE = "nvidia.com/gpu"
+# A pod that has not ended so long after its first signal is killed.
+GRACE_S = 5.0
 
 
 @cache
@@ -66,6 +69,8 @@ class Pod:
     process: subprocess.Popen[bytes]
     log: Path
     limits: dict[str, str]
+    notes: dict[str, str] = field(default_factory=dict)
+    ends_at: float | None = None
 
     @property
     def phase(self) -> str:
@@ -108,7 +113,10 @@ class Cluster:
             for index in range(spec["completions"]):
                 node = self._node_for(pod, taken)
                 taken.add(node)
-                self.pods[name].append(self._pod(name, group["name"], index, pod, node, plan))
+                made = self._pod(name, group["name"], index, pod, node, plan)
+                made.labels.update(spec["template"]["metadata"]["labels"])
+                made.notes.update(spec["template"]["metadata"]["annotations"])
+                self.pods[name].append(made)
 
     def _node_for(self, pod: dict[str, Any], taken: set[str]) -> str:
         avoid: set[str] = set()
@@ -163,6 +171,33 @@ class Cluster:
                 except subprocess.TimeoutExpired:
                     os.killpg(pod.process.pid, signal.SIGKILL)
             pod.process.wait()
+
+    def settle(self) -> None:
+        """Pods that were told to end are gone once they have; a JobSet that is deleted in the foreground goes last."""
+        for name in list(self.pods):
+            jobset = self.jobsets.get(name)
+            if jobset is not None and "deletionTimestamp" not in jobset["metadata"]:
+                continue
+            pods = self.pods[name]
+            for pod in pods:
+                if pod.ends_at is not None and time.monotonic() > pod.ends_at and pod.process.poll() is None:
+                    os.killpg(pod.process.pid, signal.SIGKILL)
+            self.pods[name] = [pod for pod in pods if pod.process.poll() is None and pod.node not in self.down]
+            if not self.pods[name]:
+                del self.pods[name]
+                self.jobsets.pop(name, None)
+
+    def delete(self, name: str, policy: str) -> None:
+        """As the API server: without a policy the JobSet goes at once and its pods end afterwards."""
+        self.deleted.append(name)
+        for pod in self.pods.get(name, ()):
+            if pod.process.poll() is None:
+                pod.process.terminate()
+                pod.ends_at = time.monotonic() + GRACE_S
+        if policy == "Foreground" and self.pods.get(name):
+            self.jobsets[name]["metadata"]["deletionTimestamp"] = "2026-11-21T05:13:13Z"
+        else:
+            del self.jobsets[name]
 
     def shown(self, jobset: dict[str, Any]) -> dict[str, Any]:
         pods = self.pods.get(jobset["metadata"]["name"], [])
@@ -234,6 +269,7 @@ def _handler(cluster: Cluster) -> type[BaseHTTPRequestHandler]:
 
 
 def _answer(cluster: Cluster, method: str, path: str, query: dict[str, str], body: Any) -> tuple[int, Any]:
+    cluster.settle()
     selector = dict(part.split("=", 1) for part in query.get("labelSelector", "").split(",") if "=" in part)
     parts = path.strip("/").split("/")
     if path.startswith("/apis/jobset.x-k8s.io/v1alpha2/") and "jobsets" in parts:
@@ -251,9 +287,9 @@ def _answer(cluster: Cluster, method: str, path: str, query: dict[str, str], bod
         if name not in cluster.jobsets:
             return _status(404, f'jobsets "{name}" not found')
         if method == "DELETE":
-            cluster.deleted.append(name)
-            cluster.end(name)
-            return 200, cluster.jobsets.pop(name)
+            shown = cluster.jobsets[name]
+            cluster.delete(name, query.get("propagationPolicy", ""))
+            return 200, shown
         return 200, cluster.shown(cluster.jobsets[name])
     if "secrets" in parts:
         if method == "POST":
@@ -279,7 +315,7 @@ def _answer(cluster: Cluster, method: str, path: str, query: dict[str, str], bod
 def _pod(pod: Pod) -> dict[str, Any]:
     container = {"name": "agent", "image": "x", "resources": {"limits": pod.limits}}
     return {
-        "metadata": {"name": pod.name, "labels": pod.labels},
+        "metadata": {"name": pod.name, "namespace": "ml", "labels": pod.labels, "annotations": pod.notes},
         "spec": {"nodeName": pod.node, "containers": [container]},
         "status": {"phase": pod.phase},
     }

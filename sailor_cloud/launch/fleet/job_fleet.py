@@ -60,6 +60,8 @@ class _Current:
     state: JobState
     asked_s: float
     cancelled: bool = False
+    # Whether this controller saw it queued or running.
+    seen: bool = False
 
 
 @dataclass(slots=True)
@@ -267,7 +269,7 @@ class JobFleet:
             return None
         async with self._asking:
             now = time.monotonic()
-            if current.state.phase is JobPhase.ENDED or now - current.asked_s < self.ask_s:
+            if _over(current.state) or now - current.asked_s < self.ask_s:
                 return current.state
             found = await asyncio.to_thread(self.scheduler.state, current.id, current.job)
             if found.phase is JobPhase.ENDED:
@@ -285,6 +287,7 @@ class JobFleet:
         for node in state.down:
             self.lose(node)
         if state.phase is not JobPhase.ENDED:
+            current.seen = True
             return
         members = [node for group in current.job.groups for node in group.nodes]
         if state.taken:
@@ -303,7 +306,9 @@ class JobFleet:
     def check_cancelled(self) -> None:
         """Raise LaunchError where somebody else has ended the job: they did not want another one."""
         current = self._current
-        if current is not None and current.state.cancelled and not current.cancelled:
+        if current is None or current.cancelled:
+            return
+        if current.state.cancelled or (current.state.missing and current.seen):
             raise LaunchError(f"job {current.id} was cancelled outside of this run: {current.state.why}")
 
     def lose(self, node: str) -> None:
@@ -327,7 +332,7 @@ class JobFleet:
     async def _end_job(self) -> None:
         await self._resumed()
         current = self._current
-        ended = current is not None and current.state.phase is JobPhase.ENDED
+        ended = current is not None and _over(current.state)
         if current is None or (ended and current.cancelled):
             return
         # One that has ended may still be kept by its scheduler.
@@ -340,7 +345,7 @@ class JobFleet:
         while time.monotonic() < until:
             current.asked_s = -self.ask_s
             state = await self.state()
-            if state is None or state.phase is JobPhase.ENDED:
+            if state is None or _over(state) or (state.phase is JobPhase.ENDED and self.scheduler.shares_folders):
                 return
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, 1.0)
@@ -511,6 +516,10 @@ class JobLink:
 
     async def close(self) -> None:
         pass
+
+
+def _over(state: JobState) -> bool:
+    return state.phase is JobPhase.ENDED and not state.ending
 
 
 def _group(group: Any) -> str:

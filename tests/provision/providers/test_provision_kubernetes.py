@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import subprocess
 import threading
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 import yaml
 
 from factories.clusters import INVENTORY, JOB
-from factories.kubernetes_api import jobset_faults, kubernetes_api
+from factories.kubernetes_api import Cluster, Pod, jobset_faults, kubernetes_api
 from factories.quick_runs import CLOCK, Notes
 from sailor_cloud import api
 from sailor_cloud.catalog.clusters import with_inventory
@@ -24,8 +25,11 @@ from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.provision import providers
 from sailor_cloud.provision.cleanup.teardown import destroy
+from sailor_cloud.provision.jobs import JobPhase
+from sailor_cloud.provision.live_resources import NODE_LABEL, RUN_LABEL
 from sailor_cloud.provision.progress import Interrupt
 from sailor_cloud.provision.providers.kubernetes.jobset import as_yaml, manifests
+from sailor_cloud.provision.providers.kubernetes.provider import JobSets
 from sailor_cloud.provision.providers.kubernetes.scheduler import Kubernetes
 from sailor_cloud.provision.scopes import places_of, sweep_scopes
 from sailor_cloud.run.folder import RunFolder
@@ -148,6 +152,30 @@ def test_a_run_loses_a_pods_node_and_goes_on_with_a_new_jobset(tmp_path: Path, m
     assert [one["end"] for one in ended] == ["nodes lost", "finished"]
     assert "a100-1" in str(second["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["affinity"])
     assert '"event": "step"' in (folder.logs_dir / "n0" / "agent.log").read_text()
+
+
+def test_a_jobset_is_gone_when_its_last_pod_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = exported_job(spread(tmp_path))
+    scheduler = Kubernetes()
+    with kubernetes_api(tmp_path / "api", {"a": {}}) as cluster, subprocess.Popen(["sleep", "5"]) as process:
+        monkeypatch.setenv("KUBECONFIG", str(cluster.folder / "kubeconfig"))
+        monkeypatch.setattr(Cluster, "start", lambda cluster, jobset: None)
+        name = scheduler.submit(job, tmp_path)
+        labels = {RUN_LABEL: job.run_id, "jobset.sigs.k8s.io/jobset-name": name}
+        labels["batch.kubernetes.io/job-completion-index"] = "0"
+        # It takes its time to end.
+        monkeypatch.setattr(process, "terminate", lambda: None)
+        pod = Pod(name="p", labels=labels, node="a", process=process, log=tmp_path, limits={}, notes={NODE_LABEL: "n0"})
+        cluster.pods[name] = [pod]
+        scheduler.cancel(name, job.inventory)
+        assert scheduler.state(name, job).phase is JobPhase.RUNNING
+        assert {found.node for found in JobSets().jobs("lab", job.run_id)} == {"n0", "n1", "n2"}
+        del cluster.jobsets[name]
+        assert [(found.node, found.ending) for found in JobSets().jobs("lab", None)] == [("n0", True)]
+        process.kill()
+        process.wait()
+        assert scheduler.state(name, job).missing
+        assert not list(JobSets().jobs("lab", None))
 
 
 def test_down_confirms_nothing_where_another_cluster_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

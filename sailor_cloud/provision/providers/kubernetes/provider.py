@@ -15,7 +15,7 @@ from sailor_cloud.provision.live_resources import (
     RUN_LABEL,
     LiveResource,
 )
-from sailor_cloud.provision.providers.kubernetes.scheduler import Kubernetes, delete, jobsets
+from sailor_cloud.provision.providers.kubernetes.scheduler import Kubernetes, delete, jobsets, pods_left
 from sailor_cloud.provision.providers.scheduled import SchedulerProvider
 
 if TYPE_CHECKING:
@@ -53,13 +53,25 @@ class JobSets(SchedulerProvider):
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, poll_s)
         names = ", ".join(name for _, name in places)
-        return problems or [f"JobSet {names} still exists {_ENDS_WITHIN_S:.0f} s after it was deleted"]
+        return problems or [f"JobSet {names} or its pods still exist {_ENDS_WITHIN_S:.0f} s after it was deleted"]
 
 
 def _jobs(cluster: str, run_id: str | None) -> Iterator[LiveResource]:
-    """Yield a resource for each node of each JobSet."""
-    for jobset in jobsets(run_id):
+    """Yield a resource for each node of each JobSet, and for each pod that outlives its JobSet."""
+    listed = jobsets(run_id)
+    left = pods_left(run_id)
+    known = {(jobset["metadata"]["namespace"], jobset["metadata"]["name"]) for jobset in listed}
+    for namespace, name, run, node in left:
+        if (namespace, name) not in known:
+            yield LiveResource(
+                provider=_NAME, region=cluster, type=JOB, name=name, title=namespace, run_id=run, node=node, ending=True
+            )
+    running = {(namespace, name) for namespace, name, _, _ in left}
+    for jobset in listed:
         metadata = jobset["metadata"]
+        if "deletionTimestamp" in metadata and (metadata["namespace"], metadata["name"]) not in running:
+            # It waits for pods of machines that don't answer; nobody can end what may run there.
+            continue
         labels, notes = metadata.get("labels", {}), metadata.get("annotations", {})
         groups = (group["template"]["spec"]["template"] for group in jobset["spec"]["replicatedJobs"])
         nodes = [

@@ -13,7 +13,7 @@ from typing import Any
 from sailor_cloud.errors import CredentialsError, ProvisionError
 from sailor_cloud.model.inventory import Inventory
 from sailor_cloud.provision.jobs import ClusterJob, ImportedCluster, JobPhase, JobState
-from sailor_cloud.provision.live_resources import RUN_LABEL
+from sailor_cloud.provision.live_resources import NODE_LABEL, RUN_LABEL
 from sailor_cloud.provision.providers.kubernetes.jobset import (
     CONTAINER,
     GROUP,
@@ -85,8 +85,10 @@ class Kubernetes:
         place = job.inventory.namespace
         with calls() as api:
             jobset = api.found(api.jobsets.get_namespaced_custom_object, GROUP, VERSION, place, PLURAL, job_id)
-            if jobset is None:
-                return JobState(phase=JobPhase.ENDED, why="the JobSet was deleted", cancelled=True)
+            if jobset is None or "deletionTimestamp" in jobset["metadata"]:
+                if _living(api, f"{_OF_JOBSET}={job_id}"):
+                    return JobState(phase=JobPhase.RUNNING, why="the JobSet was deleted, and its pods end")
+                return JobState(phase=JobPhase.ENDED, why="there is no such JobSet any more", missing=True)
             pods = api.core.list_namespaced_pod(
                 place, label_selector=f"{_OF_JOBSET}={job_id}", _request_timeout=_TIMEOUT_S
             ).items
@@ -103,7 +105,10 @@ class Kubernetes:
         # Kueue takes a job's place away by suspending it, and would start the same shape again.
         suspended = bool(jobset.get("spec", {}).get("suspend")) and bool(hosts)
         if {"Completed", "Failed"} & conditions.keys() or suspended:
-            return JobState(phase=JobPhase.ENDED, why=why, hosts=hosts, down=frozenset(down), taken=suspended)
+            ending = any(_phase(pod) == "Running" and ready.get(pod.spec.node_name, False) for pod in pods)
+            return JobState(
+                phase=JobPhase.ENDED, why=why, hosts=hosts, down=frozenset(down), taken=suspended, ending=ending
+            )
         wanted = sum(len(group.nodes) for group in job.groups)
         running = sum(_phase(pod) in ("Running", "Succeeded") for pod in pods)
         phase = JobPhase.RUNNING if running >= wanted else JobPhase.QUEUED
@@ -170,9 +175,9 @@ class Calls:
                 return None
             raise
 
-    def gone(self, delete: Any, *arguments: Any) -> None:
+    def gone(self, delete: Any, *arguments: Any, **options: Any) -> None:
         """Delete something; what is gone already is no error."""
-        self.found(delete, *arguments)
+        self.found(delete, *arguments, **options)
 
 
 @contextmanager
@@ -201,10 +206,33 @@ def calls() -> Iterator[Calls]:
 
 
 def delete(name: str, namespace: str) -> None:
-    """Delete a JobSet and its plan; Kubernetes then ends the pods."""
+    """Delete a JobSet and its plan; Kubernetes then ends the pods, and keeps the JobSet for as long."""
+    place = (GROUP, VERSION, namespace, PLURAL, name)
     with calls() as api:
-        api.gone(api.jobsets.delete_namespaced_custom_object, GROUP, VERSION, namespace, PLURAL, name)
+        api.gone(api.jobsets.delete_namespaced_custom_object, *place, propagation_policy="Foreground")
         api.gone(api.core.delete_namespaced_secret, name, namespace)
+
+
+def pods_left(run_id: str | None) -> list[tuple[str, str, str, str]]:
+    """Return namespace, JobSet, run and node of each pod that may still run, of one run or of all runs."""
+    with calls() as api:
+        pods = _living(api, RUN_LABEL if run_id is None else f"{RUN_LABEL}={run_id}")
+    found = []
+    for pod in pods:
+        notes, labels = pod.metadata.annotations or {}, pod.metadata.labels or {}
+        nodes, index = notes.get(NODE_LABEL, "").split(","), labels.get(_INDEX, "")
+        node = nodes[int(index)] if index.isdigit() and int(index) < len(nodes) else ""
+        found.append((pod.metadata.namespace, labels.get(_OF_JOBSET, pod.metadata.name), labels[RUN_LABEL], node))
+    return found
+
+
+def _living(api: Calls, selector: str) -> list[Any]:
+    """Return the pods that may still run: nobody can end those of a machine that does not answer any more."""
+    pods = api.core.list_pod_for_all_namespaces(label_selector=selector, _request_timeout=_TIMEOUT_S).items
+    pods = [pod for pod in pods if _phase(pod) in ("Pending", "Running", "Unknown")]
+    hosts = {pod.spec.node_name for pod in pods if pod.spec.node_name}
+    ready = _ready(api, hosts) if hosts else {}
+    return [pod for pod in pods if not pod.spec.node_name or ready.get(pod.spec.node_name, False)]
 
 
 def jobsets(run_id: str | None) -> list[dict[str, Any]]:
