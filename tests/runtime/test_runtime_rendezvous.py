@@ -3,11 +3,13 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sailor_runtime.agent import rendezvous
 from sailor_runtime.agent.rendezvous import Artefact, Rendezvous, RendezvousError
 
 GROUPS = {"fast": ["n0", "n2"], "slow": ["n1"]}
@@ -19,6 +21,7 @@ def artefact(tmp_path: Path, **changes: Any) -> Artefact:
         "artefact_version": 1,
         "groups": [{"name": name, "nodes": nodes} for name, nodes in GROUPS.items()],
         "master": "n1",
+        "token": "secret",
         "spec": spec,
     }
     path = tmp_path / "plan.json"
@@ -108,3 +111,51 @@ def test_what_says_no_sensible_word_is_turned_away_and_the_others_meet(tmp_path:
     with pytest.raises(RendezvousError, match="n1, n2"):
         Rendezvous(plan, "n0", f"127.0.0.1:{port}", lambda nodes: None).join(0.5)
     assert answers == [b""]
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        b"[" * 4096,
+        b'{"node": "n1", "plan_hash": "abc", "port": 1}\n',
+        b'{"node": "n1", "plan_hash": "abc", "port": 1, "token": "guess"}\n',
+    ],
+)
+def test_a_plans_hash_is_no_credential_and_deep_brackets_end_no_agent(tmp_path: Path, word: bytes) -> None:
+    port = free_port()
+
+    def stranger() -> None:
+        while True:
+            try:
+                with socket.create_connection(("127.0.0.1", port), timeout=5) as peer:
+                    peer.sendall(word)
+                    peer.recv(100)
+                    return
+            except OSError:
+                continue
+
+    thread = threading.Thread(target=stranger)
+    thread.start()
+    with pytest.raises(RendezvousError, match="n1, n2"):
+        Rendezvous(artefact(tmp_path), "n0", f"127.0.0.1:{port}", lambda nodes: None).join(0.3)
+    thread.join()
+
+
+def test_a_peer_that_sends_a_byte_at_a_time_has_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "_WORD_S", 0.2)
+    here, there = socket.socketpair()
+    over = threading.Event()
+
+    def drip() -> None:
+        while not over.wait(0.05):
+            there.sendall(b" ")
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    begun = time.monotonic()
+    assert rendezvous._first_word(here) == {}
+    assert time.monotonic() - begun < 2
+    over.set()
+    thread.join()
+    here.close()
+    there.close()

@@ -8,6 +8,7 @@ Connections stay open to the end: one that breaks without a last word is a node 
 from __future__ import annotations
 
 import contextlib
+import hmac
 import json
 import os
 import socket
@@ -23,6 +24,7 @@ from sailor_runtime.spec import ARTEFACT_VERSION
 FIRST_PORT, LAST_PORT = 29500, 29599
 JOIN_S = 900.0
 _RETRY_S = 0.2
+_WORD_S = 5.0
 # Seconds until a peer that has lost its power is noticed: idle time, then so many probes with pauses between them.
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 
@@ -37,6 +39,7 @@ class Artefact:
 
     generation: int
     plan_hash: str
+    token: str
     groups: dict[str, list[str]]
     master: str
     spec: dict[str, Any]
@@ -55,6 +58,7 @@ class Artefact:
             return cls(
                 generation=spec["generation"],
                 plan_hash=spec["plan_hash"],
+                token=str(raw.get("token", "")),
                 groups=groups,
                 master=raw["master"],
                 spec=spec,
@@ -129,7 +133,9 @@ class Rendezvous:
                     raise RendezvousError(f"these nodes did not come in time: {missing}") from None
                 told = _first_word(peer)
                 node = told.get("node")
-                if told.get("plan_hash") != self._artefact.plan_hash or node not in wanted - addresses.keys():
+                known = hmac.compare_digest(str(told.get("token", "")).encode(), self._artefact.token.encode())
+                fits = known and told.get("plan_hash") == self._artefact.plan_hash
+                if not fits or node not in wanted - addresses.keys():
                     peer.close()
                     continue
                 addresses[node], ports[node] = str(address[0]).removeprefix("::ffff:"), told["port"]
@@ -151,7 +157,12 @@ class Rendezvous:
                 if time.monotonic() >= until:
                     raise RendezvousError(f"nobody answers at {self._host}:{self._port}: {error}") from error
                 time.sleep(_RETRY_S)
-        word = {"node": self._node, "plan_hash": self._artefact.plan_hash, "port": free_port()}
+        word = {
+            "node": self._node,
+            "plan_hash": self._artefact.plan_hash,
+            "token": self._artefact.token,
+            "port": free_port(),
+        }
         peer.sendall(json.dumps(word).encode() + b"\n")
         peer.settimeout(max(0.01, until - time.monotonic()))
         file = peer.makefile("r")
@@ -205,17 +216,18 @@ def _listening(port: int, until: float) -> Any:
 
 
 def _first_word(peer: socket.socket) -> dict[str, Any]:
-    """Return what a peer says first; nothing of one that says no JSON within five seconds."""
-    peer.settimeout(5.0)
+    """Return what a peer says first; nothing of one that says no JSON within five seconds, however slowly."""
+    until = time.monotonic() + _WORD_S
     data = b""
     try:
         while not data.endswith(b"\n") and len(data) < 4096:
+            peer.settimeout(max(0.001, until - time.monotonic()))
             part = peer.recv(4096)
             if not part:
                 return {}
             data += part
         told = json.loads(data)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     fits = isinstance(told, dict) and isinstance(told.get("node"), str) and isinstance(told.get("port"), int)
     return told if fits else {}

@@ -21,9 +21,10 @@ from sailor_cloud.provision.rendering.root import placed_nodes
 from sailor_runtime.spec import ARTEFACT_VERSION, CommandSpec, RunSpec
 
 
-def artefact(spec: RunSpec | CommandSpec, groups: tuple[JobGroup, ...], master: str) -> str:
-    """Return the artefact's JSON; `master` is the node of rank 0."""
+def artefact(spec: RunSpec | CommandSpec, groups: tuple[JobGroup, ...], master: str, token: str = "") -> str:
+    """Return the artefact's JSON; `master` is the node of rank 0, and `token` what its agents know each other by."""
     told = {
+        "token": token,
         "artefact_version": ARTEFACT_VERSION,
         "groups": [
             {"name": group.name, "accelerator": group.accelerator, "devices": group.devices, "nodes": group.nodes}

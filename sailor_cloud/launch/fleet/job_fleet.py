@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import secrets
 import tarfile
 import time
 from collections.abc import Callable, Sequence
@@ -82,6 +83,7 @@ class JobFleet:
     _document: PlanDocument | None = None
     _wanted: dict[str, str] = field(default_factory=dict)
     _expires_at: datetime | None = None
+    _queued: bool = False
     _asking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
@@ -140,6 +142,10 @@ class JobFleet:
             raise StockoutError(f"no {' and no '.join(short)}", tuple(sorted(set(offers))))
 
     async def connect(self, nodes: Sequence[ReachableNode]) -> list[Link]:
+        if self._queued:
+            self._queued, state = False, await self.state()
+            if state is not None and state.phase is not JobPhase.ENDED:
+                await self._until_it_runs()
         return [JobLink(fleet=self, node=node) for node in nodes]
 
     async def found(self, document: PlanDocument) -> tuple[ReachableNode, ...]:
@@ -203,12 +209,13 @@ class JobFleet:
             expires_at=expires_at,
             inventory=self.inventory,
             groups=groups,
-            artefact=artefact(read_spec(spec), groups, master_of(document)),
+            artefact=artefact(read_spec(spec), groups, master_of(document), secrets.token_hex(16)),
             home=str(self.home),
             runtime=await asyncio.to_thread(self._runtime) if self.scheduler.shares_folders else None,
             avoid=frozenset(self._avoid),
         )
         job_id = await asyncio.to_thread(self.scheduler.submit, job, self.home)
+        Journal.of(self.folder, self.clock).append(Event.JOB_SUBMITTED, generation=generation, job_id=job_id)
         self._current = _Current(
             id=job_id, job=job, document=document, state=JobState(phase=JobPhase.QUEUED), asked_s=-self.ask_s
         )
@@ -384,32 +391,44 @@ class JobFleet:
         """Take over the job of a controller that died, as the journal names it."""
         if self._current is not None or self._known:
             return
-        rows = {row.key: row for row in fold(read(self.folder.journal_file)).resources if row.resource == NODE}
+        entries = read(self.folder.journal_file)
+        rows = {row.key: row for row in fold(entries).resources if row.resource == NODE}
         number = max(generations(self.folder), default=0)
         if number == 0:
             return
         document = read_plan(self.folder, number)
         assert document.plan is not None
         ids = {str(rows[n.id].data.get("cloud_id", "")) for n in document.plan.nodes if n.id in rows} - {""}
+        groups = groups_of(document)
+        job = ClusterJob(
+            run_id=self.folder.run_id,
+            generation=number,
+            owner="",
+            seconds=0.0,
+            expires_at=None,
+            inventory=self.inventory,
+            groups=groups,
+            artefact="",
+            home=str(self.home),
+        )
+        submitted = [
+            str(entry.data["job_id"])
+            for entry in entries
+            if entry.event is Event.JOB_SUBMITTED and entry.data["generation"] == number
+        ]
+        job_id = submitted[-1] if submitted else None
+        if job_id is None:
+            await asyncio.to_thread(check_identity, self.scheduler, self.folder)
+            job_id = await asyncio.to_thread(self.scheduler.find, job) or max(ids, key=_number, default=None)
+        # What was queued when its controller died has no node yet that the journal says it created.
+        self._queued = job_id is not None and job_id not in ids
         self._known = {key for key, row in rows.items() if row.live}
         self._document = document
         state = fold(read(self.folder.journal_file))
         self._expires_at = state.expires_at
-        if ids:
-            groups = groups_of(document)
-            job = ClusterJob(
-                run_id=self.folder.run_id,
-                generation=number,
-                owner="",
-                seconds=0.0,
-                expires_at=None,
-                inventory=self.inventory,
-                groups=groups,
-                artefact="",
-                home=str(self.home),
-            )
+        if job_id is not None:
             self._current = _Current(
-                id=max(ids, key=_number),
+                id=job_id,
                 job=job,
                 document=document,
                 state=JobState(phase=JobPhase.QUEUED),

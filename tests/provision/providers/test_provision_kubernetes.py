@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
 import subprocess
 import threading
 from pathlib import Path
@@ -33,7 +34,7 @@ from sailor_cloud.provision.providers.kubernetes.provider import JobSets
 from sailor_cloud.provision.providers.kubernetes.scheduler import Kubernetes
 from sailor_cloud.provision.scopes import places_of, sweep_scopes
 from sailor_cloud.run.folder import RunFolder
-from sailor_cloud.run.journal import Event, read
+from sailor_cloud.run.journal import Event, Journal, read
 from sailor_cloud.run.progress import RunProgress
 
 PODS = """namespace: ml
@@ -176,6 +177,41 @@ def test_a_jobset_is_gone_when_its_last_pod_is(tmp_path: Path, monkeypatch: pyte
         process.wait()
         assert scheduler.state(name, job).missing
         assert not list(JobSets().jobs("lab", None))
+
+
+@pytest.mark.parametrize("journaled", [True, False])
+def test_a_job_that_is_queued_when_its_controller_dies_is_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, journaled: bool
+) -> None:
+    document = spread(tmp_path)
+    inventory = document.job.cloud.inventory
+    assert inventory is not None
+    folder = RunFolder.create("queued-20261121-051313-a1b2")
+    folder.write_document(document)
+    spec = json.dumps(json.loads(exported_job(document).artefact)["spec"])
+    monkeypatch.setattr(Cluster, "start", lambda cluster, jobset: None)
+
+    def fleet() -> JobFleet:
+        return JobFleet(folder=folder, clock=CLOCK, scheduler=Kubernetes(), inventory=inventory, ask_s=0.01)
+
+    async def dies(first: JobFleet) -> None:
+        await first.create(document, expires_at=CLOCK.now(), interrupt=Interrupt(), on_progress=lambda progress: None)
+        Journal.of(folder, CLOCK).append(Event.GENERATION_STARTED, generation=1)
+        begun = asyncio.create_task(first.start("n0", spec, 1, ["n0"]))
+        while not first.job_id:
+            await asyncio.sleep(0.01)
+        begun.cancel()
+
+    with kubernetes_api(tmp_path / "api", {}) as cluster:
+        monkeypatch.setenv("KUBECONFIG", str(cluster.folder / "kubeconfig"))
+        asyncio.run(dies(fleet()))
+        if not journaled:
+            lines = folder.journal_file.read_text().splitlines(keepends=True)
+            folder.journal_file.write_text("".join(line for line in lines if "job_submitted" not in line))
+        after = fleet()
+        assert asyncio.run(after.running(document)) == {"n0", "n1", "n2"}
+        assert after.job_id == cluster.created[0]["metadata"]["name"]
+        assert after._queued
 
 
 def test_down_confirms_nothing_where_another_cluster_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
