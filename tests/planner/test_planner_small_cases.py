@@ -171,7 +171,12 @@ def check(space: Space, target: Target, plans: list[Known]) -> float | None:
     """See that the search finds the best of the plans; return it."""
     kept = [known.figures[target.goal] for known in plans if known.keeps(target)]
     found = best_of(space, target)
-    assert found == (pytest.approx(min(kept), rel=1e-9) if kept else None)
+    if not kept:
+        assert found is None
+        return None
+    assert found is not None
+    # The plans leave out other orders of the same pipelines, which the search may find a little better.
+    assert min(kept) * (1 - 1e-4) <= found <= min(kept) * (1 + 1e-9)
     return found
 
 

@@ -129,15 +129,19 @@ def of(provider: Provider) -> CatalogProvider:
     return _loaded(module_of(provider, "catalog"))
 
 
+def _clouds() -> list[Provider]:
+    """Return all but schedulers, whose inventories take long to import and which have neither account nor example."""
+    return [Provider(name) for name in names() if name not in CLUSTERS]
+
+
 def with_account() -> tuple[Provider, ...]:
     """Return the providers whose prices and quotas can be read."""
-    # Schedulers have none, and what reads their inventories is not needed for the help of a command.
-    return tuple(Provider(name) for name in names() if name not in CLUSTERS and of(Provider(name)).has_account)
+    return tuple(name for name in _clouds() if of(name).has_account)
 
 
 def with_example() -> tuple[Provider, ...]:
     """Return the providers that `sailor-cloud init` knows, those that cost nothing first."""
-    found = [name for name in map(Provider, names()) if of(name).example is not None]
+    found = [name for name in _clouds() if of(name).example is not None]
     return tuple(sorted(found, key=lambda name: of(name).bills_services))
 
 
