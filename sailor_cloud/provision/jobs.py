@@ -165,8 +165,8 @@ class Scheduler(Protocol):
     def free(self, group: str, inventory: Inventory, avoid: frozenset[str]) -> tuple[str, ...]:
         """Return the machines of a group that could start now."""
 
-    def events(self, job_id: str, job: ClusterJob, node: str, offset: int) -> bytes:
-        """Return what an agent has said since an offset, where folders are not shared."""
+    def events(self, job_id: str, job: ClusterJob, node: str, offset: int) -> tuple[bytes, int]:
+        """Return what an agent has said since an offset, and the next offset, where folders are not shared."""
 
 
 def check_identity(scheduler: Scheduler, folder: RunFolder) -> None:

@@ -366,18 +366,20 @@ class JobFleet:
             _unpack(bundle.content, folder)
         return str(folder)
 
-    async def events(self, node: str, offset: int) -> bytes:
+    async def events(self, node: str, offset: int) -> tuple[bytes, int]:
+        """Return what an agent has said since an offset, and the next offset."""
         if self.scheduler.shares_folders:
-            return await asyncio.to_thread(_read_from, self.node_home(node) / EVENTS_FILE, offset)
+            said = await asyncio.to_thread(_read_from, self.node_home(node) / EVENTS_FILE, offset)
+            return said, offset + len(said)
         current = self._current
         if current is None:
-            return b""
-        said = await asyncio.to_thread(self.scheduler.events, current.id, current.job, node, offset)
+            return b"", offset
+        said, after = await asyncio.to_thread(self.scheduler.events, current.id, current.job, node, offset)
         if said:
             # There is no other place where they could be read later.
             with (private_dir(self.folder.logs_dir / node) / "agent.log").open("ab") as file:
                 file.write(said)
-        return said
+        return said, after
 
     @property
     def generation(self) -> int:
@@ -502,8 +504,10 @@ class JobLink:
             # Pods of another job begin anew.
             self.offset, self._torn = 0, b""
         self._job = self.fleet.job_id
-        data = await self.fleet.events(self.node.id, self.offset)
-        self.offset += len(data)
+        before = self.offset
+        data, self.offset = await self.fleet.events(self.node.id, before)
+        if self.offset < before:
+            self._torn = b""
         *lines, self._torn = (self._torn + data).split(b"\n")
         parsed = (parse_line(line, node=self.node.id) for line in lines if line.strip())
         events = [event for event in parsed if event is not None]

@@ -7,6 +7,7 @@ import copy
 import json
 import subprocess
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import kubernetes_validate
@@ -29,7 +30,7 @@ from sailor_cloud.provision.cleanup.teardown import destroy
 from sailor_cloud.provision.jobs import JobPhase
 from sailor_cloud.provision.live_resources import NODE_LABEL, RUN_LABEL
 from sailor_cloud.provision.progress import Interrupt
-from sailor_cloud.provision.providers.kubernetes.jobset import as_yaml, manifests
+from sailor_cloud.provision.providers.kubernetes.jobset import as_yaml, manifests, names
 from sailor_cloud.provision.providers.kubernetes.provider import JobSets
 from sailor_cloud.provision.providers.kubernetes.scheduler import Kubernetes
 from sailor_cloud.provision.scopes import places_of, sweep_scopes
@@ -212,6 +213,27 @@ def test_a_job_that_is_queued_when_its_controller_dies_is_taken_over(
         assert asyncio.run(after.running(document)) == {"n0", "n1", "n2"}
         assert after.job_id == cluster.created[0]["metadata"]["name"]
         assert after._queued
+
+
+def test_events_go_on_where_the_kubelet_began_a_new_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, log = exported_job(spread(tmp_path)), tmp_path / "log"
+    with kubernetes_api(tmp_path / "api", {"a": {}}) as cluster, subprocess.Popen(["sleep", "5"]) as process:
+        monkeypatch.setenv("KUBECONFIG", str(cluster.folder / "kubeconfig"))
+        labels = {"jobset.sigs.k8s.io/jobset-name": "s", "jobset.sigs.k8s.io/replicatedjob-name": "a100"}
+        labels["batch.kubernetes.io/job-completion-index"] = "0"
+        monkeypatch.setattr(Cluster, "settle", lambda cluster: None)
+        cluster.pods["s"] = [Pod(name="p", labels=labels, node="a", process=process, log=log, limits={})]
+        log.write_bytes(b"one\ntwo\n")
+        assert Kubernetes().events("s", job, "n0", 4) == (b"two\n", 8)
+        log.write_bytes(b"six\n")
+        assert Kubernetes().events("s", job, "n0", 8) == (b"six\n", 4)
+        process.kill()
+
+
+def test_short_names_of_groups_never_collide(tmp_path: Path) -> None:
+    job = exported_job(spread(tmp_path))
+    groups = [replace(job.groups[0], name="x" * 21), replace(job.groups[1], name="group-0")]
+    assert set(names(replace(job, groups=tuple(groups)))[1].values()) == {"group-0", "group-1"}
 
 
 def test_down_confirms_nothing_where_another_cluster_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

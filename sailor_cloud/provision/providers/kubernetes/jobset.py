@@ -23,10 +23,8 @@ _KEPT_S, _GRACE_S = 3600, 60
 def names(job: ClusterJob) -> tuple[str, dict[str, str]]:
     """Return the name of the JobSet, and those of its replicated jobs by group, short enough for a pod's host name."""
     name = f"sailor-{hashlib.sha256(job.run_id.encode()).hexdigest()[:8]}-g{job.generation}"
-    short = {
-        group.name: group.name if len(group.name) <= 20 else f"group-{number}"
-        for number, group in enumerate(job.groups)
-    }
+    fits = all(len(group.name) <= 20 for group in job.groups)
+    short = {group.name: group.name if fits else f"group-{number}" for number, group in enumerate(job.groups)}
     return name, short
 
 

@@ -139,7 +139,7 @@ class Kubernetes:
             )
         )
 
-    def events(self, job_id: str, job: ClusterJob, node: str, offset: int) -> bytes:
+    def events(self, job_id: str, job: ClusterJob, node: str, offset: int) -> tuple[bytes, int]:
         place = job.inventory.namespace
         group = next(group for group in job.groups if node in group.nodes)
         short = names(job)[1][group.name]
@@ -147,7 +147,7 @@ class Kubernetes:
         with calls() as api:
             pods = api.core.list_namespaced_pod(place, label_selector=selector, _request_timeout=_TIMEOUT_S).items
             if not pods or _phase(pods[0]) == "Pending":
-                return b""
+                return b"", offset
             answer = api.found(
                 api.core.read_namespaced_pod_log,
                 pods[0].metadata.name,
@@ -155,7 +155,11 @@ class Kubernetes:
                 container=CONTAINER,
                 _preload_content=False,
             )
-            return b"" if answer is None else bytes(answer.data)[offset:]
+        if answer is None:
+            return b"", offset
+        said = bytes(answer.data)
+        # A kubelet begins a new file every 10 MiB and shows that one alone; what was read before has its own numbers.
+        return said[offset if offset <= len(said) else 0 :], len(said)
 
 
 class Calls:

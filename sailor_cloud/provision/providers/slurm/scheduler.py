@@ -132,7 +132,7 @@ class Slurm:
             found.add(row.name)
         return tuple(sorted(found))
 
-    def events(self, job_id: str, job: ClusterJob, node: str, offset: int) -> bytes:
+    def events(self, job_id: str, job: ClusterJob, node: str, offset: int) -> tuple[bytes, int]:
         raise AssertionError("the agents' folders are shared")
 
 
