@@ -61,6 +61,9 @@ def read_cluster(*, accelerators: Collection[str], checkpoints: str, python: str
             continue
         if (other := _SIZES.get(accelerator)) in accelerators:
             notes.append(f"{names}: taken for {accelerator}; write {other} where they have that")
+        # Of nodes that share partition and GRES, a feature that the others lack tells which are meant.
+        rivals = [key[2] for key in rows if key[:2] == (partition, gres) and key[2] != features]
+        own = [one for one in features if rivals and not any(one in others for others in rivals)]
         *kind, count = gres.split(":")[1:] if gres else ("1",)
         devices = int(count) if count.isdigit() else 1
         name = _group_name(kind[0] if kind else features[0] if features else partition, partition, groups)
@@ -73,7 +76,7 @@ def read_cluster(*, accelerators: Collection[str], checkpoints: str, python: str
             vcpus=max(1, cpus),
             memory_gib=max(1.0, round(memory_mib / 1024, 1)),
             partition=partition,
-            constraint=features[0] if features and not kind else None,
+            constraint=own[0] if own else features[0] if features and not kind else None,
             gres=":".join(["gpu", *kind]) if gres else None,
         )
     if not groups:
@@ -114,6 +117,8 @@ def _accelerator(gres: str, features: tuple[str, ...], known: Collection[str]) -
         found = by_name.get(plain) or by_name.get(plain.removesuffix("gb").removesuffix("g"))
         if found is not None:
             return found
+    # A name with its size, wherever it stands, tells more than one without.
+    for word in (*told, *features):
         if (usual := _NAMES.get(word.lower().replace("-", "_"))) in known:
             return usual
     return None
