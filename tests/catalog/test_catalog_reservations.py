@@ -95,7 +95,10 @@ def test_a_refusal_is_named_and_stops_nothing(google: FakeGoogle) -> None:
     assert "refused to read reservations" in found.missing[0]
 
 
-def test_reserved_capacity_is_shown_with_its_end_and_what_uses_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_reserved_capacity_is_shown_with_its_end_and_what_uses_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
     block = Reservation(
         provider=AWS,
         region="us-east-1",
