@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _interruptible() -> None:
     # A shell starts background jobs with SIGINT ignored; tests of Ctrl-C and their processes would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_cluster_of_other_tests() -> Iterator[None]:
+    """A process knows one inventory at a time: what one module's tests have read is none of the next one's business."""
+    yield
+    known = sys.modules.get("sailor_cloud.catalog.clusters")
+    if known is not None:
+        known._known.clear()
 
 
 @pytest.fixture
