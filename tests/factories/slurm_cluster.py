@@ -35,7 +35,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SchedulerParameters=bf_interval=1,sched_interval=1,batch_sched_delay=0,sched_min_interval=0
 SchedulerType=sched/backfill
-SlurmdTimeout=4
+SlurmdTimeout=12
 SlurmctldTimeout=10
 KillWait=10
 MinJobAge=300
