@@ -175,8 +175,10 @@ def check(space: Space, target: Target, plans: list[Known]) -> float | None:
         assert found is None
         return None
     assert found is not None
-    # The plans leave out other orders of the same pipelines, which the search may find a little better.
-    assert min(kept) * (1 - 1e-4) <= found <= min(kept) * (1 + 1e-9)
+    # The plans of two markets leave out some that the search finds, so it may only be no worse.
+    assert found <= min(kept) * (1 + 1e-9)
+    if len(space.scenario.job.resources[0].markets) == 1:
+        assert found >= min(kept) * (1 - 1e-9)
     return found
 
 
