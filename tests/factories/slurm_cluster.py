@@ -36,6 +36,8 @@ SelectTypeParameters=CR_Core
 SchedulerParameters=bf_interval=1,sched_interval=1,batch_sched_delay=0,sched_min_interval=0
 SchedulerType=sched/backfill
 SlurmdTimeout=12
+BatchStartTimeout=60
+MessageTimeout=30
 SlurmctldTimeout=10
 KillWait=10
 MinJobAge=300
