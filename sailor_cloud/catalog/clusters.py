@@ -20,9 +20,9 @@ from sailor_cloud.catalog.tables import OFFER_COLUMNS
 from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.inventory import Inventory
 from sailor_cloud.model.job import Job, Resource
-from sailor_cloud.model.job_file import faults_of, read_yaml
+from sailor_cloud.model.job_file import faults_of, read_yaml, text_of
 from sailor_cloud.model.offer import Market
-from sailor_cloud.model.untrusted import MOST_JOB_BYTES, MOST_JOB_VALUES, check_values, read_at_most
+from sailor_cloud.model.untrusted import MOST_JOB_VALUES, check_values
 from sailor_cloud.units import GB, GBIT_BYTES
 
 _SOURCE = "cluster.yaml"
@@ -68,14 +68,7 @@ class ClusterOffers(CatalogProvider):
 
 def read_inventory(path: Path) -> Inventory:
     """Return the inventory in a file. Raises RequestError with every fault, each with its place."""
-    try:
-        text = read_at_most(path, MOST_JOB_BYTES).decode()
-    except OSError as error:
-        hint = f"'sailor-cloud import slurm -o {path}' writes one"
-        raise RequestError(f"can't read inventory {path}: {error.strerror}; {hint}") from error
-    except UnicodeDecodeError as error:
-        raise RequestError(f"inventory {path} is not UTF-8 text: {error}") from error
-    raw = read_yaml(text, origin=str(path))
+    raw = read_yaml(text_of(path, "inventory", written_by="import slurm"), origin=str(path))
     check_values(raw, origin=str(path), most=MOST_JOB_VALUES)
     if not isinstance(raw, dict):
         raise RequestError(f"inventory {path} must be a mapping with name, scheduler, groups and checkpoints")

@@ -68,16 +68,20 @@ def parse_job(text: str, *, origin: str = "job") -> Job:
 
 def read_job(path: Path) -> Job:
     """Return the job in a file. Raises RequestError where it can't be read or is wrong."""
+    return parse_job(text_of(path, "job file", written_by="init"), origin=str(path))
+
+
+def text_of(path: Path, what: str, *, written_by: str) -> str:
+    """Return the text of a small file. Raises RequestError, with the command that writes one where there is none."""
     try:
-        text = read_at_most(path, MOST_JOB_BYTES).decode()
+        return read_at_most(path, MOST_JOB_BYTES).decode()
     except FileNotFoundError as error:
-        hint = f"'sailor-cloud init -o {path}' writes one"
-        raise RequestError(f"can't read job file {path}: {error.strerror}; {hint}") from error
+        hint = f"'sailor-cloud {written_by} -o {path}' writes one"
+        raise RequestError(f"can't read {what} {path}: {error.strerror}; {hint}") from error
     except OSError as error:
-        raise RequestError(f"can't read job file {path}: {error.strerror}") from error
+        raise RequestError(f"can't read {what} {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise RequestError(f"job file {path} is not UTF-8 text: {error}") from error
-    return parse_job(text, origin=str(path))
+        raise RequestError(f"{what} {path} is not UTF-8 text: {error}") from error
 
 
 def job_of_values(raw: Any, *, origin: str = "job") -> Job:

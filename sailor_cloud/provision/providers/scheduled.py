@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from sailor_cloud.errors import ProvisionError
-from sailor_cloud.provision.jobs import CLUSTER, CLUSTER_ID, JOB, Scheduler, other_cluster
+from sailor_cloud.provision.jobs import CLUSTER, CLUSTER_ID, JOB, Scheduler, check_identity, other_cluster
 from sailor_cloud.provision.live_resources import Listing, LiveResource, Look, Scope, Scopes
 from sailor_cloud.provision.providers.interface import MachineProvider, Variables
 
@@ -18,13 +19,15 @@ if TYPE_CHECKING:
     from sailor_cloud.provision.rendering.preview import Bill, PlannedResource
     from sailor_cloud.provision.rendering.rendered_roots import RunValues
     from sailor_cloud.provision.rendering.root import PlacedNode
+    from sailor_cloud.run.folder import RunFolder
 
 
 class SchedulerProvider(MachineProvider):
-    """A subclass states its `name` and `scheduler`, and how jobs are looked for and removed."""
+    """A subclass states its `name` and `scheduler`, how jobs are looked for and ended, and how long that may take."""
 
     name: ClassVar[str]
     scheduler: ClassVar[Scheduler]
+    ends_within_s: ClassVar[float]
     modules = {}  # noqa: RUF012 - a constant
     machine = JOB
     scope_kinds = (CLUSTER, CLUSTER_ID)
@@ -50,6 +53,33 @@ class SchedulerProvider(MachineProvider):
     def jobs(self, cluster: str, run_id: str | None) -> Iterator[LiveResource]:
         """Yield a resource for each node of each job of one run, or of all runs; `cluster` is what they are said of."""
         raise NotImplementedError
+
+    def end(self, namespace: str, job: str) -> None:
+        """Ask the scheduler to end a job. Raises ProvisionError."""
+        raise NotImplementedError
+
+    def remove(self, resources: Sequence[LiveResource], *, folder: RunFolder | None, poll_s: float) -> list[str]:
+        """End jobs and wait until nothing of them is left; return what went wrong, a sentence each."""
+        if folder is not None:
+            try:
+                check_identity(self.scheduler, folder)
+            except ProvisionError as error:
+                return [str(error)]
+        places = sorted({(found.title, found.name) for found in resources})
+        problems: list[str] = []
+        for place in places:
+            try:
+                self.end(*place)
+            except ProvisionError as error:
+                problems.append(str(error))
+        until, pause_s = time.monotonic() + self.ends_within_s, 0.1
+        while not problems and time.monotonic() < until:
+            if not {(found.title, found.name) for found in self.jobs("", None)} & set(places):
+                return []
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, poll_s)
+        names = ", ".join(name for _, name in places)
+        return problems or [f"{names}: not all of it has ended {self.ends_within_s:.0f} s after {self.name} was asked"]
 
     def looks(self, scopes: Scopes, *, run_id: str | None, beside: Collection[str]) -> list[Look]:
         """Return a look for each cluster by its identity; one that another cluster would answer fails."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-from sailor_cloud.errors import ProvisionError
-from sailor_cloud.provision.jobs import JOB, check_identity
+from sailor_cloud.provision.jobs import JOB
 from sailor_cloud.provision.live_resources import (
     EXPIRES_LABEL,
     NODE_LABEL,
@@ -18,42 +15,19 @@ from sailor_cloud.provision.live_resources import (
 from sailor_cloud.provision.providers.kubernetes.scheduler import Kubernetes, delete, jobsets, pods_left
 from sailor_cloud.provision.providers.scheduled import SchedulerProvider
 
-if TYPE_CHECKING:
-    from sailor_cloud.run.folder import RunFolder
-
-# Pods have a minute for a last checkpoint.
-_ENDS_WITHIN_S = 120.0
 _NAME = "kubernetes"
 
 
 class JobSets(SchedulerProvider):
     name = _NAME
     scheduler = Kubernetes()
+    ends_within_s = 120.0  # pods have a minute for a last checkpoint
 
     def jobs(self, cluster: str, run_id: str | None) -> Iterator[LiveResource]:
         return _jobs(cluster, run_id)
 
-    def remove(self, resources: Sequence[LiveResource], *, folder: RunFolder | None, poll_s: float) -> list[str]:
-        places = sorted({(found.title, found.name) for found in resources})
-        problems: list[str] = []
-        if folder is not None:
-            try:
-                check_identity(self.scheduler, folder)
-            except ProvisionError as error:
-                return [str(error)]
-        for namespace, name in places:
-            try:
-                delete(name, namespace)
-            except ProvisionError as error:
-                problems.append(str(error))
-        until, pause_s = time.monotonic() + _ENDS_WITHIN_S, 0.1
-        while not problems and time.monotonic() < until:
-            if not {(found.title, found.name) for found in _jobs("", None)} & set(places):
-                return []
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, poll_s)
-        names = ", ".join(name for _, name in places)
-        return problems or [f"JobSet {names} or its pods still exist {_ENDS_WITHIN_S:.0f} s after it was deleted"]
+    def end(self, namespace: str, job: str) -> None:
+        delete(job, namespace)
 
 
 def _jobs(cluster: str, run_id: str | None) -> Iterator[LiveResource]:

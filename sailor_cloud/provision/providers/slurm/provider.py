@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-from sailor_cloud.errors import ProvisionError
-from sailor_cloud.provision.jobs import JOB, check_identity
+from sailor_cloud.provision.jobs import JOB
 from sailor_cloud.provision.live_resources import (
     EXPIRES_LABEL,
     NODE_LABEL,
@@ -20,42 +17,19 @@ from sailor_cloud.provision.providers.scheduled import SchedulerProvider
 from sailor_cloud.provision.providers.slurm.commands import cancel, hostnames, hosts_down, slurm
 from sailor_cloud.provision.providers.slurm.scheduler import Slurm
 
-if TYPE_CHECKING:
-    from sailor_cloud.run.folder import RunFolder
-
-# A job that was cancelled may take so long: slurmd kills what has not ended 30 s after its first signal (KillWait).
-_ENDS_WITHIN_S = 90.0
 _NAME = "slurm"
 
 
 class SlurmJobs(SchedulerProvider):
     name = _NAME
     scheduler = Slurm()
+    ends_within_s = 90.0  # slurmd kills what has not ended 30 s after its first signal (KillWait)
 
     def jobs(self, cluster: str, run_id: str | None) -> Iterator[LiveResource]:
         return _jobs(cluster, run_id)
 
-    def remove(self, resources: Sequence[LiveResource], *, folder: RunFolder | None, poll_s: float) -> list[str]:
-        problems: list[str] = []
-        if folder is not None:
-            try:
-                check_identity(self.scheduler, folder)
-            except ProvisionError as error:
-                return [str(error)]
-        jobs = sorted({found.name for found in resources})
-        for job in jobs:
-            try:
-                cancel(job)
-            except ProvisionError as error:
-                problems.append(str(error))
-        until = time.monotonic() + _ENDS_WITHIN_S
-        pause_s = 0.1
-        while not problems and time.monotonic() < until:
-            if not {found.name for found in _jobs("", None)} & set(jobs):
-                return []
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, poll_s)
-        return problems or [f"job {', '.join(jobs)} has not ended {_ENDS_WITHIN_S:.0f} s after scancel"]
+    def end(self, namespace: str, job: str) -> None:
+        cancel(job)
 
 
 def _jobs(cluster: str, run_id: str | None) -> Iterator[LiveResource]:
