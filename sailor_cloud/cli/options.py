@@ -135,7 +135,7 @@ def read_job(path: Path, *, on: str | None = None, cluster: Path | None = None) 
     from sailor_cloud.catalog.clusters import with_inventory
     from sailor_cloud.model import job_file
 
-    return with_inventory(job_file.read_job(path), path.parent, on=on, cluster=cluster)
+    return with_inventory(job_file.read_job(path, on=on), path.parent, on=on, cluster=cluster)
 
 
 def clock_for(as_of: datetime | None) -> Clock:

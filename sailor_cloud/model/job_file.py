@@ -66,9 +66,15 @@ def parse_job(text: str, *, origin: str = "job") -> Job:
     return job_of_values(read_yaml(text, origin=origin), origin=origin)
 
 
-def read_job(path: Path) -> Job:
-    """Return the job in a file. Raises RequestError where it can't be read or is wrong."""
-    return parse_job(text_of(path, "job file", written_by="init"), origin=str(path))
+def read_job(path: Path, *, on: str | None = None) -> Job:
+    """Return the job in a file. Raises RequestError where it can't be read or is wrong.
+
+    With `on` a scheduler's inventory takes the place of its resources, so that it need not have any.
+    """
+    raw = read_yaml(text_of(path, "job file", written_by="init"), origin=str(path))
+    if on is not None and isinstance(raw, dict) and "resources" not in raw:
+        raw |= {"resources": [{"provider": on, "zones": ["all"], "accelerators": {"all": 1}}]}
+    return job_of_values(raw, origin=str(path))
 
 
 def text_of(path: Path, what: str, *, written_by: str) -> str:

@@ -8,6 +8,7 @@ from factories.clusters import INVENTORY, JOB
 from factories.commands import sailor
 from sailor_cloud import api, catalog
 from sailor_cloud.catalog.clusters import as_yaml, read_inventory, with_inventory
+from sailor_cloud.cli.options import read_job
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job_file import parse_job
@@ -50,6 +51,15 @@ def test_links_are_as_fast_as_the_inventory_says(tmp_path: Path) -> None:
     assert links.link(titan, a100, pairs=2).bandwidth_bytes_per_s == pytest.approx(1 * GBIT_BYTES)
     assert 5 * GBIT_BYTES < links.link(a100, v100).bandwidth_bytes_per_s <= 25 * GBIT_BYTES
     assert links.egress("a100", "titan")[0].usd_per_gb == 0.0
+
+
+def test_a_job_for_a_cluster_needs_no_resources_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(JOB[: JOB.index("resources:")])
+    job = read_job(path, on="slurm", cluster=written(tmp_path))
+    assert [zone for entry in job.resources for zone in entry.zones] == list(read_inventory(written(tmp_path)).groups)
+    with pytest.raises(RequestError, match="resources: is missing"):
+        read_job(path)
 
 
 def test_a_plan_on_a_cluster_that_costs_nothing_holds_the_inventory_and_ends_by_its_deadline(tmp_path: Path) -> None:
