@@ -46,7 +46,7 @@ class Pace:
     cuts_s: tuple[float, ...]
 
     def schedule_s(self, microbatches: int) -> float:
-        """Return the seconds of a schedule without gradient sums and optimizer step."""
+        """Return the seconds of a schedule without all-reduces and optimizer step."""
         return (microbatches - 1) * self.bottleneck_s + self.fill_s
 
     def least_s(self, microbatches: int) -> float:

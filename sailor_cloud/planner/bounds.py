@@ -2,7 +2,7 @@
 
 All devices of an accelerator count together, wherever they stand, at the lowest price that one of them has. First they
 are at work all the time, and layers are shared out at will. Where time is the goal, that says what devices are worth,
-and the soonest pipeline that is worth its devices brings whole layers, filling and gradient sums into the bound. Where
+and the soonest pipeline that is worth its devices brings whole layers, filling and all-reduces into the bound. Where
 money is, the cheapest pipeline brings whole layers, filling and memory into it.
 """
 

@@ -1,4 +1,4 @@
-"""Times the gradient sums of many cuts of one layout at once."""
+"""Times the all-reduces of many cuts of one layout at once."""
 
 from __future__ import annotations
 

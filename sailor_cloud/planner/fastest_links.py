@@ -1,4 +1,4 @@
-"""The fastest that tensors and gradient sums can travel between the nodes of a space, whichever nodes those are."""
+"""The fastest that tensors and all-reduces can travel between the nodes of a space, whichever nodes those are."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What a plan's goal is made of, so that a wide gap to its bound can be read.
 
 The first part is what work alone takes, every device offered and never idle; what comes on top of it is told part by
-part: devices left out, waiting, filling of pipelines, gradient sums that nothing hides, traffic. How much of these the
+part: devices left out, waiting, filling of pipelines, all-reduces that nothing hides, traffic. How much of these the
 bound counts, it doesn't tell one by one.
 """
 
@@ -65,7 +65,7 @@ def _seconds(
         "devices left out": steps * (here_s - everywhere_s),
         "waiting for slower stages and transfers": steps * (times.steady_s - here_s),
         "filling and emptying pipelines": steps * filling,
-        "gradient sums": steps * (beside - filling),
+        "all-reduces": steps * (beside - filling),
         "optimizer step": steps * times.update_s,
         "cores that ranks share": steps * (iteration_s - times.steady_s - times.update_s - beside),
         "start, teardown and lost work": figures[target.goal] - steps * iteration_s - fixed_s if whole else 0.0,
@@ -87,7 +87,7 @@ def _usd(
     busy = sum(seconds * _device_usd_per_s(space, pool) for pool, seconds in times.busy_device_s.items())
     return {
         "work on the devices that do it cheapest": work,
-        "work on dearer or slower devices": steps * busy - (work - fixed),
+        "work on more expensive or slower devices": steps * busy - (work - fixed),
         "devices waiting, idle or after their last pass": steps * (nodes - busy),
         "gateways": steps * (per_iteration - times.egress_usd - nodes),
         "traffic": steps * times.egress_usd,

@@ -1,6 +1,6 @@
 """Searches plans of a group of equal pipelines for each accelerator, with microbatches as large as each is fast.
 
-The fewer microbatches a pipeline has, the longer its last backward pass, beside which gradient sums run for nothing. So
+The fewer microbatches a pipeline has, the longer its last backward pass, beside which all-reduces run for nothing. So
 these plans are judged by about what the replay finds; the closed form, in which sums wait, thinks little of them.
 """
 

@@ -1,4 +1,4 @@
-"""A lower bound on the seconds of an iteration: work, layers in whole stages, filling of pipelines and gradient sums.
+"""A lower bound on the seconds of an iteration: work, layers in whole stages, filling of pipelines and all-reduces.
 
 Some pipeline of any plan carries at least as many samples as its devices are worth, by prices that make all devices
 together worth the batch. So no plan is sooner than the soonest pipeline that is worth its devices. Pipelines are

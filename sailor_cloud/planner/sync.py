@@ -1,4 +1,4 @@
-"""Times the gradient sums of whole sets of pipelines, each sum once."""
+"""Times the all-reduces of whole sets of pipelines, each sum once."""
 
 from __future__ import annotations
 

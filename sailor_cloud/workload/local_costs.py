@@ -16,7 +16,7 @@ class LocalCosts:
     """Units as in the names, at speed 1; what each was measured on stands in the file.
 
     `message_core_s`: of a rank for each tensor that it sends or receives. `sums_core_s`: of a rank for an iteration's
-    gradient sums. `controller_cores` and `node_cores`: what runs beside the ranks, the second for each node. `start_s`
+    all-reduces. `controller_cores` and `node_cores`: what runs beside the ranks, the second for each node. `start_s`
     and `start_core_s` (of each node): until ranks are ready. `check_iterations`: iterations that the check of the first
     steps and the calibration take, in seconds and in bytes. `reference_…`: of the process that the check compares with.
     `error_p50`, `error_p90`: relative errors of the iteration time that come with the machine.

@@ -43,7 +43,7 @@ class Cutter:
         """Return about the cut of a pipeline that makes an iteration shortest, None where there is none.
 
         It is the one with the busiest stage that computes least, or one that takes layers from the stages whose
-        gradient sums are longest, or either with tensors that stages wait for counted. `sums_s`
+        all-reduces are longest, or either with tensors that stages wait for counted. `sums_s`
         [layers + 1, layers + 1] of each stage: the seconds of its sum by first and end layer.
         """
         tables = self._tables(pipeline)

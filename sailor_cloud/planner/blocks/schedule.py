@@ -32,7 +32,7 @@ class UncutPipeline:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Seconds of a pipeline's stages: compute and gradient sums [layers + 1, layers + 1], cuts [layers + 1]."""
+    """Seconds of a pipeline's stages: compute and all-reduces [layers + 1, layers + 1], cuts [layers + 1]."""
 
     engine: Engine
     microbatches: int
