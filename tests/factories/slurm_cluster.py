@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,16 +36,14 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SchedulerParameters=bf_interval=1,sched_interval=1,batch_sched_delay=0,sched_min_interval=0
 SchedulerType=sched/backfill
-SlurmdTimeout=12
-BatchStartTimeout=60
-MessageTimeout=30
+SlurmdTimeout=4
 SlurmctldTimeout=10
 KillWait=10
 MinJobAge=300
 ReturnToService=1
 GresTypes=gpu
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool-%n
+SlurmdSpoolDir={spool}/%n
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
@@ -112,7 +111,10 @@ def slurm_cluster(folder: Path, groups: dict[str, tuple[int, str, int]]) -> Iter
         (folder / name).mkdir(parents=True)
     host = socket.gethostname().split(".")[0]
     ports = _free_ports(1 + sum(count for count, _, _ in groups.values()))
-    lines, gres, nodes = [_CONF.format(host=host, port=ports.pop(), folder=folder)], ["AutoDetect=off"], {}
+    # Slurm's sockets lie in the spool folders, and the path of a socket has 108 bytes at most.
+    spool = tempfile.mkdtemp(prefix="slurm-")
+    lines = [_CONF.format(host=host, port=ports.pop(), folder=folder, spool=spool)]
+    gres, nodes = ["AutoDetect=off"], {}
     most = max((devices for _, _, devices in groups.values()), default=0)
     for number in range(most):
         # A device file is all that Slurm asks of a GPU; with a bare count it calls the node invalid.
@@ -147,6 +149,7 @@ def slurm_cluster(folder: Path, groups: dict[str, tuple[int, str, int]]) -> Iter
         if controller is not None:
             controller.kill()
             controller.wait()
+        shutil.rmtree(spool, ignore_errors=True)
         if before is None:
             del os.environ["SLURM_CONF"]
         else:
