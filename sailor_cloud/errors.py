@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-import unicodedata
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_TURNING = frozenset(("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"))
+# What moves the cursor, changes colours, breaks lines or turns text around instead of being shown (Unicode's categories
+# Cc, Cs, Zl and Zp without line feed and tab, and the bidirectional embeddings, overrides and isolates).
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def is_control(character: str) -> bool:
     """Tell whether a character moves the cursor, changes colours or turns text around instead of being shown."""
-    if character in "\n\t":
-        return False
-    turns = unicodedata.bidirectional(character) in _TURNING
-    return turns or unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")
+    return _CONTROL.match(character) is not None
 
 
 def printable(text: str) -> str:
-    """Return a text of a file or a cloud as a terminal may show it: control characters as their escapes."""
-    if text.isprintable():
-        return text
-    return "".join(repr(character)[1:-1] if is_control(character) else character for character in text)
+    """Return a text of a file or a cloud as a terminal may show it: control characters as their escapes.
+
+    A text that is JSON stays the same JSON.
+    """
+    return _CONTROL.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    character = found[0]
+    return repr(character)[1:-1] if character < "\x7f" else f"\\u{ord(character):04x}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sailor_cloud.cli.echo import echo
 from sailor_cloud.cli.options import asked_for, json_option
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def bandwidth(
     rows = _rows(catalog, network, src, dst, accelerator, instance_type, pairs)
     egress = network.egress(src, dst)
     if as_json:
-        click.echo(_json(rows, egress))
+        echo(_json(rows, egress))
     else:
         _print(rows, egress, result_console())
 

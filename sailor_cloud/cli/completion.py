@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from sailor_cloud.cli.echo import echo
 from sailor_cloud.cli.options import json_option
 
 PROGRAM = "sailor-cloud"
@@ -31,4 +32,4 @@ def completion(shell: str, as_json: bool) -> None:
     found = get_completion_class(shell)
     assert found is not None
     script = found(cli, {}, PROGRAM, VARIABLE).source()
-    click.echo(json.dumps({"shell": shell, "script": script}, indent=2) if as_json else script)
+    echo(json.dumps({"shell": shell, "script": script}, indent=2) if as_json else script)

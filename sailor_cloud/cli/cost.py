@@ -6,6 +6,7 @@ import json
 
 import click
 
+from sailor_cloud.cli.echo import echo
 from sailor_cloud.cli.options import json_option, run_argument
 
 
@@ -36,7 +37,7 @@ def cost(run: str, actual: bool, as_json: bool) -> None:
     bills = billed(folder, clock=clock) if actual else None
     if as_json:
         told = asdict(costs) | ({} if bills is None else {"actual": [asdict(bill) for bill in bills]})
-        click.echo(json.dumps(told, indent=2, default=str))
+        echo(json.dumps(told, indent=2, default=str))
         return
     print_report(cost_report(costs), result_console())
     if bills is not None:

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import click
 
+from sailor_cloud.cli.echo import echo
 from sailor_cloud.cli.options import json_option, run_argument
 
 
@@ -32,13 +33,13 @@ def dashboard(run: str, port: int, as_json: bool) -> None:
 
     folder, clock, prices = RunFolder.open(run), SystemClock(), UsePrices()
     if as_json:
-        click.echo(json.dumps(snapshot(folder, clock=clock), indent=2))
+        echo(json.dumps(snapshot(folder, clock=clock), indent=2))
         return
     try:
         server = Dashboard(lambda: snapshot(folder, clock=clock, prices=prices), port=port)
     except OSError as error:
         raise RequestError(f"can't listen on port {port}: {error.strerror}") from error
     with server, suppress(KeyboardInterrupt):
-        click.echo(server.url)
-        click.echo("press Ctrl-C to end", err=True)
+        echo(server.url)
+        echo("press Ctrl-C to end", err=True)
         server.serve_forever()

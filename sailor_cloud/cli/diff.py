@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sailor_cloud.cli.echo import echo
 from sailor_cloud.cli.options import json_option, read_document, write_output
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def diff(
         write_output(output, write(found))
     excess = _excess(found, fail_above_usd, fail_above_percent)
     if excess:
-        click.echo(f"error: {excess}", err=True)
+        echo(f"error: {excess}", err=True)
         return TOO_MUCH
     return INFEASIBLE if found.head_status == "infeasible" else 0
 

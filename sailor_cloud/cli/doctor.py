@@ -6,6 +6,7 @@ import json
 
 import click
 
+from sailor_cloud.cli.echo import echo
 from sailor_cloud.cli.options import json_option
 from sailor_cloud.cli.waiting import waiting
 
@@ -27,7 +28,7 @@ def doctor(as_json: bool) -> int:
     with waiting("looking at this machine") as show:
         checks = examine(show)
     if as_json:
-        click.echo(json.dumps([asdict(check) for check in checks], indent=2))
+        echo(json.dumps([asdict(check) for check in checks], indent=2))
     else:
         table = plain_table("check", "", "found", "needed for")
         for check in checks:
@@ -36,5 +37,5 @@ def doctor(as_json: bool) -> int:
         print_report(table, result_console())
         for check in checks:
             if not check.ok:
-                click.echo(f"{check.name}: {check.advice}")
+                echo(f"{check.name}: {check.advice}")
     return 0 if all(check.ok for check in checks) else 1

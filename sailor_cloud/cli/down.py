@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sailor_cloud.cli.echo import echo
 from sailor_cloud.cli.options import PRIVATE, json_option, run_argument
 
 if TYPE_CHECKING:
@@ -48,11 +49,11 @@ def down(run: str, projects: tuple[str, ...], regions: tuple[str, ...], as_json:
             )
     except (KeyboardInterrupt, ProvisionInterrupted):
         again = f"'sailor-cloud down {folder.run_id}' goes on with it"
-        click.echo(f"\nthe teardown is not complete; {again}, and what is left costs until then or its TTL", err=True)
+        echo(f"\nthe teardown is not complete; {again}, and what is left costs until then or its TTL", err=True)
         raise
     show_unwritten(folder)
     if as_json:
-        click.echo(receipt.to_json(), nl=False)
+        echo(receipt.to_json(), nl=False)
     else:
         print_receipt(receipt, result_console())
     return 0 if receipt.clean else 1
@@ -64,4 +65,4 @@ def show_unwritten(folder: RunFolder) -> None:
 
     for path in (folder.journal_file, folder.ledger_file):
         for line in kept_lines(path):
-            click.echo(f"{path.name}: {line}", err=True)
+            echo(f"{path.name}: {line}", err=True)

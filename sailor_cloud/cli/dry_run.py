@@ -7,8 +7,7 @@ import json
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-import click
-
+from sailor_cloud.cli.echo import echo
 from sailor_cloud.cli.waiting import waiting
 from sailor_cloud.clock import SystemClock
 
@@ -41,7 +40,7 @@ def show_dry_run(document: PlanDocument, *, ssh_from: str | None, with_terraform
         with waiting("asking Terraform for its plan") as show:
             plans = terraform_plans(document, run_id, expires_at=expires_at, ssh_from=ssh_from, on_root=show)
     if as_json:
-        click.echo(json.dumps(_as_json(document, roots, traffic, plans), indent=2))
+        echo(json.dumps(_as_json(document, roots, traffic, plans), indent=2))
     else:
         _print(roots, traffic, plans)
 
@@ -64,7 +63,7 @@ def _print(roots: tuple[PlannedRoot, ...], traffic: tuple[CloudTraffic, ...], pl
 
     console = result_console()
     for number, root in enumerate(roots):
-        click.echo(f"\nTerraform root {root.stack} {root.region}: {len(root.resources)} resources")
+        echo(f"\nTerraform root {root.stack} {root.region}: {len(root.resources)} resources")
         table = plain_table("resource", "name", "USD/h", "of which", numbers=("USD/h",))
         for resource in root.resources:
             price = "" if resource.usd_per_hour is None else f"{resource.usd_per_hour:.4f}"
@@ -72,13 +71,13 @@ def _print(roots: tuple[PlannedRoot, ...], traffic: tuple[CloudTraffic, ...], pl
             table.add_row(resource.type, resource.name, price, "; ".join([*parts, *filter(None, [resource.by_use])]))
         table.add_row("together", "", f"{sum(resource.usd_per_hour or 0.0 for resource in root.resources):.4f}", "")
         print_report(table, console)
-        click.echo(f"\nvariables\n{json.dumps(root.variables, indent=2, sort_keys=True)}")
+        echo(f"\nvariables\n{json.dumps(root.variables, indent=2, sort_keys=True)}")
         if root.backend is not None:
-            click.echo(f"\nbackend of the state\n{json.dumps(root.backend, indent=2, sort_keys=True)}")
+            echo(f"\nbackend of the state\n{json.dumps(root.backend, indent=2, sort_keys=True)}")
         if plans:
-            click.echo(f"\nTerraform's plan\n{plans[number]}")
+            echo(f"\nTerraform's plan\n{plans[number]}")
     if traffic:
-        click.echo("\ntraffic between the clouds; 'up' does not buy a plan on both:")
+        echo("\ntraffic between the clouds; 'up' does not buy a plan on both:")
         for pair in traffic:
-            click.echo(f"  {pair}")
-    click.echo("\nnothing was created; a run has its own id, hence other names", err=True)
+            echo(f"  {pair}")
+    echo("\nnothing was created; a run has its own id, hence other names", err=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sailor_cloud.cli.echo import echo
 from sailor_cloud.cli.options import (
     JOB_FILE,
     as_of_option,
@@ -84,7 +85,7 @@ def explain(
         def planned(document: PlanDocument, so_far: Explanation) -> None:
             if not as_json:
                 print_reasons(so_far, console)
-                click.echo()
+                echo()
 
         def found(gain: Gain) -> None:
             if not as_json:
@@ -101,7 +102,7 @@ def explain(
             **folders,
         )
     if as_json:
-        click.echo(_json(explanation))
+        echo(_json(explanation))
     else:
         print_rest(explanation.gains, console)
     return 0 if explanation.feasible else INFEASIBLE
@@ -135,11 +136,11 @@ def _answer(document: PlanDocument, name: str, *, as_json: bool) -> int:
         raise RequestError("the plan document holds no choices; write it again with 'sailor-cloud plan JOB -o FILE'")
     rows: list[LeftOut] = [row for row in document.decision.left_out if row.name == name]
     if as_json:
-        click.echo(json.dumps([asdict(row) for row in rows], indent=2, ensure_ascii=False))
+        echo(json.dumps([asdict(row) for row in rows], indent=2, ensure_ascii=False))
     elif rows:
         print_report(left_out_table(rows), result_console())
     else:
-        click.echo(f"the plan uses {name}")
+        echo(f"the plan uses {name}")
     return 0
 
 

@@ -6,9 +6,8 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import click
-
 from sailor_cloud.cli.down import show_unwritten
+from sailor_cloud.cli.echo import echo
 
 if TYPE_CHECKING:
     from sailor_cloud.clock import Clock
@@ -44,7 +43,7 @@ def follow(control: Callable[[Observer, Clock, OnStart], Outcome], *, as_json: b
     if control_folder:
         show_unwritten(control_folder[0])
     if as_json:
-        click.echo(outcome.receipt.to_json(), nl=False)
+        echo(outcome.receipt.to_json(), nl=False)
     else:
         print_receipt(outcome.receipt, result_console())
     if outcome.message:
@@ -66,7 +65,7 @@ def _handle_signals(folder: RunFolder, stop: Callable[[], None], observer: Obser
             stop()
             return
         observer.close()
-        click.echo(
+        echo(
             f"left run {folder.run_id} as it is; it goes on costing until 'sailor-cloud down {folder.run_id}' or its "
             f"TTL; unless its teardown has begun, 'sailor-cloud resume {folder.run_id}' takes it over",
             err=True,
@@ -87,4 +86,4 @@ def _observer(clock: Clock) -> Observer:
     console = progress_console()
     if console.is_terminal:
         return LivePanel(console, clock)
-    return PlainLines(lambda line: click.echo(line, err=True), clock)
+    return PlainLines(lambda line: echo(line, err=True), clock)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sailor_cloud.cli.echo import echo
 from sailor_cloud.cli.options import json_option
 
 if TYPE_CHECKING:
@@ -49,18 +50,18 @@ def history(job: str | None, measurements: bool, forget: bool, by: str | None, f
     if focus:
         if by is not None or as_json:
             raise RequestError("--focus writes a row per line of each ledger as CSV; it goes with --job alone")
-        click.echo(focus_csv(_billed(job)), nl=False)
+        echo(focus_csv(_billed(job)), nl=False)
         return
     runs = past_runs(resources.home() / "runs", job=job)
     if by is not None:
         found = sums(runs, GroupBy(by))
         if as_json:
-            click.echo(json.dumps([asdict(one) for one in found], indent=2))
+            echo(json.dumps([asdict(one) for one in found], indent=2))
         else:
             print_report(sums_report(found, by), result_console())
         return
     if as_json:
-        click.echo(json.dumps([asdict(run) for run in runs], indent=2, default=str))
+        echo(json.dumps([asdict(run) for run in runs], indent=2, default=str))
     else:
         console = result_console()
         if not console.is_terminal:
@@ -84,7 +85,7 @@ def _billed(job: str | None) -> list[BilledRun]:
             receipt = Receipt.from_json(folder.receipt_file.read_bytes(), origin=str(folder.receipt_file))
             cloud = folder.read_document().job.cloud
         except (RequestError, OSError) as error:
-            click.echo(f"{folder.run_id} is left out: {error}", err=True)
+            echo(f"{folder.run_id} is left out: {error}", err=True)
             continue
         if job in (None, receipt.job):
             started_at = begun_at(folder.run_id) or receipt.written_at
@@ -104,14 +105,14 @@ def _measurements(job: str | None, *, forget: bool, as_json: bool) -> None:
         if job is not None or as_json:
             raise RequestError("--forget deletes all measurements; it goes with no other option")
         own_measurements.own_file().unlink(missing_ok=True)
-        click.echo("plans know of no measurements of yours", err=True)
+        echo("plans know of no measurements of yours", err=True)
         return
     found = measured_runs(job=job)
     for run_id, why in found.left_out:
-        click.echo(f"{run_id} is left out: {why}", err=True)
+        echo(f"{run_id} is left out: {why}", err=True)
     if as_json:
-        click.echo(json.dumps([asdict(run) for run in found.runs], indent=2))
+        echo(json.dumps([asdict(run) for run in found.runs], indent=2))
     else:
-        click.echo(own_measurements.text(found.runs), nl=False)
+        echo(own_measurements.text(found.runs), nl=False)
     if found.runs:
-        click.echo(f"kept in {own_measurements.keep(found.runs)}; plans learn of these runs", err=True)
+        echo(f"kept in {own_measurements.keep(found.runs)}; plans learn of these runs", err=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sailor_cloud.cli.echo import echo
 from sailor_cloud.cli.options import ProviderName, write_output
 from sailor_cloud.errors import RequestError
 
@@ -68,10 +69,10 @@ def init(output: Path, preset: Provider | None, force: bool, no_schema: bool, as
         write_output(beside, schema_text("job"))
         written.append(beside)
     if as_json:
-        click.echo(json.dumps({"written": [str(path) for path in written]}, indent=2))
+        echo(json.dumps({"written": [str(path) for path in written]}, indent=2))
         return
-    click.echo(f"wrote {', '.join(str(path) for path in written)}")
-    click.echo(f"next: sailor-cloud plan {output}")
+    echo(f"wrote {', '.join(str(path) for path in written)}")
+    echo(f"next: sailor-cloud plan {output}")
 
 
 def _ask() -> tuple[Provider, JobExample]:
@@ -151,4 +152,4 @@ def _names(question: str, known: tuple[str, ...], default: tuple[str, ...]) -> t
         if names and not wrong:
             return names
         for name in wrong:
-            click.echo(f"{name} is not known: {did_you_mean(name, known)}", err=True)
+            echo(f"{name} is not known: {did_you_mean(name, known)}", err=True)

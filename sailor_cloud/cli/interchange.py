@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sailor_cloud.cli.echo import echo
 from sailor_cloud.cli.options import as_of_option, clock_for, json_option, read_document, write_output
 from sailor_cloud.cli.waiting import waiting
 from sailor_cloud.model import provider
@@ -97,12 +98,12 @@ def _import_slurm(output: Path, checkpoints: str | None, python: str, as_of: dat
     write_output(output, as_yaml(found.inventory))
     if as_json:
         groups = {name: group.nodes for name, group in found.inventory.groups.items()}
-        click.echo(json.dumps({"inventory": str(output), "groups": groups, "notes": found.notes}, indent=2))
+        echo(json.dumps({"inventory": str(output), "groups": groups, "notes": found.notes}, indent=2))
         return
     for name, group in found.inventory.groups.items():
-        click.echo(f"{name}: {group.nodes} nodes of {group.devices_per_node} {group.accelerator}")
+        echo(f"{name}: {group.nodes} nodes of {group.devices_per_node} {group.accelerator}")
     for note in found.notes:
-        click.echo(f"note: {note}", err=True)
+        echo(f"note: {note}", err=True)
 
 
 def _import_artifact(folder: Path, output: Path, precision: str, as_of: datetime | None, as_json: bool) -> None:
@@ -118,19 +119,19 @@ def _import_artifact(folder: Path, output: Path, precision: str, as_of: datetime
         day = clock_for(as_of).now().date()
         done = import_artifact(folder, output, precision=Precision(precision), as_of=day, progress=show)
     if as_json:
-        click.echo(json.dumps({**asdict(done), "folder": str(done.folder)}, indent=2))
+        echo(json.dumps({**asdict(done), "folder": str(done.folder)}, indent=2))
         return
-    click.echo(f"profiles of {', '.join(done.accelerators)} in {output / 'compute_profiles'}")
+    echo(f"profiles of {', '.join(done.accelerators)} in {output / 'compute_profiles'}")
     if done.tf32:
-        click.echo(f"faster than FP32 units can be, hence with TF32, and kept apart: models on {', '.join(done.tf32)}")
+        echo(f"faster than FP32 units can be, hence with TF32, and kept apart: models on {', '.join(done.tf32)}")
     if done.differing:
         names = ", ".join(f"{model} on {accelerator}" for model, accelerator in done.differing)
-        click.echo(f"its planner and its simulator have different times, and the simulator's were taken: {names}")
-    click.echo(f"{done.curves} bandwidth curves in {output / 'bandwidth_profiles'}")
-    click.echo(f"offers and egress prices in {output / 'pricing'}")
+        echo(f"its planner and its simulator have different times, and the simulator's were taken: {names}")
+    echo(f"{done.curves} bandwidth curves in {output / 'bandwidth_profiles'}")
+    echo(f"offers and egress prices in {output / 'pricing'}")
     if done.unpriced:
-        click.echo(f"no price in the artifact, hence no offers: {', '.join(done.unpriced)}")
-    click.echo(f"{done.jobs} jobs in {output / 'jobs'}")
+        echo(f"no price in the artifact, hence no offers: {', '.join(done.unpriced)}")
+    echo(f"{done.jobs} jobs in {output / 'jobs'}")
 
 
 @click.command(name="export", short_help="Write a plan in another tool's format.")
@@ -157,11 +158,11 @@ def export(plan_file: Path, form: str, output: Path | None, as_json: bool) -> No
         raise RequestError(f"{plan_file} is {document.status} and holds no plan; there is nothing to export")
     content = _exported(document, form)
     if output is None:
-        click.echo(content, nl=False)
+        echo(content, nl=False)
     else:
         write_output(output, content)
         if as_json:
-            click.echo(json.dumps({"format": form, "plan": str(plan_file), "output": str(output)}, indent=2))
+            echo(json.dumps({"format": form, "plan": str(plan_file), "output": str(output)}, indent=2))
 
 
 def _exported(document: PlanDocument, form: str) -> str:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 
 import click
 
+from sailor_cloud.cli.echo import echo
 from sailor_cloud.cli.options import json_option, run_argument
 from sailor_cloud.errors import RequestError
+
+
+# What only sets colours.
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @click.command(short_help="Show what the ranks of a run have written.")
@@ -37,8 +43,13 @@ def logs(run: str, follow: bool, node: str | None, rank: int | None, as_json: bo
         if as_json:
             rows.append({"node": where, "log": log, "line": line})
         else:
-            click.echo(f"{where} {log.removesuffix('.log')}: {line}")
+            echo(f"{where} {log.removesuffix('.log')}: {_as_shown(line)}")
 
     asyncio.run(show_logs(RunFolder.open(run), Selection(node=node, rank=rank), show, follow=follow))
     if as_json:
-        click.echo(json.dumps(rows, indent=2))
+        echo(json.dumps(rows, indent=2))
+
+
+def _as_shown(line: str) -> str:
+    """Return a line without colours and, of a progress bar that was drawn again and again, as it was drawn last."""
+    return _COLOURS.sub("", line).rstrip("\r").rpartition("\r")[2]

@@ -121,7 +121,7 @@ def _complain(error: click.ClickException) -> None:
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context is not None:
         print(f"{context.get_usage()}\nsee '{context.command_path} --help'\n", file=sys.stderr)
-    print(f"error: {error.format_message()}", file=sys.stderr)
+    print(f"error: {printable(error.format_message())}", file=sys.stderr)
 
 
 def _start_and_end_quickly() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from sailor_cloud.cli.echo import echo
 from sailor_cloud.clock import Clock, DatedClock, SystemClock
 from sailor_cloud.errors import DataError, Problem, RequestError
 from sailor_cloud.model import provider
@@ -165,7 +166,7 @@ def check_output(path: Path | None) -> None:
 def write_output(path: Path | None, content: str) -> None:
     """Write a result to a file, or to stdout where no file is given. Raises RequestError where that fails."""
     if path is None:
-        click.echo(content, nl=False)
+        echo(content, nl=False)
         return
     try:
         path.write_text(content, encoding="utf-8")

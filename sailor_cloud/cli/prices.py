@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from sailor_cloud.cli.echo import echo
 from sailor_cloud.cli.options import (
     ProviderName,
     as_of_option,
@@ -127,7 +128,7 @@ def list_(
         **_selected(catalog, filters),
     )
     if as_json:
-        click.echo(price_tables.listing_json(rows))
+        echo(price_tables.listing_json(rows))
     else:
         price_tables.print_listing(rows, catalog, SortKey(sort), limit, result_console())
 
@@ -152,7 +153,7 @@ def _list_elsewhere(provider: str, filters: dict[str, Any], *, now: date | None,
             f"prices of {provider} are known per GPU alone; {' and '.join(wrong)} can't choose among them"
         )
     if now is not None:
-        click.echo(f"kept in {keep(ask_gpuhunt([provider], now))}; plans compare with these prices", err=True)
+        echo(f"kept in {keep(ask_gpuhunt([provider], now))}; plans compare with these prices", err=True)
     most = filters["max_usd_per_hour"]
     rows = [
         row
@@ -163,7 +164,7 @@ def _list_elsewhere(provider: str, filters: dict[str, Any], *, now: date | None,
         and (most is None or row.usd_per_gpu_hour <= most)
     ]
     if as_json:
-        click.echo(price_tables.as_json([asdict(row) for row in rows]))
+        echo(price_tables.as_json([asdict(row) for row in rows]))
     else:
         print_report(elsewhere_report(rows), result_console())
 
@@ -212,7 +213,7 @@ def refresh(
     if output is not None:
         write_known(output)
     if as_json:
-        click.echo(price_tables.refreshed_json(result))
+        echo(price_tables.refreshed_json(result))
     else:
         price_tables.print_refreshed(result, result_console())
     return 0 if result.complete else 1
@@ -246,7 +247,7 @@ def diff(start: datetime | None, end: datetime | None, least: float, limit: int,
         least=least / 100,
     )
     if as_json:
-        click.echo(price_tables.diff_json(found))
+        echo(price_tables.diff_json(found))
     else:
         price_tables.print_diff(found, limit, result_console())
 
@@ -289,7 +290,7 @@ def history(
         hint = did_you_mean(instance_type, known)
         raise RequestError([Problem(path="TYPE", message=f"no prices of {instance_type!r}", hint=hint)])
     if as_json:
-        click.echo(price_tables.history_json(points))
+        echo(price_tables.history_json(points))
     else:
         price_tables.print_history(points, limit, result_console())
 

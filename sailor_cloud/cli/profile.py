@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sailor_cloud.cli.echo import echo
 from sailor_cloud.cli.options import as_of_option, clock_for, job_argument, json_option, read_job
 
 if TYPE_CHECKING:
@@ -104,11 +105,11 @@ def profile(
     found = files.profile_of(rows, task, decoder, prices.accelerator(task.accelerator))
     written = files.write(found, task, folder, today=clock_for(as_of).now().date(), zones=zones)
     if as_json:
-        click.echo(json.dumps(_as_json(found, written), indent=2))
+        echo(json.dumps(_as_json(found, written), indent=2))
         return
     _print(found, task.accelerator, result_console())
-    click.echo(f"\nwrote {', '.join(path.name for path in written)} to {folder}; next:")
-    click.echo(f"  sailor-cloud plan {job_file} --profiles {folder} --network {folder}")
+    echo(f"\nwrote {', '.join(path.name for path in written)} to {folder}; next:")
+    echo(f"  sailor-cloud plan {job_file} --profiles {folder} --network {folder}")
 
 
 def _link(to: str | None, end: int | None, zones: str | None) -> tuple[LinkTask | None, tuple[str, str] | None]:
@@ -136,7 +137,7 @@ def _progress() -> Iterator[Callable[[int, int, str], None]]:
 
     console = progress_console()
     if not console.is_terminal:
-        yield lambda done, of, what: click.echo(f"{done}/{of} {what}", err=True)
+        yield lambda done, of, what: echo(f"{done}/{of} {what}", err=True)
         return
     with progress_bar(console) as bar:
         shown = bar.add_task("measuring", total=None)

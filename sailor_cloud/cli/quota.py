@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sailor_cloud.cli.echo import echo
 from sailor_cloud.cli.options import (
     JOB_FILE,
     ProviderName,
@@ -64,7 +65,7 @@ def quota(
 
     if forget:
         account_quotas.own_file().unlink(missing_ok=True)
-        click.echo("plans keep to no quota of the account", err=True)
+        echo("plans keep to no quota of the account", err=True)
         return
     wanted, named = _wanted(job_file, provider, regions)
     cloud = cloud_of(project) if project else named
@@ -81,11 +82,11 @@ def quota(
         )
     if any(row.limit is not None for row in found.rows):
         kept = account_quotas.keep(found.rows, cloud=cloud, read_on=SystemClock().now().date())
-        click.echo(f"kept in {kept}; plans keep to these limits", err=True)
+        echo(f"kept in {kept}; plans keep to these limits", err=True)
     if as_json:
         rows = [asdict(row.need) | {"limit": row.limit, "used": row.used, "enough": row.enough} for row in found.rows]
         missing = (*found.missing, *reserved.missing)
-        click.echo(to_json({"quotas": rows, "reserved": [asdict(row) for row in reserved.rows], "missing": missing}))
+        echo(to_json({"quotas": rows, "reserved": [asdict(row) for row in reserved.rows], "missing": missing}))
     else:
         _print(found, result_console())
         _print_reserved(reserved, result_console())

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sailor_cloud.cli.down import show_unwritten
+from sailor_cloud.cli.echo import echo
 from sailor_cloud.cli.options import PRIVATE, json_option
 from sailor_cloud.cli.waiting import waiting
 
@@ -44,7 +45,7 @@ def reap(older_than: str | None, projects: tuple[str, ...], regions: tuple[str, 
     scopes = scopes_named("project", projects) | scopes_named("region", regions)
     age, folders = _age(older_than), RunFolder.list()
     # By a clock that is ahead, runs of other machines would have expired.
-    clock = by_cloud(SystemClock(), scopes_to_sweep(folders, scopes), lambda text, ahead_s: click.echo(text, err=True))
+    clock = by_cloud(SystemClock(), scopes_to_sweep(folders, scopes), lambda text, ahead_s: echo(text, err=True))
     with waiting("looking for what runs have left") as show:
         found = find_leftovers(folders, clock=clock, scopes=scopes, older_than=age, progress=show)
     if not as_json:
@@ -52,7 +53,7 @@ def reap(older_than: str | None, projects: tuple[str, ...], regions: tuple[str, 
     if not found.reapable:
         return _told(found, {}, as_json=as_json)
     if not yes and not _confirmed(found):
-        click.echo("nothing was deleted", err=True)
+        echo("nothing was deleted", err=True)
         return 1
     removed = {}
     with waiting("deleting") as show:
@@ -86,7 +87,7 @@ def _removed(leftover: Leftover, asked: Scopes) -> tuple[str, ...]:
     from sailor_cloud.provision.cleanup.reap import confirmed, remove_strangers, where_found
     from sailor_cloud.provision.progress import ProvisionInterrupted
 
-    click.echo(f"{leftover.run_id}: deleting {len(leftover.resources)} resources", err=True)
+    echo(f"{leftover.run_id}: deleting {len(leftover.resources)} resources", err=True)
     if leftover.folder is None:
         return remove_strangers(leftover, pause=time.sleep)
     try:
@@ -107,21 +108,14 @@ def _removed(leftover: Leftover, asked: Scopes) -> tuple[str, ...]:
 
 def _show(found: Found) -> None:
     for leftover in found.live:
-        _say(f"{leftover.run_id}: {len(leftover.resources)} resources, left alone: {leftover.why}")
+        echo(f"{leftover.run_id}: {len(leftover.resources)} resources, left alone: {leftover.why}")
     for leftover in found.reapable:
         owner = f", owner {leftover.owner}" if leftover.owner else ""
-        _say(f"{leftover.run_id}: {leftover.why}{owner}")
+        echo(f"{leftover.run_id}: {leftover.why}{owner}")
         for resource in leftover.resources:
-            _say(f"  {resource.provider} {resource.zone or resource.region}  {resource.type}  {resource.name}")
+            echo(f"  {resource.provider} {resource.zone or resource.region}  {resource.type}  {resource.name}")
     if not found.reapable:
-        _say("nothing to delete")
-
-
-def _say(text: str) -> None:
-    """Show what tags and names of a cloud hold without what moves a cursor."""
-    from sailor_cloud.errors import printable
-
-    click.echo(printable(text))
+        echo("nothing to delete")
 
 
 def _confirmed(found: Found) -> bool:
@@ -136,8 +130,6 @@ def _confirmed(found: Found) -> bool:
 def _told(found: Found, removed: dict[str, tuple[str, ...]], *, as_json: bool) -> int:
     import json
 
-    from sailor_cloud.errors import printable
-
     problems = [*found.problems, *(f"{run_id}: {text}" for run_id, texts in removed.items() for text in texts)]
     if as_json:
         told = {
@@ -145,13 +137,13 @@ def _told(found: Found, removed: dict[str, tuple[str, ...]], *, as_json: bool) -
             "live": [_as_json(leftover) for leftover in found.live],
             "problems": problems,
         }
-        click.echo(json.dumps(told, indent=2))
+        echo(json.dumps(told, indent=2))
     else:
         for problem in problems:
-            click.echo(printable(f"problem: {problem}"), err=True)
+            echo(f"problem: {problem}", err=True)
         clean = [run_id for run_id, texts in removed.items() if not texts]
         if clean:
-            click.echo(f"deleted (verified by a second query): {', '.join(clean)}")
+            echo(f"deleted (verified by a second query): {', '.join(clean)}")
     return 1 if problems else 0
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from sailor_cloud.cli.echo import echo
 from sailor_cloud.cli.options import as_of_option, clock_for, json_option, read_job
 from sailor_cloud.cli.plan import INFEASIBLE
 from sailor_cloud.cli.waiting import waiting
@@ -86,7 +87,7 @@ def replay(
 
     def say(at_s: float, text: str) -> None:
         if verbose:
-            click.echo(f"{at_s / 3600:7.2f} h  {text}", err=True)
+            echo(f"{at_s / 3600:7.2f} h  {text}", err=True)
 
     with nullcontext(_silent) if verbose else waiting("running the controller on the trace") as show:
         results = api.replay(
@@ -99,10 +100,10 @@ def replay(
             progress=show,
         )
     if not results:
-        click.echo("error: no plan is feasible with the devices that the trace has at its start", err=True)
+        echo("error: no plan is feasible with the devices that the trace has at its start", err=True)
         return INFEASIBLE
     if as_json:
-        click.echo(json.dumps([asdict(result) for result in results], indent=2))
+        echo(json.dumps([asdict(result) for result in results], indent=2))
     else:
         print_report(replay_report(results), result_console())
     return 0
@@ -132,10 +133,10 @@ def _replay_spot(
             progress=show,
         )
     if not rows:
-        click.echo("error: no plan on demand is feasible, so there is nothing to fall back to", err=True)
+        echo("error: no plan on demand is feasible, so there is nothing to fall back to", err=True)
         return INFEASIBLE
     if as_json:
-        click.echo(json.dumps([asdict(row) for row in rows], indent=2))
+        echo(json.dumps([asdict(row) for row in rows], indent=2))
     else:
         print_report(spot_replay_report(rows, zones=[zone.zone for zone in zones]), result_console())
     return 0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sailor_cloud.cli.echo import echo
 from sailor_cloud.cli.options import (
     ENGINES,
     as_of_option,
@@ -116,7 +117,7 @@ def simulate(
     if output is not None:
         write_output(output, document.to_json())
     if as_json:
-        click.echo(json.dumps(_as_json(document, evaluation), indent=2, ensure_ascii=False))
+        echo(json.dumps(_as_json(document, evaluation), indent=2, ensure_ascii=False))
     else:
         _print(document, evaluation)
 
@@ -213,11 +214,11 @@ def _print(document: PlanDocument, evaluation: Evaluation) -> None:
 
     print_plan(document, result_console(), details=True)
     seconds = evaluation.prediction.iteration_s_replay
-    click.echo(f"\nwhat each stage does in an iteration of {text.seconds(seconds)}")
+    echo(f"\nwhat each stage does in an iteration of {text.seconds(seconds)}")
     for first, last, lines in _alike(evaluation, seconds):
         name = f"pipeline {first}" if first == last else f"pipelines {first}-{last}"
         for stage, told in enumerate(lines):
-            click.echo(f"  {name} stage {stage}: {told}")
+            echo(f"  {name} stage {stage}: {told}")
 
 
 def _alike(evaluation: Evaluation, seconds: float) -> list[tuple[int, int, tuple[str, ...]]]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sailor_cloud.cli.echo import echo
 from sailor_cloud.cli.options import json_option, run_argument
 from sailor_cloud.errors import LaunchError
 
@@ -54,7 +55,7 @@ def ssh(run: str, node: str | None, command: tuple[str, ...], as_json: bool) -> 
     arguments = [*arguments, f"{target.user}@{target.address}", *command]
     if as_json:
         where = {"node": target.id, "address": target.address, "port": target.port, "user": target.user}
-        click.echo(json.dumps({**where, "command": arguments}, indent=2))
+        echo(json.dumps({**where, "command": arguments}, indent=2))
         return
     os.execvp("ssh", arguments)
 

@@ -6,6 +6,7 @@ import json
 
 import click
 
+from sailor_cloud.cli.echo import echo
 from sailor_cloud.cli.options import json_option, run_argument
 
 
@@ -30,13 +31,13 @@ def status(run: str | None, as_json: bool) -> None:
     if run is not None:
         one = run_status(RunFolder.open(run), clock=clock)
         if as_json:
-            click.echo(json.dumps(status_to_dict(one), indent=2))
+            echo(json.dumps(status_to_dict(one), indent=2))
         else:
             print_report(run_report(one, now=clock.now()), result_console())
         return
     every = [run_status(folder, clock=clock) for folder in RunFolder.list()]
     if as_json:
-        click.echo(json.dumps([status_to_dict(one) for one in every], indent=2))
+        echo(json.dumps([status_to_dict(one) for one in every], indent=2))
     else:
         console = result_console()
         print_report(runs_report(every, now=clock.now(), width=console.width), console)

@@ -10,7 +10,6 @@ from rich.progress import Progress
 from rich.text import Text
 
 from sailor_cloud.cli.waiting import progress_bar
-from sailor_cloud.errors import printable
 from sailor_cloud.provision.progress import Progress as Moment
 from sailor_cloud.provision.progress import Step
 from sailor_cloud.report.console import progress_console
@@ -44,4 +43,4 @@ class TeardownDisplay:
             self._bar.update(self._task, completed=gone, total=len(self._steps))
 
     def say(self, text: str) -> None:
-        self._console.print(Text(printable(text)), soft_wrap=True)
+        self._console.print(Text(text), soft_wrap=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sailor_cloud.cli.echo import echo
 from sailor_cloud.cli.following import follow
 from sailor_cloud.cli.options import (
     PRIVATE,
@@ -110,11 +111,11 @@ def up(
     print_plan(document, progress_console() if as_json else result_console())
     if document.status is Status.INFEASIBLE:
         if as_json:
-            click.echo(document.to_json(), nl=False)
+            echo(document.to_json(), nl=False)
         return INFEASIBLE
     if dry_run and (text := job_text(document)) is not None:
         job = {"plan": document.to_dict(), "job": text}
-        click.echo(json.dumps(job, indent=2) if as_json else text)
+        echo(json.dumps(job, indent=2) if as_json else text)
         return 0
     if dry_run:
         show_dry_run(document, ssh_from=source, with_terraform=terraform_plan, as_json=as_json)
@@ -126,10 +127,10 @@ def up(
         allow_stale=allow_stale,
         allow_doubtful=allow_doubtful,
         allow_missing_permissions=allow_missing_permissions,
-        tell=lambda note: click.echo(f"note: {note}", err=True),
+        tell=lambda note: echo(f"note: {note}", err=True),
     )
     if not yes and not _confirmed(document):
-        click.echo("nothing was bought", err=True)
+        echo("nothing was bought", err=True)
         return DECLINED
     return follow(
         lambda observer, clock, on_start: api.up(
@@ -196,7 +197,7 @@ def _document(
         return document
     checked = api.verify(document, base=job_file.parent)
     for difference in checked.differences:
-        click.echo(f"note: {plan_file}: {difference}", err=True)
+        echo(f"note: {plan_file}: {difference}", err=True)
     return checked.document
 
 
@@ -214,5 +215,5 @@ def _confirmed(document: PlanDocument) -> bool:
     try:
         return click.confirm(f"Buy these nodes at {cost.usd_per_hour:.2f} USD/h{worst}?", err=True)
     except click.Abort:
-        click.echo("\nnothing was bought", err=True)
+        echo("\nnothing was bought", err=True)
         raise

@@ -5,9 +5,22 @@ from __future__ import annotations
 import os
 import sys
 
-from rich.console import Console
+from collections.abc import Iterable
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from sailor_cloud.errors import printable
 
 NARROWEST = 80
+
+
+class PlainConsole(Console):
+    """A console on which no text of a file or a cloud can move the cursor or change colours."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text))
 
 
 def result_console() -> Console:
@@ -24,4 +37,4 @@ def _console(*, stderr: bool) -> Console:
     chosen = os.environ.get("COLUMNS", "")
     # A pipe has no width of its own; long lines are better there than folded columns.
     width = None if stream.isatty() or chosen.isdigit() else 120
-    return Console(stderr=stderr, width=width, highlight=False, soft_wrap=False)
+    return PlainConsole(stderr=stderr, width=width, highlight=False, soft_wrap=False)

@@ -7,6 +7,8 @@ import io
 from rich.console import Console, RenderableType
 from rich.table import Table
 
+from sailor_cloud.report.console import PlainConsole
+
 
 def plain_table(*headings: str, numbers: tuple[str, ...] = (), whole: tuple[str, ...] = (), gap: int = 2) -> Table:
     """Return an empty table, columns `gap` apart; those named in `numbers` are aligned to the right.
@@ -34,7 +36,7 @@ def print_report(report: RenderableType, console: Console) -> None:
 
 def rendered(report: RenderableType, *, width: int = 120) -> str:
     """Return a report as plain text, without trailing blanks."""
-    console = Console(width=width, file=io.StringIO(), color_system=None, highlight=False)
+    console = PlainConsole(width=width, file=io.StringIO(), color_system=None, highlight=False)
     with console.capture() as capture:
         console.print(report)
     return trimmed(capture.get())
