@@ -528,7 +528,11 @@ def up(
         observer=observer,
         clock=ticking,
         options=LaunchOptions(
-            fallback=fallback, ssh_from=ssh_from, replan_slow_links=replan_slow_links, allow_doubtful=allow_doubtful
+            fallback=fallback,
+            ssh_from=ssh_from,
+            replan_slow_links=replan_slow_links,
+            allow_doubtful=allow_doubtful,
+            allow_missing_permissions=allow_missing_permissions,
         ),
         on_start=on_start,
         search=CatalogSearch(decoder, ticking, machine=document.inputs.machine, allow_doubtful=allow_doubtful),
@@ -543,8 +547,14 @@ def resume(
     base: Path | None = None,
     clock: Clock | None = None,
     on_start: Callable[[RunFolder, Callable[[], None]], None] | None = None,
+    allow_missing_permissions: bool = False,
 ) -> Outcome:
-    """Take over a run whose controller died, and go on as `up` does. Raises RequestError where it is over already."""
+    """Take over a run whose controller died, and go on as `up` does.
+
+    Raises RequestError where it is over already or its files can't be believed, CredentialsError where the caller lacks
+    a permission that the run needs, unless `allow_missing_permissions` permits that.
+    """
+    from sailor_cloud.launch.options import LaunchOptions
     from sailor_cloud.launch.replanning.search import CatalogSearch
     from sailor_cloud.launch.start import allows_doubtful, base_of, resume_run
 
@@ -556,6 +566,7 @@ def resume(
         decoder=decoder,
         observer=observer,
         clock=ticking,
+        options=LaunchOptions(allow_missing_permissions=allow_missing_permissions),
         on_start=on_start,
         search=CatalogSearch(decoder, ticking, machine=document.inputs.machine, allow_doubtful=allows_doubtful(run)),
     )

@@ -11,7 +11,6 @@ from sailor_cloud.cli.echo import echo
 from sailor_cloud.cli.options import json_option, run_argument
 from sailor_cloud.errors import RequestError
 
-
 # What only sets colours.
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 

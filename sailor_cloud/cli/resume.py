@@ -12,8 +12,9 @@ from sailor_cloud.cli.options import PRIVATE, json_option, run_argument
 
 @click.command(short_help="Take a run over whose controller has died.")
 @run_argument()
+@click.option("--allow-missing-permissions", is_flag=True, help="Go on although you lack permissions for it.")
 @json_option
-def resume(run: str, as_json: bool) -> int:
+def resume(run: str, allow_missing_permissions: bool, as_json: bool) -> int:
     """Take RUN over after its controller has died, and go on with it as 'up' does.
 
     The ranks have gone on meanwhile; nothing is started again unless a node or a rank was lost. Where the training has
@@ -28,5 +29,12 @@ def resume(run: str, as_json: bool) -> int:
     os.umask(PRIVATE)
     folder = RunFolder.open(run)
     return follow(
-        lambda observer, clock, on_start: api.resume(folder, observer, clock=clock, on_start=on_start), as_json=as_json
+        lambda observer, clock, on_start: api.resume(
+            folder,
+            observer,
+            clock=clock,
+            on_start=on_start,
+            allow_missing_permissions=allow_missing_permissions,
+        ),
+        as_json=as_json,
     )

@@ -143,6 +143,7 @@ def up(
             replan_slow_links=replan_slow_links,
             ssh_from=source,
             allow_doubtful=allow_doubtful,
+            allow_missing_permissions=allow_missing_permissions,
             checked=True,
         ),
         as_json=as_json,

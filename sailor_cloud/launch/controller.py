@@ -267,15 +267,14 @@ class Controller:
         number = max(generations(context.folder), default=0) + 1
         document = context.document
         assert document.plan is not None
-        if number > 1:
-            write_plan(context.folder, number, document)
+        kept = {"plan_sha256": write_plan(context.folder, number, document)} if number > 1 else {}
         digest = plan_hash(document.plan)
         context.calibrated_s = None
         context.begin_leg(new_monitor(context.job_document, number))
-        await context.stop.unless_stopped(self._start(number, digest))
+        await context.stop.unless_stopped(self._start(number, digest, kept))
         return self._generation(number, digest)
 
-    async def _start(self, number: int, digest: str) -> None:
+    async def _start(self, number: int, digest: str, kept: dict[str, str]) -> None:
         context, document = self.context, self.context.document
         assert document.plan is not None
         links = context.links
@@ -287,7 +286,7 @@ class Controller:
             await nodes.all_done(link.ship(packed) for link in links.values())
         make = self._command_spec if context.runs_command else self._spec
         spec = make(number, port, None if packed is None else packed.sha256)
-        context.journal.append(Event.GENERATION_STARTED, generation=number, spec=spec.sha256)
+        context.journal.append(Event.GENERATION_STARTED, generation=number, spec=spec.sha256, **kept)
         path, content = f"generations/{number}/spec.json", spec.to_json().encode()
         await nodes.all_done(link.write(path, content) for link in links.values())
         # The folder's name need not be the node's id, so the agent is told which of the spec's nodes it is.

@@ -69,6 +69,8 @@ class LaunchOptions:
     replan_slow_links: bool = False
     # Whether a new plan may buy at prices that are doubted.
     allow_doubtful: bool = False
+    # Whether to go on where the caller lacks permissions that the run needs until it is gone.
+    allow_missing_permissions: bool = False
     # Errors of Terraform or a cloud's API that are tried again: 10, 20, 40, 80, 160, 160 s, eight minutes in all.
     most_faults: int = 6
     fault_pause_s: float = 10.0

@@ -23,14 +23,14 @@ from sailor_cloud.launch.job_paths import settled
 from sailor_cloud.launch.options import LaunchOptions, Outcome
 from sailor_cloud.launch.replanning.replan import Policy, Search
 from sailor_cloud.launch.spend.lifetime import life_s
-from sailor_cloud.launch.telemetry.generation_log import generations, read_events, read_plan
+from sailor_cloud.launch.telemetry.generation_log import generations, plan_file, read_events, read_plan, sha256_of
 from sailor_cloud.launch.telemetry.notify import notifier_from
 from sailor_cloud.launch.telemetry.trackers import trackers_of
 from sailor_cloud.launch.watch.price_watch import refresh_from_providers
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.provision import providers
-from sailor_cloud.provision.before_buying import reserve
+from sailor_cloud.provision.before_buying import check_before_taking_over, reserve
 from sailor_cloud.provision.bookkeeping import NODE, charged_nodes, recharge
 from sailor_cloud.provision.cloud_clock import CloudClock, by_cloud
 from sailor_cloud.provision.guards import refuse_what_cannot_run
@@ -100,7 +100,9 @@ def run_document(
                 fallback=chosen.fallback,
                 replan_slow_links=chosen.replan_slow_links,
                 allow_doubtful=chosen.allow_doubtful,
+                allow_missing_permissions=chosen.allow_missing_permissions,
                 base=origin,
+                plan_sha256=sha256_of(folder.plan_file),
                 **({"budget_month": month} if reserved.held else {}),
             )
             # From here on the journal names the reservation, and the receipt releases it.
@@ -127,7 +129,11 @@ def base_of(folder: RunFolder) -> Path | None:
 
 def allows_doubtful(folder: RunFolder) -> bool:
     """Tell whether the user let a run buy at doubtful prices."""
-    return any(entry.data.get("allow_doubtful", False) for entry in read(folder.journal_file))
+    return _agreed(folder, "allow_doubtful")
+
+
+def _agreed(folder: RunFolder, what: str) -> bool:
+    return any(entry.data.get(what, False) for entry in read(folder.journal_file))
 
 
 def resume_run(
@@ -152,9 +158,15 @@ def resume_run(
         check_supported(document)
         check_environment(document.job)
         harm = _unknown_past(folder, clock)
-        if why := f"{harm}, so that nobody knows what it has bought and spent" if harm else _lost_key(folder):
+        why = f"{harm}, so that nobody knows what it has bought and spent" if harm else _other_plan(folder)
+        if why := why or _lost_key(folder):
             down = f"'sailor-cloud down {folder.run_id}' removes it"
             raise RequestError(f"run {folder.run_id} can't be taken over: {why}; {down}")
+        newest = read_plan(folder, max(generations(folder), default=1))
+        allowed = (options or LaunchOptions()).allow_missing_permissions or _agreed(folder, "allow_missing_permissions")
+        notes = check_before_taking_over(folder, newest, now=clock.now(), expires_at=state.expires_at, allowed=allowed)
+        for note in notes:
+            observer.note(note)
         compared: list[tuple[str, float]] = []
         clock = by_cloud(clock, scopes_of(document), lambda text, ahead_s: compared.append((text, ahead_s)))
         Journal.of(folder, clock).append(Event.RUN_RESUMED)
@@ -188,6 +200,16 @@ def _unknown_past(folder: RunFolder, clock: Clock) -> str:
     told = (event.get("generation") for event in read_events(folder))
     trained = max((number for number in told if isinstance(number, int)), default=0)
     return f"{folder.journal_file} lacks generation {trained}, which has trained" if trained > known else ""
+
+
+def _other_plan(folder: RunFolder) -> str:
+    """Say which plan of a run is not the one that its journal names: all that is bought and spent hangs on it."""
+    for entry in read(folder.journal_file):
+        number = entry.data.get("generation") if entry.event is Event.GENERATION_STARTED else None
+        path = folder.plan_file if number is None else plan_file(folder, int(number))
+        if "plan_sha256" in entry.data and sha256_of(path) != entry.data["plan_sha256"]:
+            return f"{path} is not the plan that the run has begun with"
+    return ""
 
 
 def _lost_key(folder: RunFolder) -> str:
@@ -238,7 +260,7 @@ async def _run(
         options,
         fallback=all(entry.data.get("fallback", True) for entry in entries),
         replan_slow_links=any(entry.data.get("replan_slow_links", False) for entry in entries),
-        allow_doubtful=any(entry.data.get("allow_doubtful", False) for entry in entries),
+        allow_doubtful=allows_doubtful(folder),
     )
     context = RunContext(
         folder=folder,

@@ -28,12 +28,12 @@ class AccountCheck:
     notes: tuple[str, ...]
     missing: tuple[str, ...]
 
-    @property
-    def refusal(self) -> str:
+    def refusal(self, now: str = "nothing was bought", *, anyway: str = "buys anyway") -> str:
+        """Return the error for a caller who lacks permissions; `now` says how things stand."""
         listed = "\n".join(f"  {permission}" for permission in self.missing)
         return (
-            f"you lack permissions that the run needs; nothing was bought:\n{listed}\n"
-            "docs/permissions.md has a role and a policy with all of them; --allow-missing-permissions buys anyway"
+            f"you lack permissions that the run needs; {now}:\n{listed}\n"
+            f"docs/permissions.md has a role and a policy with all of them; --allow-missing-permissions {anyway}"
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sailor_cloud import network, resources
@@ -11,12 +11,17 @@ from sailor_cloud.clock import Clock
 from sailor_cloud.errors import CredentialsError, RequestError
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.provision.account_check import check_account
+from sailor_cloud.provision.bookkeeping import NODE
 from sailor_cloud.provision.guards import refuse_doubtful_prices, refuse_stale_prices, refuse_two_clouds
 from sailor_cloud.provision.jobs import check_scheduler
 from sailor_cloud.provision.providers import on_this_machine
 from sailor_cloud.provision.provisioner import check_supported
+from sailor_cloud.provision.rendering.root import placed_nodes
 from sailor_cloud.provision.zone_check import check_zones
 from sailor_cloud.run import budgets
+from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.run.journal import read
+from sailor_cloud.run.state import fold
 
 
 def check_before_buying(
@@ -48,9 +53,31 @@ def check_before_buying(
         tell(note)
     check = check_account(document, now=now, ssh_from=ssh_from)
     if check.missing and not allow_missing_permissions:
-        raise CredentialsError(check.refusal)
+        raise CredentialsError(check.refusal())
     for note in check.notes:
         tell(note)
+
+
+def check_before_taking_over(
+    folder: RunFolder, document: PlanDocument, *, now: datetime, expires_at: datetime | None, allowed: bool
+) -> tuple[str, ...]:
+    """Ask the account before a run is gone on with, and return what the user should know.
+
+    `allowed`: the user has agreed to missing permissions. Raises CredentialsError where credentials have ended, or
+    permissions are missing while the run lacks nodes, so that it would have to buy some.
+    """
+    lasting = document if expires_at is None else replace(document, ttl_s=(expires_at - now).total_seconds())
+    check = check_account(lasting, now=now, ssh_from=None)
+    if not check.missing:
+        return check.notes
+    state = fold(read(folder.journal_file))
+    there = {row.key for row in state.live if row.resource == NODE and row.created_at is not None}
+    whole = there >= {placed.node.id for placed in placed_nodes(document)}
+    if not whole and not allowed:
+        down = f"'sailor-cloud down {folder.run_id}' removes what it has"
+        left = f"run {folder.run_id} was left as it is, and {down}"
+        raise CredentialsError(check.refusal(left, anyway="goes on all the same"))
+    return (*check.notes, f"you lack permissions that the run may need: {', '.join(check.missing)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

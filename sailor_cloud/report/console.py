@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-
 from collections.abc import Iterable
 
 from rich.console import Console, ConsoleOptions, RenderableType

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from sailor_cloud.clock import FixedClock
 from sailor_cloud.errors import RequestError
 from sailor_cloud.launch import start
 from sailor_cloud.launch.start import resume_run
+from sailor_cloud.launch.telemetry.generation_log import sha256_of, write_plan
 from sailor_cloud.provision.access.nodes import ensure_ssh_key
 from sailor_cloud.provision.bookkeeping import NODE, node_intent, open_node
 from sailor_cloud.provision.rendering.root import placed_nodes
@@ -37,7 +39,7 @@ def folder(tmp_path: Path) -> RunFolder:
     made.write_document(planned)
     ensure_ssh_key(made)
     written, ledger = Journal.of(made, CLOCK), Ledger.of(made, CLOCK)
-    written.append(Event.RUN_CREATED, job="tiny")
+    written.append(Event.RUN_CREATED, job="tiny", plan_sha256=sha256_of(made.plan_file))
     written.append(Event.PROVISION_STARTED)
     written.append_all([node_intent(placed) for placed in placed_nodes(planned)])
     for row in fold(read(made.journal_file)).resources:
@@ -76,6 +78,10 @@ def without(word: str) -> Callable[[RunFolder], object]:
         (lambda f: f.journal_file.write_bytes(f.journal_file.read_bytes()[:700]), "lacks nodes that the ledger"),
         (lambda folder: folder.ssh_key_file.write_bytes(bytes(400)), "nobody can log in to its nodes"),
         (lambda folder: folder.ssh_key_file.unlink(), "nobody can log in to its nodes"),
+        (
+            lambda f: f.write_document(replace(document(), ttl_s=1e6)),
+            "plan.json is not the plan that the run has begun",
+        ),
         (lambda folder: folder.plan_file.unlink(), "'sailor-cloud down tiny-20261121-000000-a1b2' removes"),
     ],
 )
@@ -91,6 +97,14 @@ def test_what_nobody_knows_the_past_of_is_not_gone_on_with(
     assert said in str(caught.value)
     assert "'sailor-cloud down tiny-20261121-000000-a1b2' removes" in str(caught.value)
     assert (folder.journal_file.read_bytes() if folder.journal_file.exists() else b"") == before
+
+
+def test_a_later_generations_plan_is_not_believed_either(folder: RunFolder) -> None:
+    told = write_plan(folder, 2, document())
+    Journal.of(folder, CLOCK).append(Event.GENERATION_STARTED, generation=2, plan_sha256=told)
+    write_plan(folder, 2, replace(document(), ttl_s=1e6))
+    with pytest.raises(RequestError, match=r"generations/2\.json is not the plan that the run has begun with"):
+        resumed(folder)
 
 
 @pytest.mark.parametrize("content", [None, b"", bytes(300), b'{"record": "opened"}\n3\n', b'{"record": "opened", "key'])

@@ -25,9 +25,14 @@ from sailor_cloud.model.job import AwsAccount, Cloud, GcpAccount, NetworkAccess
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.account import Billed
 from sailor_cloud.provision.account_check import AccountCheck, check_account
+from sailor_cloud.provision.before_buying import check_before_taking_over
+from sailor_cloud.provision.bookkeeping import NODE, node_intent
 from sailor_cloud.provision.providers.aws import account as aws_account
 from sailor_cloud.provision.providers.gcp import account as gcp_account
+from sailor_cloud.provision.rendering.root import placed_nodes
 from sailor_cloud.report.bill_text import bill_report
+from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.run.journal import Event, Journal
 from sailor_cloud.testing.ec2_api import serve_ec2
 from sailor_cloud.testing.http_api import Answer, Ask, serving
 from sailor_cloud.testing.mock_cloud import in_environment
@@ -85,13 +90,33 @@ def test_what_is_missing_is_listed_in_the_clouds_words_with_the_next_step(aws: F
     aws.denied = {"ec2:TerminateInstances", "ec2:RunInstances", "s3:DeleteBucket"}
     found = checked(aws_document())
     assert found.missing == ("aws: ec2:RunInstances", "aws: ec2:TerminateInstances", "aws: s3:DeleteBucket")
-    assert found.refusal.splitlines() == [
+    assert found.refusal().splitlines() == [
         "you lack permissions that the run needs; nothing was bought:",
         "  aws: ec2:RunInstances",
         "  aws: ec2:TerminateInstances",
         "  aws: s3:DeleteBucket",
         "docs/permissions.md has a role and a policy with all of them; --allow-missing-permissions buys anyway",
     ]
+
+
+def test_a_run_that_lacks_nodes_is_gone_on_with_only_by_who_may_buy_them(aws: FakeCloud, tmp_path: Path) -> None:
+    aws.denied = {"ec2:TerminateInstances"}
+    document, folder = aws_document(), RunFolder.create(RUN, root=tmp_path)
+
+    def asked(*, allowed: bool = False) -> tuple[str, ...]:
+        return check_before_taking_over(folder, document, now=NOW, expires_at=NOW, allowed=allowed)
+
+    journal = Journal.of(folder, FixedClock(NOW))
+    journal.append_all([node_intent(placed) for placed in placed_nodes(document)])
+    with pytest.raises(CredentialsError, match=rf"run {RUN} was left as it is(.|\n)*aws: ec2:TerminateInstances"):
+        asked()
+    told = ("you lack permissions that the run may need: aws: ec2:TerminateInstances",)
+    assert asked(allowed=True) == told
+    for placed in placed_nodes(document):
+        journal.append(Event.CREATED, resource=NODE, key=placed.node.id)
+    assert asked() == told
+    aws.denied = set()
+    assert asked() == ()
 
 
 def test_a_program_is_refused_what_the_command_line_refuses(aws: FakeCloud) -> None:

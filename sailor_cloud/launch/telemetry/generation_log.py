@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -108,10 +109,15 @@ def plan_file(folder: RunFolder, generation: int) -> Path:
     return folder.path / "generations" / f"{generation}.json"
 
 
-def write_plan(folder: RunFolder, generation: int, document: PlanDocument) -> None:
-    """Keep the plan of one generation."""
+def write_plan(folder: RunFolder, generation: int, document: PlanDocument) -> str:
+    """Keep the plan of one generation, and return what tells it from every other one."""
     private_dir(plan_file(folder, generation).parent)
-    folder.write_text(f"generations/{generation}.json", document.to_json())
+    return sha256_of(folder.write_text(f"generations/{generation}.json", document.to_json()))
+
+
+def sha256_of(path: Path) -> str:
+    """Return what tells the content of a file from every other one; nothing where there is no file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
 
 def read_plan(folder: RunFolder, generation: int) -> PlanDocument:
