@@ -71,7 +71,8 @@ class GoogleData:
             return 200, {"accounts": shown}
         if f"{place}/{email}" not in known:
             return 404, {"error": {"code": 404, "message": f"{email} does not exist"}}
-        assert method == "DELETE", "a sweep reads lists"
+        if method == "GET":
+            return 200, {"email": email, "description": known[f"{place}/{email}"].get("description") or ""}
         self.cloud.delete(ACCOUNT, f"{place}/{email}")
         return 200, {}
 
@@ -108,6 +109,8 @@ class GoogleData:
         held = {*self.store.of(name), *uploads}
         if name not in self.cloud.of_type(BUCKET) or (key and key not in held):
             return 404, {"error": {"code": 404, "message": "not found"}}
+        if method == "GET" and not of_objects:
+            return 200, next(shown for shown in self._listed(name) if shown["name"] == name)
         if of_objects and not key:
             return 200, {"items": [{"name": found, "generation": "1"} for found in held]}
         if key:

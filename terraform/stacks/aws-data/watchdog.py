@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -94,7 +94,7 @@ def handler(event: Any, context: Any) -> str:
         if context.get_remaining_time_in_millis() < LEAST_TIME_LEFT_MS:
             raise RuntimeError(f"{len(left)} resources of {os.environ['RUN']} are left: {'; '.join(left)}")
         time.sleep(PAUSE_S)
-    kept = _delete_account_wide(os.environ["NAME"], os.environ["BUCKET"])
+    kept = _delete_account_wide(os.environ["RUN"], os.environ["NAME"], os.environ["BUCKET"])
     _delete_itself(f"{os.environ['NAME']}-watchdog")
     return f"everything of {os.environ['RUN']} is deleted{kept}"
 
@@ -123,9 +123,8 @@ def _listed(ec2: Any, kind: Kind, run: str) -> Iterator[dict[str, Any]]:
     for page in ec2.get_paginator(kind.call).paginate(**asked) if paged else [getattr(ec2, kind.call)(**asked)]:
         for item in page[kind.key]:
             for found in item["Instances"] if kind.key == "Reservations" else [item]:
-                tags = {tag["Key"]: tag["Value"] for tag in found.get("Tags", ())}
                 # The filter has asked for it; whatever else an answer holds is never deleted.
-                if tags.get("sailor-cloud-run") == run and _state(found) not in kind.gone:
+                if _carries(found.get("Tags", ()), run) and _state(found) not in kind.gone:
                     yield found
 
 
@@ -134,17 +133,26 @@ def _state(found: dict[str, Any]) -> str:
     return str(state.get("Name") or state.get("Code")) if isinstance(state, dict) else str(state).lower()
 
 
-def _delete_account_wide(name: str, bucket: str) -> str:
-    """Delete what nodes acted as, and the run's own bucket if it is empty; return what is kept."""
-    iam, node = boto3.client("iam"), f"{name}-node"
-    _gone(lambda: iam.remove_role_from_instance_profile(InstanceProfileName=node, RoleName=node))
-    _gone(lambda: iam.delete_instance_profile(InstanceProfileName=node))
-    _gone(lambda: iam.delete_role_policy(RoleName=node, PolicyName=node))
-    _gone(lambda: iam.delete_role(RoleName=node))
-    if not bucket:
+def _carries(tags: Iterable[dict[str, str]], run: str) -> bool:
+    return {tag["Key"]: tag["Value"] for tag in tags}.get("sailor-cloud-run") == run
+
+
+def _delete_account_wide(run: str, name: str, bucket: str) -> str:
+    """Delete what nodes acted as, and the run's own bucket if it is empty; return what is kept.
+
+    These are looked up by name; what has such a name and not the run's tag is somebody else's.
+    """
+    iam, s3, node = boto3.client("iam"), boto3.client("s3"), f"{name}-node"
+    if _is_own(lambda: iam.get_instance_profile(InstanceProfileName=node)["InstanceProfile"].get("Tags", ()), run):
+        _gone(lambda: iam.remove_role_from_instance_profile(InstanceProfileName=node, RoleName=node))
+        _gone(lambda: iam.delete_instance_profile(InstanceProfileName=node))
+    if _is_own(lambda: iam.get_role(RoleName=node)["Role"].get("Tags", ()), run):
+        _gone(lambda: iam.delete_role_policy(RoleName=node, PolicyName=node))
+        _gone(lambda: iam.delete_role(RoleName=node))
+    if not bucket or not _is_own(lambda: s3.get_bucket_tagging(Bucket=bucket)["TagSet"], run):
         return ""
     try:
-        _gone(lambda: boto3.client("s3").delete_bucket(Bucket=bucket))
+        _gone(lambda: s3.delete_bucket(Bucket=bucket))
     except ClientError as error:
         if error.response["Error"]["Code"] != "BucketNotEmpty":
             raise
@@ -162,10 +170,24 @@ def _delete_itself(name: str) -> None:
     _gone(lambda: iam.delete_role(RoleName=name))
 
 
+def _is_own(tags: Callable[[], Iterable[dict[str, str]]], run: str) -> bool:
+    """Tell whether something exists and carries the run's tag."""
+    try:
+        return _carries(tags(), run)
+    except ClientError as error:
+        if not _is_absent(error):
+            raise
+        return False
+
+
 def _gone(delete: Callable[[], Any]) -> None:
     """Delete something that may not be there."""
     try:
         delete()
     except ClientError as error:
-        if not any(word in error.response["Error"]["Code"] for word in ABSENT):
+        if not _is_absent(error):
             raise
+
+
+def _is_absent(error: ClientError) -> bool:
+    return any(word in error.response["Error"]["Code"] for word in ABSENT)

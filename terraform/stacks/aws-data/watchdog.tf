@@ -82,6 +82,8 @@ resource "aws_iam_role_policy" "watchdog" {
           "iam:DeleteInstanceProfile",
           "iam:DeleteRole",
           "iam:DeleteRolePolicy",
+          "iam:GetInstanceProfile",
+          "iam:GetRole",
           "iam:RemoveRoleFromInstanceProfile",
         ]
         Resource = concat(
@@ -92,7 +94,7 @@ resource "aws_iam_role_policy" "watchdog" {
       {
         # Amazon S3 refuses this for a bucket that holds anything.
         Effect   = "Allow"
-        Action   = "s3:DeleteBucket"
+        Action   = ["s3:DeleteBucket", "s3:GetBucketTagging"]
         Resource = "arn:aws:s3:::${var.name}-data"
       },
       {

@@ -40,7 +40,7 @@ def watchdog(request: Any) -> tuple[str, int]:
             logging.error(told)
             return told, 500
         time.sleep(PAUSE_S)
-    kept = _delete_beside(google)
+    kept = _delete_beside(google, run)
     _delete_itself(google)
     return f"everything of {run} is deleted{kept}\n", 200
 
@@ -72,6 +72,15 @@ class Google:
             if error.code != 404:
                 raise
 
+    def is_own(self, service: str, path: str, run: str) -> bool:
+        """Tell whether something exists and carries the run's label. Raises HTTPError."""
+        try:
+            return _carries(self.ask("GET", service, path), run)
+        except urllib.error.HTTPError as error:
+            if error.code != 404:
+                raise
+            return False
+
     def pages(self, service: str, path: str) -> Iterator[Json]:
         token = ""
         while True:
@@ -95,9 +104,7 @@ def _delete_once(google: Google, run: str) -> Iterator[str]:
             if "unreachable" in item:
                 yield f"{kind} in {place} can't be listed: {item['unreachable']}"
                 continue
-            # What has no labels carries them in its description.
-            labels = [f"{key}={value}" for key, value in item.get("labels", {}).items()]
-            if f"sailor-cloud-run={run}" not in (*labels, *item.get("description", "").split()):
+            if not _carries(item, run):
                 continue
             told = f"{kind} {item['name']} in {place}"
             try:
@@ -120,10 +127,22 @@ def _listed(google: Google, project: str, kind: str) -> Iterator[tuple[str, Json
             yield from ((place, item) for item in held.get(kind, ()))
 
 
-def _delete_beside(google: Google) -> str:
-    """Delete the account that nodes acted as, and the run's own bucket if it is empty; return what is kept."""
-    _delete_account(google, f"{os.environ['NAME']}-node")
-    if bucket := os.environ["BUCKET"]:
+def _carries(item: Json, run: str) -> bool:
+    """Tell whether something is the run's: what has no labels carries them in its description."""
+    labels = [f"{key}={value}" for key, value in item.get("labels", {}).items()]
+    return f"sailor-cloud-run={run}" in (*labels, *item.get("description", "").split())
+
+
+def _delete_beside(google: Google, run: str) -> str:
+    """Delete the account that nodes acted as, and the run's own bucket if it is empty; return what is kept.
+
+    These are looked up by name; what has such a name and not the run's label is somebody else's.
+    """
+    node = _account(f"{os.environ['NAME']}-node")
+    if google.is_own("iam", node, run):
+        google.delete("iam", node)
+    bucket = os.environ["BUCKET"]
+    if bucket and google.is_own("storage", f"/storage/v1/b/{bucket}", run):
         try:
             google.delete("storage", f"/storage/v1/b/{bucket}")
         except urllib.error.HTTPError as error:
@@ -149,9 +168,9 @@ def _delete_itself(google: Google) -> None:
     google.delete("cloudscheduler", f"/v1/{place}/jobs/{name}")
     google.delete("cloudfunctions", f"/v2/{place}/functions/{name}")
     google.delete("iam", f"/v1/projects/{project}/roles/{name.replace('-', '_')}")
-    _delete_account(google, name)
+    google.delete("iam", _account(name))
 
 
-def _delete_account(google: Google, name: str) -> None:
+def _account(name: str) -> str:
     project = os.environ["PROJECT"]
-    google.delete("iam", f"/v1/projects/{project}/serviceAccounts/{name}@{project}.iam.gserviceaccount.com")
+    return f"/v1/projects/{project}/serviceAccounts/{name}@{project}.iam.gserviceaccount.com"

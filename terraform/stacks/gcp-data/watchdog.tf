@@ -42,6 +42,7 @@ resource "google_project_iam_custom_role" "watchdog" {
     "compute.subnetworks.list",
     "iam.roles.delete",
     "iam.serviceAccounts.delete",
+    "iam.serviceAccounts.get",
     "run.routes.invoke",
   ]
 }

@@ -197,6 +197,19 @@ def test_on_aws_results_that_nobody_has_fetched_are_kept(aws: Gaps) -> None:
     assert left(OURS) == {(REGIONS[0], "aws_s3_bucket", bucket)}
 
 
+def test_on_aws_what_has_a_name_of_the_run_and_not_its_tag_is_left_alone(aws: Gaps) -> None:
+    iam, s3 = boto3.client("iam"), boto3.client("s3")
+    node, bucket = resource_name(OURS, "node"), resource_name(OURS, "data")
+    build_account(OURS)
+    iam.tag_role(RoleName=node, Tags=pairs(OTHERS))
+    iam.untag_instance_profile(InstanceProfileName=node, TagKeys=[RUN_LABEL])
+    s3.delete_bucket_tagging(Bucket=bucket)
+    assert function("aws-data").handler({}, Context()) == f"everything of {OURS} is deleted"
+    assert iam.get_role(RoleName=node)["Role"]["RoleName"] == node
+    assert iam.get_instance_profile(InstanceProfileName=node)["InstanceProfile"]["InstanceProfileName"] == node
+    assert [found["Name"] for found in s3.list_buckets()["Buckets"]] == [bucket]
+
+
 def test_on_aws_nothing_is_deleted_before_the_run_is_overdue(aws: Gaps, monkeypatch: pytest.MonkeyPatch) -> None:
     build_run(OURS, 0)
     before = left(OURS)
@@ -302,6 +315,17 @@ def test_on_google_results_that_nobody_has_fetched_are_kept(google: Project) -> 
     assert (status, f"gs://{bucket} is kept, it holds results that nobody has fetched" in told) == (200, True)
     assert set(google.cloud.resources) == {("google_storage_bucket", bucket)}
     assert google.store.of(bucket) == {"checkpoints/step-10": b"x"}
+
+
+def test_on_google_what_has_a_name_of_the_run_and_not_its_label_is_left_alone(google: Project) -> None:
+    config = {"project": PROJECT}
+    account = {"account_id": f"{resource_prefix(OURS)}-node", "description": f"{RUN_LABEL}={OURS}0"}
+    google.cloud.create("google_service_account", account, config)
+    bucket = {"name": resource_name(OURS, "data"), "labels": {RUN_LABEL: OTHERS}, "location": "us-central1"}
+    google.cloud.create("google_storage_bucket", bucket, config)
+    before = set(google.cloud.resources)
+    assert function("gcp-data").watchdog(None) == (f"everything of {OURS} is deleted\n", 200)
+    assert google.cloud.resources.keys() == before
 
 
 def test_on_google_nothing_is_deleted_before_the_run_is_overdue(google: Project) -> None:
