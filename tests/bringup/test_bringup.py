@@ -178,6 +178,11 @@ def test_the_timer_that_ends_the_node_runs(node: Node) -> None:
     assert "OnBootUSec=" in timer
 
 
+def test_the_service_that_ends_an_orphaned_node_runs(node: Node) -> None:
+    service = shell(node, "systemctl show sailor-cloud-orphaned.service --property=ActiveState,SubState")
+    assert service.split() == ["ActiveState=active", "SubState=running"]
+
+
 def test_a_node_without_a_driver_is_told_before_anything_is_installed(node: Node) -> None:
     with pytest.raises(LaunchError, match="nvidia-smi names no NVIDIA driver"):
         on_node(node, lambda connection: prepared_python(connection, Software(), node="n0", poll_s=0.5))
