@@ -103,7 +103,7 @@ def run_document(
                 allow_missing_permissions=chosen.allow_missing_permissions,
                 base=origin,
                 plan_sha256=sha256_of(folder.plan_file),
-                **({"budget_month": month} if reserved.held else {}),
+                **(_budget(document, month) if reserved.held else {}),
             )
             # From here on the journal names the reservation, and the receipt releases it.
             unbegun.pop_all()
@@ -111,6 +111,12 @@ def run_document(
                 observer.note(note)
             _tell_time(folder, clock, observer, compared)
             return _control(folder, document, decoder, observer, clock, options, on_start, search)
+
+
+def _budget(document: PlanDocument, month: str) -> dict[str, object]:
+    """Return where a run's reservation is, for whoever releases it without the plan."""
+    state = document.job.cloud.state
+    return {"budget_month": month, "budget_state": None if state is None else state.model_dump(mode="json")}
 
 
 def _release(document: PlanDocument, run_id: str, month: str, observer: Observer) -> None:

@@ -19,6 +19,7 @@ from sailor_cloud.launch.spend.charges import charge_all
 from sailor_cloud.launch.spend.prices import UsePrices
 from sailor_cloud.launch.telemetry.generation_log import Leg, journaled_calibration_s, last_monitor, legs
 from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job import StateBackend
 from sailor_cloud.provision.bookkeeping import NODE
 from sailor_cloud.provision.cleanup.teardown import Destroyed, destroy
 from sailor_cloud.provision.live_resources import Scopes
@@ -102,10 +103,11 @@ def close_books(
     if document is not None:
         with _told(problems, "the run is not in 'sailor-cloud history'"):
             history.remember(folder, _past_run(folder, document, recorded, receipt))
-    month = next((entry.data["budget_month"] for entry in entries if "budget_month" in entry.data), None)
-    if month is not None and receipt.clean:
+    held = next((entry.data for entry in entries if "budget_month" in entry.data), None)
+    if held is not None and receipt.clean:
+        month, raw = str(held["budget_month"]), held.get("budget_state")
         with _told(problems, f"the reservation for {month} in the budgets is not released"):
-            state = document.job.cloud.state if document is not None else None
+            state = None if raw is None else StateBackend.model_validate(raw)
             budgets.release(state, folder.path.parent.parent, folder.run_id, month, spent_usd)
     unwritten = [path.name for path in (folder.journal_file, folder.ledger_file) if kept_lines(path)]
     if unwritten:

@@ -116,6 +116,9 @@ def read_yaml(text: str, *, origin: str) -> Any:
         raw = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         raise RequestError([Problem(path=origin, message=f"is not YAML: {_yaml_fault(error)}")]) from error
+    except ValueError as error:
+        # A date that there is not, such as 2026-13-01, or a number of thousands of digits.
+        raise RequestError([Problem(path=origin, message=f"is not YAML: {error}")]) from error
     return raw
 
 

@@ -99,7 +99,7 @@ def reserve(document: PlanDocument, run_id: str, now: datetime, *, only_ask: boo
     of_job = budgets.budgets_of(document.job.cloud, resources.home())
     usd = budgets.most_usd(document)
     if usd is None:
-        if not of_job.allowances:
+        if not any(allowances for _, allowances in of_job.books):
             return Reserved(held=False, notes=(of_job.unread,) if of_job.unread else ())
         raise RequestError("nobody knows what this run may cost, so its budget can't be checked; give --budget USD")
     notes = of_job.reserve(run_id, usd, now, only_ask=only_ask)

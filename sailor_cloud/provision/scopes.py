@@ -187,7 +187,12 @@ def remove_from(
         by_provider[resource.provider].append(resource)
     problems: list[str] = []
     for provider, mine in by_provider.items():
-        problems += providers.of(provider).remove(mine, folder=folder, poll_s=poll_s)
+        try:
+            problems += providers.of(provider).remove(mine, folder=folder, poll_s=poll_s)
+        except Exception as error:
+            # Of the clouds' libraries too: what one refuses must not keep what others have.
+            logger.debug("can't remove what %s has", provider, exc_info=True)
+            problems.append(f"{provider}: {error}")
     return tuple(problems)
 
 

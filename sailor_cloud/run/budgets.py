@@ -1,8 +1,8 @@
 """Budgets of owners and projects over all their runs of a month: `budgets.yaml`, and what runs have reserved of them.
 
-Reservations are one JSON object per month. It lies beside the Terraform states where a job keeps those in a bucket, and
-in this user's folder of runs otherwise. Two `up`s can't both take the last dollar: the bucket's object is written only
-if nobody has changed it since it was read, the file under a lock.
+Reservations are one JSON object per month. One lies in this user's folder of runs, for all runs of this machine, and
+one beside the Terraform states where jobs keep those in a bucket, for all runs that do so. Two `up`s can't both take
+the last dollar: the bucket's object is written only if nobody has changed it since it was read, the file under a lock.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import math
 import os
 import re
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
-
-import yaml
 
 from sailor_cloud.durable import write_atomically
 from sailor_cloud.errors import DataError, Problem, RequestError
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Cloud, StateBackend
-from sailor_cloud.model.untrusted import read_at_most
+from sailor_cloud.model.job_file import read_yaml
+from sailor_cloud.model.untrusted import MOST_JOB_VALUES, check_values, read_at_most
 from sailor_cloud.run.folder import private_dir
 
 if TYPE_CHECKING:
@@ -99,10 +99,10 @@ def read_allowances(path: Path) -> tuple[Allowance, ...]:
 def parse_allowances(text: bytes, *, origin: str) -> tuple[Allowance, ...]:
     """Return the budgets of a text: a list of `{owner or project, month: 2026-11 or "*", usd}`."""
     try:
-        rows = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        # ValueError: not UTF-8, or a date that there is not, such as 2026-13-01.
-        raise RequestError(f"{origin} is not YAML: {error}") from error
+        rows = read_yaml(text.decode(), origin=origin)
+    except UnicodeDecodeError as error:
+        raise RequestError(f"{origin} is not UTF-8 text: {error}") from error
+    check_values(rows, origin=origin, most=MOST_JOB_VALUES)
     if not isinstance(rows, list):
         example = '- {owner: me@example.org, month: "*", usd: 5000}'
         raise RequestError(f"{origin} must be a list of budgets, such as {example}")
@@ -133,7 +133,7 @@ def _allowance(row: Any, path: str, problems: list[Problem]) -> Allowance | None
 
 @dataclass(slots=True, kw_only=True)
 class LocalBook:
-    """Reservations in this user's folder of runs."""
+    """Reservations in this user's folder of runs: those of all runs of this machine."""
 
     folder: Path
     shared: bool = False
@@ -229,10 +229,12 @@ def bucket_book(state: StateBackend) -> BucketBook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budgets:
-    """The budgets that hold for a job's runs, and the book of reservations. `unread`: why a bucket's are not known."""
+    """The books of reservations, each with the budgets that are held against it; the last one knows the most runs.
 
-    allowances: tuple[Allowance, ...]
-    book: Book
+    `unread`: why a bucket's budgets are not known.
+    """
+
+    books: tuple[tuple[Book, tuple[Allowance, ...]], ...]
     owner: str | None
     project: str | None
     unread: str = ""
@@ -243,22 +245,32 @@ class Budgets:
         With `only_ask` nothing is reserved. Without a budget that holds for the run nothing happens.
         """
         month = f"{now:%Y-%m}"
-        holding = [one for one in self.allowances if one.holds_for(self.owner, self.project, month)]
-        if not holding:
-            return ()
-        notes: list[str] = []
         wanted = Reservation(run_id=run_id, owner=self.owner, project=self.project, month=month, reserved_usd=usd)
+        notes: dict[Allowance, str] = {}
+        with ExitStack() as undone:
+            for book, allowances in self.books:
+                holding = [one for one in allowances if one.holds_for(self.owner, self.project, month)]
+                if holding:
+                    notes |= self._reserved(book, holding, wanted, only_ask)
+                    undone.callback(book.change, month, partial(_closed, run_id=run_id, spent_usd=None))
+            undone.pop_all()
+        return tuple(notes.values())
+
+    def _reserved(
+        self, book: Book, holding: list[Allowance], wanted: Reservation, only_ask: bool
+    ) -> dict[Allowance, str]:
+        notes: dict[Allowance, str] = {}
 
         def update(before: Entries) -> Entries:
             # An earlier try of this run may have arrived although nobody was told so.
-            others = tuple(one for one in before if one.run_id != run_id)
-            notes[:] = [self._note(allowance, others, wanted) for allowance in holding]
+            others = tuple(one for one in before if one.run_id != wanted.run_id)
+            notes.update((one, self._note(book, one, others, wanted)) for one in holding)
             return before if only_ask else (*others, wanted)
 
-        self.book.change(month, update)
-        return tuple(notes)
+        book.change(wanted.month, update)
+        return notes
 
-    def _note(self, allowance: Allowance, before: Entries, wanted: Reservation) -> str:
+    def _note(self, book: Book, allowance: Allowance, before: Entries, wanted: Reservation) -> str:
         same = [one for one in before if allowance.holds_for(one.owner, one.project, one.month)]
         spent = math.fsum(one.counted_usd for one in same if one.spent_usd is not None)
         reserved = math.fsum(one.counted_usd for one in same if one.spent_usd is None)
@@ -272,14 +284,14 @@ class Budgets:
                 f"the budget has too little left: {told}, so {max(0.0, left):.2f} USD, and this run may cost "
                 f"{wanted.reserved_usd:.2f}; give a lower --budget, raise it in {FILE}{ends}"
             )
-        others = "" if self.book.shared else " (runs of other machines are not counted: the job has no cloud.state)"
+        others = "" if book.shared else " (runs of other machines are not counted: the job has no cloud.state)"
         return f"budget {told}; this run may cost {wanted.reserved_usd:.2f}{others}"
 
 
 def budgets_of(cloud: Cloud, home: Path) -> Budgets:
     """Return the budgets for an owner's and a project's runs: those of `budgets.yaml` in `home` and in the bucket."""
     allowances = read_allowances(home / FILE)
-    book: LocalBook | BucketBook = LocalBook(folder=home / "budgets")
+    books: list[tuple[Book, tuple[Allowance, ...]]] = [(LocalBook(folder=home / "budgets"), allowances)]
     unread = ""
     if cloud.state is not None:
         try:
@@ -292,11 +304,10 @@ def budgets_of(cloud: Cloud, home: Path) -> Budgets:
             unread = f"budgets beside {cloud.state.bucket} are not known: {error}"
         else:
             # Budgets that are there but damaged stop everybody.
-            allowances += parse_allowances(text, origin=f"{cloud.state.bucket}/{name}")
-            book = shared
+            theirs = parse_allowances(text, origin=f"{cloud.state.bucket}/{name}")
+            books.append((shared, (*allowances, *theirs)))
     return Budgets(
-        allowances=allowances,
-        book=book,
+        books=tuple(books),
         owner=cloud.owner,
         project=cloud.gcp.project if cloud.gcp is not None else None,
         unread=unread,
@@ -312,15 +323,22 @@ def most_usd(document: PlanDocument) -> float | None:
 
 
 def release(state: StateBackend | None, home: Path, run_id: str, month: str, spent_usd: float | None) -> None:
-    """Replace what a run has reserved by what it has cost; None: it was never begun. Raises DataError or OSError."""
-    book: Book = LocalBook(folder=home / "budgets") if state is None else bucket_book(state)
+    """Replace what a run has reserved by what it has cost; None: it was never begun.
 
-    def update(before: Entries) -> Entries:
-        if spent_usd is None:
-            return tuple(one for one in before if one.run_id != run_id)
-        return tuple(replace(one, spent_usd=spent_usd) if one.run_id == run_id else one for one in before)
+    Raises DataError, OSError, or ValueError for what is no month.
+    """
+    if not _MONTH.fullmatch(month):
+        raise ValueError(f"{month!r} is no month")
+    update = partial(_closed, run_id=run_id, spent_usd=spent_usd)
+    LocalBook(folder=home / "budgets").change(month, update)
+    if state is not None:
+        bucket_book(state).change(month, update)
 
-    book.change(month, update)
+
+def _closed(before: Entries, *, run_id: str, spent_usd: float | None) -> Entries:
+    if spent_usd is None:
+        return tuple(one for one in before if one.run_id != run_id)
+    return tuple(replace(one, spent_usd=spent_usd) if one.run_id == run_id else one for one in before)
 
 
 def _brief(error: Exception) -> str:
@@ -330,8 +348,12 @@ def _brief(error: Exception) -> str:
 def _entries(text: bytes, origin: str) -> Entries:
     try:
         rows = json.loads(text)["reservations"]
-        return tuple(Reservation(**row) for row in rows)
-    except (ValueError, KeyError, TypeError) as error:
+        found = tuple(Reservation(**row) for row in rows)
+        for amount in (usd for one in found for usd in (one.reserved_usd, one.counted_usd)):
+            if not 0 <= amount < math.inf:
+                raise ValueError(f"{amount} is no amount of money")
+        return found
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{origin} is damaged, so nobody knows what is reserved: {error}; mend or delete it") from error
 
 

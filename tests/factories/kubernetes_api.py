@@ -90,6 +90,7 @@ class Cluster:
     pods: dict[str, list[Pod]] = field(default_factory=dict)
     down: set[str] = field(default_factory=set)
     uid: str = "0f1e"
+    secrets_refused: bool = False
     created: list[dict[str, Any]] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -277,9 +278,9 @@ def _answer(cluster: Cluster, method: str, path: str, query: dict[str, str], bod
         if method == "POST":
             if faults := jobset_faults(body):
                 return _status(422, f"JobSet is invalid: {faults[0]}")
+            body["metadata"]["uid"] = f"uid-{body['metadata']['name']}"
             cluster.jobsets[body["metadata"]["name"]] = body
             cluster.created.append(body)
-            cluster.start(body)
             return 201, body
         if not name:
             found = [one for one in cluster.jobsets.values() if selector.items() <= one["metadata"]["labels"].items()]
@@ -293,7 +294,11 @@ def _answer(cluster: Cluster, method: str, path: str, query: dict[str, str], bod
         return 200, cluster.shown(cluster.jobsets[name])
     if "secrets" in parts:
         if method == "POST":
+            if cluster.secrets_refused:
+                return _status(403, "secrets is forbidden")
             cluster.secrets[body["metadata"]["name"]] = body
+            # Pods wait for the Secret that they mount.
+            cluster.start(cluster.jobsets[body["metadata"]["name"]])
             return 201, body
         gone = cluster.secrets.pop(parts[-1], None)
         return (200, {"kind": "Status", "status": "Success"}) if gone else _status(404, "not found")

@@ -28,6 +28,8 @@ from sailor_cloud.testing.moto_server import moto_server
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
 ME = Allowance(owner="me@example.org", project=None, month="*", usd=100.0)
+# Ten lists, each of ten times the one before.
+BOMB = "- &a0 [x]\n" + "".join(f"- &a{n + 1} [{', '.join([f'*a{n}'] * 10)}]\n" for n in range(10))
 OURS = Allowance(owner=None, project="our-project", month="2026-11", usd=150.0)
 
 
@@ -46,7 +48,7 @@ def book(request: pytest.FixtureRequest, tmp_path: Path) -> Book:
 
 
 def mine(book: Book, *allowances: Allowance, owner: str = "me@example.org") -> Budgets:
-    return Budgets(allowances=allowances or (ME,), book=book, owner=owner, project="our-project")
+    return Budgets(books=((book, allowances or (ME,)),), owner=owner, project="our-project")
 
 
 def released(book: Book, run_id: str, spent_usd: float) -> None:
@@ -170,6 +172,27 @@ def test_a_damaged_book_stops_a_run(tmp_path: Path) -> None:
         mine(book).reserve("run-1", 1.0, NOW)
 
 
+@pytest.mark.parametrize("usd", ["NaN", "-70.0", "Infinity", '"70"'])
+def test_a_reservation_that_is_no_amount_of_money_is_not_believed(tmp_path: Path, usd: str) -> None:
+    row = f'{{"run_id": "r", "owner": "me@example.org", "project": null, "month": "2026-11", "reserved_usd": {usd}}}'
+    (tmp_path / "2026-11.json").write_text(f'{{"reservations": [{row}]}}')
+    with pytest.raises(DataError, match="is damaged, so nobody knows what is reserved"):
+        mine(LocalBook(folder=tmp_path)).reserve("run-1", 1.0, NOW)
+
+
+def test_runs_with_and_without_shared_states_take_from_one_budget(tmp_path: Path) -> None:
+    here, shared = local(tmp_path), bucket(tmp_path)
+    both = Budgets(books=((here, (ME,)), (shared, (ME,))), owner="me@example.org", project=None)
+    assert len(both.reserve("run-1", 70.0, NOW)) == 1
+    with pytest.raises(RequestError, match="or end one of run-1"):
+        mine(here).reserve("run-2", 40.0, NOW)
+    mine(shared).reserve("run-3", 30.0, NOW)
+    with pytest.raises(RequestError, match="run-3"):
+        both.reserve("run-4", 10.0, NOW)
+    # What the second book refuses is not held in the first.
+    mine(here).reserve("run-5", 30.0, NOW)
+
+
 def test_without_shared_states_a_note_says_that_other_machines_are_not_counted(tmp_path: Path) -> None:
     assert "other machines are not counted" in mine(local(tmp_path)).reserve("run-1", 1.0, NOW)[0]
     assert "other machines" not in mine(bucket(tmp_path)).reserve("run-1", 1.0, NOW)[0]
@@ -192,7 +215,9 @@ def test_budgets_are_read_from_a_file_and_a_missing_one_has_none(tmp_path: Path)
         ('- {owner: a, project: b, month: "*", usd: 1}', "needs either an owner or a project"),
         ("- {owner: a, month: November, usd: 1}", "month must be as in '2026-11'"),
         ("- {owner: a, month: 2026-13-01, usd: 1}", "is not YAML: month must be in 1..12"),
-        ("[" * 5000, "is not YAML"),
+        ("[" * 5000, "is nested more than 50 deep"),
+        (BOMB, "holds more than 10,000 values"),
+        ('- {owner: "a\\e[2J", month: "*", usd: 1}', "holds control characters"),
         ('- {owner: a, month: "*", usd: -1}', "usd must be an amount of money, not -1"),
         ('- {owner: a, month: "*", eur: 1}', "holds owner or project, month and usd"),
     ],

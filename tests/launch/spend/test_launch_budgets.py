@@ -42,6 +42,12 @@ def test_up_is_refused_beyond_the_budget_of_its_owner_or_project(home: Path) -> 
     assert [(row["run_id"], row["spent_usd"]) for row in rows] == [("run-1", 0.1)]
 
 
+@pytest.mark.parametrize("month", ["../../x", "2026-13", "*/"])
+def test_a_journal_that_names_no_month_releases_nothing(home: Path, month: str) -> None:
+    with pytest.raises(ValueError, match="is no month"):
+        budgets.release(None, home, "run-1", month, 0.0)
+
+
 def test_without_budgets_or_on_this_machine_nothing_is_reserved(home: Path) -> None:
     assert reserve(gcp_document(), "run-1", NOW) == Reserved(held=False, notes=())
     (home / "budgets.yaml").write_text('- {owner: Me@example.org, month: "*", usd: 0}')

@@ -180,6 +180,24 @@ def test_a_jobset_is_gone_when_its_last_pod_is(tmp_path: Path, monkeypatch: pyte
         assert not list(JobSets().jobs("lab", None))
 
 
+def test_the_plan_goes_with_its_jobset_and_without_it_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A JobSet that has ended is deleted by Kubernetes after a while, and the plan may hold variables of a command."""
+    job = exported_job(spread(tmp_path))
+    with kubernetes_api(tmp_path / "api", {"a": {}}) as cluster:
+        monkeypatch.setenv("KUBECONFIG", str(cluster.folder / "kubeconfig"))
+        monkeypatch.setattr(Cluster, "start", lambda cluster, jobset: None)
+        name = Kubernetes().submit(job, tmp_path)
+        (owner,) = cluster.secrets[name]["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["uid"]) == ("JobSet", cluster.jobsets[name]["metadata"]["uid"])
+        Kubernetes().cancel(name, job.inventory)
+        cluster.secrets_refused = True
+        with pytest.raises(ProvisionError, match="secrets is forbidden"):
+            Kubernetes().submit(job, tmp_path)
+        assert not cluster.jobsets
+
+
 @pytest.mark.parametrize("journaled", [True, False])
 def test_a_job_that_is_queued_when_its_controller_dies_is_taken_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, journaled: bool

@@ -64,15 +64,19 @@ class Kubernetes:
         plan, jobset = manifests(job)
         with calls() as api:
             place = job.inventory.namespace
-            api.core.create_namespaced_secret(place, plan, _request_timeout=_TIMEOUT_S)
+            name = str(jobset["metadata"]["name"])
+            made = api.jobsets.create_namespaced_custom_object(
+                GROUP, VERSION, place, PLURAL, jobset, _request_timeout=_TIMEOUT_S
+            )
+            # Pods wait for their plan, and Kubernetes deletes it with the JobSet, even where nobody else is there.
+            owner = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "JobSet", "name": name, "uid": made["metadata"]["uid"]}
+            owned = {**plan, "metadata": {**plan["metadata"], "ownerReferences": [owner]}}
             try:
-                api.jobsets.create_namespaced_custom_object(
-                    GROUP, VERSION, place, PLURAL, jobset, _request_timeout=_TIMEOUT_S
-                )
+                api.core.create_namespaced_secret(place, owned, _request_timeout=_TIMEOUT_S)
             except Exception:
-                api.gone(api.core.delete_namespaced_secret, plan["metadata"]["name"], place)
+                delete(name, place)
                 raise
-        return str(jobset["metadata"]["name"])
+        return name
 
     def find(self, job: ClusterJob) -> str | None:
         name = names(job)[0]

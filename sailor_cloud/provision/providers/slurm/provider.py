@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from sailor_cloud.provision.jobs import JOB
@@ -18,6 +19,8 @@ from sailor_cloud.provision.providers.slurm.commands import cancel, hostnames, h
 from sailor_cloud.provision.providers.slurm.scheduler import Slurm
 
 _NAME = "slurm"
+# What a job of a run is called; see `ClusterJob.name`.
+_NAMED = re.compile(r"sailor-(.+)-g\d+")
 
 
 class SlurmJobs(SchedulerProvider):
@@ -34,9 +37,12 @@ class SlurmJobs(SchedulerProvider):
 
 def _jobs(cluster: str, run_id: str | None) -> Iterator[LiveResource]:
     """Yield a resource for each node of each job that is queued or runs."""
-    for line in slurm("squeue", "--noheader", "--format=%i|%T|%N|%k").splitlines():
-        job, state, left, comment = line.split("|", 3)
+    for line in slurm("squeue", "--noheader", "--format=%i|%T|%N|%j|%k").splitlines():
+        job, state, left, name, comment = line.split("|", 4)
         labels = labels_in(comment)
+        if RUN_LABEL not in labels and (named := _NAMED.fullmatch(name)):
+            # Some sites write comments of their own.
+            labels[RUN_LABEL] = named[1]
         if RUN_LABEL not in labels or run_id not in (None, labels[RUN_LABEL]):
             continue
         if state == "COMPLETING" and left and set(hostnames(left)) <= hosts_down(hostnames(left)):

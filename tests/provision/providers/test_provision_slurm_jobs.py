@@ -1,0 +1,50 @@
+"""How jobs of a run are found on Slurm, and what becomes of a teardown whose scheduler fails."""
+
+from __future__ import annotations
+
+import pytest
+
+from sailor_cloud.errors import ProvisionError
+from sailor_cloud.provision.live_resources import LiveResource
+from sailor_cloud.provision.providers.slurm import provider
+from sailor_cloud.provision.scopes import remove_from
+
+RUN, OTHER = "tiny-20261121-051313-a1b2", "tiny-20261121-051313-a1b20"
+
+
+@pytest.fixture
+def queue(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The lines that squeue prints."""
+    lines: list[str] = []
+    monkeypatch.setattr(provider, "slurm", lambda *command: "\n".join(lines))
+    return lines
+
+
+def found(run_id: str | None) -> list[tuple[str, str, str]]:
+    return [(one.name, one.run_id, one.node) for one in provider.PROVIDER.jobs("lab", run_id)]
+
+
+def test_a_job_is_found_by_its_comment_or_by_its_name_where_a_site_writes_the_comments(queue: list[str]) -> None:
+    queue += [
+        f"12+0|RUNNING|a1|sailor-{RUN}-g1|sailor-cloud-run={RUN} sailor-cloud-node=n0,n1",
+        f"13|PENDING||sailor-{RUN}-g2|project physics",
+        f"14|RUNNING|a2|sailor-{OTHER}-g1|(null)",
+        "15|RUNNING|a3|a|b|c",
+    ]
+    assert found(RUN) == [("12", RUN, "n0"), ("12", RUN, "n1"), ("13", RUN, "")]
+    assert found(None) == [*found(RUN), ("14", OTHER, "")]
+
+
+def test_a_scheduler_that_fails_in_the_middle_of_a_teardown_is_a_problem_and_no_end_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(*command: str) -> str:
+        if command[0] == "squeue":
+            raise ProvisionError("squeue failed: slurm_load_jobs error: Unable to contact slurm controller")
+        return ""
+
+    monkeypatch.setattr(provider, "slurm", fails)
+    monkeypatch.setattr(provider, "cancel", lambda job: None)
+    job = LiveResource(provider="slurm", region="lab", type="job", name="12", run_id=RUN, node="n0")
+    (problem,) = remove_from([job])
+    assert "Unable to contact slurm controller" in problem
