@@ -9,6 +9,7 @@ import threading
 import zipfile
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from http.client import IncompleteRead
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,7 +22,9 @@ from factories.commands import ROOT
 from sailor_cloud.catalog import load, snapshot
 from sailor_cloud.catalog.doubts import UNKNOWN_DAY, age_text, is_stale
 from sailor_cloud.catalog.providers import of
+from sailor_cloud.catalog.providers.fetched import Fetched, Refusal
 from sailor_cloud.catalog.refresh import Refreshed, public, refresh, write_known
+from sailor_cloud.catalog.refresh.plausible import sift
 from sailor_cloud.cli.prices import prices
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.errors import CredentialsError
@@ -75,7 +78,7 @@ def pages(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pages]:
     for provider in ("gcp", "aws"):
         monkeypatch.setattr(of(Provider(provider)), "prices", no_credentials, raising=False)
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         here = f"http://127.0.0.1:{server.server_port}"
         monkeypatch.setattr(public, "GITHUB", f"{here}/commits?path=")
         monkeypatch.setattr(public, "SKYPILOT", f"{here}/raw/")
@@ -191,6 +194,57 @@ def test_prices_that_can_not_be_right_are_refused(pages: Pages) -> None:
     run("aws")
     assert load().offer(f"{V100}/spot").usd_per_hour != 0.0001
     assert [offer for offer in load().offers(markets=[Market.SPOT]) if offer.usd_per_hour < 0.001] == []
+
+
+AWS_COMMITS, AWS_ROWS = "/commits?path=catalogs/v8/aws/vms.csv", "/raw/00148f2af367/catalogs/v8/aws/vms.csv"
+
+
+def fetched(market: str) -> Fetched:
+    """What public catalogs say of one offer, held against what is known of it."""
+    known = [load().offer(f"{V100}/{market}")]
+    return public.fetch(Provider("aws"), known, frozenset(), NOW.date(), lambda what, done, of: None)
+
+
+def test_catalogs_that_lie_are_named_and_not_used(pages: Pages) -> None:
+    honest = dict(pages)
+    lies = [
+        (AWS_COMMITS, COMMIT.replace(b"2026", b"2999"), "it is dated 2999-11-23, which is in the future"),
+        ("/hunt/aws/version", b"29990101-1", "it is dated 2999-01-01, which is in the future"),
+        ("/hunt/aws/version", "２０２６１１２２".encode(), "its version reads"),
+        ("/hunt/aws/version", b"20261122/../x", "its version reads"),
+        (AWS_ROWS, b"Price\x00,AcceleratorCount\n\x00", "SkyPilot's catalog"),
+        (AWS_ROWS, b'"' + b"x" * 200_000, "field larger than field limit"),
+        (AWS_ROWS, b"\xff\xfe", "codec can't decode"),
+    ]
+    for path, body, fault in lies:
+        pages |= honest | {path: body, "/hunt/aws/29990101-1/catalog.zip": archive("aws.csv")}
+        found = fetched("spot")
+        assert fault in " ".join(found.missing), (path, found.missing)
+        assert all(offer.as_of_from <= NOW.date() for offer in found.offers)
+
+
+def test_a_commit_that_is_none_is_neither_asked_for_nor_shown(pages: Pages) -> None:
+    del pages["/hunt/aws/version"]
+    for told in (COMMIT.replace(b"00148f2af367", b"\\u001b[2J/../../x"), b"[" * 100_000):
+        pages[AWS_COMMITS] = told
+        (offer,) = fetched("spot").offers
+        assert (offer.source, offer.as_of_from) == ("skypilot-catalog@master", UNKNOWN_DAY)
+
+
+@pytest.mark.parametrize("price", [float("nan"), float("inf")])
+def test_a_price_that_is_no_number_is_refused(price: float) -> None:
+    """Even of an accelerator that nobody has known a price of."""
+    offer = replace(load().offer(f"{V100}/on-demand"), usd_per_hour=price)
+    kept, refused = sift([offer], [], {})
+    assert (kept, refused) == ([], {Refusal.IMPLAUSIBLE: 1})
+
+
+def test_an_on_demand_price_of_others_that_has_more_than_halved_is_doubted(pages: Pages) -> None:
+    rows = pages[AWS_ROWS]
+    for price, doubted in ((b"1.60", False), (b"0.80", True)):
+        pages[AWS_ROWS] = rows.replace(b"3.06,0.514100", price + b",0.514100")
+        (offer,) = fetched("on-demand").offers
+        assert (offer.usd_per_hour, offer.outlier) == (float(price), doubted)
 
 
 def test_the_known_prices_become_a_folder_that_plans_read(pages: Pages, tmp_path: Path) -> None:

@@ -224,8 +224,9 @@ MERGES = "a0: &a0 {x: 1}\n" + "".join(
         ("#" * 100_000, "is larger than 64 KiB"),
         ('name: "\\e[2J"', "name: holds control characters: '\\x1b[2J'"),
         ("constraints: {budget_usd: .nan}", "constraints.budget_usd: is nan"),
+        ("name: 2026-13-01", "is not YAML: month must be in 1..12"),
     ],
-    ids=["aliases", "merges", "itself", "deep", "long", "large", "escape", "no number"],
+    ids=["aliases", "merges", "itself", "deep", "long", "large", "escape", "no number", "no date"],
 )
 def test_a_job_file_that_explodes_is_one_clear_error(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -59,6 +60,8 @@ def _instance(offer: Offer) -> tuple[str, str, str, int]:
 def _reason(offer: Offer, ceiling: float | None, known: Range | None) -> Refusal | None:
     if offer.usd_per_hour <= 0:
         return Refusal.ZERO_PRICE
+    if not math.isfinite(offer.usd_per_hour):
+        return Refusal.IMPLAUSIBLE
     if offer.market is Market.SPOT and ceiling is not None:
         if offer.usd_per_hour < LOWEST_SHARE_OF_ON_DEMAND * ceiling:
             return Refusal.BELOW_ONE_PERCENT

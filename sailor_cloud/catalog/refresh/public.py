@@ -9,13 +9,14 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import urllib.error
 import urllib.request
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from http.client import HTTPException, HTTPResponse
 from itertools import islice
 
@@ -46,7 +47,13 @@ _SKYPILOT_GPUS = {
     "V100-16": ("V100",),
 }
 _UNREADABLE = (OSError, HTTPException, EOFError, zipfile.BadZipFile, zlib.error, csv.Error)
-_FAULTS = (*_UNREADABLE, ValueError, KeyError, TypeError, IndexError)
+# RuntimeError: an archive under a password, or JSON that is nested too deep.
+_FAULTS = (*_UNREADABLE, ValueError, KeyError, TypeError, IndexError, RuntimeError, ArithmeticError)
+_REVISION = re.compile(r"[0-9a-f]{8,64}")
+_VERSION = re.compile(r"[0-9]{8}[0-9A-Za-z-]*")
+# An on-demand price that has fallen below this share of the known one is doubted until the provider itself tells it:
+# budgets are kept by it. The deepest cut of late was to 0.56 (AWS, P5 instances, June 2025).
+_DEEPEST_CUT = 0.5
 
 # By zone or region, instance type, accelerator (of a machine that may carry several) and market: USD per hour.
 _Prices = dict[tuple[str, str, str, Market], float]
@@ -54,11 +61,12 @@ _Prices = dict[tuple[str, str, str, Market], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Catalog:
-    """The prices of one catalog and their day."""
+    """The prices of one catalog and their day; `of_provider`: the provider itself publishes it."""
 
     source: str
     day: date
     prices: Mapping[tuple[str, str, str, Market], float]
+    of_provider: bool = False
 
 
 def fetch(
@@ -79,7 +87,11 @@ def fetch(
     for done, (what, read) in enumerate(readers):
         progress(f"{provider}: public catalogs", done, len(readers))
         try:
-            catalogs.append(read())
+            catalog = read()
+            if catalog.day > today + timedelta(days=1):
+                # Such a price would never grow stale.
+                raise ValueError(f"it is dated {catalog.day}, which is in the future")
+            catalogs.append(catalog)
         except _FAULTS as error:
             found.missing.append(f"{what}, {provider}: {error or type(error).__name__}")
     progress(f"{provider}: public catalogs", len(readers), len(readers))
@@ -112,7 +124,9 @@ def _repriced(offer: Offer, catalog: _Catalog, price: float) -> Offer:
         as_of_to=catalog.day,
         source=catalog.source,
         confidence=Confidence.MEDIUM,
-        outlier=False,
+        outlier=offer.market is Market.ON_DEMAND
+        and not catalog.of_provider
+        and price < _DEEPEST_CUT * offer.usd_per_hour,
         listed=None,
     )
 
@@ -143,7 +157,9 @@ def _skypilot(provider: Provider) -> _Catalog:
     revision, day = "master", UNKNOWN_DAY
     try:
         commit = json.loads(_get(GITHUB + path))[0]
-        revision, day = str(commit["sha"]), datetime.fromisoformat(commit["commit"]["committer"]["date"]).date()
+        told = datetime.fromisoformat(commit["commit"]["committer"]["date"]).date()
+        if _REVISION.fullmatch(str(commit["sha"])):
+            revision, day = commit["sha"], told
     except _FAULTS:
         # Prices without a date are better than none, and count as stale.
         pass
@@ -160,7 +176,7 @@ def _skypilot(provider: Provider) -> _Catalog:
 
 def _gpuhunt(provider: Provider) -> _Catalog:
     version = _get(f"{GPUHUNT}{provider}/version").decode().strip()
-    if not version.replace("-", "").isalnum():
+    if not _VERSION.fullmatch(version):
         raise ValueError(f"its version reads {version[:20]!r}")
     day = datetime.strptime(version[:8], "%Y%m%d").date()
     prices: _Prices = {}
@@ -193,7 +209,7 @@ def _price_list(region: str) -> _Catalog:
             if shared and (row["TermType"], row["CapacityStatus"], row["Unit"]) == ("OnDemand", "Used", "Hrs"):
                 prices[region, row["Instance Type"], "", Market.ON_DEMAND] = float(row["PricePerUnit"])
         _check_whole(address, response)
-    return _Catalog(source="aws-price-list", day=day, prices=prices)
+    return _Catalog(source="aws-price-list", day=day, prices=prices, of_provider=True)
 
 
 def _rows(text: str) -> Iterator[dict[str, str]]:
