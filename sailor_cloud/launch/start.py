@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from sailor_cloud import resources
 from sailor_cloud.clock import Clock
@@ -113,7 +114,7 @@ def run_document(
             return _control(folder, document, decoder, observer, clock, options, on_start, search)
 
 
-def _budget(document: PlanDocument, month: str) -> dict[str, object]:
+def _budget(document: PlanDocument, month: str) -> dict[str, Any]:
     """Return where a run's reservation is, for whoever releases it without the plan."""
     state = document.job.cloud.state
     return {"budget_month": month, "budget_state": None if state is None else state.model_dump(mode="json")}
