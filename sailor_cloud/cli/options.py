@@ -71,6 +71,11 @@ def run_argument(*, required: bool = True) -> Callable[[_Command], _Command]:
     return click.argument("run", required=required, shell_complete=_runs)
 
 
+def runs_argument(command: _Command) -> _Command:
+    """Add RUN…: any number of runs, also none."""
+    return click.argument("runs", metavar="[RUN]...", nargs=-1, shell_complete=_runs)(command)
+
+
 def _runs(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     from sailor_cloud.run.folder import RunFolder
 

@@ -22,7 +22,7 @@ from sailor_cloud.durable import write_atomically
 from sailor_cloud.launch.options import Ending
 from sailor_cloud.launch.telemetry.notify import TOKEN_VARIABLE, URL_VARIABLE
 from sailor_cloud.launch.watch.log_reader import Selection, show_logs
-from sailor_cloud.launch.watch.status import snapshot
+from sailor_cloud.launch.watch.status import WatchedRuns
 from sailor_cloud.provision import processes
 from sailor_cloud.provision.providers.local.spec import VmInfo
 from sailor_cloud.report.dashboard import Dashboard
@@ -148,7 +148,7 @@ def test_the_dashboard_answers_the_token_alone_and_shows_the_run(run: QuickRun) 
     run.end()
     folder = run.folder
     assert folder is not None
-    with Dashboard(lambda: snapshot(folder, clock=CLOCK)) as server:
+    with Dashboard(WatchedRuns([folder], clock=CLOCK)) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:
@@ -156,14 +156,25 @@ def test_the_dashboard_answers_the_token_alone_and_shows_the_run(run: QuickRun) 
             page = urllib.request.urlopen(server.url).read().decode()
             needed = re.findall(r"(?:src|href)=[\"'](?!#|data:)[^\"']+|@import|url\((?!#|data:)", page)
             assert needed == [], "everything the page needs is in it"
-            seen = json.loads(urllib.request.urlopen(server.url.replace("/?", "/snapshot.json?")).read())
+            (row,) = json.loads(urllib.request.urlopen(server.url.replace("/?", "/runs.json?")).read())
+            assert (row["run_id"], row["step"]) == (folder.run_id, 40)
+            one = server.url.replace("/?", f"/snapshot.json?run={folder.run_id}&")
+            seen = json.loads(urllib.request.urlopen(one).read())
             assert (seen["step"], seen["steps"], seen["phase"], seen["outcome"]) == (40, 40, "gone", "completed")
             assert [node["name"] for node in seen["nodes"]] == ["n0", "n1"]
             assert {point["step"] for point in seen["steps_of"]} == set(range(1, 41))
             assert seen["timeline"][-1]["text"] == "everything is gone"
             address = server.url.partition("?")[0]
-            for refused in (address, f"{address}snapshot.json", f"{address}?token=wrong"):
+            for refused in (
+                address,
+                f"{address}snapshot.json?run={folder.run_id}",
+                f"{address}runs.json",
+                f"{address}?token=wrong",
+            ):
                 assert status_of(urllib.request.Request(refused)) == 403
+            for unknown in ("../x", ""):
+                other = server.url.replace("/?", f"/snapshot.json?run={unknown}&")
+                assert status_of(urllib.request.Request(other)) == 404
             assert status_of(urllib.request.Request(server.url, headers={"Host": "evil.example"})) == 403
             assert status_of(urllib.request.Request(server.url, method="POST", data=b"")) == 501
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -16,16 +17,33 @@ STEPS_AT_ONCE = 40
 
 
 class GoingOn:
-    """A stand-in for a run: each look finds it further."""
+    """A stand-in for runs: each look finds them further."""
 
-    def __init__(self) -> None:
+    def __init__(self, *names: str) -> None:
+        self.names = names
         self.step = 0
 
-    def __call__(self) -> dict[str, Any]:
+    def rows(self) -> list[dict[str, Any]]:
         self.step += STEPS_AT_ONCE
+        return [
+            {
+                "run_id": name,
+                "abandoned": False,
+                "state": {"phase": "training"},
+                "step": self.step,
+                "steps": 400,
+                "loss": 3.0,
+                "iteration_s": 0.5,
+                "spent_usd": 0.5,
+                "budget_usd": 2.0,
+            }
+            for name in self.names
+        ]
+
+    def snapshot(self, run: str) -> dict[str, Any]:
         taken = [{"step": step, "loss": 5.0 - step / 100, "iteration_s": 0.5} for step in range(1, self.step + 1)]
         return {
-            "run": "demo-1",
+            "run": run,
             "phase": "training",
             "outcome": None,
             "controller": True,
@@ -48,9 +66,9 @@ class GoingOn:
         }
 
 
-@pytest.fixture
-def served() -> Iterator[Dashboard]:
-    dashboard = Dashboard(GoingOn())
+@contextmanager
+def _served(*runs: str) -> Iterator[Dashboard]:
+    dashboard = Dashboard(GoingOn(*runs))
     threading.Thread(target=dashboard.serve_forever, daemon=True).start()
     yield dashboard
     dashboard.shutdown()
@@ -59,8 +77,8 @@ def served() -> Iterator[Dashboard]:
 
 @pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT)
 @pytest.mark.parametrize(("width", "dark"), [(1400, False), (400, True)])
-def test_charts_grow_while_a_run_goes_on(served: Dashboard, width: int, dark: bool) -> None:
-    with Browser() as browser:
+def test_charts_grow_while_a_run_goes_on(width: int, dark: bool) -> None:
+    with _served("demo-1") as served, Browser() as browser:
         browser.look(width=width, dark=dark)
         browser.open(served.url)
         points = "echarts.getInstanceByDom(losses)?.getOption().series[0].data.length ?? 0"
@@ -73,6 +91,27 @@ def test_charts_grow_while_a_run_goes_on(served: Dashboard, width: int, dark: bo
         browser.run("look()")
         assert _until(browser, points, at_least=seen + 1) > seen
         assert browser.run("document.documentElement.scrollWidth") <= width
+        assert browser.complaints == []
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT)
+def test_several_runs_stand_in_a_list_and_their_curves_over_one_another() -> None:
+    with _served("second", "<first>") as served, Browser() as browser:
+        browser.look(width=400, dark=False)
+        browser.open(served.url)
+        lines = "echarts.getInstanceByDom(losses)?.getOption().series.map(each => each.name).join() ?? ''"
+        _until(browser, f"({lines}).length", at_least=1)
+        assert browser.run(lines) == "loss"
+        assert browser.run("[...document.querySelectorAll('#rows button')].map(each => each.textContent).join()") == (
+            "second,<first>"
+        )
+        browser.run("document.querySelectorAll('#rows input')[1].click()")
+        _until(browser, f"({lines}).length", at_least=len("second,<first>"))
+        assert browser.run(lines) == "second,<first>"
+        browser.run("document.querySelectorAll('#rows button')[1].click()")
+        _until(browser, "Number(run.textContent === '<first>')", at_least=1)
+        assert browser.run(lines) == "loss"
+        assert browser.run("document.documentElement.scrollWidth") <= 400
         assert browser.complaints == []
 
 

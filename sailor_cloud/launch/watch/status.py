@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from sailor_cloud.clock import Clock
@@ -60,6 +61,37 @@ def status_to_dict(status: RunStatus) -> dict[str, Any]:
 
     value: dict[str, Any] = TypeAdapter(RunStatus).dump_python(status, mode="json")
     return {**value, "abandoned": status.abandoned}
+
+
+class WatchedRuns:
+    """Runs for a page that asks again and again: `named` ones, or the newest; what is torn down is read once."""
+
+    MOST = 20
+
+    def __init__(self, named: Sequence[RunFolder], *, clock: Clock) -> None:
+        self._named, self._clock, self._prices = tuple(named), clock, UsePrices()
+        self._gone: dict[str, dict[str, Any]] = {}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the statuses of the runs, newest first."""
+        return [self._row(folder) for folder in reversed(self._folders())]
+
+    def _folders(self) -> Sequence[RunFolder]:
+        return self._named or RunFolder.list()[-self.MOST :]
+
+    def _row(self, folder: RunFolder) -> dict[str, Any]:
+        if folder.run_id in self._gone:
+            return self._gone[folder.run_id]
+        status = run_status(folder, clock=self._clock, prices=self._prices)
+        row = status_to_dict(status)
+        if status.state.phase is Phase.GONE:
+            self._gone[folder.run_id] = row
+        return row
+
+    def snapshot(self, run: str) -> dict[str, Any]:
+        """Return all about one of them. Raises KeyError for another run."""
+        folder = {each.run_id: each for each in self._folders()}[run]
+        return snapshot(folder, clock=self._clock, prices=self._prices)
 
 
 MOST_POINTS = 400

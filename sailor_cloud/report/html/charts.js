@@ -42,6 +42,10 @@ const sailorCharts = (() => {
     chart.setOption(prepared(option, box.clientWidth), { replaceMerge: ["series"] });
     return chart;
   };
+  const clear = (box) => {
+    const chart = echarts.getInstanceByDom(box);
+    if (chart) chart.clear();
+  };
   const all = () => {
     for (const box of document.querySelectorAll(".echart[data-option]")) {
       draw(box, JSON.parse(box.dataset.option)).resize();
@@ -52,5 +56,5 @@ const sailorCharts = (() => {
   addEventListener("resize", () => { if (width !== innerWidth) { width = innerWidth; all(); } });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", all);
   addEventListener("beforeprint", all);
-  return { draw };
+  return { draw, clear };
 })();
