@@ -12,7 +12,7 @@ from rich.text import Text
 from sailor_cloud.model.document import Choice, Decision, LeftOut
 from sailor_cloud.model.job import Job
 from sailor_cloud.report import text
-from sailor_cloud.report.html.svg import Markup, element
+from sailor_cloud.report.html.markup import Markup, element
 from sailor_cloud.report.html.tables import html_table
 from sailor_cloud.report.markdown import table as markdown_table
 from sailor_cloud.report.tables import plain_table

@@ -5,18 +5,40 @@ const sailorCharts = (() => {
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const coloured = (option) =>
     JSON.parse(JSON.stringify(option).replace(/var\((--[\w-]+)\)/g, (_, name) => colour(name)));
-  const axis = (given) => ({
+  const axis = (given, narrow) => ({
     ...given,
-    axisLine: { lineStyle: { color: colour("--muted") } },
+    axisLine: { ...given.axisLine, lineStyle: { color: colour("--muted") } },
     axisLabel: {
       color: colour("--muted"), hideOverlap: true, ...given.axisLabel,
+      ...(narrow && given.type === "category" ? { width: 130, overflow: "break", fontSize: 10, lineHeight: 11 } : {}),
       ...(given.type === "value" ? { formatter: (value) => String(+value.toPrecision(4)) } : {}),
     },
-    splitLine: { lineStyle: { color: colour("--line") } },
+    splitLine: { ...given.splitLine, lineStyle: { color: colour("--line") } },
   });
+  // A row of (row, start, end, what), drawn as a bar from start to end; zoomed charts cut it at their edges.
+  const bar = (params, api) => {
+    const row = api.value(0), from = api.coord([api.value(1), row]), to = api.coord([api.value(2), row]);
+    const height = 0.76 * api.size([0, 1])[1];
+    const whole = { x: from[0], y: from[1] - height / 2, width: Math.max(to[0] - from[0], 0.4), height };
+    const shape = echarts.graphic.clipRectByRect(whole, params.coordSys);
+    return shape && { type: "rect", shape, style: { fill: api.visual("color") } };
+  };
+  const brief = (seconds) => `${+seconds.toPrecision(4)} s`;
+  const spans = (series) => ({
+    ...series, type: "custom", renderItem: bar, encode: { x: [1, 2], y: 0 },
+    data: series.data.map(([row, start, end, what]) => ({ value: [row, start, end], tip: series.name === "bubble" ? what
+      : `${what}\n${brief(end - start)}, from ${brief(start)} to ${brief(end)}` })),
+  });
+  const land = document.getElementById("land");
+  if (land) {
+    const pairs = (ring) => ring.flatMap((x, at) => (at % 2 ? [] : [[x, ring[at + 1]]]));
+    const geometry = { type: "MultiPolygon", coordinates: JSON.parse(land.textContent).map((ring) => [pairs(ring)]) };
+    echarts.registerMap("land", { type: "FeatureCollection", features: [{ type: "Feature", properties: { name: "land" }, geometry }] });
+  }
   const prepared = (option, width) => {
     const made = coloured(option);
     const narrow = width < 520;
+    made.series = made.series.map((series) => (series.type === "spans" ? spans(series) : series));
     made.textStyle = { color: colour("--ink"), fontFamily: "system-ui, DejaVu Sans, sans-serif" };
     made.animation = false;
     made.aria = { enabled: false };
@@ -28,16 +50,16 @@ const sailorCharts = (() => {
     };
     // Without labels beside bars and points their room is free.
     if (narrow && made.grid) made.grid.right = 24;
-    for (const name of ["xAxis", "yAxis"]) if (made[name]) made[name] = axis(made[name]);
+    for (const name of ["xAxis", "yAxis"]) if (made[name]) made[name] = axis(made[name], narrow);
     for (const series of made.series) {
       series.labelLayout = { hideOverlap: true, ...series.labelLayout };
-      if (series.label) series.label = { color: colour("--ink"), ...series.label, show: series.label.show && !narrow };
+      if (series.label) series.label = { color: colour("--ink"), lineHeight: 15, textBorderColor: colour("--paper"), textBorderWidth: 3, ...series.label, show: series.label.show && (!narrow || series.coordinateSystem === "geo") };
     }
     return made;
   };
   const draw = (box, option) => {
     box.style.display = "block";
-    const chart = echarts.getInstanceByDom(box) || echarts.init(box, null, { renderer: "svg" });
+    const chart = echarts.getInstanceByDom(box) || echarts.init(box, null, { renderer: box.dataset.renderer || "svg" });
     // What is zoomed stays so while a run goes on.
     chart.setOption(prepared(option, box.clientWidth), { replaceMerge: ["series"] });
     return chart;

@@ -10,7 +10,7 @@ from sailor_cloud.model.document import FrontierPoint, PlanDocument
 from sailor_cloud.report import text
 from sailor_cloud.report.choices import Choice, choices, usd_unit
 from sailor_cloud.report.html.echart import echart, points_option
-from sailor_cloud.report.html.svg import Markup
+from sailor_cloud.report.html.markup import Markup
 from sailor_cloud.units import SECONDS_PER_HOUR, pace_text, signed_usd_text
 
 TITLE = "Cost against time of the chosen plan and its alternatives"

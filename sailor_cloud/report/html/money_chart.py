@@ -5,7 +5,7 @@ from __future__ import annotations
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.report import text
 from sailor_cloud.report.html.echart import echart
-from sailor_cloud.report.html.svg import Markup
+from sailor_cloud.report.html.markup import Markup
 from sailor_cloud.report.money import CostBranch, cost_tree, expected_usd
 
 TITLE = "Cost by kind, expected and worst case"

@@ -12,11 +12,11 @@ from sailor_cloud.report.facts import Fact, assumptions, notes, outcome_facts, p
 from sailor_cloud.report.html import sections
 from sailor_cloud.report.html.echart import script
 from sailor_cloud.report.html.frontier_chart import frontier_chart
+from sailor_cloud.report.html.markup import Markup, element, joined
 from sailor_cloud.report.html.memory_chart import memory_chart
 from sailor_cloud.report.html.money_chart import money_chart
 from sailor_cloud.report.html.region_map import region_map
 from sailor_cloud.report.html.schedule_chart import schedule_chart
-from sailor_cloud.report.html.svg import Markup, element, joined
 from sailor_cloud.report.html.zone_map import zone_map
 from sailor_cloud.report.ruled_out import ruled_out
 from sailor_cloud.simulator import TimelineSpan
@@ -42,11 +42,8 @@ def page(title: str, content: Markup) -> str:
         element("title", title),
         element("style", Markup(_asset("report.css"))),
     )
-    tip = element("div", id="tip", role="tooltip")
-    scripts = [element("script", Markup(_asset("hover.js")))]
-    if 'class="echart"' in content:
-        scripts.append(script())
-    whole = element("html", element("head", head), element("body", content, tip, *scripts), lang="en")
+    scripts = (script(),) if 'class="echart"' in content else ()
+    whole = element("html", element("head", head), element("body", content, *scripts), lang="en")
     return f"<!doctype html>\n{whole}\n"
 
 

@@ -7,7 +7,7 @@ from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.report import text
 from sailor_cloud.report.choices import choices, usd_unit, without_plan
 from sailor_cloud.report.group_lines import NUMBERS, group_columns
-from sailor_cloud.report.html.svg import Markup, element
+from sailor_cloud.report.html.markup import Markup, element
 from sailor_cloud.report.html.tables import html_table
 from sailor_cloud.report.memory_rows import memory_rows
 from sailor_cloud.report.money import expected_usd, price_rows, worst_usd

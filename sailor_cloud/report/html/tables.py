@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from sailor_cloud.report.html.svg import Markup, element
+from sailor_cloud.report.html.markup import Markup, element
 
 # Columns of sentences, and columns of short words, which never fold.
 WIDE = ("what", "price of")

@@ -4,103 +4,70 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
 
 from sailor_cloud.model.document import LinkUse, PlanDocument
 from sailor_cloud.report import text
 from sailor_cloud.report.groups import hardware_name, nodes_usd_per_hour, plan_hardware
-from sailor_cloud.report.html.svg import Markup, chart, element, label, number
+from sailor_cloud.report.html.echart import arcs, echart
+from sailor_cloud.report.html.markup import Markup
 from sailor_cloud.report.html.traffic import told, volume_text
 
-WIDTH, MARGIN, RADIUS = 1000.0, 110.0, 22.0
-THINNEST, THICKEST = 1.5, 9.0
-STEEPNESS, HIGHEST = 0.3, 150.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Spot:
-    zone: str
-    region: str
-    x: float
+TITLE = "Zones of the plan and the traffic between them"
 
 
 def zone_map(document: PlanDocument) -> Markup:
-    """Draw zones in a row, region by region, and an arc for each pair that exchanges traffic."""
-    spots = _spots(document)
-    pairs = _pairs(document)
-    widest = max((abs(spots[a].x - spots[b].x) for a, b in pairs), default=0.0)
-    ground = 40.0 + _height(widest) + RADIUS
-    most = max((sum(use.bytes_per_iteration for use in uses) for uses in pairs.values()), default=1.0)
-    parts = [
-        part
-        for place, (pair, uses) in enumerate(pairs.items())
-        for part in _arc(document, spots[pair[0]], spots[pair[1]], uses, ground, most, place)
-    ]
-    parts += [part for spot in spots.values() for part in _zone(document, spot, ground)]
-    return chart(WIDTH, ground + RADIUS + 82, "Zones of the plan and the traffic between them", *parts)
-
-
-def _spots(document: PlanDocument) -> dict[str, _Spot]:
+    """Draw zones below one another, region by region, and an arc for each pair that exchanges traffic."""
     used = plan_hardware(document).values()
     places = sorted({(hardware.provider, hardware.region, hardware.zone) for hardware in used})
-    step = (WIDTH - 2 * MARGIN) / max(1, len(places) - 1)
-    first = MARGIN if len(places) > 1 else WIDTH / 2
-    return {
-        zone: _Spot(zone=zone, region=f"{provider} {region}", x=first + step * place)
-        for place, (provider, region, zone) in enumerate(places)
-    }
-
-
-def _pairs(document: PlanDocument) -> dict[tuple[str, str], list[LinkUse]]:
+    rows = {zone: row for row, (_, _, zone) in enumerate(places)}
     pairs: dict[tuple[str, str], list[LinkUse]] = {}
     for use in document.inputs.links:
         if use.src_zone != use.dst_zone:
-            first, second = sorted((use.src_zone, use.dst_zone))
+            first, second = sorted((use.src_zone, use.dst_zone), key=lambda zone: -rows[zone])
             pairs.setdefault((first, second), []).append(use)
-    return pairs
-
-
-def _arc(
-    document: PlanDocument, a: _Spot, b: _Spot, uses: list[LinkUse], ground: float, most: float, place: int
-) -> list[Markup]:
-    carried = sum(use.bytes_per_iteration for use in uses)
-    width = THINNEST + (THICKEST - THINNEST) * math.sqrt(carried / most if most else 0.0)
-    height = _height(abs(a.x - b.x))
-    middle = (a.x + b.x) / 2
-    path = (
-        f"M{number(a.x)} {number(ground)}Q{number(middle)} {number(ground - 2 * height)} {number(b.x)} {number(ground)}"
-    )
-    tip = "\n".join(line for use in uses for line in told(document, use))
-    shown = volume_text(document, uses)
-    # Neighbouring arcs of one height would write over each other.
-    y = ground - height - 8 - 14 * (place % 2)
-    return [
-        element("path", d=path, class_="arc", stroke_width=width, data_tip=tip, tabindex=0),
-        label(middle, y, shown, anchor="middle", class_="small halo"),
+    most = max((sum(use.bytes_per_iteration for use in uses) for uses in pairs.values()), default=0.0)
+    lines = [
+        {
+            "coords": [[0, rows[first]], [0, rows[second]]],
+            "tip": "\n".join([volume_text(document, uses), *(line for use in uses for line in told(document, use))]),
+            "share": math.sqrt(sum(use.bytes_per_iteration for use in uses) / most) if most else 0.0,
+        }
+        for (first, second), uses in pairs.items()
     ]
+    dots = [{"value": [0, rows[zone]], "tip": _told(document, zone)} for _, _, zone in places]
+    option = {
+        "grid": {"left": 12, "right": 24, "top": 12, "bottom": 12, "containLabel": True},
+        "legend": {"show": False},
+        "xAxis": {"type": "value", "min": -0.02, "max": 1, "show": False},
+        "yAxis": {
+            "type": "category",
+            "inverse": True,
+            "axisLine": {"show": False},
+            "axisTick": {"show": False},
+            "splitLine": {"show": False},
+            "axisLabel": {"lineHeight": 16},
+            "data": [_told(document, zone, brief=True) for _, _, zone in places],
+        },
+        "series": [
+            *arcs(lines, on="cartesian2d", curveness=-1.0, named=False),
+            {"type": "scatter", "symbolSize": 18, "color": "var(--c1)", "data": dots, "z": 3},
+        ],
+    }
+    return echart(TITLE, option, height=40 + 80 * len(places))
 
 
-def _height(distance: float) -> float:
-    return min(HIGHEST, distance * STEEPNESS)
-
-
-def _zone(document: PlanDocument, spot: _Spot, ground: float) -> list[Markup]:
-    nodes = [hardware for hardware in plan_hardware(document).values() if hardware.zone == spot.zone]
-    counts: Counter[str] = Counter()
-    for hardware in nodes:
-        counts[hardware.accelerator] += hardware.accelerator_count
+def _told(document: PlanDocument, zone: str, *, brief: bool = False) -> str:
+    """Return a zone with its nodes; `brief`: with devices and price only."""
+    nodes = [hardware for hardware in plan_hardware(document).values() if hardware.zone == zone]
+    home = f"{nodes[0].provider} {nodes[0].region}"
     rate = nodes_usd_per_hour(nodes)
-    devices = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
-    names = Counter(hardware_name(hardware) for hardware in nodes)
-    tip = "\n".join([spot.zone, *(f"{count} x {name}" for name, count in sorted(names.items()))])
-    under = [spot.region] if rate is None else [f"{text.usd(rate)} USD/h", spot.region]
-    return [
-        element("circle", cx=spot.x, cy=ground, r=RADIUS, class_="zone", data_tip=tip, tabindex=0),
-        label(spot.x, ground + 5, str(len(nodes)), anchor="middle", class_="strong on-zone"),
-        label(spot.x, ground + RADIUS + 18, spot.zone, anchor="middle", class_="strong small"),
-        label(spot.x, ground + RADIUS + 34, f"{devices}", anchor="middle", class_="small"),
-        *(
-            label(spot.x, ground + RADIUS + 50 + 16 * place, line, anchor="middle", class_="small muted")
-            for place, line in enumerate(under)
-        ),
-    ]
+    price = "" if rate is None else f"{text.usd(rate)} USD/h"
+    if not brief:
+        names = Counter(hardware_name(hardware) for hardware in nodes)
+        lines = [f"{home}, {zone}", *(f"{count} x {name}" for name, count in sorted(names.items())), price]
+    else:
+        counts: Counter[str] = Counter()
+        for hardware in nodes:
+            counts[hardware.accelerator] += hardware.accelerator_count
+        lines = [zone, ", ".join(f"{count} {name}" for name, count in sorted(counts.items())), price]
+    return "\n".join(line for line in lines if line)
