@@ -1,12 +1,15 @@
 """Checks the words of README, CHANGELOG and docs: proselint, the glossary, and the length of sentences.
 
-`python docs/check_prose.py [FILE ...]` prints what to mend and exits with 1 where there is anything.
+Docstrings, comments and messages of the program are held against the glossary. `python docs/check_prose.py [FILE ...]`
+prints what to mend and exits with 1 where there is anything.
 """
 
 from __future__ import annotations
 
+import io
 import re
 import sys
+import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +70,16 @@ def prose(text: str) -> str:
     return re.sub(r"\]\([^)]*\)", lambda match: "]" + " " * (len(match.group()) - 1), text)
 
 
+def words_of_program(text: str) -> str:
+    """Return comments and strings of Python code, each line where it was, the rest blank."""
+    lines = [""] * (text.count("\n") + 1)
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type in (tokenize.COMMENT, tokenize.STRING):
+            for offset, line in enumerate(token.string.split("\n")):
+                lines[token.start[0] - 1 + offset] += f" {line}"
+    return re.sub(r"`[^`\n]*`", lambda match: "x" * len(match.group()), "\n".join(lines))
+
+
 def sentences(text: str) -> Iterator[tuple[int, str]]:
     """Yield each sentence with its line; a blank line, a row, an item and a heading end one."""
     for block in re.finditer(r"(?:(?!\n\s*\n|\n\s*[-*#|>]|\n\s*\d+\. ).)+", text, flags=re.DOTALL):
@@ -80,20 +93,27 @@ def sentences(text: str) -> Iterator[tuple[int, str]]:
 
 def findings(path: Path) -> list[Finding]:
     """Return what is to be mended in one file."""
-    text = prose(path.read_text(encoding="utf-8"))
+    written = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        return list(_against_glossary(path, words_of_program(written)))
+    text = prose(written)
     found = [
         Finding(path=path, line=line, what=f"{len(words)} words: {' '.join(words[:8])} …")
         for line, sentence in sentences(text)
         if len(words := re.findall(r"[^\W_][\w'’/.-]*", sentence)) > MOST_WORDS + SPARE_WORDS
     ]
     if path != GLOSSARY:
-        for phrase, term in forbidden().items():
-            for match in re.finditer(rf"\b{re.escape(phrase)}\b", text, flags=re.IGNORECASE):
-                line = text.count("\n", 0, match.start()) + 1
-                found.append(Finding(path=path, line=line, what=f"{match.group()!r}: write {term}"))
+        found += _against_glossary(path, text)
         for result in LintFile(source=path, content=text).lint({**DEFAULT, "checks": _CHECKS}):
             found.append(Finding(path=path, line=result.pos[0], what=result.check_result.message))
     return sorted(found, key=lambda each: each.line)
+
+
+def _against_glossary(path: Path, text: str) -> Iterator[Finding]:
+    terms = {phrase.lower(): term for phrase, term in forbidden().items()}
+    for match in re.finditer(rf"\b(?:{'|'.join(map(re.escape, terms))})\b", text, flags=re.IGNORECASE):
+        line = text.count("\n", 0, match.start()) + 1
+        yield Finding(path=path, line=line, what=f"{match.group()!r}: write {terms[match.group().lower()]}")
 
 
 def main(arguments: list[str]) -> int:
@@ -101,6 +121,8 @@ def main(arguments: list[str]) -> int:
         *sorted((ROOT / "docs").glob("*.md")),
         ROOT / "README.md",
         ROOT / "CHANGELOG.md",
+        *sorted((ROOT / "sailor_cloud").rglob("*.py")),
+        *sorted((ROOT / "runtime" / "sailor_runtime").rglob("*.py")),
     ]
     failed = False
     for path in paths:

@@ -65,8 +65,8 @@ def plan(
 
     `restrictions` make the space smaller; `top` asks for so many alternatives of other kinds, `frontier` for the
     plans that are best from the fastest to the cheapest. `choose` takes the cheapest, the balanced or the fastest plan
-    instead of the goal's; `deciding` is told of the three while the search goes on. After `time_limit_s` the best plan
-    found so far is the answer. `progress` is told which share of the search is done. With more than one of `processes`
+    instead of the goal's; `deciding` gets the three while the search goes on. After `time_limit_s` the best plan
+    found so far is the answer. `progress` gets the share of the search that is done. With more than one of `processes`
     two make the search where the system can copy one (Linux); the answer is the same.
 
     Local nodes share the cores of `machine`; by default that is this one, which is measured where the job may use them.
@@ -245,7 +245,7 @@ def explain(
 ) -> Explanation:
     """Say why the best plan of a job, or the plan of a document, is what it is; arguments and errors as of `plan`.
 
-    `planned` is told all but the gains as soon as there is a plan, `found` each gain as it comes. `progress` is told
+    `planned` gets all but the gains as soon as there is a plan, `found` each gain as it comes. `progress` gets
     before each search for a gain how many are done, of how many. These searches take no more processor time than the
     plan took, and 10 s together with it, but 2 s at least.
     """
@@ -495,14 +495,14 @@ def up(
     the `allow_` arguments permit them. `checked` skips this for a caller that has called `check_before_buying`, which
     also tells what the buyer should know.
 
-    Without `fallback` no other plan takes its place: lost nodes are replaced by equal ones, and where nodes can't be
-    had the run ends. With `replan_slow_links` a better plan takes its place once links are found more than 30 % below
-    their profile. Without `allow_doubtful` a plan that takes its place buys at no doubtful price. `ssh_from` is the
+    Without `fallback` no other plan replaces it: lost nodes are replaced by equal ones, and where nodes can't be
+    had the run ends. With `replan_slow_links` a better plan replaces it once links are found more than 30 % below
+    their profile. Without `allow_doubtful` a plan that replaces it buys at no doubtful price. `ssh_from` is the
     address, as CIDR, from which nodes on a cloud let SSH in.
 
     `on_start` is called once, inside the event loop, with the run's folder and a function that stops the run; that
     function is also called by nobody else, so signal handlers are the caller's business. Raises RequestError where the
-    plan can't be carried out, CredentialsError where the caller lacks a permission; every other failure is told by the
+    plan can't be carried out, CredentialsError where the caller lacks a permission; every other failure is in the
     outcome.
     """
     from sailor_cloud.launch.options import LaunchOptions
@@ -591,7 +591,7 @@ def replay(
 ) -> tuple[Replayed, ...]:
     """Run a job against an availability trace in simulated time, once for each policy.
 
-    `progress` is told before each policy how many are done, of how many.
+    `progress` gets before each policy how many are done, of how many.
 
     The first plan is the best for the devices that the trace has at its start; what comes later the controller learns
     by asking. Returns nothing where that plan is infeasible.

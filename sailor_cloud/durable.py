@@ -21,7 +21,7 @@ def written(path: Path) -> Iterator[TextIO]:
 
 @contextmanager
 def replaced(target: Path) -> Iterator[TextIO]:
-    """Give a file of mode 0600 that takes the place of another one at once, or not at all where writing fails."""
+    """Give a file of mode 0600 that replaces another one at once, or not at all where writing fails."""
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:

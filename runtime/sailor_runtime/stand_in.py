@@ -10,7 +10,7 @@ import os
 
 ACCELERATORS = "SAILOR_CLOUD_ACCELERATORS"
 METADATA = "SAILOR_CLOUD_METADATA"
-# How a machine that stands in for a cloud's is ended.
+# How a machine that emulates a cloud's is ended.
 POWER_OFF = "SAILOR_CLOUD_POWER_OFF"
 
 

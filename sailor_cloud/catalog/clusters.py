@@ -89,7 +89,7 @@ def as_yaml(inventory: Inventory) -> str:
 def with_inventory(job: Job, base: Path | None = None, *, on: str | None = None, cluster: Path | None = None) -> Job:
     """Return a job with the inventory that it names, or `cluster` does, read and known to the catalog.
 
-    `on` names the scheduler whose groups, all of them, take the place of the job's resources. Raises RequestError for
+    `on` names the scheduler whose groups, all of them, replace the job's resources. Raises RequestError for
     an inventory that is wrong or of another scheduler, and for resources that it does not have.
     """
     named = cluster or job.cloud.cluster

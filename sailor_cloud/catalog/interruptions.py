@@ -20,7 +20,7 @@ BANDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interruptions:
-    """The share of spot instances of a type that a region takes back in a month lies between `low` and `high`.
+    """The share of spot instances of a type that a region preempts in a month lies between `low` and `high`.
 
     `saving` is the provider's own figure of how far spot lies under on-demand, as a share of on-demand.
     """
@@ -42,7 +42,7 @@ class InterruptionTable:
         self._rows = {(row.provider, row.region, row.instance_type): row for row in rows}
 
     def of(self, offer: Offer) -> Interruptions | None:
-        """Return how often an offer is taken back; None for on-demand, and where nobody tells."""
+        """Return how often an offer is preempted; None for on-demand, and where nobody says."""
         if offer.market is not Market.SPOT:
             return None
         return self._rows.get((offer.provider, offer.region, offer.instance_type))

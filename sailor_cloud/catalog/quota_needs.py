@@ -79,7 +79,7 @@ def read_quotas(
 ) -> Quotas:
     """Return limit and use of every quota wanted. Raises CredentialsError where a provider needs some.
 
-    `cloud` names accounts, where the credentials alone don't. `progress` is told before each request how many are done,
+    `cloud` names accounts, where the credentials alone don't. `progress` gets before each request how many are done,
     of how many, and what is asked for.
     """
     rows = tuple(wanted)

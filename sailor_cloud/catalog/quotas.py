@@ -99,7 +99,7 @@ class QuotaLimit:
         return float(offer.vcpus if self.counts is Counted.VCPUS else offer.accelerator_count)
 
 
-# Limit and, where it is told, use, by provider, region and name of the quota.
+# Limit and, where it is known, use, by provider, region and name of the quota.
 QuotaLimits = Mapping[tuple[Provider, str, str], tuple[float, float | None]]
 
 _COLUMNS = ("provider", "accelerator", "market", "quota", "counts", "scope", "source", "confidence")

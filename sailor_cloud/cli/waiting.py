@@ -19,7 +19,7 @@ REDRAWN_EVERY_S = 0.1
 
 
 class Show(Protocol):
-    """Is told how much is done, of how much, and, where it changes, what it is about; any thread may call it."""
+    """Gets how much is done, of how much, and, where it changes, what it is about; any thread may call it."""
 
     def __call__(self, done: float, of: float, what: str = "") -> None: ...
 

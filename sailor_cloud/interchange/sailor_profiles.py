@@ -97,7 +97,7 @@ def write_profiles(
 
     The fit serves microbatch sizes and degrees that were not measured; models without a preset are in the table only.
     Models that ran in TF32 are kept apart: they make a TF32 profile, and at FP32, which is what the artifact calls
-    them, one that holds for these models alone. `progress` is told before each accelerator how many are done.
+    them, one that holds for these models alone. `progress` gets before each accelerator how many are done.
     """
     folder.mkdir(parents=True, exist_ok=True)
     written = []

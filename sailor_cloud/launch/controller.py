@@ -289,7 +289,7 @@ class Controller:
         context.journal.append(Event.GENERATION_STARTED, generation=number, spec=spec.sha256, **kept)
         path, content = f"generations/{number}/spec.json", spec.to_json().encode()
         await nodes.all_done(link.write(path, content) for link in links.values())
-        # The folder's name need not be the node's id, so the agent is told which of the spec's nodes it is.
+        # The folder's name need not be the node's id, so the command line names which of the spec's nodes it is.
         await nodes.all_done(
             link.command("start", generation=number, plan_hash=digest, spec=path, node=name)
             for name, link in links.items()

@@ -34,7 +34,7 @@ class Check:
 def examine(progress: Callable[[int, int], None] = lambda done, of: None) -> tuple[Check, ...]:
     """Return all checks; none of them changes anything or uses the network.
 
-    `progress` is told before each how many are done, of how many.
+    `progress` gets before each how many are done, of how many.
     """
     looks: tuple[Callable[[], Check], ...] = (
         _python,

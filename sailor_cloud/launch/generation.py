@@ -200,7 +200,7 @@ class Generation:
 
     @property
     def _busy(self) -> set[str]:
-        """The nodes that the plan gives something to do; others end when they are told to."""
+        """The nodes that the plan gives something to do; others end on request."""
         assert self.document.plan is not None
         return {stage.node for pipeline in self.document.plan.pipelines for stage in pipeline.stages}
 

@@ -121,7 +121,7 @@ def _budget(document: PlanDocument, month: str) -> dict[str, Any]:
 
 
 def _release(document: PlanDocument, run_id: str, month: str, observer: Observer) -> None:
-    """Release what was reserved for a run that never began; what kept it from beginning is told all the same."""
+    """Release what was reserved for a run that never began; what kept it from beginning is reported all the same."""
     try:
         budgets.release(document.job.cloud.state, resources.home(), run_id, month, None)
     except (OSError, SailorError) as error:

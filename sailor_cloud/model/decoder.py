@@ -102,7 +102,7 @@ class Decoder:
 
     @property
     def active_ffn_size(self) -> int:
-        """The width of the MLP that one token goes through."""
+        """The width of the MLP that one token passes through."""
         if self.experts is None:
             return self.ffn_size
         return self.experts.per_token * self.experts.size + self.experts.shared_size

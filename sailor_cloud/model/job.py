@@ -285,7 +285,7 @@ class Cloud(_Part):
 
     `state: null` keeps Terraform's states in the run's folder. `host_keys: first-contact` believes what a node shows
     where its cloud tells no SSH host key in time; otherwise such a node is refused. `cluster` is the path of an
-    inventory of machines that exist already, `cluster.yaml`, or what stands in it.
+    inventory of machines that exist already, `cluster.yaml`, or its content.
     """
 
     gcp: GcpAccount | None = None

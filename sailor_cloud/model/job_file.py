@@ -69,7 +69,7 @@ def parse_job(text: str, *, origin: str = "job") -> Job:
 def read_job(path: Path, *, on: str | None = None) -> Job:
     """Return the job in a file. Raises RequestError where it can't be read or is wrong.
 
-    With `on` a scheduler's inventory takes the place of its resources, so that it need not have any.
+    With `on` a scheduler's inventory replaces its resources, so that it need not have any.
     """
     raw = read_yaml(text_of(path, "job file", written_by="init"), origin=str(path))
     if on is not None and isinstance(raw, dict) and "resources" not in raw:

@@ -32,7 +32,7 @@ def read_at_most(path: Path, most_bytes: int) -> bytes:
 def check_values(raw: Any, *, origin: str, most: int) -> None:
     """Raise RequestError for what no file of ours holds: numbers that aren't finite, control characters, deep nesting.
 
-    `raw` is what a JSON or YAML parser returned. It may hold at most `most` values; one that stands in several places
+    `raw` is what a JSON or YAML parser returned. It may hold at most `most` values; one that occurs in several places
     counts in each.
     """
     problems: list[Problem] = []

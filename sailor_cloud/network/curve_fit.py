@@ -95,7 +95,7 @@ def write_curves(
     """Write the table at `base` with one measured curve of one pair put in at `places`.
 
     A place is (scope, source zone, source accelerator, destination zone, destination accelerator). The whole table is
-    written, because a folder's table stands in for the shipped one as a whole. `path` may be `base`.
+    written, because a folder's table replaces the shipped one as a whole. `path` may be `base`.
     """
     with base.open(encoding="utf-8", newline="") as file:
         rows = {tuple(row[name] for name in _KEY): row for row in csv.DictReader(file, strict=True)}

@@ -71,10 +71,10 @@ class EgressTable:
                 f"no egress price from {src.name} ({src.provider} {src.region}) to {dst.name} "
                 f"({dst.provider} {dst.region}); leave one of the zones out of the job's resources"
             )
-        dearest: dict[Payer, EgressRow] = {}
+        highest: dict[Payer, EgressRow] = {}
         for row in rows:
-            if row.payer not in dearest or row.usd_per_unit > dearest[row.payer].usd_per_unit:
-                dearest[row.payer] = row
+            if row.payer not in highest or row.usd_per_unit > highest[row.payer].usd_per_unit:
+                highest[row.payer] = row
         return tuple(
             EgressPrice(
                 usd_per_gb=row.usd_per_unit * (GB / GIB if row.unit == "GiB" else 1.0),
@@ -86,7 +86,7 @@ class EgressTable:
                 source=row.source,
                 confidence=row.confidence,
             )
-            for payer, row in sorted(dearest.items(), key=lambda item: item[0] is Payer.RECEIVER)
+            for payer, row in sorted(highest.items(), key=lambda item: item[0] is Payer.RECEIVER)
         )
 
     def _find(self, src: ZoneInfo, dst: ZoneInfo, scope: Scope) -> Sequence[EgressRow]:

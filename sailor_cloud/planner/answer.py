@@ -15,7 +15,7 @@ class Answer:
     """Drafts, best first, and the least value that any plan's goal could have.
 
     `others` are more drafts, good ones of other kinds among them, in no order; they need not keep the limits.
-    `exhausted`: all plans were gone through.
+    `exhausted`: all plans were enumerated.
     """
 
     drafts: tuple[Draft, ...]

@@ -62,15 +62,17 @@ def _room(space: Space, share: dict[_Lot, int], lot: _Lot) -> int:
     """Return the devices that a lot may have beside what others have."""
     candidates = space.candidates
     room = float(candidates.rows[lot[0]].devices - sum(count for (row, _), count in share.items() if row == lot[0]))
-    for quota, each in _dearest(candidates, lot):
+    for quota, each in _most_expensive(candidates, lot):
         others = math.fsum(
-            count * dict(_dearest(candidates, other)).get(quota, 0.0) for other, count in share.items() if other != lot
+            count * dict(_most_expensive(candidates, other)).get(quota, 0.0)
+            for other, count in share.items()
+            if other != lot
         )
         room = min(room, (candidates.quotas[quota].left - others) / each)
     return max(0, math.floor(room + 1e-6))
 
 
-def _dearest(candidates: Candidates, lot: _Lot) -> list[tuple[int, float]]:
+def _most_expensive(candidates: Candidates, lot: _Lot) -> list[tuple[int, float]]:
     """Return the quotas that a lot falls under with the most that one of its devices takes."""
     pools = [pool for pool in candidates.pools if (pool.row, pool.offer.market.value) == lot]
     found = []

@@ -49,7 +49,7 @@ class Beside:
     seeds: Sequence[Draft] = ()
     named: list[_Named] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
-    # Smaller spaces that the chosen plan stands in.
+    # Smaller spaces that the chosen plan lies in.
     _kept: list[tuple[Space, tuple[Restriction, ...]]] = field(default_factory=list)
 
     @property
@@ -74,7 +74,7 @@ class Beside:
     def instead(self, best: Chosen, before: Chosen) -> Chosen:
         """Let another plan be the chosen one from now on."""
         self.chosen = best.draft
-        # What the plan stands in itself now is no alternative to it, what the one before stood in is one.
+        # A space that the plan itself lies in now is no alternative to it; one that the plan before lay in is.
         self.named = [named for named in self.named if not named.restrictions or not self._stands_in(named)]
         for part, restrictions in self._kept:
             if not self._keeps(restrictions, part):
@@ -106,7 +106,7 @@ class Beside:
     def _best_of(self, part: Space, restrictions: tuple[Restriction, ...], effort: Effort) -> _Named | Rejected:
         loose = replace(self.target, limits=tuple(limit for limit in self.target.limits if limit.name not in _TOLD))
         targets = [self.target] if loose == self.target else [self.target, loose]
-        # A small space is gone through, and its best plan by the closed form is the answer.
+        # A small space is enumerated, and its best plan by the closed form is the answer.
         small = small_layouts(self.space) is not None
         near = _evened(restrictions) and not small
         for number, target in enumerate(targets):
@@ -201,7 +201,7 @@ class Beside:
             added += 1
 
     def _keeps(self, restrictions: tuple[Restriction, ...], part: Space) -> bool:
-        """Return whether the chosen plan stands in a part of a smaller space, so that nothing in it is better."""
+        """Return whether the chosen plan lies in a part of a smaller space, so that nothing in it is better."""
         accelerators, zones = _where(self.space, self.chosen)
         kept = {
             Restriction.ONE_ACCELERATOR: len(accelerators) == 1 and _holds(part, accelerators),
@@ -230,7 +230,7 @@ class Beside:
             self.named.append(outcome)
 
     def _stands_in(self, named: _Named) -> bool:
-        """Return whether the chosen plan stands in the smaller space that a plan is the best of."""
+        """Return whether the chosen plan lies in the smaller space that a plan is the best of."""
         accelerators, _ = _where(self.space, named.draft)
         part = next(part for part in self._parts(named.restrictions) if _holds(part, accelerators))
         return self._keeps(named.restrictions, part)

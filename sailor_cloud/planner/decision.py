@@ -113,7 +113,7 @@ class Deciding:
     _used: dict[int, tuple[Draft, _Uses]] = field(default_factory=dict)
 
     def keeps(self, draft: Draft) -> bool:
-        """Return whether a plan stands in the space that is searched."""
+        """Return whether a plan lies in the space that is searched."""
         uses = self._uses(draft)
         alone = {Restriction.ONE_ACCELERATOR: len(uses.devices) == 1, Restriction.ONE_ZONE: len(uses.zones) == 1}
         kept = all(there for restriction, there in alone.items() if restriction in self.restrictions)

@@ -158,7 +158,7 @@ def _objective(job: Job, value: float) -> Objective:
 
 
 def objective_unit(job: Job) -> str:
-    """Return the unit in which a job's goal is told."""
+    """Return the unit in which a job's goal is shown."""
     units = {
         Figure.ITERATION_S: "s",
         Figure.DURATION_S: "s",

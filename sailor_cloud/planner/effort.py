@@ -23,7 +23,7 @@ class Effort:
 
     `judged`: plans of blocks that are judged exactly. `closer`: how often numbers of
     pipelines near the best ones are looked at. `expired` ends a search early; what it has found by then is its answer.
-    `tell` is told which share of the search is done, by counts of what there is to look at; shares never fall. `team`:
+    `tell` gets the share of the search that is done, by counts of what there is to look at; shares never fall. `team`:
     the processes that make the search. Where nothing is `bounded`, a search may leave out what only proves.
     """
 
@@ -45,7 +45,7 @@ class Effort:
         return replace(self, tell=lambda share: self.tell(begin + (end - begin) * share))
 
     def quiet(self) -> Effort:
-        """Return the same effort of which nobody is told."""
+        """Return the same effort without reports."""
         return replace(self, tell=_nobody)
 
 

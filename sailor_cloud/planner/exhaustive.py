@@ -1,4 +1,4 @@
-"""Goes through all plans of a small problem, in the order of their lower bounds, until none can be better.
+"""Enumerates all plans of a small problem, in the order of their lower bounds, until none can be better.
 
 Bounds are of the replay, over all plans of one layout at once (see `pipelines`); what they leave over is replayed, the
 least bound first. Where that takes too many replays, the least bound left is that of the plans not replayed.
@@ -33,7 +33,7 @@ MAX_LAYOUTS = 2000
 MAX_COMBINATIONS = 200_000
 # Cuts of one pipeline by numbers of samples, of which a small problem has no more either.
 MAX_TABLE = 2_000_000
-# Plans of even batches that are gone through at most, one by one.
+# Plans of even batches that are enumerated at most, one by one.
 MAX_EVEN = 20_000
 # Plans that are replayed at most for a target.
 MAX_REPLAYED = 4000

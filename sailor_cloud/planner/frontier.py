@@ -103,7 +103,7 @@ def traded(chosen: FrontierPoint, others: list[FrontierPoint]) -> tuple[Frontier
 
 
 def _worth_it(seconds: NDArray[np.float64], usd: NDArray[np.float64], least: float) -> set[int]:
-    """Return the indices of what none beats, and what is faster and dearer than the next by such a share at least."""
+    """Return the indices of what none beats, and of what is faster and costs more than the next by that share."""
     kept: list[int] = []
     for index in reversed(unbeaten(seconds, usd, least=least)):
         if not kept or seconds[kept[-1]] > seconds[index] * (1.0 + least):
@@ -127,7 +127,7 @@ def _thinned(
 
 
 def _rate(point: FrontierPoint) -> float:
-    assert point.nodes_usd_per_hour is not None, "it is told of every point"
+    assert point.nodes_usd_per_hour is not None, "every point has it"
     return point.nodes_usd_per_hour
 
 

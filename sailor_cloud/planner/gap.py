@@ -1,6 +1,6 @@
 """What a plan's goal is made of, so that a wide gap to its bound can be read.
 
-The first part is what work alone takes, every device offered and never idle; what comes on top of it is told part by
+The first part is what work alone takes, every device offered and never idle; what comes on top of it is listed part by
 part: devices left out, waiting, filling of pipelines, all-reduces that nothing hides, traffic. How much of these the
 bound counts, it doesn't tell one by one.
 """

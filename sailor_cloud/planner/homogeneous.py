@@ -42,7 +42,7 @@ class _Sort:
 
 @dataclass(frozen=True, slots=True)
 class _Paced:
-    """A sort at one micro-batch size: its cut, the busiest stage's seconds and those of all stages."""
+    """A sort at one microbatch size: its cut, the busiest stage's seconds and those of all stages."""
 
     sort: _Sort
     size: int
@@ -86,7 +86,7 @@ class Homogeneous:
             yield from self._over_zones(pools)
 
     def _kinds(self) -> list[list[int]]:
-        """Return the pools by instance type, of each the cheapest first; dearer types with as many devices are out."""
+        """Return the pools by instance type, each cheapest first, without more expensive types of as many devices."""
         cheapest: dict[tuple[object, ...], int] = {}
         for index, pool in enumerate(self.space.pools):
             key = (pool.row, pool.offer.market, pool.devices)

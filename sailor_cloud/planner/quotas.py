@@ -1,7 +1,7 @@
 """The account's quotas as limits of the search.
 
 A quota may be shared by several pools: the zones of a region, the accelerators of a family, both markets. What one pool
-or one row of the job may take of it at most stands in their own limits; what they take together is checked here.
+or one row of the job may take of it at most is in their own limits; what they take together is checked here.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ def binding(quotas: Iterable[QuotaLimit], pools: Sequence[Pool], rows: Sequence[
 
 def _most(quota: QuotaLimit, pools: Sequence[Pool], rows: Sequence[Row]) -> float:
     """Return the most that plans within the limits of rows may take of a quota."""
-    dearest: dict[int, float] = {}
+    highest: dict[int, float] = {}
     for pool in pools:
         each = quota.units(pool.offer) / pool.devices
-        dearest[pool.row] = max(dearest.get(pool.row, 0.0), each)
-    return math.fsum(each * rows[row].devices for row, each in dearest.items())
+        highest[pool.row] = max(highest.get(pool.row, 0.0), each)
+    return math.fsum(each * rows[row].devices for row, each in highest.items())
 
 
 def most_nodes(offer: Offer, devices: int, quotas: Iterable[QuotaLimit]) -> int:

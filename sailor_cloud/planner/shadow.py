@@ -74,11 +74,11 @@ def gains(
     """Return what more of each thing would bring, in the order of the job file, the account's quotas last.
 
     space: that of the job; with it, other limits on the same plans are searched without building it anew. `progress`
-    is told before each search how many are done, of how many; `found` is told of each gain as it comes. With more than
+    gets before each search how many are done, of how many; `found` gets each gain as it comes. With more than
     one of `processes` two make the searches. Once `expired`, what is left is not searched.
 
     Small spaces are searched as a whole. In large ones a local search goes on from the plan and from homogeneous plans,
-    so that a gain may be larger than what is told.
+    so that a gain may be larger than what is shown.
     """
     search = partial(_gains, job, document, catalog, problem_of, space, progress, found, expired)
     return together(search, processes=processes)

@@ -41,7 +41,7 @@ _MOST_MET = 32
 _TIMES = frozenset({Figure.ITERATION_S, Figure.DURATION_S})
 # Plans that are looked at with ZeRO-1, and the share of a search that is over before plans are improved.
 _SHARDED, _SEARCHED = 32, 0.7
-# Which part of what is left to be told of a search is left for what may follow it.
+# Which share of the progress bar is left for what may follow a search.
 _REST = 0.2
 
 
@@ -53,7 +53,7 @@ def solve(
     *,
     known: float = math.inf,
 ) -> Answer:
-    """Return the best drafts for a target over the parts of a space; a draft stands in the space that it names.
+    """Return the best drafts for a target over the parts of a space; a draft lies in the space that it names.
 
     `known`: the goal's figure of a plan that is known already; there may be no drafts where none is better. Where
     nothing is to be bounded, one of zones that are nearly alike stands for the others.
@@ -209,7 +209,7 @@ class Searched:
 
     @property
     def share(self) -> float:
-        """The share told to be done. Most jobs take one search; how many more there will be nobody knows."""
+        """The share reported as done. Most jobs take one search; how many more there will be is not known."""
         return 1.0 - _REST ** len(self.known)
 
     def answer(self, space: Space, target: Target) -> Answer:

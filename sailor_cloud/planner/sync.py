@@ -54,7 +54,7 @@ _Ring = tuple[tuple[tuple[int, int], ...], Hops | None]
 
 @dataclass(slots=True)
 class SyncTable:
-    """Gradient sums of one space; the rule is the simulator's: neighbouring layers with the same holders together."""
+    """All-reduces of one space; the rule is the simulator's: neighbouring layers with the same holders together."""
 
     space: Space
     _sums: dict[tuple[Hops, float], _Sum] = field(default_factory=dict)

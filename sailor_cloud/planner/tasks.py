@@ -29,7 +29,7 @@ class Task(Generic[_Found]):
 def do(tasks: Sequence[Task[Any]], *, team: Team, tell: Callable[[float], None]) -> None:
     """Find and keep what all tasks are after; nothing that one finds may depend on what another one finds or keeps.
 
-    `tell` is told which share of them is being done.
+    `tell` gets the share of them that is being done.
     """
     order = sorted(range(len(tasks)), key=lambda number: -tasks[number].size)
     found: dict[int, Any] = {}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _Answer = TypeVar("_Answer")
 
-# How a call's number stands in a pipe that both take the next one from, and what stands behind the last one, once for
+# How a call's number is written to a pipe that both take the next one from, and what follows the last one, once for
 # each. So many calls at once are a page full, which is what any pipe holds.
 _NUMBER = struct.Struct("i")
 _NO_MORE = -1
@@ -53,7 +53,7 @@ class Team:
     ) -> list[Any]:
         """Return what each call returns, some of them made by the other process; `MOST_AT_ONCE` of them at most.
 
-        `tell` is told which share of them is being made. Calls with the same one of `homes` go to the same process as
+        `tell` gets the share of them that is being made. Calls with the same one of `homes` go to the same process as
         far as neither waits for the other: what they look up, later ones need.
         """
         if len(calls) > 1 and self.wanted and not self._inside:

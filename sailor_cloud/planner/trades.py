@@ -77,13 +77,13 @@ def unbeaten(seconds: Floats, usd: Floats, *, least: float = TIE) -> list[int]:
 
 
 def near(seconds: Floats, usd: Floats, among: list[int], slack: float) -> NDArray[np.bool_]:
-    """Return which are not slower and dearer by `slack` at once than one of `among`, unbeaten ones, fastest first."""
+    """Return which are not slower and more expensive by `slack` than one of `among`, unbeaten ones, fastest first."""
     faster = np.searchsorted(seconds[among] * slack, seconds, side="left")
     return np.asarray(usd < np.concatenate([[np.inf], usd[among]])[faster] * slack)
 
 
 def behind(seconds: Floats, usd: Floats, among: list[int], these: Sequence[int] | Ints | None = None) -> Floats:
-    """Return by what factor each is slower and dearer at once than one of those at the indices `among`.
+    """Return by what factor each is slower and more expensive at once than one of those at the indices `among`.
 
     Below 1 where it is faster or cheaper than any of them. `these`: only those at these indices.
     """
@@ -91,5 +91,5 @@ def behind(seconds: Floats, usd: Floats, among: list[int], these: Sequence[int] 
     if not among:
         return np.zeros(len(chosen))
     usd = np.maximum(usd, _LEAST_USD)
-    slower, dearer = seconds[chosen, None] / seconds[among], usd[chosen, None] / usd[among]
-    return np.asarray(np.minimum(slower, dearer).max(axis=1))
+    slower, costlier = seconds[chosen, None] / seconds[among], usd[chosen, None] / usd[among]
+    return np.asarray(np.minimum(slower, costlier).max(axis=1))

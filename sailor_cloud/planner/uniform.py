@@ -55,7 +55,7 @@ _PLACED, _REFINED = 2, 20
 # By how much fewer bytes may take longer in a ring.
 _SURE = 0.95
 # The limit on the bottleneck that is tried first, relative to the least one, and the share of an iteration by which
-# all-reduces of a box may differ before intervals of its bottleneck are told apart.
+# all-reduces of a box may differ before intervals of its bottleneck are distinguished.
 _FIRST, _NARROW = 1.03, 0.01
 # Stages of a pipeline, and samples of a microbatch, at most.
 _MOST_STAGES, _LARGEST = 14, 128
@@ -88,7 +88,7 @@ class Chain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """Some zones, and whether every pipeline stands inside one; cuts count as inside zones in any case.
+    """Some zones, and whether every pipeline lies inside one; cuts count as inside zones in any case.
 
     `tp`: of all stages, for engines that have one.
     """

@@ -25,7 +25,7 @@ _HALF = timedelta(seconds=0.5)
 class CloudClock:
     """Another clock, moved to the clouds' time where it is more than 30 s off; `compare` finds that out.
 
-    `on_change` is told in words, and how many seconds the other clock is ahead of the clouds'.
+    `on_change` gets words, and how many seconds the other clock is ahead of the clouds'.
     """
 
     def __init__(self, own: Clock, places: Scopes, on_change: Callable[[str, float], None]) -> None:
@@ -78,7 +78,7 @@ def time_servers(places: Scopes) -> list[str]:
         try:
             url = bought.time_server(mine) if mine else ""
         except Exception as error:
-            # A wrong profile or region is told by what is asked there, and keeps nobody from a teardown.
+            # A wrong profile or region is reported by what is asked there, and keeps nobody from a teardown.
             logger.debug("no time from %s: %s", provider, error)
             continue
         if url:

@@ -33,7 +33,7 @@ def terraform_plans(
 ) -> tuple[str, ...]:
     """Return what Terraform says it would do, for each root in the order of `preview`.
 
-    `on_root` is told before each root how many are planned, of how many.
+    `on_root` gets before each root how many are planned, of how many.
     It needs the providers, and on a cloud credentials; it creates nothing. Raises RequestError, TerraformError,
     CredentialsError, or ProvisionInterrupted.
     """

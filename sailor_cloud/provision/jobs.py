@@ -1,6 +1,6 @@
 """A plan as one job of a scheduler: node groups, and one command for each node that starts its agent.
 
-Which rank runs where stands in the plan. A scheduler's own numbering is used only for a node's place in its group.
+The plan says which rank runs where. A scheduler's own numbering is used only for a node's place in its group.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Scheduler(Protocol):
     def inventory(
         self, *, accelerators: Collection[str], checkpoints: str, python: str, as_of: date
     ) -> ImportedCluster:
-        """Return what the scheduler tells of its nodes; `accelerators` are the names that have profiles."""
+        """Return what the scheduler says of its nodes; `accelerators` are the names that have profiles."""
 
     def text(self, job: ClusterJob) -> str:
         """Return a job that brings its plan along, as what the scheduler's own command takes. Raises RequestError."""
@@ -160,7 +160,7 @@ class Scheduler(Protocol):
     def state(self, job_id: str, job: ClusterJob) -> JobState: ...
 
     def cancel(self, job_id: str, inventory: Inventory) -> None:
-        """End a job; one that has ended already is no error. The agents are told, and have time to save."""
+        """End a job; one that has ended already is no error. The agents get a signal, and have time to save."""
 
     def free(self, group: str, inventory: Inventory, avoid: frozenset[str]) -> tuple[str, ...]:
         """Return the machines of a group that could start now."""

@@ -28,7 +28,7 @@ class LiveResource:
     """Something of a run that exists. `node` is empty where it belongs to no single node.
 
     `project` is Google Cloud's; `title` is what the resource is called where its name is the cloud's own choice.
-    `owner` and `expires` are what its tags say of the run. `network` is what it stands in on AWS; `ending`: it still
+    `owner` and `expires` are what its tags say of the run. `network` is what contains it on AWS; `ending`: it still
     exists, and nothing can be done with it any more.
     """
 

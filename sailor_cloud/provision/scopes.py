@@ -80,7 +80,7 @@ def touched(entries: Iterable[Entry]) -> Scopes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Where a run may have something, by everything that tells of it.
+    """Where a run may have something, by everything that names it.
 
     `beside` are the kinds beside compute that it may have, None for all. `doubts` say why there may be other places.
     """
@@ -108,7 +108,7 @@ def places_of(folder: RunFolder, *, also: Scopes = NOWHERE) -> Places:
     doubts: tuple[str, ...] = ()
     started = any(entry.event is Event.PROVISION_STARTED for entry in entries)
     if not plans and not also and (harm or not started):
-        why = harm or f"{folder.journal_file} tells of no purchase"
+        why = harm or f"{folder.journal_file} names no purchase"
         doubts = (
             f"{why}, and {unreadable}: nothing says where the run bought; --project or --region tell where to look",
         )
@@ -138,7 +138,7 @@ def _of_row(data: Mapping[str, Any]) -> Scopes:
 
 
 def _of_root(base: Path) -> Scopes:
-    """Return what a folder of Terraform tells of, however damaged its files are."""
+    """Return what a folder of Terraform names, however damaged its files are."""
     texts = []
     for file in (*base.rglob(VARIABLES_FILE), *base.rglob("terraform.tfstate*")):
         with contextlib.suppress(OSError):

@@ -25,7 +25,7 @@ class Choice:
     usd_per_hour: float
     usd: float
     slower: float
-    dearer_usd: float
+    extra_usd: float
     breaks: tuple[str, ...]
     efficient: bool
 
@@ -58,7 +58,7 @@ def choices(document: PlanDocument) -> tuple[Choice, ...]:
             usd_per_hour=other.usd_per_hour,
             usd=_usd(other),
             slower=other.iteration_s / chosen.iteration_s - 1.0,
-            dearer_usd=_usd(other) - _usd(chosen),
+            extra_usd=_usd(other) - _usd(chosen),
             breaks=_broken(document, other),
             efficient=not any(_beats(rival, point) for rival in points),
         )

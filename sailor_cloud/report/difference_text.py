@@ -110,7 +110,7 @@ def _delta(figure: Figure) -> str:
     if figure.unit == "s":
         return text.signed_seconds(figure.delta)
     beside = text.signed_usd_beside(figure.delta, max(abs(figure.base or 0.0), abs(figure.head or 0.0)))
-    # A difference smaller than the decimals of the amounts is told with its own.
+    # A difference smaller than the decimals of the amounts is shown with its own.
     return beside if beside.strip("+-0.") else text.signed_usd(figure.delta)
 
 

@@ -128,7 +128,7 @@ def _alternatives(document: PlanDocument) -> str:
             pace_text(1.0 + other.slower),
             text.usd(other.usd_per_hour),
             text.usd(other.usd),
-            text.signed_usd_beside(other.dearer_usd, other.usd),
+            text.signed_usd_beside(other.extra_usd, other.usd),
             other.verdict,
         )
         for other in choices(document)

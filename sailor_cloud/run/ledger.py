@@ -92,7 +92,7 @@ class _Item:
         return sum((_exact(price.usd_per_hour) * span for price, span in spans), Fraction(0)) / _US_PER_HOUR
 
     def lines(self, now: datetime) -> list[LedgerLine]:
-        """Return a line for each price at which anything was paid; the newest one stands in any case."""
+        """Return a line for each price at which anything was paid; the newest one is always there."""
         newest = self.prices[-1]
         return [
             LedgerLine(

@@ -56,7 +56,7 @@ class ResourceNews:
 
 
 class Observer(Protocol):
-    """Is told what a run does; a live display, plain lines, or a test's list."""
+    """Gets what a run does; a live display, plain lines, or a test's list."""
 
     def note(self, text: str) -> None:
         """One thing that happened and is worth a line."""

@@ -69,7 +69,7 @@ def simulate_document(
 ) -> Simulation:
     """Evaluate a document's plan.
 
-    `engine` takes the place of the document's; `imported` is the folder of profiles that engine sailor-artifact judges
+    `engine` replaces the document's; `imported` is the folder of profiles that engine sailor-artifact judges
     by. `reprice` takes the price of every offer that the catalog also has from there. Raises RequestError for a
     document without a plan and for a plan that is wrong.
     """

@@ -70,5 +70,5 @@ class Scenario:
 
 
 def place_of(hardware: Hardware, node: str | None) -> Place:
-    """Return where a device of a node stands in the network."""
+    """Return where a device of a node is in the network."""
     return Place(zone=hardware.zone, node=node, accelerator=hardware.accelerator, instance_type=hardware.instance_type)

@@ -1,4 +1,4 @@
-"""How EC2 calls what the stand-in provider makes: in requests, in answers, and by what stands in what."""
+"""How EC2 calls what the stand-in provider makes: in requests, in answers, and by what contains what."""
 
 from __future__ import annotations
 

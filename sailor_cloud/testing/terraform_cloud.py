@@ -91,7 +91,7 @@ class Failure:
 class FakeCloud:
     """Holds resources by type and id. Safe to use from several threads.
 
-    `machines` starts and stops what stands in for VMs; `latency_s` is how long every creation of an instance takes. An
+    `machines` starts and stops the stand-ins for VMs; `latency_s` is how long every creation of an instance takes. An
     instance whose deletion the cloud's own API was asked for is shown `deletion_looks` times more before it is gone.
     """
 
@@ -129,7 +129,7 @@ class FakeCloud:
             return tuple(name for kind, name in self.resources if kind in BILLED)
 
     def owned_by(self, run_id: str) -> tuple[tuple[str, str], ...]:
-        """Return type and id of everything that carries a run's tag, or stands in something that does."""
+        """Return type and id of everything that carries a run's tag, or is inside something that does."""
         with self._mutex:
             self._forget_ended()
             return tuple(key for key, state in self.resources.items() if run_id in str(state))

@@ -1,4 +1,4 @@
-"""Stands in for `gcloud compute start-iap-tunnel` and `aws ssm start-session`; standard library only.
+"""Emulates `gcloud compute start-iap-tunnel` and `aws ssm start-session`; standard library only.
 
 Called as `tunnel_program.py ROOT NAME ARGUMENT…`; it takes the arguments that the real programs need, no others.
 """

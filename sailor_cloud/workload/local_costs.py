@@ -13,7 +13,7 @@ FILE = "local_machine.csv"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalCosts:
-    """Units as in the names, at speed 1; what each was measured on stands in the file.
+    """Units as in the names, at speed 1; the file says what each was measured on.
 
     `message_core_s`: of a rank for each tensor that it sends or receives. `sums_core_s`: of a rank for an iteration's
     all-reduces. `controller_cores` and `node_cores`: what runs beside the ranks, the second for each node. `start_s`

@@ -17,7 +17,7 @@ VARIABLE = "SAILOR_CLOUD_MACHINE"
 _WORK = Path(__file__).with_name("timed_work.py")
 # So many processes work at once at most, so that what cores share slows them as it slows ranks.
 _AT_ONCE = 4
-# Steps of the speed that is told, so that noise does not change a plan.
+# Steps of the speed that is recorded, so that noise does not change a plan.
 _STEP = 0.05
 
 

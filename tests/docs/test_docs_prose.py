@@ -56,3 +56,15 @@ def test_proselint_reads_the_page(prose: ModuleType, tmp_path: Path, monkeypatch
 def test_code_and_addresses_are_no_prose(prose: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "```\nEvery step is told.\n```\n\nThe flag `dearer` in [a page](https://example.org/dearer).\n"
     assert found(prose, text, tmp_path, monkeypatch) == []
+
+
+def test_docstrings_comments_and_messages_of_code_are_held_against_the_glossary(
+    prose: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prose, "ROOT", tmp_path)
+    code = tmp_path / "code.py"
+    code.write_text('dearer = 1  # dearer by one\n\n"""Goes\nthrough."""\nraise ValueError(f"{dearer} is told")\n')
+    assert [str(finding) for finding in prose.findings(code)] == [
+        "code.py:1: 'dearer': write more expensive",
+        "code.py:5: 'is told': write says, reports or shows",
+    ]

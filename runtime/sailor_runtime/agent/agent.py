@@ -271,7 +271,7 @@ class Agent:
         self._journal.write("preempt_notice", generation=self._newest or None, notice=notice)
         self._journal.sync()
         if self._generation is not None and job is not None:
-            # All nodes are told at once, so the ranks can save and end together.
+            # All nodes get the signal at once, so the ranks can save and end together.
             self._generation.request_stop()
         elif self._generation is not None:
             self._generation.node_leaves()

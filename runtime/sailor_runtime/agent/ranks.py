@@ -21,7 +21,7 @@ from sailor_runtime.stand_in import runs_on_cpu
 
 TRAINING = "sailor_runtime.training"
 COMMAND = "sailor_runtime.command"
-# What runs a command ends it within this time once it is told to.
+# What runs a command ends it within this time once it is asked to.
 _SUPERVISOR_S = 20.0
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _TAIL_BYTES = 4000

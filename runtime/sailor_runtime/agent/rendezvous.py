@@ -1,6 +1,6 @@
 """How the agents of one job find each other: node groups of a plan, started by any scheduler. Standard library only.
 
-Every node of the job runs one command, which tells its group and its index in it; which ranks that makes stands in the
+Every node of the job runs one command, which tells its group and its index in it; which ranks that makes is in the
 plan. The first node of the first group listens. Once all have come it tells each the run spec with everybody's address.
 Connections stay open to the end: one that breaks without a last word is a node that was lost.
 """

@@ -23,7 +23,7 @@ def peak_bytes(model: ModelSpec, training: TrainingSpec, microbatch_size: int) -
     """Return the peak of tensor bytes when one device trains the whole model, one microbatch in flight.
 
     Counts weights, master weights, gradients, optimizer states and activations; leaves out the framework, communication
-    and what an allocator wastes. Fake processor tensors stand in for the device's, so kernels that need another
+    and what an allocator wastes. Fake processor tensors emulate the device's, so kernels that need another
     workspace there are not seen.
     """
     precision = precision_of(training.precision)

@@ -72,7 +72,7 @@ class ProfileTask:
 
     @property
     def key(self) -> str:
-        """A hash of all that measured layers depend on, so that measurements of another task are told apart."""
+        """A hash of all that measured layers depend on, so that measurements of another task are distinguished."""
         left_out = {"microbatch_sizes": (), "tps": (), "link": None}
         return hashlib.sha256(dataclasses.replace(self, **left_out).to_json().encode()).hexdigest()[:16]  # type: ignore[arg-type]
 

@@ -2,7 +2,7 @@
 
 A device of accelerator `CPU-fast` is one processor thread. `CPU-slow` is one thread that runs the forward and backward
 kernels of every layer twice and discards one result: a declared, deterministic stand-in for a slower accelerator whose
-results are equal. Every other accelerator is a CUDA device, unless a processor stands in for it; see `stand_in`.
+results are equal. Every other accelerator is a CUDA device, unless a processor emulates it; see `stand_in`.
 """
 
 from __future__ import annotations

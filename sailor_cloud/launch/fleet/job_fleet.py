@@ -186,7 +186,7 @@ class JobFleet:
     # The job of a generation.
 
     async def start(self, node: str, spec: str, generation: int, members: Sequence[str]) -> None:
-        """Submit the generation's job once all its nodes are told to start, and wait until it runs.
+        """Submit the generation's job once all its nodes are asked to start, and wait until it runs.
 
         Raises UnreachableError where it ended before, LaunchError where it never will run.
         """

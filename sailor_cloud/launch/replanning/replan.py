@@ -226,10 +226,10 @@ def _replaced(situation: Situation) -> PlanDocument:
     assert plan is not None
     new = _lost(situation)
     paid = document.inputs.offers_by_id()
-    dearer = math.fsum(offers[node.offer].usd_per_hour - paid[node.offer].usd_per_hour for node in new)
+    extra = math.fsum(offers[node.offer].usd_per_hour - paid[node.offer].usd_per_hour for node in new)
     rest = _for_rest(document, situation)
     if rest.cost is not None:
-        rest = replace(rest, cost=replace(rest.cost, usd_per_hour=rest.cost.usd_per_hour + dearer))
+        rest = replace(rest, cost=replace(rest.cost, usd_per_hour=rest.cost.usd_per_hour + extra))
     newest = Rows(offers[offer.id] for offer in document.inputs.offers)
     return replace(
         rest,

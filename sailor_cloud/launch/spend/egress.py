@@ -72,7 +72,7 @@ def _of(leg: Leg, prices: UsePrices) -> Iterator[LedgerLine]:
     metered = _metered(leg)
     for line in lines:
         told = metered.get(part_of(line), [0])
-        # What a rank hasn't told of yet is as planned, each sending its share.
+        # What a rank hasn't reported yet is as planned, each sending its share.
         rest = (done - sum(told) / len(told)) / steps
         quantity = by_part.get(part_of(line), 0.0) / GB + line.quantity * rest
         if quantity:
@@ -112,7 +112,7 @@ def _unplanned(
 ) -> Iterator[LedgerLine]:
     """Charge for traffic that the plan does not reckon with, such as what ranks say to each other besides training.
 
-    A run goes on where its price is missing: the dearest of the plan's stands in for it. Raises MissingPriceError where
+    A run goes on where its price is missing: the most expensive of the plan's is used. Raises MissingPriceError where
     there is none either.
     """
     src, dst = pair
@@ -121,9 +121,9 @@ def _unplanned(
     except MissingPriceError:
         if not lines:
             raise
-        dearest = max(lines, key=lambda line: line.usd_per_unit)
-        note = f"{METERED}, at the price of {dearest.what}"
-        line = replace(dearest, what=f"{src} to {dst}", part=f"{src} to {dst}")
+        highest = max(lines, key=lambda line: line.usd_per_unit)
+        note = f"{METERED}, at the price of {highest.what}"
+        line = replace(highest, what=f"{src} to {dst}", part=f"{src} to {dst}")
         yield planned(line, quantity=nbytes / GB, note=note, prefix=prefix)
         return
     for price in found:

@@ -13,7 +13,7 @@ from sailor_cloud.units import GB
 # What the ranks send to measure a link; see sailor_runtime.training.preflight.
 PROBE_BYTES = 8_000_000
 
-# A link below this share of its profile is told: the plan was made for another network.
+# A link below this share of its profile is reported: the plan was made for another network.
 LEAST_SHARE = 0.7
 
 

@@ -1,6 +1,6 @@
 """Searches plans of blocks: pipelines side by side, the same stages of several of them together on a node.
 
-Gradient sums are fast inside a node and slow between nodes, so where a node's devices hold the same layers for several
+All-reduces are fast inside a node and slow between nodes, so where a node's devices hold the same layers for several
 pipelines little has to leave it. All sets of blocks are rated by what they would reach if layers could be shared out at
 will; the best are cut, put on nodes in several orders and judged exactly.
 """

@@ -37,7 +37,7 @@ class Measures:
     """What options bring and cost: values [names, options], rows and zones [options]; times are of one microbatch.
 
     speed: whole models per second, by all stages together. layer_s: the longest layer by the fastest stage; block_s:
-    one in the middle of the model by any stage. sum_s: the gradient sum of the share of the model for which a stage
+    one in the middle of the model by any stage. sum_s: the all-reduce of the share of the model for which a stage
     computes for a second; large_s: that of the layer with most parameters; sum_usd: that of the whole model; tied_s:
     that of a tied weight between nodes. cut_s: all cuts between the stages, of which longest_s is the longest. out_s,
     far_s: a cut to a node of the same zone, and of another one. room: the share of the layers that all stages have

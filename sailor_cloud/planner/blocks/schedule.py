@@ -78,7 +78,7 @@ class Schedule:
         return float(busy_s(*self._of(cut), engine=self.engine).max())
 
     def sum_s(self, cut: Sequence[int]) -> float:
-        """Return the seconds of the longest gradient sum; sums of different stages run beside one another."""
+        """Return the seconds of the longest all-reduce; those of different stages run at once."""
         return max(float(each[span]) for each, span in zip(self.sums_s, pairwise(cut), strict=True))
 
     def most_layers(self, most_s: float) -> list[list[int]]:

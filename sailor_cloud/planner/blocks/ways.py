@@ -164,7 +164,7 @@ class WaysOf:
         return self._gradients[key]
 
     def _ring_s(self, option: Option, nbytes: float, holders: int, *, flows: int, outside: bool = False) -> float:
-        """Return the seconds of a gradient sum; `outside`: between nodes even where its block has only one."""
+        """Return the seconds of an all-reduce; `outside`: between nodes even where its block has only one."""
         if holders < 2:
             return 0.0
         pools = option.unit.pools

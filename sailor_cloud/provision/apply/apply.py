@@ -340,7 +340,7 @@ def apply_root(
     """Create what a root lacks and delete what it should not have; repeated, it goes on where it stopped.
 
     `running` are nodes that must neither be replaced nor deleted. `again`: the root may have been applied before, so
-    what its state does not know of is looked for first. `prices` are told of what is about to be created, and
+    what its state does not know of is looked for first. `prices` get what is about to be created, and
     `on_network` is called once a network that other roots use exists. Raises CredentialsError, TerraformCommandError,
     ProvisionError.
     """

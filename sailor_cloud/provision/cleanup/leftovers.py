@@ -89,7 +89,7 @@ class Leftovers:
 
     @classmethod
     def of(cls, folder: RunFolder, *, also: Scopes = NOWHERE) -> Leftovers:
-        """Look where anything in the run's folder tells of, and at `also`."""
+        """Look where anything in the run's folder names, and at `also`."""
         return cls(folder=folder, places=places_of(folder, also=also))
 
     def sweep(self) -> CloudSweep:

@@ -55,7 +55,7 @@ def find_leftovers(
 
     Without `older_than`, what runs of other machines have is theirs until it has expired; with it, until the run is
     that old, and what a dead controller of this machine has left counts only once nothing was written for so long.
-    `progress` is told how many looks are done, of how many: one into the scopes, one for each run of this machine.
+    `progress` gets how many looks are done, of how many: one into the scopes, one for each run of this machine.
     """
     known = {folder.run_id: folder for folder in folders}
     where = scopes_to_sweep(known.values(), scopes)
@@ -92,7 +92,7 @@ def scopes_to_sweep(folders: Iterable[RunFolder], asked: Scopes) -> Scopes:
 
 
 def _rights(folder: RunFolder) -> CloudSweep:
-    """Return a run's rights on buckets of the user's: they have no tag, so that only its own folder tells of them."""
+    """Return a run's rights on buckets of the user's: they have no tag, so that only its own folder names them."""
     entries = read(folder.journal_file)
     where = places_of(folder).scopes if fold(entries).phase is not Phase.GONE else NOWHERE
     return sweep_untagged(where, run_id=folder.run_id)

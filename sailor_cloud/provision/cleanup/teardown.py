@@ -69,7 +69,7 @@ def destroy(
 
     Goes on past every error and reports them in `problems`. Works with a Terraform of the run that still runs, a
     stale lock, a lost or unreadable state, without any Terraform, with damaged files and with a disk that can't be
-    written to. Looks into every place that the run's folder tells of, and into `also`; what a place that can't be asked
+    written to. Looks into every place that the run's folder names, and into `also`; what a place that can't be asked
     may still have is not confirmed. The run's own bucket is kept while it holds checkpoints that were not fetched;
     `before_data`, called once the nodes are gone, may fetch them. Raises ProvisionInterrupted only.
     """

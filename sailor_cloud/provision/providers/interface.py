@@ -92,7 +92,7 @@ class MachineProvider(Protocol):
     # Errors.
 
     errors: ClassVar[ErrorGuide] = ErrorGuide()
-    """How errors are told apart that Terraform passes on."""
+    """How errors that Terraform passes on are distinguished."""
 
     def quota_numbers(
         self, fault: Fault, nodes: Sequence[PlacedNode], refused: Sequence[Refused], scopes: Scopes
@@ -161,7 +161,7 @@ class MachineProvider(Protocol):
         return scopes
 
     def named_in(self, name: str, text: str) -> Scopes:
-        """Return the scopes that a root of Terraform tells of, damaged perhaps: its folder's name, and all its text."""
+        """Return the scopes that a root of Terraform names, damaged perhaps: its folder's name, and all its text."""
         return Scopes()
 
     def may_be_called(self, kind: str, name: str) -> bool:
@@ -217,7 +217,7 @@ class MachineProvider(Protocol):
     """The programs that must be on PATH to reach nodes without a public address, and where they are from."""
 
     preemption_notices: ClassVar[bool] = False
-    """Whether a node's agent, `sailor_runtime.agent.preemption`, knows how it is told that it will be taken away."""
+    """Whether a node's agent, `sailor_runtime.agent.preemption`, knows the notice of its preemption."""
 
     def instances(self, scopes: Scopes, run_id: str) -> Iterable[Instance]:
         """Return the machines that exist of a run's nodes, with or without an address; raises whatever goes wrong."""

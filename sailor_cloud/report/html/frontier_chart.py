@@ -132,7 +132,7 @@ def _tip(document: PlanDocument, choice: Choice) -> str:
         [
             choice.label,
             f"iteration {text.seconds(choice.iteration_s)} ({pace_text(1.0 + choice.slower)})",
-            f"{text.usd(choice.usd)} {usd_unit(document)} ({signed_usd_text(choice.dearer_usd)}), "
+            f"{text.usd(choice.usd)} {usd_unit(document)} ({signed_usd_text(choice.extra_usd)}), "
             f"{text.usd(choice.usd_per_hour)} USD/h",
             *machines,
             choice.verdict,

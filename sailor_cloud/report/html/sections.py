@@ -61,7 +61,7 @@ def alternatives(document: PlanDocument) -> Markup:
             "" if other.chosen else pace_text(1.0 + other.slower),
             text.usd(other.usd_per_hour),
             text.usd(other.usd),
-            "" if other.chosen else text.signed_usd_beside(other.dearer_usd, other.usd),
+            "" if other.chosen else text.signed_usd_beside(other.extra_usd, other.usd),
             other.verdict,
         )
         for other in choices(document)

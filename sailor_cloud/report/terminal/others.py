@@ -31,7 +31,7 @@ def alternatives_table(document: PlanDocument, *, width: int) -> Table:
             pace_text(1.0 + other.slower),
             *((text.usd(other.usd_per_hour),) if wide else ()),
             text.usd(other.usd),
-            text.signed_usd_beside(other.dearer_usd, other.usd),
+            text.signed_usd_beside(other.extra_usd, other.usd),
             other.verdict,
         )
     for row in without_plan(document):

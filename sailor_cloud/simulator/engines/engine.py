@@ -190,7 +190,7 @@ class Engine:
     pass of a stage runs; `overlap_sharded_sync`: under ZeRO too. `all_reduce_slowdown`: how many times longer a step of
     an all-reduce takes than a transfer of as many bytes in a link test; with `trees` it may also go through a tree.
     `scatter_sums`: with ZeRO-1 a rank is sent the sum of its share alone. `zone_by_zone`: a zone adds up its gradients
-    before it sends them to another, and hands round what it receives; else one ring goes through all zones.
+    before it sends them to another, and hands round what it receives; else one ring connects all zones.
     `gather_in_node`: ZeRO-1 shares out the optimizer over the ranks of a node alone. A reduction message has at most
     `bucket_bytes`; gradients travel in `reduce_bytes` per parameter. `sequence_parallel`: tensor-parallel devices also
     share out norms and dropout. `fused`: one kernel does a run of element-wise operations. `launch_factor`: how many
@@ -204,7 +204,7 @@ class Engine:
     the share of tensor-parallel collectives that does not hide behind products, and `collective_s` the seconds that
     each takes beyond its steps. `idle_s`: seconds per iteration that no kernel takes, for data, clipping and logs.
     `uniform`: all pipelines are cut alike and have one microbatch size; with `one_tp` all stages have one tp, and every
-    pipeline runs equally many microbatches. `formulas` take the place of the replay, where there are any.
+    pipeline runs equally many microbatches. `formulas` replace the replay, where there are any.
     """
 
     name: str = "sailor"

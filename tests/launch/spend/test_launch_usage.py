@@ -155,7 +155,7 @@ def test_traffic_that_the_plan_does_not_foresee_is_charged_at_the_price_of_its_z
     assert (charge.part, charge.quantity, charge.usd_per_unit) == (THERE, 7.0, price.usd_per_gb)
 
 
-def test_traffic_without_a_price_is_charged_at_the_dearest_of_the_plan() -> None:
+def test_traffic_without_a_price_is_charged_at_the_highest_of_the_plan() -> None:
     zones = [
         ZoneInfo(name=name, provider=Provider("local"), region="local", egress_group="", latitude=None, longitude=None)
         for name in ("local-a", "local-b")

@@ -21,7 +21,7 @@ from sailor_runtime.training.data.sources import Tokens
 from sailor_runtime.training.object_store import StoreError, is_url
 from sailor_runtime.training.refusal import RefusedError
 
-# Of a larger source so many tokens, evenly spread, stand for the whole when its entropy is told.
+# Of a larger source so many tokens, evenly spread, stand for the whole when its entropy is shown.
 _COUNTED = 2**26
 _PART = 2**20
 # So many samples, evenly spread, tell one source from another.

@@ -73,9 +73,9 @@ class Dropout:
 
 
 class Dropping(TorchFunctionMode):
-    """Stands in for torch's dropout inside a model's modules: drops by `dropout`, whatever probability they have.
+    """Replaces torch's dropout inside a model's modules: drops by `dropout`, whatever probability they have.
 
-    A place where a layer drops is told from others by its order in the layer. Values of four dimensions are attention
+    A place where a layer drops is identified by its order in the layer. Values of four dimensions are attention
     weights of this rank's heads, of which the first is `first_head` out of `heads` unless all are here.
     """
 

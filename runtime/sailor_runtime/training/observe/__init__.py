@@ -1,1 +1,1 @@
-"""What a rank tells of itself: events, metrics, traces, traffic, and whether its loss diverges."""
+"""What a rank reports of itself: events, metrics, traces, traffic, and whether its loss diverges."""

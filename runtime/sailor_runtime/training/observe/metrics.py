@@ -26,7 +26,7 @@ class Spent:
     """One rank's iteration; the four parts add up to it.
 
     `compute_s` holds the passes and the optimizer; `transfer_s` what its receives waited for the wire; `sync_s` the
-    sums of gradients; `bubble_s` the rest: waiting for other ranks to get there.
+    all-reduces; `bubble_s` the rest: waiting for other ranks to get there.
     """
 
     iteration_s: float
@@ -65,7 +65,7 @@ def spent(spans: list[Span], iteration_s: float, wire_s: Mapping[Doing, float], 
 
 
 def spent_of_rows(rows: Sequence[Sequence[float]], partners: Mapping[int, Iterable[int]]) -> tuple[Spent, ...]:
-    """Return every rank's iteration, with the sums of gradients as short as they were for the last rank to come.
+    """Return every rank's iteration, with the all-reduces as short as they were for the last rank to come.
 
     A rank that comes early waits inside the sum for its partners; that wait is bubble.
     """

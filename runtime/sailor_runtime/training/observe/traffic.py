@@ -35,7 +35,7 @@ _LONGEST_S = 60.0
 
 
 class Connection(NamedTuple):
-    """A TCP connection of this process; `inode` tells it from one that takes its place."""
+    """A TCP connection of this process; `inode` distinguishes it from one that replaces it."""
 
     inode: str
     local: Endpoint

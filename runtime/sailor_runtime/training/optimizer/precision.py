@@ -14,7 +14,7 @@ _AMPERE = (8, 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    """`compute` is the format of layers and transfers, `master` of weights, gradient sums and optimizer."""
+    """`compute` is the format of layers and transfers, `master` of weights, accumulated gradients and optimizer."""
 
     compute: torch.dtype
     master: torch.dtype

@@ -1,4 +1,4 @@
-"""What the holders of a parameter send each other: sums of gradients, and weights that each updated a part of.
+"""What the holders of a parameter send each other: all-reduces, and weights that each updated a part of.
 
 Across zones every byte crosses a border once: a zone adds up what its ranks have before it sends it to another, and
 hands round what it receives. Point-to-point messages do that on every backend; inside one zone NCCL has its own
@@ -102,7 +102,7 @@ class Exchange:
             flat.copy_(sums[:length])
 
     def _leader(self, zone: Sequence[int], number: int) -> int:
-        """Return who brings a part together in a zone: its owner, or elsewhere one who stands in for it."""
+        """Return who brings a part together in a zone: its owner, or elsewhere one who acts for it."""
         return number if number in zone else zone[number % len(zone)]
 
     def _led_by(self, index: int) -> list[int]:

@@ -16,7 +16,7 @@ from sailor_runtime.training.refusal import RefusedError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a rank stands in the plan."""
+    """Where a rank is in the plan."""
 
     rank: int
     pipeline: int
@@ -49,7 +49,7 @@ def places(spec: RunSpec) -> dict[int, Place]:
         for s, stage in enumerate(pipeline.stages):
             for index, rank in enumerate(stage.ranks):
                 if rank in found:
-                    raise RefusedError(f"rank {rank} stands in two stages of the spec")
+                    raise RefusedError(f"rank {rank} is in two stages of the spec")
                 found[rank] = Place(rank=rank, pipeline=p, stage=s, tp_index=index)
     if sorted(found) != list(range(len(found))):
         raise RefusedError(f"ranks must be 0..{len(found) - 1}, the spec has {sorted(found)}")

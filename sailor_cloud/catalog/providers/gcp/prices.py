@@ -167,4 +167,4 @@ def _skus(account: GcpAccount, fetched: Fetched, progress: Progress) -> list[Any
             if len(skus) % 500 == 0:
                 progress("gcp prices", len(skus), None)
         return skus
-    return []  # half a list could price a machine without its dearer parts
+    return []  # half a list could price a machine without its more expensive parts

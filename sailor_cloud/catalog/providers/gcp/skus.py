@@ -93,7 +93,7 @@ def part_prices(skus: Iterable[Any]) -> tuple[dict[Part, float], Counter[Refusal
     """Return USD per unit and hour by (what, region, market), and what was refused.
 
     `skus` are google.cloud.billing_v1.Sku. Commitments, Custom, Reserved, Sole Tenancy, Premium and DWS SKUs have other
-    descriptions and stay out. Of two prices for one part the dearer counts.
+    descriptions and stay out. Of two prices for one part the higher counts.
     """
     known = {f"{prefix} {part}" for _, prefix in _FAMILIES for part in ("Core", "Ram")}
     prices: dict[Part, float] = {}

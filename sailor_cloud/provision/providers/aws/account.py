@@ -1,4 +1,4 @@
-"""What an account of AWS tells of its caller's credentials and rights, and of what it was billed."""
+"""What an account of AWS says of its caller's credentials and rights, and of what it was billed."""
 
 from __future__ import annotations
 

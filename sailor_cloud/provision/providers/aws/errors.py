@@ -23,7 +23,7 @@ _RULES = (
         _EC2,
     ),
     Rule(Cause.NOT_SOLD, r"\bUnsupported: Your requested instance type", _EC2),
-    # An instance that was given and taken back before it ran.
+    # An instance that was granted and preempted before it ran.
     Rule(Cause.STOCKOUT, r"\bServer\.SpotInstance(?:Termination|Shutdown)\b", _EC2_STATE),
     Rule(
         Cause.THROTTLED,

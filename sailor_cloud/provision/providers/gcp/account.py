@@ -1,4 +1,4 @@
-"""What a project of Google Cloud tells of its caller's credentials and rights, and of what it was billed."""
+"""What a project of Google Cloud says of its caller's credentials and rights, and of what it was billed."""
 
 from __future__ import annotations
 

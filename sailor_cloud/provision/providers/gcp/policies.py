@@ -75,7 +75,7 @@ def _closed(policy: Mapping[str, Any]) -> bool:
 
 
 def _trusts(policy: Mapping[str, Any], image: str) -> bool:
-    """Tell whether images of an image's project may be used; what stands under a folder can't be told from here."""
+    """Tell whether images of an image's project may be used; what belongs to a folder can't be seen from here."""
     parts = image.split("/")
     if "projects" not in parts[:-1]:
         return True
