@@ -111,9 +111,11 @@ def findings(path: Path) -> list[Finding]:
 
 def _against_glossary(path: Path, text: str) -> Iterator[Finding]:
     terms = {phrase.lower(): term for phrase, term in forbidden().items()}
-    for match in re.finditer(rf"\b(?:{'|'.join(map(re.escape, terms))})\b", text, flags=re.IGNORECASE):
+    pattern = "|".join(re.escape(phrase).replace(r"\ ", r"[\s>#]+") for phrase in terms)
+    for match in re.finditer(rf"\b(?:{pattern})\b", text, flags=re.IGNORECASE):
+        phrase = " ".join(re.findall(r"[^\s>#]+", match.group()))
         line = text.count("\n", 0, match.start()) + 1
-        yield Finding(path=path, line=line, what=f"{match.group()!r}: write {terms[match.group().lower()]}")
+        yield Finding(path=path, line=line, what=f"{phrase!r}: write {terms[phrase.lower()]}")
 
 
 def main(arguments: list[str]) -> int:

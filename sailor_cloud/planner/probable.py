@@ -38,8 +38,8 @@ def probable(
 ) -> PlanDocument:
     """Return the first plan that keeps the limits with a probability; infeasible where none does.
 
-    `ratio`: what the first plan's iterations don't exceed with a probability, relative to the prediction; `search` is
-    told the factor to tighten limits by and the number of the step.
+    `ratio`: what the first plan's iterations don't exceed with a probability, relative to the prediction; `search` gets
+    the factor to tighten limits by and the number of the step.
     """
     found, most = first, _probability(first)
     for step, level in enumerate(LEVELS, 1):

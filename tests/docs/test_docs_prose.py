@@ -63,8 +63,9 @@ def test_docstrings_comments_and_messages_of_code_are_held_against_the_glossary(
 ) -> None:
     monkeypatch.setattr(prose, "ROOT", tmp_path)
     code = tmp_path / "code.py"
-    code.write_text('dearer = 1  # dearer by one\n\n"""Goes\nthrough."""\nraise ValueError(f"{dearer} is told")\n')
+    code.write_text('dearer = 1  # dearer by one\n\n"""Goes\nthrough."""\nraise ValueError(f"{cost} is told")\n')
     assert [str(finding) for finding in prose.findings(code)] == [
         "code.py:1: 'dearer': write more expensive",
+        "code.py:3: 'Goes through': write is read, checked or passes through",
         "code.py:5: 'is told': write says, reports or shows",
     ]
