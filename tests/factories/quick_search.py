@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cache
 
@@ -16,6 +16,7 @@ from sailor_cloud.model.document import (
     CostLine,
     Infeasibility,
     Inputs,
+    Pick,
     PlanDocument,
     Status,
 )
@@ -77,8 +78,12 @@ class QuickSearch:
 
     prices: Prices = lambda zone, accelerator: PRICE[accelerator]
 
-    def __call__(self, wanted: Job) -> PlanDocument:
-        return search(wanted, self.prices)
+    chosen: list[Pick | None] = field(default_factory=list)
+
+    def __call__(self, wanted: Job, choose: Pick | None = None) -> PlanDocument:
+        self.chosen.append(choose)
+        goal = {Pick.CHEAPEST: Goal.MINIMIZE_COST, Pick.FASTEST: Goal.MINIMIZE_TIME}.get(choose, wanted.goal)
+        return search(wanted.model_copy(update={"goal": goal}), self.prices)
 
     def offers(self, wanted: Job) -> tuple[Offer, ...]:
         kinds = sorted(

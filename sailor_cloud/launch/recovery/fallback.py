@@ -19,7 +19,7 @@ from sailor_cloud.launch.recovery import nodes
 from sailor_cloud.launch.recovery.nodes import ShortfallError, plan_nodes
 from sailor_cloud.launch.replanning.refusals import Choice, Refusal, refusal, refusals
 from sailor_cloud.launch.replanning.replan import Option, Rates, decide
-from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.document import Pick, PlanDocument
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.model.plan import Node
@@ -199,7 +199,7 @@ def _shopping_list(bought: Iterable[Node], offers: dict[str, Offer]) -> str:
 class _NoSearch:
     """For a policy under which nobody searches."""
 
-    def __call__(self, job: Job) -> PlanDocument:
+    def __call__(self, job: Job, choose: Pick | None = None) -> PlanDocument:
         raise AssertionError("a controller without a search never re-plans")
 
     def offers(self, job: Job) -> tuple[Offer, ...]:

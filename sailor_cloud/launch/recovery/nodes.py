@@ -101,8 +101,10 @@ async def running_nodes(context: RunContext) -> tuple[Node, ...]:
 
 def situation_of(context: RunContext, document: PlanDocument, survivors: tuple[Node, ...]) -> Situation:
     state = fold(read(context.folder.journal_file))
+    first = context.job_document
     return Situation(
-        job=context.job_document.job,
+        job=first.job,
+        choose=None if first.decision is None else first.decision.asked,
         document=document,
         survivors=survivors,
         blocked=context.blocked(),

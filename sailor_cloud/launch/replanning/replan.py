@@ -14,11 +14,12 @@ from sailor_cloud.launch.replanning.refusals import Choice
 from sailor_cloud.launch.replanning.remaining_job import Devices, Left, remaining_job
 from sailor_cloud.launch.spend import egress
 from sailor_cloud.launch.spend.lifetime import usd_per_hour
-from sailor_cloud.model.document import PlanDocument
-from sailor_cloud.model.job import Goal, Job
+from sailor_cloud.model.document import Pick, PlanDocument
+from sailor_cloud.model.job import Job
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.model.plan import Node, Plan
 from sailor_cloud.model.shown import Rows
+from sailor_cloud.planner.decision import goal_pick
 from sailor_cloud.simulator import startup_s, teardown_s
 from sailor_cloud.units import SECONDS_PER_HOUR
 
@@ -78,8 +79,8 @@ Rates = Mapping[tuple[str, str], float]
 class Search(Protocol):
     """The planner as a run sees it."""
 
-    def __call__(self, job: Job) -> PlanDocument:
-        """Return the best plan of a job, or a document without one."""
+    def __call__(self, job: Job, choose: Pick | None = None) -> PlanDocument:
+        """Return the plan of a job that `choose` takes, else its goal, or a document without one."""
 
     def offers(self, job: Job) -> tuple[Offer, ...]:
         """Return everything that a job allows to buy, at the newest prices that are known."""
@@ -133,7 +134,7 @@ class Situation:
     """What there is to decide about. `survivors` run now; what is `blocked` can't be bought for so many seconds.
 
     `taken` are names that earlier nodes of the run had; a new node never gets one of them. `offers` are those that
-    are known, by id.
+    are known, by id. `choose` is what the run's plan was chosen for, where that was not left to the goal.
     """
 
     job: Job
@@ -143,6 +144,12 @@ class Situation:
     taken: frozenset[str]
     left: Left
     offers: Mapping[str, Offer] = field(default_factory=dict)
+    choose: Pick | None = None
+
+    @property
+    def pick(self) -> Pick:
+        """What ways to go on are chosen for."""
+        return self.choose or goal_pick(self.job.goal)
 
     @property
     def devices(self) -> Devices:
@@ -163,7 +170,7 @@ def decide(situation: Situation, search: Search, *, policy: Policy = Policy.BEST
     options = _options(situation, search, policy)
     fitting = [option for option in options if option.fits(situation.left)]
     if fitting:
-        return Decision(option=min(fitting, key=lambda option: _rank(option, situation.job.goal)))
+        return Decision(option=min(fitting, key=lambda option: _rank(option, situation.pick)))
     if options:
         nearest = min(options, key=lambda option: option.usd)
         seconds = situation.left.seconds
@@ -181,9 +188,9 @@ def growth(situation: Situation, search: Search, *, least_gain_s: float, label: 
     current = _option("stay", situation.document, situation, None)
     if not bigger.fits(situation.left):
         return None
-    if situation.job.goal is Goal.MINIMIZE_COST:
-        return bigger if bigger.usd < current.usd else None
-    return bigger if bigger.seconds + least_gain_s < current.seconds else None
+    if situation.pick is Pick.FASTEST:
+        return bigger if bigger.seconds + least_gain_s < current.seconds else None
+    return bigger if _rank(bigger, situation.pick)[0] < _rank(current, situation.pick)[0] else None
 
 
 def _options(situation: Situation, search: Search, policy: Policy) -> list[Option]:
@@ -262,7 +269,7 @@ def _searched(situation: Situation, search: Search, *, only_survivors: bool) -> 
         )
         if job is None:
             return None
-        document = search(job)
+        document = search(job, situation.choose if limits else None)
         if document.plan is not None:
             offers = {**situation.offers, **document.inputs.offers_by_id()}
             plan = fresh_names(document.plan, situation.survivors, situation.taken, offers)
@@ -329,9 +336,18 @@ def _nodes_usd_per_hour(document: PlanDocument) -> float:
     return max(0.0, usd_per_hour(document) - traffic)
 
 
-def _rank(option: Option, goal: Goal) -> tuple[float, float]:
-    """Return what to sort by; of equals the first stays, and that is what changes least."""
-    return (option.usd, option.seconds) if goal is Goal.MINIMIZE_COST else (option.seconds, option.usd)
+def _rank(option: Option, pick: Pick) -> tuple[float, float]:
+    """Return what to sort by; of equals the first stays, and that is what changes least.
+
+    Balanced is the product of time and money: a share more of one weighs as much as that share less of the other.
+    """
+    match pick:
+        case Pick.CHEAPEST:
+            return option.usd, option.seconds
+        case Pick.BALANCED:
+            return option.usd * option.seconds, option.seconds
+        case Pick.FASTEST:
+            return option.seconds, option.usd
 
 
 def _shortfall(option: Option, left: Left) -> str:

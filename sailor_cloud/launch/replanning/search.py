@@ -12,7 +12,7 @@ from sailor_cloud.clock import Clock
 from sailor_cloud.launch.replanning.replan import Rates
 from sailor_cloud.launch.telemetry.preflight import PROBE_BYTES
 from sailor_cloud.model.decoder import Decoder
-from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.document import Pick, PlanDocument
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.machine import LocalMachine
 from sailor_cloud.model.offer import Offer
@@ -40,7 +40,7 @@ class CatalogSearch:
     _read_from: Path | None = None
     _rest: tuple[Network, ComputeProfiles] | None = field(default=None)
 
-    def __call__(self, job: Job) -> PlanDocument:
+    def __call__(self, job: Job, choose: Pick | None = None) -> PlanDocument:
         links, profiles = self._data()
         return planner.search(
             job,
@@ -49,6 +49,7 @@ class CatalogSearch:
             profiles=profiles,
             clock=self.clock,
             decoder=self.decoder,
+            wishes=planner.Wishes(decide=choose is not None, choose=choose),
         )
 
     def purchase(self, job: Job, refused: Callable[[Offer], bool]) -> PlanDocument:

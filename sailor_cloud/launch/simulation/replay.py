@@ -22,7 +22,7 @@ from sailor_cloud.launch.spend.lifetime import life_s
 from sailor_cloud.launch.telemetry.generation_log import legs
 from sailor_cloud.launch.telemetry.notify import NoNotifier
 from sailor_cloud.model.decoder import Decoder
-from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.document import Pick, PlanDocument
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.run.folder import RunFolder
@@ -101,10 +101,10 @@ class Remembered:
     search: Search
     _known: dict[str, PlanDocument] = field(default_factory=dict)
 
-    def __call__(self, job: Job) -> PlanDocument:
-        key = job.model_dump_json()
+    def __call__(self, job: Job, choose: Pick | None = None) -> PlanDocument:
+        key = f"{choose} {job.model_dump_json()}"
         if key not in self._known:
-            self._known[key] = self.search(job)
+            self._known[key] = self.search(job, choose)
         return self._known[key]
 
     def purchase(self, job: Job, refused: Callable[[Offer], bool]) -> PlanDocument:

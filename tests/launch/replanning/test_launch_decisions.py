@@ -11,6 +11,7 @@ from sailor_cloud.launch.recovery.growth import LEAST_GAIN_S
 from sailor_cloud.launch.replanning.refusals import Choice
 from sailor_cloud.launch.replanning.remaining_job import Left
 from sailor_cloud.launch.replanning.replan import Decision, Policy, Situation, decide, growth
+from sailor_cloud.model.document import Pick
 from sailor_cloud.model.job import Goal, Job
 
 A, B = "us-central1-a", "us-central1-b"
@@ -32,6 +33,7 @@ class Figures:
     usd: float | None = None
     seconds: float | None = None
     steps: int = STEPS
+    choose: Pick | None = None
 
     def situation(self) -> tuple[Situation, QuickSearch]:
         own = {(A, "A100-40"): 2}
@@ -49,6 +51,7 @@ class Figures:
             taken=frozenset(node.id for node in document.plan.nodes),
             left=Left(steps=self.steps, usd=self.usd, seconds=self.seconds),
             offers=offers,
+            choose=self.choose,
         )
         return found, quick
 
@@ -86,6 +89,12 @@ CHEAP = Goal.MINIMIZE_COST
         (Figures(wait_s=600.0, elsewhere=6, goal=CHEAP), SMALLER),
         (Figures(wait_s=600.0, elsewhere=6, goal=CHEAP, elsewhere_usd_per_hour=0.01), ELSEWHERE),
         (Figures(wait_s=600.0, elsewhere=6, usd=6.0, elsewhere_usd_per_hour=50.0), SMALLER),
+        # What the plan was chosen for goes before the goal.
+        (Figures(wait_s=600.0, elsewhere=6, choose=Pick.CHEAPEST), SMALLER),
+        (Figures(wait_s=600.0, elsewhere=6, goal=CHEAP, choose=Pick.FASTEST), ELSEWHERE),
+        # Half the time is worth twice the money, not more.
+        (Figures(wait_s=600.0, elsewhere=6, choose=Pick.BALANCED, elsewhere_usd_per_hour=0.3), ELSEWHERE),
+        (Figures(wait_s=600.0, elsewhere=6, choose=Pick.BALANCED), SMALLER),
         # Nothing is left: 6920 s and 5.87 USD after the wait, six V100s 6520 s and 8.85 USD, four of them 9320 s.
         (Figures(kept=0, wait_s=600.0, elsewhere=6), ELSEWHERE),
         (Figures(kept=0, wait_s=600.0, elsewhere=4), WAITED),
@@ -156,3 +165,9 @@ def test_traffic_is_paid_for_by_the_iteration_and_nodes_by_the_hour() -> None:
     assert twice.usd - option.usd == pytest.approx(
         2 * PRICE["A100-40"] * STEPS * (SPEED["A100-40"] * 12 + 0.5) / 3600.0
     )
+
+
+def test_the_search_is_asked_for_what_the_plan_was_chosen_for() -> None:
+    found, quick = Figures(wait_s=600.0, elsewhere=6, choose=Pick.BALANCED).situation()
+    decide(found, quick)
+    assert set(quick.chosen) == {Pick.BALANCED}
