@@ -96,7 +96,7 @@ def test_the_dashboard_s_content_is_one_document(home: Path) -> None:
     assert (page["phase"], page["outcome"], page["step"]) == ("gone", "completed", 3000)
     assert any(line["text"].startswith("decided: ") for line in page["timeline"])
     assert all(node["gone_at"] for node in page["nodes"])
-    assert [row["run_id"] for row in json.loads(called("dashboard", "--json", home=home).stdout)] == ["chaos"]
+    assert [row["run_id"] for row in json.loads(called("dashboard", "--json", home=home).stdout)] == [page["run"]]
 
 
 def test_status_names_every_resource(home: Path) -> None:

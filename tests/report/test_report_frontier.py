@@ -63,7 +63,7 @@ def test_the_page_draws_the_line_through_the_cheapest_points_alone_and_says_what
 def drawn(page: str) -> dict[str, list[list[float]]]:
     """Return the points of the chart of cost against time, by series."""
     options = [json.loads(html.unescape(found)) for found in re.findall(r'data-option="([^"]*)"', page)]
-    (chart,) = [option for option in options if any(series["name"] == "chosen" for series in option["series"])]
+    (chart,) = [option for option in options if any(series.get("name") == "chosen" for series in option["series"])]
     return {
         series["name"]: [[round(value, 4) for value in point["value"]] for point in series["data"]]
         for series in chart["series"]
