@@ -170,18 +170,16 @@ class _Network(Network):
 
 @cache
 def _network(part: Accelerator, node_bytes_per_s: float, per_node: int, node_step_s: float) -> Network:
-    """Return the links between devices of a node and between nodes.
-
-    Rings of a collective go over every card of a node, so that one pair reaches what all do (NCCL).
-    """
+    """Return the links between devices of a node and between nodes, where each device has a card of its own."""
     nvlink = part.nvlink_gb_per_s
     device = (nvlink * 1e9 / 2.0 if nvlink else PCIE_BYTES_PER_S[part.pcie_generation or 3]) * (
         estimates.DEVICE_LINK_SHARE
     )
     curves = []
-    for pairs in (1, 2, 4, 8, 16, 32):
+    for pairs in range(1, per_node + 1):
+        shared = node_bytes_per_s * pairs / per_node
         curves.append(_curve(CurveScope.SAME_NODE, part, pairs, device * pairs, _STEP_S))
-        curves.append(_curve(CurveScope.SAME_ZONE, part, pairs, node_bytes_per_s, node_step_s))
+        curves.append(_curve(CurveScope.SAME_ZONE, part, pairs, shared, node_step_s))
     zone = ZoneInfo(name=ZONE, provider=LOCAL, region=REGION, egress_group="", latitude=None, longitude=None)
     instance = InstanceNetwork(
         provider=LOCAL,

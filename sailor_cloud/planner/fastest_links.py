@@ -78,7 +78,7 @@ def _fastest(space: Space) -> FastestLinks:
     kinds = _kinds(space)
     found: dict[tuple[str, int], dict[Link, None]] = {}
     cards: dict[str, float] = {}
-    late = math.inf
+    late, rails = math.inf, space.scenario.engine.rails
     if len(kinds) > _MOST_KINDS:
         for kind in kinds:
             name = space.pools[kind].accelerator.name
@@ -88,12 +88,11 @@ def _fastest(space: Space) -> FastestLinks:
         name = space.pools[src].accelerator.name
         degrees, limit = space.tp_degrees[src], _card_limit(space, src)
         for dst in kinds:
-            for pairs in degrees:
-                if pairs > space.pools[dst].devices:
-                    continue
+            most = min(space.pools[src].devices, space.pools[dst].devices)
+            for pairs in range(1, most + 1) if rails else [tp for tp in degrees if tp <= most]:
                 link = space.link(src, dst, same_node=False, pairs=pairs)
                 for tp in degrees:
-                    if tp >= pairs:
+                    if rails or tp >= pairs:
                         found.setdefault((name, tp), {})[link] = None
                 rate = limit if math.isfinite(limit) else _card_rate(space, src, dst, pairs)
                 cards[name] = max(cards.get(name, 0.0), rate)

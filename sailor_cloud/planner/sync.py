@@ -13,7 +13,7 @@ import numpy as np
 from sailor_cloud.network import Link
 from sailor_cloud.planner.layouts import Layout, Slot
 from sailor_cloud.planner.space import Space
-from sailor_cloud.simulator import StageTable, between_zones, gradient_sync_s, ring_flows
+from sailor_cloud.simulator import StageTable, between_zones, gradient_sync_s, hop_pairs, ring_flows
 
 _Flows = Mapping[tuple[int, int], int]
 
@@ -38,13 +38,12 @@ class LayerSum(NamedTuple):
 class Hops:
     """What a ring goes over: the different hops in its order.
 
-    kinds: the two pools, whether both ends are one node, and how many rings share the card. pairs: of devices, over
-    which each hop goes. usd_per_byte: of a byte that goes round once.
+    kinds: the two pools, whether both ends are one node, how many rings share the card, and over how many pairs of
+    devices it goes. usd_per_byte: of a byte that goes round once.
     """
 
     members: int
-    pairs: int
-    kinds: tuple[tuple[int, int, bool, int], ...]
+    kinds: tuple[tuple[int, int, bool, int, int], ...]
     usd_per_byte: float
 
 
@@ -132,20 +131,22 @@ class SyncTable:
 
     def hops(self, members: Sequence[Slot], flows: _Flows) -> Hops:
         """Return what the ring of some members goes over; `flows` share the cards of their nodes."""
-        counts = Counter(map(node_of, members))
+        counts, tp = Counter(map(node_of, members)), min(slot.tp for slot in members)
+        rails = self.space.scenario.engine.rails
         # Members on one node are neighbours in the ring.
         ring = sorted(counts, key=self._ring_key)
-        kinds: dict[tuple[int, int, bool, int], None] = {}
+        kinds: dict[tuple[int, int, bool, int, int], None] = {}
         usd = 0.0
         for src, dst in zip(ring, ring[1:] + ring[:1], strict=True):
             if counts[src] > 1:
-                kinds[src[0], src[0], True, flows[src]] = None
+                kinds[src[0], src[0], True, flows[src], tp] = None
             if src != dst:
-                kinds[src[0], dst[0], False, max(flows[src], flows[dst])] = None
+                pairs = hop_pairs(tp, src, dst, counts, rails=rails)
+                kinds[src[0], dst[0], False, max(flows[src], flows[dst]), pairs] = None
                 usd += self.space.usd_per_byte(src[0], dst[0])
         if self.space.scenario.engine.zone_by_zone:
             usd = self._zone_by_zone_usd(counts)
-        return Hops(len(members), min(slot.tp for slot in members), tuple(kinds), usd)
+        return Hops(len(members), tuple(kinds), usd)
 
     def _zone_by_zone_usd(self, counts: Mapping[tuple[int, int], int]) -> float:
         """Return the USD of a byte of a sum where every zone sends it to each other one, per round of a ring."""
@@ -161,8 +162,8 @@ class SyncTable:
     def links(self, hops: Hops) -> list[Link]:
         """Return the links of hops, in their order."""
         return [
-            self.space.link(src, dst, same_node=same, pairs=hops.pairs, flows=shared)
-            for src, dst, same, shared in hops.kinds
+            self.space.link(src, dst, same_node=same, pairs=pairs, flows=shared)
+            for src, dst, same, shared, pairs in hops.kinds
         ]
 
     def _ring_key(self, node: tuple[int, int]) -> tuple[int, int, int]:

@@ -1,7 +1,7 @@
 """Time, memory and money of a plan: pure functions of the plan and the data it is judged by."""
 
 from sailor_cloud.simulator.bill import bill, hours
-from sailor_cloud.simulator.card import cut_flows, ring_flows
+from sailor_cloud.simulator.card import cut_flows, hop_pairs, ring_flows
 from sailor_cloud.simulator.closed_form import (
     boundary_pairs,
     boundary_s,
@@ -58,6 +58,7 @@ __all__ = [
     "evaluate",
     "fill_s",
     "gradient_sync_s",
+    "hop_pairs",
     "hours",
     "in_flight",
     "islands",

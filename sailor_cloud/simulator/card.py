@@ -7,7 +7,7 @@ pipelines side by side do move their tensors together.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from itertools import pairwise
 from typing import TypeVar
 
@@ -53,3 +53,11 @@ def ring_flows(rings: Sequence[Sequence[tuple[Stage, Node]]]) -> list[dict[Node,
         {node: 1 + sum(number not in kind for kind in kinds[node]) for node in dict.fromkeys(node for _, node in ring)}
         for number, ring in enumerate(rings)
     ]
+
+
+def hop_pairs(tp: int, src: Node, dst: Node, members: Mapping[Node, int], *, rails: bool) -> int:
+    """Return over how many pairs of devices a ring goes from one node to another, or inside one.
+
+    members: how many stages of `tp` devices take part on each node. With `rails` every one of them is a way out.
+    """
+    return tp * min(members[src], members[dst]) if rails and src != dst else tp

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from sailor_cloud.network import Link, Place
-from sailor_cloud.simulator.card import ring_flows
+from sailor_cloud.simulator.card import hop_pairs, ring_flows
 from sailor_cloud.simulator.closed_form import gradient_sync_s
 from sailor_cloud.simulator.layout import Layout, Seat
 from sailor_cloud.simulator.sharding import Sharding
@@ -229,12 +229,19 @@ def _seconds(layout: Layout, group: SyncGroup, flows: Mapping[str | None, int]) 
 
 def _slowest_link(layout: Layout, group: SyncGroup, flows: Mapping[str | None, int]) -> Link:
     """Return the link of the ring over which its messages take longest; `flows` by node."""
-    pairs = min(seat.tp for seat in group.members)
-    ring = ring_order(group.members, layout)
     hops: dict[tuple[Place, Place], Link] = {}
-    for src, dst in zip(ring, ring[1:] + ring[:1], strict=True):
+    for src, dst, pairs in ring_hops(group, layout):
         if (src.place, dst.place) not in hops:
             shared = max(flows[src.place.node], flows[dst.place.node])
             hops[src.place, dst.place] = layout.links.between(src.place, dst.place, pairs=pairs, flows=shared)
-    message = min(group.nbytes, layout.scenario.engine.bucket_bytes) / len(ring)
+    message = min(group.nbytes, layout.scenario.engine.bucket_bytes) / len(group.members)
     return max(hops.values(), key=lambda link: link.transfer_s(message))
+
+
+def ring_hops(group: SyncGroup, layout: Layout) -> Iterator[tuple[Seat, Seat, int]]:
+    """Yield the hops of a group's ring: from, to, and over how many pairs of devices."""
+    tp, ring = min(seat.tp for seat in group.members), ring_order(group.members, layout)
+    members = Counter(seat.place.node for seat in ring)
+    for src, dst in zip(ring, ring[1:] + ring[:1], strict=True):
+        rails = layout.scenario.engine.rails
+        yield src, dst, hop_pairs(tp, src.place.node, dst.place.node, members, rails=rails)

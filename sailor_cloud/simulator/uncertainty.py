@@ -14,7 +14,7 @@ from sailor_cloud.network import Link
 from sailor_cloud.simulator.closed_form import boundary_pairs
 from sailor_cloud.simulator.iteration import Iteration
 from sailor_cloud.simulator.layout import Layout, Seat
-from sailor_cloud.simulator.sync import SyncGroup, ring_order
+from sailor_cloud.simulator.sync import SyncGroup, ring_hops
 from sailor_cloud.workload import learned_of
 from sailor_cloud.workload.error_model import ErrorDistribution, ErrorModel
 
@@ -179,7 +179,9 @@ def _boundary_links(layout: Layout) -> list[Hop]:
 
 
 def _rings(layout: Layout, iteration: Iteration) -> list[Hop]:
-    return [hop for group in iteration.groups for hop in _ring_links(layout, group)]
+    """Return the slowest link of each ring, which its others wait for."""
+    rings = [hops for group in iteration.groups if (hops := _ring_links(layout, group))]
+    return [max(hops, key=lambda hop: (hop.link.transfer_s(1e6), hop.where)) for hops in rings]
 
 
 def _least_known_seat(layout: Layout) -> Seat:
@@ -189,8 +191,7 @@ def _least_known_seat(layout: Layout) -> Seat:
 def _ring_links(layout: Layout, group: SyncGroup) -> list[Hop]:
     if len(group.members) < 2 or not group.seconds:
         return []
-    ring, pairs = ring_order(group.members, layout), min(seat.tp for seat in group.members)
-    return [_hop(layout, src, dst, pairs) for src, dst in pairwise([*ring, ring[0]])]
+    return [_hop(layout, src, dst, pairs) for src, dst, pairs in ring_hops(group, layout)]
 
 
 def _hop(layout: Layout, src: Seat, dst: Seat, pairs: int) -> Hop:

@@ -169,21 +169,23 @@ class WaysOf:
             return 0.0
         pools = option.unit.pools
         inside = option.nodes_each == 1 and not outside
-        key = (self._numbers(pools), inside, option.tp, flows, nbytes, holders)
+        # On the last node there may be fewer replicas.
+        ways_out = (holders % option.replicas or option.replicas) if self.space.scenario.engine.rails else 1
+        key = (self._numbers(pools), inside, option.tp, ways_out, flows, nbytes, holders)
         if key not in self._rings:
             engine = self.space.scenario.engine
             message = min(nbytes, engine.bucket_bytes) / holders
-            links = self._links(option, inside, flows)
+            links = self._links(option, inside, option.tp * ways_out, flows)
             link = links[0] if len(links) == 1 else max(links, key=lambda link: link.transfer_s(message))
             self._rings[key] = float(gradient_sync_s(nbytes, holders, link, engine=engine))
         return self._rings[key]
 
-    def _links(self, option: Option, inside: bool, flows: int) -> list[Link]:
+    def _links(self, option: Option, inside: bool, pairs: int, flows: int) -> list[Link]:
         pools = option.unit.pools
         if inside:
             return [self.space.link(pools[0], pools[0], same_node=True, pairs=option.tp)]
         return [
-            self.space.link(a, b, same_node=False, pairs=option.tp, flows=flows)
+            self.space.link(a, b, same_node=False, pairs=pairs, flows=flows)
             for a, b in zip(pools, pools[1:] + pools[:1], strict=True)
         ]
 

@@ -26,6 +26,7 @@ DEEPSPEED = Engine(
     stages_outermost=True,
     scatter_sums=False,
     zone_by_zone=False,
+    rails=True,
     pair_bytes_per_s=3.8e9,
     overlap_sync=False,
     bucket_bytes=5.0e8,
@@ -53,6 +54,7 @@ MEGATRON = Engine(
     stages_outermost=True,
     scatter_sums=False,
     zone_by_zone=False,
+    rails=True,
     bucket_bytes=1.6e8,
     overlap_gather=True,
     sequence_parallel=True,
@@ -60,7 +62,7 @@ MEGATRON = Engine(
     split=StageSplit.ENDS,
     memory=MemoryRule(gate_copies=3, module_norms=False),
 )
-# PyTorch FSDP: one layer is one unit; full shard is what it is for; sharded weights are fp32, layers are cast as they
+# PyTorch FSDP: one layer is one unit, of 5e8 bytes or so where its models are of 7B; full shard is what it is for; sharded weights are fp32, layers are cast as they
 # are gathered. A checkpoint that is not re-entrant stops once it has what the backward pass reads. Source: PyTorch 2.x
 # documentation (2024).
 FSDP = Engine(
@@ -72,9 +74,11 @@ FSDP = Engine(
     stages_outermost=True,
     scatter_sums=False,
     zone_by_zone=False,
+    rails=True,
     zero_stages=(0, 1, 2, 3),
     pipelined_zero_stages=(0, 1, 2, 3),
     default_zero_stage=3,
+    bucket_bytes=5.0e8,
     recompute_stops_early=True,
     sequence_parallel=True,
     shard_exposed=0.11,
@@ -93,6 +97,7 @@ NANOTRON = Engine(
     stages_outermost=True,
     scatter_sums=False,
     zone_by_zone=False,
+    rails=True,
     sequence_parallel=True,
     bucket_bytes=5.0e8,
     overlap_sharded_sync=False,
