@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import math
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -158,8 +160,8 @@ def read_published(path: Path) -> tuple[tuple[PublishedRun, ...], tuple[Unread, 
     for row in _rows(path):
         try:
             runs.append(_run(row))
-        except (ValueError, KeyError) as error:
-            unread.append(Unread(id=row.get("id", ""), source=row.get("source", ""), reason=str(error)))
+        except (ValueError, ZeroDivisionError) as error:
+            unread.append(Unread(id=row["id"], source=row["source"], reason=str(error)))
     return tuple(runs), tuple(unread)
 
 
@@ -169,14 +171,18 @@ def read_failed(path: Path, decoders: Mapping[str, Decoder]) -> tuple[tuple[Publ
     for number, row in enumerate(_rows(path)):
         try:
             runs.append(_failed(f"f{number:04}", row, decoders))
-        except (ValueError, KeyError) as error:
+        except ValueError as error:
             unread.append(Unread(id=f"f{number:04}", source=path.name, reason=str(error)))
     return tuple(runs), tuple(unread)
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        return [{name: value or "" for name, value in row.items() if name} for row in csv.DictReader(file, restval="")]
+    """Return rows by column; what a table lacks is not stated."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        return [
+            defaultdict(str, {name: value or "" for name, value in row.items() if name})
+            for row in csv.DictReader(file, restval="")
+        ]
 
 
 def _run(row: Mapping[str, str]) -> PublishedRun:
@@ -184,9 +190,9 @@ def _run(row: Mapping[str, str]) -> PublishedRun:
         raise ValueError(f"context parallelism {row['cp']} is not modelled")
     engine, counter = _program(row["framework"])
     pp, dp = _count(row, "pp"), _count(row, "dp")
-    batch = _number(row, "global_batch_size")
+    batch = _measured(row, "global_batch_size")
     microbatch = _count(row, "microbatch_size")
-    gib = _number(row, "peak_memory_gib")
+    gib = _measured(row, "peak_memory_gib")
     compiled = _number(row, "compile")
     per_node = _number(row, "gpus_per_node")
     stage = _number(row, "zero_stage")
@@ -218,8 +224,8 @@ def _run(row: Mapping[str, str]) -> PublishedRun:
         global_batch_size=dp * microbatch if batch is None else int(batch),
         recompute=_recompute(row),
         compiled=None if compiled is None else bool(compiled),
-        tokens_per_s_per_device=_number(row, "tokens_per_s_per_gpu"),
-        iteration_s=_number(row, "iteration_s"),
+        tokens_per_s_per_device=_measured(row, "tokens_per_s_per_gpu"),
+        iteration_s=_measured(row, "iteration_s"),
         peak_bytes=None if gib is None else gib * GIB,
         note=row["note"],
     )
@@ -262,7 +268,10 @@ def _failed(name: str, row: Mapping[str, str], decoders: Mapping[str, Decoder]) 
 def _recompute(row: Mapping[str, str]) -> Recompute:
     if not row["recompute"] and "gradient checkpointing apparently on" in row["note"]:
         return Recompute.FULL
-    return Recompute(row["recompute"])
+    try:
+        return Recompute(row["recompute"])
+    except ValueError:
+        raise ValueError(f"recompute {row['recompute']} is not modelled") from None
 
 
 def _program(framework: str) -> tuple[Engine, Counter]:
@@ -310,11 +319,27 @@ def _decoder(row: Mapping[str, str]) -> Decoder:
 
 
 def _number(row: Mapping[str, str], name: str) -> float | None:
-    return float(row[name]) if row.get(name) else None
+    """Return a number, None where it is not stated. Raises ValueError for one that no run has."""
+    if not row[name].strip():
+        return None
+    try:
+        value = float(row[name])
+    except ValueError:
+        raise ValueError(f"{name} is no number") from None
+    if not 0.0 <= value < math.inf:
+        raise ValueError(f"{name} is negative or not finite")
+    return value
+
+
+def _measured(row: Mapping[str, str], name: str) -> float | None:
+    value = _number(row, name)
+    if value == 0.0:
+        raise ValueError(f"{name} is 0")
+    return value
 
 
 def _count(row: Mapping[str, str], name: str) -> int:
     value = _number(row, name)
     if value is None or value < 1 or value != int(value):
-        raise ValueError(f"{name} is {row.get(name) or 'not stated'}")
+        raise ValueError(f"{name} is {row[name] or 'not stated'}")
     return int(value)

@@ -86,8 +86,11 @@ class Devices:
 
 
 def device_bytes(accelerator: str) -> float:
-    """Parts are named for their memory."""
-    return float(accelerator.rsplit("-", 1)[1]) * GIB
+    """Parts are named for their memory. Raises ValueError for one that is not."""
+    try:
+        return float(accelerator.rpartition("-")[2]) * GIB
+    except ValueError:
+        raise ValueError(f"the name of {accelerator or 'an accelerator'} does not tell its memory") from None
 
 
 def in_bars(run: PublishedRun) -> bool:
@@ -202,8 +205,8 @@ def table(title: str, of: Mapping[str, Summary]) -> list[str]:
 
 
 def left_out_lines(unread: Sequence[Unread]) -> list[str]:
-    reasons = Counter(each.reason for each in unread)
-    return [f"- {count} rows left out: {reason}" for reason, count in sorted(reasons.items())]
+    reasons = Counter(each.reason.replace("\n", "; ") for each in unread)
+    return [f"- {count} row{'s' * (count > 1)} left out: {reason}" for reason, count in sorted(reasons.items())]
 
 
 def bar(name: str, figure: float, limit: float) -> tuple[str, bool]:
@@ -272,12 +275,17 @@ def report(reference: Path) -> tuple[str, bool, dict[str, object]]:
     return "\n".join(lines), all(met for _, met in bars), figures
 
 
-def judge(path: Path) -> tuple[str, dict[str, object]]:
-    """Return the table of measurements that nothing was fitted on, and its figures."""
+def judge(path: Path, *, alone: bool = True) -> tuple[str, dict[str, object]]:
+    """Return the table of measurements that nothing was fitted on, and its figures.
+
+    Rows that can't be read are told where it stands `alone`.
+    """
     runs, unread = read_published(path)
     rows, unpredicted = published_rows([run for run in runs if in_bars(run)], Devices())
     of = summaries(rows, [row.error(SHIPPED) for row in rows], SHIPPED)
     lines = [*(table("shipped constants", of) if of else ["no row with peak memory"])]
+    if not alone:
+        unread = ()
     figures: dict[str, object] = {"shipped": {source: asdict(each) for source, each in of.items()}}
     return "\n".join([*lines, "", *left_out_lines([*unread, *unpredicted])]), figures
 

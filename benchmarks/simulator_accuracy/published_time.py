@@ -65,8 +65,16 @@ class Order:
 
 def in_bars(run: PublishedRun) -> bool:
     """Whether a run counts: trusted, in half precision, with a measured speed."""
-    half = run.precision in (Precision.BF16, Precision.FP16)
-    return half and run.trust in ("high", "medium") and run.tokens_per_s_per_device is not None
+    return not not_in_bars(run)
+
+
+def not_in_bars(run: PublishedRun) -> str:
+    """Return why a run does not count, nothing for one that does."""
+    if run.precision not in (Precision.BF16, Precision.FP16):
+        return f"precision {run.precision} is not one of bf16 and fp16"
+    if run.trust not in ("high", "medium"):
+        return f"trust is {run.trust or 'not stated'}, not high or medium"
+    return "" if run.tokens_per_s_per_device is not None else "tokens_per_s_per_gpu is not stated"
 
 
 def starved(run: PublishedRun) -> bool:

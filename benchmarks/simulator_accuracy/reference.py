@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import math
+import re
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -60,12 +62,12 @@ class Measured:
 def read_measured(path: Path) -> tuple[tuple[Measured, ...], list[Unread]]:
     """Read a table of measured iterations; a set is a kind of cluster. Rows that can't be read are told."""
     rows, unread = [], []
-    with path.open(newline="", encoding="utf-8") as file:
-        for raw in csv.DictReader(file):
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        for raw in csv.DictReader(file, restval=""):
             try:
                 rows.append(_row(raw))
-            except (ValueError, KeyError, IndexError, AttributeError, SailorError) as error:
-                unread.append(Unread(id=raw.get("file") or "", source=path.name, reason=str(error)))
+            except (ValueError, SailorError) as error:
+                unread.append(Unread(id=raw["file"], source=path.name, reason=str(error)))
     return tuple(rows), unread
 
 
@@ -141,21 +143,44 @@ def _row(row: dict[str, str]) -> Measured:
     for stage in row["nodes_per_stage_by_gpu"].split("|"):
         replicas: list[str] = []
         for part in stage.split("+"):
-            count, gpu = part.strip().split("x", 1)
-            replicas += [our_accelerator(gpu)] * int(count)
+            found = re.fullmatch(r"([1-9]\d{0,4})x(.+)", part.strip())
+            if found is None:
+                raise ValueError(f"nodes_per_stage_by_gpu is {row['nodes_per_stage_by_gpu'] or 'not stated'}")
+            replicas += [our_accelerator(found[2])] * int(found[1])
         gpus.append(tuple(replicas))
+    layers = tuple(_number(count, "layers_per_stage") for count in row["layers_per_stage"].split())
+    if len({len(stage) for stage in gpus}) > 1 or len(layers) != len(gpus):
+        raise ValueError("its stages have no layers, or not equally many nodes")
+    if row["model"] not in MODELS:
+        raise ValueError(f"model {row['model']} is not known; known: {', '.join(MODELS)}")
     return Measured(
-        name=row["file"].rsplit("/", 1)[1].removeprefix("plan_config_").removesuffix(".json"),
+        name=row["file"].rsplit("/", 1)[-1].removeprefix("plan_config_").removesuffix(".json"),
         model=row["model"],
         set_name=_SETS.get(frozenset(gpu for stage in gpus for gpu in stage), "mixed RTX"),
         gpus=tuple(gpus),
-        layers=tuple(int(count) for count in row["layers_per_stage"].split()),
-        tp=int(row["tp"]),
-        microbatch_size=int(row["mbs"]),
-        batch=int(row["gbs"]),
-        iteration_s=float(row["iteration_time_s"]),
-        peak_bytes=float(row["max_mem_bytes"]) if row["max_mem_bytes"] else None,
+        layers=layers,
+        tp=_number(row["tp"], "tp"),
+        microbatch_size=_number(row["mbs"], "mbs"),
+        batch=_number(row["gbs"], "gbs"),
+        iteration_s=_measured(row["iteration_time_s"], "iteration_time_s"),
+        peak_bytes=_measured(row["max_mem_bytes"], "max_mem_bytes") if row["max_mem_bytes"] else None,
     )
+
+
+def _number(text: str, name: str) -> int:
+    if not re.fullmatch(r"[1-9]\d{0,8}", text.strip()):
+        raise ValueError(f"{name} is {text or 'not stated'}, not a whole number from 1 on")
+    return int(text)
+
+
+def _measured(text: str, name: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError(f"{name} is {text or 'not stated'}") from None
+    if not 0.0 < value < math.inf:
+        raise ValueError(f"{name} is {text}, not above 0")
+    return value
 
 
 def _job(batch: int, preset: str = "sailor-opt-350") -> Job:

@@ -22,7 +22,7 @@ import platform
 import sys
 import textwrap
 import time
-from collections import Counter
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,7 @@ import numpy as np
 import published_memory
 from fit_kernels import Fit, shipped, tables
 from published import Unread, is_published, read_published
-from published_time import cases_of, in_bars, predict, report, table
+from published_time import cases_of, in_bars, not_in_bars, predict, report, table
 from reference import COLUMNS, ENGINE, Measured, base_scenario, plan_of, read_measured, with_constants
 from sailor_formula import SailorFormula
 from scipy.optimize import least_squares
@@ -204,9 +204,11 @@ def judge(chosen: argparse.Namespace) -> int:
     """Predict a table under the shipped constants, print what was found, and return the exit code."""
     path: Path = chosen.measurements
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            header = next(csv.reader(file), [])
-    except OSError as error:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            header = next(rows := csv.reader(file), [])
+            # Also what does not come before the last line shows now.
+            deque(rows, maxlen=0)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         print(f"{path} can't be read: {error}", file=sys.stderr)
         return 2
     artifact = chosen.reference / "sailor-artifact"
@@ -221,8 +223,7 @@ def judge(chosen: argparse.Namespace) -> int:
         print(f"SKIPPED: no {artifact}; name its folder's parent with --reference or SAILOR_CLOUD_REFERENCE")
         return 0
     figures["unread"] = [dataclasses.asdict(each) for each in unread]
-    reasons = Counter(each.reason for each in unread)
-    lines += [f"- {count} rows left out: {reason}" for reason, count in sorted(reasons.items())]
+    lines += published_memory.left_out_lines(unread)
     text = json.dumps(figures, indent=2) if chosen.json else "\n".join(lines)
     print(text)
     if chosen.results:
@@ -235,12 +236,13 @@ def judge_published(path: Path, *, leave_out: bool) -> tuple[dict[str, Any], lis
     known = profiles.load()
     runs, unread = read_published(path)
     cases, unlaid = cases_of([run for run in runs if in_bars(run)], known)
+    told = [Unread(id=run.id, source=run.source_name, reason=why) for run in runs if (why := not_in_bars(run))]
     found = [("Shipped constants", table([predict(case) for case in cases]))] if cases else []
     if leave_out:
         found += tables(Fit.of(cases, known), shipped(known))[1:]
-    text, memory = published_memory.judge(path)
+    text, memory = published_memory.judge(path, alone=False)
     lines = [*(line for title, figures in found for line in report(title, figures)), text]
-    return {"time": dict(found), "memory": memory}, lines, [*unread, *unlaid]
+    return {"time": dict(found), "memory": memory}, lines, [*unread, *unlaid, *told]
 
 
 def judge_measured(path: Path, artifact: Path) -> tuple[dict[str, Any], list[str], list[Unread]]:

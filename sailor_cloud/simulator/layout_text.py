@@ -29,31 +29,30 @@ def given_plan(layout: str, nodes: Sequence[str], scenario: Scenario) -> tuple[P
 
     Raises RequestError with everything that is wrong with both at once.
     """
-    problems: list[Problem] = []
-    degrees, groups = None, None
-    try:
-        degrees = parse_layout(layout)
-    except RequestError as error:
-        problems += error.problems
+    degrees, problems = parse_layout(layout)
+    groups: tuple[NodeGroup, ...] = ()
     try:
         groups = parse_nodes(nodes, scenario.catalog)
     except RequestError as error:
         problems += error.problems
-    if degrees is not None and groups is not None:
-        plan = plan_of_degrees(degrees, groups, scenario)
-        used = {group.hardware.id: group.hardware for group in groups}
-        offers = {name: hardware for name, hardware in used.items() if isinstance(hardware, Offer)}
-        unpriced = {name: hardware for name, hardware in used.items() if name not in offers}
-        return plan, replace(scenario, offers=offers, unpriced=unpriced)
-    if degrees is not None:
-        problems += problems_without_nodes(degrees, scenario)
-    raise RequestError(problems)
+        problems += problems_without_nodes(degrees, scenario) if degrees else ()
+    if degrees is not None and groups:
+        try:
+            plan = plan_of_degrees(degrees, groups, scenario)
+        except RequestError as error:
+            problems += error.problems
+    if problems:
+        raise RequestError(problems)
+    used = {group.hardware.id: group.hardware for group in groups}
+    offers = {name: hardware for name, hardware in used.items() if isinstance(hardware, Offer)}
+    unpriced = {name: hardware for name, hardware in used.items() if name not in offers}
+    return plan, replace(scenario, offers=offers, unpriced=unpriced)
 
 
-def parse_layout(text: str) -> Degrees:
+def parse_layout(text: str) -> tuple[Degrees | None, list[Problem]]:
     """Read a layout such as 'tp=4 pp=2 dp=4 microbatch=1 zero=1 recompute=full'; commas may stand between the words.
 
-    Raises RequestError with every word that is wrong.
+    Return also every word that is wrong; there are no degrees where it is a number.
     """
     problems: list[Problem] = []
     words: dict[str, str] = {}
@@ -61,18 +60,20 @@ def parse_layout(text: str) -> Degrees:
         name, _, value = word.partition("=")
         if fault := f"{name} is given twice" if name in words else _fault(word, name, value):
             problems.append(Problem(path=LAYOUT, message=fault))
-        words[name] = value
-    if problems:
-        raise RequestError(problems)
-    numbers = {name: int(value) for name, value in words.items() if name in _NUMBERS}
-    return Degrees(
+        words.setdefault(name, value)
+    try:
+        numbers = {name: int(value) for name, value in words.items() if name in _NUMBERS}
+    except ValueError:
+        return None, problems
+    degrees = Degrees(
         tp=numbers.get("tp", 1),
         pp=numbers.get("pp", 1),
         dp=numbers.get("dp"),
         microbatch_size=numbers.get("microbatch", 1),
         zero_stage=numbers.get("zero"),
-        recompute=_RECOMPUTED[words.get(_RECOMPUTE, "none")],
+        recompute=_RECOMPUTED.get(words.get(_RECOMPUTE, "none"), Recompute.NONE),
     )
+    return degrees, problems
 
 
 def _fault(word: str, name: str, value: str) -> str:

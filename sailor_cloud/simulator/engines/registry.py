@@ -62,9 +62,9 @@ MEGATRON = Engine(
     split=StageSplit.ENDS,
     memory=MemoryRule(gate_copies=3, module_norms=False),
 )
-# PyTorch FSDP: one layer is one unit, of 5e8 bytes or so where its models are of 7B; full shard is what it is for; sharded weights are fp32, layers are cast as they
-# are gathered. A checkpoint that is not re-entrant stops once it has what the backward pass reads. Source: PyTorch 2.x
-# documentation (2024).
+# PyTorch FSDP: one layer is one unit, of 5e8 bytes or so where its models are of 7B; full shard is what it is for;
+# sharded weights are fp32, layers are cast as they are gathered. A checkpoint that is not re-entrant stops once it has
+# what the backward pass reads. Source: PyTorch 2.x documentation (2024).
 FSDP = Engine(
     name="fsdp",
     uniform=True,
