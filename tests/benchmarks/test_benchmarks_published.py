@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "simulator_acc
 
 import fit_kernels
 from published import Recompute, is_failed, is_published, read_failed, read_published
+from published_time import not_in_bars
 from reference import read_measured
 
 from sailor_cloud.units import GIB
@@ -57,6 +58,9 @@ def test_rows_that_cant_be_read_are_told_and_the_others_read(tmp_path: Path) -> 
         ROW | {"id": "r2", "precision": "fp8"},
         ROW | {"id": "r3", "microbatch_size": ""},
         ROW | {"id": "r4", "framework": "abacus"},
+        ROW | {"id": "r5", "dp": "inf"},
+        ROW | {"id": "r6", "tokens_per_s_per_gpu": "0"},
+        ROW | {"id": "r7", "n_heads": "many"},
     ]
     runs, unread = read_published(table(tmp_path, *bad, ROW))
     assert [run.id for run in runs] == ["r1"]
@@ -64,7 +68,13 @@ def test_rows_that_cant_be_read_are_told_and_the_others_read(tmp_path: Path) -> 
         ("r2", "precision fp8 is not modelled"),
         ("r3", "microbatch_size is not stated"),
         ("r4", "no engine is known for abacus"),
+        ("r5", "dp is negative or not finite"),
+        ("r6", "tokens_per_s_per_gpu is 0"),
+        ("r7", "n_heads is no number"),
     ]
+    without = {name: value for name, value in ROW.items() if name not in ("trust", "note", "zero_stage")}
+    [run], unread = read_published(table(tmp_path, without))
+    assert (not_in_bars(run), unread) == ("trust is not stated, not high or medium", ())
 
 
 def test_a_failed_layout_takes_its_shape_from_the_runs_of_its_model(tmp_path: Path) -> None:
@@ -105,8 +115,10 @@ def test_measured_iterations_may_lack_memory_and_bad_rows_are_told(tmp_path: Pat
     bad = [MEASURED | {"nodes_per_stage_by_gpu": "GH-96"}, MEASURED | {"gbs": "many"}]
     rows, unread = read_measured(table(tmp_path, MEASURED, *bad))
     assert [(row.name, row.peak_bytes, row.microbatches) for row in rows] == [("N1", None, 32)]
-    assert len(unread) == 2
-    assert "'many'" in unread[1].reason
+    assert [row.reason for row in unread] == [
+        "nodes_per_stage_by_gpu is GH-96",
+        "gbs is many, not a whole number from 1 on",
+    ]
 
 
 def test_a_missed_bar_is_named_and_fails_the_benchmark() -> None:

@@ -199,7 +199,8 @@ def test_words_and_nodes_that_mean_nothing_are_told_together(folder: Path) -> No
 
 
 def test_nodes_that_mean_nothing_do_not_hide_what_is_wrong_with_the_layout(folder: Path) -> None:
-    answer = simulated(folder, layout="tp=3 dp=5", nodes="4 x a2-highgpu-9g@us-central1-a")
+    answer = simulated(folder, layout="tp=3 dp=5 foo=1", nodes="4 x a2-highgpu-9g@us-central1-a")
+    assert "'foo=1' is not a degree" in answer.stderr
     assert "no instance type 'a2-highgpu-9g'" in answer.stderr
     assert "tp 3 does not divide the 32 attention heads" in answer.stderr
     assert "dp 5 x microbatch 1 does not divide the global batch of 128" in answer.stderr

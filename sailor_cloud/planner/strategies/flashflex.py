@@ -1,28 +1,32 @@
 """FlashFlex (Yan et al., arXiv 2409.01143, also HexiScale): a graph of devices is parted into pipelines of any shape.
 
-Nodes are parted into pipelines of equal computing power. Fast links join pipelines, where gradients are reduced; slow
-ones lie inside. The stages of a pipeline are its nodes' devices, in the order of the fastest links. Layers go to stages
-by their speed. A few swaps of nodes between pipelines refine the parts. It knows no money and chooses no microbatch: we
+Devices are parted into pipelines of equal computing power. Fast links join pipelines, where gradients are reduced; slow
+ones lie inside. The stages of a pipeline are its devices, in groups, in the order of the fastest links. Layers go to
+stages by their speed. A few swaps between pipelines refine the parts. It knows no money and chooses no microbatch: we
 run it for each and take the best.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 
 import numpy as np
 
 from sailor_cloud.model.plan import Plan
-from sailor_cloud.planner.strategies.cluster import Cluster, Cut, Machine, Slot, balanced_cuts, shares
+from sailor_cloud.planner.strategies.cluster import Cluster, Cut, Slot, balanced_cuts, shares
 from sailor_cloud.planner.strategies.strategy import Proposal, Strategy
 
 # Swaps of nodes between pipelines that are tried for every number of pipelines.
 MOST_SWAPS = 40
+# Up to so many pipelines every number is tried.
+MOST_EVERY = 16
 
-Part = tuple[Machine, ...]
+# The devices of a pipeline, in groups of its tensor parallelism.
+Part = tuple[Slot, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,27 +40,37 @@ class Shape:
 
 
 def propose(cluster: Cluster) -> Iterator[Proposal]:
-    """Yield the parting into every number of pipelines, for each tensor parallelism and microbatch size."""
+    """Yield partings into many numbers of pipelines, for each tensor parallelism and microbatch size."""
     speeds = {name: _speed(cluster, name) for name in cluster.accelerators}
-    for pipelines in range(1, len(cluster.machines) + 1):
-        parts = refined(cluster, parted(cluster, pipelines, speeds), speeds)
-        for tp in cluster.tp_degrees():
+    for tp in cluster.tp_degrees():
+        slots = cluster.slots(tp)
+        for pipelines in numbers_of_pipelines(len(slots), len(cluster.machines)):
+            parts = refined(cluster, parted(slots, pipelines, speeds), speeds)
+            ordered = [tuple(_ordered(cluster, part)) for part in parts]
             for size in cluster.microbatch_sizes():
-                shapes = [_shape(cluster, part, tp, size) for part in parts]
+                alike: dict[object, Shape | None] = {}
+                shapes = [_shape_of(cluster, part, size, alike) for part in ordered]
                 # A pipeline that does not fit is dropped.
                 yield from _of_shapes(cluster, [shape for shape in shapes if shape is not None], size)
 
 
-def parted(cluster: Cluster, pipelines: int, speeds: dict[str, float]) -> list[Part]:
-    """Return parts of equal computing power; nodes of one zone and kind, whose links are fast, go to different ones."""
-    parts: list[list[Machine]] = [[] for _ in range(pipelines)]
-    power = [0.0] * pipelines
-    order = sorted(cluster.machines, key=lambda m: (-speeds[m.accelerator] * m.devices, m.zone, m.name))
-    for machine in order:
-        # The part with the fewest such nodes, of these the weakest one.
-        place = min(range(pipelines), key=lambda p: (power[p], _alike(parts[p], machine), p))
-        parts[place].append(machine)
-        power[place] += speeds[machine.accelerator] * machine.devices
+def numbers_of_pipelines(slots: int, machines: int) -> list[int]:
+    """Return those up to the number of machines, at most MOST_EVERY, and those that divide the slots or machines."""
+    every = range(1, min(slots, max(machines, 1), MOST_EVERY) + 1)
+    return sorted({*every, *(k for k in range(1, slots + 1) if slots % k == 0 or machines % k == 0)})
+
+
+def parted(slots: Sequence[Slot], pipelines: int, speeds: dict[str, float]) -> list[Part]:
+    """Return parts of equal computing power; devices of one node, or one zone and kind, go to different ones."""
+    parts: list[list[Slot]] = [[] for _ in range(pipelines)]
+    power, near = [0.0] * pipelines, [Counter[object]() for _ in range(pipelines)]
+    order = sorted(slots, key=lambda slot: (-speeds[slot.machine.accelerator], slot.machine.zone))
+    for slot in order:
+        machine, kind = slot.machine.name, (slot.machine.zone, slot.machine.accelerator)
+        place = min(range(pipelines), key=lambda p: (round(power[p], 9), near[p][machine], near[p][kind], p))
+        parts[place].append(slot)
+        near[place].update((machine, kind))
+        power[place] += speeds[slot.machine.accelerator] * slot.tp
     return [tuple(part) for part in parts]
 
 
@@ -68,7 +82,7 @@ def refined(cluster: Cluster, parts: Sequence[Part], speeds: dict[str, float]) -
         for b in range(a + 1, len(current)):
             for one in current[a]:
                 for other in current[b]:
-                    if (one.zone, one.accelerator) == (other.zone, other.accelerator):
+                    if (one.machine.zone, one.machine.accelerator) == (other.machine.zone, other.machine.accelerator):
                         continue
                     tried += 1
                     if tried > MOST_SWAPS:
@@ -88,13 +102,24 @@ def refined(cluster: Cluster, parts: Sequence[Part], speeds: dict[str, float]) -
 
 def _badness(cluster: Cluster, parts: Sequence[Part], speeds: dict[str, float]) -> tuple[float, float]:
     """Return how uneven the power of two parts is, and the seconds of a gigabyte over the links between them."""
-    power = [sum(speeds[m.accelerator] * m.devices for m in part) for part in parts]
-    between = min((cluster.link(a, b).bandwidth_bytes_per_s for a in parts[0] for b in parts[1]), default=float("inf"))
+    power = [sum(speeds[slot.machine.accelerator] * slot.tp for slot in part) for part in parts]
+    links = (cluster.link(a.machine, b.machine) for a in parts[0] for b in parts[1])
+    between = min((link.bandwidth_bytes_per_s for link in links), default=float("inf"))
     return round(abs(power[0] - power[1]) / max(power), 2), 1e9 / between
 
 
-def _shape(cluster: Cluster, part: Part, tp: int, size: int) -> Shape | None:
-    slots = tuple(_ordered(cluster, cluster.part(part).slots(tp)))[: cluster.layers]
+def _shape_of(cluster: Cluster, slots: Part, size: int, alike: dict[object, Shape | None]) -> Shape | None:
+    """Return the pipeline of some slots, None where it does not fit; `alike` has those of slots of the same kinds."""
+    kinds = tuple((slot.machine.zone, slot.machine.accelerator) for slot in slots)
+    key = (kinds, tuple(a.machine is b.machine for a, b in pairwise(slots)))
+    if key not in alike:
+        alike[key] = _shape(cluster, slots, size)
+    shape = alike[key]
+    return None if shape is None else replace(shape, slots=slots)
+
+
+def _shape(cluster: Cluster, slots: Part, size: int) -> Shape | None:
+    tp = slots[0].tp if slots else 0
     tables = [cluster.table(slot.machine.accelerator, tp, size) for slot in slots]
     known = [table for table in tables if table is not None]
     if not slots or len(known) < len(slots):
@@ -110,13 +135,13 @@ def _shape(cluster: Cluster, part: Part, tp: int, size: int) -> Shape | None:
     return Shape(slots=slots, bounds=tuple(bounds), slowest_s=slowest, fill_s=sum(compute) + sum(hops))
 
 
-def _ordered(cluster: Cluster, slots: Sequence[Slot]) -> list[Slot]:
-    """Return the slots in the order that goes on over the fastest link each time."""
+def _ordered(cluster: Cluster, slots: Part) -> list[Slot]:
+    """Return the slots in the order that goes on over the fastest link each time, as many as there are layers."""
     left = list(slots)
     order = [left.pop(0)] if left else []
-    while left:
-        here = order[-1].machine
-        following = max(left, key=lambda slot: cluster.link(here, slot.machine, slot.tp).bandwidth_bytes_per_s)
+    while left and len(order) < cluster.layers:
+        here = order[-1]
+        following = max(left, key=lambda slot: cluster.link(here.machine, slot.machine, slot.tp).bandwidth_bytes_per_s)
         left.remove(following)
         order.append(following)
     return order
@@ -151,10 +176,6 @@ def _speed(cluster: Cluster, accelerator: str) -> float:
     """Return the samples per second of one device of an accelerator that holds all layers."""
     table = cluster.table(accelerator, 1, 1)
     return 0.0 if table is None else 1.0 / float(table.compute_s(0, cluster.layers))
-
-
-def _alike(part: Sequence[Machine], machine: Machine) -> int:
-    return sum((other.zone, other.accelerator) == (machine.zone, machine.accelerator) for other in part)
 
 
 FLASHFLEX = Strategy(
