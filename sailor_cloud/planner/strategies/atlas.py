@@ -1,7 +1,8 @@
 """Atlas (Palak et al., arXiv 2411.14458): pipelines cross the wide area only between data centres.
 
 For every number of pipelines and stages, stages fill one data centre after the other, largest first, so that gradients
-are reduced inside one. Tensor parallelism is a whole node. It knows one kind of GPU, even layers, and no money.
+are reduced inside one; zones of a region count as one. Tensor parallelism is a whole node. It knows one kind of GPU,
+even layers, and no money.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def propose(cluster: Cluster) -> Iterator[Proposal]:
 
 
 def _of_one_kind(cluster: Cluster, accelerator: str, tp: int) -> Iterator[Proposal]:
-    centres = sorted(_centres(cluster.slots(tp)), key=lambda slots: (-len(slots), slots[0].machine.zone))
+    centres = sorted(_centres(cluster, tp), key=lambda slots: (-len(slots), slots[0].machine.zone))
     most = sum(map(len, centres))
     for stages in range(1, min(cluster.layers, most) + 1):
         for replicas in range(1, most // stages + 1):
@@ -37,8 +38,13 @@ def _of_one_kind(cluster: Cluster, accelerator: str, tp: int) -> Iterator[Propos
                     yield proposal(cluster, estimate, placed, even_cuts(cluster.layers, stages), size)
 
 
-def _centres(slots: tuple[Slot, ...]) -> list[list[Slot]]:
-    return [list(members) for _, members in groupby(slots, key=lambda slot: slot.machine.zone)]
+def _centres(cluster: Cluster, tp: int) -> list[list[Slot]]:
+    """Return the devices of each region: its zones are a data centre, without a wide area between them."""
+
+    def region(slot: Slot) -> str:
+        return cluster.scenario.catalog.region_of(slot.machine.zone)
+
+    return [list(members) for _, members in groupby(sorted(cluster.slots(tp), key=region), key=region)]
 
 
 def _placed(centres: list[list[Slot]], stages: int, replicas: int) -> Rows | None:
@@ -63,7 +69,7 @@ def _estimate_s(cluster: Cluster, accelerator: str, placed: Rows, size: int) -> 
     hops = [cluster.transfer_s(a[0], b[0], table) for a, b in pairwise(placed)]
     nbytes = [float(table.gradient_bytes(first, end)) for first, end in pairwise(bounds)]
     sums = max(cluster.all_reduce_s(size_, row) for size_, row in zip(nbytes, placed, strict=True))
-    return (microbatches - 1) * max([*compute, *hops]) + sum(compute) + sum(hops) + sums
+    return cluster.pipeline_s(compute, hops, microbatches) + sums
 
 
 ATLAS = Strategy(

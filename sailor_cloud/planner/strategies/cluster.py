@@ -18,10 +18,12 @@ from sailor_cloud.simulator import (
     StageTable,
     boundary_pairs,
     boundary_s,
+    pipeline_s,
     ring_s,
     stage_table,
     tp_problem,
 )
+from sailor_cloud.simulator.engines import StagePlace
 from sailor_cloud.simulator.scenario import place_of
 
 Floats = NDArray[np.float64]
@@ -62,6 +64,10 @@ class Slot:
     first: int
     tp: int
 
+    @property
+    def place(self) -> StagePlace:
+        return StagePlace(self.machine.accelerator, self.machine.zone, self.tp)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
@@ -85,6 +91,7 @@ class Cluster:
     machines: tuple[Machine, ...]
     _tables: dict[tuple[str, int, int, Recompute, int], StageTable | None] = field(default_factory=dict)
     _links: dict[tuple[Place, Place, int], Link] = field(default_factory=dict)
+    _cuts: dict[tuple[StagePlace, StagePlace, int], tuple[Floats, Floats]] = field(default_factory=dict)
 
     @property
     def layers(self) -> int:
@@ -169,6 +176,12 @@ class Cluster:
 
     def transfer_s(self, src: Slot, dst: Slot, table: StageTable, layer: int = 1) -> float:
         """Return the seconds of one microbatch's activation and gradient over the cut before a layer."""
+        formulas = self.scenario.engine.formulas
+        if formulas is not None:
+            key = (src.place, dst.place, table.microbatch_size)
+            if key not in self._cuts:
+                self._cuts[key] = formulas.cuts_s(self.scenario, table.microbatch_size, src.place, dst.place)
+            return float(sum(seconds[layer] for seconds in self._cuts[key]))
         pairs = boundary_pairs(src.tp, dst.tp)
         there, back = self.link(src.machine, dst.machine, pairs), self.link(dst.machine, src.machine, pairs)
         nbytes = float(table.boundary_bytes[layer])
@@ -178,13 +191,24 @@ class Cluster:
         """Return the seconds of a ring over the slots, at its slowest link."""
         if len(members) < 2:
             return 0.0
-        pairs = min(slot.tp for slot in members)
+        pairs, formulas = min(slot.tp for slot in members), self.scenario.engine.formulas
+        if formulas is not None:
+            ends = {(a.place.at(1), b.place.at(1)) for a, b in _hops(members)}
+            return max(formulas.ring_s(nbytes / formulas.shards(pairs), len(members), *hop) for hop in sorted(ends))
         hops = {(a.machine.pool, b.machine.pool, a.machine is b.machine): (a, b) for a, b in _hops(members)}
         slowest = max(
             (self.link(a.machine, b.machine, pairs) for a, b in hops.values()),
             key=lambda link: link.transfer_s(1e6),
         )
         return float(ring_s(nbytes, len(members), slowest, bucket_bytes=self.scenario.engine.bucket_bytes))
+
+    def pipeline_s(self, compute_s: Sequence[float], hops_s: Sequence[float], microbatches: int) -> float:
+        """Return the seconds of a pipeline's schedule as its simulation has them; `hops_s`: there and back, by cut."""
+        engine = self.scenario.engine
+        if engine.formulas is not None:
+            busy = [own + hop for own, hop in zip(compute_s, [*hops_s, 0.0], strict=True)]
+            return (microbatches - 1) * max(busy) + sum(busy)
+        return float(pipeline_s(np.array(compute_s), np.array(hops_s), microbatches, engine=engine))
 
     def slots(self, tp: int) -> tuple[Slot, ...]:
         """Return the devices by groups of `tp`, node after node."""

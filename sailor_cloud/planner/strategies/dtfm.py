@@ -3,7 +3,8 @@
 Devices are divided into groups, one for each stage; a grouping costs the slowest all-reduce inside a group plus twice
 the slowest way through all groups, by a bottleneck matching between neighbours and an open tour over the groups.
 Groupings evolve: two parents, a child, and swaps that lower its cost. Its cost holds no computation and no memory, it
-knows no tensor parallelism and no money, and takes the number of stages as given: we run it for every one that divides.
+knows no tensor parallelism and no money, and takes stages and microbatch as given: we run it for every number of stages
+that divides and every power of two, and rank what it finds by what even stages compute, send and reduce.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise, permutations
 
 from sailor_cloud.planner.strategies.cluster import Cluster, Machine, Slot, even_cuts
-from sailor_cloud.planner.strategies.grid import proposal
+from sailor_cloud.planner.strategies.grid import even_microbatches, proposal
 from sailor_cloud.planner.strategies.strategy import Proposal, Strategy
 
 POPULATION = 20
@@ -35,8 +36,9 @@ def propose(cluster: Cluster) -> Iterator[Proposal]:
             search = _Search(cluster, len(slots) // stages)
             for grouping in search.evolved(slots, stages):
                 for size in cluster.microbatch_sizes():
-                    if size * len(slots) // stages <= cluster.batch:
-                        estimate = search.cost_s(grouping)
+                    pipelines_s = _pipelines_s(cluster, grouping, size)
+                    if pipelines_s is not None:
+                        estimate = pipelines_s + search.reduced_s(grouping)
                         yield proposal(cluster, estimate, grouping, even_cuts(cluster.layers, stages), size)
 
 
@@ -72,13 +74,16 @@ class _Search:
         """Return the seconds of communication of one iteration, by the kinds of devices in each group."""
         key = tuple(tuple(sorted(_kind(slot.machine) for slot in group)) for group in grouping)
         if key not in self.known:
-            assert self.table is not None
-            share = float(self.table.gradient_bytes(0, self.cluster.layers)) / len(grouping)
-            reduced = max(self.cluster.all_reduce_s(share, group) for group in grouping)
             ordered = self._toured(grouping)
             hops = sum(self._hop_s(a, b) for a, b in pairwise(ordered))
-            self.known[key] = reduced + 2.0 * hops
+            self.known[key] = self.reduced_s(grouping) + 2.0 * hops
         return self.known[key]
+
+    def reduced_s(self, grouping: Grouping) -> float:
+        """Return the seconds of the slowest all-reduce inside a group."""
+        assert self.table is not None
+        share = float(self.table.gradient_bytes(0, self.cluster.layers)) / len(grouping)
+        return max(self.cluster.all_reduce_s(share, group) for group in grouping)
 
     def _grouping(self, slots: Sequence[Slot], stages: int) -> Grouping:
         return tuple(
@@ -127,6 +132,22 @@ class _Search:
             pairs = {(_kind(a.machine), _kind(b.machine)): (a, b) for a, b in zip(group, following, strict=True)}
             self.hops[kinds] = max(self.cluster.transfer_s(a, b, self.table) for a, b in pairs.values())
         return self.hops[kinds]
+
+
+def _pipelines_s(cluster: Cluster, grouping: Grouping, size: int) -> float | None:
+    """Return what even stages compute and send in an iteration, None without a microbatch or a profile of it."""
+    microbatches, bounds = even_microbatches(cluster, len(grouping[0]), size), even_cuts(cluster.layers, len(grouping))
+    busy, fill = [], 0.0
+    for stage, (group, (first, end)) in enumerate(zip(grouping, pairwise(bounds), strict=True)):
+        tables = [cluster.table(name, 1, size) for name in {slot.machine.accelerator for slot in group}]
+        known = [table for table in tables if table is not None]
+        if not microbatches or len(known) < len(tables):
+            return None
+        following = grouping[stage + 1] if end < cluster.layers else ()
+        hop = max((cluster.transfer_s(a, b, known[0]) for a, b in zip(group, following, strict=False)), default=0.0)
+        busy.append(max(float(table.compute_s(first, end)) for table in known) + hop)
+        fill += busy[-1]
+    return (microbatches - 1) * max(busy) + fill
 
 
 def _kind(machine: Machine) -> tuple[str, str]:

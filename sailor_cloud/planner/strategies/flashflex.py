@@ -129,7 +129,10 @@ def _shape(cluster: Cluster, slots: Part, size: int) -> Shape | None:
     for s, (table, (a, b)) in enumerate(zip(known, pairwise(bounds), strict=True)):
         if table.memory_bytes(a, b, in_flight=len(slots) - s) > table.limit_bytes:
             return None
-    hops = [cluster.transfer_s(a, b, table) for (a, b), table in zip(pairwise(slots), known, strict=False)]
+    hops = [
+        cluster.transfer_s(a, b, table, layer)
+        for (a, b), table, layer in zip(pairwise(slots), known, bounds[1:-1], strict=False)
+    ]
     compute = [float(table.compute_s(a, b)) for table, (a, b) in zip(known, pairwise(bounds), strict=True)]
     slowest = max([*compute, *hops])
     return Shape(slots=slots, bounds=tuple(bounds), slowest_s=slowest, fill_s=sum(compute) + sum(hops))

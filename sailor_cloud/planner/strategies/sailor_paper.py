@@ -3,7 +3,8 @@
 For every number of stages, microbatch size and order of regions: layers in equal shares, the smallest tensor
 parallelism that fits for each kind of GPU and stage, doubled while that is worth 1.5 times the speed. Then the numbers
 of replicas that change the number of microbatches, most first, until one brings nothing. A dynamic programme gives
-stages to kinds of GPUs; all replicas of a stage wait for its slowest. Where a region can't hold the next stage, the
+stages to kinds of GPUs; all replicas of a stage wait for its slowest, and a stage sends activations and gradients
+after it has computed. Where a region can't hold the next stage, the
 next region follows.
 
 Where the original looks at all ways to share a stage's replicas among kinds, this one looks at stages of one kind, and
@@ -208,28 +209,31 @@ class _Programme:
 
     def _joined(self, stage: int, region: int, left: Left, shares: tuple[int, ...]) -> Rest | None:
         kinds, (first, end) = self.regions[region], (self.bounds[stage], self.bounds[stage + 1])
-        used, own, hop, slots = [], 0.0, 0.0, []
+        used = [
+            count * self.degrees.get((kind.accelerator, stage), 1) for kind, count in zip(kinds, shares, strict=True)
+        ]
+        rest = self.rest(stage + 1, region, tuple(free - taken for free, taken in zip(left, used, strict=True)))
+        if rest is None:
+            return None
+        own, hop, slots = 0.0, 0.0, []
         for kind, count in zip(kinds, shares, strict=True):
             tp = self.degrees.get((kind.accelerator, stage), 1)
-            used.append(count * tp)
             table = self.cluster.table(kind.accelerator, tp, self.size) if count else None
             if table is None:
                 continue
             own = max(own, float(table.compute_s(first, end)))
             slots.append(Slot(machine=kind.machines[0], first=0, tp=tp))
             slots.append(Slot(machine=kind.machines[-1], first=0, tp=tp))
-            if end < self.cluster.layers:
-                following = Slot(machine=kinds[0].machines[-1], first=0, tp=tp)
+            for following in self._first(rest, region):
                 hop = max(hop, self.cluster.transfer_s(slots[-2], following, table, end) / 2.0)
-        rest = self.rest(stage + 1, region, tuple(free - taken for free, taken in zip(left, used, strict=True)))
-        if rest is None or not slots:
+        if not slots:
             return None
         table = self.cluster.table(slots[0].machine.accelerator, slots[0].tp, self.size)
         assert table is not None
         ring = slots[: self.replicas] if self.replicas > 1 else []
         reduced = self._all_reduce_s(float(table.gradient_bytes(first, end)), ring)
         return Rest(
-            straggler_s=max(rest.straggler_s, own + hop),
+            straggler_s=max(rest.straggler_s, own + 2.0 * hop),
             compute_s=rest.compute_s + own,
             transfers_s=rest.transfers_s + hop,
             sync_s=max(rest.sync_s, reduced),
@@ -242,6 +246,12 @@ class _Programme:
                 *rest.holders,
             ),
         )
+
+    def _first(self, rest: Rest, region: int) -> Iterator[Slot]:
+        """Yield devices of each kind that holds the first of the other stages: of its last zone in the same region."""
+        for there, kind, _, tp in rest.holders[0] if rest.holders else ():
+            machines = self.regions[there][kind].machines
+            yield Slot(machine=machines[-1 if there == region else 0], first=0, tp=tp)
 
     def _all_reduce_s(self, nbytes: float, ring: list[Slot]) -> float:
         """Return the seconds of a ring of all replicas over the slowest link among some of them."""

@@ -149,7 +149,8 @@ class Formulas(Protocol):
     terms of a search. `cuts_s`: the seconds of an activation from one place to another, and of its gradient back, over
     a cut before each layer, shape [layers + 1] each. `ring_s`: an all-reduce of so many bytes of a device if all hops
     were like this one; `all_reduces_s`: those of stages [first, end) with so many replicas whose smallest tp this is,
-    over the slowest of some hops, shape [layers + 1, layers + 1]. `ends`: how many times the first stage's activation
+    over the slowest of some hops, shape [layers + 1, layers + 1]. `shards`: into how many all-reduces side by side the
+    gradients of a stage go. `ends`: how many times the first stage's activation
     and the last one's gradient count.
     """
 
@@ -175,6 +176,8 @@ class Formulas(Protocol):
     ) -> Floats: ...
 
     def ring_s(self, nbytes: float, replicas: int, src: StagePlace, dst: StagePlace) -> float: ...
+
+    def shards(self, tp: int) -> int: ...
 
     def ends(self, stages: int) -> tuple[float, float]: ...
 

@@ -277,6 +277,10 @@ class ArtifactFormulas:
             self._rings[key] = 2.0 * (replicas - 1) * (full + last)
         return self._rings[key]
 
+    def shards(self, tp: int) -> int:
+        """Return into how many all-reduces side by side the gradients of a stage go."""
+        return min(_MOST_SHARDS, tp)
+
     @staticmethod
     def gradient_bytes(model: ModelTables, first: int, end: int) -> float:
         """Return the bytes of gradients of layers [first, end), of all devices of a replica."""
