@@ -22,8 +22,9 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-# Cuts that are timed together, of all microbatch sizes and numbers of microbatches.
-_TIMED_TOGETHER = 20_000
+# Cuts that are timed together, of all microbatch sizes and numbers of microbatches; from this size on, each power of
+# two tells whether larger ones fit.
+_TIMED_TOGETHER, _LARGE = 20_000, 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +181,9 @@ def _runs(space: Space, seats: tuple[Seat, ...], cuts: Ints, flows: tuple[int, .
         most = space.batch // size
         for first, last, tables in _groups(space, seats, size, min(stages, most), replicas):
             waiting.append((size, first, most if last == stages else last, tables))
-        if len(waiting) * len(cuts) >= _TIMED_TOGETHER or size == space.batch:
+        # Most sizes of a large batch fit nowhere.
+        over = size >= _LARGE and size.bit_count() == 1
+        if len(waiting) * len(cuts) >= _TIMED_TOGETHER or size == space.batch or over:
             timed = _timed(space, seats, cuts, flows, waiting)
             yield from (run for run in timed if run.fits.any())
             if not all(run.fits.any() for run in timed if run.first == 1):

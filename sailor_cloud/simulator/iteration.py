@@ -14,10 +14,11 @@ from sailor_cloud.errors import RequestError
 from sailor_cloud.model.document import Waits
 from sailor_cloud.simulator.card import cut_flows
 from sailor_cloud.simulator.closed_form import boundary_pairs, pipeline_s
-from sailor_cloud.simulator.engines import Formulas, StagePlace
+from sailor_cloud.simulator.engines import Formulas, StagePlace, Transfers
 from sailor_cloud.simulator.engines.engine import uniform_pipelines
 from sailor_cloud.simulator.layout import Layout, Seat
 from sailor_cloud.simulator.replay import PipelineReplay, PipelineTimes, Span, replay
+from sailor_cloud.simulator.schedule_ends import schedule_ends
 from sailor_cloud.simulator.sync import SyncGroup, Traffic, makespan_s, sync_groups, traffic
 
 Floats = NDArray[np.float64]
@@ -52,6 +53,8 @@ class SharedClock:
         return np.asarray(np.interp(alone, self.alone_s, self.shared_s) + beyond)
 
 
+# Forward passes that are recorded one by one at most, of all stages together.
+_MOST_RECORDED = 20_000
 # What takes a core in a timeline.
 _COMPUTING = frozenset({"forward", "backward", "update"})
 
@@ -104,12 +107,43 @@ class Iteration:
 
 
 def run_iteration(layout: Layout, *, timeline: bool = False) -> Iteration:
-    """Simulate one iteration of a laid-out plan; `timeline` also records every operation.
+    """Simulate one iteration of a laid-out plan; `timeline` also records every operation, unless there are too many.
 
     Local ranks share the cores of the scenario's machine, if it has one.
     """
     if layout.scenario.engine.formulas is not None:
         return _by_formulas(layout, layout.scenario.engine.formulas)
+    passes = sum(len(pipeline.stages) * pipeline.microbatches for pipeline in layout.plan.pipelines)
+    if passes > _MOST_RECORDED and layout.on_machine:
+        return _as_shorter(layout, passes)
+    return _run(layout, timeline=timeline and passes <= _MOST_RECORDED, on_machine=layout.on_machine)
+
+
+def _as_shorter(layout: Layout, passes: int) -> Iteration:
+    """Return a long iteration on shared cores, which slow it down as much as one with fewer microbatches of each."""
+    pipelines = tuple(
+        replace(pipeline, microbatches=-(-pipeline.microbatches * _MOST_RECORDED // passes))
+        for pipeline in layout.plan.pipelines
+    )
+    shorter = replace(layout, plan=replace(layout.plan, pipelines=pipelines))
+    alone, shared = (_run(shorter, timeline=False, on_machine=shares) for shares in (False, True))
+    iteration, slower = _run(layout, timeline=False, on_machine=False), shared.replay_s / alone.replay_s
+    computing = [
+        there.waits.compute_s / here.waits.compute_s for here, there in zip(alone.waits, shared.waits, strict=True)
+    ]
+    total = iteration.replay_s * slower
+    return replace(
+        iteration,
+        closed_form_s=iteration.closed_form_s * shared.closed_form_s / alone.closed_form_s,
+        replay_s=total,
+        waits=tuple(
+            _stretched(each, each.waits.compute_s * factor, total)
+            for each, factor in zip(iteration.waits, computing, strict=True)
+        ),
+    )
+
+
+def _run(layout: Layout, *, timeline: bool, on_machine: bool) -> Iteration:
     groups = sync_groups(layout)
     flows = cut_flows([[seat.place.node for seat in seats] for seats in layout.pipelines])
     passes = _passes(layout, groups)
@@ -117,7 +151,7 @@ def run_iteration(layout: Layout, *, timeline: bool = False) -> Iteration:
         _pipeline_times(layout, seats, shared, p, passes)
         for p, (seats, shared) in enumerate(zip(layout.pipelines, flows, strict=True))
     ]
-    replays = _replays(layout, times, spans=timeline or layout.on_machine)
+    replays = _replays(layout, times, spans=timeline or on_machine)
     ends, synced, sync_spans = _synchronise(layout, groups, replays)
     spans: list[TimelineSpan] = []
     updated = {key: ends[key] + _update_s(layout, seat) for key, seat in _by_key(layout)}
@@ -126,7 +160,7 @@ def run_iteration(layout: Layout, *, timeline: bool = False) -> Iteration:
         _stage_waits(layout, seat, replays[seat.pipeline], passes[key].exposed_s, synced[key], total)
         for key, seat in _by_key(layout)
     )
-    if timeline or layout.on_machine:
+    if timeline or on_machine:
         spans = [*_compute_spans(replays), *sync_spans, *gather_spans]
         spans += [_span(seat, "update", None, ends[key], updated[key]) for key, seat in _by_key(layout)]
         spans.sort(key=lambda span: (span.pipeline, span.stage, span.start_s, span.end_s, span.what))
@@ -138,7 +172,7 @@ def run_iteration(layout: Layout, *, timeline: bool = False) -> Iteration:
         traffic=_all_traffic(layout, groups),
         timeline=tuple(spans),
     )
-    if layout.on_machine:
+    if on_machine:
         iteration = _on_shared_cores(iteration, layout)
     return iteration if timeline else replace(iteration, timeline=())
 
@@ -300,8 +334,23 @@ def _replays(layout: Layout, times: list[PipelineTimes], *, spans: bool) -> list
     known: dict[PipelineTimes, PipelineReplay] = {}
     for each in times:
         if each not in known:
-            known[each] = replay(each, layout.scenario.engine.transfers, spans=spans)
+            known[each] = _replay(each, layout.scenario.engine.transfers, spans=spans)
     return [known[each] for each in times]
+
+
+def _replay(times: PipelineTimes, transfers: Transfers, *, spans: bool) -> PipelineReplay:
+    """Replay a pipeline operation by operation where that is recorded; else only the ends of its stages."""
+    if spans:
+        return replay(times, transfers, spans=True)
+    ends = schedule_ends(times, transfers)
+    passes = zip(times.forward_s, times.backward_s, strict=True)
+    return PipelineReplay(
+        end_s=ends.end_s,
+        last_backward_start_s=ends.last_backward_start_s,
+        compute_s=tuple(times.microbatches * (forward + backward) for forward, backward in passes),
+        transfer_s=ends.transfer_s,
+        spans=(),
+    )
 
 
 def _synchronise(

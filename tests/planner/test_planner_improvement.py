@@ -6,8 +6,6 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from factories.brute_force import every_plan
 from factories.planning import example, make_space, tiny_job
@@ -17,30 +15,11 @@ from sailor_cloud.planner.effort import NORMAL
 from sailor_cloud.planner.exhaustive import exhaust, small_layouts
 from sailor_cloud.planner.goals import Figure, Limit, target_of
 from sailor_cloud.planner.improvement import Evaluator, Improver, Neighbourhood, improved
-from sailor_cloud.planner.improvement.stage_ends import stage_ends
 from sailor_cloud.planner.mixing import mix
 from sailor_cloud.planner.replayed import replayed
-from sailor_cloud.simulator import Transfers, evaluate
-from sailor_cloud.simulator.replay import PipelineTimes, replay
+from sailor_cloud.simulator import evaluate
 
 ONE_ZONE = {"resources__0__zones": ["us-central1-a"], "constraints": {}}
-SECONDS = st.one_of(st.sampled_from([0.5, 1.0, 2.0]), st.floats(0.01, 2.0))
-
-
-@settings(max_examples=150, deadline=None, derandomize=True)
-@given(st.data(), st.integers(1, 8), st.integers(1, 70), st.sampled_from(list(Transfers)))
-def test_ends_of_stages_are_those_of_the_replay(data, stages, microbatches, transfers):
-    times = PipelineTimes(
-        forward_s=tuple(data.draw(SECONDS) for _ in range(stages)),
-        backward_s=tuple(data.draw(SECONDS) for _ in range(stages)),
-        activation_s=tuple(data.draw(SECONDS) for _ in range(stages - 1)),
-        gradient_s=tuple(data.draw(SECONDS) for _ in range(stages - 1)),
-        microbatches=microbatches,
-    )
-    done = replay(times, transfers)
-    ends, begun = stage_ends(times, transfers)
-    assert ends == pytest.approx(done.end_s, rel=1e-9)
-    assert begun == pytest.approx(done.last_backward_start_s, rel=1e-9)
 
 
 @pytest.fixture(scope="module", params=["fp16", "bf16", "opt-1.3b"])

@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sailor_cloud.simulator import Engine, Transfers, busy_s, fill_s, pipeline_s
+from sailor_cloud.simulator import schedule_ends as counted
 from sailor_cloud.simulator.replay import Operation, PipelineTimes, replay, stage_steps
+from sailor_cloud.simulator.schedule_ends import schedule_ends
 
 NAMES = {
     "ForwardPass": Operation.FORWARD,
@@ -188,3 +190,60 @@ def test_a_pipeline_is_busy_as_long_alone_as_among_others(transfers: Transfers) 
         together = busy_s(compute, cuts, engine=engine)
         alone = [busy_s(*each, engine=engine) for each in zip(compute, cuts, strict=True)]
         assert (together == np.array(alone)).all()
+
+
+SECONDS = st.one_of(st.sampled_from([0.5, 1.0, 2.0]), st.floats(0.01, 2.0))
+
+
+def drawn(data: st.DataObject, stages: int, microbatches: int) -> PipelineTimes:
+    forward, backward, there, back = (
+        [data.draw(SECONDS) for _ in range(count)] for count in (stages, stages, stages - 1, stages - 1)
+    )
+    return times(forward, backward, there, microbatches, back=back)
+
+
+def ends_are_those_of_the_replay(these: PipelineTimes, transfers: Transfers) -> None:
+    done, found = replay(these, transfers), schedule_ends(these, transfers)
+    assert found.end_s == pytest.approx(done.end_s, rel=1e-9)
+    assert found.last_backward_start_s == pytest.approx(done.last_backward_start_s, rel=1e-9)
+    assert found.transfer_s == pytest.approx(done.transfer_s, rel=1e-6, abs=1e-9)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(st.data(), st.integers(1, 8), st.integers(1, 70), st.sampled_from(list(Transfers)))
+def test_ends_of_stages_are_those_of_the_replay(
+    data: st.DataObject, stages: int, microbatches: int, transfers: Transfers
+) -> None:
+    ends_are_those_of_the_replay(drawn(data, stages, microbatches), transfers)
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(st.data(), st.integers(2, 6), st.integers(600, 900))
+def test_rounds_that_are_counted_take_as_long_as_if_they_were_run(
+    data: st.DataObject, stages: int, microbatches: int
+) -> None:
+    ends_are_those_of_the_replay(drawn(data, stages, microbatches), Transfers.OVERLAPPED)
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(st.data(), st.integers(2, 6))
+def test_rounds_that_do_not_repeat_soon_are_a_power_of_a_matrix(data: st.DataObject, stages: int) -> None:
+    these = drawn(data, stages, 300)
+    schedule_ends.cache_clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(counted, "_RUN", 4)
+        patch.setattr(counted, "_repeats", lambda one, other: False)
+        found = schedule_ends(these, Transfers.OVERLAPPED)
+    schedule_ends.cache_clear()
+    assert found.end_s == pytest.approx(replay(these, Transfers.OVERLAPPED).end_s, rel=1e-9)
+
+
+def test_ten_million_microbatches_take_as_long_as_the_busiest_stage() -> None:
+    busy = 0.5 * (1.0 + 1e-6)
+    these = times([0.5, busy, 0.5], [1.0, 1.0, 1.0], [0.0, 0.0], 10**7)
+    assert max(schedule_ends(these, Transfers.OVERLAPPED).end_s) == pytest.approx(10**7 * (busy + 1.0), rel=2e-7)
+
+
+@pytest.mark.parametrize("transfers", [Transfers.RECEIVER, Transfers.BLOCKING])
+def test_long_schedules_in_which_stages_wait_for_tensors_go_on_as_they_began(transfers: Transfers) -> None:
+    ends_are_those_of_the_replay(times([0.5, 0.6, 0.5], [1.0, 1.1, 0.9], [0.1, 0.2], 2600), transfers)

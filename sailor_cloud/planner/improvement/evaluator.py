@@ -16,10 +16,10 @@ import numpy as np
 from sailor_cloud.planner.assess import Assessor, Pace
 from sailor_cloud.planner.draft import Draft, DraftPipeline, Rank, nodes_of, significant, to_plan
 from sailor_cloud.planner.goals import Figure
-from sailor_cloud.planner.improvement.stage_ends import stage_ends
 from sailor_cloud.planner.replayed import replayed
 from sailor_cloud.simulator import StageTable, boundary_pairs, evaluate
 from sailor_cloud.simulator.replay import PipelineTimes
+from sailor_cloud.simulator.schedule_ends import schedule_ends
 
 # By what to multiply figures, where the simulator's bill has more than the planner's.
 Factors = Mapping[Figure, float]
@@ -173,7 +173,7 @@ class Evaluator:
         if key not in self._times:
             self._times[key] = self._pipeline_times(part, pace, flows, tables)
         times = replace(self._times[key], microbatches=part.microbatches)
-        ends, begun = stage_ends(times, space.scenario.engine.transfers)
+        ends, begun, _ = schedule_ends(times, space.scenario.engine.transfers)
         gradients = tuple(
             begin + float(table.backward_s(*span)) for begin, table, span in zip(begun, tables, spans, strict=True)
         )

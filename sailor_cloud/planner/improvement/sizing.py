@@ -21,6 +21,8 @@ _TIE = 1e-9
 _CHOSEN, _LATER = 3, (1.0, 1.02, 1.05, 1.1, 1.2)
 # Microbatches are no larger than that; halvings of the interval in which the least time lies.
 _LARGEST, _HALVINGS = 64, 24
+# How many samples more and less one of two kinds may carry than the time says, so that they make up the batch.
+_NEAR = 512
 
 
 @dataclass(slots=True)
@@ -189,15 +191,16 @@ def apportioned(assessor: Assessor, shapes: Sequence[Shape], *, below_s: float =
         _Kind.of(assessor, place, shapes[members[0]], members, len(shapes)) for (place, _), members in kinds.items()
     ]
     found: dict[tuple[int, ...], float] = {}
-    for share in _shares(each, assessor.space.batch):
-        found[share] = max(kind.end_s[samples] for kind, samples in zip(each, share, strict=True))
+    for share in _shares(each, assessor.space.batch) if all(kind.fill_s.size for kind in each) else ():
+        found[share] = max(float(kind.ends(samples)[0]) for kind, samples in zip(each, share, strict=True))
     drafts = []
     for share in sorted(found, key=lambda share: (found[share], share))[:_CHOSEN]:
         sized, counts = list(shapes), [0] * len(shapes)
         for kind, samples in zip(each, share, strict=True):
+            size = int(kind.ends(samples)[1])
             for member in kind.members:
-                sized[member] = replace(shapes[member], microbatch_size=int(kind.size[samples]))
-                counts[member] = samples // int(kind.size[samples])
+                sized[member] = replace(shapes[member], microbatch_size=size)
+                counts[member] = samples // size
         draft = assessor.draft(sized, microbatches=counts, below_s=below_s) if math.isfinite(found[share]) else None
         if draft is not None:
             drafts.append(draft)
@@ -206,30 +209,43 @@ def apportioned(assessor: Assessor, shapes: Sequence[Shape], *, below_s: float =
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Pipelines that are equally fast; by samples when one of them is through soonest, and with which size."""
+    """Pipelines that are equally fast; by microbatch size from 1 on, what the first microbatch takes and each other.
+
+    `most`: samples that one of them may carry.
+    """
 
     members: list[int]
-    end_s: NDArray[np.float64]
-    size: NDArray[np.int64]
+    fill_s: NDArray[np.float64]
+    busy_s: NDArray[np.float64]
+    most: int
 
     @classmethod
     def of(cls, assessor: Assessor, place: int, shape: Shape, members: list[int], pipelines: int) -> _Kind:
         most = (assessor.space.batch - pipelines + len(members)) // len(members)
-        end_s, best = np.full(most + 1, np.inf), np.ones(most + 1, dtype=np.int64)
+        paces = []
         for size in range(1, min(most, _LARGEST) + 1):
             pace = assessor.pace(place, replace(shape, microbatch_size=size), pipelines)
             if pace is None:
                 break
-            samples = np.arange(size, most + 1, size)
-            seconds = pace.fill_s + pace.bottleneck_s * (samples // size - 1)
-            sooner = seconds < end_s[samples]
-            end_s[samples[sooner]], best[samples[sooner]] = seconds[sooner], size
-        return cls(members, end_s, best)
+            paces.append((pace.fill_s, pace.bottleneck_s))
+        fill_s, busy_s = np.array(paces).reshape(-1, 2).T
+        return cls(members, fill_s, busy_s, most)
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        return np.arange(1, len(self.fill_s) + 1)
+
+    def ends(self, samples: int | NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return when a pipeline is through with so many samples soonest, and with which size; they may be arrays."""
+        count, rest = np.divmod(np.asarray(samples), self.sizes.reshape(-1, *[1] * np.ndim(samples)))
+        fill_s, busy_s = (each.reshape(-1, *[1] * np.ndim(samples)) for each in (self.fill_s, self.busy_s))
+        seconds = np.where((rest == 0) & (count > 0), fill_s + busy_s * (count - 1), np.inf)
+        return seconds.min(axis=0), seconds.argmin(axis=0) + 1
 
     def within(self, seconds: float) -> int:
         """Return the most samples that a pipeline carries in a time, at least one."""
-        kept = np.flatnonzero(self.end_s <= seconds)
-        return int(kept[-1]) if kept.size else 1
+        counts = np.floor((seconds - self.fill_s) / self.busy_s * (1.0 + 1e-12)).astype(np.int64) + 1
+        return max(1, int((self.sizes * np.minimum(counts, self.most // self.sizes)).max()))
 
 
 def _shares(kinds: Sequence[_Kind], batch: int) -> Iterator[tuple[int, ...]]:
@@ -239,7 +255,7 @@ def _shares(kinds: Sequence[_Kind], batch: int) -> Iterator[tuple[int, ...]]:
         if batch % counts[0] == 0:
             yield (batch // counts[0],)
         return
-    low, high = 0.0, max(float(kind.end_s[np.isfinite(kind.end_s)].max(initial=0.0)) for kind in kinds)
+    low, high = 0.0, max(float(kind.ends(kind.most)[0]) for kind in kinds)
     for _ in range(_HALVINGS):
         middle = 0.5 * (low + high)
         carried = sum(count * kind.within(middle) for count, kind in zip(counts, kinds, strict=True))
@@ -250,11 +266,12 @@ def _shares(kinds: Sequence[_Kind], batch: int) -> Iterator[tuple[int, ...]]:
         share = [kind.within(high * later) for kind in kinds]
         rest = batch - sum(share[n] * counts[n] for n in range(len(kinds)) if n not in last)
         a, b = last
-        first = np.arange(1, min(len(kinds[a].end_s), rest // counts[a] + 1)) if rest > 0 else np.arange(0)
+        # Those far from what is carried in that time end later.
+        first = np.arange(max(1, share[a] - _NEAR), min(kinds[a].most, rest // counts[a], share[a] + _NEAR) + 1)
         second, left = np.divmod(rest - first * counts[a], counts[b])
-        allowed = (left == 0) & (second >= 1) & (second < len(kinds[b].end_s))
+        allowed = (left == 0) & (second >= 1) & (second <= kinds[b].most)
         first, second = first[allowed], second[allowed]
-        ends = np.maximum(kinds[a].end_s[first], kinds[b].end_s[second])
+        ends = np.maximum(kinds[a].ends(first)[0], kinds[b].ends(second)[0])
         for at in np.argsort(ends, kind="stable")[:_CHOSEN]:
             share[a], share[b] = int(first[at]), int(second[at])
             yield tuple(share)
