@@ -74,6 +74,8 @@ def plan(
     `network` and `pricing` are folders whose files go before the shipped ones. Raises RequestError for a job that
     names things nobody knows, DataError where prices or profiles are missing. Infeasible is a status, not an error.
     """
+    clock = clock or SystemClock()
+    started_s = clock.monotonic_s()
     from sailor_cloud import catalog, planner, workload
     from sailor_cloud import network as networks
     from sailor_cloud.catalog.job_check import resource_problems
@@ -88,12 +90,12 @@ def plan(
     if job.model is None:
         if strategy is not None:
             raise RequestError(f"{job.name} states no model, so {strategy} has nothing to plan; add 'model'")
-        return purchase(job, catalog=prices, clock=clock or SystemClock())
+        return purchase(job, catalog=prices, clock=clock)
     known: Any = {
         "catalog": prices,
         "network": networks.load(profiles=network, pricing=pricing),
         "profiles": _profiles(_names_local_nodes(job), profiles, machine),
-        "clock": clock or SystemClock(),
+        "clock": clock,
         "decoder": workload.job_decoder(job, base=base),
         "engine": engine_named(engine, profiles=profiles),
     }
@@ -102,6 +104,7 @@ def plan(
     return planner.search(
         job,
         **known,
+        started_s=started_s,
         wishes=planner.Wishes(
             restrictions=tuple(sorted(set(restrictions))),
             beside=True,
@@ -254,6 +257,7 @@ def explain(
     from sailor_cloud import catalog, workload
     from sailor_cloud import network as networks
     from sailor_cloud.model.document import PlanDocument
+    from sailor_cloud.planner.effort import Deadline
     from sailor_cloud.planner.explaining import Explanation, reasons, ruled_out
     from sailor_cloud.planner.search import problem_of
     from sailor_cloud.planner.shadow import gains
@@ -299,7 +303,7 @@ def explain(
         progress,
         processes,
         found,
-        lambda: process_time() > until,
+        Deadline(process_time, until),
     )
     return dataclasses.replace(so_far, gains=more)
 

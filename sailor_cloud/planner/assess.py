@@ -118,6 +118,7 @@ class Assessor:
         `microbatches`: how many each takes, for shapes that make up the batch so. `below_s`: None where an iteration is
         no less. Where batches are even, None too for pipelines that differ in cut or microbatch size.
         """
+        self.space.known.deadline.check()
         even = self.space.even_batches
         if even and len({(shape.cut, shape.microbatch_size) for shape in shapes}) > 1:
             return None
@@ -196,7 +197,7 @@ class Assessor:
         egress_usd: float,
     ) -> Draft:
         figures = bill.figures(np.array(iteration_s), np.array(egress_usd))
-        return Draft(
+        draft = Draft(
             pipelines=tuple(
                 DraftPipeline(
                     slots=shape.slots,
@@ -210,6 +211,9 @@ class Assessor:
             goal=self.target.goal,
             figures={figure: float(value) for figure, value in figures.items()},
         )
+        if self.space.known.meet is not None:
+            self.space.known.meet(self.space, draft)
+        return draft
 
     def shared_s(self, layout: Layout, paces: Sequence[Pace], microbatches: Sequence[int]) -> float:
         """Return the seconds of an iteration's work on the cores that all ranks share; 0 where each has its own."""

@@ -119,6 +119,11 @@ class Deciding:
         kept = all(there for restriction, there in alone.items() if restriction in self.restrictions)
         return kept and stands_evenly(self.space, draft, self.restrictions)
 
+    @property
+    def drafts(self) -> list[Draft]:
+        """The plans that the search met."""
+        return list(self._drafts.values())
+
     def meet(self, drafts: Iterable[Draft]) -> None:
         """Take in plans; what is known of one already is kept."""
         for draft in drafts:
@@ -133,7 +138,7 @@ class Deciding:
         for stage in sorted({draft.zero_stage for draft in front}):
             begun = [draft for draft in front if draft.zero_stage == stage]
             share = most * len(begun) // len(front)
-            if share and not effort.expired():
+            if share:
                 self.meet(Explorer(self.space.at(stage), self.target, effort).run(begun, most=share))
 
     def picks(self, effort: Effort, by_goal: Chosen | None = None, *, proven: bool = False) -> dict[Pick, Chosen]:

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from sailor_cloud.planner.team import Team
 
 
-def never() -> bool:
-    """Return that no time limit is over."""
-    return False
+class OutOfTimeError(Exception):
+    """The time of a search is over; what it has found by then is its answer."""
+
+
+@dataclass(slots=True)
+class Deadline:
+    """Ends a search at a time of a clock; whatever takes long checks it on the way."""
+
+    now_s: Callable[[], float] = lambda: 0.0
+    at_s: float = math.inf
+
+    def check(self) -> None:
+        """Raise OutOfTimeError once the time is over."""
+        if self.at_s < math.inf and self.now_s() >= self.at_s:
+            raise OutOfTimeError
+
+    def lift(self) -> None:
+        """Let what follows take the time that it needs."""
+        self.at_s = math.inf
 
 
 def _nobody(share: float) -> None:
@@ -21,10 +38,10 @@ def _nobody(share: float) -> None:
 class Effort:
     """`refined`: drafts that a local search begins from; `depth`: how far it goes, relative.
 
-    `judged`: plans of blocks that are judged exactly. `closer`: how often numbers of
-    pipelines near the best ones are looked at. `expired` ends a search early; what it has found by then is its answer.
-    `tell` gets the share of the search that is done, by counts of what there is to look at; shares never fall. `team`:
-    the processes that make the search. Where nothing is `bounded`, a search may leave out what only proves.
+    `judged`: plans of blocks that are judged exactly. `closer`: how often numbers of pipelines near the best ones are
+    looked at. `tell` gets the share of the search that is done, by counts of what there is to look at; shares never
+    fall. `team`: the processes that make the search. Where nothing is `bounded`, a search may leave out what only
+    proves.
     """
 
     refined: int = 5
@@ -33,7 +50,6 @@ class Effort:
     closer: int = 2
     bounded: bool = True
     team: Team = field(default_factory=Team)
-    expired: Callable[[], bool] = never
     tell: Callable[[float], None] = _nobody
 
     def lighter(self) -> Effort:

@@ -61,8 +61,6 @@ def _made_even(
     there = evenly(space, restrictions)
     made = sorted(drafts, key=lambda draft: (significant(draft.foreseen[target.goal]), draft.order()))[:_MOST]
     for change, wanted in ((_recut, there.even_layers), (_alike, there.even_batches)):
-        if effort.expired():
-            return []
         made = change(space, target, made) if wanted else made
     found = improved(there, target, made, effort.lighter(), most=2)
     return [draft for draft in found if draft.zero_stage == space.zero_stage or not draft.zero_stage]

@@ -64,6 +64,7 @@ def small_layouts(space: Space) -> tuple[Layout, ...] | None:
         max_nodes=space.scenario.job.constraints.max_nodes,
     )
     for layout in walk:
+        space.known.deadline.check()
         cuts = prod(comb(space.layers - 1, len(slots) - 1) for slots in layout)
         splits = comb(space.batch - 1, len(layout) - 1)
         table = max(comb(space.layers - 1, len(slots) - 1) for slots in layout) * space.batch
@@ -88,9 +89,6 @@ def exhaust(
     for number, walk in enumerate(walks(space, tuple(order))):
         effort.tell(0.5 + 0.5 * number / len(order))
         if least[walk.layout] >= search.best:
-            break
-        if effort.expired():
-            search.left = min(search.left, least[walk.layout])
             break
         search.go_through(walk)
     drafts = sorted(search.kept, key=Draft.order)
@@ -151,6 +149,7 @@ class _Enumeration:
                 return
             row, column = divmod(entry, columns)
             for pipelines in walk.plans(row, column, below_s=below_s):
+                self.space.known.deadline.check()
                 self._replay(pipelines)
                 if self.best < best:
                     best, below_s = self.best, self._below_s(walk)
@@ -175,6 +174,8 @@ class _Enumeration:
         if found is None:
             return
         draft = self.met[pipelines] = found if found.goal is goal else replace(found, goal=goal)
+        if space.known.meet is not None:
+            space.known.meet(space, draft)
         if self._evaluator.assessor.keeps(draft):
             self.kept.append(draft)
             self.best = min(self.best, draft.figures[goal])

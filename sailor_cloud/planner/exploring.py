@@ -51,7 +51,7 @@ class Explorer:
         self._begin(sorted(drafts, key=Draft.order))
         improver = Improver(self.space, self.target)
         judged = 0
-        while judged < most and self._starts and not self.effort.expired():
+        while judged < most and self._starts:
             wanted = [step for start in self._next() for step in self._steps(start)][: most - judged]
             drawn: list[Draft | None] = []
             tasks = [Task(partial(improver.made, step, self.space.zero_stage), drawn.append) for step in wanted]

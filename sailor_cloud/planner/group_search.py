@@ -80,10 +80,8 @@ class GroupSearch:
             return self.for_the_best(turn)
         return self._on_others(self._first(), step_by_step) if turn == 1 else []
 
-    def drawn(self, asked: Asked, expired: Callable[[], bool]) -> tuple[list[Draft], int]:
+    def drawn(self, asked: Asked) -> tuple[list[Draft], int]:
         """Return the drafts of groups with ever more microbatches, as long as that helps, and how many were judged."""
-        if expired():
-            return [], 0
         assessor, shapes = self.evaluator.assessor, self._ground.shapes(asked.groups)
         drafts: list[Draft] = []
         judged, microbatches = 0, asked.microbatches
@@ -175,8 +173,6 @@ def run(searches: Sequence[GroupSearch], wanted: Callable[[GroupSearch, int], li
     """Make searches turn by turn, all of them at once; `wanted`: what a search draws in a turn."""
     turn = 0
     while some := [(search, asked) for search in searches for asked in wanted(search, turn)]:
-        tasks = [
-            Task(partial(search.drawn, asked, effort.expired), partial(search.enter, asked)) for search, asked in some
-        ]
+        tasks = [Task(partial(search.drawn, asked), partial(search.enter, asked)) for search, asked in some]
         do(tasks, team=effort.team, tell=NORMAL.tell)
         turn += 1

@@ -6,7 +6,7 @@ depend on how many processes share them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -30,8 +30,6 @@ from sailor_cloud.planner.twins import elsewhere
 
 # Which share of a search is over after its ratings and after its blocks.
 _RATED, _JUDGED = 0.6, 0.8
-# What is rated of each part even when a time limit is over: so many microbatch sizes and numbers of pipelines.
-_ANYWAY = 8
 # Sets of blocks of each part that are judged at once, at first and at most; some of them in vain where one makes the
 # next not worth it, which the first ones do most.
 _JUDGED_AT_ONCE = 4, 16
@@ -78,10 +76,9 @@ class _Search:
         self.parts = tuple(Part(part, self.target, self.effort.quiet()) for part in spaces)
         self._rate()
         self._judge()
-        if self.effort.bounded and not self.space.even_layers and not self._over():
+        if self.effort.bounded and not self.space.even_layers:
             self._judge_evenly()
-        if not self._over():
-            self._group()
+        self._group()
         self._evaluate()
         if any(part is not self.space for part in spaces):
             assessor = Assessor(self.space, self.target)
@@ -89,16 +86,21 @@ class _Search:
             evaluator = Evaluator(assessor)
             for draft in map(evaluator.expected, elsewhere(assessor, self.expected.values(), evaluator.rank)):
                 self.expected.setdefault(draft.order(), draft)
+        if self._limited:
+            self.bound = self._goal_bound()
 
-    def _over(self) -> bool:
-        """Return whether a time limit ends the search: never without any plan."""
-        return bool(self._found) and self.effort.expired()
+    @property
+    def _limited(self) -> bool:
+        """Whether time is limited, so that plans come before the bound."""
+        return self.space.known.deadline.at_s < np.inf
+
+    def _goal_bound(self) -> float:
+        return goal_bound(self.space, self.target, close=self.effort.bounded)
 
     def _rate(self) -> None:
         """Rate the blocks of every part, and find the bound."""
         effort = self.effort.between(0.0, _RATED)
-        bound = partial(goal_bound, self.space, self.target, close=effort.bounded)
-        tasks: list[Task[Any]] = [Task(bound, partial(setattr, self, "bound"))]
+        tasks: list[Task[Any]] = [] if self._limited else [Task(self._goal_bound, partial(setattr, self, "bound"))]
         searches = [part.blocks for part in self.parts]
         rounds = effort.closer + 1
         for number in range(rounds):
@@ -106,10 +108,8 @@ class _Search:
             for search in searches:
                 for key in search.near() if number else search.rough():
                     wanted.setdefault(key, []).append(search)
-            for at, (key, those) in enumerate(wanted.items()):
-                expired = NORMAL.expired if number == 0 and at < _ANYWAY else effort.expired
-                keep = partial(_keep_rated, those, key)
-                tasks.append(Task(partial(_rated, those, key, expired), keep, about=key[1:]))
+            for key, those in wanted.items():
+                tasks.append(Task(partial(_rated, those, key), partial(_keep_rated, those, key), about=key[1:]))
             do(tasks, team=effort.team, tell=effort.between(number / rounds, (number + 1) / rounds).tell)
             tasks = []
 
@@ -134,7 +134,7 @@ class _Search:
             best = sorted(part.blocks.drafts, key=Draft.order)
             keys = dict.fromkeys((draft.pipelines[0].microbatch_size, len(draft.pipelines)) for draft in best)
             ratings = [
-                Task(partial(_rated, [blocks], key, effort.expired), partial(_keep_rated, [blocks], key), about=key[1:])
+                Task(partial(_rated, [blocks], key), partial(_keep_rated, [blocks], key), about=key[1:])
                 for key in list(keys)[:_EVEN_KEYS]
             ]
             do(ratings, team=effort.team, tell=NORMAL.tell)
@@ -196,9 +196,9 @@ class _Search:
                 self.expected[here.order()] = here
 
 
-def _rated(searches: Sequence[Blocks], key: Key, expired: Callable[[], bool]) -> list[Rated]:
-    """Rate a key in each of some searches; nothing is rated once a time limit is over."""
-    return [Rated((), 0) if expired() else search.rate(key) for search in searches]
+def _rated(searches: Sequence[Blocks], key: Key) -> list[Rated]:
+    """Rate a key in each of some searches."""
+    return [search.rate(key) for search in searches]
 
 
 def _keep_rated(searches: Sequence[Blocks], key: Key, found: Sequence[Rated]) -> None:

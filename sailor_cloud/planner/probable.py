@@ -12,6 +12,7 @@ from dataclasses import replace
 from sailor_cloud.model.document import Infeasibility, PlanDocument, Status
 from sailor_cloud.model.job import Goal
 from sailor_cloud.model.shown import Rows
+from sailor_cloud.planner.effort import OutOfTimeError
 from sailor_cloud.planner.goals import Figure, Target
 
 # Limits that the iteration's error decides about, and the errors of the first plan that they are tightened by in turn:
@@ -39,13 +40,16 @@ def probable(
     """Return the first plan that keeps the limits with a probability; infeasible where none does.
 
     `ratio`: what the first plan's iterations don't exceed with a probability, relative to the prediction; `search` gets
-    the factor to tighten limits by and the number of the step.
+    the factor to tighten limits by and the number of the step, and raises OutOfTimeError once time is over.
     """
     found, most = first, _probability(first)
     for step, level in enumerate(LEVELS, 1):
         if found.plan is None or _probability(found) >= wanted:
             break
-        found = search(ratio(level), step)
+        try:
+            found = search(ratio(level), step)
+        except OutOfTimeError:
+            break
         most = max(most, _probability(found))
     if first.plan is None or _probability(found) >= wanted:
         return found if found is first else _with_bound_of(first, found)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from sailor_cloud.catalog import Catalog
 from sailor_cloud.clock import Clock
+from sailor_cloud.errors import RequestError
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import (
     Decision,
@@ -19,22 +21,22 @@ from sailor_cloud.model.document import (
     Rejected,
 )
 from sailor_cloud.model.job import Job
-from sailor_cloud.model.plan import Plan
 from sailor_cloud.network import Network
 from sailor_cloud.planner.answer import OPTIMAL_GAP, Answer
 from sailor_cloud.planner.apart import apart
+from sailor_cloud.planner.assess import Assessor
 from sailor_cloud.planner.beside import Beside
 from sailor_cloud.planner.candidates import collect
 from sailor_cloud.planner.decision import Deciding, goal_pick
 from sailor_cloud.planner.documents import Surroundings, infeasible_document, plan_document
 from sailor_cloud.planner.draft import Draft, to_plan
-from sailor_cloud.planner.effort import NORMAL, Effort
+from sailor_cloud.planner.effort import NORMAL, Effort, OutOfTimeError
 from sailor_cloud.planner.frontier import explored, frontier
 from sailor_cloud.planner.gap import gap_parts
-from sailor_cloud.planner.goals import Target, target_of
+from sailor_cloud.planner.goals import TIE, Target, target_of
 from sailor_cloud.planner.homogeneous import homogeneous
 from sailor_cloud.planner.improvement import evaluated
-from sailor_cloud.planner.improvement.choice import Chosen
+from sailor_cloud.planner.improvement.choice import Chosen, first_that_holds
 from sailor_cloud.planner.infeasible import by_quota, explain_infeasible
 from sailor_cloud.planner.probable import probable, tightened
 from sailor_cloud.planner.quota_change import quota_changes
@@ -51,6 +53,9 @@ from sailor_cloud.workload import decoder as decoder_of
 
 # Smaller spaces whose best plans stand beside the chosen one.
 _BESIDE = tuple((restriction,) for restriction in Restriction)
+# Plans that a search with a time limit keeps for its end, and seconds that it has for a first plan even where reading
+# the data took all of its time.
+_INCUMBENTS, _FIRST_S = 24, 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,15 +129,17 @@ def search(
     engine: Engine = SAILOR,
     restrictions: Collection[Restriction] = (),
     wishes: Wishes | None = None,
+    started_s: float | None = None,
 ) -> PlanDocument:
     """Return the best plan for a job with its proof, or what makes the job infeasible.
 
     `decoder` is the model of the job where the caller has read it already; `engine` the training program that plans are
-    for; `restrictions` make the space smaller.
-    Raises RequestError for an unknown model, DataError for an unknown accelerator and for a path without bandwidth or
+    for; `restrictions` make the space smaller. A time limit counts from `started_s` on the clock, by default from now.
+    Raises RequestError for an unknown model and where time was too short for any plan, DataError for an unknown
+    accelerator and for a path without bandwidth or
     price.
     """
-    started = clock.monotonic_s()
+    started = clock.monotonic_s() if started_s is None else started_s
     problem = problem_of(
         job, catalog=catalog, network=network, profiles=profiles, clock=clock, decoder=decoder, engine=engine
     )
@@ -146,7 +153,13 @@ def search(
         return together(partial(_search, tighter, told, clock, started), processes=asked.processes)
 
     wanted = job.constraints.probability
-    first = searched(1.0, 0)
+    try:
+        first = searched(1.0, 0)
+    except OutOfTimeError:
+        limit = f"{asked.time_limit_s:g} s"
+        raise RequestError(
+            f"no plan was found within the time limit of {limit}; there may be one: allow more"
+        ) from None
     if wanted is None or first.prediction is None:
         return first
     likely = profiles.errors.of_p50(first.prediction.error_p50)
@@ -156,73 +169,6 @@ def search(
 def _later(tell: Callable[[float], None], step: int) -> Callable[[float], None]:
     """Return what tells the progress of one of several searches; how many there will be nobody knows."""
     return lambda share: tell(1.0 - 0.5**step + 0.5 ** (step + 1) * share)
-
-
-def _search(problem: Problem, asked: Wishes, clock: Clock, started: float, team: Team) -> PlanDocument:
-    effort = _effort(asked, clock, started, team)
-    effort.tell(0.0)
-    space, target = problem.space, problem.target
-    searched = Searched(frozenset(asked.restrictions), effort)
-    if not space.pools:
-        nothing = Answer(drafts=(), bound=None)
-        changes = quota_changes(space, target, searched)
-        why = by_quota(changes) if changes else _no_pools(problem)
-        return infeasible_document(space.scenario, why, problem.rejected, nothing, 0.0)
-    deciding = Deciding(space, target, problem.rejected, asked.choose, frozenset(asked.restrictions))
-    simple = [draft for draft in homogeneous(space, target) if deciding.keeps(draft)] if asked.decide else []
-    deciding.meet(simple)
-    tell = partial(_tell, deciding, asked, effort)
-    tell(None)
-    answer, chosen = searched.best(space, target)
-    if chosen is None:
-        why = explain_infeasible(space, target, searched, exact=answer.exhausted)
-        # The searches for reasons may have met a plan that the first one missed.
-        answer, chosen = searched.best(space, target)
-    if chosen is None:
-        return infeasible_document(space.scenario, why, problem.rejected, answer, clock.monotonic_s() - started)
-    effort = effort.between(searched.share, 1.0)
-    border = 0.3 if asked.frontier else 1.0
-    drafts = [chosen.draft, *answer.drafts, *answer.others, *simple]
-    deciding.meet(drafts)
-    tell(chosen)
-    beside = Beside(space, target, chosen.draft, effort.between(0.0, border), drafts)
-    gap = answer.gap(float(replayed(chosen.draft, chosen.evaluation)[target.goal]))
-    proven, best = gap is not None and gap <= OPTIMAL_GAP, chosen
-    if asked.beside and not effort.expired():
-        known = {*asked.restrictions, *([Restriction.EVEN_BATCHES] if space.even_batches else [])}
-        extras = [extra for extra in _BESIDE if not set(extra) <= known]
-        beside.restricted([(*asked.restrictions, *extra) for extra in extras])
-        best = chosen if proven else beside.overtaken(chosen)
-    decision = None
-    if asked.decide:
-        deciding.meet(beside.drafts)
-        deciding.explore(effort)
-        picks = deciding.picks(effort, best, proven=proven)
-        decision = deciding.decision(picks)
-        best = picks[asked.choose or goal_pick(space.scenario.job.goal)]
-    if best is not chosen:
-        chosen = beside.instead(best, chosen)
-    effort.tell(border)
-    around = _surroundings(problem, asked, effort.between(border, 1.0), answer, chosen, beside)
-    document = plan_document(space, target, chosen, answer, replace(around, decision=decision), 0.0)
-    return replace(document, search=replace(document.search, seconds=clock.monotonic_s() - started))
-
-
-def _tell(deciding: Deciding, asked: Wishes, effort: Effort, chosen: Chosen | None) -> None:
-    """Tell what people can choose from so far, where somebody wants to know it."""
-    if asked.decide and asked.deciding is not None:
-        decision = deciding.decision(deciding.picks(effort, chosen), complete=False)
-        if decision is not None and effort.team.leads:
-            asked.deciding(decision)
-
-
-def _effort(asked: Wishes, clock: Clock, started: float, team: Team) -> Effort:
-    effort, limit = replace(NORMAL, team=team), asked.time_limit_s
-    if asked.progress is not None:
-        effort = replace(effort, tell=_Progress(team, asked.progress).tell)
-    if limit is not None:
-        effort = replace(effort, expired=lambda: team.agreed(lambda: clock.monotonic_s() - started >= limit))
-    return effort
 
 
 @dataclass(slots=True)
@@ -239,6 +185,195 @@ class _Progress:
             self.told_to(self.share)
 
 
+@dataclass(slots=True)
+class _Incumbents:
+    """The best plans met so far that keep all limits, of a search that may end at any moment."""
+
+    space: Space
+    target: Target
+    most: int
+    kept: list[tuple[float, Draft]] = field(default_factory=list)
+
+    def meet(self, part: Space, draft: Draft) -> None:
+        """Keep a draft of a part of the space if it is among the best."""
+        value = draft.foreseen[self.target.goal]
+        if len(self.kept) == self.most and value >= self.kept[-1][0]:
+            return
+        if any(draft.foreseen[limit.figure] > limit.at_most * (1.0 + TIE) for limit in self.target.limits):
+            return
+        stage = max(part.zero_stage, draft.zero_stage)
+        there = {own: number for number, own in enumerate(self.space.numbers)}
+        if not {part.numbers[slot.pool] for row in draft.pipelines for slot in row.slots} <= set(there):
+            return
+        pipelines = tuple(
+            replace(row, slots=tuple(slot._replace(pool=there[part.numbers[slot.pool]]) for slot in row.slots))
+            for row in draft.pipelines
+        )
+        here = replace(draft, pipelines=pipelines, zero_stage=stage, goal=self.target.goal)
+        insort(self.kept, (value, here), key=lambda entry: entry[0])
+        del self.kept[self.most :]
+
+
+def _search(problem: Problem, asked: Wishes, clock: Clock, started: float, team: Team) -> PlanDocument:
+    effort = replace(NORMAL, team=team)
+    if asked.progress is not None:
+        effort = replace(effort, tell=_Progress(team, asked.progress).tell)
+    deadline = problem.space.known.deadline
+    run = _Run(problem, asked, effort)
+    if asked.time_limit_s is not None:
+        begun = clock.monotonic_s()
+        deadline.now_s, deadline.at_s = clock.monotonic_s, max(started + asked.time_limit_s, begun + _FIRST_S)
+        problem.space.known.meet = run.incumbents.meet
+    try:
+        run.search()
+    except OutOfTimeError:
+        # The second process, if this is it, ends here.
+        team.end()
+        deadline.lift()
+        run.end_early()
+    finally:
+        deadline.lift()
+        problem.space.known.meet = None
+    return run.document(clock.monotonic_s() - started)
+
+
+@dataclass(slots=True)
+class _Run:
+    """One search, step by step, so that its answer can be told after each of them."""
+
+    problem: Problem
+    asked: Wishes
+    effort: Effort
+    space: Space = field(init=False)
+    target: Target = field(init=False)
+    searched: Searched = field(init=False)
+    deciding: Deciding = field(init=False)
+    incumbents: _Incumbents = field(init=False)
+    answer: Answer = field(default_factory=lambda: Answer(drafts=(), bound=None))
+    chosen: Chosen | None = None
+    infeasible: Infeasibility | None = None
+    beside: Beside | None = None
+    decision: Decision | None = None
+    points: tuple[FrontierPoint, ...] = ()
+
+    def __post_init__(self) -> None:
+        problem, asked, restrictions = self.problem, self.asked, frozenset(self.asked.restrictions)
+        self.space, self.target = problem.space, problem.target
+        self.searched = Searched(restrictions, self.effort)
+        self.deciding = Deciding(self.space, self.target, problem.rejected, asked.choose, restrictions)
+        self.incumbents = _Incumbents(self.space, self.target, _INCUMBENTS)
+
+    def search(self) -> None:
+        """Search for all that is asked for, the plan first."""
+        space, target, asked, searched = self.space, self.target, self.asked, self.searched
+        self.effort.tell(0.0)
+        if not space.pools:
+            changes = quota_changes(space, target, searched)
+            self.infeasible = by_quota(changes) if changes else _no_pools(self.problem)
+            return
+        simple = [draft for draft in homogeneous(space, target) if self.deciding.keeps(draft)] if asked.decide else []
+        self.deciding.meet(simple)
+        self._tell(None)
+        self.answer, chosen = searched.best(space, target)
+        if chosen is None:
+            self.infeasible = explain_infeasible(space, target, searched, exact=self.answer.exhausted)
+            # The searches for reasons may have met a plan that the first one missed.
+            self.answer, chosen = searched.best(space, target)
+        if chosen is None:
+            return
+        self.chosen, self.infeasible = chosen, None
+        effort = self.effort.between(searched.share, 1.0)
+        border = 0.3 if asked.frontier else 1.0
+        drafts = [chosen.draft, *self.answer.drafts, *self.answer.others, *simple]
+        self.deciding.meet(drafts)
+        self._tell(chosen)
+        beside = self.beside = Beside(space, target, chosen.draft, effort.between(0.0, border), drafts)
+        gap = self.answer.gap(float(replayed(chosen.draft, chosen.evaluation)[target.goal]))
+        proven = gap is not None and gap <= OPTIMAL_GAP
+        if asked.beside:
+            known = {*asked.restrictions, *([Restriction.EVEN_BATCHES] if space.even_batches else [])}
+            extras = [extra for extra in _BESIDE if not set(extra) <= known]
+            beside.restricted([(*asked.restrictions, *extra) for extra in extras])
+            self._take(chosen if proven else beside.overtaken(chosen))
+        if asked.decide:
+            self.deciding.meet(beside.drafts)
+            self.deciding.explore(effort)
+            self._decide(proven=proven)
+        effort.tell(border)
+        drafts = [self.chosen.draft, *self.answer.drafts, *self.answer.others]
+        if asked.frontier:
+            rest = effort.between(border, 1.0)
+            every = self._spread(rest.between(0.0, 0.9), [*drafts, *beside.drafts])
+            self.points = frontier(space, every, self.chosen, rest.between(0.9, 1.0))
+        if asked.top:
+            beside.kinds(drafts, most=asked.top)
+
+    def end_early(self) -> None:
+        """Let what is known by now be the answer. Raises OutOfTimeError where no plan is."""
+        met = [draft for _, draft in self.incumbents.kept if self.deciding.keeps(draft)]
+        self.deciding.meet(met)
+        if self.chosen is None or self.beside is None:
+            near = sorted(self.deciding.drafts, key=lambda draft: (draft.foreseen[self.target.goal], draft.order()))
+            excess = Assessor(self.space, self.target).excess
+            kept = [draft for draft in near if excess(draft, draft.foreseen) == 1.0]
+            self.chosen = first_that_holds(self.space, self.target, kept[:_INCUMBENTS])
+            if self.chosen is None:
+                raise OutOfTimeError
+            self.answer = replace(self.answer, drafts=(self.chosen.draft,), exhausted=False)
+            self.beside = Beside(self.space, self.target, self.chosen.draft, self.effort, met)
+        if self.asked.decide and self.decision is None:
+            self._decide(proven=False)
+
+    def _decide(self, *, proven: bool) -> None:
+        assert self.chosen is not None, "choices come after the plan"
+        picks = self.deciding.picks(self.effort.quiet(), self.chosen, proven=proven)
+        self.decision = self.deciding.decision(picks)
+        self._take(picks[self.asked.choose or goal_pick(self.space.scenario.job.goal)])
+
+    def _take(self, best: Chosen) -> None:
+        """Let a plan be the chosen one from now on."""
+        assert self.chosen is not None, "it takes the place of another one"
+        assert self.beside is not None
+        if best is not self.chosen:
+            self.chosen = self.beside.instead(best, self.chosen)
+
+    def _tell(self, chosen: Chosen | None) -> None:
+        """Tell what people can choose from so far, where somebody wants to know it."""
+        if self.asked.decide and self.asked.deciding is not None:
+            decision = self.deciding.decision(self.deciding.picks(self.effort, chosen), complete=False)
+            if decision is not None and self.effort.team.leads:
+                self.asked.deciding(decision)
+
+    def _spread(self, effort: Effort, drafts: Sequence[Draft]) -> list[Draft]:
+        """Return drafts and others over the whole range from the fastest to the cheapest."""
+        space, restrictions, every = self.space, self.asked.restrictions, list(drafts)
+        if not self.answer.exhausted and not restrictions:
+            every += spread(space, effort.between(0.0, 0.6))
+        every = evaluated(space, self.target, every, effort)
+        # No step adds an accelerator or a zone; many make pipelines differ.
+        if set(restrictions) <= {Restriction.ONE_ACCELERATOR, Restriction.ONE_ZONE}:
+            every += explored(space, self.target, every, effort.between(0.6, 1.0))
+        return every
+
+    def document(self, seconds: float) -> PlanDocument:
+        """Return the answer."""
+        problem, space, target, chosen, beside = self.problem, self.space, self.target, self.chosen, self.beside
+        if chosen is None or beside is None:
+            assert self.infeasible is not None, "a search ends with a plan or without"
+            return infeasible_document(space.scenario, self.infeasible, problem.rejected, self.answer, seconds)
+        found = beside.found if self.asked.beside else ()
+        plans = [to_plan(space, chosen.draft), *(other.plan for other in found)] if self.asked.beside else []
+        around = Surroundings(
+            rejected=(*problem.rejected, *beside.rejected),
+            alternatives=(*beside.found, *apart(space.scenario, plans)),
+            frontier=self.points,
+            gap_parts=_gap_parts(space, target, self.answer, chosen, self.asked),
+            cut_short=self.asked.time_limit_s is not None,
+            decision=self.decision,
+        )
+        return plan_document(space, target, chosen, self.answer, around, seconds)
+
+
 def _no_pools(problem: Problem) -> Infeasibility:
     reasons = "; ".join(f"{row.what} {row.why}" for row in problem.rejected)
     return Infeasibility(
@@ -248,43 +383,6 @@ def _no_pools(problem: Problem) -> Infeasibility:
         unit="",
         message=f"none of the job's accelerators can be used: {reasons}",
     )
-
-
-def _surroundings(
-    problem: Problem, asked: Wishes, effort: Effort, answer: Answer, chosen: Chosen, beside: Beside
-) -> Surroundings:
-    space, target = problem.space, problem.target
-    drafts = [chosen.draft, *answer.drafts, *answer.others]
-    points: tuple[FrontierPoint, ...] = ()
-    if asked.frontier and not effort.expired():
-        every = _spread(problem, asked, effort.between(0.0, 0.9), answer, [*drafts, *beside.drafts])
-        points = frontier(space, every, chosen, effort.between(0.9, 1.0))
-    if asked.top:
-        beside.kinds(drafts, most=asked.top)
-    return Surroundings(
-        rejected=(*problem.rejected, *beside.rejected),
-        alternatives=(*beside.found, *apart(space.scenario, _plans(space, chosen, beside) if asked.beside else ())),
-        frontier=points,
-        gap_parts=_gap_parts(space, target, answer, chosen, asked),
-        cut_short=asked.time_limit_s is not None,
-    )
-
-
-def _plans(space: Space, chosen: Chosen, beside: Beside) -> list[Plan]:
-    """Return the plans that are shown, the chosen one first."""
-    return [to_plan(space, chosen.draft), *(other.plan for other in beside.found)]
-
-
-def _spread(problem: Problem, asked: Wishes, effort: Effort, answer: Answer, drafts: Sequence[Draft]) -> list[Draft]:
-    """Return drafts and others over the whole range from the fastest to the cheapest."""
-    space, every = problem.space, list(drafts)
-    if not answer.exhausted and not asked.restrictions:
-        every += spread(space, effort.between(0.0, 0.6))
-    every = evaluated(space, problem.target, every, effort)
-    # No step adds an accelerator or a zone; many make pipelines differ.
-    if set(asked.restrictions) <= {Restriction.ONE_ACCELERATOR, Restriction.ONE_ZONE}:
-        every += explored(space, problem.target, every, effort.between(0.6, 1.0))
-    return every
 
 
 def _gap_parts(space: Space, target: Target, answer: Answer, chosen: Chosen, asked: Wishes) -> tuple[GapPart, ...]:

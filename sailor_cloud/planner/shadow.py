@@ -14,7 +14,7 @@ from sailor_cloud.planner.assess import Assessor
 from sailor_cloud.planner.decision import draft_of
 from sailor_cloud.planner.documents import objective_unit
 from sailor_cloud.planner.draft import Draft
-from sailor_cloud.planner.effort import NORMAL, Effort, never
+from sailor_cloud.planner.effort import NORMAL, Deadline, Effort, OutOfTimeError
 from sailor_cloud.planner.exhaustive import small_layouts
 from sailor_cloud.planner.goals import Target, target_of
 from sailor_cloud.planner.homogeneous import homogeneous
@@ -69,18 +69,18 @@ def gains(
     progress: Callable[[int, int], None] = lambda done, of: None,
     processes: int = 1,
     found: Callable[[Gain], None] = lambda gain: None,
-    expired: Callable[[], bool] = never,
+    deadline: Deadline | None = None,
 ) -> tuple[Gain, ...]:
     """Return what more of each thing would bring, in the order of the job file, the account's quotas last.
 
     space: that of the job; with it, other limits on the same plans are searched without building it anew. `progress`
     gets before each search how many are done, of how many; `found` gets each gain as it comes. With more than
-    one of `processes` two make the searches. Once `expired`, what is left is not searched.
+    one of `processes` two make the searches. After the `deadline`, what is left is not searched.
 
     Small spaces are searched as a whole. In large ones a local search goes on from the plan and from homogeneous plans,
     so that a gain may be larger than what is shown.
     """
-    search = partial(_gains, job, document, catalog, problem_of, space, progress, found, expired)
+    search = partial(_gains, job, document, catalog, problem_of, space, progress, found, deadline or Deadline())
     return together(search, processes=processes)
 
 
@@ -92,33 +92,38 @@ def _gains(
     space: Space | None,
     progress: Callable[[int, int], None],
     tell: Callable[[Gain], None],
-    expired: Callable[[], bool],
+    deadline: Deadline,
     team: Team,
 ) -> tuple[Gain, ...]:
-    effort = replace(NORMAL, team=team, expired=lambda: team.agreed(expired))
+    effort = replace(NORMAL, team=team)
     searched = Searched(effort=effort)
     wanted: list[tuple[str, Job, Space | None]] = [(*each, None) for each in _changes(job, document, catalog)]
     if space is not None:
         wanted += [(change, job, wider) for change, wider in _wider(space)]
     before = None if document.objective is None else document.objective.value
     asked = document.decision is not None and document.decision.asked is not None
-    if space is not None and document.plan is not None and (asked or small_layouts(space) is None):
-        # What is found without any change is no gain of one: the plan may be another than the goal's, or its search
-        # may have been cut short.
-        before = _better(job, before, _value(searched, space, job, document, effort))
     found: list[Gain] = []
-    for number, (change, changed, wider) in enumerate(wanted):
-        if effort.expired():
-            break
-        if team.leads:
-            progress(number, len(wanted))
-        anew = space is None or changed.resources != job.resources or _nodes(changed) != _nodes(job)
-        there = wider or (problem_of(changed).space if anew else space)
-        assert there is not None, "a space is built where there is none"
-        value = _value(Searched(effort=effort) if anew else searched, there, changed, document, effort)
-        found.append(_gain(change, job, before, value))
-        if team.leads:
-            tell(found[-1])
+    try:
+        if space is not None:
+            space.known.deadline = deadline
+        if space is not None and document.plan is not None and (asked or small_layouts(space) is None):
+            # What is found without any change is no gain of one: the plan may be another than the goal's, or its search
+            # may have been cut short.
+            before = _better(job, before, _value(searched, space, job, document, effort))
+        for number, (change, changed, wider) in enumerate(wanted):
+            if team.leads:
+                progress(number, len(wanted))
+            anew = space is None or changed.resources != job.resources or _nodes(changed) != _nodes(job)
+            there = wider or (problem_of(changed).space if anew else space)
+            assert there is not None, "a space is built where there is none"
+            there.known.deadline = deadline
+            value = _value(Searched(effort=effort) if anew else searched, there, changed, document, effort)
+            found.append(_gain(change, job, before, value))
+            if team.leads:
+                tell(found[-1])
+    except OutOfTimeError:
+        # The second process, if this is it, ends here.
+        team.end()
     return tuple(found)
 
 

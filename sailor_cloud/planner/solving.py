@@ -123,7 +123,7 @@ def _even(space: Space, target: Target, restrictions: Collection[Restriction], e
     """Search a space of even batches or even layers; the best plans without that are a second place to begin at."""
     free = [restriction for restriction in restrictions if restriction not in EVEN]
     answer = solve(evenly(space, restrictions), target, free, effort.between(0.0, 0.5), known=known)
-    if answer.exhausted or not effort.bounded or effort.expired():
+    if answer.exhausted or not effort.bounded:
         return answer
     uneven = solve(space, target, free, effort.between(0.5, 0.9))
     near = evened(space, target, [*uneven.drafts, *uneven.others], restrictions, effort.between(0.9, 1.0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ from sailor_cloud.model.document import Ground, Rejected
 from sailor_cloud.model.plan import Recompute
 from sailor_cloud.network import Link, Place
 from sailor_cloud.planner.candidates import Candidates, Pool, rejected_offer
+from sailor_cloud.planner.effort import Deadline
 from sailor_cloud.simulator import (
     NodeRate,
     Scenario,
@@ -57,6 +58,9 @@ class Known:
     usd_per_byte: dict[tuple[str, str], float] = field(default_factory=dict)
     egress_usd: dict[tuple[int, int], Floats] = field(default_factory=dict)
     searches: dict[str, Any] = field(default_factory=dict)
+    deadline: Deadline = field(default_factory=Deadline)
+    # Told of each draft, with its space, where somebody keeps the best so far.
+    meet: Callable[[Any, Any], None] | None = None
 
 
 @dataclass(slots=True)
@@ -153,6 +157,7 @@ class Space:
         accelerator = self.pools[pool].accelerator.name
         key = (accelerator, tp, microbatch_size, recompute, self.zero_stage)
         if key not in self.known.tables:
+            self.known.deadline.check()
             self.known.tables[key] = stage_table(
                 self.scenario,
                 accelerator,
@@ -176,6 +181,7 @@ class Space:
         """
         key = (self.pools[seat.pool].accelerator.name, seat.tp, microbatch_size, in_flight, replicas, self.zero_stage)
         if key not in self.known.stages:
+            self.known.deadline.check()
             begin = (in_flight - 1) // _TOGETHER * _TOGETHER + 1
             before = None
             if begin > 1:

@@ -57,7 +57,7 @@ class _Spread:
         for usd, most in zip((_of_iteration, _of_nodes), MOST_GUESSES, strict=True):
             self.left = [number for number in _ranked(self.rated, usd) if number not in self._seen]
             end = begun + most
-            while begun < end and not effort.expired() and (some := self._next()):
+            while begun < end and (some := self._next()):
                 share = effort.between(begun / total, (begun + len(some)) / total)
                 self._judge(some, share)
                 begun += len(some)

@@ -74,12 +74,6 @@ class Team:
         # Those that went down with the other process are made here.
         return [found[number] if number in found else call() for number, call in enumerate(calls)]
 
-    def agreed(self, over: Callable[[], bool]) -> bool:
-        """Return whether something is over that each process would see end at another moment: the leader's word."""
-        here = over()
-        there = None if self._link is None or self._inside else self._exchanged("whether it is over", here)
-        return here if self.leads or there is None else bool(there)
-
     def end(self) -> None:
         """End the second process: this one, if it follows."""
         if not self.leads:

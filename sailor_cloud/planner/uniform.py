@@ -360,7 +360,7 @@ class UniformSearch:
         guessed = self.space.scenario.engine.formulas is None
         most = _MOST_GUESSED if guessed else _MOST_BOXES if self.timed else _MOST_PRICED
         for _ in range(most if self.effort.bounded else _MOST_LIGHT):
-            if not heap or heap[0][0] >= self.best * (1.0 - _GAP) or (self.effort.expired() and self.found):
+            if not heap or heap[0][0] >= self.best * (1.0 - _GAP):
                 return
             bound, _, box = heappop(heap)
             for child, least in self._split(box) if box.fill is not None else self._solve(box):
@@ -699,7 +699,7 @@ class UniformSearch:
         """Move single layers between neighbours as long as that makes the plan better."""
         value = self.judge(view, chain)
         better = True
-        while better and not self.effort.expired():
+        while better:
             better = False
             for at in range(1, len(chain.cut) - 1):
                 for step in (-1, 1):
@@ -716,7 +716,7 @@ class UniformSearch:
         """Move pairs of stages to other zones as long as that makes the iteration shorter."""
         columns = [list(column) for column in zip(*rows, strict=True)]
         seconds, better = self._rows_s(chain, rows), True
-        while better and not self.effort.expired():
+        while better:
             better = False
             for stages in combinations(range(len(columns)), 2) if len(columns) > 1 else [(0,)]:
                 free = {zone: self._room(zone) for zone in view.zones}
@@ -788,6 +788,7 @@ class _Programme:
             whole: Any = np.full((kinds, *shape), np.inf, dtype=np.float32)
             first_sends, last_sends = terms.ends(held)
             for kind in range(kinds):
+                self.search.space.known.deadline.check()
                 into, out = self._shift(terms.kinds[kind])
                 if into is None:
                     continue

@@ -116,6 +116,7 @@ def walks(space: Space, layouts: tuple[Layout, ...]) -> Iterator[Walk]:
     tables: dict[_Key, PipelineTable] = {}
     sums = CutSums(space)
     for layout in layouts:
+        space.known.deadline.check()
         key = tuple(tuple(Slot(space.numbers[slot.pool], slot.instance, slot.tp) for slot in slots) for slots in layout)
         if key in known:
             yield known[key] if known[key].layout == layout else replace(known[key], layout=layout, built={})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -37,12 +37,9 @@ class SharedClock:
     @classmethod
     def of(cls, busy: Iterable[tuple[float, float, int]], *, cores: float) -> SharedClock:
         """Return the clock of a schedule; `busy`: start, end and number of ranks of everything that computes."""
-        changes: dict[float, int] = {0.0: 0}
-        for start, end, ranks in busy:
-            changes[start] = changes.get(start, 0) + ranks
-            changes[end] = changes.get(end, 0) - ranks
-        at = np.array(sorted(changes))
-        running = np.cumsum([changes[second] for second in at.tolist()])[:-1]
+        start, end, ranks = np.array(list(busy), dtype=np.float64).reshape(-1, 3).T
+        at, places = np.unique(np.concatenate([[0.0], start, end]), return_inverse=True)
+        running = np.cumsum(np.bincount(places, np.concatenate([[0.0], ranks, -ranks])))[:-1]
         taken = np.diff(at) * np.maximum(1.0, running / cores)
         return cls(at, np.concatenate([[0.0], np.cumsum(taken)]))
 
@@ -53,8 +50,8 @@ class SharedClock:
         return np.asarray(np.interp(alone, self.alone_s, self.shared_s) + beyond)
 
 
-# Forward passes that are recorded one by one at most, of all stages together.
-_MOST_RECORDED = 20_000
+# Forward passes that are recorded at most, of all stages together: for a timeline, and for cores that ranks share.
+_MOST_RECORDED, _MOST_SHARED = 20_000, 2_000
 # What takes a core in a timeline.
 _COMPUTING = frozenset({"forward", "backward", "update"})
 
@@ -114,7 +111,7 @@ def run_iteration(layout: Layout, *, timeline: bool = False) -> Iteration:
     if layout.scenario.engine.formulas is not None:
         return _by_formulas(layout, layout.scenario.engine.formulas)
     passes = sum(len(pipeline.stages) * pipeline.microbatches for pipeline in layout.plan.pipelines)
-    if passes > _MOST_RECORDED and layout.on_machine:
+    if passes > _MOST_SHARED and layout.on_machine:
         return _as_shorter(layout, passes)
     return _run(layout, timeline=timeline and passes <= _MOST_RECORDED, on_machine=layout.on_machine)
 
@@ -122,7 +119,7 @@ def run_iteration(layout: Layout, *, timeline: bool = False) -> Iteration:
 def _as_shorter(layout: Layout, passes: int) -> Iteration:
     """Return a long iteration on shared cores, which slow it down as much as one with fewer microbatches of each."""
     pipelines = tuple(
-        replace(pipeline, microbatches=-(-pipeline.microbatches * _MOST_RECORDED // passes))
+        replace(pipeline, microbatches=-(-pipeline.microbatches * _MOST_SHARED // passes))
         for pipeline in layout.plan.pipelines
     )
     shorter = replace(layout, plan=replace(layout.plan, pipelines=pipelines))
@@ -160,7 +157,7 @@ def _run(layout: Layout, *, timeline: bool, on_machine: bool) -> Iteration:
         _stage_waits(layout, seat, replays[seat.pipeline], passes[key].exposed_s, synced[key], total)
         for key, seat in _by_key(layout)
     )
-    if timeline or on_machine:
+    if timeline:
         spans = [*_compute_spans(replays), *sync_spans, *gather_spans]
         spans += [_span(seat, "update", None, ends[key], updated[key]) for key, seat in _by_key(layout)]
         spans.sort(key=lambda span: (span.pipeline, span.stage, span.start_s, span.end_s, span.what))
@@ -173,8 +170,15 @@ def _run(layout: Layout, *, timeline: bool, on_machine: bool) -> Iteration:
         timeline=tuple(spans),
     )
     if on_machine:
-        iteration = _on_shared_cores(iteration, layout)
-    return iteration if timeline else replace(iteration, timeline=())
+        computing = [
+            ((p, span.stage), span.start_s, span.end_s)
+            for p, done in enumerate(replays)
+            for span in done.spans
+            if span.what in _COMPUTING
+        ]
+        computing += [(key, ends[key], updated[key]) for key in ends]
+        iteration = _on_shared_cores(iteration, layout, computing)
+    return iteration
 
 
 def _by_formulas(layout: Layout, formulas: Formulas) -> Iteration:
@@ -228,36 +232,32 @@ def _shapes(layout: Layout) -> list[tuple[tuple[int, ...], int, int]]:
     ]
 
 
-def _on_shared_cores(iteration: Iteration, layout: Layout) -> Iteration:
-    """Return an iteration whose local ranks share the cores of a machine; its timeline tells what computes when."""
+def _on_shared_cores(
+    iteration: Iteration, layout: Layout, computing: Sequence[tuple[tuple[int, int], float, float]]
+) -> Iteration:
+    """Return an iteration whose local ranks share the cores of a machine; `computing`: which stage does from when on.
+
+    Of what is computed, the seconds of its begin and of its end.
+    """
     cores = layout.scenario.profiles.free_cores(len(layout.plan.nodes))
-    ranks = {key: seat.tp for key, seat in _by_key(layout) if of(seat.hardware.provider).on_this_machine}
-    computing = [span for span in iteration.timeline if span.what in _COMPUTING]
-    busy = [
-        (span.start_s, span.end_s, ranks[span.pipeline, span.stage])
-        for span in computing
-        if (span.pipeline, span.stage) in ranks
-    ]
+    ranks = {key: seat.tp if of(seat.hardware.provider).on_this_machine else 0 for key, seat in _by_key(layout)}
+    busy = [(start, end, ranks[key]) for key, start, end in computing if ranks[key]]
     clock = SharedClock.of(busy, cores=cores)
     total = float(clock.at(iteration.replay_s))
-    computed: dict[tuple[int, int], float] = {}
-    for span in computing:
-        key = (span.pipeline, span.stage)
-        computed[key] = computed.get(key, 0.0) + float(clock.at(span.end_s) - clock.at(span.start_s))
+    numbers = {key: number for number, key in enumerate(ranks)}
+    places, start, end = np.array([(numbers[key], start, end) for key, start, end in computing]).T
+    computed = np.bincount(places.astype(np.int64), clock.at(end) - clock.at(start)).tolist()
+    begun, over = (clock.at([getattr(span, name) for span in iteration.timeline]) for name in ("start_s", "end_s"))
     return replace(
         iteration,
-        closed_form_s=max(iteration.closed_form_s, _core_s(busy) / cores),
+        closed_form_s=max(iteration.closed_form_s, sum((end - start) * count for start, end, count in busy) / cores),
         replay_s=total,
-        waits=tuple(_stretched(each, computed[each.pipeline, each.stage], total) for each in iteration.waits),
+        waits=tuple(_stretched(each, computed[numbers[each.pipeline, each.stage]], total) for each in iteration.waits),
         timeline=tuple(
-            replace(span, start_s=float(clock.at(span.start_s)), end_s=float(clock.at(span.end_s)))
-            for span in iteration.timeline
+            replace(span, start_s=first, end_s=last)
+            for span, first, last in zip(iteration.timeline, begun.tolist(), over.tolist(), strict=True)
         ),
     )
-
-
-def _core_s(busy: list[tuple[float, float, int]]) -> float:
-    return sum((end - start) * ranks for start, end, ranks in busy)
 
 
 def _stretched(stage: StageWaits, compute_s: float, total_s: float) -> StageWaits:

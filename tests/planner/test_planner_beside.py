@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from factories.planning import AS_OF, data, make_space, plan, tiny_job
@@ -95,12 +93,6 @@ def test_what_was_not_asked_for_is_not_searched():
 def test_a_search_with_a_time_limit_never_calls_its_plan_optimal():
     assert searched(tiny_job(**SIZE)).status is Status.OPTIMAL
     assert searched(tiny_job(**SIZE), time_limit_s=60.0).status is Status.FEASIBLE
-
-
-def test_a_lighter_effort_ends_when_the_same_clock_does():
-    stopped = replace(NORMAL, expired=lambda: True)
-    assert stopped.lighter().expired()
-    assert stopped.lighter().depth < NORMAL.depth
 
 
 def test_an_explanation_names_limits_grounds_and_gains():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -18,7 +17,6 @@ from sailor_cloud.model.plan import Pipeline, Plan
 from sailor_cloud.planner import Restriction, Wishes, search
 from sailor_cloud.planner.blocks.cuts import Cutter
 from sailor_cloud.planner.blocks.schedule import UncutPipeline
-from sailor_cloud.planner.bounds import goal_bound
 from sailor_cloud.planner.draft import to_plan
 from sailor_cloud.planner.effort import NORMAL
 from sailor_cloud.planner.evened import evened, stands_evenly
@@ -208,12 +206,3 @@ def test_no_plan_of_even_layers_is_better_than_that_of_the_whole_space_by_far():
     )
     whole, even = (plan(job, *chosen).prediction.iteration_s_replay for chosen in ((), (Restriction.EVEN_LAYERS,)))
     assert whole <= 1.01 * even
-
-
-def test_a_time_limit_ends_a_search_of_even_batches(gcp):
-    """Over at once: what is found fast is the answer, with the bound of the whole space."""
-    target, chosen = target_of(gcp.scenario.job), (Restriction.EVEN_BATCHES,)
-    answer = solve(gcp, target, chosen, replace(NORMAL, expired=lambda: True))
-    assert answer.drafts
-    assert answer.bound == min(goal_bound(gcp.at(stage), target) for stage in (0, 1))
-    assert all(stands_evenly(gcp, draft, chosen) for draft in answer.drafts)

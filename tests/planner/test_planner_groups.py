@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
@@ -138,10 +137,3 @@ def test_sets_that_take_too_many_nodes_lead_to_fewer():
     _, search = searched(job_of({"A100-40": 80, "V100-16": 80}, constraints={"max_nodes": 4}))
     assert {draft.figures[Figure.NODES] for draft in search.best()} <= {1, 2, 3, 4}
     assert 4 in {draft.figures[Figure.NODES] for draft in search.best()}
-
-
-def test_nothing_is_drawn_once_time_is_over():
-    job = job_of({"A100-40": 32})
-    search = GroupSearch(Evaluator(Assessor(make_space(job), target_of(job))))
-    run([search], GroupSearch.for_the_best, replace(NORMAL, expired=lambda: True))
-    assert search.judged == 0

@@ -107,12 +107,6 @@ def test_improved_plans_are_no_worse_and_are_the_same_each_time(found):
     assert improver.rank(better) <= improver.rank(best)
 
 
-def test_nothing_is_improved_once_time_is_over(found):
-    space, target, drafts = found
-    over = replace(NORMAL, expired=lambda: True)
-    assert improved(space, target, drafts[:3], over, most=2) == drafts[:3]
-
-
 @pytest.mark.parametrize("goal", ["maximize-throughput", "minimize-cost"])
 @pytest.mark.parametrize("accelerators", [{"CPU-fast": 2}, {"CPU-fast": 1, "CPU-slow": 1}, {"CPU-slow": 2}])
 def test_from_the_worst_plan_a_descent_comes_to_the_best_of_all_under_the_replay(goal, accelerators):

@@ -141,15 +141,6 @@ def test_a_second_process_at_another_step_is_left_behind() -> None:
     assert together(ended, processes=2) == [0, 1, 4, 9, 16]
 
 
-def test_what_is_over_is_what_the_leader_says() -> None:
-    def asked(team: Team) -> list[tuple[bool, bool]]:
-        said = team.agreed(lambda: team.leads), team.agreed(lambda: not team.leads)
-        return team.shared([lambda: said] * 20, nobody)
-
-    for processes in (1, 2):
-        assert together(asked, processes=processes) == [(True, False)] * 20
-
-
 def test_a_killed_leader_takes_the_second_process_with_it() -> None:
     reading, writing = os.pipe()
 

@@ -125,9 +125,8 @@ class Blocks:
         while self._left and self._left[0].value >= worst:
             self._left.popleft()
         left = self.effort.judged - self.judged
-        over = left <= 0 or (self.drafts and self.effort.expired())
         # Most of them stand in two orders.
-        some = [] if over else list(islice(self._left, min(most, -(-left // 2))))
+        some = list(islice(self._left, min(most, -(-left // 2)))) if left > 0 else []
         return list(takewhile(lambda guess: guess.value < worst, some))
 
     def judge(self, guess: Guess) -> Judged:

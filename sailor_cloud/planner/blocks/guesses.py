@@ -115,6 +115,7 @@ class Guesser:
         weighed = measures.having(sum_usd=measures.sum_usd * measures.speed)
         sets = _Sets(np.arange(len(weighed))[:, None], weighed, np.zeros(len(weighed)))
         for extended in _EXTENDED:
+            self.space.known.deadline.check()
             rating = self._rated(sets, size, replicas, weighed)
             self.rated += len(sets.members)
             near = sets[_nearly_unbeaten(rating, _CLOSER * keep) if trades else _first(rating.value, _CLOSER * keep)]

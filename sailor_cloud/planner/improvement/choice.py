@@ -76,6 +76,7 @@ def _simulated(space: Space, draft: Draft) -> Mapping[Figure, float] | None:
     known: dict[tuple[object, ...], Mapping[Figure, float] | None] = space.remembered.setdefault("simulated", {})
     name = draft.zero_stage, tuple(part.key() for part in draft.pipelines)
     if name not in known:
+        space.known.deadline.check()
         evaluation = evaluate(to_plan(space, draft), space.scenario)
         found = {figure: float(value) for figure, value in replayed(draft, evaluation).items()}
         known[name] = found if evaluation.fits else None

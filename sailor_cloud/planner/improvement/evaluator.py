@@ -53,7 +53,12 @@ class Evaluator:
 
     def expected(self, draft: Draft) -> Draft:
         """Return a draft with its figures under the replay."""
-        return draft if draft.expected is not None else replace(draft, expected=self.figures(draft))
+        if draft.expected is not None:
+            return draft
+        space, found = self.assessor.space, replace(draft, expected=self.figures(draft))
+        if space.known.meet is not None:
+            space.known.meet(space, found)
+        return found
 
     def rank(self, draft: Draft) -> Rank:
         """Return what drafts are compared by, as the closed form's `Assessor.rank` does."""
@@ -76,6 +81,7 @@ class Evaluator:
         Engines whose pipelines are all alike are simulated as a whole: those plans are few.
         """
         space = self.assessor.space
+        space.known.deadline.check()
         if space.scenario.engine.formulas is not None:
             return draft.figures
         if space.scenario.engine.uniform:

@@ -56,39 +56,36 @@ def improved(space: Space, target: Target, drafts: Iterable[Draft], effort: Effo
     improver = Improver(space, target)
     known = _evaluated(improver, list({draft.order(): draft for draft in drafts}.values()), effort.between(0.0, 0.1))
     leaders = _leaders(space, improver, known)[:most]
-    if not leaders or effort.expired():
+    if not leaders:
         return known
     first = leaders[0]
     improver.factors = improver.evaluator(improver.stage(first)).correction(first)
     found = list(known)
     for begin, end, count, each in ((0.1, 0.4, most, _FIRST), (0.4, 1.0, _FINALISTS, _LAST)):
-        tasks = [
-            Task(partial(improver.descend, draft, each * effort.depth, effort.expired), found.extend)
-            for draft in leaders[:count]
-        ]
+        tasks = [Task(partial(improver.descend, draft, each * effort.depth), found.extend) for draft in leaders[:count]]
         do(tasks, team=effort.team, tell=effort.between(begin, end).tell)
         leaders = _leaders(space, improver, found)
     return found
 
 
 def evaluated(space: Space, target: Target, drafts: Sequence[Draft], effort: Effort) -> list[Draft]:
-    """Return drafts with their figures under the replay, in their order; as they are once time is over."""
+    """Return drafts with their figures under the replay, in their order."""
     return _evaluated(Improver(space, target), drafts, effort)
 
 
 def _evaluated(improver: Improver, drafts: Sequence[Draft], effort: Effort) -> list[Draft]:
     found: list[Draft] = []
     tasks = [
-        Task(partial(_expected, improver, drafts[first : first + _AT_ONCE], effort.expired), found.extend)
+        Task(partial(_expected, improver, drafts[first : first + _AT_ONCE]), found.extend)
         for first in range(0, len(drafts), _AT_ONCE)
     ]
     do(tasks, team=effort.team, tell=effort.tell)
     return found
 
 
-def _expected(improver: Improver, drafts: Sequence[Draft], expired: Callable[[], bool]) -> list[Draft]:
-    """Return drafts with their figures under the replay, as they are once time is over."""
-    return list(drafts) if expired() else [improver.expected(draft) for draft in drafts]
+def _expected(improver: Improver, drafts: Sequence[Draft]) -> list[Draft]:
+    """Return drafts with their figures under the replay."""
+    return [improver.expected(draft) for draft in drafts]
 
 
 def _leaders(space: Space, improver: Improver, drafts: Sequence[Draft]) -> list[Draft]:
@@ -141,12 +138,12 @@ class Improver:
         """Return what drafts are compared by: what breaks limits less comes first, then what is better."""
         return self.evaluator(self.stage(draft)).rank(draft)
 
-    def descend(self, start: Draft, effort: float, expired: Callable[[], bool]) -> list[Draft]:
+    def descend(self, start: Draft, effort: float) -> list[Draft]:
         """Return the best drafts that descents from one meet, best first, of those that keep all limits.
 
         `effort`: so many evaluations, those of large plans count more.
         """
-        return _Descent(self, effort, expired).run(self.expected(start))
+        return _Descent(self, effort).run(self.expected(start))
 
     def made(self, neighbour: Neighbour, stage: int, better_than: Draft | None = None) -> Draft | None:
         """Return the draft of a neighbour with its figures; None where it does not fit or can't be better than one."""
@@ -169,7 +166,6 @@ class Improver:
 class _Descent:
     improver: Improver
     effort: float
-    expired: Callable[[], bool]
     found: list[Draft] = field(default_factory=list)
     spent: float = 0.0
     until: float = math.inf
@@ -203,7 +199,7 @@ class _Descent:
         return excess * float(value)
 
     def _over(self) -> bool:
-        return self.spent >= min(self.effort, self.until) or self.expired()
+        return self.spent >= min(self.effort, self.until)
 
     def _down(self, current: Draft) -> Draft:
         """Return the local optimum that a draft leads to: kinds of moves take turns, until none has a better one."""

@@ -103,6 +103,7 @@ class Neighbourhood:
 
     def bought(self, shapes: Shapes) -> bool:
         """Return whether the nodes of pipelines are there to be bought."""
+        self.space.known.deadline.check()
         nodes = nodes_of(tuple(shape.slots for shape in shapes))
         devices: Counter[int] = Counter()
         for pool, count in nodes.items():
