@@ -234,7 +234,8 @@ class Attack:
                     for changed in parts if pick & 1 else [part]:
                         changed.tp = changed.tp * 2 if pick & 2 else changed.tp // 2
                 case "size":
-                    sizes = [size for size in range(1, each.samples + 1) if each.samples % size == 0]
+                    # An earlier move of the same step may have left no samples; such a plan is none.
+                    sizes = [size for size in range(1, each.samples + 1) if each.samples % size == 0] or [each.size]
                     each.size = sizes[pick % len(sizes)]
                 case "away":
                     nodes = [*range(len(state.offers)), self.new_node(state, pick)]

@@ -23,8 +23,7 @@ from sailor_cloud.planner.pipelines import all_cuts
 from sailor_cloud.planner.replica_counts import divisors
 from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.walks import Walk, is_crowded, walks
-from sailor_cloud.simulator import evaluate
-from sailor_cloud.units import GB
+from sailor_cloud.simulator import egress_usd_per_byte, time_and_traffic
 
 Floats = NDArray[np.float64]
 
@@ -44,7 +43,7 @@ class Exhausted:
     """Plans that were replayed, best first, those that keep all limits, and a bound on all plans that do.
 
     `others`: whatever the limits, of each layout one that may be the fastest and one that may be the cheapest among
-    them. `complete`: no plan that was not replayed is better.
+    them, unless a plan on the same offers beats all of the layout. `complete`: no plan that was not replayed is better.
     """
 
     drafts: tuple[Draft, ...]
@@ -75,22 +74,27 @@ def small_layouts(space: Space) -> tuple[Layout, ...] | None:
 
 
 def exhaust(
-    space: Space, target: Target, layouts: tuple[Layout, ...], *, keep: int, effort: Effort = NORMAL
+    space: Space,
+    target: Target,
+    layouts: tuple[Layout, ...],
+    *,
+    keep: int,
+    effort: Effort = NORMAL,
+    known: float = inf,
 ) -> Exhausted:
-    """Return the best of all plans on the layouts; other targets on the same ones take less time."""
-    search = _Enumeration(space, target)
+    """Return the best of all plans on the layouts, if one is better than `known`; other targets take less time."""
+    search = _Enumeration(space, target, best=known)
     least: dict[Layout, float] = {}
     for number, walk in enumerate(walks(space, layouts)):
         effort.tell(0.5 * number / len(layouts))
         if walk.seconds.size:
             least[walk.layout] = float(search.bounds(walk).min())
-            search.look_at_ends(walk)
     order = sorted(least, key=lambda layout: (least[layout], layout))
     for number, walk in enumerate(walks(space, tuple(order))):
         effort.tell(0.5 + 0.5 * number / len(order))
-        if least[walk.layout] >= search.best:
-            break
-        search.go_through(walk)
+        if least[walk.layout] < search.best:
+            search.go_through(walk)
+        search.look_at_ends(walk)
     drafts = sorted(search.kept, key=Draft.order)
     return Exhausted(
         drafts=tuple(drafts[:keep]),
@@ -128,10 +132,19 @@ class _Enumeration:
         return figures | {Figure.USD_PER_HOUR: np.broadcast_to(np.asarray(bill.usd_per_hour), seconds.shape)}
 
     def look_at_ends(self, walk: Walk) -> None:
-        """Replay the entries of a walk with the least bounds of time and of money, whatever the limits."""
+        """Replay the entries of a walk with the least bounds of time and of money, whatever the limits.
+
+        None where a plan that was replayed uses the same offers, and others, for less of both.
+        """
         figures = self._figures(walk, walk.seconds, walk.egress_usd)
-        ends = {int(np.argmin(figures[figure])) for figure in (Figure.ITERATION_S, Figure.USD_PER_ITERATION)}
-        for entry in sorted(ends):
+        ends = (Figure.ITERATION_S, Figure.USD_PER_ITERATION)
+        pools = {slot.pool for slots in walk.layout for slot in slots}
+        least = [float(figures[figure].min()) for figure in ends]
+        for draft in self.met.values():
+            beaten = all(draft.figures[figure] <= value for figure, value in zip(ends, least, strict=True))
+            if beaten and pools <= {slot.pool for row in draft.pipelines for slot in row.slots}:
+                return
+        for entry in sorted({int(np.argmin(figures[figure])) for figure in ends}):
             for pipelines in walk.plans(*divmod(entry, walk.seconds.shape[1]), below_s=inf):
                 self._replay(pipelines)
                 break
@@ -194,12 +207,12 @@ def _exact_figures(evaluator: Evaluator, draft: Draft) -> dict[Figure, float] | 
     if not is_crowded(space, layout) and evaluator.assessor.paces(draft) is not None:
         return dict(evaluator.figures(draft))
     # It fits only because it has few microbatches, or its ranks share cores.
-    evaluation = evaluate(to_plan(space, draft), space.scenario)
-    if not evaluation.fits:
+    found = time_and_traffic(to_plan(space, draft), space.scenario)
+    if found is None:
         return None
-    egress_usd = sum(link.bytes_per_iteration * (link.usd_per_gb or 0.0) / GB for link in evaluation.links)
-    seconds = np.array(evaluation.prediction.iteration_s_replay)
-    figures = Bill.of(space, nodes_of(layout)).figures(seconds, np.array(egress_usd))
+    seconds, traffic = found
+    usd = sum(nbytes * egress_usd_per_byte(*zones, space.scenario) for zones, nbytes in traffic.items())
+    figures = Bill.of(space, nodes_of(layout)).figures(np.array(seconds), np.array(usd))
     return {figure: float(value) for figure, value in figures.items()}
 
 

@@ -182,7 +182,7 @@ def _solve_part(
             return _sharded(space, target, whole[1], effort)
         own = replace(effort.lighter(), bounded=effort.bounded) if any(fits) else effort
         return mix(space, target, keep=KEPT_DRAFTS, effort=own, known=known)
-    found = exhaustive.exhaust(space, target, layouts, keep=KEPT_DRAFTS, effort=effort)
+    found = exhaustive.exhaust(space, target, layouts, keep=KEPT_DRAFTS, effort=effort, known=known)
     bound = found.bound if math.isfinite(found.bound) else None
     return Answer(drafts=found.drafts, bound=bound, others=(*found.drafts, *found.others), exhausted=found.complete)
 

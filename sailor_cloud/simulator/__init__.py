@@ -14,7 +14,7 @@ from sailor_cloud.simulator.closed_form import (
 )
 from sailor_cloud.simulator.degrees import Degrees, NodeGroup, plan_of_degrees
 from sailor_cloud.simulator.engines import ENGINES, Engine, Transfers, engine_named
-from sailor_cloud.simulator.evaluate import Evaluation, evaluate
+from sailor_cloud.simulator.evaluate import Evaluation, evaluate, time_and_traffic
 from sailor_cloud.simulator.iteration import StageWaits, TimelineSpan
 from sailor_cloud.simulator.memory import MemoryTable, memory_table
 from sailor_cloud.simulator.money import (
@@ -76,5 +76,6 @@ __all__ = [
     "stage_table",
     "startup_s",
     "teardown_s",
+    "time_and_traffic",
     "tp_problem",
 ]

@@ -73,10 +73,26 @@ def evaluate(plan: Plan, scenario: Scenario, *, timeline: bool = False) -> Evalu
         corrections=corrections(layout),
         links=_links(layout, iteration.traffic),
         profiles=tuple(sorted({seat.table.profile for seat in layout.seats}, key=lambda ref: ref.id)),
-        fits=all(stage.total_bytes <= stage.limit_bytes for stage in memory),
+        fits=_fit(memory),
         stage_waits=iteration.waits,
         timeline=iteration.timeline,
     )
+
+
+def time_and_traffic(plan: Plan, scenario: Scenario) -> tuple[float, Traffic] | None:
+    """Return the seconds of an iteration and its bytes from zone to zone; None for a plan that needs too much memory.
+
+    Raises as `evaluate` does, which takes longer.
+    """
+    layout = lay_out(plan, scenario)
+    if not _fit(_memory(layout)):
+        return None
+    iteration = run_iteration(layout)
+    return iteration.replay_s, iteration.traffic
+
+
+def _fit(memory: tuple[StageMemory, ...]) -> bool:
+    return all(stage.total_bytes <= stage.limit_bytes for stage in memory)
 
 
 def _totals(layout: Layout, prediction: Prediction, costs: Cost | None, unsure: Uncertainty) -> Totals | None:

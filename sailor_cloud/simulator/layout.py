@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from sailor_cloud.catalog.providers import of
 from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.offer import Hardware
-from sailor_cloud.model.plan import Node, Plan, Recompute, Stage
+from sailor_cloud.model.plan import Node, Plan, Stage
 from sailor_cloud.network import Link, Place
 from sailor_cloud.simulator.scenario import Scenario, place_of
 from sailor_cloud.simulator.stage_table import StageTable, stage_table
@@ -90,10 +90,9 @@ def lay_out(plan: Plan, scenario: Scenario) -> Layout:
     """
     _check(plan, scenario)
     nodes = {node.id: node for node in plan.nodes}
-    tables: dict[tuple[str, int, int, Recompute, bool], StageTable] = {}
     pipelines = tuple(
         tuple(
-            _seat(plan, scenario, nodes, tables, p, s, stage, pipeline.microbatch_size)
+            _seat(plan, scenario, nodes, p, s, stage, pipeline.microbatch_size)
             for s, stage in enumerate(pipeline.stages)
         )
         for p, pipeline in enumerate(plan.pipelines)
@@ -105,7 +104,6 @@ def _seat(
     plan: Plan,
     scenario: Scenario,
     nodes: dict[str, Node],
-    tables: dict[tuple[str, int, int, Recompute, bool], StageTable],
     pipeline: int,
     index: int,
     stage: Stage,
@@ -113,9 +111,9 @@ def _seat(
 ) -> Seat:
     hardware = scenario.hardware(nodes[stage.node].offer)
     spread = len({each.node for each in plan.pipelines[pipeline].stages}) > 1
-    key = (hardware.accelerator, stage.tp, microbatch_size, stage.recompute, spread)
-    if key not in tables:
-        tables[key] = stage_table(
+    key = (hardware.accelerator, stage.tp, microbatch_size, stage.recompute, plan.zero_stage, spread)
+    if key not in scenario.tables:
+        scenario.tables[key] = stage_table(
             scenario,
             hardware.accelerator,
             tp=stage.tp,
@@ -130,7 +128,7 @@ def _seat(
         stage=stage,
         hardware=hardware,
         place=place_of(hardware, stage.node),
-        table=tables[key],
+        table=scenario.tables[key],
     )
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from sailor_cloud.catalog import Catalog
 from sailor_cloud.errors import Problem, RequestError
@@ -17,6 +18,9 @@ from sailor_cloud.network import Link, Network, Place
 from sailor_cloud.simulator.engines.engine import Engine
 from sailor_cloud.simulator.engines.registry import SAILOR
 from sailor_cloud.workload import ComputeProfiles
+
+if TYPE_CHECKING:
+    from sailor_cloud.simulator.stage_table import StageTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +36,8 @@ class Scenario:
     as_of: datetime
     engine: Engine = SAILOR
     unpriced: Mapping[str, Hardware] = field(default_factory=dict)
+    # Tables of stages that plans were laid out with, by what tells them apart.
+    tables: dict[tuple[object, ...], StageTable] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     @property
     def machine(self) -> LocalMachine | None:
