@@ -332,7 +332,7 @@ class _Run:
 
     def _take(self, best: Chosen) -> None:
         """Let a plan be the chosen one from now on."""
-        assert self.chosen is not None, "it takes the place of another one"
+        assert self.chosen is not None, "it replaces another one"
         assert self.beside is not None
         if best is not self.chosen:
             self.chosen = self.beside.instead(best, self.chosen)

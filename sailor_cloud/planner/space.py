@@ -59,7 +59,7 @@ class Known:
     egress_usd: dict[tuple[int, int], Floats] = field(default_factory=dict)
     searches: dict[str, Any] = field(default_factory=dict)
     deadline: Deadline = field(default_factory=Deadline)
-    # Told of each draft, with its space, where somebody keeps the best so far.
+    # Told of each draft, with its space, where somebody keeps the incumbents.
     meet: Callable[[Any, Any], None] | None = None
 
 

@@ -1,0 +1,75 @@
+"""A time limit: the search ends at the next look at the clock, with the best plan so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import pytest
+
+from factories.planning import AS_OF, data, example, tiny_job
+from sailor_cloud.errors import RequestError
+from sailor_cloud.model.document import PlanDocument, Status
+from sailor_cloud.model.job import Job
+from sailor_cloud.planner.effort import Deadline, OutOfTimeError
+from sailor_cloud.planner.search import Wishes, search
+from sailor_cloud.planner.variants import Restriction
+
+
+@dataclass(slots=True)
+class CountedClock:
+    """A clock that goes on by a second with each look at it."""
+
+    looks: int = 0
+
+    def now(self) -> datetime:
+        return AS_OF
+
+    def monotonic_s(self) -> float:
+        self.looks += 1
+        return float(self.looks)
+
+
+def limited(job: Job, seconds: float, clock: CountedClock, *restrictions: Restriction) -> PlanDocument:
+    prices, links, times = data()
+    wishes = Wishes(restrictions=restrictions, beside=True, decide=True, frontier=True, top=3, time_limit_s=seconds)
+    return search(job, wishes=wishes, catalog=prices, network=links, profiles=times, clock=clock)
+
+
+@pytest.mark.parametrize("looks", [60, 1200])
+@pytest.mark.parametrize("batch", [1024, 10**7])
+def test_a_search_ends_with_a_plan_at_the_first_look_at_the_clock_after_its_time(looks: int, batch: int) -> None:
+    clock = CountedClock()
+    job = example("gcp-a100-v100.yaml", training__global_batch_size=batch, constraints={})
+    document = limited(job, looks, clock)
+    assert document.status is Status.FEASIBLE
+    # When it begins, when it is over, and how long it took.
+    assert clock.looks <= looks + 3
+
+
+def test_more_time_never_gives_a_worse_plan() -> None:
+    job = example("gcp-a100-v100.yaml")
+    found = [limited(job, looks, CountedClock()).objective for looks in (60, 300, 1200)]
+    values = [each.value for each in found if each is not None]
+    assert len(values) == 3
+    assert values == sorted(values)
+
+
+def test_a_plan_in_a_smaller_space_stands_there_when_time_is_over() -> None:
+    document = limited(example("gcp-a100-v100.yaml"), 200, CountedClock(), Restriction.ONE_ZONE)
+    assert document.plan is not None
+    zones = {offer.zone for offer in document.inputs.offers}
+    assert len(zones) == 1
+
+
+def test_without_time_for_any_plan_the_error_says_so() -> None:
+    with pytest.raises(RequestError, match=r"no plan was found within the time limit of 1 s; .* allow more"):
+        limited(tiny_job(), 1.0, CountedClock(looks=10))
+
+
+def test_a_deadline_that_is_lifted_ends_nothing() -> None:
+    deadline = Deadline(now_s=lambda: 2.0, at_s=1.0)
+    with pytest.raises(OutOfTimeError):
+        deadline.check()
+    deadline.lift()
+    deadline.check()
