@@ -24,7 +24,7 @@ from sailor_cloud.planner.shortage import shortage
 from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.trades import figures, of_run, unbeaten
 from sailor_cloud.planner.variants import Restriction, part_of
-from sailor_cloud.units import pace_text, signed_usd_text
+from sailor_cloud.units import pace_text, signed_usd_text, usd_text
 
 # Plans tried under the replay for each pick and for each thing that is left out; steps taken from the frontier.
 _TRIED, _INSISTED, _STEPS = 16, 6, 240
@@ -389,9 +389,13 @@ def _why(those: tuple[Pick, ...], known: dict[Pick, tuple[float, float]]) -> str
     if Pick.FASTEST in those:
         return f"the least time within the limits; {_trade(slow, low, fast, high)} than the cheapest"
     return (
-        f"{pace_text(seconds / slow)} than the cheapest for {signed_usd_text(usd - low)}, "
-        f"{pace_text(seconds / fast)} than the fastest for {signed_usd_text(usd - high)}"
+        f"{_dollars(usd - low)} USD more than the cheapest and {pace_text(seconds / slow)}; "
+        f"{_dollars(high - usd)} USD less than the fastest and {pace_text(seconds / fast)}"
     )
+
+
+def _dollars(usd: float) -> str:
+    return f"{usd:,.2f}" if usd >= 1 else usd_text(usd)
 
 
 def _trade(slow: float, low: float, fast: float, high: float) -> str:

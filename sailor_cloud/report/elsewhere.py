@@ -32,8 +32,10 @@ def elsewhere_line(document: PlanDocument) -> str:
         return ""
     shown = found[:_MOST]
     named = ", ".join(f"{total.provider} {text.usd(total.usd_per_hour)}" for total in shown)
-    dates = sorted({str(total.as_of or "undated") for total in shown})
-    return f"{named} USD/h for these GPUs ({', '.join(dates)}), here {text.usd(ours)}; never bought there"
+    dates = sorted({total.as_of.isoformat() for total in shown if total.as_of})
+    told = [f"listed {' and '.join(dates)}"] if dates else []
+    told += ["some without a date"] if any(total.as_of is None for total in shown) else []
+    return f"{named} USD/h for these GPUs ({', '.join(told)}), here {text.usd(ours)}; never bought there"
 
 
 def elsewhere_report(rows: Sequence[ElsewherePrice]) -> RenderableType:

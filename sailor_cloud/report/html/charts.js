@@ -5,8 +5,14 @@ const sailorCharts = (() => {
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const coloured = (option) =>
     JSON.parse(JSON.stringify(option).replace(/var\((--[\w-]+)\)/g, (_, name) => colour(name)));
+  const floor = ({ min, max }) => {
+    const step = 10 ** Math.floor(Math.log10(max - min || max || 1));
+    return Math.max(0, Math.floor((min - 0.08 * (max - min)) / step) * step);
+  };
   const axis = (given, narrow) => ({
     ...given,
+    // Room around points ends at zero: nothing takes less time or money.
+    ...(given.scale && given.boundaryGap ? { min: floor, boundaryGap: [0, given.boundaryGap[1]] } : {}),
     axisLine: { ...given.axisLine, lineStyle: { color: colour("--muted") } },
     axisLabel: {
       color: colour("--muted"), hideOverlap: true, ...given.axisLabel,

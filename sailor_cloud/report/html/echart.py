@@ -10,7 +10,7 @@ from typing import Any
 from sailor_cloud.report.html.markup import Markup, element
 
 # What is between points and the edge of a chart, and how a chart is zoomed: with the wheel, or by dragging the bar.
-_GRID = {"left": 24, "right": 24, "top": 44, "bottom": 44, "containLabel": True}
+_GRID = {"left": 24, "right": 24, "top": 56, "bottom": 44, "containLabel": True}
 _THINNEST, _THICKEST = 1.5, 8.0
 _LEGEND = {"top": 0, "left": 0, "type": "scroll"}
 

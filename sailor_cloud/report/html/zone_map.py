@@ -16,9 +16,11 @@ TITLE = "Zones of the plan and the traffic between them"
 
 
 def zone_map(document: PlanDocument) -> Markup:
-    """Draw zones below one another, region by region, and an arc for each pair that exchanges traffic."""
+    """Draw zones below one another, region by region, and an arc for each pair with traffic; nothing for one zone."""
     used = plan_hardware(document).values()
     places = sorted({(hardware.provider, hardware.region, hardware.zone) for hardware in used})
+    if len(places) < 2:
+        return Markup("")
     rows = {zone: row for row, (_, _, zone) in enumerate(places)}
     pairs: dict[tuple[str, str], list[LinkUse]] = {}
     for use in document.inputs.links:
