@@ -63,6 +63,11 @@ def priced(intent: Mapping[str, Any]) -> bool:
 
 def open_node(ledger: Ledger, node: str, intent: Mapping[str, Any], *, since: datetime) -> None:
     """Charge for a node from some time on, and for each thing that comes with it, at prices that its intent froze."""
+    with ledger.at_once():
+        _open_node(ledger, node, intent, since)
+
+
+def _open_node(ledger: Ledger, node: str, intent: Mapping[str, Any], since: datetime) -> None:
     kind, zone, market = intent["instance_type"], intent["zone"], intent["market"]
     ledger.open_item(
         ledger_key(node),

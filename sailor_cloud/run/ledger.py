@@ -122,11 +122,14 @@ class Ledger:
         self._or_keep = or_keep
         self._mutex = threading.RLock()
         self._file = AppendedFile(path)
-        self._known: dict[_Record, list[dict[str, Any]]] = {}
-        self._parsed: tuple[list[_Item], list[LedgerLine]] = ([], [])
+        self._known: dict[_Record, dict[str, list[dict[str, Any]]]] = {kind: {} for kind in _Record}
+        self._items: dict[str, list[_Item]] = {}
+        self._charges: list[LedgerLine] = []
         self._unread = 0
-        # What was spent on things that cost nothing any more.
-        self._settled = Fraction(0)
+        # What was spent on things that cost nothing any more; None where that is to be added up again.
+        self._settled: Fraction | None = Fraction(0)
+        # What waits to be written at once.
+        self._waiting: dict[tuple[_Record, str], list[str]] | None = None
         close_torn_line(path, or_keep=or_keep)
 
     @classmethod
@@ -158,7 +161,7 @@ class Ledger:
     def reprice(self, key: str, *, usd_per_hour: float, at: datetime, price_source: str, price_as_of: date) -> bool:
         """Charge another price for something open from some time on; return whether it had another one before."""
         with self._mutex:
-            item = next((item for item in self._items() if item.key == key and item.until is None), None)
+            item = next((item for item in self._newest().get(key, ()) if item.until is None), None)
             if item is None or item.prices[-1].usd_per_hour == usd_per_hour:
                 return False
             raw = {"usd_per_hour": usd_per_hour, "at": at.isoformat()}
@@ -171,9 +174,25 @@ class Ledger:
 
         Closing it again, or closing what never was opened, changes nothing.
         """
-        for known in [raw["key"] for raw in self._records(_Record.OPENED)]:
+        for known in self.paid_by_time():
             if known == key or known.startswith(f"{key}/"):
                 self._append_once(_Record.CLOSED, known, {"at": at.isoformat()})
+
+    @contextlib.contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Write all that is opened, closed or charged meanwhile with one wait for the disk."""
+        with self._mutex:
+            if self._waiting is not None:
+                yield
+                return
+            waiting = self._waiting = {}
+            try:
+                yield
+            finally:
+                self._waiting = None
+                if waiting:
+                    lines = (line for mine in waiting.values() for line in mine)
+                    append_line(self.path, "\n".join(lines), or_keep=self._or_keep)
 
     def charge(
         self,
@@ -197,7 +216,7 @@ class Ledger:
 
     def paid_by_time(self) -> tuple[str, ...]:
         """Return what is, or was, paid for by time."""
-        return tuple(raw["key"] for raw in self._records(_Record.OPENED))
+        return tuple(self._newest())
 
     def damage(self) -> tuple[str, ...]:
         """Say what can't be read of it: more was spent than it says."""
@@ -212,7 +231,7 @@ class Ledger:
 
     def used_usd(self, until: datetime) -> float:
         """Return what had been used until some time of what is paid by time; traffic and requests are left out."""
-        begun = [item for item in self._items() if item.prices[0].since < until]
+        begun = [item for item in self._every() if item.prices[0].since < until]
         return float(sum(replace(item, until=min(item.until or until, until)).usd(until) for item in begun))
 
     def projected_usd(self, until: datetime) -> float:
@@ -221,67 +240,74 @@ class Ledger:
 
     def usd_per_hour(self) -> float:
         """Return the rate of everything that is open."""
-        rates = (item.prices[-1].usd_per_hour for item in self._items() if item.until is None)
+        rates = (item.prices[-1].usd_per_hour for item in self._every() if item.until is None)
         return float(sum((_exact(rate) for rate in rates), Fraction(0)))
 
     def lines(self, now: datetime | None = None) -> tuple[LedgerLine, ...]:
         """Return one line per thing and price: what is paid by time first, then what was charged by quantity."""
         instant = self._clock.now() if now is None else now
-        return (*(line for item in self._items() for line in item.lines(instant)), *self._charges())
+        return (*(line for item in self._every() for line in item.lines(instant)), *self._charges)
 
     def _spent(self, at: datetime) -> Fraction:
         # By price, of which there are few: sums of fractions are slow, and displays ask often.
         billed_us: dict[float, int] = {}
-        for item in self._items():
-            if item.until is None:
-                for price, span in item.billed(at):
-                    billed_us[price.usd_per_hour] = billed_us.get(price.usd_per_hour, 0) + span
-        return sum((_exact(price) * span / _US_PER_HOUR for price, span in billed_us.items()), self._settled)
+        with self._mutex:
+            for item in self._every():
+                if item.until is None:
+                    for price, span in item.billed(at):
+                        billed_us[price.usd_per_hour] = billed_us.get(price.usd_per_hour, 0) + span
+            settled = self._settled_usd()
+        return sum((_exact(price) * span / _US_PER_HOUR for price, span in billed_us.items()), settled)
 
-    def _items(self) -> list[_Item]:
-        return self._newest()[0]
+    def _settled_usd(self) -> Fraction:
+        if self._settled is None:
+            closed = (item.usd(item.until) for item in self._every() if item.until is not None)
+            charged = (_exact(line.quantity) * _exact(line.usd_per_unit) for line in self._charges)
+            self._settled = sum(closed, Fraction(0)) + sum(charged, Fraction(0))
+        return self._settled
 
-    def _charges(self) -> list[LedgerLine]:
-        return self._newest()[1]
+    def _every(self) -> list[_Item]:
+        return [item for items in self._newest().values() for item in items]
 
-    def _records(self, kind: _Record) -> list[dict[str, Any]]:
-        self._newest()
-        return self._known.get(kind, [])
+    def _newest(self) -> dict[str, list[_Item]]:
+        """Take in what was appended since the last look, by whichever process; displays ask several times a second.
 
-    def _newest(self) -> tuple[list[_Item], list[LedgerLine]]:
-        """Take in what was appended since the last look, by whichever process; displays ask several times a second."""
+        Returns what is paid for by time, by key; only what new lines are about is worked out again.
+        """
         with self._mutex:
             lines, anew = self._file.new_lines()
-            if not lines and not anew:
-                return self._parsed
             if anew:
-                self._known = {}
+                self._known, self._items = {kind: {} for kind in _Record}, {}
+                self._charges, self._unread = [], 0
             records = list(_records(lines))
-            self._unread = (0 if anew else self._unread) + len(lines) - len(records)
+            self._unread += len(lines) - len(records)
+            if records or anew:
+                self._settled = None
             for raw in records:
-                self._known.setdefault(_Record(raw["record"]), []).append(raw)
-            known = {kind: self._known.get(kind, []) for kind in _Record}
-            closed = {raw["key"]: _instant(raw["at"]) for raw in known[_Record.CLOSED]}
-            prices: dict[str, list[_Price]] = {}
-            for raw in known[_Record.REPRICED]:
-                prices.setdefault(raw["key"], []).append(_price(raw, raw["at"]))
-            self._parsed = (
-                [_item(raw, prices.get(raw["key"], []), closed.get(raw["key"])) for raw in known[_Record.OPENED]],
-                [_charge(raw) for raw in known[_Record.CHARGED]],
+                self._known[_Record(raw["record"])].setdefault(raw["key"], []).append(raw)
+                if raw["record"] == _Record.CHARGED:
+                    self._charges.append(_charge(raw))
+            opened, repriced, closed = (
+                self._known[kind] for kind in (_Record.OPENED, _Record.REPRICED, _Record.CLOSED)
             )
-            closed_usd = (item.usd(item.until) for item in self._parsed[0] if item.until is not None)
-            charged_usd = (_exact(line.quantity) * _exact(line.usd_per_unit) for line in self._parsed[1])
-            self._settled = sum(closed_usd, Fraction(0)) + sum(charged_usd, Fraction(0))
-            return self._parsed
+            for key in dict.fromkeys(raw["key"] for raw in records if raw["key"] in opened):
+                until = _instant(closed[key][-1]["at"]) if key in closed else None
+                prices = [_price(raw, raw["at"]) for raw in repriced.get(key, ())]
+                self._items[key] = [_item(raw, prices, until) for raw in opened[key]]
+            return self._items
 
     def _append_once(self, kind: _Record, key: str, raw: dict[str, Any]) -> None:
         with self._mutex:
-            if not any(known["key"] == key for known in self._records(kind)):
+            self._newest()
+            if key not in self._known[kind] and (self._waiting is None or (kind, key) not in self._waiting):
                 self._append(kind, key, raw)
 
     def _append(self, kind: _Record, key: str, raw: dict[str, Any]) -> None:
         line = json.dumps({"record": kind.value, "key": key, **raw}, ensure_ascii=False)
-        append_line(self.path, line, or_keep=self._or_keep)
+        if self._waiting is None:
+            append_line(self.path, line, or_keep=self._or_keep)
+        else:
+            self._waiting.setdefault((kind, key), []).append(line)
 
 
 _READERS: dict[_Record, Callable[[dict[str, Any]], object]] = {

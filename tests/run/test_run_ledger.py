@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.model.document import CostKind
+from sailor_cloud.run import ledger as ledger_module
 from sailor_cloud.run.ledger import Ledger
 
 START = datetime(2026, 11, 21, 5, 0, tzinfo=UTC)
@@ -203,6 +206,53 @@ def test_a_ledger_that_is_opened_again_goes_on(ledger: Ledger, clock: FixedClock
     again = Ledger(ledger.path, clock)
     again.close_item("n0", at=START + timedelta(hours=1))
     assert again.spent_usd(START + timedelta(hours=9)) == 3.6
+
+
+def test_what_belongs_together_is_written_at_once_and_counts_once(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+    append = ledger_module.append_line
+
+    def noted(path: Path, line: str, *, or_keep: bool) -> None:
+        written.append(line)
+        append(path, line, or_keep=or_keep)
+
+    monkeypatch.setattr(ledger_module, "append_line", noted)
+    with ledger.at_once():
+        open_node(ledger, "n0", 3.6)
+        open_node(ledger, "n0", 9.9)
+        with ledger.at_once():
+            open_node(ledger, "n1", 7.2)
+        assert written == []
+    assert len(written) == 1
+    assert ledger.usd_per_hour() == pytest.approx(10.8)
+    with ledger.at_once():
+        pass
+    with contextlib.suppress(KeyError), ledger.at_once():
+        ledger.close_item("n1", at=START)
+        raise KeyError("what was noted before is written all the same")
+    assert len(written) == 2
+    assert ledger.usd_per_hour() == 3.6
+
+
+def test_the_work_for_a_fleet_grows_with_its_nodes_and_not_with_their_square(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed: list[str] = []
+    item = ledger_module._item
+
+    def noted(raw: dict[str, Any], later: list[Any], until: datetime | None) -> Any:
+        parsed.append(raw["key"])
+        return item(raw, later, until)
+
+    monkeypatch.setattr(ledger_module, "_item", noted)
+    for number in range(40):
+        open_node(ledger, f"n{number:02d}", 1.0)
+    for number in range(40):
+        ledger.close_item(f"n{number:02d}", at=START + timedelta(hours=1))
+    assert ledger.spent_usd(START + timedelta(hours=9)) == 40.0
+    assert len(parsed) <= 4 * 40
 
 
 @given(

@@ -33,7 +33,7 @@ from sailor_cloud.provision.terraform.binary import TerraformBinary
 from sailor_cloud.provision.terraform.driver import EventListener, TerraformCommandError, TerraformDriver
 from sailor_cloud.provision.terraform.state_locks import without_stale_lock
 from sailor_cloud.run.folder import RunFolder, private_dir
-from sailor_cloud.run.journal import Event, Journal
+from sailor_cloud.run.journal import Draft, Event, Journal
 from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.run.state import fold
 
@@ -207,6 +207,8 @@ class Watch:
     on_network: Callable[[], None] = lambda: None
     changes: list[Change] = field(default_factory=list)
     started: dict[str, datetime] = field(default_factory=dict)
+    # What the journal has of the nodes that are asked for.
+    intents: dict[str, dict[str, Any]] = field(default_factory=dict)
     pulse: Pulse = field(init=False)
 
     def __post_init__(self) -> None:
@@ -252,8 +254,8 @@ class Watch:
             self.on_network()
         if kind == NODE:
             # Charged from the request on, a little before the node exists: never too little.
-            known = fold(journal.entries()).resource(NODE, key)
-            open_node(self.work.ledger, key, known.data, since=self.started.get(key, created.ts))
+            intent = self.intents.get(key) or fold(journal.entries()).resource(NODE, key).data
+            open_node(self.work.ledger, key, intent, since=self.started.get(key, created.ts))
 
 
 _FILE = "adopt.tf"
@@ -480,10 +482,16 @@ def _intend(work: Work, watch: Watch, changes: tuple[Change, ...]) -> None:
             intent = node_intent(placed) if placed else resource_intent(watch.root, change.type, change.address)
             drafts.append(intent)
     work.journal.append_all([draft for draft in drafts if (draft.resource, draft.key) not in asked])
+    rows = fold(work.journal.entries()).resources
+    watch.intents = {row.key: row.data for row in rows if row.resource == NODE}
 
 
 def confirm_gone(work: Work, names: frozenset[str], alive: frozenset[str], *, confirmed_by: str) -> None:
     """Close the books of nodes that were deleted again and that the cloud lists no longer."""
-    for name in sorted(names - alive):
-        work.ledger.close_item(f"{NODE}/{name}", at=work.clock.now())
-        work.journal.append(Event.GONE, resource=NODE, key=name, confirmed_by=confirmed_by)
+    gone = sorted(names - alive)
+    with work.ledger.at_once():
+        for name in gone:
+            work.ledger.close_item(f"{NODE}/{name}", at=work.clock.now())
+    work.journal.append_all(
+        [Draft(event=Event.GONE, resource=NODE, key=name, data={"confirmed_by": confirmed_by}) for name in gone]
+    )

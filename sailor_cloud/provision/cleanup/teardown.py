@@ -324,7 +324,7 @@ class _Teardown:
         state = self._also_found(self._state(), swept)
         now = self.clock.now()
         ran = {resource.node for resource in before.found if resource.type != FOLDER and resource.node}
-        gone = []
+        gone, ended_at = [], dict[str, datetime]()
         for row in state.live:
             if kept := [bucket for bucket in swept.stays if is_of(row, bucket) and bucket.name in row.key]:
                 gone.append(Draft(event=Event.KEPT, resource=row.resource, key=row.key, data={"name": kept[0].name}))
@@ -335,10 +335,12 @@ class _Teardown:
             if row.resource == NODE:
                 # A node that no longer ran had ended at its expiry at the latest.
                 ended = row.key not in ran and state.expires_at is not None
-                ended_at = min(now, state.expires_at) if ended and state.expires_at is not None else now
-                self.ledger.close_item(ledger_key(row.key), at=ended_at)
+                ended_at[row.key] = min(now, state.expires_at) if ended and state.expires_at is not None else now
             data = {"confirmed_by": confirmed_by}
             gone.append(Draft(event=Event.GONE, resource=row.resource, key=row.key, data=data))
+        with self.ledger.at_once():
+            for node, at_time in ended_at.items():
+                self.ledger.close_item(ledger_key(node), at=at_time)
         self.journal.append_all(gone)
         unsure = [f"{row.resource} {row.key}" for row in self._state().live]
         unsure += [*swept.problems, *self.leftovers.places.doubts]
