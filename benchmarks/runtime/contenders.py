@@ -6,7 +6,7 @@ accumulate the same microbatches, clip at the same norm and update with torch's 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from model import groups, layers, loss_of
 from sailor_runtime.spec import RunSpec
-from sailor_runtime.training import environment
+from sailor_runtime.training import environment, verify
 from sailor_runtime.training.data.samples import SyntheticSamples
 from sailor_runtime.training.devices import device_of
 from sailor_runtime.training.engine import Engine
@@ -31,12 +31,25 @@ class Runtime:
 
     def __init__(self, spec: RunSpec, rank: int, world: World) -> None:
         device = device_of(environment.node_of(spec, rank), 0)
-        samples = SyntheticSamples(spec.model.vocab_size, spec.training.sequence_length, spec.training.seed)
+        self._samples = SyntheticSamples(spec.model.vocab_size, spec.training.sequence_length, spec.training.seed)
         place, precision = layout.places(spec)[rank], precision_of(spec.training.precision)
-        self._engine = Engine(spec, place, world, layout.atoms(spec), samples, device, precision)
+        self._engine = Engine(spec, place, world, layout.atoms(spec), self._samples, device, precision)
 
     def step(self) -> float:
         return self._engine.step().loss
+
+    def difference(self, world: World, steps: int = 3) -> float:
+        """Return the largest difference of weights from one process after some steps; a collective."""
+        found = verify.verify(
+            self._engine, world, self._samples, steps=steps, tolerance=verify.TOLERANCE, alive=lambda: None
+        )
+        return found.max_abs_difference
+
+    def forbid_waits(self) -> None:
+        """Make it an error if the host waits for a CUDA device between backward pass and optimizer."""
+        engine = self._engine
+        for owner, name in ((engine._gradients, "finish"), (engine, "_totals"), (engine, "_update")):
+            setattr(owner, name, _without_waits(getattr(owner, name)))
 
 
 class PlainLoop:
@@ -172,6 +185,17 @@ CONTENDERS: dict[str, Any] = {
     "torch.distributed.pipelining": TorchPipelining,
     "DeepSpeed PipelineEngine": DeepSpeedPipeline,
 }
+
+
+def _without_waits(function: Callable[..., Any]) -> Callable[..., Any]:
+    def strict(*arguments: Any) -> Any:
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            return function(*arguments)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    return strict
 
 
 def _optimizer(spec: RunSpec, parameters: list[nn.Parameter]) -> torch.optim.AdamW:

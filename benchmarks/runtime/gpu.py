@@ -1,10 +1,12 @@
-"""fp16 and bf16 on one CUDA device beside a plain torch loop with autocast; prints SKIPPED where there is none.
+"""What only CUDA devices can show; prints SKIPPED where there is none. None of it has been measured.
 
 python benchmarks/runtime/gpu.py [--accelerator NAME]
 
-One device shows layers, casts and the optimizer. These take several, and have not been measured: NCCL's reduce-scatter
-and gathers in a stream beside the passes (pipeline/exchange.py), sums zone by zone and in bf16 over NCCL, and
-the parts of a tensor that a stage's devices gather over NVLink (pipeline/transfers.py).
+On one device: fp16 and bf16 beside a plain torch loop with autocast; step and peak memory with the loss in chunks and
+with dropout, at two sequence lengths; that the host waits for nothing between backward pass and optimizer; how long a
+checkpoint from pinned memory holds up training. On two devices or more: each plan against one process in float64
+(NCCL's reduce-scatter and gathers in a stream beside the passes, sums zone by zone and in bf16, the parts of a tensor
+that a stage's devices gather over NVLink), and replicas beside DDP.
 
 Layer profiles of the device come from `sailor-cloud profile JOB --accelerator NAME -o compute_profiles`.
 """
@@ -15,12 +17,19 @@ import argparse
 import statistics
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from worlds import model_of, run_world, spec_of
 
+from sailor_runtime.spec import RunSpec
+
 MODEL = model_of(hidden=1024, blocks=12, heads=16, sequence=1024, vocabulary=32000)
 PRECISIONS = ("fp16", "bf16")
+# Sequence length, dropout and vocabulary: of the last one a microbatch has more logits than a chunk.
+LONG = ((2048, 0.0, 32000), (8192, 0.0, 32000), (2048, 0.1, 32000), (8192, 0.1, 32000), (8192, 0.0, 128_000))
+SMALL = model_of(hidden=256, blocks=4, heads=8, sequence=128, vocabulary=1024)
 
 
 def skipped() -> str | None:
@@ -30,6 +39,14 @@ def skipped() -> str | None:
     if not torch.cuda.is_available():
         return f"torch {torch.__version__} finds no CUDA device"
     return None
+
+
+def every(folder: Path, accelerator: str) -> list[str]:
+    import torch
+
+    devices = torch.cuda.device_count()
+    lines = [*measure(folder, accelerator), "", *options(folder, accelerator), ""]
+    return lines + (several(folder, accelerator, devices) if devices > 1 else ["SKIPPED: there is one device"])
 
 
 def measure(folder: Path, accelerator: str) -> list[str]:
@@ -45,6 +62,63 @@ def measure(folder: Path, accelerator: str) -> list[str]:
     return lines
 
 
+def options(folder: Path, accelerator: str) -> list[str]:
+    """Return step and peak memory of one device in bf16; any wait between backward pass and optimizer is an error."""
+    lines = ["| tokens | dropout | vocabulary | step | peak memory |", "|---" * 5 + "|"]
+    for number, (tokens, dropout, vocabulary) in enumerate(LONG):
+        model = model_of(hidden=1024, blocks=6, heads=16, sequence=tokens, vocabulary=vocabulary)
+        spec = spec_of(model, [(1, 4, ((0, model.layers, 1, accelerator),))], folder, precision="bf16")
+        spec = replace(spec, training=replace(spec.training, dropout=dropout))
+        task = {"contenders": ["runtime"], "warm_up": 3, "rounds": 5, "steps": 2, "strict": True}
+        found = run_world(spec, folder / f"options-{number}", **task)
+        step_s = statistics.median(found["seconds"]["runtime"])
+        lines.append(
+            f"| {tokens} | {dropout} | {vocabulary} | {step_s:.3f} s | {found['peak_bytes'] / 2**30:.2f} GiB |"
+        )
+    spec = spec_of(MODEL, [(4, 4, ((0, MODEL.layers, 1, accelerator),))], folder, precision="bf16")
+    stalls = run_world(spec, folder / "stall", program="stall.py", saves=4)["stalls"]
+    return [*lines, "", f"A checkpoint holds up training for {statistics.median(stalls):.3f} s."]
+
+
+def several(folder: Path, accelerator: str, devices: int) -> list[str]:
+    """Return how far plans of two devices and more are from one process, and replicas beside DDP."""
+    lines = ["| plan | largest difference from one process in float64 |", "|---|---|"]
+    for name, spec in _plans(folder, accelerator).items():
+        if spec.world_size <= devices:
+            task = {"contenders": [], "warm_up": 0, "rounds": 0, "steps": 0, "verify": True}
+            found = run_world(replace(spec, training=replace(spec.training, precision="fp64")), folder / name, **task)
+            lines.append(f"| {name} | {found['difference']:.1e} |")
+    lines += ["", "| replicas | ZeRO | sums | runtime | DDP | throughput ratio |", "|---" * 6 + "|"]
+    whole = (4, 4, ((0, MODEL.layers, 1, accelerator),))
+    for zero_stage, sums in ((0, "fp32"), (1, "fp32"), (0, "bf16")):
+        spec = spec_of(MODEL, [whole] * devices, folder, precision="bf16")
+        spec = replace(spec, zero_stage=zero_stage, training=replace(spec.training, sums=sums))
+        task = {"contenders": ["runtime", "torch DDP"], "warm_up": 3, "rounds": 10, "steps": 3}
+        seconds = run_world(spec, folder / f"replicas-{zero_stage}-{sums}", **task)["seconds"]
+        own, other = (statistics.median(seconds[name]) for name in ("runtime", "torch DDP"))
+        lines.append(f"| {devices} | {zero_stage} | {sums} | {own:.3f} s | {other:.3f} s | {other / own:.2f} |")
+    return lines
+
+
+def _plans(folder: Path, accelerator: str) -> dict[str, RunSpec]:
+    one = (2, 2, ((0, 6, 1, accelerator),))
+    halves = (2, 4, ((0, 3, 1, accelerator), (3, 6, 1, accelerator)))
+
+    def plan(*pipelines: Any, zero_stage: int = 0, zones: int = 1, **training: Any) -> RunSpec:
+        spec = spec_of(SMALL, pipelines, folder)
+        nodes = tuple(replace(node, zone=f"{number % zones}") for number, node in enumerate(spec.nodes))
+        return replace(spec, zero_stage=zero_stage, nodes=nodes, training=replace(spec.training, **training))
+
+    return {
+        "two replicas, ZeRO-1": plan(one, one, zero_stage=1),
+        "two stages, dropout": plan(halves, dropout=0.1),
+        "tp 2": plan((2, 4, ((0, 6, 2, accelerator),))),
+        "tp 2 into tp 2": plan((2, 4, ((0, 3, 2, accelerator), (3, 6, 2, accelerator)))),
+        "two zones of two": plan(one, one, one, one, zones=2),
+        "two zones of two, ZeRO-1": plan(one, one, one, one, zones=2, zero_stage=1),
+    }
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--accelerator", default="H200-141", help="the device's name in pricing/accelerators.csv")
@@ -54,7 +128,7 @@ def main() -> int:
         print(f"SKIPPED: {why}")
         return 0
     with tempfile.TemporaryDirectory() as name:
-        print("\n".join(measure(Path(name), chosen.accelerator)))
+        print("\n".join(every(Path(name), chosen.accelerator)))
     return 0
 
 

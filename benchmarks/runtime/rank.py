@@ -32,6 +32,8 @@ def main() -> None:
     torch.manual_seed(0)
     world = World(spec, rank, layout.atoms(spec), backend="gloo" if not torch.cuda.is_available() else "nccl")
     made = {name: CONTENDERS[name](spec, rank, world) for name in task["contenders"]}
+    if task.get("strict"):
+        made["runtime"].forbid_waits()
     seconds: dict[str, list[float]] = {name: [] for name in made}
     losses = {name: [contender.step() for _ in range(task["warm_up"])] for name, contender in made.items()}
     turns = list(made.items())
@@ -43,10 +45,12 @@ def main() -> None:
             for _ in range(task["steps"]):
                 losses[name].append(contender.step())
             seconds[name].append((time.perf_counter() - started) / task["steps"])
+    difference = CONTENDERS["runtime"](spec, rank, world).difference(world) if task.get("verify") else None
     dist.barrier()
     if rank == 0:
         ends = {name: (values[0], values[-1]) for name, values in losses.items()}
-        print(json.dumps({"seconds": seconds, "losses": ends}))
+        peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
+        print(json.dumps({"seconds": seconds, "losses": ends, "peak_bytes": peak, "difference": difference}))
     world.close()
 
 

@@ -1,6 +1,9 @@
 """Measures the runtime: throughput beside others, start and restart, checkpoints, and predictions against runs.
 
-python benchmarks/runtime/run.py [--only throughput|start|checkpoint|prediction|gpu]... [--results FILE]
+python benchmarks/runtime/run.py [--only throughput|start|checkpoint|prediction|gpu]... [--case PART]... [--rounds N]
+    [--results FILE]
+
+--case: of throughput, those cases alone whose names hold PART, such as "communication-bound, 2 replicas".
 
 Two cores, one run. Contenders take turns, so ratios hold where times are noisy; start and stall are times and want a
 machine that does nothing else.
@@ -15,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import gpu
@@ -31,6 +35,8 @@ LARGE = model_of(hidden=768, blocks=12, heads=12, sequence=32, vocabulary=10_000
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", choices=list(PHASES))
+    parser.add_argument("--case", action="append", metavar="PART")
+    parser.add_argument("--rounds", type=int, default=throughput.ROUNDS)
     parser.add_argument("--results", type=Path)
     chosen = parser.parse_args()
     began = time.perf_counter()
@@ -44,6 +50,7 @@ def main() -> int:
             title, measure = PHASES[phase]
             if phase == "throughput":
                 _compile_deepspeed()
+                measure = partial(measure, only=chosen.case or ("",), rounds=chosen.rounds)
             phase_began = time.perf_counter()
             try:
                 found = measure(Path(name) / phase, bars)
@@ -89,7 +96,7 @@ def checkpoint(folder: Path, bars: list[Bar]) -> list[str]:
 
 def on_gpu(folder: Path, bars: list[Bar]) -> list[str]:
     why = gpu.skipped()
-    return [f"SKIPPED: {why}"] if why else gpu.measure(folder, "H200-141")
+    return [f"SKIPPED: {why}"] if why else gpu.every(folder, "H200-141")
 
 
 def _stack() -> str:
@@ -104,7 +111,7 @@ PHASES: dict[str, tuple[str, Callable[[Path, list[Bar]], list[str]]]] = {
     "start": ("Start and restart", start.measure),
     "checkpoint": ("Checkpoints", checkpoint),
     "prediction": ("Predicted against measured iteration time", prediction.measure),
-    "gpu": ("One CUDA device", on_gpu),
+    "gpu": ("CUDA devices", on_gpu),
 }
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def main() -> None:
 
     atoms, place = layout.atoms(spec), layout.places(spec)[rank]
     device = device_of(environment.node_of(spec, rank), 0)
-    world = World(spec, rank, atoms, backend="gloo")
+    world = World(spec, rank, atoms, backend="nccl" if torch.cuda.is_available() else "gloo")
     precision = precision_of(spec.training.precision)
     engine = Engine(spec, place, world, atoms, open_samples(spec), device, precision)
     checkpoints = Checkpoints(spec.checkpoint.directory, 1, world, atoms)

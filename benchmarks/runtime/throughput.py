@@ -5,40 +5,48 @@ from __future__ import annotations
 import statistics
 import subprocess
 from collections.abc import Sequence
-from itertools import product
+from itertools import pairwise, product
 from math import comb
 from pathlib import Path
 
 from bars import Bar
 from worlds import model_of, run_world, spec_of
 
-# Where messages and calls weigh, and where products do.
+# Models with what a device trains of a batch, microbatch size and microbatches: many calls, much to sum for few tokens,
+# and many tokens for little to sum.
 SIZES = {
-    "small": model_of(hidden=256, blocks=6, heads=8, sequence=128, vocabulary=1024),
-    "compute-bound": model_of(hidden=384, blocks=6, heads=8, sequence=256, vocabulary=1024),
+    "small": (model_of(hidden=256, blocks=6, heads=8, sequence=64, vocabulary=1024), 2, 4),
+    "communication-bound": (model_of(hidden=512, blocks=4, heads=8, sequence=32, vocabulary=1024), 2, 2),
+    "compute-bound": (model_of(hidden=256, blocks=4, heads=8, sequence=256, vocabulary=1024), 2, 2),
 }
 TORCH, DDP, DEEPSPEED = "torch.distributed.pipelining", "torch DDP", "DeepSpeed PipelineEngine"
 PLAIN = "plain loop"
 ROUNDS = 20
-_WHOLE = (0, 8, 1, "CPU-fast")
-_HALVES = ((0, 4, 1, "CPU-fast"), (4, 8, 1, "CPU-fast"))
+# Pipelines, stages of each, and against whom.
 CASES = {
-    "one device": ([(4, 4, [_WHOLE])], (PLAIN,)),
-    "2 stages": ([(4, 8, _HALVES)], (TORCH, DEEPSPEED)),
-    "2 replicas": ([(4, 4, [_WHOLE])] * 2, (DDP, DEEPSPEED)),
-    "2 replicas of 2 stages": ([(4, 4, _HALVES)] * 2, (TORCH, DEEPSPEED)),
+    "one device": (1, 1, (PLAIN,)),
+    "2 stages": (1, 2, (TORCH, DEEPSPEED)),
+    "2 replicas": (2, 1, (DDP, DEEPSPEED)),
+    "2 replicas of 2 stages": (2, 2, (TORCH, DEEPSPEED)),
 }
 
 
-def measure(folder: Path, bars: list[Bar], *, rounds: int = ROUNDS, steps: int = 1) -> list[str]:
-    """Return the lines of a table and add to `bars`.
+def measure(
+    folder: Path, bars: list[Bar], *, rounds: int = ROUNDS, steps: int = 1, only: Sequence[str] = ("",)
+) -> list[str]:
+    """Return the lines of a table and add to `bars`. `only`: cases whose names hold one of these.
 
     A ratio is the median over rounds of the other's time over the runtime's; its interval holds the median of all
     rounds there could be with 90 % confidence.
     """
     lines = ["| size | plan | against | runtime | other | throughput ratio | 90 % | bar | |", "|---" * 9 + "|"]
-    for (size, model), (name, (pipelines, others)) in product(SIZES.items(), CASES.items()):
-        spec, what = spec_of(model, pipelines, folder), f"{size}, {name}"
+    for (size, (model, samples, count)), (name, (replicas, stages, others)) in product(SIZES.items(), CASES.items()):
+        what = f"{size}, {name}"
+        if not any(part in what for part in only):
+            continue
+        cuts = [model.layers * stage // stages for stage in range(stages + 1)]
+        shapes = [(first, end, 1, "CPU-fast") for first, end in pairwise(cuts)]
+        spec = spec_of(model, [(samples, count * stages, shapes)] * replicas, folder)
         try:
             found = run_world(
                 spec,
@@ -67,8 +75,10 @@ def measure(folder: Path, bars: list[Bar], *, rounds: int = ROUNDS, steps: int =
                 f"{bar.asked} | {bar.verdict} |"
             )
         first, last = zip(*found["losses"].values(), strict=True)
-        assert max(first) - min(first) < 0.1, f"contenders train different models: {found['losses']}"
-        assert max(last) < min(first), f"a contender does not learn: {found['losses']}"
+        # Tokens are random, so a few steps teach little; but weights that stand still, or move otherwise, show.
+        assert max(first) - min(first) < 0.2, f"contenders train different models: {found['losses']}"
+        assert max(last) - min(last) < 0.2, f"contenders train differently: {found['losses']}"
+        assert all(abs(a - b) > 1e-3 for a, b in zip(first, last, strict=True)), f"some stand still: {found['losses']}"
     return lines
 
 

@@ -130,7 +130,9 @@ def run_world(spec: RunSpec, folder: Path, *, program: str = "rank.py", timeout_
     for rank in range(spec.world_size):
         with (folder / f"rank{rank}.out").open("w") as out, (folder / f"rank{rank}.err").open("w") as err:
             command = [sys.executable, str(HERE / program), str(file), str(rank)]
-            processes.append(subprocess.Popen(command, env=environment(), stdout=out, stderr=err))
+            # On one machine each rank is a node of its own with one CUDA device, wherever there are any.
+            own = {**environment(), "CUDA_VISIBLE_DEVICES": str(rank)}
+            processes.append(subprocess.Popen(command, env=own, stdout=out, stderr=err))
     try:
         for rank, process in enumerate(processes):
             if process.wait(timeout=timeout_s) != 0:

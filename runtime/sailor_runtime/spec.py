@@ -59,7 +59,7 @@ class TrainingSpec:
 
     `max_loss_rise`: training stops when the smoothed loss is so many nats per token above its lowest; None: never.
     `sync_every`: pipelines that share no zone sum nothing at a step, and bring their weights together after so many.
-    `sums`: what gradients travel in, fp32 or bf16.
+    `sums`: what gradients travel in, fp32 or bf16. `compile`: the layers between embedding and head by torch.compile.
     """
 
     global_batch_size: int
@@ -77,6 +77,7 @@ class TrainingSpec:
     max_loss_rise: float | None = None
     sync_every: int | None = None
     sums: str = "fp32"
+    compile: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

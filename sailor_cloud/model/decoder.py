@@ -63,8 +63,8 @@ class Decoder:
     from `hidden_size` where a projection stands between them (OPT-350m). `position_rows` is 0 for rotary positions.
     `config` is the rest of the Hugging Face configuration as JSON: neither time nor memory depends on it.
     `block_norms` and `qk_norm_size` are the norms of a block over hidden states and the weights of those over queries
-    and keys. With `whole_attention` every tensor-parallel device computes all heads. `kept_scores` is how many tensors
-    of attention scores the family's own attention keeps, whatever the program; 0 where a fused kernel serves it.
+    and keys. With `whole_attention` every tensor-parallel device computes all heads. With `keeps_scores`
+    the family's own attention keeps its scores, whatever the program: neither a fused kernel nor blocks serve it.
     `module` names a user's function that builds the layers; `counted` are its parameters at the degrees that cut it.
     """
 
@@ -91,7 +91,7 @@ class Decoder:
     block_norms: int = 2
     qk_norm_size: int = 0
     whole_attention: bool = False
-    kept_scores: int = 0
+    keeps_scores: bool = False
     experts: Experts | None = None
     module: str | None = None
     counted: tuple[Counted, ...] = ()

@@ -193,12 +193,19 @@ class Training(_Part):
         default=SumFormat.FP32,
         description="What gradients travel in between pipelines; in bf16 they lose precision and half of their bytes.",
     )
+    compile: bool = Field(default=False, description="Run each layer as torch.compile makes it; not with dropout.")
     sync_every: int | None = Field(
         default=None,
         gt=0,
         description="Pipelines that share no zone bring their weights together after so many steps (DiLoCo) and sum no "
         "gradients meanwhile; null: at every step. It trains another course, so it is never chosen for you.",
     )
+
+    @model_validator(mode="after")
+    def _compiled_without_dropout(self) -> Self:
+        if self.compile and self.dropout > 0.0:
+            raise ValueError(f"compile needs dropout 0, got {self.dropout:g}: what is dropped changes with every step")
+        return self
 
 
 class Constraints(_Part):

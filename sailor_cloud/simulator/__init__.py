@@ -31,7 +31,7 @@ from sailor_cloud.simulator.money import (
 )
 from sailor_cloud.simulator.scenario import Scenario
 from sailor_cloud.simulator.stage_table import StageTable, stage_table
-from sailor_cloud.simulator.sync import between_zones, islands
+from sailor_cloud.simulator.sync import Gather, between_zones, held_up_s, islands
 from sailor_cloud.workload import tp_problem
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "Degrees",
     "Engine",
     "Evaluation",
+    "Gather",
     "MemoryTable",
     "NodeGroup",
     "NodeRate",
@@ -58,6 +59,7 @@ __all__ = [
     "evaluate",
     "fill_s",
     "gradient_sync_s",
+    "held_up_s",
     "hop_pairs",
     "hours",
     "in_flight",

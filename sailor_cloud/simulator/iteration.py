@@ -19,7 +19,15 @@ from sailor_cloud.simulator.engines.engine import uniform_pipelines
 from sailor_cloud.simulator.layout import Layout, Seat
 from sailor_cloud.simulator.replay import PipelineReplay, PipelineTimes, Span, replay
 from sailor_cloud.simulator.schedule_ends import schedule_ends
-from sailor_cloud.simulator.sync import SyncGroup, Traffic, makespan_s, sync_groups, traffic
+from sailor_cloud.simulator.sync import (
+    Gather,
+    SyncGroup,
+    Traffic,
+    held_up_s,
+    makespan_s,
+    sync_groups,
+    traffic,
+)
 
 Floats = NDArray[np.float64]
 
@@ -152,7 +160,7 @@ def _run(layout: Layout, *, timeline: bool, on_machine: bool) -> Iteration:
     ends, synced, sync_spans = _synchronise(layout, groups, replays)
     spans: list[TimelineSpan] = []
     updated = {key: ends[key] + _update_s(layout, seat) for key, seat in _by_key(layout)}
-    total, gather_spans = _gather(layout, groups, updated, synced)
+    total, gather_spans = _gather(layout, groups, times, updated, synced)
     waits = tuple(
         _stage_waits(layout, seat, replays[seat.pipeline], passes[key].exposed_s, synced[key], total)
         for key, seat in _by_key(layout)
@@ -389,31 +397,51 @@ def _synchronise(
 def _gather(
     layout: Layout,
     groups: tuple[SyncGroup, ...],
+    times: list[PipelineTimes],
     updated: dict[tuple[int, int], float],
     synced: dict[tuple[int, int], float],
 ) -> tuple[float, list[TimelineSpan]]:
     """Gather what ZeRO-1 and 2 updated in shares, group by group; return when all stages are through, and the spans.
 
-    With overlap only what exceeds the group's next forward pass counts.
-
-    Adds the gathers to what the sums of each stage took.
+    With overlap the groups go beside the next forward pass, first layers first, and count by how long they hold it up.
+    Adds to what the sums of each stage took.
     """
+    start = max(updated.values())
+    if layout.scenario.engine.overlap_gather:
+        held = held_up_s([_gather_of(layout, group, times) for group in reversed(groups) if group.gather_s], updated)
+        for key, seconds in held.items():
+            synced[key] += seconds
+        spans = [_span(seat, "gather", None, start, start + held[key]) for key, seat in _by_key(layout) if held[key]]
+        return start + max(held.values()), spans
     through = updated.copy()
     spans = []
     for group in groups:
-        seconds = group.gather_s
-        if layout.scenario.engine.overlap_gather:
-            span = group.first_layer, group.end_layer
-            seconds -= min(float(seat.table.forward_s(*span)) for seat in group.members)
-        if seconds <= 0.0:
+        if not group.gather_s:
             continue
         keys = [(seat.pipeline, seat.index) for seat in group.members]
-        start = max(through[key] for key in keys)
+        begun = max(through[key] for key in keys)
         for key, seat in zip(keys, group.members, strict=True):
-            through[key] = start + seconds
-            synced[key] += seconds
-            spans.append(_span(seat, "gather", None, start, through[key]))
+            through[key] = begun + group.gather_s
+            synced[key] += group.gather_s
+            spans.append(_span(seat, "gather", None, begun, through[key]))
     return max(through.values()), spans
+
+
+def _gather_of(layout: Layout, group: SyncGroup, times: list[PipelineTimes]) -> Gather:
+    bucket, needed = group.bucket(layout.scenario.engine.bucket_bytes), []
+    for seat in group.members:
+        reached, stage = times[seat.pipeline].reached_s(seat.index), seat.stage
+        # A tied weight is used by the first layer, or by the last one alone.
+        first = stage.end_layer - 1 if group.tied and stage.first_layer else max(group.first_layer, stage.first_layer)
+        end = first + 1 if group.tied else min(group.end_layer, stage.end_layer)
+        begun = reached + float(seat.table.forward_s(stage.first_layer, first))
+        needed.append((begun, begun + (1.0 - bucket) * float(seat.table.forward_s(first, end))))
+    return Gather(
+        members=[(seat.pipeline, seat.index) for seat in group.members],
+        seconds=group.gather_s,
+        bucket=bucket,
+        needed_s=needed,
+    )
 
 
 def _gradients_s(replays: list[PipelineReplay], seat: Seat, group: SyncGroup, bucket: float) -> tuple[float, float]:

@@ -230,7 +230,17 @@ def memory_table(
     half = weight < GRADIENT_BYTES
     stored = weight if rule.half_weights else GRADIENT_BYTES
     master = 4 if rule.half_weights and (zero_stage or (half and rule.master_weights)) else 0
-    kept, working = _kept_and_working(costs, recompute, engine, overheads, microbatch_size, weight, measured or {})
+    kept, working = _kept_and_working(
+        costs,
+        recompute,
+        engine,
+        overheads,
+        microbatch_size,
+        weight,
+        measured or {},
+        # A module of the user's has its own loss.
+        chunked=not decoder.counted,
+    )
     hidden = sequence_length * decoder.hidden_size
     return MemoryTable(
         zero_stage=zero_stage,
@@ -273,14 +283,24 @@ def _kept_and_working(
     microbatch_size: int,
     weight_bytes: int,
     measured: Mapping[LayerKind, float],
+    *,
+    chunked: bool,
 ) -> tuple[Floats, Floats]:
-    """Return the bytes that stay of each layer until the backward pass, and those that come back of one at a time."""
+    """Return the bytes that stay of each layer until the backward pass, and those that come back of one at a time.
+
+    `chunked`: the loss may be computed in chunks.
+    """
     width = float(microbatch_size * weight_bytes)
     plain = engine.attention is Attention.PLAIN
     probabilities = costs.score_elements * width if plain else np.zeros_like(costs.score_elements)
     loss = 4.0 * microbatch_size * costs.loss_elements
     # Embedding and head keep what they need under any choice.
     cheap = costs.recomputed_elements * width + loss
+    logits = microbatch_size * costs.loss_elements[-1]
+    if chunked and logits > engine.memory.logit_elements:
+        # The head's gradients are computed with the loss, chunk by chunk, and wait for the backward pass.
+        cheap[-1] -= (logits - engine.memory.logit_elements) * (weight_bytes + 4.0)
+        cheap[-1] += costs.trainable[-1] * weight_bytes + costs.output_elements[-2] * width
     whole = (costs.activation_elements * width - probabilities) * overheads.activations
     scores = probabilities * overheads.scores
     blocks = slice(1, -1)

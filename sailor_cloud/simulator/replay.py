@@ -36,6 +36,10 @@ class PipelineTimes:
     gradient_s: tuple[float, ...]
     microbatches: int
 
+    def reached_s(self, stage: int) -> float:
+        """Return when the first microbatch is at a stage."""
+        return sum(self.forward_s[:stage]) + sum(self.activation_s[:stage])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:

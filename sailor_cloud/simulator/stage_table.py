@@ -181,6 +181,7 @@ def stage_table(
         # Nobody reads the result of a block's last product.
         last = 2.0 * training.sequence_length * decoder.ffn_size * decoder.hidden_size / tp
         again[1:-1] *= 1.0 - last / costs.forward_flops[1:-1]
+    backward_s = times.backward_s if times.measured else times.backward_s * _trained_share(costs)
     # Gradients never travel in fewer bytes than weights have.
     reduced = max(scenario.engine.reduce_bytes, memory.weight_bytes)
     if training.sums is SumFormat.BF16 and scenario.engine.zone_by_zone:
@@ -195,7 +196,7 @@ def stage_table(
         recompute=recompute,
         zero_stage=zero_stage,
         forward_prefix_s=_prefix(times.forward_s),
-        backward_prefix_s=_prefix(times.backward_s + again),
+        backward_prefix_s=_prefix(backward_s + again),
         update_prefix_s=_prefix(times.update_s),
         gradient_prefix_bytes=_prefix(np.diff(memory.trainable_prefix) * (tp * moved.total / 2.0 / every)),
         memory=memory,
@@ -213,6 +214,15 @@ def stage_table(
 
 def _prefix(values: Floats) -> Floats:
     return np.concatenate([[0.0], np.cumsum(values)])
+
+
+def _trained_share(costs: LayerCosts) -> Floats:
+    """Return the share of each layer's backward pass that remains where frozen weights need no gradients.
+
+    Half of a product's backward pass is its weight's gradient; by FLOPs, so norms and activations count in proportion.
+    """
+    frozen = 1.0 - costs.trainable / np.maximum(costs.parameters, 1)
+    return 1.0 - frozen * costs.matmul_flops / np.maximum(costs.backward_flops, 1.0)
 
 
 def _recomputed_s(forward_s: Floats, costs: LayerCosts, recompute: Recompute) -> Floats:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sailor_cloud.network import Link, Place
@@ -87,6 +87,35 @@ def ring_order(members: Iterable[Seat], layout: Layout) -> list[Seat]:
             seat.index,
         ),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gather:
+    """Updated weights on their way; members are pipelines and stages, `bucket` the share of a message.
+
+    `needed_s`: by member, when its next iteration uses the first message's weights and the last one's, from its start.
+    """
+
+    members: Sequence[tuple[int, int]]
+    seconds: float
+    bucket: float
+    needed_s: Sequence[tuple[float, float]]
+
+
+def held_up_s(gathers: Iterable[Gather], updated: Mapping[tuple[int, int], float]) -> dict[tuple[int, int], float]:
+    """Return how long gathers beside the next forward pass, in their order, hold up the stages that wait for them.
+
+    updated: when each stage has made its optimizer step. The next iteration starts when all have.
+    """
+    start, through, held = max(updated.values()), dict(updated), dict.fromkeys(updated, 0.0)
+    for gather in gathers:
+        begun = max(through[member] for member in gather.members)
+        ends = begun + gather.bucket * gather.seconds, begun + gather.seconds
+        through.update(dict.fromkeys(gather.members, ends[1]))
+        for member, needed in zip(gather.members, gather.needed_s, strict=True):
+            late = (end - start - need for end, need in zip(ends, needed, strict=True))
+            held[member] = max(held[member], *late)
+    return held
 
 
 def makespan_s(groups: Iterable[SyncGroup]) -> float:

@@ -210,16 +210,9 @@ def _build(name: str, family: Family, config: Mapping[str, Any], sizes: Mapping[
         block_norms=4 if family in (Family.GEMMA2, Family.GEMMA3) else 2,
         qk_norm_size=_qk_norm_size(family, heads, kv_heads, head_size),
         whole_attention=family is Family.OLMO2,
-        kept_scores=_kept_scores(family, config),
+        keeps_scores=family is Family.GPT_NEO,
         experts=_experts(family, config, origin),
     )
-
-
-def _kept_scores(family: Family, config: Mapping[str, Any]) -> int:
-    """Return what attention keeps that no fused kernel of transformers computes: GPT-Neo's, and Gemma 2's with caps."""
-    if family is Family.GEMMA2 and config.get("attn_logit_softcapping", 50.0) is not None:
-        return 2
-    return 1 if family is Family.GPT_NEO else 0
 
 
 def _qk_norm_size(family: Family, heads: int, kv_heads: int, head_size: int) -> int:

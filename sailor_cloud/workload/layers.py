@@ -97,8 +97,8 @@ def layer_costs(
     if attention is Attention.FLASH:
         scores /= 2.0  # blocks above the causal diagonal are skipped
     score_elements = decoder.heads * tokens * tokens / _attention_tp(decoder, tp)
-    plain = attention is Attention.PLAIN or decoder.kept_scores > 0
-    kept_scores = score_elements * max(1, decoder.kept_scores) if plain else score_elements / tokens
+    plain = attention is Attention.PLAIN or decoder.keeps_scores
+    kept_scores = score_elements if plain else score_elements / tokens
     kept = _block_kept(decoder, tokens, tp, shared, gate_copies) + kept_scores
     kept += _module_norms_kept(decoder, tokens, tp, module_norms)
     head_flops = 2.0 * vocabulary * decoder.embedding_size + _projection_flops(decoder, tokens)

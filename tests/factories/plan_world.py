@@ -6,6 +6,7 @@ Each rank writes to rank<number>.log beside the cases. The first rank that fails
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import math
@@ -13,7 +14,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,8 @@ def _rank(cases: list[dict[str, Any]], rank: int, folder: Path) -> None:
             spec = RunSpec.from_json(json.dumps(case["spec"]))
             if rank < spec.world_size:
                 environment.prepare(spec, rank, folder)
-                results[case["name"]] = KINDS[case["kind"]](case, spec, rank)
+                with _limits(case.get("limits", {})):
+                    results[case["name"]] = KINDS[case["kind"]](case, spec, rank)
         if rank == 0:
             Path(sys.argv[2]).write_text(json.dumps(results))
         code = 0
@@ -106,14 +108,7 @@ def equality(case: dict[str, Any], spec: RunSpec, rank: int) -> dict[str, float]
     if case.get("mutation") == "double contribution":
         atoms = tuple(replace(atom, contributors=frozenset(atom.holders)) for atom in atoms)
     member = Member(spec, rank, atoms)
-    if case.get("bucket_elements"):
-        from sailor_runtime.training.optimizer import gradients
-
-        gradients.BUCKET_ELEMENTS, limit = case["bucket_elements"], gradients.BUCKET_ELEMENTS
-        engine = member.engine()
-        gradients.BUCKET_ELEMENTS = limit
-    else:
-        engine = member.engine()
+    engine = member.engine()
     if mutation := case.get("mutation"):
         MUTATIONS[mutation](engine)
     outcome = verify.verify(
@@ -126,6 +121,27 @@ def equality(case: dict[str, Any], spec: RunSpec, rank: int) -> dict[str, float]
         "norms": outcome.norm_difference,
         "first_loss": outcome.losses[0],
     }
+
+
+@contextlib.contextmanager
+def _limits(wanted: dict[str, Any]) -> Iterator[None]:
+    """Let what a real model needs many messages or blocks for need them with a small one, and compile it fast."""
+    from sailor_runtime.training.model import attention, loss
+    from sailor_runtime.training.optimizer import gradients
+    from sailor_runtime.training.pipeline import stage
+
+    places = {
+        "bucket": (gradients, "BUCKET_ELEMENTS"),
+        "attention": (attention, "BLOCK_ELEMENTS"),
+        "logits": (loss, "CHUNK_ELEMENTS"),
+        "compiler": (stage, "COMPILER"),
+    }
+    before = {what: getattr(*places[what]) for what in wanted}
+    for what, limit in wanted.items():
+        setattr(*places[what], limit)
+    yield
+    for what, limit in before.items():
+        setattr(*places[what], limit)
 
 
 def _mean_instead_of_sum(engine: Any) -> None:

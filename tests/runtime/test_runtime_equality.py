@@ -52,13 +52,21 @@ TWO_ZONES: dict[str, Any] = {"node_of_rank": ["one", "two", "two", "two"], "zone
 APART: dict[str, Any] = {"node_of_rank": ["one", "one", "two", "two"], "zones": {"one": "a", "two": "b"}}
 THREE_PIPELINES = [(1, 4, [(0, 6, 1)]), (2, 2, [(0, 6, 1)]), (4, 1, [(0, 6, 1)])]
 
+# Some tokens' logits and scores at a time.
+IN_BLOCKS = {"logits": 600, "attention": 500}
+
 EQUAL_CASES: dict[str, dict[str, Any]] = {
     "tp 2 beside tp 1, tied": {"pipelines": UNEQUAL_TP},
     "tp 2 beside tp 1, dropout and clipping": {
         "pipelines": UNEQUAL_TP,
         "training": {"dropout": 0.1, "gradient_clipping": 0.5},
+        "limits": IN_BLOCKS,
     },
-    "unequal depth, untied": {"pipelines": UNEQUAL_DEPTH, "model": {"tied_head": False}},
+    "unequal depth, untied": {
+        "pipelines": UNEQUAL_DEPTH,
+        "model": {"tied_head": False},
+        "limits": IN_BLOCKS,
+    },
     "unequal depth, clipping": {"pipelines": UNEQUAL_DEPTH, "training": {"gradient_clipping": 0.5}},
     "unequal cuts, recomputed": {"pipelines": UNEQUAL_CUT, "recompute": True, "training": {"dropout": 0.1}},
     "tp 3 beside tp 1": {"pipelines": THREE_AGAINST_ONE, "training": {"gradient_clipping": 0.5}},
@@ -77,6 +85,7 @@ EQUAL_CASES: dict[str, dict[str, Any]] = {
         "pipelines": UNEQUAL_TP,
         "model": family("mistral", sliding_window=5) | GROUPED,
         "training": {"dropout": 0.1},
+        "limits": IN_BLOCKS,
     },
     "qwen2, tied, recomputed": {
         "pipelines": UNEQUAL_TP,
@@ -94,7 +103,7 @@ EQUAL_CASES: dict[str, dict[str, Any]] = {
     "zero-1, tp 2 beside tp 1, tied, gathered in many rounds": {
         "pipelines": UNEQUAL_TP,
         "zero_stage": 1,
-        "bucket_elements": 500,
+        "limits": {"bucket": 500},
     },
     "one device": {"pipelines": [(3, 4, [(0, 6, 1)])]},
     "sums over two zones": {"pipelines": UNEQUAL_CUT, **TWO_ZONES},
@@ -122,10 +131,15 @@ EQUAL_CASES: dict[str, dict[str, Any]] = {
         "training": {"sync_every": 2},
         "zero_stage": 1,
     },
+    "compiled layers, tp 2 beside tp 1": {
+        "pipelines": UNEQUAL_TP,
+        "training": {"compile": True, "gradient_clipping": 0.5},
+        "limits": {"compiler": "aot_eager"},
+    },
     "many sums beside the backward pass": {
         "pipelines": [(4, 2, [(0, 2, 2), (2, 6, 1)]), (2, 2, [(0, 6, 1)])],
         "training": {"gradient_clipping": 0.5},
-        "bucket_elements": 500,
+        "limits": {"bucket": 500},
     },
 }
 
@@ -172,6 +186,7 @@ FAMILY_CASES["phi3"] |= {"zero_stage": 1}
 FAMILY_CASES["mixtral"] |= {"zero_stage": 1}
 FAMILY_CASES["olmo2"]["training"] = {"dropout": 0.1}
 FAMILY_CASES["qwen3"]["training"] = {"dropout": 0.1}
+FAMILY_CASES["gemma2"] |= {"limits": IN_BLOCKS}
 
 CASES_OF_MODULES: dict[str, dict[str, Any]] = {
     "a user's own module": {
@@ -254,9 +269,9 @@ def _logs(folder: Path) -> str:
 def _case(name: str, folder: Path, *, training: dict[str, Any] | None = None, **settings: Any) -> dict[str, Any]:
     training = {**settings.pop("training", {}), **(training or {})}
     mutation, kind = settings.pop("mutation", None), settings.pop("kind", "equality")
-    bucket_elements = settings.pop("bucket_elements", None)
+    limits = settings.pop("limits", {})
     spec = run_spec(settings.pop("pipelines"), directory=folder, training=training, **settings)
-    return {"name": name, "kind": kind, "spec": spec, "mutation": mutation, "bucket_elements": bucket_elements}
+    return {"name": name, "kind": kind, "spec": spec, "mutation": mutation, "limits": limits}
 
 
 def _checkpoint(folder: Path) -> str:
@@ -439,6 +454,7 @@ def _interrupted(folder: Path) -> list[dict[str, Any]]:
             "name": name,
             "kind": "resumption",
             "steps": 2,
+            "limits": IN_BLOCKS,
             "spec": run_spec(pipelines, zero_stage=zero_stage, **common),
         }
         for name, (pipelines, zero_stage) in plans.items()

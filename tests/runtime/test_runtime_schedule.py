@@ -7,10 +7,16 @@ import math
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from factories.run_specs import SHORT_TRAINING
-from sailor_runtime.spec import TrainingSpec
+from factories.run_specs import SHORT_TRAINING, TINY
+from sailor_runtime.spec import ModelSpec, TrainingSpec
+from sailor_runtime.training.model import attention, loss
+from sailor_runtime.training.model.architecture import architecture_of, layer_parameters
 from sailor_runtime.training.model.dropout import Dropout
+from sailor_runtime.training.model.layers import Microbatch
+from sailor_runtime.training.model.tensor_parallel import TensorParallel
+from sailor_runtime.training.model.weights import first_weights
 from sailor_runtime.training.optimizer.optimizer import learning_rate
 from sailor_runtime.training.refusal import RefusedError
 
@@ -59,10 +65,67 @@ def test_what_is_dropped_depends_on_seed_step_layer_site_and_sample_and_not_on_t
     assert not torch.equal(whole[0], whole[1])
 
 
-def test_attention_drops_the_same_weights_whichever_rank_has_the_head():
+def test_attention_drops_the_same_weights_whichever_rank_has_the_head_and_in_whatever_blocks():
     dropout = Dropout(probability=0.25, seed=0, step=0, samples=torch.arange(2))
     weights = torch.ones(2, 6, 16, 16)
-    whole = dropout.attention(weights, 1, "attention", 6, 0)
-    parts = [dropout.attention(weights[:, first : first + 2], 1, "attention", 6, first) for first in (0, 2, 4)]
-    assert torch.equal(whole, torch.cat(parts, 1))
+
+    def dropped(first_head: int, row: int, column: int, size: int) -> torch.Tensor:
+        part = weights[:, :2, :size, :size]
+        place = {"heads": 6, "first_head": first_head, "tokens": 16, "row": row, "column": column}
+        return dropout.attention(part, 1, "attention", **place)
+
+    whole = torch.cat([dropped(first, 0, 0, 16) for first in (0, 2, 4)], 1)
+    assert torch.equal(
+        whole, dropout.attention(weights, 1, "attention", heads=6, first_head=0, tokens=16, row=0, column=0)
+    )
+    assert torch.equal(whole[:, 2:4, 5:9, 3:7], dropped(2, 5, 3, 4))
     assert (whole == 0).double().mean().item() == pytest.approx(0.25, abs=0.03)
+
+
+class _Largest(TorchDispatchMode):
+    """Notes the most elements of any tensor that is computed."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor):
+            self.elements = max(self.elements, result.numel())
+        return result
+
+
+@pytest.mark.parametrize("tokens", [64, 256])
+def test_attention_with_dropout_and_the_loss_never_hold_more_than_a_block(monkeypatch, tokens):
+    """Sixteen times the scores take no larger tensor, and a fourth of the logits at a time gives the same gradients."""
+    model = ModelSpec(**{**TINY, "max_positions": 256, "vocab_size": 512})
+    alone = TensorParallel(None, 1, 0)
+    layers = architecture_of(model).stage(range(6), alone, torch.device("cpu"), torch.float64, dropout=True)
+    first = first_weights(model, 0)
+    with torch.no_grad():
+        for specs in (layer_parameters(model, layer) for layer in range(6)):
+            for spec in specs:
+                layers.parameters[spec.name].copy_(first(spec, torch.float64))
+    drawn = torch.randint(0, 512, (1, tokens + 1), generator=torch.Generator().manual_seed(0))
+    dropout = Dropout(probability=0.1, seed=0, step=0, samples=torch.arange(1))
+    microbatch = Microbatch(tokens=drawn[:, :-1], targets=drawn[:, 1:], weight=1.0, dropout=dropout)
+
+    def gradients() -> tuple[torch.Tensor, int]:
+        with _Largest() as largest:
+            value = layers(0, None, microbatch)
+            for layer in (1, 5):
+                value = layers(layer, value, microbatch)
+            value.backward()
+        found = torch.cat([each.grad.flatten() for each in layers.parameters.values() if each.grad is not None])
+        for each in layers.parameters.values():
+            each.grad = None
+        return found, largest.elements
+
+    scores, logits = 6 * tokens * tokens, tokens * 512
+    whole, most = gradients()
+    assert most == max(scores, logits)
+    monkeypatch.setattr(attention, "BLOCK_ELEMENTS", scores // 16)
+    monkeypatch.setattr(loss, "CHUNK_ELEMENTS", logits // 4)
+    in_blocks, most = gradients()
+    torch.testing.assert_close(in_blocks, whole, atol=1e-12, rtol=0)
+    weights = 512 * 24
+    assert most <= max(scores // 16, logits // 4, weights, tokens * 96)

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from sailor_runtime.spec import RunSpec
-from sailor_runtime.training.data.samples import Samples
+from sailor_runtime.training.data.samples import Ahead, Samples
 from sailor_runtime.training.devices import Device
 from sailor_runtime.training.model.dropout import Dropout
 from sailor_runtime.training.model.layers import Microbatch
@@ -71,6 +71,28 @@ class Step:
     def finite(self) -> bool:
         return math.isfinite(self.loss) and math.isfinite(self.gradient_norm)
 
+    @property
+    def counts(self) -> bool:
+        """Whether its samples are used up: the weights moved, or loss scaling skips it."""
+        return self.finite or self.skipped
+
+
+class _Totals:
+    """Sums over all ranks, on the device for what is queued next; the host waits for them only when it reads them."""
+
+    def __init__(self, on_device: Tensor) -> None:
+        self.on_device = on_device
+        self._copy, self._copied = on_device, None
+        if on_device.is_cuda:
+            self._copy = torch.empty_like(on_device, device="cpu", pin_memory=True).copy_(on_device, non_blocking=True)
+            self._copied = torch.cuda.current_stream().record_event()
+
+    def read(self) -> list[float]:
+        if self._copied is not None:
+            self._copied.synchronize()
+        values: list[float] = self._copy.tolist()
+        return values
+
 
 _NOT_YET = Spent(iteration_s=0.0, compute_s=0.0, transfer_s=0.0, sync_s=0.0, memory_peak_bytes=0.0)
 
@@ -96,7 +118,7 @@ class Engine:
         self.next_step = 0
         self.updates = 0
         self._world = world
-        self._samples = samples
+        self._ahead = Ahead(samples, device.torch_device)
         self._device = device
         self._pipeline = spec.pipelines[place.pipeline]
         self._first_sample = layout.samples_of(spec, place.pipeline).start
@@ -105,10 +127,17 @@ class Engine:
         self.island = next(number for number, island in enumerate(islands) if place.pipeline in island)
         sizes = [sum(len(layout.samples_of(spec, pipeline)) for pipeline in island) for island in islands]
         self._shares = [size / spec.training.global_batch_size for size in sizes]
+        self._weighting = torch.tensor(self._shares, dtype=torch.float64, device=device.torch_device)
         stage = self._pipeline.stages[place.stage]
         parallel = TensorParallel(world.group(stage.ranks), len(stage.ranks), place.tp_index)
         self.module = StageModule(
-            spec.model, stage, parallel, device, precision.compute, dropout=spec.training.dropout > 0.0
+            spec.model,
+            stage,
+            parallel,
+            device,
+            precision.compute,
+            dropout=spec.training.dropout > 0.0,
+            compiled=spec.training.compile,
         )
         self._gradients = GradientSum(
             world.rank,
@@ -168,40 +197,38 @@ class Engine:
             squares = self._gradients.finish()
             totals = self._totals(squares, loss, flags)
         self._spans.share()
-        islands = self.islands
-        rows = totals[islands + 1 + len(flags) :]
-        # Each island clips by its own; what is shown is their root mean square.
-        norm = math.sqrt(totals[self.island]) / self.scale.scale
-        everywhere = sum(share * each for share, each in zip(self._shares, totals, strict=False))
+        rate = optimizer.learning_rate(self.spec.training, self.next_step)
+        with self._spans.during(Doing.UPDATE):
+            self._update(totals.on_device, rate)
+            # After a skipped step too: it may be the last one.
+            if self.outer is not None and is_due(self.spec, self.next_step) and self._told(totals, flags, rate).counts:
+                self.outer.step()
+            self.weights.publish()
+        self.weights.gather()
+        result = self._told(totals, flags, rate)
+        self.updates += result.finite
+        if result.counts:
+            self.scale.update(overflowed=result.skipped)
+            self.next_step += 1
+        return self._timed(result, started)
+
+    def _told(self, totals: _Totals, flags: Sequence[float], rate: float) -> Step:
+        """Wait for the totals, and say what the step came to."""
+        values, islands = totals.read(), self.islands
+        rows = values[islands + 1 + len(flags) :]
+        # Each island clips by its own norm; what is shown is their root mean square.
+        everywhere = sum(share * each for share, each in zip(self._shares, values, strict=False))
         result = Step(
-            loss=totals[islands] / self.scale.scale,
+            loss=values[islands] / self.scale.scale,
             gradient_norm=math.sqrt(everywhere) / self.scale.scale,
-            flags=tuple(totals[islands + 1 : islands + 1 + len(flags)]),
+            flags=tuple(values[islands + 1 : islands + 1 + len(flags)]),
             rows=tuple(tuple(rows[i : i + ROW_LENGTH]) for i in range(0, len(rows), ROW_LENGTH)),
-            learning_rate=optimizer.learning_rate(self.spec.training, self.next_step),
+            learning_rate=rate,
             spent=_NOT_YET,
             update_s=0.0,
         )
         overflowed = math.isfinite(result.loss) and not math.isfinite(result.gradient_norm)
-        result = replace(result, skipped=self.scale.dynamic and overflowed)
-        counts = result.finite or result.skipped
-        with self._spans.during(Doing.UPDATE):
-            if result.finite:
-                self._update(norm, result.learning_rate)
-                self.updates += 1
-            # After a skipped step too: it may be the last one.
-            outer = self.outer if counts and is_due(self.spec, self.next_step) else None
-            if outer is not None:
-                outer.step()
-            moved = result.finite or outer is not None
-            if moved:
-                self.weights.publish()
-        if moved:
-            self.weights.gather()
-        if counts:
-            self.scale.update(overflowed=result.skipped)
-            self.next_step += 1
-        return self._timed(result, started)
+        return replace(result, skipped=self.scale.dynamic and overflowed)
 
     @property
     def spans(self) -> list[Span]:
@@ -210,21 +237,22 @@ class Engine:
 
     def exchange(self) -> tuple[tuple[float, ...], ...]:
         """Return the rows of the last step now, for those who will not take another; a collective."""
-        rows = self._totals(torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64), ())
-        rows = rows[self.islands + 1 :]
+        nothing = torch.zeros((), dtype=torch.float64, device=self.device)
+        rows = self._totals(nothing, nothing, ()).read()[self.islands + 1 :]
         return tuple(tuple(rows[i : i + ROW_LENGTH]) for i in range(0, len(rows), ROW_LENGTH))
 
-    def _totals(self, squares: Tensor, loss: Tensor, flags: Sequence[float]) -> list[float]:
+    def _totals(self, squares: Tensor, loss: Tensor, flags: Sequence[float]) -> _Totals:
         """Return each island's sum of squares, the sums of loss and flags, then each rank's row, in one message."""
         rows = [0.0] * (self._world.size * ROW_LENGTH)
         rows[self._world.rank * ROW_LENGTH : (self._world.rank + 1) * ROW_LENGTH] = self._spent.row()
-        of_islands = [0.0] * self.islands
-        of_islands[self.island] = squares.item()
-        lost = loss.item() * self._shares[self.island] if self._reports_loss else 0.0
-        own = [*of_islands, lost, *flags, *rows]
-        totals = torch.tensor(own, dtype=torch.float64, device=self._device.torch_device)
+        own = [*[0.0] * (self.islands + 1), *flags, *rows]
+        totals = torch.tensor(own, dtype=torch.float64, pin_memory=self.device.type == "cuda")
+        totals = totals.to(self.device, non_blocking=True)
+        totals[self.island] = squares
+        if self._reports_loss:
+            totals[self.islands] = loss * self._shares[self.island]
         dist.all_reduce(totals, group=self._world.everyone)
-        return totals.tolist()
+        return _Totals(totals)
 
     def _timed(self, step: Step, started: float) -> Step:
         spans = self._spans.read()
@@ -232,18 +260,18 @@ class Engine:
         self._spent = spent(spans, iteration_s, self._wire_s, memory_peak_bytes(self._device.torch_device))
         return replace(step, spent=self._spent, update_s=total_s(spans, Doing.UPDATE))
 
-    def _update(self, norm: float, rate: float) -> None:
-        limit = self.spec.training.gradient_clipping
-        factor = 1.0 / self.scale.scale
-        # The same small constant as torch.nn.utils.clip_grad_norm_ keeps the division defined.
-        if limit is not None and limit / (norm + 1e-6) < 1.0:
-            factor *= limit / (norm + 1e-6)
-        if factor != 1.0:
-            self._gradients.scale(factor)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+    def _update(self, totals: Tensor, rate: float) -> None:
+        """Move the weights unless loss or gradient norm are not finite; queued without waiting for the totals."""
+        training, scale = self.spec.training, self.scale.scale
+        everywhere = totals[: self.islands].dot(self._weighting)
+        skip = torch.logical_not(torch.isfinite(totals[self.islands]) & torch.isfinite(everywhere))
+        factor = None if scale == 1.0 else totals.new_full((), 1.0 / scale)
+        if training.gradient_clipping is not None:
+            # The same small constant as torch.nn.utils.clip_grad_norm_ keeps the division defined.
+            norm = totals[self.island].sqrt() / scale
+            factor = (training.gradient_clipping / (norm + 1e-6)).clamp(max=1.0) / scale
         self.weights.take_gradients(self._gradients.totals)
-        self.optimizer.step()
+        optimizer.step(self.optimizer, rate=rate, factor=factor, skip=skip)
 
     def _weights_of(self, layer: int) -> None:
         if self.spec.zero_stage > 0:
@@ -253,10 +281,14 @@ class Engine:
     def _microbatch(self, number: int) -> Microbatch:
         training, size = self.spec.training, self._pipeline.microbatch_size
         first = self._first_sample + number * size
-        device = self._device.torch_device
-        needed = self._executor.is_first or self._executor.is_last
-        base = self.next_step * training.global_batch_size
-        tokens = self._samples.read(range(base + first, base + first + size)).to(device) if needed else _NOTHING
+        tokens = _NOTHING
+        if self._executor.is_first or self._executor.is_last:
+            count = self._pipeline.microbatches
+            step, following = self.next_step + (number + 1) // count, (number + 1) % count
+            # Samples after the last step may not be there.
+            more = step == self.next_step or step < training.steps
+            numbers = self._numbers(self.next_step, number)
+            tokens = self._ahead.read(numbers, self._numbers(step, following) if more else None)
         return Microbatch(
             tokens=tokens[..., :-1],
             targets=tokens[..., 1:],
@@ -267,6 +299,12 @@ class Engine:
                 probability=training.dropout,
                 seed=training.seed,
                 step=self.next_step,
-                samples=torch.arange(first, first + size, device=device),
+                samples=torch.arange(first, first + size, device=self.device),
             ),
         )
+
+    def _numbers(self, step: int, microbatch: int) -> range:
+        """Return the samples of a microbatch of this pipeline."""
+        size = self._pipeline.microbatch_size
+        first = step * self.spec.training.global_batch_size + self._first_sample + microbatch * size
+        return range(first, first + size)

@@ -45,6 +45,10 @@ def check(spec: RunSpec) -> None:
         raise RefusedError(f"zero_stage {spec.zero_stage} is not supported; supported: 0, 1")
     if spec.training.sums not in ("fp32", "bf16"):
         raise RefusedError(f"sums in {spec.training.sums!r} are not supported; supported: fp32, bf16")
+    if spec.training.compile and spec.training.dropout > 0.0:
+        raise RefusedError(
+            f"compile needs dropout 0, got {spec.training.dropout:g}: what is dropped changes every step"
+        )
     if spec.training.sync_every is not None and spec.training.sync_every < 1:
         raise RefusedError(f"sync_every must be positive, got {spec.training.sync_every}")
     if spec.training.steps < 1:

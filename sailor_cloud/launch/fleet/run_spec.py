@@ -80,6 +80,7 @@ def build_spec(
             max_loss_rise=training.max_loss_rise,
             sync_every=training.sync_every,
             sums=training.sums.value,
+            compile=training.compile,
         ),
         data=rt.DataSpec(source=job.data.source, format=job.data.format.value, tokenizer=job.data.tokenizer),
         checkpoint=rt.CheckpointSpec(

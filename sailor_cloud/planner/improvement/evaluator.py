@@ -17,7 +17,7 @@ from sailor_cloud.planner.assess import Assessor, Pace
 from sailor_cloud.planner.draft import Draft, DraftPipeline, Rank, nodes_of, significant, to_plan
 from sailor_cloud.planner.goals import Figure
 from sailor_cloud.planner.replayed import replayed
-from sailor_cloud.simulator import StageTable, boundary_pairs, evaluate
+from sailor_cloud.simulator import Gather, StageTable, boundary_pairs, evaluate, held_up_s
 from sailor_cloud.simulator.replay import PipelineTimes
 from sailor_cloud.simulator.schedule_ends import schedule_ends
 
@@ -28,12 +28,14 @@ Factors = Mapping[Figure, float]
 @dataclass(frozen=True, slots=True)
 class _Tail:
     """The end of a pipeline's schedule. Seconds of the iteration: the end of each stage's passes, and of its last
-    backward pass without what a rank takes to hand tensors on."""
+    backward pass without what a rank takes to hand tensors on; of the next one, when the first microbatch reaches it.
+    """
 
     ends_s: tuple[float, ...]
     gradients_s: tuple[float, ...]
     tables: tuple[StageTable, ...]
     update_s: tuple[float, ...]
+    reached_s: tuple[float, ...]
     cut: tuple[int, ...]
 
 
@@ -124,7 +126,7 @@ class Evaluator:
         ends = {(p, s): end for p, number in enumerate(alike) for s, end in enumerate(tails[number].ends_s)}
         through: dict[tuple[int, int], float] = {} if overlapped else dict(ends)
         usd = 0.0
-        gathers: list[tuple[tuple[tuple[int, int], ...], float]] = []
+        gathers: list[Gather] = []
         sharding = tails[0].tables[0].sharding
         share, gradients = sharding.gathered_share, 2.0 * sharding.gradient / sharding.total
         layout, cuts = zip(*((part.slots, part.cut) for part in draft.pipelines), strict=True)
@@ -135,8 +137,8 @@ class Evaluator:
             sum_s = each.seconds * (1.0 - share)
             start = max(through.get(member, 0.0) for member in each.members)
             end = start + sum_s
+            bucket = min(1.0, engine.bucket_bytes / (each.nbytes * gradients))
             if overlapped:
-                bucket = min(1.0, engine.bucket_bytes / (each.nbytes * gradients))
                 ready = [
                     _ready_s(tails[number], s, each.layers, bucket)
                     for number, s in {(alike[p], s) for p, s in each.members}
@@ -145,12 +147,18 @@ class Evaluator:
                 end = max(max(start, first) + sum_s, last + bucket * sum_s)
             through.update(dict.fromkeys(each.members, end))
             usd += each.usd
-            gathers.append((each.members, each.seconds - sum_s))
+            if share:
+                needed = [_needed_s(tails[alike[p]], s, each.layers, bucket) for p, s in each.members]
+                gathers.append(
+                    Gather(members=each.members, seconds=each.seconds - sum_s, bucket=bucket, needed_s=needed)
+                )
         for (p, s), end in ends.items():
             through[p, s] = max(end, through.get((p, s), 0.0)) + engine.idle_s + tails[alike[p]].update_s[s]
-        if share:
-            for members, gather_s in gathers:
-                through.update(dict.fromkeys(members, max(through[member] for member in members) + gather_s))
+        if engine.overlap_gather:
+            return max(through.values()) + max(held_up_s(reversed(gathers), through).values()), usd
+        for gather in gathers:
+            end = max(through[member] for member in gather.members) + gather.seconds
+            through.update(dict.fromkeys(gather.members, end))
         return max(through.values()), usd
 
     def _crowding_s(self, draft: Draft, paces: Sequence[Pace]) -> float:
@@ -184,7 +192,8 @@ class Evaluator:
             begin + float(table.backward_s(*span)) for begin, table, span in zip(begun, tables, spans, strict=True)
         )
         update = tuple(float(table.update_s(*span, shards=replicas)) for table, span in zip(tables, spans, strict=True))
-        return _Tail(ends, gradients, tables, update, part.cut)
+        reached = tuple(times.reached_s(stage) for stage in range(len(tables)))
+        return _Tail(ends, gradients, tables, update, reached, part.cut)
 
     def _pipeline_times(
         self, part: DraftPipeline, pace: Pace, flows: tuple[int, ...], tables: Sequence[StageTable]
@@ -225,6 +234,16 @@ def _ready_s(tail: _Tail, stage: int, layers: tuple[int, int] | None, bucket: fl
     first, end = max(layers[0], held[0]), min(layers[1], held[1])
     last = done - float(table.backward_s(held[0], first))
     return last - (1.0 - bucket) * float(table.backward_s(first, end)), last
+
+
+def _needed_s(tail: _Tail, stage: int, layers: tuple[int, int] | None, bucket: float) -> tuple[float, float]:
+    """Return when the next iteration uses the first and the last gathered weights of layers, as in the simulator."""
+    table, (held, stop) = tail.tables[stage], tail.cut[stage : stage + 2]
+    first, end = (held, held + 1) if layers is None else (max(layers[0], held), min(layers[1], stop))
+    if layers is None and held:
+        first, end = stop - 1, stop
+    begun = tail.reached_s[stage] + float(table.forward_s(held, first))
+    return begun, begun + (1.0 - bucket) * float(table.forward_s(first, end))
 
 
 def _ratio(found: float, about: float) -> float:

@@ -54,6 +54,7 @@ class MemoryRule:
     `bucket_copies`: by ZeRO stage, how many buckets of `bucket_parameters` gradients it allocates; None where it copies
     one of the engine's buckets. `selective_blocks`: selective recomputation is that of every second block, not of
     attention. `gate_copies`: see layer_costs. `module_norms`: RMS norms are transformers' modules, not single kernels.
+    `logit_elements`: the most logits that a device has at once, where the loss is computed in chunks of tokens.
     `gathered_inputs`: gathered inputs of tensor-parallel layers that live at a time where no other stage makes the host
     wait.
     """
@@ -71,6 +72,7 @@ class MemoryRule:
     gate_copies: int = 4
     module_norms: bool = True
     gathered_inputs: float = 0.0
+    logit_elements: float = 2.0**27
 
     def gradient_bytes(self, precision: Precision) -> int:
         match precision:
@@ -203,8 +205,9 @@ class Engine:
     `recompute_stops_early`: all of a block but its last product. `stages_outermost`: where only degrees are given,
     ranks count through devices, then pipelines, then stages, so that the pipelines' equal stages are neighbours. With
     ZeRO-3 weights are gathered and gradients scattered beside a pass; `shard_exposed` of the shorter one shows.
-    `overlap_gather`: weights that ZeRO-1 updated are gathered beside the next forward pass. `spread_launch_s`: seconds
-    per block and tensor-parallel device that launches take longer where a pipeline stands on several nodes. `exposed`:
+    `overlap_gather`: weights that ZeRO-1 updated are gathered beside the next forward pass, first layers first.
+    `spread_launch_s`: seconds per block and tensor-parallel device that launches take longer where a pipeline stands on
+    several nodes. `exposed`:
     the share of tensor-parallel collectives that does not hide behind products, and `collective_s` the seconds that
     each takes beyond its steps. `idle_s`: seconds per iteration that no kernel takes, for data, clipping and logs.
     `uniform`: all pipelines are cut alike and have one microbatch size; with `one_tp` all stages have one tp, and every
@@ -238,7 +241,7 @@ class Engine:
     split: StageSplit = StageSplit.EVEN
     memory: MemoryRule = field(default_factory=MemoryRule)
     shard_exposed: float = 0.1
-    overlap_gather: bool = False
+    overlap_gather: bool = True
     spread_launch_s: float = 0.0
     exposed: float = 1.0
     collective_s: float = 0.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from sailor_cloud.model.plan import Recompute
 from sailor_cloud.simulator.engines.engine import Engine, MemoryRule, StageSplit, Transfers
 
@@ -29,6 +31,7 @@ DEEPSPEED = Engine(
     rails=True,
     pair_bytes_per_s=3.8e9,
     overlap_sync=False,
+    overlap_gather=False,
     bucket_bytes=5.0e8,
     all_reduce_slowdown=2.25,
     reduce_bytes=2,
@@ -41,6 +44,7 @@ DEEPSPEED = Engine(
         layer_gradients=False,
         step_bytes=4,
         bucket_copies=(1.0, 2.0, 2.0, 9.0),
+        logit_elements=math.inf,
     ),
 )
 # Megatron-LM 1F1B: batched sends and receives that both ends wait for, slices where sequence parallelism is on,
@@ -56,11 +60,10 @@ MEGATRON = Engine(
     zone_by_zone=False,
     rails=True,
     bucket_bytes=1.6e8,
-    overlap_gather=True,
     sequence_parallel=True,
     fused=True,
     split=StageSplit.ENDS,
-    memory=MemoryRule(gate_copies=3, module_norms=False),
+    memory=MemoryRule(gate_copies=3, module_norms=False, logit_elements=math.inf),
 )
 # PyTorch FSDP: one layer is one unit, of 5e8 bytes or so where its models are of 7B; full shard is what it is for;
 # sharded weights are fp32, layers are cast as they are gathered. A checkpoint that is not re-entrant stops once it has
@@ -79,10 +82,11 @@ FSDP = Engine(
     pipelined_zero_stages=(0, 1, 2, 3),
     default_zero_stage=3,
     bucket_bytes=5.0e8,
+    overlap_gather=False,
     recompute_stops_early=True,
     sequence_parallel=True,
     shard_exposed=0.11,
-    memory=MemoryRule(half_weights=False, module_norms=False, selective_blocks=True),
+    memory=MemoryRule(half_weights=False, module_norms=False, selective_blocks=True, logit_elements=math.inf),
 )
 # nanotron: eager kernels, blocks given to stages by FLOPs; beside fp32 sums it has the buckets of PyTorch's DDP, and it
 # gathers inputs on a stream of their own. How many of these live is fitted (benchmarks/results/published_memory.md).
@@ -101,6 +105,7 @@ NANOTRON = Engine(
     sequence_parallel=True,
     bucket_bytes=5.0e8,
     overlap_sharded_sync=False,
+    overlap_gather=False,
     launch_factor=1.95,
     spread_launch_s=0.00247,
     exposed=0.782,
@@ -112,6 +117,7 @@ NANOTRON = Engine(
         layer_gradients=False,
         module_norms=False,
         gathered_inputs=48.0,
+        logit_elements=math.inf,
     ),
 )
 

@@ -174,6 +174,7 @@ class Checkpoints:
         self, running: Future[Saved | Unsaved], step: int, state: dict[str, Any], about: dict[str, Any]
     ) -> None:
         try:
+            self._staging.wait()
             running.set_result(self._write(step, state, about))
         # Whatever keeps a save from ending, training goes on; who asked for it decides for how long.
         except (Exception, dcp.CheckpointException) as error:

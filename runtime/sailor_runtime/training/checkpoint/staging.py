@@ -13,15 +13,24 @@ class Staging:
 
     A copy into fresh memory takes six times as long, since the system hands out each page of it anew (0.32 s against
     0.055 s of processor time for 378 MiB; 2026-11, 2 cores). It costs nothing at the peak: while a save runs the copies
-    are there in any case.
+    are there in any case. What comes from a CUDA device is copied into pinned memory, without waiting for the device.
     """
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, Tensor] = {}
+        self._copied: torch.cuda.Event | None = None
 
     def copy(self, key: Hashable, value: Tensor) -> Tensor:
-        """Return a copy in the node's memory; it holds until the next copy under the same key."""
+        """Return a copy in the node's memory, there once waited for; it holds until the next under the same key."""
         kept = self._kept.get(key)
         if kept is None or kept.shape != value.shape or kept.dtype != value.dtype:
-            kept = self._kept[key] = torch.empty(value.shape, dtype=value.dtype)
-        return kept.copy_(value.detach())
+            kept = self._kept[key] = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda)
+        kept.copy_(value.detach(), non_blocking=True)
+        if value.is_cuda:
+            self._copied = torch.cuda.current_stream(value.device).record_event()
+        return kept
+
+    def wait(self) -> None:
+        """Wait until all copies are made; what the device is given to do later does not change them."""
+        if self._copied is not None:
+            self._copied.synchronize()

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import math
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -80,6 +81,27 @@ def open_samples(spec: RunSpec) -> Samples:
     return TokenSamples(data.source, read, vocabulary=vocabulary, sequence_length=length, seed=seed)
 
 
+class Ahead:
+    """Reads one request ahead in a thread, into memory from which a CUDA device copies while it computes."""
+
+    def __init__(self, samples: Samples, device: torch.device) -> None:
+        self._samples, self._device = samples, device
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="samples")
+        self._asked: tuple[range, Future[Tensor]] | None = None
+
+    def read(self, numbers: range, following: range | None) -> Tensor:
+        """Return samples on the device, as `Samples.read`, and begin to read those that are expected to follow."""
+        asked, self._asked = self._asked, None
+        read = asked[1] if asked is not None and asked[0] == numbers else self._thread.submit(self._read, numbers)
+        if following is not None:
+            self._asked = (following, self._thread.submit(self._read, following))
+        return read.result().to(self._device, non_blocking=True)
+
+    def _read(self, numbers: range) -> Tensor:
+        tokens = self._samples.read(numbers)
+        return tokens.pin_memory() if self._device.type == "cuda" else tokens
+
+
 class SyntheticSamples:
     """Uniformly random tokens: an endless stream for measuring, with nothing to learn."""
 
@@ -120,8 +142,8 @@ class TokenSamples:
         self._vocabulary = vocabulary
         self._length = sequence_length
         self._seed = seed
-        self._epoch = -1
-        self._order = torch.empty(0, dtype=torch.int64)
+        # One value, since a thread reads ahead.
+        self._order: tuple[int, Tensor] = (-1, torch.empty(0, dtype=torch.int64))
 
     @cached_property
     def _arrays(self) -> list[Tokens]:
@@ -151,11 +173,13 @@ class TokenSamples:
     def place(self, number: int) -> int:
         """Return which sample of the source the training reads as its `number`-th."""
         epoch, index = divmod(number, self.count)
-        if epoch != self._epoch:
+        ordered, order = self._order
+        if epoch != ordered:
             digest = hashlib.sha256(f"{self._seed}/order/{epoch}".encode()).digest()
             generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
-            self._order, self._epoch = torch.randperm(self.count, generator=generator), epoch
-        return int(self._order[index])
+            order = torch.randperm(self.count, generator=generator)
+            self._order = (epoch, order)
+        return int(order[index])
 
     def read(self, numbers: Sequence[int]) -> Tensor:
         tokens = np.stack([self._sample(self.place(number)) for number in numbers]).astype(np.int64)

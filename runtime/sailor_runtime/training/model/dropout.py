@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -49,9 +51,10 @@ class Dropout:
             return values
         digest = hashlib.sha256(f"{self.seed}/{self.step}/{layer}/{site}".encode()).digest()
         key = _signed(int.from_bytes(digest[:8], "big"))
-        hashed = _mixed(elements * _signed(_GOLDEN) + key)
-        uniform = _shift(hashed, 11).double() * 2.0**-53
-        return values * (uniform >= self.probability).to(values.dtype) / (1.0 - self.probability)
+        # The upper 53 bits are a uniform number between 0 and 1.
+        uniform = _shift(_mixed(elements * _signed(_GOLDEN) + key), 11)
+        kept = uniform >= math.ceil(self.probability * 2.0**53)
+        return values * kept.to(values.dtype) / (1.0 - self.probability)
 
     def hidden(self, values: Tensor, layer: int, site: str) -> Tensor:
         """Drop elements of hidden states of shape [samples, tokens, hidden]."""
@@ -61,15 +64,21 @@ class Dropout:
         rows = self.samples.view(-1, 1, 1) * tokens + torch.arange(tokens, device=values.device).view(1, -1, 1)
         return self(values, layer, site, rows * hidden + torch.arange(hidden, device=values.device))
 
-    def attention(self, values: Tensor, layer: int, site: str, heads: int, first_head: int) -> Tensor:
-        """Drop attention weights of shape [samples, local heads, tokens, tokens] out of `heads` heads."""
+    def attention(
+        self, values: Tensor, layer: int, site: str, *, heads: int, first_head: int, tokens: int, row: int, column: int
+    ) -> Tensor:
+        """Drop attention weights of shape [samples, local heads, queries, keys].
+
+        They stand from `row` and `column` on among all `tokens`, and from `first_head` on among all `heads`.
+        """
         if self.probability == 0.0:
             return values
-        _, local, tokens, _ = values.shape
-        own = torch.arange(first_head, first_head + local, device=values.device).view(1, -1, 1, 1)
-        positions = torch.arange(tokens, device=values.device)
-        rows = (self.samples.view(-1, 1, 1, 1) * heads + own) * tokens + positions.view(1, 1, -1, 1)
-        return self(values, layer, site, rows * tokens + positions)
+        _, local, queries, keys = values.shape
+        device = values.device
+        own = torch.arange(first_head, first_head + local, device=device).view(1, -1, 1, 1)
+        rows = torch.arange(row, row + queries, device=device).view(1, 1, -1, 1)
+        rows = (self.samples.view(-1, 1, 1, 1) * heads + own) * tokens + rows
+        return self(values, layer, site, rows * tokens + torch.arange(column, column + keys, device=device))
 
 
 class Dropping(TorchFunctionMode):
@@ -79,24 +88,50 @@ class Dropping(TorchFunctionMode):
     weights of this rank's heads, of which the first is `first_head` out of `heads` unless all are here.
     """
 
+    _entered: ClassVar[list[Dropping]] = []
+
     def __init__(self, dropout: Dropout, heads: int, first_head: int) -> None:
         super().__init__()
         self._dropout = dropout
         self._heads, self._first_head = heads, first_head
         self._layer, self._site = 0, 0
 
+    def __enter__(self) -> Self:
+        self._entered.append(self)
+        super().__enter__()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)
+        self._entered.pop()
+
+    @classmethod
+    def current(cls) -> Dropping | None:
+        """Return what drops at the moment."""
+        return cls._entered[-1] if cls._entered else None
+
     def begin(self, layer: int) -> None:
         """Say which layer runs next."""
         self._layer, self._site = layer, 0
+
+    def attention(self, local_heads: int, tokens: int) -> Callable[[Tensor, int, int], Tensor]:
+        """Return what drops, at the next place, parts of attention weights: given with their first row and column."""
+        first_head = 0 if local_heads == self._heads else self._first_head
+        layer, site = self._layer, self._next()
+        return lambda values, row, column: self._dropout.attention(
+            values, layer, site, heads=self._heads, first_head=first_head, tokens=tokens, row=row, column=column
+        )
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function is not torch.nn.functional.dropout:
             return function(*args, **(kwargs or {}))
         values: Tensor = args[0] if args else kwargs["input"]
-        site, self._site = f"{self._site}", self._site + 1
         if values.dim() == 4:
-            first_head = 0 if values.shape[1] == self._heads else self._first_head
-            return self._dropout.attention(values, self._layer, site, self._heads, first_head)
+            return self.attention(values.shape[1], values.shape[2])(values, 0, 0)
         shape = values.shape
         states = values.view(len(self._dropout.samples), -1, shape[-1])
-        return self._dropout.hidden(states, self._layer, site).view(shape)
+        return self._dropout.hidden(states, self._layer, self._next()).view(shape)
+
+    def _next(self) -> str:
+        self._site += 1
+        return f"{self._site - 1}"

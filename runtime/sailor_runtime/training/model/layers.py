@@ -31,6 +31,10 @@ class StageLayers(ABC):
     parameters: dict[str, nn.Parameter]
 
     @abstractmethod
+    def modules(self, layer: int) -> tuple[nn.Module, ...]:
+        """Return the modules that compute a layer, none where the whole model's own code does."""
+
+    @abstractmethod
     def __call__(self, layer: int, value: Tensor | None, microbatch: Microbatch) -> Tensor:
         """Return the layer's output: hidden states, or after the last layer the weighted loss sum."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,11 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sailor_runtime.spec import ModelSpec
+from sailor_runtime.training.model import attention
 from sailor_runtime.training.model.casts import lifted
 from sailor_runtime.training.model.cutting import VOCABULARY, Cut, set_parameter
 from sailor_runtime.training.model.dropout import Dropout, Dropping
 from sailor_runtime.training.model.layers import Architecture, Microbatch, StageLayers
-from sailor_runtime.training.model.loss import vocabulary_loss
+from sailor_runtime.training.model.loss import loss_in_chunks, vocabulary_loss
 from sailor_runtime.training.model.parameters import ParameterSpec
 from sailor_runtime.training.model.tensor_parallel import TensorParallel
 from sailor_runtime.training.refusal import RefusedError
@@ -183,7 +185,8 @@ class Transformer(Architecture):
         self, values: Callable[[ParameterSpec], Tensor], dtype: torch.dtype, *, dropout: bool
     ) -> tuple[nn.Module, dict[str, Tensor]]:
         """Return the model as transformers runs it in one process, and its parameters by name."""
-        causal = self.build("eager" if dropout else self._attention(), dtype)
+        plain = dropout or self._attention() != "sdpa"
+        causal = self.build("eager" if plain else "sdpa", dtype)
         _give_buffers(causal, causal, torch.device("cpu"))
         parameters = {}
         for spec in {spec.name: spec for specs in self._specs.values() for spec in specs}.values():
@@ -226,20 +229,24 @@ class Transformer(Architecture):
     def stage(
         self, layers: range, parallel: TensorParallel, device: torch.device, dtype: torch.dtype, *, dropout: bool
     ) -> StageLayers:
-        return _Layers(self, layers, parallel, device, dtype, "eager" if dropout else self._attention())
+        return _Layers(self, layers, parallel, device, dtype, self._attention(dropout=dropout))
 
-    def _attention(self) -> str:
-        """Return the attention of transformers that computes what the family's own does, at the least memory."""
+    def _attention(self, *, dropout: bool = False) -> str:
+        """Return the attention that computes what the family's own does, at the least memory."""
+        if self.family == "gpt_neo":
+            # Its modules take no other.
+            return "eager"
         capped = getattr(self.config, "attn_logit_softcapping", None) is not None
-        return "eager" if capped or self.family == "gpt_neo" else "sdpa"
+        return attention.NAME if capped or dropout else "sdpa"
 
-    def build(self, attention: str, dtype: torch.dtype, tp: int = 1, *, fused: bool = False) -> Any:
-        """Return a new model on the meta device; `tp` tells in how many shares its experts are cut.
+    def build(self, implementation: str, dtype: torch.dtype, tp: int = 1, *, fused: bool = False) -> Any:
+        """Return a new model on the meta device with an attention; `tp`: in how many shares its experts are cut.
 
         `fused`: GPT-2's activation in one kernel, which keeps two tensors for the backward pass in place of five.
         """
         from transformers import AutoModelForCausalLM
 
+        attention.register()
         config = copy.deepcopy(self.config)
         # The other implementations do not compute in float64, nor with rows that are no multiple of 16 bytes.
         width = getattr(config, "moe_intermediate_size", None) or getattr(config, "intermediate_size", 0)
@@ -252,7 +259,7 @@ class Transformer(Architecture):
         if fused and getattr(config, "activation_function", None) in ("gelu_new", "gelu_fast"):
             config.activation_function = "gelu_pytorch_tanh"
         with torch.device("meta"):
-            return AutoModelForCausalLM.from_config(config, attn_implementation=attention)
+            return AutoModelForCausalLM.from_config(config, attn_implementation=implementation)
 
     def _roots(self, layer: int) -> tuple[str, ...]:
         """Return the modules that make up a layer."""
@@ -310,13 +317,13 @@ class _Layers(StageLayers):
         parallel: TensorParallel,
         device: torch.device,
         dtype: torch.dtype,
-        attention: str,
+        implementation: str,
     ) -> None:
         self._architecture = architecture
         self._parallel = parallel
         self._last = architecture.layers - 1
         self._given: dict[tuple[int, ...], list[_Arguments]] = {}
-        causal = architecture.build(attention, dtype, parallel.size, fused=True).eval()
+        causal = architecture.build(implementation, dtype, parallel.size, fused=True).eval()
         base_name, blocks_name, norm_name = architecture.names
         base = causal.get_submodule(base_name)
         for root in (f"{base_name}.{name}" for name, _ in base.named_children()):
@@ -354,6 +361,9 @@ class _Layers(StageLayers):
         groups = getattr(self._config, "num_key_value_heads", None) or heads
         self._heads = (heads, groups * parallel.index // size * (heads // groups))
 
+    def modules(self, layer: int) -> tuple[nn.Module, ...]:
+        return (self._blocks[layer],) if layer in self._blocks else ()
+
     def __call__(self, layer: int, value: Tensor | None, microbatch: Microbatch) -> Tensor:
         dropping: Any = contextlib.nullcontext()
         if microbatch.dropout.probability > 0.0:
@@ -373,11 +383,19 @@ class _Layers(StageLayers):
             embedded: Tensor = self._base(input_ids=microbatch.tokens, use_cache=False)[0]
             return embedded
         if layer == self._last:
-            logits = self._head(inputs_embeds=value, use_cache=False).logits
-            return vocabulary_loss(logits, microbatch, self._architecture.config.vocab_size, self._parallel)
+            assert value is not None
+            own = self.parameters
+            trained = [own[spec.name] for spec in self._architecture.parameters(layer) if spec.trainable]
+            loss_of = functools.partial(self._loss, microbatch.weight)
+            rows = -(-self._architecture.config.vocab_size // self._parallel.size)
+            return loss_in_chunks(loss_of, value, microbatch.targets, trained, rows)
         args, kwargs = given[layer - 1]
         result = self._blocks[layer](value, *args, **kwargs)
         return result[0] if isinstance(result, tuple) else result
+
+    def _loss(self, weight: float, value: Tensor, targets: Tensor) -> Tensor:
+        logits = self._head(inputs_embeds=value, use_cache=False).logits
+        return vocabulary_loss(logits, targets, weight, self._architecture.config.vocab_size, self._parallel)
 
     def _arguments(self, value: Tensor) -> list[_Arguments]:
         """Return what the model passes to each decoder layer beside hidden states: masks, rotations, positions."""

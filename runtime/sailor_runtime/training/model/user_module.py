@@ -136,6 +136,9 @@ class _Layers(StageLayers):
         groups = architecture.heads // architecture.kv_heads
         self._first_head = architecture.kv_heads * parallel.index // parallel.size * groups
 
+    def modules(self, layer: int) -> tuple[nn.Module, ...]:
+        return (self._modules[layer],)
+
     def __call__(self, layer: int, value: Tensor | None, microbatch: Microbatch) -> Tensor:
         dropping: Any = contextlib.nullcontext()
         if microbatch.dropout.probability > 0.0:

@@ -1,4 +1,4 @@
-"""Sums gradients over atoms beside the backward pass, takes their norm over the whole model, and scales them."""
+"""Sums gradients over atoms beside the backward pass, and takes their norm over the whole model."""
 
 from __future__ import annotations
 
@@ -170,15 +170,7 @@ class GradientSum:
             counted = [self._gradient(part) for bucket in self.buckets for part in bucket.parts if part.counts]
         if not counted:
             return torch.zeros((), dtype=torch.float64)
-        # One transfer for all, since each would wait for the device.
-        return torch.stack(torch._foreach_norm(counted)).double().pow(2).sum().cpu()
-
-    @torch.no_grad()
-    def scale(self, factor: float) -> None:
-        """Multiply every gradient by `factor`."""
-        scaled = self.totals if self._sharded else [self._module.gradient(name) for name in self._module.trained]
-        if scaled:
-            torch._foreach_mul_(scaled, factor)
+        return torch.stack(torch._foreach_norm(counted)).double().pow(2).sum()
 
     def _cut(self, exchange: Exchange | None, own: int, parts: list[Part], limit: int) -> list[Bucket]:
         """Cut the parts of the same holders, of which this rank is number `own`, into buckets."""

@@ -57,8 +57,35 @@ def build(training: TrainingSpec, weights: Sequence[Tensor]) -> torch.optim.Opti
             # Fused is the fastest AdamW on processors, and exact in float64.
             return torch.optim.AdamW(groups, **adam, fused=True)
         case "sgd":
-            return torch.optim.SGD(groups, lr=training.learning_rate, momentum=SGD_MOMENTUM)
+            made = torch.optim.SGD(groups, lr=training.learning_rate, momentum=SGD_MOMENTUM, fused=True)
+            # Else a first step that is skipped would leave momentum in memory that nobody has written to.
+            fill_state(made, weights)
+            return made
     raise RefusedError(f"unknown optimizer {training.optimizer!r}; known: {', '.join(OPTIMIZERS)}")
+
+
+@torch.no_grad()
+def step(optimizer: torch.optim.Optimizer, *, rate: float, factor: Tensor | None, skip: Tensor) -> None:
+    """Update the weights at a learning rate by their gradients times `factor`, unless `skip` is true.
+
+    Both are tensors on the device; torch's optimizers are queued there without waiting for them.
+    """
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    weights = [weight for group in optimizer.param_groups for weight in group["params"] if weight.grad is not None]
+    if not weights:
+        return
+    queued = isinstance(optimizer, torch.optim.AdamW | torch.optim.SGD)
+    # Their kernels divide by a number in single precision, which is too coarse for weights in float64.
+    divided = queued and factor is not None and all(weight.dtype != torch.float64 for weight in weights)
+    if factor is not None and not divided:
+        torch._foreach_mul_([weight.grad for weight in weights], factor.to(weights[0].device))
+    if queued:
+        optimizer.grad_scale = factor.reciprocal().float() if factor is not None and divided else None
+        optimizer.found_inf = skip.float()
+        optimizer.step()
+    elif not skip.item():
+        optimizer.step()
 
 
 def check(name: str, device: torch.device) -> None:

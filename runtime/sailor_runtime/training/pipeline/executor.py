@@ -54,8 +54,7 @@ class Executor:
             else:
                 last = number == self._microbatches - 1
                 self._backward(number, activations.pop(number), gradients_ready if last else None)
-        # Asked for at the end only, since each would wait for the device.
-        return torch.stack(losses).double().sum().cpu() if losses else torch.zeros((), dtype=torch.float64)
+        return torch.stack(losses).double().sum() if losses else torch.zeros((), dtype=torch.float64)
 
     def _forward(
         self, number: int, microbatch: Callable[[int], Microbatch], ready: Callable[[int], None] | None

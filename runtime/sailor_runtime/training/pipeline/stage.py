@@ -17,6 +17,9 @@ from sailor_runtime.training.model.parameters import ParameterSpec
 from sailor_runtime.training.model.tensor_parallel import TensorParallel
 from sailor_runtime.training.pipeline.layout import stage_parameters
 
+# torch.compile's backend.
+COMPILER = "inductor"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
@@ -83,7 +86,9 @@ class StageModule:
         dtype: torch.dtype,
         *,
         dropout: bool = False,
+        compiled: bool = False,
     ) -> None:
+        """`compiled`: the layers between embedding and head run as torch.compile makes them, each by itself."""
         self.layers = range(stage.first_layer, stage.end_layer)
         self.shards = {
             name: shard_of(spec, parallel.size, parallel.index) for name, spec in stage_parameters(model, stage).items()
@@ -98,7 +103,13 @@ class StageModule:
         self.backward_s = dict.fromkeys(self.layers, 0.0)
         # Timing layers on a CUDA device makes each wait for the device, so only calibration asks for it.
         self.times_layers = device.torch_device.type == "cpu"
-        self._recompute = stage.recompute
+        if compiled:
+            for layer in self.layers:
+                for part in self._computed.modules(layer):
+                    part.compile(backend=COMPILER, dynamic=False)
+        # Embedding and head keep little, and the head's backward pass follows its forward pass at once.
+        blocks = range(1, model.layers - 1)
+        self._recomputed = {layer for layer in self.layers if stage.recompute and layer in blocks}
         self._device = device
         self.specs = {layer: layer_parameters(model, layer) for layer in self.layers}
         # Gradients whose memory somebody else has laid out; see `keep_gradients_in`.
@@ -164,9 +175,9 @@ class StageModule:
             value = None if value is None else value.detach().requires_grad_()
             activation.inputs.append(value)
             for _ in range(self._device.kernel_runs):
-                with torch.set_grad_enabled(not self._recompute):
+                with torch.set_grad_enabled(layer not in self._recomputed):
                     output = self._computed(layer, value, microbatch)
-            activation.outputs.append(None if self._recompute else output)
+            activation.outputs.append(None if layer in self._recomputed else output)
             value = output
             self.forward_s[layer] += self._now() - started
         activation.result = None if value is None else value.detach()
