@@ -16,7 +16,7 @@ from sailor_cloud.simulator import Engine, Scenario, Transfers, evaluate, gradie
 from sailor_cloud.simulator.iteration import run_iteration
 from sailor_cloud.simulator.layout import Layout, Seat, lay_out
 from sailor_cloud.simulator.scenario import place_of
-from sailor_cloud.simulator.sync import sync_groups
+from sailor_cloud.simulator.sync import Gather, held_up_s, sync_groups
 
 
 def plan_on(
@@ -176,8 +176,8 @@ def test_a_sum_beside_the_backward_pass_begins_with_the_first_bucket_and_ends_a_
 
 @pytest.mark.parametrize("precision", ["fp16", "fp32"])
 def test_weights_that_zero_1_updates_in_shares_are_gathered_after_the_step(precision: str) -> None:
-    """Beside a pass only gradients can travel: the new weights are not there yet."""
-    scenario = gcp_scenario(batch=64, precision=precision)
+    """Beside a backward pass only gradients can travel: the new weights are not there yet."""
+    scenario = gcp_scenario(batch=64, precision=precision, engine=Engine(overlap_gather=False))
     offers = [offer_in(scenario, zone, "A100-40", devices=2) for zone in ("us-central1-a", "us-west1-b")]
     layouts = [
         lay_out(plan_on(scenario, *(([offer], (0, 26)) for offer in offers), zero_stage=stage), scenario)
@@ -205,6 +205,27 @@ def test_weights_that_zero_1_updates_in_shares_are_gathered_after_the_step(preci
     assert shared.replay_s < plain.replay_s - updates[1] + group.gather_s
     for before, after in zip(plain.waits, shared.waits, strict=True):
         assert group.gather_s < after.waits.sync_s < before.waits.sync_s + group.gather_s
+    beside = run_iteration(lay_out(layouts[1].plan, gcp_scenario(batch=64, precision=precision)), timeline=True)
+    # The next pass waits for the first message, and at its last layers for the last one.
+    bucket, forward = group.bucket(bucket_bytes), float(layouts[1].seats[0].table.forward_s(0, 26))
+    held = max(bucket * group.gather_s, group.gather_s - (1.0 - bucket) * forward)
+    assert 0.0 < held < group.gather_s
+    assert beside.replay_s == pytest.approx(stepped + held)
+
+
+def test_gathers_hold_up_the_stage_that_needs_them_first_and_later_stages_have_until_they_are_reached() -> None:
+    members = [(0, 0), (0, 1)]
+    updated = {(0, 0): 9.0, (0, 1): 10.0}
+
+    def gather(stage: int, seconds: float, needed: tuple[float, float]) -> Gather:
+        return Gather(members=members[stage : stage + 1], seconds=seconds, bucket=0.25, needed_s=[needed])
+
+    assert held_up_s([gather(0, 4.0, (0.0, 3.0))], updated) == {(0, 0): 0.0, (0, 1): 0.0}, "ready a second before"
+    assert held_up_s([gather(0, 8.0, (0.0, 3.0))], updated)[0, 0] == pytest.approx(9 + 8 - 10 - 3)
+    assert held_up_s([gather(1, 4.0, (0.0, 4.0))], updated)[0, 1] == pytest.approx(1.0), "the first message"
+    assert held_up_s([gather(1, 4.0, (2.0, 4.0))], updated)[0, 1] == 0.0
+    two = held_up_s([gather(1, 4.0, (2.0, 4.0)), gather(1, 4.0, (4.0, 6.0))], updated)
+    assert two[0, 1] == pytest.approx(8.0 - 6.0), "one after the other"
 
 
 def test_a_ring_moves_two_passes_in_steps_of_a_share() -> None:
