@@ -174,13 +174,14 @@ def read_plan(path: Path | str) -> PlanDocument:
 
 def _job_of(job: Job | Path | str | Mapping[str, Any], base: Path | None) -> tuple[Job, Path | None]:
     """Return a job with its inventory, its addresses on the Hub pinned, and the folder that its paths start from."""
+    from sailor_cloud.catalog.capacity import with_capacity
     from sailor_cloud.catalog.clusters import with_inventory
     from sailor_cloud.workload import hub
 
     if isinstance(job, Path | str):
         base = base or Path(job).parent
     found = read_job(job) if isinstance(job, Path | str | Mapping) else job
-    return hub.pinned(with_inventory(found, base)), base
+    return hub.pinned(with_inventory(with_capacity(found, base), base)), base
 
 
 def _by_strategy(job: Job, name: str, oracle: bool, time_limit_s: float | None, known: Any) -> PlanDocument:

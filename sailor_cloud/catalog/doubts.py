@@ -13,7 +13,8 @@ from sailor_cloud.model.offer import Confidence, Doubt, ListedPrice, Market, Off
 
 # The day of a price whose source says none and whose commit is not known: its age is unknown, and it is stale.
 UNKNOWN_DAY = date(1970, 1, 1)
-OLDEST_DAYS = {Market.ON_DEMAND: 90, Market.SPOT: 7}
+# Capacity that is reserved is priced by its user or as on demand.
+OLDEST_DAYS = dict.fromkeys(Market, 90) | {Market.SPOT: 7}
 
 
 def age_days(offer: Offer, as_of: date) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from sailor_cloud.catalog import providers
+from sailor_cloud.catalog.capacity import capacity_problems
 from sailor_cloud.catalog.catalog import Catalog, did_you_mean
 from sailor_cloud.errors import Problem
 from sailor_cloud.model.job import Job, Resource
@@ -13,9 +14,12 @@ from sailor_cloud.model.job import Job, Resource
 def resource_problems(job: Job, catalog: Catalog) -> list[Problem]:
     """Return every zone, accelerator and instance type that a job names and the provider does not have."""
     return [
-        problem
-        for index, resource in enumerate(job.resources)
-        for problem in _problems(f"resources[{index}]", resource, catalog)
+        *(
+            problem
+            for index, resource in enumerate(job.resources)
+            for problem in _problems(f"resources[{index}]", resource, catalog)
+        ),
+        *capacity_problems(job, catalog),
     ]
 
 

@@ -138,10 +138,12 @@ def read_job(path: Path, *, on: str | None = None, cluster: Path | None = None) 
 
     Raises RequestError where a file can't be read or is wrong.
     """
+    from sailor_cloud.catalog.capacity import with_capacity
     from sailor_cloud.catalog.clusters import with_inventory
     from sailor_cloud.model import job_file
 
-    return with_inventory(job_file.read_job(path, on=on), path.parent, on=on, cluster=cluster)
+    job = with_capacity(job_file.read_job(path, on=on), path.parent)
+    return with_inventory(job, path.parent, on=on, cluster=cluster)
 
 
 def clock_for(as_of: datetime | None) -> Clock:

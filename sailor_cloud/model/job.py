@@ -12,16 +12,16 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    PlainSerializer,
     field_validator,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
 
+from sailor_cloud.model.capacity import Capacity
 from sailor_cloud.model.decoder import Family
+from sailor_cloud.model.duration import Duration as Duration
 from sailor_cloud.model.inventory import Inventory
 from sailor_cloud.model.offer import Market, Precision, Provider
-from sailor_cloud.units import parse_duration_s
 
 
 class Goal(StrEnum):
@@ -53,25 +53,6 @@ class DataFormat(StrEnum):
 class NetworkAccess(StrEnum):
     PUBLIC_SSH = "public-ssh"
     PRIVATE = "private"
-
-
-def _seconds(value: Any) -> Any:
-    if isinstance(value, str):
-        return parse_duration_s(value)
-    return value
-
-
-def _duration_text(seconds: float) -> str:
-    whole = int(seconds)
-    return f"{whole}s" if whole == seconds else f"{seconds}s"
-
-
-Duration = Annotated[
-    float,
-    BeforeValidator(_seconds, json_schema_input_type=str | float),
-    PlainSerializer(_duration_text, return_type=str, when_used="json"),
-    Field(gt=0, description="A duration such as 90s, 10m, 24h or 1h30m; a bare number is seconds."),
-]
 
 
 def _known_place(place: str) -> str:
@@ -292,7 +273,8 @@ class Cloud(_Part):
 
     `state: null` keeps Terraform's states in the run's folder. `host_keys: first-contact` believes what a node shows
     where its cloud tells no SSH host key in time; otherwise such a node is refused. `cluster` is the path of an
-    inventory of machines that exist already, `cluster.yaml`, or its content.
+    inventory of machines that exist already, `cluster.yaml`, or its content. `capacity`: the path of a list of
+    reservations, blocks and the like, `capacity.yaml`, or its content.
     """
 
     gcp: GcpAccount | None = None
@@ -303,6 +285,13 @@ class Cloud(_Part):
     image: str | None = None
     state: StateBackend | None = None
     cluster: Inventory | str | None = Field(default=None, exclude_if=lambda value: value is None)
+
+    capacity: tuple[Capacity, ...] | str | None = Field(default=None, exclude_if=lambda value: value is None)
+
+    @property
+    def reserved(self) -> tuple[Capacity, ...]:
+        """The capacity beside spot and on-demand, once its file has been read."""
+        return self.capacity if isinstance(self.capacity, tuple) else ()
 
     @property
     def inventory(self) -> Inventory | None:

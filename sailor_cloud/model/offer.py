@@ -3,15 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime
 from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
 
 from sailor_cloud.model.provider import Provider as Provider
+from sailor_cloud.units import SECONDS_PER_HOUR
 
 
 class Market(StrEnum):
+    """How instances are sold. All but the first two have `Terms`, and their offers are those of a job's `capacity`.
+
+    `reservation`: an On-Demand Capacity Reservation of AWS, or a reservation of Compute Engine. `capacity-block`: AWS,
+    with a fixed start and end, paid for whole. `flex-start`: Compute Engine's queue, for seven days at most.
+    """
+
     ON_DEMAND = "on-demand"
     SPOT = "spot"
+    RESERVATION = "reservation"
+    CAPACITY_BLOCK = "capacity-block"
+    FLEX_START = "flex-start"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Market | None:
+        # AWS writes capacity_block, Google Cloud FLEX_START.
+        plain = str(value).lower().replace("_", "-")
+        return next((market for market in cls if market.value == plain), None)
+
+    @property
+    def has_terms(self) -> bool:
+        return self not in (Market.ON_DEMAND, Market.SPOT)
 
 
 class Confidence(StrEnum):
@@ -105,6 +128,42 @@ class ListedPrice:
     counted_from: Market | None
 
 
+# EC2 ends instances in a block from so long before its end
+# (docs.aws.amazon.com/AWSEC2/latest/UserGuide/capacity-blocks-how.html, looked up 2026-11-24).
+BLOCK_ENDS_EARLY_S = 1800.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What capacity is tied to that is neither spot nor on demand; at most `nodes` of them.
+
+    `held`: the reservation that the account has already; "" where the run buys it. Nodes are there from `starts_at` on,
+    `wait_s` after they are asked for at the earliest; they end at `ends_at`, or `most_s` after their start. `least_s`
+    is paid for in any case.
+    """
+
+    name: str
+    nodes: int
+    held: str = ""
+    starts_at: datetime | None = None
+    ends_at: datetime | None = None
+    wait_s: float = 0.0
+    least_s: float = 0.0
+    most_s: float | None = None
+
+    def start_s(self, now: datetime) -> float:
+        """Return the seconds from now until nodes are there."""
+        later = 0.0 if self.starts_at is None else (self.starts_at - now).total_seconds()
+        return max(self.wait_s, later)
+
+    def end_s(self, now: datetime) -> float | None:
+        """Return the seconds from now until nodes end; None where nothing ends them."""
+        ends = [] if self.most_s is None else [self.start_s(now) + self.most_s]
+        if self.ends_at is not None:
+            ends.append((self.ends_at - now).total_seconds() - BLOCK_ENDS_EARLY_S)
+        return min(ends, default=None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
     """One instance type with its accelerators in one zone; where it is no offer, nobody knows a price.
@@ -142,6 +201,24 @@ class Offer(Hardware):
     zone_confidence: ZoneConfidence = ZoneConfidence.UNCHECKED
     outlier: bool = False
     listed: ListedPrice | None = None
+    terms: Annotated[Terms | None, Field(exclude_if=lambda terms: terms is None)] = None
+
+    @property
+    def bought_apart(self) -> bool:
+        """Whether a purchase of its own comes before the nodes, which then cost nothing more."""
+        return self.terms is not None and not self.terms.held and self.market is not Market.FLEX_START
+
+    @property
+    def cancellable(self) -> bool:
+        """Whether what is bought apart can be given back; its price then ends with that."""
+        return self.market is not Market.CAPACITY_BLOCK
+
+    def committed_usd(self, nodes: int) -> float:
+        """Return what is paid in any case for so many nodes, or for the whole block; 0 where only use is paid for."""
+        if self.terms is None or self.terms.held:
+            return 0.0
+        paid = self.terms.nodes if self.market is Market.CAPACITY_BLOCK else nodes
+        return paid * self.usd_per_hour * self.terms.least_s / SECONDS_PER_HOUR
 
 
 def offer_id(provider: str, zone: str, instance_type: str, accelerator: str, count: str, market: str) -> str:

@@ -12,7 +12,7 @@ from sailor_cloud.planner.goals import Figure
 from sailor_cloud.planner.space import Space
 from sailor_cloud.simulator import preemptions_per_hour, startup_s, teardown_s
 from sailor_cloud.simulator.bill import gateways
-from sailor_cloud.simulator.money import lost_fraction, start
+from sailor_cloud.simulator.money import lost_fraction, start, wait_s
 from sailor_cloud.units import SECONDS_PER_HOUR
 
 Floats = NDArray[np.float64]
@@ -22,7 +22,8 @@ Floats = NDArray[np.float64]
 class Bill:
     """Rates and times that depend on the nodes alone; of one plan, or arrays of many plans.
 
-    `lost` is the time that preemption adds per second of training; `start_iterations` come before it. Left out are the
+    `lost` is the time that preemption adds per second of training; `start_iterations` come before it. Nodes are waited
+    for `wait_s`, and `committed_usd` are paid for those of `committed_usd_per_hour` in any case. Left out are the
     storage of checkpoints, their traffic between regions and what passes through NAT, so the totals are a lower bound
     where there is any; the simulator's bill has them.
     """
@@ -33,6 +34,9 @@ class Bill:
     lost: float | Floats
     fixed_s: float
     start_iterations: float = 0.0
+    wait_s: float = 0.0
+    committed_usd: float = 0.0
+    committed_usd_per_hour: float = 0.0
 
     @classmethod
     def of(cls, space: Space, nodes: Counter[int], *, checkpoint_s: float = 0.0) -> Bill:
@@ -57,6 +61,13 @@ class Bill:
             ),
             fixed_s=before.fixed_s + max(teardown_s(offer.provider) for offer in offers),
             start_iterations=before.iterations,
+            wait_s=wait_s(offers, space.scenario.as_of),
+            committed_usd=sum(space.pools[pool].offer.committed_usd(count) for pool, count in nodes.items()),
+            committed_usd_per_hour=sum(
+                space.pools[pool].offer.usd_per_hour * count
+                for pool, count in nodes.items()
+                if space.pools[pool].offer.committed_usd(count)
+            ),
         )
 
     def figures(self, iteration_s: Floats, egress_usd: Floats) -> dict[Figure, Floats]:
@@ -69,8 +80,13 @@ class Bill:
         duration = total = nowhere
         if self.steps is not None:
             iterations = self.steps * (1.0 + self.lost) + self.start_iterations
-            duration = iterations * iteration_s + self.fixed_s
-            total = duration * per_s + egress_usd * (self.steps + self.start_iterations)
+            paid = iterations * iteration_s + self.fixed_s
+            duration = paid + self.wait_s
+            total = paid * per_s + egress_usd * (self.steps + self.start_iterations)
+            if self.committed_usd:
+                total = total + np.maximum(
+                    0.0, self.committed_usd - paid * self.committed_usd_per_hour / SECONDS_PER_HOUR
+                )
         return {
             Figure.ITERATION_S: iteration_s,
             Figure.DURATION_S: duration,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sailor_cloud.catalog import Catalog, providers
+from sailor_cloud.catalog.capacity import capacity_offers
 from sailor_cloud.catalog.quotas import QuotaLimit
 from sailor_cloud.model.document import Ground, Rejected
 from sailor_cloud.model.job import Job, Resource
@@ -72,13 +73,14 @@ def collect(job: Job, catalog: Catalog, *, quotas: tuple[QuotaLimit, ...] | None
                 continue
             limit = resource.accelerators[name]
             for zone in sorted(set(resource.zones)):
-                found = catalog.offers(
+                listed = catalog.offers(
                     provider=resource.provider,
                     zones=(zone,),
                     accelerators=(name,),
                     markets=resource.markets,
                     instance_types=resource.instance_types,
                 )
+                found = (*listed, *capacity_offers(job, resource, zone, name, catalog))
                 rejected += _missing_markets(found, resource, name, zone, catalog)
                 rows.append(Row(entry=index, zone=zone, accelerator=name, devices=within(limit, found, known)))
                 for offer in found:
@@ -91,6 +93,8 @@ def collect(job: Job, catalog: Catalog, *, quotas: tuple[QuotaLimit, ...] | None
                         rejected.append(excess)
                         continue
                     most = most_nodes(offer, limit, known)
+                    if offer.terms is not None:
+                        most = min(most, offer.terms.nodes)
                     if job.constraints.max_nodes is not None:
                         most = min(most, job.constraints.max_nodes)
                     pools.append(Pool(offer=offer, accelerator=accelerator, row=len(rows) - 1, max_nodes=most))
@@ -145,12 +149,16 @@ def _missing_markets(
     for market in resource.markets:
         if market in known:
             continue
-        nearest = catalog.nearest_sold(zone, accelerator, market, instance_types=resource.instance_types)
-        where = f"the nearest zone with one is {nearest}" if nearest else f"no zone of {resource.provider} has one"
+        if market.has_terms:
+            why = "no entry of cloud.capacity has it for that start; 'sailor-cloud import capacity JOB' finds some"
+        else:
+            nearest = catalog.nearest_sold(zone, accelerator, market, instance_types=resource.instance_types)
+            where = f"the nearest zone with one is {nearest}" if nearest else f"no zone of {resource.provider} has one"
+            why = f"no price is known; {where}"
         rows.append(
             Rejected(
                 what=f"{accelerator} in {zone}, {market.value}",
-                why=f"no price is known; {where}",
+                why=why,
                 ground=Ground.PRICE,
                 subject=accelerator,
                 zone=zone,

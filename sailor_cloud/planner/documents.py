@@ -78,7 +78,7 @@ def plan_document(
         plan=plan,
         prediction=evaluation.prediction,
         cost=evaluation.cost,
-        ttl_s=ttl_s(scenario.job.constraints, evaluation.cost, duration_s=evaluation.prediction.duration_s),
+        ttl_s=_ttl_s(scenario, plan, evaluation),
         infeasibility=None,
         alternatives=Rows(around.alternatives),
         rejected=around.rejected,
@@ -115,9 +115,7 @@ def given_document(scenario: Scenario, plan: Plan, evaluation: Evaluation) -> Pl
         plan=plan,
         prediction=evaluation.prediction,
         cost=evaluation.bill,
-        ttl_s=ttl_s(scenario.job.constraints, evaluation.cost, duration_s=evaluation.prediction.duration_s)
-        if runnable
-        else None,
+        ttl_s=_ttl_s(scenario, plan, evaluation) if runnable else None,
         infeasibility=None,
         alternatives=Rows(),
         rejected=(),
@@ -151,6 +149,13 @@ def infeasible_document(
         rejected=rejected,
         engine=scenario.engine.name,
     )
+
+
+def _ttl_s(scenario: Scenario, plan: Plan, evaluation: Evaluation) -> float | None:
+    offers = [scenario.offers[name] for name in sorted({node.offer for node in plan.nodes})]
+    duration_s = evaluation.prediction.duration_s
+    limits, as_of = scenario.job.constraints, scenario.as_of
+    return ttl_s(limits, evaluation.cost, duration_s=duration_s, offers=offers, as_of=as_of)
 
 
 def _objective(job: Job, value: float) -> Objective:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from datetime import datetime
+
 from sailor_cloud.model.document import Cost
 from sailor_cloud.model.job import Constraints
+from sailor_cloud.model.offer import Offer
 from sailor_cloud.units import SECONDS_PER_HOUR
 
 # Time after the deadline for the last checkpoint, the results and the teardown, before nodes end themselves.
@@ -14,19 +18,30 @@ DEADLINE_GRACE_S = 600.0
 SHARE_OF_BUDGET = 0.95
 
 
-def ttl_s(limits: Constraints, cost: Cost, *, duration_s: float | None) -> float | None:
+def ttl_s(
+    limits: Constraints,
+    cost: Cost,
+    *,
+    duration_s: float | None,
+    offers: Iterable[Offer] = (),
+    as_of: datetime | None = None,
+) -> float | None:
     """Return the seconds from the start of a run until its nodes end themselves; None without budget and deadline.
 
     The deadline with its grace, else what the budget buys at the worst rate; never longer than until nearly all of the
     budget is used up at list prices, traffic included. What the plan itself needs, `duration_s` with its reserve for
-    preemption, the budget always gives. What costs nothing has no end by a budget.
+    preemption, the budget always gives. What costs nothing has no end by a budget. Nodes of capacity with terms, by
+    `as_of`, cost nothing while they are waited for, and end with it.
     """
-    lives = []
+    terms = [offer.terms for offer in offers if offer.terms is not None] if as_of is not None else []
+    waits = max((each.start_s(as_of) for each in terms), default=0.0) if as_of is not None else 0.0
+    ends = [each.end_s(as_of) for each in terms] if as_of is not None else []
+    lives = [end for end in ends if end is not None]
     if limits.deadline is not None:
         lives.append(limits.deadline + DEADLINE_GRACE_S)
     if limits.budget_usd is not None and cost.usd_per_hour > 0:
         hours = SHARE_OF_BUDGET * limits.budget_usd / cost.usd_per_hour
         if limits.deadline is None:
             hours = min(hours, limits.budget_usd / cost.worst_case_usd_per_hour)
-        lives.append(max(hours * SECONDS_PER_HOUR, duration_s or 0.0))
+        lives.append(max(hours * SECONDS_PER_HOUR + waits, duration_s or 0.0))
     return min(lives, default=None)

@@ -12,11 +12,9 @@ from sailor_cloud.clock import Clock
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import (
-    Decision,
     FrontierPoint,
     GapPart,
     Infeasibility,
-    Pick,
     PlanDocument,
     Rejected,
 )
@@ -27,6 +25,7 @@ from sailor_cloud.planner.apart import apart
 from sailor_cloud.planner.assess import Assessor
 from sailor_cloud.planner.beside import Beside
 from sailor_cloud.planner.candidates import collect
+from sailor_cloud.planner.capacity import over_capacity
 from sailor_cloud.planner.decision import Deciding, goal_pick
 from sailor_cloud.planner.documents import Surroundings, infeasible_document, plan_document
 from sailor_cloud.planner.draft import Draft, to_plan
@@ -46,6 +45,7 @@ from sailor_cloud.planner.space import Space, build
 from sailor_cloud.planner.spread import spread
 from sailor_cloud.planner.team import Team, together
 from sailor_cloud.planner.variants import Restriction
+from sailor_cloud.planner.wishes import Wishes as Wishes
 from sailor_cloud.simulator import Scenario
 from sailor_cloud.simulator.engines import SAILOR, Engine
 from sailor_cloud.workload import ComputeProfiles
@@ -56,31 +56,6 @@ _BESIDE = tuple((restriction,) for restriction in Restriction)
 # Plans that a search with a time limit keeps for its end, and seconds that it has for a first plan even where reading
 # the data took all of its time.
 _INCUMBENTS, _FIRST_S = 24, 0.25
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
-    """What a search is asked for beyond the plan.
-
-    `restrictions` make the space smaller. `beside`: also the best plans of smaller spaces, one of which is the
-    answer where the search of all found none as good. `frontier`: also the plans from the fastest to the cheapest
-    that no other one beats in both. `top`: also so many plans of other kinds. `decide`: also the cheapest, the balanced
-    and the fastest plan, of which `choose` is the answer, else the goal's; `deciding` gets them whenever they may
-    have changed. After `time_limit_s` the best plan
-    found until then is the answer, and never called optimal. `progress` gets the share of the search that is done,
-    ever larger ones. With more than one of `processes` two make the search; the answer is the same.
-    """
-
-    restrictions: tuple[Restriction, ...] = ()
-    beside: bool = False
-    frontier: bool = False
-    top: int = 0
-    decide: bool = False
-    choose: Pick | None = None
-    deciding: Callable[[Decision], None] | None = None
-    time_limit_s: float | None = None
-    progress: Callable[[float], None] | None = None
-    processes: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,11 +114,22 @@ def search(
     accelerator and for a path without bandwidth or
     price.
     """
-    started = clock.monotonic_s() if started_s is None else started_s
-    problem = problem_of(
-        job, catalog=catalog, network=network, profiles=profiles, clock=clock, decoder=decoder, engine=engine
-    )
     asked = wishes if wishes is not None else Wishes(restrictions=tuple(restrictions))
+
+    begun = [] if started_s is None else [started_s]
+
+    def planned(part: Job, wished: Wishes) -> PlanDocument:
+        started = begun.pop() if begun else clock.monotonic_s()
+        problem = problem_of(
+            part, catalog=catalog, network=network, profiles=profiles, clock=clock, decoder=decoder, engine=engine
+        )
+        return _planned(problem, wished, clock, started)
+
+    return over_capacity(job, asked, clock.now(), planned)
+
+
+def _planned(problem: Problem, asked: Wishes, clock: Clock, started: float) -> PlanDocument:
+    job = problem.space.scenario.job
 
     def searched(factor: float, step: int) -> PlanDocument:
         tighter = replace(problem, target=tightened(problem.target, factor))
@@ -162,7 +148,7 @@ def search(
         ) from None
     if wanted is None or first.prediction is None:
         return first
-    likely = profiles.errors.of_p50(first.prediction.error_p50)
+    likely = problem.space.scenario.profiles.errors.of_p50(first.prediction.error_p50)
     return probable(wanted, first, ratio=likely.ratio, search=searched)
 
 

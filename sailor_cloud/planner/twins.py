@@ -99,7 +99,7 @@ def renamed(shapes: tuple[Shape, ...], names: dict[int, int]) -> tuple[Shape, ..
 
 def _kind(space: Space, number: int) -> tuple[object, ...]:
     offer = space.pools[number].offer
-    return (offer.zone, offer.instance_type, offer.accelerator, offer.market)
+    return (offer.zone, offer.instance_type, offer.accelerator, offer.market, offer.terms)
 
 
 def _near(space: Space, zone: str, other: str) -> bool:

@@ -97,7 +97,13 @@ def verified(
     found = simulation.document
     assert found.cost is not None
     assert found.prediction is not None
-    lasting = ttl_s(job.constraints, found.cost, duration_s=found.prediction.duration_s)
+    lasting = ttl_s(
+        job.constraints,
+        found.cost,
+        duration_s=found.prediction.duration_s,
+        offers=found.inputs.offers,
+        as_of=as_of,
+    )
     found = replace(found, ttl_s=lasting)
     if not simulation.evaluation.fits:
         problems.append(Problem(path="plan", message="does not fit into the memory of its devices"))

@@ -213,7 +213,7 @@ def _bytes_by_zone(layout: Layout) -> dict[str, float]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hours:
     """How long nodes are paid for: training, standing still for checkpoints, what preemption adds (expected and worst),
-    start-up and teardown.
+    start-up and teardown. `waiting` comes before all that, and nobody pays for it.
 
     Without a number of steps, training is one hour and there is no start-up or teardown.
     """
@@ -224,6 +224,11 @@ class Hours:
     worst_lost: float
     startup: float
     teardown: float
+    waiting: float = 0.0
+
+    @property
+    def duration(self) -> float:
+        return self.total + self.waiting
 
     @property
     def total(self) -> float:
@@ -256,6 +261,7 @@ def hours(layout: Layout, iteration_s: float) -> Hours:
         worst_lost=lost[1],
         startup=0.0 if steps is None else (start.fixed_s + start.iterations * iteration_s) / SECONDS_PER_HOUR,
         teardown=0.0 if steps is None else teardown / SECONDS_PER_HOUR,
+        waiting=0.0 if steps is None else money.wait_s(offers, layout.scenario.as_of) / SECONDS_PER_HOUR,
     )
 
 
@@ -313,6 +319,10 @@ def _instance_lines(layout: Layout, paid: Hours, error_p90: float) -> list[CostL
         if layout.on_machine:
             worst *= 1.0 + error_p90
         part = node_part(offer.instance_type, offer.market, offer.zone)
+        committed = offer.committed_usd(count) if layout.scenario.job.training.steps is not None else 0.0
+        if committed >= count * paid.total * offer.usd_per_hour > 0.0:
+            lines.append(_committed_line(offer, committed, part))
+            continue
         reserve = ", lost to preemption" + _interval_note(layout)
         for kind, meanwhile, spent, worst_spent in (
             (CostKind.COMPUTE, "", paid.training, paid.training),
@@ -339,6 +349,23 @@ def _instance_lines(layout: Layout, paid: Hours, error_p90: float) -> list[CostL
                 )
             )
     return sorted(lines, key=lambda line: list(CostKind).index(line.kind))
+
+
+def _committed_line(offer: Offer, usd: float, part: str) -> CostLine:
+    """Return the line of what is paid for whole, however much of it the run uses."""
+    return CostLine(
+        kind=CostKind.COMPUTE,
+        what=f"{part}, paid for whole",
+        quantity=usd / offer.usd_per_hour,
+        unit="reserved hour",
+        usd_per_unit=offer.usd_per_hour,
+        usd=usd,
+        worst_usd=usd,
+        price_source=offer.source,
+        price_as_of=offer.as_of_from,
+        stale=False,
+        part=part,
+    )
 
 
 def _interval_note(layout: Layout) -> str:

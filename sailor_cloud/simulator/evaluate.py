@@ -98,10 +98,12 @@ def _fit(memory: tuple[StageMemory, ...]) -> bool:
 def _totals(layout: Layout, prediction: Prediction, costs: Cost | None, unsure: Uncertainty) -> Totals | None:
     if costs is None or costs.total_usd is None or prediction.duration_s is None:
         return None
+    fixed = hours(layout, 0.0)
     return totals(
         layout.scenario.job.constraints,
         costs,
-        fixed_s=hours(layout, 0.0).total * SECONDS_PER_HOUR,
+        fixed_s=fixed.duration * SECONDS_PER_HOUR,
+        waiting_s=fixed.waiting * SECONDS_PER_HOUR,
         duration_s=prediction.duration_s,
         distribution=unsure.distribution,
     )
@@ -119,7 +121,7 @@ def _prediction(
         error_p90=unsure.distribution.p90,
         throughput_iterations_per_s=1.0 / seconds,
         samples_per_s=layout.plan.global_batch_size / seconds,
-        duration_s=None if steps is None else hours(layout, seconds).total * SECONDS_PER_HOUR,
+        duration_s=None if steps is None else hours(layout, seconds).duration * SECONDS_PER_HOUR,
         waits=iteration.busiest,
         memory=memory,
         error_shares=unsure.shares,

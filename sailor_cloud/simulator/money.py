@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,11 @@ def startup_s(provider: Provider, nodes: int = 1) -> float:
 def teardown_s(provider: Provider) -> float:
     """Return the seconds that a node is paid for after the last step."""
     return providers.of(provider).teardown_s
+
+
+def wait_s(offers: Iterable[Offer], now: datetime) -> float:
+    """Return the seconds until the last of some nodes is there; no node is paid for before, but what is committed."""
+    return max((offer.terms.start_s(now) for offer in offers if offer.terms is not None), default=0.0)
 
 
 def preemptions_per_hour(offer: Offer, catalog: Catalog) -> float:

@@ -241,17 +241,23 @@ def corrections(layout: Layout) -> tuple[Correction, ...]:
 
 
 def totals(
-    constraints: Constraints, cost: Cost, *, fixed_s: float, duration_s: float, distribution: ErrorDistribution
+    constraints: Constraints,
+    cost: Cost,
+    *,
+    fixed_s: float,
+    duration_s: float,
+    distribution: ErrorDistribution,
+    waiting_s: float = 0.0,
 ) -> Totals:
     """Return the distribution of a run's time and money, as its iterations may be off.
 
-    `fixed_s` of the duration do not depend on the iteration; of the money, what is paid by the hour follows the
-    duration. Prices and the number of preemptions are taken as expected.
+    `fixed_s` of the duration do not depend on the iteration, and `waiting_s` of them cost nothing. What is paid by the
+    hour follows the duration. Prices and the number of preemptions are taken as expected.
     """
     assert cost.total_usd is not None, "the job has a number of steps"
     by_hour = sum(line.usd for line in cost.lines if line.unit == "hour")
     iterating_s = duration_s - fixed_s
-    usd_per_s = by_hour / duration_s
+    usd_per_s = by_hour / (duration_s - waiting_s)
 
     def at(ratio: float) -> tuple[float, float]:
         more_s = (ratio - 1.0) * iterating_s

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sailor_cloud import catalog, network, planner, resources, workload
 from sailor_cloud.catalog import Catalog
+from sailor_cloud.catalog.capacity import capacity_offers
 from sailor_cloud.clock import Clock
 from sailor_cloud.launch.replanning.replan import Rates
 from sailor_cloud.launch.telemetry.preflight import PROBE_BYTES
@@ -57,16 +58,26 @@ class CatalogSearch:
 
     def offers(self, job: Job) -> tuple[Offer, ...]:
         prices = self._newest_catalog()
-        return tuple(
+        apart = (
             offer
             for entry in job.resources
-            for offer in prices.offers(
-                provider=entry.provider,
-                zones=entry.zones,
-                accelerators=entry.accelerators,
-                markets=entry.markets,
-                instance_types=entry.instance_types,
-            )
+            for zone in entry.zones
+            for name in entry.accelerators
+            for offer in capacity_offers(job, entry, zone, name, prices)
+        )
+        return (
+            *apart,
+            *(
+                offer
+                for entry in job.resources
+                for offer in prices.offers(
+                    provider=entry.provider,
+                    zones=entry.zones,
+                    accelerators=entry.accelerators,
+                    markets=entry.markets,
+                    instance_types=entry.instance_types,
+                )
+            ),
         )
 
     def learn_links(self, rates: Rates) -> None:

@@ -20,7 +20,14 @@ def life_s(document: PlanDocument) -> float:
     """
     assert document.cost is not None, "a feasible plan has a cost"
     duration = document.prediction.duration_s if document.prediction is not None else None
-    lives = (document.ttl_s, ttl_s(document.constraints, document.cost, duration_s=duration))
+    own = ttl_s(
+        document.constraints,
+        document.cost,
+        duration_s=duration,
+        offers=document.inputs.offers,
+        as_of=document.as_of,
+    )
+    lives = (document.ttl_s, own)
     life = min((life for life in lives if life is not None), default=None)
     if life is None and document.constraints.budget_usd is not None:
         raise RequestError(

@@ -1,0 +1,141 @@
+"""Capacity beside spot and on-demand: the entries of `capacity.yaml`, as offers with terms."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from sailor_cloud.errors import Problem, RequestError
+from sailor_cloud.model.capacity import Capacity
+from sailor_cloud.model.job import Job, Resource
+from sailor_cloud.model.job_file import faults_of, read_yaml, text_of
+from sailor_cloud.model.offer import Confidence, Market, Offer, ZoneConfidence, offer_id
+from sailor_cloud.model.untrusted import MOST_JOB_VALUES, check_values
+
+if TYPE_CHECKING:
+    from sailor_cloud.catalog.catalog import Catalog
+
+_ENTRIES = TypeAdapter(tuple[Capacity, ...])
+_SOURCE = "capacity.yaml"
+
+
+def read_capacity(path: Path) -> tuple[Capacity, ...]:
+    """Return the entries of a file. Raises RequestError with every fault, each with its place."""
+    raw = read_yaml(text_of(path, "capacity file", written_by="import capacity JOB"), origin=str(path))
+    check_values(raw, origin=str(path), most=MOST_JOB_VALUES)
+    if not isinstance(raw, list):
+        raise RequestError(f"capacity file {path} must be a list of entries with name, market, provider, zone, nodes")
+    try:
+        return _ENTRIES.validate_python(raw)
+    except ValidationError as error:
+        raise RequestError(faults_of(error, str(path), Capacity)) from error
+
+
+def as_yaml(entries: Iterable[Capacity]) -> str:
+    """Return the text of a capacity file."""
+    told = [json.loads(entry.model_dump_json(exclude_none=True)) for entry in entries]
+    return yaml.safe_dump(told, sort_keys=False, width=110)
+
+
+def with_capacity(job: Job, base: Path | None = None) -> Job:
+    """Return a job with the capacity that it names, read. Raises RequestError for what is wrong or names no zone."""
+    named = job.cloud.capacity
+    if named is None:
+        return job
+    entries = read_capacity((base or Path()) / Path(named).expanduser()) if isinstance(named, str) else named
+    names = [entry.name for entry in entries]
+    problems = [
+        Problem(path=f"cloud.capacity: {name}", message="names two entries")
+        for name in sorted({name for name in names if names.count(name) > 1})
+    ]
+    if problems:
+        raise RequestError(problems)
+    return job.model_copy(update={"cloud": job.cloud.model_copy(update={"capacity": entries})})
+
+
+def capacity_problems(job: Job, catalog: Catalog) -> Iterator[Problem]:
+    """Yield what entries name that the catalog does not have: a zone, or the type's hardware or price."""
+    for entry in job.cloud.reserved:
+        path = f"cloud.capacity: {entry.name}"
+        if entry.zone not in catalog.zones(entry.provider):
+            yield Problem(path=f"{path}.zone", message=f"{entry.zone!r} is no zone of {entry.provider}")
+        elif (like := _like(entry, catalog)) is None:
+            message = f"{entry.instance_type!r} is no instance type of {entry.provider} with an accelerator"
+            yield Problem(path=f"{path}.instance_type", message=message)
+        elif entry.own_usd_per_hour is None and like.zone != entry.zone:
+            message = f"no on-demand price of {entry.instance_type} is known in {entry.zone}"
+            yield Problem(path=path, message=message, hint="give usd_per_hour")
+
+
+def capacity_offers(job: Job, resource: Resource, zone: str, accelerator: str, catalog: Catalog) -> tuple[Offer, ...]:
+    """Return the capacity that an entry of a job's resources allows in a zone, in the order of the file."""
+    found = []
+    for entry in job.cloud.reserved:
+        if entry.zone != zone or not _allows(resource, entry):
+            continue
+        offer = _offer(entry, catalog)
+        if offer is not None and offer.accelerator == accelerator:
+            found.append(offer)
+    return tuple(found)
+
+
+def _offer(entry: Capacity, catalog: Catalog) -> Offer | None:
+    like = _like(entry, catalog)
+    if like is None:
+        return None
+    count = str(like.accelerator_count)
+    plain = offer_id(entry.provider, entry.zone, entry.instance_type, like.accelerator, count, entry.market)
+    offer = replace(
+        like,
+        id=f"{plain}/{entry.name}",
+        zone=entry.zone,
+        region=catalog.region_of(entry.zone),
+        market=entry.market,
+        zone_confidence=ZoneConfidence.SEEN,
+        terms=entry.terms,
+    )
+    own = entry.own_usd_per_hour
+    if own is None:
+        return offer
+    return replace(offer, usd_per_hour=own, source=_SOURCE, confidence=Confidence.STATED, outlier=False, listed=None)
+
+
+def _like(entry: Capacity, catalog: Catalog) -> Offer | None:
+    """Return an on-demand offer of the type, in the zone itself where there is one, else anywhere."""
+    known = catalog.offers(
+        provider=entry.provider, markets=[Market.ON_DEMAND], instance_types=[entry.instance_type], zones=[entry.zone]
+    ) or catalog.offers(provider=entry.provider, instance_types=[entry.instance_type])
+    return known[0] if known else None
+
+
+def _allows(resource: Resource, entry: Capacity) -> bool:
+    if entry.provider != resource.provider or entry.zone not in resource.zones or entry.market not in resource.markets:
+        return False
+    return resource.instance_types is None or entry.instance_type in resource.instance_types
+
+
+def groups(job: Job, now: datetime) -> list[tuple[Capacity, ...]]:
+    """Return which capacity is planned with together: what is there from now on, and that with one start and end.
+
+    What nobody waits for and nothing ends is in every group; the first has nothing else.
+    """
+    lasting, timed = [], dict[tuple[float, float | None], list[Capacity]]()
+    for entry in job.cloud.reserved:
+        if not any(_allows(resource, entry) for resource in job.resources):
+            continue
+        start, end = entry.terms.start_s(now), entry.terms.end_s(now)
+        if start <= 0 and end is None:
+            lasting.append(entry)
+        elif end is None or end > max(0.0, start):
+            timed.setdefault((start, end), []).append(entry)
+    found = [tuple(lasting)]
+    for key in sorted(timed, key=lambda key: (key[0], key[1] is None, key[1] or 0.0)):
+        found.append((*lasting, *timed[key]))
+    return found

@@ -1,0 +1,112 @@
+"""Capacity beside spot and on-demand, as the entries of a job's `cloud.capacity` describe it; see docs/capacity.md."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+
+from sailor_cloud.model.duration import Duration
+from sailor_cloud.model.offer import Market, Terms
+from sailor_cloud.model.provider import Provider
+from sailor_cloud.units import SECONDS_PER_HOUR, duration_text
+
+# Compute Engine ends flex-start VMs after seven days (cloud.google.com/compute/docs/instances/about-flex-start-vms,
+# looked up 2026-11-24).
+FLEX_START_MOST_S = 7 * 24 * SECONDS_PER_HOUR
+_SOLD_BY = {
+    Market.RESERVATION: ("aws", "gcp"),
+    Market.CAPACITY_BLOCK: ("aws",),
+    Market.FLEX_START: ("gcp",),
+}
+
+
+def _with_terms(market: Market) -> Market:
+    if market not in _SOLD_BY:
+        raise ValueError(f"must be {', '.join(_SOLD_BY)}; prices of spot and on-demand are in the catalog")
+    return market
+
+
+class Capacity(BaseModel):
+    """Nodes of one type in one zone. `name` is this entry's own, and plans name it.
+
+    `id`: the reservation that the account has already, which is used and never bought or cancelled: on AWS its id, on
+    Google Cloud its name. Without an id the run buys it. `usd` is the whole price of a block with all its nodes,
+    `usd_per_hour` of one node; without either, the on-demand price counts, and nothing for a block that is paid for.
+    `wait`: how long until nodes are there once they are asked for. `min_duration` is paid for at least.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")
+    market: Annotated[Market, AfterValidator(_with_terms)]
+    provider: Provider
+    zone: str
+    instance_type: str
+    nodes: int = Field(gt=0)
+    id: str | None = Field(default=None, pattern=r"^[a-z][a-zA-Z0-9/-]+$")
+    usd: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    usd_per_hour: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    starts_at: AwareDatetime | None = None
+    ends_at: AwareDatetime | None = None
+    wait: Duration | None = None
+    min_duration: Duration | None = None
+    max_duration: Duration | None = None
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        sellers = _SOLD_BY[self.market]
+        if self.provider not in sellers:
+            raise ValueError(f"{self.market} is sold by {' and '.join(sellers)}, not by {self.provider}")
+        if self.starts_at is not None and self.ends_at is not None and self.ends_at <= self.starts_at:
+            raise ValueError(f"ends_at {self.ends_at:%Y-%m-%d %H:%M} is not after starts_at")
+        if self.usd is not None and self.usd_per_hour is not None:
+            raise ValueError("give usd or usd_per_hour, not both")
+        if self.market is Market.CAPACITY_BLOCK and (self.starts_at is None or self.ends_at is None):
+            raise ValueError("a capacity block needs starts_at and ends_at")
+        if self.market is Market.CAPACITY_BLOCK and self.id is None and not self.usd:
+            raise ValueError("a capacity block that is to be bought needs usd, its whole price")
+        if self.market is not Market.CAPACITY_BLOCK and self.usd is not None:
+            raise ValueError(f"a {self.market} is paid for by the hour: give usd_per_hour")
+        if self.market is Market.FLEX_START and self.id is not None:
+            raise ValueError("flex-start VMs are asked for when a run begins, so no reservation has an id")
+        if self.market is Market.FLEX_START and (self.max_duration or 0.0) > FLEX_START_MOST_S:
+            asked = duration_text(self.max_duration or 0.0)
+            raise ValueError(f"max_duration is {asked}; Compute Engine ends flex-start VMs after seven days (7d)")
+        if self.market is Market.RESERVATION and self.provider == "gcp" and self.id is None:
+            raise ValueError("a reservation on Google Cloud is used, not bought: give its name as id")
+        if self.market is Market.RESERVATION and self.id is None and (self.starts_at or self.ends_at):
+            raise ValueError("a reservation that the run buys begins at once and ends with it: give neither time")
+        return self
+
+    @property
+    def terms(self) -> Terms:
+        whole_s = (self.ends_at - self.starts_at).total_seconds() if self.starts_at and self.ends_at else 0.0
+        block = self.market is Market.CAPACITY_BLOCK
+        flex = FLEX_START_MOST_S if self.market is Market.FLEX_START else None
+        return Terms(
+            name=self.name,
+            nodes=self.nodes,
+            held=self.id or "",
+            starts_at=self.starts_at,
+            ends_at=self.ends_at,
+            wait_s=self.wait or 0.0,
+            least_s=whole_s if block else self.min_duration or 0.0,
+            most_s=self.max_duration or flex,
+        )
+
+    @property
+    def own_usd_per_hour(self) -> float | None:
+        """USD per hour of one node as the entry says it; None where the on-demand price counts."""
+        if self.market is not Market.CAPACITY_BLOCK:
+            return self.usd_per_hour
+        if self.usd is None:
+            return self.usd_per_hour or 0.0
+        return self.usd / self.nodes / self.terms.least_s * SECONDS_PER_HOUR
+
+    def over(self, now: datetime) -> str:
+        """Say why it can no longer be had; nothing where it can."""
+        if self.ends_at is not None and self.ends_at <= now:
+            return f"ended at {self.ends_at:%Y-%m-%d %H:%M %Z}"
+        return ""

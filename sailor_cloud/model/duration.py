@@ -1,0 +1,28 @@
+"""Durations as users write them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, PlainSerializer
+
+from sailor_cloud.units import parse_duration_s
+
+
+def _seconds(value: Any) -> Any:
+    if isinstance(value, str):
+        return parse_duration_s(value)
+    return value
+
+
+def _duration_text(seconds: float) -> str:
+    whole = int(seconds)
+    return f"{whole}s" if whole == seconds else f"{seconds}s"
+
+
+Duration = Annotated[
+    float,
+    BeforeValidator(_seconds, json_schema_input_type=str | float),
+    PlainSerializer(_duration_text, return_type=str, when_used="json"),
+    Field(gt=0, description="A duration such as 90s, 10m, 24h or 1h30m; a bare number is seconds."),
+]

@@ -1,0 +1,114 @@
+"""Plans over capacity with a start and an end: one search for each start and end, the best of which is the answer.
+
+Within one search nodes are waited for as `planner.bill` says, and the end is a deadline. A plan uses capacity of one
+start and end, together with what is there from now on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from sailor_cloud.catalog.capacity import groups
+from sailor_cloud.model.capacity import Capacity
+from sailor_cloud.model.document import Ground, Infeasibility, Pick, PlanDocument, Rejected, Status
+from sailor_cloud.model.job import Goal, Job
+from sailor_cloud.planner.answer import OPTIMAL_GAP
+from sailor_cloud.planner.wishes import Wishes
+from sailor_cloud.units import duration_text
+
+
+def over_capacity(
+    job: Job, asked: Wishes, now: datetime, search: Callable[[Job, Wishes], PlanDocument]
+) -> PlanDocument:
+    """Return the best plan over all capacity that a job may use, with the job's own limits."""
+    parts = groups(job, now)
+    if len(parts) == 1:
+        return search(_with(job, parts[0], now), asked) if job.cloud.reserved else search(job, asked)
+    found = []
+    for number, part in enumerate(parts):
+        found.append(search(_with(job, part, now), _share(asked, number, len(parts))))
+    feasible = [document for document in found if document.plan is not None]
+    if not feasible:
+        return _infeasible(job, found, parts)
+    best = min(feasible, key=lambda document: _order(document, asked.choose))
+    rows = [row for part, document in zip(parts, found, strict=True) for row in _left_out(part, document, now)]
+    rejected = (*best.rejected, *rows)
+    return _bounded(replace(best, job=job, constraints=job.constraints, rejected=rejected), feasible)
+
+
+def _with(job: Job, part: Sequence[Capacity], now: datetime) -> Job:
+    """Return the job with some of its capacity, whose end is its deadline."""
+    ends = [end for entry in part if (end := entry.terms.end_s(now)) is not None]
+    limits = [*ends, *([] if job.constraints.deadline is None else [job.constraints.deadline])]
+    cloud = job.cloud.model_copy(update={"capacity": tuple(part)})
+    constraints = job.constraints.model_copy(update={"deadline": min(limits, default=None)})
+    return job.model_copy(update={"cloud": cloud, "constraints": constraints})
+
+
+def _share(asked: Wishes, number: int, count: int) -> Wishes:
+    """Return what one of several searches is asked for: its part of the time and of the progress."""
+    limit, tell = asked.time_limit_s, asked.progress
+    return replace(
+        asked,
+        time_limit_s=None if limit is None else limit / count,
+        progress=None if tell is None else lambda share: tell((number + share) / count),
+    )
+
+
+def _order(document: PlanDocument, choose: Pick | None) -> float:
+    assert document.cost is not None
+    if choose is Pick.CHEAPEST and document.cost.total_usd is not None:
+        return document.cost.total_usd
+    if choose is Pick.FASTEST and document.prediction is not None and document.prediction.duration_s is not None:
+        return document.prediction.duration_s
+    value = document.objective.value if document.objective is not None else 0.0
+    return -value if document.job.goal is Goal.MAXIMIZE_THROUGHPUT else value
+
+
+def _bounded(best: PlanDocument, others: Sequence[PlanDocument]) -> PlanDocument:
+    """Return the document with the bound of all searches."""
+    bounds = [document.bound for document in others]
+    known = [bound for bound in bounds if bound is not None]
+    if best.bound is None or best.objective is None or len(known) < len(bounds):
+        return replace(best, bound=None, optimality_gap=None, status=Status.FEASIBLE, gap_parts=())
+    value = best.objective.value
+    bound = max(known) if best.job.goal is Goal.MAXIMIZE_THROUGHPUT else min(known)
+    gap = abs(value - bound) / max(value, bound)
+    proven = best.status is Status.OPTIMAL and gap <= OPTIMAL_GAP
+    status = Status.OPTIMAL if proven else Status.FEASIBLE
+    return replace(best, bound=bound, optimality_gap=gap, status=status, gap_parts=() if proven else best.gap_parts)
+
+
+def _left_out(part: Sequence[Capacity], document: PlanDocument, now: datetime) -> list[Rejected]:
+    if document.plan is not None or document.infeasibility is None:
+        return []
+    return [
+        Rejected(what=f"{entry.market} {entry.name}", why=_why(entry, document.infeasibility, now), ground=Ground.QUOTA)
+        for entry in part
+        if entry.terms.end_s(now) is not None
+    ]
+
+
+def _why(entry: Capacity, found: Infeasibility, now: datetime) -> str:
+    end = entry.terms.end_s(now) or 0.0
+    begins = duration_text(entry.terms.start_s(now))
+    needs = (
+        "" if found.needed is None or found.constraint != "deadline" else f"; {duration_text(found.needed)} would do"
+    )
+    return f"begins in {begins} and ends in {duration_text(end)}, before the run could{needs}"
+
+
+def _infeasible(job: Job, found: Sequence[PlanDocument], parts: Sequence[Sequence[Capacity]]) -> PlanDocument:
+    """Return why no search has a plan: the first one's reason, or the end of the capacity where nothing else is."""
+    now = found[0].as_of
+    rows = [row for part, document in zip(parts, found, strict=True) for row in _left_out(part, document, now)]
+    first, why = found[0], found[0].infeasibility
+    assert why is not None
+    if why.constraint == "resources" and rows:
+        told = found[-1].infeasibility
+        assert told is not None
+        message = "; ".join(f"{row.what} {row.why}" for row in rows)
+        why = replace(told, message=message)
+    return replace(first, job=job, constraints=job.constraints, infeasibility=why, rejected=(*first.rejected, *rows))
