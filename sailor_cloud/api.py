@@ -492,13 +492,15 @@ def up(
     allow_stale: bool = False,
     allow_doubtful: bool = False,
     allow_missing_permissions: bool = False,
+    buy_reserved: bool = False,
     checked: bool = False,
 ) -> Outcome:
     """Carry out a plan to its receipt, in the calling thread.
 
     Before it buys, it refuses what the command line refuses: stale or doubtful prices and missing permissions, unless
-    the `allow_` arguments permit them. `checked` skips this for a caller that has called `check_before_buying`, which
-    also tells what the buyer should know.
+    the `allow_` arguments permit them, and reservations and capacity blocks that would be bought, unless `buy_reserved`
+    does. `checked` skips this for a caller that has called `check_before_buying`, which also tells what the buyer
+    should know.
 
     Without `fallback` no other plan replaces it: lost nodes are replaced by equal ones, and where nodes can't be
     had the run ends. With `replan_slow_links` a better plan replaces it once links are found more than 30 % below
@@ -526,6 +528,7 @@ def up(
             allow_stale=allow_stale,
             allow_doubtful=allow_doubtful,
             allow_missing_permissions=allow_missing_permissions,
+            buy_reserved=buy_reserved,
         )
     return run_document(
         document,

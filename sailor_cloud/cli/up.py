@@ -57,7 +57,8 @@ DECLINED = 1
     is_flag=True,
     help="Plan anew when links are measured more than 30 % below their profile; without it that is shown only.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask before buying.")
+@click.option("--buy-reserved", is_flag=True, help="Buy the plan's reservations and capacity blocks without asking.")
+@click.option("--yes", is_flag=True, help="Do not ask before buying nodes.")
 @json_option
 def up(
     job_file: Path,
@@ -75,6 +76,7 @@ def up(
     allow_missing_permissions: bool,
     no_fallback: bool,
     replan_slow_links: bool,
+    buy_reserved: bool,
     yes: bool,
     as_json: bool,
 ) -> int:
@@ -90,6 +92,7 @@ def up(
     sailor-cloud up job.yaml --plan plan.json --choose balanced
     sailor-cloud up job.yaml --dry-run --ssh-from 203.0.113.7/32
     sailor-cloud up job.yaml --on slurm --cluster cluster.yaml
+    sailor-cloud up job.yaml --plan plan.json --buy-reserved
     """
     from sailor_cloud import api
     from sailor_cloud.cli.dry_run import show_dry_run
@@ -127,9 +130,10 @@ def up(
         allow_stale=allow_stale,
         allow_doubtful=allow_doubtful,
         allow_missing_permissions=allow_missing_permissions,
+        buy_reserved=buy_reserved or (sys.stdin.isatty() and not yes),
         tell=lambda note: echo(f"note: {note}", err=True),
     )
-    if not yes and not _confirmed(document):
+    if not (buy_reserved or _reserved_confirmed(document)) or not (yes or _confirmed(document)):
         echo("nothing was bought", err=True)
         return DECLINED
     return follow(
@@ -200,6 +204,19 @@ def _document(
     for difference in checked.differences:
         echo(f"note: {plan_file}: {difference}", err=True)
     return checked.document
+
+
+def _reserved_confirmed(document: PlanDocument) -> bool:
+    """Show the whole price of what is bought apart from nodes, and ask for it alone; yes where there is nothing."""
+    from datetime import UTC, datetime, timedelta
+
+    from sailor_cloud.provision.capacity_check import bought_apart
+
+    apart = bought_apart(document, datetime.now(UTC) + timedelta(seconds=document.ttl_s or 0.0))
+    for one in apart:
+        echo(f"bought apart from nodes: {one}", err=True)
+    total = sum(one.usd for one in apart)
+    return not apart or click.confirm(f"Buy this capacity for {total:.2f} USD?", err=True)
 
 
 def _confirmed(document: PlanDocument) -> bool:

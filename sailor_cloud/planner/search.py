@@ -12,6 +12,7 @@ from sailor_cloud.clock import Clock
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import (
+    Decision,
     FrontierPoint,
     GapPart,
     Infeasibility,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sailor_cloud import network, resources
 from sailor_cloud.clock import Clock
@@ -12,6 +12,7 @@ from sailor_cloud.errors import CredentialsError, RequestError
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.provision.account_check import check_account
 from sailor_cloud.provision.bookkeeping import NODE
+from sailor_cloud.provision.capacity_check import bought_apart, check_capacity
 from sailor_cloud.provision.guards import refuse_doubtful_prices, refuse_stale_prices, refuse_two_clouds
 from sailor_cloud.provision.jobs import check_scheduler
 from sailor_cloud.provision.providers import on_this_machine
@@ -32,14 +33,19 @@ def check_before_buying(
     allow_stale: bool = False,
     allow_doubtful: bool = False,
     allow_missing_permissions: bool = False,
+    buy_reserved: bool = False,
     tell: Callable[[str], None] = lambda note: None,
 ) -> None:
     """Check all that can be known before a plan is paid for; `tell` gets what the buyer should know, a sentence each.
 
-    Asks each cloud of the plan for its zones and for the caller's permissions. Raises RequestError for a plan that
-    can't be bought, StalePriceError and DoubtfulPriceError for its prices, CredentialsError where the caller may not.
+    Without `buy_reserved` nothing is bought apart from nodes. Asks each cloud of the plan for its zones, its capacity
+    and the caller's permissions. Raises RequestError for a plan that can't be bought, StalePriceError and
+    DoubtfulPriceError for its prices, CredentialsError where the caller may not.
     """
     now = clock.now()
+    if not buy_reserved and (apart := bought_apart(document, now + timedelta(seconds=document.ttl_s or 0.0))):
+        told = "\n".join(f"  {one}" for one in apart)
+        raise RequestError(f"the plan buys capacity apart from its nodes:\n{told}\ngive --buy-reserved to buy it")
     refuse_two_clouds(document, network.load())
     if not allow_stale:
         refuse_stale_prices(document, now.date())
@@ -47,6 +53,7 @@ def check_before_buying(
         refuse_doubtful_prices(document)
     check_supported(document)
     check_scheduler(document)
+    check_capacity(document, now)
     for note in reserve(document, "", now, only_ask=True).notes:
         tell(note)
     for note in check_zones(document):

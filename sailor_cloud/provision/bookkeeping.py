@@ -16,7 +16,7 @@ from sailor_cloud.model.provider import names
 from sailor_cloud.provision.rendering.root import PlacedNode, Root
 from sailor_cloud.run.journal import Draft, Event, Journal
 from sailor_cloud.run.ledger import Ledger
-from sailor_cloud.run.state import ResourceState
+from sailor_cloud.run.state import ResourceState, fold
 
 if TYPE_CHECKING:
     from sailor_cloud.catalog import Catalog
@@ -37,7 +37,8 @@ def node_intent(placed: PlacedNode) -> Draft:
         "zone": offer.zone,
         "instance_type": offer.instance_type,
         "market": offer.market.value,
-        "usd_per_hour": offer.usd_per_hour,
+        # What was bought apart has its price there.
+        "usd_per_hour": 0.0 if offer.bought_apart else offer.usd_per_hour,
         "services": _services(offer, placed.network),
         "price_source": offer.source,
         "price_as_of": offer.as_of_from.isoformat(),
@@ -49,6 +50,63 @@ def resource_intent(root: Root, kind: str, address: str) -> Draft:
     """Return the intent to ask for something besides nodes, such as a network."""
     told = {"provider": root.provider, "region": root.region, "stack": root.stack}
     return Draft(event=Event.CREATE_INTENDED, resource=kind, key=resource_key(root, address), data=told)
+
+
+def capacity_intent(root: Root, kind: str, address: str, nodes: Iterable[PlacedNode]) -> Draft:
+    """Return the intent to buy capacity apart from nodes, with its whole price where it has one."""
+    name = address.rpartition('["')[2].removesuffix('"]')
+    mine = [p.offer for p in nodes if p.offer.terms is not None and p.offer.terms.name == name]
+    offer, terms = mine[0], mine[0].terms
+    assert terms is not None
+    count = len(mine) if offer.cancellable else terms.nodes
+    told = {
+        "provider": root.provider,
+        "region": root.region,
+        "stack": root.stack,
+        "zone": offer.zone,
+        "capacity": name,
+        "what": f"{name}: {count} x {offer.instance_type} in {offer.zone}, {offer.market}",
+        "part": node_part(offer.instance_type, offer.market, offer.zone),
+        "usd": None if offer.cancellable else round(offer.committed_usd(count), 2),
+        "usd_per_hour": count * offer.usd_per_hour,
+        "ends_at": None if terms.ends_at is None else terms.ends_at.isoformat(),
+        "price_source": offer.source,
+        "price_as_of": offer.as_of_from.isoformat(),
+    }
+    return Draft(event=Event.CREATE_INTENDED, resource=kind, key=resource_key(root, address), data=told)
+
+
+def open_capacity(ledger: Ledger, intent: Mapping[str, Any], *, since: datetime) -> None:
+    """Charge for capacity that was bought apart: a whole price at once, else by the hour until it is cancelled."""
+    key, usd = capacity_key(intent["capacity"]), intent["usd"]
+    told: dict[str, Any] = {
+        "kind": CostKind.COMPUTE,
+        "what": intent["what"],
+        "part": intent["part"],
+        "price_source": intent["price_source"],
+        "price_as_of": date.fromisoformat(intent["price_as_of"]),
+    }
+    if usd is None:
+        ledger.open_item(key, usd_per_hour=intent["usd_per_hour"], since=since, **told)
+    else:
+        ledger.charge(key, quantity=1.0, unit="block", usd_per_unit=usd, at=since, **told)
+
+
+def close_cancelled(journal: Journal, ledger: Ledger, root: Root, *, at: datetime) -> None:
+    """Close the books of a root's capacity that was given back; a block has none to close."""
+    from sailor_cloud.provision import providers
+
+    bought = providers.of(root.provider)
+    for row in fold(journal.entries()).live:
+        of_root = (row.data.get("stack"), row.data.get("region")) == (root.stack, root.region)
+        if of_root and row.resource in bought.capacity_kinds - bought.uncancellable:
+            ledger.close_item(capacity_key(row.data["capacity"]), at=at)
+            journal.append(Event.GONE, resource=row.resource, key=row.key, confirmed_by="Terraform")
+
+
+def capacity_key(name: str) -> str:
+    """Return what the ledger calls an entry of capacity."""
+    return f"capacity/{name}"
 
 
 def resource_key(root: Root, address: str) -> str:
@@ -96,6 +154,10 @@ def recharge(ledger: Ledger, rows: Iterable[ResourceState]) -> None:
     """Charge for the nodes of a journal that the ledger lacks, perhaps since it was lost; others stay as they are."""
     for row in rows:
         since = row.intended_at or row.created_at
+        if "capacity" in row.data and row.created_at is not None and since is not None:
+            open_capacity(ledger, row.data, since=since)
+            if row.gone_at is not None:
+                ledger.close_item(capacity_key(row.data["capacity"]), at=row.gone_at)
         if row.resource == NODE and row.created_at is not None and since is not None and priced(row.data):
             open_node(ledger, row.key, row.data, since=since)
             if row.gone_at is not None:

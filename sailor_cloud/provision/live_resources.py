@@ -29,7 +29,7 @@ class LiveResource:
 
     `project` is Google Cloud's; `title` is what the resource is called where its name is the cloud's own choice.
     `owner` and `expires` are what its tags say of the run. `network` is what contains it on AWS; `ending`: it still
-    exists, and nothing can be done with it any more.
+    exists, and nothing can be done with it any more. `ends`: when it will end by itself, where the cloud says that.
     """
 
     provider: str
@@ -46,6 +46,7 @@ class LiveResource:
     expires: str = ""
     network: str = ""
     ending: bool = False
+    ends: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
@@ -19,7 +20,7 @@ from sailor_cloud.provision.access.instances import instances
 from sailor_cloud.provision.access.nodes import ReachableNode, ensure_ssh_key, reachable_nodes
 from sailor_cloud.provision.access.tunnel import is_private, refuse_without_programs
 from sailor_cloud.provision.apply.apply import Refusal, Work, apply_root, confirm_gone, remove_root, shrink
-from sailor_cloud.provision.bookkeeping import NODE, open_node
+from sailor_cloud.provision.bookkeeping import NODE, close_cancelled, open_node
 from sailor_cloud.provision.errors.causes import Cause, gravest
 from sailor_cloud.provision.errors.rules import Backoff, Pause
 from sailor_cloud.provision.live_resources import BY_TAG
@@ -47,6 +48,8 @@ __all__ = ["Applied", "Outcome", "QuotaHit", "Stockout", "apply", "check_support
 
 # How long a Terraform that outlived its controller may take to finish alone, before it is interrupted.
 PATIENCE_S = 20.0
+# How often a wait for capacity looks whether it is to end.
+_LOOK_S = 60.0
 
 
 def check_supported(document: PlanDocument) -> None:
@@ -83,10 +86,50 @@ def apply(
     RequestError, CredentialsError, TerraformError, ProvisionInterrupted, or ProvisionError when fewer nodes came than
     planned; what was created until then stays, for `destroy`.
     """
-    check_supported(document)
     begun = time.monotonic()
+    work = _work(folder, document, clock, on_progress, interrupt, timeout_s, terraform, backoff, pause)
+    return _Apply(work, document, expires_at, ssh_from or _last_ssh_from(work.journal), begun).run()
+
+
+def secure(
+    folder: RunFolder,
+    document: PlanDocument,
+    *,
+    clock: Clock,
+    expires_at: datetime,
+    ssh_from: str | None = None,
+    on_progress: Listener | None = None,
+    interrupt: Interrupt | None = None,
+    timeout_s: float = 1800.0,
+    terraform: TerraformBinary | None = None,
+    backoff: Backoff | None = None,
+    pause: Pause | None = None,
+) -> Outcome | None:
+    """Buy the capacity of a plan that is bought apart from its nodes, and wait until all of its capacity has begun.
+
+    Returns None then, or what was refused. What was bought is in the ledger at once. Raises as `apply` does, and
+    RequestError for a capacity block that is offered no longer.
+    """
+    begun = time.monotonic()
+    work = _work(folder, document, clock, on_progress, interrupt, timeout_s, terraform, backoff, pause)
+    return _Apply(work, document, expires_at, ssh_from or _last_ssh_from(work.journal), begun).secure()
+
+
+def _work(
+    folder: RunFolder,
+    document: PlanDocument,
+    clock: Clock,
+    on_progress: Listener | None,
+    interrupt: Interrupt | None,
+    timeout_s: float,
+    terraform: TerraformBinary | None,
+    backoff: Backoff | None,
+    pause: Pause | None,
+) -> Work:
+    check_supported(document)
     stop = interrupt or Interrupt()
-    work = Work(
+    stop.check()
+    return Work(
         folder=folder,
         clock=clock,
         journal=Journal.of(folder, clock),
@@ -99,8 +142,6 @@ def apply(
         pause=pause or stop.wait,
         paces=paces((placed.offer.provider, placed.offer.region) for placed in placed_nodes(document)),
     )
-    stop.check()
-    return _Apply(work, document, expires_at, ssh_from or _last_ssh_from(work.journal), begun).run()
 
 
 def _last_ssh_from(journal: Journal) -> str | None:
@@ -156,7 +197,12 @@ class _Apply:
             _ask_first(document, self._nodes)
         self._key = ensure_ssh_key(work.folder)
         self._roots = wanted_roots(
-            work.folder, document, public_key=self._key, expires_at=expires_at, ssh_from=ssh_from
+            work.folder,
+            document,
+            public_key=self._key,
+            expires_at=expires_at,
+            ssh_from=ssh_from,
+            now=work.clock.now(),
         )
         self._prices = {
             (root.stack, root.region): Prices.of_root(root)
@@ -174,13 +220,12 @@ class _Apply:
 
     def run(self) -> Outcome:
         work = self._work
-        write_cli_config(work.folder)
-        if self._again:
-            processes.let_finish(
-                lambda: processes.terraform_of(work.folder.run_id), patience_s=PATIENCE_S, grace_s=work.timeout_s
-            )
-        running = self._running() if self._again else frozenset()
-        for part in (Part.DATA, Part.CLUSTER, Part.LINKS):
+        running = self._begin()
+        for part in (Part.DATA, Part.CAPACITY, Part.CLUSTER, Part.LINKS):
+            if part is Part.CAPACITY:
+                self._settle()
+            elif part is Part.CLUSTER:
+                self._name_reservations()
             refused = self._applied([root for root in self._roots if root.part is part], running & self._names)
             if refused:
                 return self._refused(refused, running)
@@ -188,6 +233,56 @@ class _Apply:
         nodes = self._counted()
         work.journal.append(Event.PROVISIONED, nodes=len(nodes))
         return Applied(nodes=nodes, expires_at=self._expires_at, seconds=self._seconds())
+
+    def secure(self) -> Outcome | None:
+        """Buy what is bought apart, and wait until everything that has a start has begun."""
+        work, running = self._work, self._begin()
+        self._settle()
+        refused = self._applied([root for root in self._roots if root.part is Part.CAPACITY], running & self._names)
+        if refused:
+            return self._refused(refused, running)
+        starts = [t.starts_at for p in self._nodes if (t := p.offer.terms) is not None and t.starts_at is not None]
+        while starts and (left_s := (max(starts) - work.clock.now()).total_seconds()) > 0.0:
+            work.pause(min(left_s, _LOOK_S))
+            work.interrupt.check()
+        return None
+
+    def _begin(self) -> frozenset[str]:
+        """Let an earlier Terraform of the run finish; return the nodes that run."""
+        work = self._work
+        write_cli_config(work.folder)
+        if not self._again:
+            return frozenset()
+        processes.let_finish(
+            lambda: processes.terraform_of(work.folder.run_id), patience_s=PATIENCE_S, grace_s=work.timeout_s
+        )
+        return self._running()
+
+    def _settle(self) -> None:
+        """Give the capacity that is still to be bought what its cloud offers now."""
+        run_id = self._work.folder.run_id
+        self._roots = tuple(
+            providers.of(root.provider).settled(root, run_id) if root.part is Part.CAPACITY else root
+            for root in self._roots
+        )
+
+    def _name_reservations(self) -> None:
+        """Tell nodes the ids of what the run has bought apart. Raises ProvisionError where something is missing."""
+        run_id, found = self._work.folder.run_id, []
+        for root in self._roots:
+            wanted = {t.name for p in root.nodes if (t := p.offer.terms) is not None and p.offer.bought_apart}
+            if root.part is not Part.CLUSTER or not wanted:
+                found.append(root)
+                continue
+            ids = dict(providers.of(root.provider).bought(root.region, run_id))
+            if missing := sorted(wanted - ids.keys()):
+                raise ProvisionError(
+                    f"the cloud lists no capacity that this run has bought as {', '.join(missing)} in {root.region}; "
+                    f"'sailor-cloud down {run_id}' removes the run"
+                )
+            named = {**root.variables["reservations"], **{name: ids[name] for name in wanted}}
+            found.append(replace(root, variables={**root.variables, "reservations": named}))
+        self._roots = tuple(found)
 
     def _applied(self, wanted: Sequence[WantedRoot], running: frozenset[str]) -> list[tuple[WantedRoot, Refusal]]:
         """Apply roots side by side, each to its own end, and return those that the cloud refused."""
@@ -227,6 +322,8 @@ class _Apply:
         shared = any("network" in root.variables for root in self._roots)
         for root in unwanted_roots(self._work.folder, self._roots):
             remove_root(self._work, root, only_compute=shared and root.has_own_network)
+            if root.part is Part.CAPACITY:
+                close_cancelled(self._work.journal, self._work.ledger, root, at=self._work.clock.now())
 
     def _refused(self, found: Sequence[tuple[WantedRoot, Refusal]], running: frozenset[str]) -> Outcome:
         """Delete what came of the groups that were refused, and tell what was refused for the gravest reason."""

@@ -42,9 +42,10 @@ def _resources(receipt: Receipt) -> Table:
         # Journals may be damaged, and names are the cloud's.
         table.add_row(*map(printable, cells))
     for kept in receipt.kept:
-        table.add_row(
-            f"{kept.type} {kept.name}", "", "", f"kept, {text.usd(kept.usd_per_month)} USD/month", kept.delete_command
-        )
+        state, how = f"kept, {text.usd(kept.usd_per_month)} USD/month", kept.delete_command
+        if kept.ends_at is not None:
+            state, how = f"paid for until {kept.ends_at:%Y-%m-%d %H:%M}", "can't be cancelled, ends by itself"
+        table.add_row(f"{kept.type} {kept.name}", "", "", state, how)
     return table
 
 

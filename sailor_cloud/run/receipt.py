@@ -55,12 +55,16 @@ class AskedPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptResource:
-    """Something left on purpose, what it costs and how to delete it."""
+    """Something left on purpose, what it costs and how to delete it.
+
+    `ends_at`: nobody can delete it, it is paid for, and it ends by itself.
+    """
 
     type: str
     name: str
     usd_per_month: float
     delete_command: str
+    ends_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,6 +64,11 @@ class Link(Protocol):
 class Fleet(Protocol):
     """The nodes of one run."""
 
+    async def secure(
+        self, document: PlanDocument, *, expires_at: datetime, interrupt: Interrupt, on_progress: Listener
+    ) -> None:
+        """Buy the capacity of a plan that is bought apart, and wait until it has begun; see provisioner.secure."""
+
     async def create(
         self, document: PlanDocument, *, expires_at: datetime, interrupt: Interrupt, on_progress: Listener
     ) -> Applied:

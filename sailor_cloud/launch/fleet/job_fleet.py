@@ -94,6 +94,11 @@ class JobFleet:
     def node_home(self, node: str) -> Path:
         return self.home / node
 
+    async def secure(
+        self, document: PlanDocument, *, expires_at: datetime, interrupt: Interrupt, on_progress: Listener
+    ) -> None:
+        """Machines of a cluster are there; nothing is bought apart."""
+
     async def create(
         self, document: PlanDocument, *, expires_at: datetime, interrupt: Interrupt, on_progress: Listener
     ) -> Applied:

@@ -58,6 +58,22 @@ class SshFleet:
             self._software = software_for(prices.accelerator(name).compute_capability for name in sorted(names))
         return self._software
 
+    async def secure(
+        self, document: PlanDocument, *, expires_at: datetime, interrupt: Interrupt, on_progress: Listener
+    ) -> None:
+        refused = await asyncio.to_thread(
+            provisioner.secure,
+            self.folder,
+            document,
+            clock=self.clock,
+            expires_at=expires_at,
+            ssh_from=self.options.ssh_from,
+            on_progress=on_progress,
+            interrupt=interrupt,
+        )
+        if refused is not None:
+            provisioner.obtained(refused)
+
     async def create(
         self, document: PlanDocument, *, expires_at: datetime, interrupt: Interrupt, on_progress: Listener
     ) -> provisioner.Applied:

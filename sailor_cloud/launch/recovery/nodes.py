@@ -17,13 +17,14 @@ from sailor_cloud.launch.replanning.replan import Situation
 from sailor_cloud.launch.spend.lifetime import within
 from sailor_cloud.launch.telemetry.notify import Notice
 from sailor_cloud.model.document import PlanDocument
-from sailor_cloud.model.offer import Offer
+from sailor_cloud.model.job import Job
+from sailor_cloud.model.offer import Market, Offer
 from sailor_cloud.model.plan import Node
 from sailor_cloud.provision.bookkeeping import NODE
 from sailor_cloud.provision.progress import ProvisionInterrupted
 from sailor_cloud.run.journal import Event, read
 from sailor_cloud.run.state import fold
-from sailor_cloud.units import SECONDS_PER_HOUR
+from sailor_cloud.units import SECONDS_PER_HOUR, duration_text
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +104,7 @@ def situation_of(context: RunContext, document: PlanDocument, survivors: tuple[N
     state = fold(read(context.folder.journal_file))
     first = context.job_document
     return Situation(
-        job=first.job,
+        job=job_now(context),
         choose=None if first.decision is None else first.decision.asked,
         document=document,
         survivors=survivors,
@@ -113,6 +114,24 @@ def situation_of(context: RunContext, document: PlanDocument, survivors: tuple[N
         left=context.left(),
         offers=offers_of(context, document),
     )
+
+
+def job_now(context: RunContext) -> Job:
+    """Return the run's job with the capacity that a new plan may use: that of the account, and what the run has bought.
+
+    Nobody was asked about more. A block that was bought costs nothing more.
+    """
+    job = context.job_document.job
+    if not job.cloud.reserved:
+        return job
+    rows = fold(read(context.folder.journal_file)).resources
+    bought = {row.data["capacity"] for row in rows if row.created_at is not None and "capacity" in row.data}
+    kept = tuple(
+        entry.model_copy(update={"usd": 0.0}) if entry.usd is not None else entry
+        for entry in job.cloud.reserved
+        if entry.id is not None or entry.market is Market.FLEX_START or entry.name in bought
+    )
+    return job.model_copy(update={"cloud": job.cloud.model_copy(update={"capacity": kept})})
 
 
 def offers_of(context: RunContext, document: PlanDocument) -> dict[str, Offer]:
@@ -125,14 +144,22 @@ def offers_of(context: RunContext, document: PlanDocument) -> dict[str, Offer]:
 async def learn_prices(context: RunContext) -> None:
     """Take in today's prices of everything that the job allows to buy."""
     if context.search is not None:
-        quoted = await context.fleet.in_background(context.search.offers, context.job_document.job)
+        quoted = await context.fleet.in_background(context.search.offers, job_now(context))
         context.quotes = {offer.id: offer for offer in quoted}
 
 
 async def create(context: RunContext, document: PlanDocument) -> None:
     """Have the nodes made that are missing and those removed that the plan lacks."""
-    context.show("creating nodes")
     try:
+        if starts_s := _capacity_starts_s(context, document):
+            context.show(f"waiting {duration_text(max(starts_s))} for capacity" if max(starts_s) > 0 else "capacity")
+            await context.fleet.secure(
+                within(document, context.left()),
+                expires_at=context.expires_at,
+                interrupt=context.stop.interrupt,
+                on_progress=context.on_resource,
+            )
+        context.show("creating nodes")
         with paying_for(context, document):
             applied = await context.fleet.create(
                 within(document, context.left()),
@@ -153,12 +180,23 @@ async def create(context: RunContext, document: PlanDocument) -> None:
     context.applied_nodes = {node.id: node for node in applied.nodes}
 
 
+def _capacity_starts_s(context: RunContext, document: PlanDocument) -> list[float]:
+    """Return how long each capacity of a plan takes to begin, of what is bought apart or has a start."""
+    offers, now = offers_of(context, document), context.clock.now()
+    used = [offers[node.offer] for node in plan_nodes(document)]
+    return [
+        (offer.terms.starts_at - now).total_seconds() if offer.terms.starts_at is not None else 0.0
+        for offer in used
+        if offer.terms is not None and (offer.bought_apart or offer.terms.starts_at is not None)
+    ]
+
+
 @contextlib.contextmanager
 def paying_for(context: RunContext, document: PlanDocument) -> Iterator[None]:
     """Count the nodes that are asked for as costing until the ledger has them. Raises ShortfallError beforehand."""
     offers = offers_of(context, document)
     new = [node for node in plan_nodes(document) if node.id not in context.links]
-    rate = sum(offers[node.offer].usd_per_hour for node in new)
+    rate = sum(offers[node.offer].usd_per_hour for node in new if not offers[node.offer].bought_apart)
     _check_affordable(context, rate)
     context.pending_usd_per_hour, context.pending_since = rate, context.clock.now()
     try:

@@ -98,6 +98,11 @@ class SimulatedFleet:
     folder: RunFolder
     trouble: Callable[[str], None] = lambda call: None
 
+    async def secure(
+        self, document: PlanDocument, *, expires_at: datetime, interrupt: Interrupt, on_progress: Listener
+    ) -> None:
+        """Traces have no capacity that is bought apart."""
+
     async def create(
         self, document: PlanDocument, *, expires_at: datetime, interrupt: Interrupt, on_progress: Listener
     ) -> Applied:

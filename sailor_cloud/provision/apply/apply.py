@@ -19,7 +19,15 @@ from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision import providers
 from sailor_cloud.provision.access.instances import instances
 from sailor_cloud.provision.adoptable import Adoptable, Planned, planned_creations, planned_replacements
-from sailor_cloud.provision.bookkeeping import NODE, node_intent, open_node, resource_intent, resource_key
+from sailor_cloud.provision.bookkeeping import (
+    NODE,
+    capacity_intent,
+    node_intent,
+    open_capacity,
+    open_node,
+    resource_intent,
+    resource_key,
+)
 from sailor_cloud.provision.errors.causes import Cause, Fault, classify, error_of, gravest
 from sailor_cloud.provision.errors.rules import Backoff, Pause
 from sailor_cloud.provision.live_resources import LiveResource
@@ -27,7 +35,7 @@ from sailor_cloud.provision.pace import Pace
 from sailor_cloud.provision.progress import Interrupt, Listener, Progress, Pulse, Step
 from sailor_cloud.provision.rendering.planned_roots import forget
 from sailor_cloud.provision.rendering.preview import Prices
-from sailor_cloud.provision.rendering.root import PlacedNode, Root, WantedRoot, environment
+from sailor_cloud.provision.rendering.root import Part, PlacedNode, Root, WantedRoot, environment
 from sailor_cloud.provision.scopes import remove_from, sweep_scopes, touched
 from sailor_cloud.provision.terraform.binary import TerraformBinary
 from sailor_cloud.provision.terraform.driver import EventListener, TerraformCommandError, TerraformDriver
@@ -256,6 +264,9 @@ class Watch:
             # Charged from the request on, a little before the node exists: never too little.
             intent = self.intents.get(key) or fold(journal.entries()).resource(NODE, key).data
             open_node(self.work.ledger, key, intent, since=self.started.get(key, created.ts))
+        elif self.root.part is Part.CAPACITY:
+            known = fold(journal.entries()).resource(kind, key)
+            open_capacity(self.work.ledger, known.data, since=self.started.get(key, created.ts))
 
 
 _FILE = "adopt.tf"
@@ -480,6 +491,8 @@ def _intend(work: Work, watch: Watch, changes: tuple[Change, ...]) -> None:
         work.tell(change.planned(watch.root, price))
         if change.action in ("create", "replace"):
             intent = node_intent(placed) if placed else resource_intent(watch.root, change.type, change.address)
+            if watch.root.part is Part.CAPACITY:
+                intent = capacity_intent(watch.root, change.type, change.address, watch.nodes)
             drafts.append(intent)
     work.journal.append_all([draft for draft in drafts if (draft.resource, draft.key) not in asked])
     rows = fold(work.journal.entries()).resources

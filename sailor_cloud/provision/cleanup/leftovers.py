@@ -43,6 +43,17 @@ class KeptBucket:
         )
 
 
+def is_uncancellable(kind: str) -> bool:
+    """Tell whether nobody can give back what was bought of some Terraform type."""
+    return any(kind in bought.uncancellable for _, bought in providers.every())
+
+
+def kept_block(kind: str, name: str, ends: str) -> KeptResource:
+    """Return the row of capacity that stays because nobody can cancel it; it is paid for, and ends by itself."""
+    ends_at = datetime.fromisoformat(ends) if ends else None
+    return KeptResource(type=kind, name=name, usd_per_month=0.0, delete_command="", ends_at=ends_at)
+
+
 def is_bucket(kind: str) -> bool:
     """Tell whether the bucket that a run makes for itself is of some Terraform type."""
     return kind in _buckets()
@@ -82,7 +93,7 @@ TERRAFORM = "Terraform"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leftovers:
-    """Looks at a run without asking Terraform. A bucket that stays on purpose is never found."""
+    """Looks at a run without asking Terraform. What stays on purpose is never found."""
 
     folder: RunFolder
     places: Places
@@ -164,7 +175,12 @@ def sweep_here(folder: RunFolder) -> CloudSweep:
 
 
 def stays(folder: RunFolder, resource: LiveResource) -> bool:
-    """Tell a run's own bucket that holds what nobody has fetched; by a damaged journal, nobody has fetched anything."""
+    """Tell what is left on purpose: a run's own bucket that holds what nobody has fetched, and what can't be cancelled.
+
+    By a damaged journal, nobody has fetched anything.
+    """
+    if is_uncancellable(resource.type):
+        return True
     if not is_bucket(resource.type):
         return False
     kept = kept_bucket(folder.run_id, read(folder.journal_file))

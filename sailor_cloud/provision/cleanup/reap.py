@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 
 from sailor_cloud.clock import Clock
 from sailor_cloud.provision import providers
-from sailor_cloud.provision.cleanup.leftovers import KeptBucket, is_bucket, stays, sweep_here
+from sailor_cloud.provision.cleanup.leftovers import KeptBucket, is_bucket, is_uncancellable, stays, sweep_here
 from sailor_cloud.provision.errors.rules import Backoff, Pause
 from sailor_cloud.provision.live_resources import EXPIRES_FORM, HOLDS_OBJECTS, CloudSweep, LiveResource, Scopes
 from sailor_cloud.provision.providers import on_this_machine
@@ -143,13 +143,21 @@ def _told(left: Iterable[LiveResource]) -> tuple[str, ...]:
 
 
 def _may_be_wanted(resource: LiveResource, folder: RunFolder | None) -> bool:
-    """Tell a bucket that holds what somebody may want: kept by a run of this machine, or of a run of another one."""
+    """Tell what stays: a bucket that holds what somebody may want, and capacity that nobody can cancel.
+
+    Buckets are those that a run of this machine has kept, and those of runs of other machines.
+    """
+    if is_uncancellable(resource.type):
+        return True
     if not is_bucket(resource.type) or resource.detail != HOLDS_OBJECTS:
         return False
     return folder is None or stays(folder, resource)
 
 
 def _kept(bucket: LiveResource, folder: RunFolder | None) -> Leftover:
+    if is_uncancellable(bucket.type):
+        why = f"is paid for, can't be cancelled and ends by itself{f' at {bucket.ends}' if bucket.ends else ''}"
+        return Leftover(run_id=bucket.run_id, folder=folder, resources=(bucket,), owner=bucket.owner, why=why)
     command = KeptBucket(name=bucket.name).row(bucket.type, 0.0).delete_command
     why = f"holds objects that may be wanted; '{command}' deletes it"
     return Leftover(run_id=bucket.run_id, folder=folder, resources=(bucket,), owner=bucket.owner, why=why)

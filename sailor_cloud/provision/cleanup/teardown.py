@@ -14,13 +14,15 @@ from sailor_cloud.clock import Clock
 from sailor_cloud.errors import ProvisionError, SailorError, of_system
 from sailor_cloud.provision import processes, providers
 from sailor_cloud.provision.apply.apply import open_driver, progress_of
-from sailor_cloud.provision.bookkeeping import NODE, ledger_key, open_node, priced
+from sailor_cloud.provision.bookkeeping import NODE, capacity_key, ledger_key, open_capacity, open_node, priced
 from sailor_cloud.provision.cleanup.leftovers import (
     Destroyed,
     KeptBucket,
     Leftovers,
     asked_places,
     is_of,
+    is_uncancellable,
+    kept_block,
     kept_bucket,
     rows,
     unknown,
@@ -133,7 +135,7 @@ class _Teardown:
         self._end_other_terraform()
         before = self.leftovers.sweep()
         state = self._also_found(state, before)
-        self._charge_for_found(state, before.found)
+        self._charge_for_found(state, (*before.found, *before.stays))
         self.journal.append_all(
             [Draft(event=Event.DESTROY_INTENDED, resource=row.resource, key=row.key) for row in state.live]
         )
@@ -152,6 +154,7 @@ class _Teardown:
         self._together(*((root, None) for root in written if root.part is Part.LINKS))
         for owns in (False, True):
             self._together(*((root, None) for root in clusters if root.has_own_network is owns))
+        self._together(*((root, None) for root in written if root.part is Part.CAPACITY))
         for root in written:
             if root.part is Part.DATA:
                 self._save_data()
@@ -201,6 +204,10 @@ class _Teardown:
         existed = {resource.node for resource in found}
         existed |= {resource.key for resource in state.resources if resource.created_at is not None}
         for resource in state.resources:
+            if "capacity" in resource.data and resource.intended_at is not None:
+                if resource.created_at is not None or any(is_of(resource, live) for live in found):
+                    open_capacity(self.ledger, resource.data, since=resource.intended_at)
+                continue
             if resource.resource != NODE or resource.key not in existed or resource.intended_at is None:
                 continue
             if not priced(resource.data):
@@ -326,8 +333,9 @@ class _Teardown:
         ran = {resource.node for resource in before.found if resource.type != FOLDER and resource.node}
         gone, ended_at = [], dict[str, datetime]()
         for row in state.live:
-            if kept := [bucket for bucket in swept.stays if is_of(row, bucket) and bucket.name in row.key]:
-                gone.append(Draft(event=Event.KEPT, resource=row.resource, key=row.key, data={"name": kept[0].name}))
+            if kept := [one for one in swept.stays if is_of(row, one) and (one.ends or one.name in row.key)]:
+                data = {"name": kept[0].name, "ends": kept[0].ends}
+                gone.append(Draft(event=Event.KEPT, resource=row.resource, key=row.key, data=data))
                 continue
             confirmed_by = self.leftovers.confirmed_by(row, swept, frozenset(self.cleared))
             if confirmed_by is None:
@@ -335,12 +343,15 @@ class _Teardown:
             if row.resource == NODE:
                 # A node that no longer ran had ended at its expiry at the latest.
                 ended = row.key not in ran and state.expires_at is not None
-                ended_at[row.key] = min(now, state.expires_at) if ended and state.expires_at is not None else now
+                end = min(now, state.expires_at) if ended and state.expires_at is not None else now
+                ended_at[ledger_key(row.key)] = end
+            elif "capacity" in row.data:
+                ended_at[capacity_key(row.data["capacity"])] = now
             data = {"confirmed_by": confirmed_by}
             gone.append(Draft(event=Event.GONE, resource=row.resource, key=row.key, data=data))
         with self.ledger.at_once():
-            for node, at_time in ended_at.items():
-                self.ledger.close_item(ledger_key(node), at=at_time)
+            for key, at_time in ended_at.items():
+                self.ledger.close_item(key, at=at_time)
         self.journal.append_all(gone)
         unsure = [f"{row.resource} {row.key}" for row in self._state().live]
         unsure += [*swept.problems, *self.leftovers.places.doubts]
@@ -370,7 +381,12 @@ class _Teardown:
             monthly = usd_per_month(self.folder.read_document())
         except SailorError:
             monthly = 0.0
-        return tuple(KeptBucket(name=row.data["name"]).row(row.resource, monthly) for row in kept)
+        return tuple(
+            kept_block(row.resource, row.data["name"], row.data.get("ends", ""))
+            if is_uncancellable(row.resource)
+            else KeptBucket(name=row.data["name"]).row(row.resource, monthly)
+            for row in kept
+        )
 
 
 def _to_keep(folder: RunFolder, journal: Journal) -> KeptBucket | None:

@@ -81,6 +81,25 @@ class MachineProvider(Protocol):
         """Return the variables of the stack of what outlives nodes, such as a bucket; None where none is needed."""
         return None
 
+    def capacity(self, run: RunValues, region: str, nodes: Sequence[PlacedNode]) -> Variables:
+        """Return the variables of the stack of capacity that is bought apart; `nodes` are those that take it."""
+        return {}
+
+    def settled(self, root: WantedRoot, run_id: str) -> WantedRoot:
+        """Return a root of capacity with what its cloud offers now, and without what the run has bought already.
+
+        Raises RequestError for what is offered no longer, or only for more.
+        """
+        return root
+
+    def bought(self, region: str, run_id: str) -> Mapping[str, str]:
+        """Return the capacity that a run has bought apart in a region: the cloud's ids by the entries' names."""
+        return {}
+
+    def capacity_problem(self, offer: Offer) -> str:
+        """Say why capacity that is to be bought apart can't be; nothing where the cloud offers it."""
+        return ""
+
     def link(self, run: RunValues, first: str, second: str) -> Variables | None:
         """Return the variables of the stack that joins the networks of two regions; None where nothing must."""
         return None
@@ -120,6 +139,12 @@ class MachineProvider(Protocol):
 
     unseen: ClassVar[frozenset[str]] = frozenset()
     """The types that no look finds and that may outlive all else: once made, Terraform alone can tell they are gone."""
+
+    capacity_kinds: ClassVar[frozenset[str]] = frozenset()
+    """The types of capacity that is bought apart."""
+
+    uncancellable: ClassVar[frozenset[str]] = frozenset()
+    """Those of them that nobody can give back: they are paid for, and end by themselves."""
 
     bucket: ClassVar[str] = ""
     """The type of the bucket that a run makes for itself; the data stack calls it `run`."""

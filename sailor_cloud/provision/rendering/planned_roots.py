@@ -23,11 +23,17 @@ from sailor_cloud.run.folder import RunFolder
 
 # What decides whether a node of an earlier plan is the same one; its other variables then stay as they were, because a
 # change of them, such as of the highest spot price, would replace the node.
-_IDENTITY = ("zone", "instance_type", "spot")
+_IDENTITY = ("zone", "instance_type", "market", "capacity")
 
 
 def wanted_roots(
-    folder: RunFolder, document: PlanDocument, *, public_key: str, expires_at: datetime, ssh_from: str | None
+    folder: RunFolder,
+    document: PlanDocument,
+    *,
+    public_key: str,
+    expires_at: datetime,
+    ssh_from: str | None,
+    now: datetime | None = None,
 ) -> tuple[WantedRoot, ...]:
     """Return the roots in the order in which they are applied.
 
@@ -35,7 +41,10 @@ def wanted_roots(
     """
     written = {(root.stack, root.region): written_variables(root) for root in roots(folder)}
     found = []
-    for root in rendered_roots(document, folder, public_key=public_key, expires_at=expires_at, ssh_from=ssh_from):
+    rendered = rendered_roots(
+        document, folder, public_key=public_key, expires_at=expires_at, ssh_from=ssh_from, now=now
+    )
+    for root in rendered:
         place = root.place
         if root.part is Part.DATA and (kept := next((other for other in written if other[0] == root.stack), None)):
             # What outlives the nodes stays where the first plan put it.

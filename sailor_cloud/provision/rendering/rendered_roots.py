@@ -29,7 +29,8 @@ WATCHDOG_DELAY = timedelta(minutes=15)
 class RunValues:
     """What all roots of a run share. `nodes` are those on clouds; `bucket` is where they write checkpoints, if to one.
 
-    `ssh_from`: the caller's address in CIDR form; None where nodes have no public address.
+    `ssh_from`: the caller's address in CIDR form; None where nodes have no public address. `now`: None where nothing
+    is bought.
     """
 
     document: PlanDocument
@@ -39,6 +40,7 @@ class RunValues:
     expires_at: datetime
     ssh_from: str | None
     bucket: Bucket | None
+    now: datetime | None = None
 
     @property
     def name(self) -> str:
@@ -81,6 +83,8 @@ class RunValues:
             "ssh_from": self.ssh_from,
             "disk_gib": int(BOOT_DISK_GIB),
             "nodes": {p.node.id: {**self._node(p.offer), **machine(p.offer)} for p in nodes},
+            # What the run buys itself gets its id from the cloud.
+            "reservations": {t.name: t.held for p in nodes if (t := p.offer.terms) is not None and t.held},
             "cidr": cidr,
         }
 
@@ -106,17 +110,37 @@ class RunValues:
         return {
             "zone": offer.zone,
             "instance_type": offer.instance_type,
-            "spot": offer.market is Market.SPOT,
+            "market": offer.market.value,
+            "capacity": None if offer.terms is None or offer.market is Market.FLEX_START else offer.terms.name,
+            "ends_with_it": offer.terms is not None and offer.terms.ends_at is not None,
+            "max_run_s": self._most_s(offer),
             "max_usd_per_hour": _most_usd_per_hour(offer, self.document),
         }
 
+    def _most_s(self, offer: Offer) -> int | None:
+        """Return how long a node may run whose market takes no end: until the expiry, if it starts when it should."""
+        if offer.market is not Market.FLEX_START or offer.terms is None or offer.terms.most_s is None:
+            return None
+        begins = self.now or begun_at(self.folder.run_id)
+        if begins is None:
+            return int(offer.terms.most_s)
+        left_s = (self.expires_at - begins).total_seconds() - offer.terms.start_s(begins)
+        return max(60, int(min(offer.terms.most_s, left_s)))
+
 
 def rendered_roots(
-    document: PlanDocument, folder: RunFolder, *, public_key: str, expires_at: datetime, ssh_from: str | None
+    document: PlanDocument,
+    folder: RunFolder,
+    *,
+    public_key: str,
+    expires_at: datetime,
+    ssh_from: str | None,
+    now: datetime | None = None,
 ) -> tuple[WantedRoot, ...]:
     """Return the roots of a plan in the order in which they are applied: nodes on this machine, then on each cloud.
 
-    For each provider: what outlives the nodes, then the clusters by region, then the links between regions. They are
+    For each provider: what outlives the nodes, capacity that is bought apart and the clusters, both by region, then the
+    links between regions. They are
     destroyed in the reverse order. ssh_from: the caller's address in CIDR form, as nodes with a public address need
     it. The folder need not exist. Raises RequestError with everything that the job lacks.
     """
@@ -131,6 +155,7 @@ def rendered_roots(
         expires_at=expires_at,
         ssh_from=None if private else ssh_from,
         bucket=data.bucket_of(document.job, folder.run_id, nodes[0].offer.provider) if nodes else None,
+        now=now,
     )
     if nodes:
         _check(run, ssh_from=ssh_from)
@@ -141,7 +166,7 @@ def rendered_roots(
     roots: list[WantedRoot] = []
     for provider in sorted({root.provider for root in clusters}, key=_this_host_first):
         own = [root for root in clusters if root.provider == provider]
-        roots += [*_data(run, provider), *_with_one_network(own), *_links(run, own)]
+        roots += [*_data(run, provider), *_capacity(run, own), *_with_one_network(own), *_links(run, own)]
     return tuple(roots)
 
 
@@ -207,6 +232,16 @@ def _data(run: RunValues, provider: Provider) -> list[WantedRoot]:
         return []
     region = next(node.offer.region for node in run.nodes if node.offer.provider == provider)
     return [_root(run, provider, region, Part.DATA, {"region": region, **variables})]
+
+
+def _capacity(run: RunValues, clusters: list[WantedRoot]) -> list[WantedRoot]:
+    found = []
+    for cluster in clusters:
+        nodes = tuple(placed for placed in cluster.nodes if placed.offer.bought_apart)
+        if nodes:
+            variables = providers.of(cluster.provider).capacity(run, cluster.region, nodes)
+            found.append(_root(run, cluster.provider, cluster.region, Part.CAPACITY, variables, nodes))
+    return found
 
 
 def _most_usd_per_hour(offer: Offer, document: PlanDocument) -> float:

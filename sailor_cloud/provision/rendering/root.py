@@ -33,10 +33,14 @@ Place = tuple[str, str]
 
 
 class Part(StrEnum):
-    """What a root holds, in the order in which roots are destroyed: links and nodes first, what outlives nodes last."""
+    """What a root holds, in the order in which roots are destroyed: links and nodes first, what outlives nodes last.
+
+    Capacity that a run buys apart from its nodes stands between the two.
+    """
 
     LINKS = "links"
     CLUSTER = "cluster"
+    CAPACITY = "capacity"
     DATA = "data"
 
 

@@ -48,6 +48,8 @@ AWS = (
     "vpc-security-group-egress-rule",
     "key-pair",
     "placement-group",
+    "ec2-capacity-reservation",
+    "ec2-capacity-block-reservation",
     "instance",
     "launch-template",
     "eip",
@@ -66,7 +68,7 @@ AWS = (
     "lambda-function",
     "cloudwatch-log-group",
 )
-AWS_DATA = ("vpc", "route-table", "security-group", "ssm-parameter")
+AWS_DATA = ("availability-zone", "vpc", "route-table", "security-group", "ssm-parameter")
 
 _SOURCE_MAP = re.compile(r"sourceMappingURL=data:application/json;base64,([A-Za-z0-9+/=]+)")
 _CLASS = re.compile(r"^export class (\w+) extends ([\w.]+) \{\n(.*?)^\}\n", re.M | re.S)

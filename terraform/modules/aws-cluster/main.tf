@@ -108,15 +108,29 @@ resource "aws_instance" "node" {
   }
 
   dynamic "instance_market_options" {
-    for_each = each.value.spot ? [tostring(each.value.max_usd_per_hour)] : []
+    for_each = contains(["spot", "capacity-block"], each.value.market) ? [each.value.market] : []
 
     content {
-      market_type = "spot"
+      market_type = instance_market_options.value
 
-      spot_options {
-        max_price                      = instance_market_options.value
-        spot_instance_type             = "one-time"
-        instance_interruption_behavior = "terminate"
+      dynamic "spot_options" {
+        for_each = instance_market_options.value == "spot" ? [tostring(each.value.max_usd_per_hour)] : []
+
+        content {
+          max_price                      = spot_options.value
+          spot_instance_type             = "one-time"
+          instance_interruption_behavior = "terminate"
+        }
+      }
+    }
+  }
+
+  dynamic "capacity_reservation_specification" {
+    for_each = each.value.capacity == null ? [] : [var.reservations[each.value.capacity]]
+
+    content {
+      capacity_reservation_target {
+        capacity_reservation_id = capacity_reservation_specification.value
       }
     }
   }
@@ -144,7 +158,7 @@ resource "aws_instance" "node" {
     # A newer image that appears during the run must not replace its nodes, and neither must another plan's placement:
     # group, template and network cards are settled once and for all when an instance is created. The disk's tags are
     # those of volume_tags; of an instance that was imported they would be taken away first.
-    ignore_changes = [ami, instance_market_options, launch_template, placement_group, root_block_device[0].tags]
+    ignore_changes = [ami, capacity_reservation_specification, instance_market_options, launch_template, placement_group, root_block_device[0].tags]
   }
 
   depends_on = [

@@ -2,6 +2,8 @@ locals {
   network = var.network == null ? google_compute_network.run["own"].self_link : var.network
   private = var.ssh_from == null
 
+  provisioning_models = { spot = "SPOT", flex-start = "FLEX_START" }
+
   # Only instances and disks have labels on Google Cloud; everything else says here whose it is.
   description = join(" ", [for name, value in var.labels : "${name}=${value}"])
 }
@@ -66,14 +68,40 @@ resource "google_compute_instance" "node" {
   }
 
   # The provider deletes the VM at the expiry, whatever has become of the controller. max_run_duration would count
-  # anew after a reboot, and changing it would replace the VM.
+  # anew after a reboot, and changing it would replace the VM; only flex-start can't do without.
   scheduling {
-    provisioning_model          = each.value.spot ? "SPOT" : "STANDARD"
-    preemptible                 = each.value.spot
+    provisioning_model          = each.value.ends_with_it ? "RESERVATION_BOUND" : lookup(local.provisioning_models, each.value.market, "STANDARD")
+    preemptible                 = each.value.market == "spot"
     automatic_restart           = false
     on_host_maintenance         = "TERMINATE"
     instance_termination_action = "DELETE"
-    termination_time            = var.expires_at
+    termination_time            = each.value.max_run_s == null ? var.expires_at : null
+
+    dynamic "max_run_duration" {
+      for_each = each.value.max_run_s == null ? [] : [each.value.max_run_s]
+
+      content {
+        seconds = max_run_duration.value
+      }
+    }
+  }
+
+  # A node takes the reservation that it names and no other; flex-start VMs may take none.
+  dynamic "reservation_affinity" {
+    for_each = each.value.market == "flex-start" ? ["NO_RESERVATION"] : each.value.capacity == null ? [] : ["SPECIFIC_RESERVATION"]
+
+    content {
+      type = reservation_affinity.value
+
+      dynamic "specific_reservation" {
+        for_each = reservation_affinity.value == "SPECIFIC_RESERVATION" ? [var.reservations[each.value.capacity]] : []
+
+        content {
+          key    = "compute.googleapis.com/reservation-name"
+          values = [specific_reservation.value]
+        }
+      }
+    }
   }
 
   network_interface {

@@ -48,13 +48,16 @@ variable "disk_gib" {
 }
 
 variable "nodes" {
-  description = "Nodes by id: zone, instance type, accelerators to attach (type null where the instance type has them built in), spot or on demand, the most to pay per hour, whether nodes of this type may be placed close together, network cards that carry EFA, and the image of the boot disk."
+  description = "Nodes by id: zone, instance type, accelerators to attach (type null where the instance type has them built in), the market that it is bought on, the entry of capacity that it belongs to (null for spot and on-demand) and whether it ends with that, the seconds that it may run where the market limits them, the most to pay per hour, whether nodes of this type may be placed close together, network cards that carry EFA, and the image of the boot disk."
   type = map(object({
     zone              = string
     instance_type     = string
     accelerator_type  = string
     accelerator_count = number
-    spot              = bool
+    market            = string
+    capacity          = string
+    ends_with_it      = bool
+    max_run_s         = number
     max_usd_per_hour  = number
     compact           = bool
     efa_cards         = list(number)
@@ -62,6 +65,12 @@ variable "nodes" {
     boot_disk         = string
   }))
   nullable = false
+}
+
+variable "reservations" {
+  description = "What entries of capacity are called by the cloud: the id of a reservation or block on AWS, the name of a reservation on Google Cloud."
+  type        = map(string)
+  nullable    = false
 }
 
 variable "cidr" {

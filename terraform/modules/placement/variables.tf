@@ -81,7 +81,10 @@ variable "nodes" {
     instance_type     = string
     accelerator_type  = string
     accelerator_count = number
-    spot              = bool
+    market            = string
+    capacity          = string
+    ends_with_it      = bool
+    max_run_s         = number
     max_usd_per_hour  = number
     compact           = bool
     efa_cards         = list(number)

@@ -10,15 +10,16 @@ provider "aws" {
 module "cluster" {
   source = "../../modules/aws-cluster"
 
-  name       = var.name
-  labels     = var.labels
-  region     = var.region
-  expires_at = var.expires_at
-  lifetime_s = var.lifetime_s
-  public_key = var.public_key
-  ssh_from   = var.ssh_from
-  disk_gib   = var.disk_gib
-  nodes      = var.nodes
-  cidr       = var.cidr
-  identity   = var.identity
+  name         = var.name
+  labels       = var.labels
+  region       = var.region
+  expires_at   = var.expires_at
+  lifetime_s   = var.lifetime_s
+  public_key   = var.public_key
+  ssh_from     = var.ssh_from
+  disk_gib     = var.disk_gib
+  nodes        = var.nodes
+  reservations = var.reservations
+  cidr         = var.cidr
+  identity     = var.identity
 }

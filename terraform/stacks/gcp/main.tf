@@ -6,15 +6,16 @@ provider "google" {
 module "cluster" {
   source = "../../modules/gcp-cluster"
 
-  name       = var.name
-  labels     = var.labels
-  region     = var.region
-  expires_at = var.expires_at
-  public_key = var.public_key
-  ssh_from   = var.ssh_from
-  disk_gib   = var.disk_gib
-  nodes      = var.nodes
-  cidr       = var.cidr
-  identity   = var.identity
-  network    = var.network
+  name         = var.name
+  labels       = var.labels
+  region       = var.region
+  expires_at   = var.expires_at
+  public_key   = var.public_key
+  ssh_from     = var.ssh_from
+  disk_gib     = var.disk_gib
+  nodes        = var.nodes
+  reservations = var.reservations
+  cidr         = var.cidr
+  identity     = var.identity
+  network      = var.network
 }

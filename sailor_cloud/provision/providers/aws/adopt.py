@@ -8,6 +8,7 @@ from typing import Any
 from sailor_cloud.provision.adoptable import Adoptable, Planned
 from sailor_cloud.provision.live_resources import LiveResource, Scope, Scopes
 from sailor_cloud.provision.providers.aws.account_sweep import AWS_ACCOUNT_KINDS
+from sailor_cloud.provision.providers.aws.capacity import BLOCK, RESERVATION
 from sailor_cloud.provision.providers.aws.sweep import REGION, boto_client, is_gone
 from sailor_cloud.provision.rendering.root import Part, WantedRoot
 
@@ -26,6 +27,7 @@ _IN_NETWORKS = ("aws_subnet", "aws_route_table", "aws_security_group", "aws_inst
 
 
 _OF_LINKS = ("aws_vpc_peering_connection",)
+CAPACITY_KINDS = frozenset({BLOCK, RESERVATION})
 # What comes and goes with an instance and is in no state.
 _LET_BE = ("aws_ebs_volume",)
 
@@ -43,6 +45,9 @@ class AwsAdoptable(Adoptable):
         part = Part.LINKS if resource.type in _OF_LINKS else Part.CLUSTER
         if resource.type in AWS_ACCOUNT_KINDS:
             part = Part.DATA
+        if resource.type in CAPACITY_KINDS:
+            # A block that the run has is wanted no longer in the root.
+            return self._root.part is Part.CAPACITY and resource.type != BLOCK
         return part is self._root.part and (part is not Part.CLUSTER or resource.region == self._root.region)
 
     def whole(self, planned: Planned, orphans: Iterable[LiveResource]) -> LiveResource | None:

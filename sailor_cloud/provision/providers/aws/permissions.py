@@ -19,6 +19,14 @@ ACTIONS: Mapping[str, Set[str]] = {
         *("AllocateAddress", "AssociateAddress", "DescribeAddresses", "DescribeAddressesAttribute"),
         *("DisassociateAddress", "ReleaseAddress", "DescribeNetworkInterfaces"),
     ),
+    "aws_ec2_capacity_block_reservation": _ec2(
+        *("DescribeAvailabilityZones", "DescribeCapacityBlockOfferings", "DescribeCapacityReservations"),
+        *("PurchaseCapacityBlock", "CreateTags"),
+    ),
+    "aws_ec2_capacity_reservation": _ec2(
+        *("CancelCapacityReservation", "CreateCapacityReservation", "DescribeAvailabilityZones"),
+        *("DescribeCapacityReservations", "CreateTags"),
+    ),
     "aws_iam_instance_profile": {
         "iam:AddRoleToInstanceProfile",
         "iam:CreateInstanceProfile",
@@ -101,7 +109,14 @@ ACTIONS: Mapping[str, Set[str]] = {
 # What the program asks for without Terraform.
 BESIDE: Mapping[str, Set[str]] = {
     "sweep": _ec2(
-        *("DeleteVolume", "DescribeAddresses", "DescribeInstances", "DescribeInternetGateways", "DescribeKeyPairs"),
+        *(
+            "DeleteVolume",
+            "DescribeAddresses",
+            "DescribeCapacityReservations",
+            "DescribeInstances",
+            "DescribeInternetGateways",
+            "DescribeKeyPairs",
+        ),
         *("DescribeLaunchTemplates", "DescribeNatGateways", "DescribePlacementGroups", "DescribeRouteTables"),
         *("DescribeSecurityGroups", "DescribeSubnets", "DescribeVolumes", "DescribeVpcEndpoints"),
         *("DescribeVpcPeeringConnections", "DescribeVpcs"),

@@ -80,6 +80,26 @@ def link_resources(bill: Bill) -> list[PlannedResource]:
     ]
 
 
+def capacity_resources(bill: Bill) -> list[PlannedResource]:
+    """Return what is bought apart: reservations by the hour, blocks for their whole price at once."""
+    name = bill.variables["name"]
+    by_name = {p.offer.terms.name: p.offer for p in bill.root.nodes if p.offer.terms is not None}
+    listed = [
+        priced(
+            "aws_ec2_capacity_reservation", f"{name}-{entry}", ("nodes", by_name[entry].usd_per_hour * about["nodes"])
+        )
+        for entry, about in bill.variables["reservations"].items()
+    ]
+    return listed + [
+        free(
+            "aws_ec2_capacity_block_reservation",
+            f"{name}-{entry}",
+            by_use=f"{about['usd']:.2f} USD at once; nobody can cancel it before {about['ends_at']}",
+        )
+        for entry, about in bill.variables["blocks"].items()
+    ]
+
+
 def data_resources(bill: Bill) -> list[PlannedResource]:
     bucket, listed = bill.variables["bucket"], []
     if bucket is not None and bucket["own"]:

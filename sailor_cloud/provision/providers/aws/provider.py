@@ -23,6 +23,7 @@ from sailor_cloud.provision.live_resources import (
     named,
 )
 from sailor_cloud.provision.providers.aws import access, account, preview
+from sailor_cloud.provision.providers.aws import capacity as apart
 from sailor_cloud.provision.providers.aws.account_sweep import (
     AWS_ACCOUNT_KINDS,
     HOME,
@@ -90,6 +91,8 @@ class Aws(MachineProvider):
         }
     )
     unseen = frozenset({"aws_cloudwatch_log_group"})
+    capacity_kinds = frozenset({apart.RESERVATION, apart.BLOCK})
+    uncancellable = frozenset({apart.BLOCK})
     bucket = "aws_s3_bucket"
     preemption_notices = True
     tunnel_programs = access.TUNNEL_PROGRAMS
@@ -99,7 +102,16 @@ class Aws(MachineProvider):
     credentials_end = staticmethod(account.credentials_end)
     rights = staticmethod(account.rights)
     delete_bucket = "aws s3 rb s3://{name} --force"
-    modules = {Part.CLUSTER: ("aws-cluster", "placement"), Part.LINKS: (), Part.DATA: ()}  # noqa: RUF012 - a constant
+    capacity = staticmethod(apart.variables)
+    settled = staticmethod(apart.settled)
+    bought = staticmethod(apart.bought)
+    capacity_problem = staticmethod(apart.problem)
+    modules = {  # noqa: RUF012 - a constant
+        Part.CLUSTER: ("aws-cluster", "placement"),
+        Part.LINKS: (),
+        Part.CAPACITY: (),
+        Part.DATA: (),
+    }
 
     def problems(self, run: RunValues) -> list[Problem]:
         offers = [placed.offer for placed in run.nodes if placed.offer.provider == AWS]
@@ -167,6 +179,7 @@ class Aws(MachineProvider):
         listed = {
             Part.CLUSTER: preview.cluster_resources,
             Part.LINKS: preview.link_resources,
+            Part.CAPACITY: preview.capacity_resources,
             Part.DATA: preview.data_resources,
         }
         return listed[bill.root.part](bill)

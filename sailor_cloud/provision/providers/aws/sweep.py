@@ -43,6 +43,8 @@ class _Kind:
     # Most calls filter under this name; what is deleted stays listed for a while under these states.
     filter_key: str = "Filters"
     gone: tuple[str, ...] = ()
+    # What the same call lists besides is of another kind.
+    of_kind: Callable[[Mapping[str, Any]], bool] = lambda item: True
 
 
 def _detach_and_delete_gateway(client: Any, name: str) -> None:
@@ -60,6 +62,17 @@ def _disassociate_and_delete_table(client: Any, name: str) -> None:
     client.delete_route_table(RouteTableId=name)
 
 
+_RESERVATION_GONE = ("cancelled", "expired", "failed", "payment-failed", "unsupported")
+
+
+def _is_block(item: Mapping[str, Any]) -> bool:
+    return item.get("ReservationType") == "capacity-block"
+
+
+def _leave_block(client: Any, name: str) -> None:
+    raise ProvisionError(f"AWS takes no capacity block back: {name} ends by itself")
+
+
 # In the order in which they are deleted: what costs money first, what others stand in last.
 _KINDS = (
     _Kind(
@@ -69,6 +82,24 @@ _KINDS = (
         id_key="InstanceId",
         delete=lambda client, name: client.terminate_instances(InstanceIds=[name]),
         gone=("terminated",),
+    ),
+    _Kind(
+        type="aws_ec2_capacity_reservation",
+        listed_by="describe_capacity_reservations",
+        list_key="CapacityReservations",
+        id_key="CapacityReservationId",
+        delete=lambda client, name: client.cancel_capacity_reservation(CapacityReservationId=name),
+        gone=_RESERVATION_GONE,
+        of_kind=lambda item: not _is_block(item),
+    ),
+    _Kind(
+        type="aws_ec2_capacity_block_reservation",
+        listed_by="describe_capacity_reservations",
+        list_key="CapacityReservations",
+        id_key="CapacityReservationId",
+        delete=_leave_block,
+        gone=_RESERVATION_GONE,
+        of_kind=lambda item: _is_block(item),
     ),
     _Kind(
         type="aws_nat_gateway",
@@ -223,7 +254,7 @@ def _asked_to_go(client: Any, kind: _Kind, region: str, name: str) -> str | None
 def _listed(client: Any, kind: _Kind, region: str, run_id: str | None) -> Iterator[LiveResource]:
     wanted = {"Name": f"tag:{RUN_LABEL}", "Values": [run_id]} if run_id else {"Name": "tag-key", "Values": [RUN_LABEL]}
     for item in _pages(client, kind, [wanted]):
-        if _state(item) in kind.gone:
+        if _state(item) in kind.gone or not kind.of_kind(item):
             continue
         tags = {tag["Key"]: tag["Value"] for tag in item.get("Tags", [])}
         # The filter has asked for it; what an answer holds besides is nobody's to delete.
@@ -243,6 +274,7 @@ def _listed(client: Any, kind: _Kind, region: str, run_id: str | None) -> Iterat
             expires=tags.get(EXPIRES_LABEL, ""),
             network=item.get("VpcId", "") if kind.type != "aws_vpc" else "",
             ending=_state(item) in _ENDING,
+            ends=item["EndDate"].isoformat() if "EndDate" in item else "",
         )
 
 

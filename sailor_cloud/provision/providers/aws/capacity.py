@@ -1,0 +1,137 @@
+"""On-Demand Capacity Reservations and Capacity Blocks on AWS: what is offered, and what a run has bought."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from sailor_cloud.errors import RequestError
+from sailor_cloud.model.offer import Market, Offer
+from sailor_cloud.provision.live_resources import RUN_LABEL
+from sailor_cloud.provision.providers.aws.sweep import boto_client
+from sailor_cloud.provision.rendering.root import PlacedNode, Variables, WantedRoot
+from sailor_cloud.units import SECONDS_PER_HOUR
+
+if TYPE_CHECKING:
+    from sailor_cloud.provision.rendering.rendered_roots import RunValues
+
+RESERVATION = "aws_ec2_capacity_reservation"
+BLOCK = "aws_ec2_capacity_block_reservation"
+# The tag with the name of the entry that something was bought for; the same as in terraform/stacks/aws-capacity.
+_NAME_TAG = "sailor-cloud-capacity"
+_THERE = ("active", "pending", "scheduled", "payment-pending", "assessing")
+# An offering is the one of the plan if it costs no more than this beside rounding.
+_CENT = 0.01
+
+
+def variables(run: RunValues, region: str, nodes: Sequence[PlacedNode]) -> Variables:
+    """Return the variables of the stack `aws-capacity`; which offering is bought is settled later."""
+    offers = {placed.offer.terms.name: placed.offer for placed in nodes if placed.offer.terms is not None}
+    counts = Counter(placed.offer.terms.name for placed in nodes if placed.offer.terms is not None)
+    reservations, blocks = {}, {}
+    for name, offer in sorted(offers.items()):
+        what = {"zone": offer.zone, "instance_type": offer.instance_type}
+        if offer.market is Market.CAPACITY_BLOCK:
+            blocks[name] = {**what, **_block(offer), "offering": None}
+        else:
+            reservations[name] = {**what, "nodes": counts[name]}
+    own = {"region": region, "expires_at": run.expiry, "reservations": reservations, "blocks": blocks}
+    return {**run.common(), **own}
+
+
+def _block(offer: Offer) -> Variables:
+    terms = offer.terms
+    assert terms is not None
+    assert terms.starts_at is not None
+    assert terms.ends_at is not None
+    usd = round(offer.committed_usd(terms.nodes), 2)
+    times = {"starts_at": _text(terms.starts_at), "ends_at": _text(terms.ends_at)}
+    return {**times, "nodes": terms.nodes, "usd": usd}
+
+
+def _text(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def settled(root: WantedRoot, run_id: str) -> WantedRoot:
+    """Return the root with the offering of each block, and without blocks that the run has bought already."""
+    there = bought(root.region, run_id)
+    blocks = {
+        name: {**block, "offering": offering(root.region, block)["CapacityBlockOfferingId"]}
+        for name, block in root.variables["blocks"].items()
+        if name not in there
+    }
+    return replace(root, variables={**root.variables, "blocks": blocks})
+
+
+def bought(region: str, run_id: str) -> dict[str, str]:
+    """Return the ids of what a run has bought in a region, by the names of entries."""
+    filters = [{"Name": f"tag:{RUN_LABEL}", "Values": [run_id]}, {"Name": "state", "Values": list(_THERE)}]
+    found: dict[str, str] = {}
+    for page in boto_client(region).get_paginator("describe_capacity_reservations").paginate(Filters=filters):
+        for row in page["CapacityReservations"]:
+            tags = {tag["Key"]: tag["Value"] for tag in row.get("Tags", [])}
+            if tags.get(RUN_LABEL) == run_id and row["State"] in _THERE and _NAME_TAG in tags:
+                found[tags[_NAME_TAG]] = row["CapacityReservationId"]
+    return found
+
+
+def offering(region: str, block: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what AWS offers for a block. Raises RequestError where that is nothing, or costs more."""
+    starts_at, ends_at = (datetime.fromisoformat(block[name]) for name in ("starts_at", "ends_at"))
+    zones = zone_ids(region)
+    found = [
+        row
+        for row in offerings(region, block["instance_type"], block["nodes"], starts_at, ends_at)
+        if (zones.get(row["AvailabilityZone"]), row["StartDate"], row["EndDate"]) == (block["zone"], starts_at, ends_at)
+    ]
+    what = f"{block['nodes']} x {block['instance_type']} in {block['zone']} from {block['starts_at']}"
+    hint = "'sailor-cloud import capacity JOB -o FILE' lists what is offered now"
+    if not found:
+        raise RequestError(f"AWS offers no capacity block of {what} to {block['ends_at']}; {hint}")
+    cheapest = min(found, key=lambda row: float(row["UpfrontFee"]))
+    fee = float(cheapest["UpfrontFee"])
+    if cheapest.get("CurrencyCode", "USD") != "USD" or fee > block["usd"] + _CENT:
+        unit = cheapest.get("CurrencyCode", "USD")
+        raise RequestError(
+            f"the capacity block of {what} costs {fee:.2f} {unit} now, the plan says {block['usd']:.2f} USD; {hint}"
+        )
+    return cheapest
+
+
+def offerings(
+    region: str, instance_type: str, nodes: int, starts_at: datetime, ends_at: datetime
+) -> Iterable[Mapping[str, Any]]:
+    """Yield the blocks of so many nodes that are offered within some time, as long as that time."""
+    hours = max(1, round((ends_at - starts_at).total_seconds() / SECONDS_PER_HOUR))
+    yield from offerings_between(region, instance_type, nodes, hours, starts_at, ends_at)
+
+
+def offerings_between(
+    region: str, instance_type: str, nodes: int, hours: int, earliest: datetime, latest: datetime
+) -> Iterable[Mapping[str, Any]]:
+    """Yield the blocks of so many nodes and hours that begin and end between two times."""
+    pages = boto_client(region).get_paginator("describe_capacity_block_offerings")
+    asked = {"InstanceType": instance_type, "InstanceCount": nodes, "CapacityDurationHours": hours}
+    for page in pages.paginate(**asked, StartDateRange=earliest, EndDateRange=latest):
+        yield from page["CapacityBlockOfferings"]
+
+
+def zone_ids(region: str) -> dict[str, str]:
+    """Return the ids of zones by this account's names."""
+    found = boto_client(region).describe_availability_zones()["AvailabilityZones"]
+    return {zone["ZoneName"]: zone["ZoneId"] for zone in found}
+
+
+def problem(offer: Offer) -> str:
+    """Say why a block that is to be bought can't be; nothing where AWS offers it."""
+    if offer.market is not Market.CAPACITY_BLOCK:
+        return ""
+    try:
+        offering(offer.region, {**_block(offer), "zone": offer.zone, "instance_type": offer.instance_type})
+    except RequestError as error:
+        return str(error)
+    return ""
