@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -20,7 +21,7 @@ from sailor_cloud.provision.access.instances import instances
 from sailor_cloud.provision.access.nodes import ReachableNode, ensure_ssh_key, reachable_nodes
 from sailor_cloud.provision.access.tunnel import is_private, refuse_without_programs
 from sailor_cloud.provision.apply.apply import Refusal, Work, apply_root, confirm_gone, remove_root, shrink
-from sailor_cloud.provision.bookkeeping import NODE, close_cancelled, open_node
+from sailor_cloud.provision.bookkeeping import NODE, close_cancelled, open_capacity, open_node
 from sailor_cloud.provision.errors.causes import Cause, gravest
 from sailor_cloud.provision.errors.rules import Backoff, Pause
 from sailor_cloud.provision.live_resources import BY_TAG
@@ -39,12 +40,15 @@ from sailor_cloud.provision.rendering.root import (
 )
 from sailor_cloud.provision.scopes import journaled, scopes_of, touched
 from sailor_cloud.provision.terraform.binary import TerraformBinary, find_terraform
+from sailor_cloud.provision.terraform.driver import TerraformCommandError
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal
 from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.run.state import fold
 
 __all__ = ["Applied", "Outcome", "QuotaHit", "Stockout", "apply", "check_supported", "obtained"]
+
+logger = logging.getLogger(__name__)
 
 # How long a Terraform that outlived its controller may take to finish alone, before it is interrupted.
 PATIENCE_S = 20.0
@@ -192,7 +196,8 @@ class _Apply:
         self._nodes = placed_nodes(document)
         self._names = frozenset(placed.node.id for placed in self._nodes)
         before = [entry for entry in work.journal.entries() if entry.event is Event.CREATE_INTENDED]
-        self._again = bool(before)
+        self._again = any("capacity" not in entry.data for entry in before)
+        self._bought_before = len(before) > 0
         if not before:
             _ask_first(document, self._nodes)
         self._key = ensure_ssh_key(work.folder)
@@ -222,11 +227,12 @@ class _Apply:
         work = self._work
         running = self._begin()
         for part in (Part.DATA, Part.CAPACITY, Part.CLUSTER, Part.LINKS):
-            if part is Part.CAPACITY:
-                self._settle()
-            elif part is Part.CLUSTER:
+            if part is Part.CLUSTER:
                 self._name_reservations()
-            refused = self._applied([root for root in self._roots if root.part is part], running & self._names)
+            wanted = [root for root in self._roots if root.part is part]
+            if part is Part.CAPACITY:
+                wanted = self._still_to_buy(wanted)
+            refused = self._applied(wanted, running & self._names)
             if refused:
                 return self._refused(refused, running)
         self._remove_unwanted()
@@ -237,8 +243,8 @@ class _Apply:
     def secure(self) -> Outcome | None:
         """Buy what is bought apart, and wait until everything that has a start has begun."""
         work, running = self._work, self._begin()
-        self._settle()
-        refused = self._applied([root for root in self._roots if root.part is Part.CAPACITY], running & self._names)
+        wanted = self._still_to_buy([root for root in self._roots if root.part is Part.CAPACITY])
+        refused = self._applied(wanted, running & self._names)
         if refused:
             return self._refused(refused, running)
         starts = [t.starts_at for p in self._nodes if (t := p.offer.terms) is not None and t.starts_at is not None]
@@ -258,13 +264,31 @@ class _Apply:
         )
         return self._running()
 
-    def _settle(self) -> None:
-        """Give the capacity that is still to be bought what its cloud offers now."""
+    def _still_to_buy(self, roots: Sequence[WantedRoot]) -> list[WantedRoot]:
+        """Return the roots of capacity that the run lacks, with what their clouds offer now."""
         run_id = self._work.folder.run_id
-        self._roots = tuple(
-            providers.of(root.provider).settled(root, run_id) if root.part is Part.CAPACITY else root
-            for root in self._roots
-        )
+        lacking = [root for root in roots if not self._is_bought(root)]
+        for root in roots:
+            if root not in lacking:
+                self._book_capacity(root)
+        return [providers.of(root.provider).settled(root, run_id) for root in lacking]
+
+    def _bought(self, root: WantedRoot) -> Mapping[str, str]:
+        return providers.of(root.provider).bought(root.region, self._work.folder.run_id)
+
+    def _is_bought(self, root: WantedRoot) -> bool:
+        return {t.name for placed in root.nodes if (t := placed.offer.terms) is not None} <= self._bought(root).keys()
+
+    def _book_capacity(self, root: WantedRoot) -> None:
+        """Charge for capacity that the cloud has sold, whether or not Terraform has said so."""
+        work = self._work
+        rows = [row for row in fold(work.journal.entries()).live if row.created_at is None and "capacity" in row.data]
+        mine = [row for row in rows if (row.data["stack"], row.data["region"]) == (root.stack, root.region)]
+        ids = self._bought(root) if mine else {}
+        for row in mine:
+            if (cloud_id := ids.get(row.data["capacity"])) is not None and row.intended_at is not None:
+                work.journal.append(Event.CREATED, resource=row.resource, key=row.key, cloud_id=cloud_id)
+                open_capacity(work.ledger, row.data, since=row.intended_at)
 
     def _name_reservations(self) -> None:
         """Tell nodes the ids of what the run has bought apart. Raises ProvisionError where something is missing."""
@@ -274,7 +298,7 @@ class _Apply:
             if root.part is not Part.CLUSTER or not wanted:
                 found.append(root)
                 continue
-            ids = dict(providers.of(root.provider).bought(root.region, run_id))
+            ids = self._bought(root)
             if missing := sorted(wanted - ids.keys()):
                 raise ProvisionError(
                     f"the cloud lists no capacity that this run has bought as {', '.join(missing)} in {root.region}; "
@@ -297,11 +321,20 @@ class _Apply:
                     self._work,
                     root,
                     running=running,
-                    again=self._again,
+                    again=self._again or (root.part is Part.CAPACITY and self._bought_before),
                     prices=self._prices.get(root.place),
                     on_network=self._network.made if owner else lambda: None,
                 )
+            except TerraformCommandError as failure:
+                # hashicorp/aws 5.100 to 6.x buys a block and then fails to read it back, and would buy another one next
+                # time (github.com/hashicorp/terraform-provider-aws/issues/46829); what counts is what the cloud has.
+                if root.part is not Part.CAPACITY or not self._is_bought(root):
+                    raise
+                logger.info("bought, although Terraform failed: %s", failure)
+                return None
             finally:
+                if root.part is Part.CAPACITY:
+                    self._book_capacity(root)
                 if owner:
                     self._network.settle()
 

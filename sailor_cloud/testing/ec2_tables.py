@@ -5,6 +5,7 @@ from __future__ import annotations
 KINDS = {
     "Instances": "aws_instance",
     "Volumes": "aws_ebs_volume",
+    "CapacityReservations": "aws_ec2_capacity_reservation",
     "NatGateways": "aws_nat_gateway",
     "Addresses": "aws_eip",
     "VpcEndpoints": "aws_vpc_endpoint",
@@ -22,6 +23,7 @@ KINDS = {
 # The parameter that names what is deleted.
 DELETIONS = {
     "DeleteVolume": ("aws_ebs_volume", "VolumeId"),
+    "CancelCapacityReservation": ("aws_ec2_capacity_reservation", "CapacityReservationId"),
     "DeleteNatGateway": ("aws_nat_gateway", "NatGatewayId"),
     "ReleaseAddress": ("aws_eip", "AllocationId"),
     "DeleteVpcEndpoints": ("aws_vpc_endpoint", "VpcEndpointId.1"),
@@ -51,6 +53,7 @@ PARTS = {
 SETS = {
     "Instances": "reservationSet",
     "Volumes": "volumeSet",
+    "CapacityReservations": "capacityReservationSet",
     "NatGateways": "natGatewaySet",
     "Addresses": "addressesSet",
     "VpcEndpoints": "vpcEndpointSet",
@@ -68,6 +71,7 @@ SETS = {
 NAMES = {
     "aws_instance": "instanceId",
     "aws_ebs_volume": "volumeId",
+    "aws_ec2_capacity_reservation": "capacityReservationId",
     "aws_nat_gateway": "natGatewayId",
     "aws_eip": "allocationId",
     "aws_vpc_endpoint": "vpcEndpointId",

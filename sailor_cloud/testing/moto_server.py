@@ -7,6 +7,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from typing import Any
 from unittest.mock import patch
 
@@ -23,8 +24,9 @@ class Gaps:
     def __init__(self) -> None:
         self.placement_groups: dict[tuple[str, str], dict[str, Any]] = {}
         self.full: set[str] = set()
-        # Rows of DescribeCapacityReservations by region: a stand-in after the API reference, moto has none.
+        # Reservations, blocks and what is offered of these by region: stand-ins after the API reference, moto has none.
         self.capacity_reservations: dict[str, list[dict[str, Any]]] = {}
+        self.capacity_blocks: dict[str, list[dict[str, Any]]] = {}
         self.refused = 0
 
 
@@ -45,6 +47,10 @@ def moto_gaps() -> Iterator[Gaps]:
         "describe_placement_groups": lambda self: _describe(self, gaps),
         "delete_placement_group": lambda self: _delete(self, gaps),
         "describe_capacity_reservations": lambda self: _reservations(self, gaps),
+        "create_capacity_reservation": lambda self: _reserve(self, gaps),
+        "cancel_capacity_reservation": lambda self: _cancel(self, gaps),
+        "describe_capacity_block_offerings": lambda self: _offerings(self, gaps),
+        "purchase_capacity_block": lambda self: _purchase(self, gaps),
         "get_console_output": _console,
     }
     with ExitStack() as stack:
@@ -70,7 +76,119 @@ def _run_instances(response: Any, gaps: Gaps, original: Any) -> Any:
         _, headers, body = response.serialized(ActionResult(refused))
         # EC2 takes it for a fault of its own, which SDKs try again.
         return body, {**headers, "status": 500}
+    wished = response._get_param("CapacityReservationSpecification", {}) or {}
+    if target := (wished.get("CapacityReservationTarget") or {}).get("CapacityReservationId"):
+        _take(response, gaps, target, zone)
     return original(response)
+
+
+def _take(response: Any, gaps: Gaps, target: str, zone: str) -> None:
+    """Let an instance take a place of a reservation, if it is of its type and zone, has begun, and has one."""
+    from moto.ec2.exceptions import EC2ClientError
+
+    row = _known(response, gaps, target)
+    kind = response._get_param("InstanceType")
+    market = (response._get_param("InstanceMarketOptions", {}) or {}).get("MarketType", "")
+    block = row["ReservationType"] == "capacity-block"
+    if (row["InstanceType"], row["AvailabilityZone"]) != (kind, zone) or block != (market == "capacity-block"):
+        raise EC2ClientError("InvalidParameterValue", f"The request for {kind} in {zone} does not match {target}.")
+    if row["State"] != "active" or row["AvailableInstanceCount"] < 1:
+        raise EC2ClientError("ReservationCapacityExceeded", f"{target} has insufficient available capacity.")
+    row["AvailableInstanceCount"] -= 1
+
+
+def _known(response: Any, gaps: Gaps, identity: str) -> dict[str, Any]:
+    from moto.ec2.exceptions import EC2ClientError
+
+    rows = gaps.capacity_reservations.get(response.region, [])
+    found = next((row for row in rows if row["CapacityReservationId"] == identity), None)
+    if found is None:
+        text = f"The capacity reservation ID '{identity}' does not exist"
+        raise EC2ClientError("InvalidCapacityReservationId.NotFound", text)
+    return found
+
+
+def _reserve(response: Any, gaps: Gaps) -> Any:
+    asked = {name: response._get_param(name) for name in ("InstanceType", "AvailabilityZone", "InstancePlatform")}
+    times = {"EndDate": response._get_param("EndDate")} if response._get_param("EndDate") else {}
+    count = int(response._get_param("InstanceCount"))
+    match = response._get_param("InstanceMatchCriteria", "open")
+    own = {"EndDateType": response._get_param("EndDateType", "unlimited"), "InstanceMatchCriteria": match}
+    return _made(response, gaps, {**asked, **times, **own, "ReservationType": "default", "State": "active"}, count)
+
+
+def _made(response: Any, gaps: Gaps, about: dict[str, Any], count: int) -> Any:
+    from moto.core.responses import ActionResult
+
+    rows = gaps.capacity_reservations.setdefault(response.region, [])
+    identity = f"cr-{len(rows):017x}"
+    zones = response.ec2_backend.describe_availability_zones()
+    zone = next((zone.zone_id for zone in zones if zone.name == about["AvailabilityZone"]), "")
+    wished = response._get_param("TagSpecifications", []) or []
+    arn = f"arn:aws:ec2:{response.region}:123456789012:capacity-reservation/{identity}"
+    row = {
+        **about,
+        "CapacityReservationId": identity,
+        "CapacityReservationArn": arn,
+        "OwnerId": "123456789012",
+        "AvailabilityZoneId": zone,
+        "TotalInstanceCount": count,
+        "AvailableInstanceCount": count,
+        "Tenancy": "default",
+        "EbsOptimized": True,
+        "EphemeralStorage": False,
+        "CreateDate": datetime.now(UTC),
+        "Tags": [tag for specification in wished for tag in specification.get("Tags", [])],
+    }
+    rows.append(row)
+    return ActionResult({"CapacityReservation": row})
+
+
+def _cancel(response: Any, gaps: Gaps) -> Any:
+    from moto.core.responses import ActionResult
+    from moto.ec2.exceptions import EC2ClientError
+
+    row = _known(response, gaps, response._get_param("CapacityReservationId"))
+    if row["ReservationType"] == "capacity-block":
+        raise EC2ClientError("OperationNotPermitted", "A Capacity Block cannot be cancelled.")
+    row["State"] = "cancelled"
+    return ActionResult({"Return": True})
+
+
+def _offerings(response: Any, gaps: Gaps) -> Any:
+    from moto.core.responses import ActionResult
+
+    earliest, latest = (_time(response._get_param(name)) for name in ("StartDateRange", "EndDateRange"))
+    kind, count = response._get_param("InstanceType"), int(response._get_param("InstanceCount"))
+    found = [
+        row
+        for row in gaps.capacity_blocks.get(response.region, [])
+        if (row["InstanceType"], row["InstanceCount"]) == (kind, count)
+        and (earliest is None or row["StartDate"] >= earliest)
+        and (latest is None or row["EndDate"] <= latest)
+    ]
+    return ActionResult({"CapacityBlockOfferings": found})
+
+
+def _time(value: Any) -> datetime | None:
+    """Return a time of a request, which moto leaves without its zone, UTC."""
+    return datetime.fromisoformat(str(value)).replace(tzinfo=UTC) if value else None
+
+
+def _purchase(response: Any, gaps: Gaps) -> Any:
+    from moto.ec2.exceptions import EC2ClientError
+
+    rows, wanted = gaps.capacity_blocks.get(response.region, []), response._get_param("CapacityBlockOfferingId")
+    row = next((row for row in rows if row["CapacityBlockOfferingId"] == wanted), None)
+    if row is None:
+        raise EC2ClientError("InvalidCapacityBlockOfferingId.NotFound", f"The offering '{wanted}' does not exist.")
+    # An offering can be bought once.
+    rows.remove(row)
+    about = {name: row[name] for name in ("InstanceType", "AvailabilityZone", "StartDate", "EndDate")}
+    about |= {"InstancePlatform": response._get_param("InstancePlatform"), "ReservationType": "capacity-block"}
+    state = "active" if row["StartDate"] <= datetime.now(UTC) else "scheduled"
+    about |= {"State": state, "EndDateType": "limited", "InstanceMatchCriteria": "targeted"}
+    return _made(response, gaps, about, row["InstanceCount"])
 
 
 def _create(response: Any, gaps: Gaps) -> Any:
@@ -119,8 +237,16 @@ def _reservations(response: Any, gaps: Gaps) -> Any:
 
     rows = gaps.capacity_reservations.get(response.region, [])
     for wanted in response._get_param("Filters", []) or []:
-        if wanted["Name"] == "state":
-            rows = [row for row in rows if row["State"] in wanted["Values"]]
+        name, values = wanted["Name"], wanted["Values"]
+        if name == "state":
+            rows = [row for row in rows if row["State"] in values]
+        elif name == "tag-key":
+            rows = [row for row in rows if any(tag["Key"] in values for tag in row.get("Tags", []))]
+        elif name.startswith("tag:"):
+            tag_of = (name.removeprefix("tag:"), values)
+            rows = [row for row in rows if any((t["Key"], [t["Value"]]) == tag_of for t in row.get("Tags", []))]
+    if identities := response._get_param("CapacityReservationIds", []) or []:
+        rows = [_known(response, gaps, identity) for identity in identities]
     return ActionResult({"CapacityReservations": rows})
 
 

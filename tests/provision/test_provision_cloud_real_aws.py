@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,16 @@ from factories.cloud_plans import AWS_OFFERS, cloud_document, with_job
 from factories.cloud_runs import SSH_FROM, without_bucket
 from factories.local_runs import CLOCK, LocalRun, expiry, local_run, terraform_of_kind
 from factories.provider_mirror import mirror
+from factories.reserved import entry, reservation, reserved_offer
 from sailor_cloud.errors import StockoutError
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import AwsAccount
+from sailor_cloud.model.offer import Offer
 from sailor_cloud.provision.cleanup.teardown import destroy
 from sailor_cloud.provision.outcomes import Applied, Stockout, obtained
-from sailor_cloud.provision.provisioner import apply
+from sailor_cloud.provision.provisioner import apply, secure
 from sailor_cloud.provision.scopes import scopes_named, sweep_scopes
+from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.testing.mock_cloud import in_environment
 from sailor_cloud.testing.moto_server import Gaps, moto_gaps, moto_server
 
@@ -136,3 +140,63 @@ def test_the_real_provider_gives_up_a_zone_without_capacity_soon_and_another_one
     moto.gaps.full = set()
     assert destroy(run.folder, clock=CLOCK, terraform=binary).clean
     assert left(run) == ()
+
+
+def offered_block(moto: Moto) -> Offer:
+    """A block of two nodes that has just begun, and that AWS offers."""
+    import boto3
+
+    zones = boto3.client("ec2", region_name=REGION).describe_availability_zones()["AvailabilityZones"]
+    (name,) = [zone["ZoneName"] for zone in zones if zone["ZoneId"] == "use1-az6"]
+    now = datetime.now(UTC).replace(microsecond=0)
+    starts_at, ends_at = now - timedelta(minutes=1), now + timedelta(hours=24)
+    offered = {"AvailabilityZone": name, "StartDate": starts_at, "EndDate": ends_at, "InstanceType": "g4dn.xlarge"}
+    offered |= {"CapacityBlockOfferingId": "cb-1", "InstanceCount": 2, "UpfrontFee": "48.00", "CurrencyCode": "USD"}
+    moto.gaps.capacity_blocks[REGION] = [offered]
+    moto.gaps.capacity_reservations[REGION] = []
+    return reserved_offer(entry(starts_at=starts_at, ends_at=ends_at))
+
+
+def test_the_real_provider_buys_a_block_once_although_it_then_fails_to_read_it(run: LocalRun, moto: Moto) -> None:
+    """moto has no blocks; `testing.moto_server` stands in for them after the API reference."""
+    block = offered_block(moto)
+    document = without_bucket(cloud_document(("n0", block), image=moto.image))
+    binary = terraform_of_kind("path")
+    settings = {"clock": CLOCK, "expires_at": expiry(3600.0), "ssh_from": SSH_FROM, "terraform": binary}
+    assert secure(run.folder, document, **settings) is None  # type: ignore[arg-type]
+    # Whoever goes on sees it, and buys no second one; what is offered no longer would be an error.
+    assert moto.gaps.capacity_blocks[REGION] == []
+    assert secure(run.folder, document, **settings) is None  # type: ignore[arg-type]
+    (row,) = moto.gaps.capacity_reservations[REGION]
+    assert (row["ReservationType"], row["TotalInstanceCount"]) == ("capacity-block", 2)
+    # The whole block counts as spent, whatever becomes of the run.
+    assert Ledger.of(run.folder, CLOCK).spent_usd() == 48.0
+    destroyed = destroy(run.folder, clock=CLOCK, terraform=binary)
+    assert (destroyed.problems, destroyed.clean) == ((), True)
+    (kept,) = destroyed.kept
+    assert block.terms is not None
+    assert (kept.type, kept.ends_at) == ("aws_ec2_capacity_block_reservation", block.terms.ends_at)
+    assert row["State"] == "active"
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.skipif("SAILOR_CLOUD_TEST_PROVIDERS" not in os.environ, reason="runs by 'make test-providers'")
+def test_the_real_provider_starts_nodes_in_a_block_and_cancels_a_reservation(run: LocalRun, moto: Moto) -> None:
+    block, taken = offered_block(moto), reserved_offer(reservation(nodes=3))
+    document = without_bucket(cloud_document(("n0", block), ("n1", taken), image=moto.image))
+    binary = terraform_of_kind("path")
+    settings = {"clock": CLOCK, "expires_at": expiry(3600.0), "ssh_from": SSH_FROM, "terraform": binary}
+    assert secure(run.folder, document, **settings) is None  # type: ignore[arg-type]
+    outcome = apply(run.folder, document, **settings)  # type: ignore[arg-type]
+    assert isinstance(outcome, Applied)
+    assert [node.id for node in outcome.nodes] == ["n0", "n1"]
+    rows = {row["ReservationType"]: row for row in moto.gaps.capacity_reservations[REGION]}
+    assert (rows["capacity-block"]["TotalInstanceCount"], rows["capacity-block"]["AvailableInstanceCount"]) == (2, 1)
+    assert (rows["default"]["TotalInstanceCount"], rows["default"]["AvailableInstanceCount"]) == (1, 0)
+    assert rows["default"]["EndDateType"] == "limited"
+    destroyed = destroy(run.folder, clock=CLOCK, terraform=binary)
+    assert (destroyed.problems, destroyed.clean) == ((), True)
+    assert rows["default"]["State"] == "cancelled"
+    assert rows["capacity-block"]["State"] == "active"
+    assert [found.type for found in left(run)] == ["aws_ec2_capacity_block_reservation"]  # type: ignore[attr-defined]
+    assert Ledger.of(run.folder, CLOCK).usd_per_hour() == 0.0

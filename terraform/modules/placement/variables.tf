@@ -75,7 +75,7 @@ variable "zone_pattern" {
 }
 
 variable "nodes" {
-  description = "Nodes by id: zone, instance type, accelerators to attach, most USD per hour, whether nodes of this type may be placed close together, network cards that carry EFA, image, and type of the boot disk."
+  description = "Nodes by id: zone, instance type, accelerators to attach, market, entry of capacity, whether it ends with that, most seconds to run, most USD per hour, whether nodes of this type may be placed close together, network cards that carry EFA, image, and type of the boot disk."
   type = map(object({
     zone              = string
     instance_type     = string
@@ -104,8 +104,13 @@ variable "nodes" {
   }
 
   validation {
-    condition     = alltrue([for node in var.nodes : node.max_usd_per_hour > 0])
-    error_message = "Every node needs a price above 0, the most that it may cost per hour."
+    condition     = alltrue([for node in var.nodes : node.max_usd_per_hour > 0 || !contains(["spot", "on-demand"], node.market)])
+    error_message = "Every node on spot or on demand needs a price above 0, the most that it may cost per hour."
+  }
+
+  validation {
+    condition     = alltrue([for node in var.nodes : contains(["reservation", "capacity-block"], node.market) == (node.capacity != null)])
+    error_message = "A node names its capacity exactly if it is of a reservation or a capacity block."
   }
 
   validation {

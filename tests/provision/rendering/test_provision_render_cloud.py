@@ -21,6 +21,7 @@ from factories.cloud_plans import (
     two_regions_document,
     with_job,
 )
+from factories.reserved import aws_reserved_document, gcp_reserved_document
 from sailor_cloud import resources
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.document import PlanDocument
@@ -50,6 +51,8 @@ GOLDENS = {
     "aws": with_job(aws_document(), aws=AwsAccount(watchdog=True)),
     "links": with_job(two_regions_document(), to="s3://my-bucket/runs", network=NetworkAccess.PRIVATE),
     "efa": with_job(efa_document(), to="/data/checkpoints"),
+    "capacity": with_job(aws_reserved_document(), to="/data/checkpoints"),
+    "flex": with_job(gcp_reserved_document(), to="/data/checkpoints"),
 }
 
 

@@ -106,7 +106,8 @@ def offerings(
     region: str, instance_type: str, nodes: int, starts_at: datetime, ends_at: datetime
 ) -> Iterable[Mapping[str, Any]]:
     """Yield the blocks of so many nodes that are offered within some time, as long as that time."""
-    hours = max(1, round((ends_at - starts_at).total_seconds() / SECONDS_PER_HOUR))
+    # Sold by the day; the first and the last one need not be whole.
+    hours = 24 * max(1, round((ends_at - starts_at).total_seconds() / SECONDS_PER_HOUR / 24))
     yield from offerings_between(region, instance_type, nodes, hours, starts_at, ends_at)
 
 

@@ -9,12 +9,12 @@ variables {
   zone_pattern = "^us-central1-[a-z]$"
 
   nodes = {
-    n0 = { zone = "us-central1-a", instance_type = "a2-highgpu-1g", accelerator_type = null, accelerator_count = 0, spot = true, max_usd_per_hour = 2, compact = true, efa_cards = [], image = "family", boot_disk = "pd-balanced" }
-    n1 = { zone = "us-central1-a", instance_type = "a2-highgpu-1g", accelerator_type = null, accelerator_count = 0, spot = true, max_usd_per_hour = 2, compact = true, efa_cards = [], image = "family", boot_disk = "pd-balanced" }
-    n2 = { zone = "us-central1-b", instance_type = "a2-highgpu-1g", accelerator_type = null, accelerator_count = 0, spot = true, max_usd_per_hour = 2, compact = true, efa_cards = [], image = "family", boot_disk = "pd-balanced" }
-    n3 = { zone = "us-central1-b", instance_type = "n1-standard-8", accelerator_type = "nvidia-tesla-v100", accelerator_count = 2, spot = false, max_usd_per_hour = 5, compact = false, efa_cards = [], image = "family", boot_disk = "pd-balanced" }
-    n4 = { zone = "us-central1-b", instance_type = "n1-standard-8", accelerator_type = "nvidia-tesla-v100", accelerator_count = 2, spot = false, max_usd_per_hour = 5, compact = false, efa_cards = [], image = "family", boot_disk = "pd-balanced" }
-    n5 = { zone = "us-central1-b", instance_type = "a2-highgpu-8g", accelerator_type = null, accelerator_count = 0, spot = false, max_usd_per_hour = 30, compact = true, efa_cards = [], image = "family", boot_disk = "pd-balanced" }
+    n0 = { zone = "us-central1-a", instance_type = "a2-highgpu-1g", accelerator_type = null, accelerator_count = 0, market = "spot", capacity = null, ends_with_it = false, max_run_s = null, max_usd_per_hour = 2, compact = true, efa_cards = [], image = "family", boot_disk = "pd-balanced" }
+    n1 = { zone = "us-central1-a", instance_type = "a2-highgpu-1g", accelerator_type = null, accelerator_count = 0, market = "spot", capacity = null, ends_with_it = false, max_run_s = null, max_usd_per_hour = 2, compact = true, efa_cards = [], image = "family", boot_disk = "pd-balanced" }
+    n2 = { zone = "us-central1-b", instance_type = "a2-highgpu-1g", accelerator_type = null, accelerator_count = 0, market = "spot", capacity = null, ends_with_it = false, max_run_s = null, max_usd_per_hour = 2, compact = true, efa_cards = [], image = "family", boot_disk = "pd-balanced" }
+    n3 = { zone = "us-central1-b", instance_type = "n1-standard-8", accelerator_type = "nvidia-tesla-v100", accelerator_count = 2, market = "on-demand", capacity = null, ends_with_it = false, max_run_s = null, max_usd_per_hour = 5, compact = false, efa_cards = [], image = "family", boot_disk = "pd-balanced" }
+    n4 = { zone = "us-central1-b", instance_type = "n1-standard-8", accelerator_type = "nvidia-tesla-v100", accelerator_count = 2, market = "on-demand", capacity = null, ends_with_it = false, max_run_s = null, max_usd_per_hour = 5, compact = false, efa_cards = [], image = "family", boot_disk = "pd-balanced" }
+    n5 = { zone = "us-central1-b", instance_type = "a2-highgpu-8g", accelerator_type = null, accelerator_count = 0, market = "on-demand", capacity = null, ends_with_it = false, max_run_s = null, max_usd_per_hour = 30, compact = true, efa_cards = [], image = "family", boot_disk = "pd-balanced" }
   }
 }
 
@@ -89,7 +89,7 @@ run "a_node_keeps_its_group_when_it_is_the_last_of_its_kind" {
   variables {
     zone_pattern = "^[a-z0-9]+-az[0-9]+$"
 
-    nodes = { n0 = { zone = "use1-az1", instance_type = "p4d.24xlarge", accelerator_type = null, accelerator_count = 0, spot = false, max_usd_per_hour = 25, compact = true, efa_cards = [0, 1, 2, 3], image = "ami-0", boot_disk = "gp3" } }
+    nodes = { n0 = { zone = "use1-az1", instance_type = "p4d.24xlarge", accelerator_type = null, accelerator_count = 0, market = "on-demand", capacity = null, ends_with_it = false, max_run_s = null, max_usd_per_hour = 25, compact = true, efa_cards = [0, 1, 2, 3], image = "ami-0", boot_disk = "gp3" } }
   }
 
   assert {
@@ -122,7 +122,7 @@ run "wrong_node_id_is_refused" {
   expect_failures = [var.nodes]
 
   variables {
-    nodes = { "0 n" = { zone = "use1-az1", instance_type = "p4d.24xlarge", accelerator_type = null, accelerator_count = 0, spot = true, max_usd_per_hour = 2, compact = true, efa_cards = [], image = "ami-0", boot_disk = "gp3" } }
+    nodes = { "0 n" = { zone = "use1-az1", instance_type = "p4d.24xlarge", accelerator_type = null, accelerator_count = 0, market = "spot", capacity = null, ends_with_it = false, max_run_s = null, max_usd_per_hour = 2, compact = true, efa_cards = [], image = "ami-0", boot_disk = "gp3" } }
   }
 }
 
@@ -132,7 +132,7 @@ run "names_of_nodes_in_the_longest_zone_are_taken" {
   variables {
     zone_pattern = "^northamerica-northeast1-[a-z]$"
 
-    nodes = { northamerica-northeast1-b-rtxpro6000-96-1023 = { zone = "northamerica-northeast1-b", instance_type = "g4-standard-48", accelerator_type = null, accelerator_count = 0, spot = true, max_usd_per_hour = 2, compact = false, efa_cards = [], image = "family", boot_disk = "pd-balanced" } }
+    nodes = { northamerica-northeast1-b-rtxpro6000-96-1023 = { zone = "northamerica-northeast1-b", instance_type = "g4-standard-48", accelerator_type = null, accelerator_count = 0, market = "spot", capacity = null, ends_with_it = false, max_run_s = null, max_usd_per_hour = 2, compact = false, efa_cards = [], image = "family", boot_disk = "pd-balanced" } }
   }
 
   assert {
@@ -146,7 +146,7 @@ run "a_node_without_a_price_is_refused" {
   expect_failures = [var.nodes]
 
   variables {
-    nodes = { n0 = { zone = "use1-az1", instance_type = "p4d.24xlarge", accelerator_type = null, accelerator_count = 0, spot = true, max_usd_per_hour = 0, compact = true, efa_cards = [], image = "ami-0", boot_disk = "gp3" } }
+    nodes = { n0 = { zone = "use1-az1", instance_type = "p4d.24xlarge", accelerator_type = null, accelerator_count = 0, market = "spot", capacity = null, ends_with_it = false, max_run_s = null, max_usd_per_hour = 0, compact = true, efa_cards = [], image = "ami-0", boot_disk = "gp3" } }
   }
 }
 
@@ -155,7 +155,7 @@ run "accelerators_to_attach_need_a_number" {
   expect_failures = [var.nodes]
 
   variables {
-    nodes = { n0 = { zone = "us-central1-b", instance_type = "n1-standard-8", accelerator_type = "nvidia-tesla-v100", accelerator_count = 0, spot = true, max_usd_per_hour = 2, compact = false, efa_cards = [], image = "family", boot_disk = "pd-balanced" } }
+    nodes = { n0 = { zone = "us-central1-b", instance_type = "n1-standard-8", accelerator_type = "nvidia-tesla-v100", accelerator_count = 0, market = "spot", capacity = null, ends_with_it = false, max_run_s = null, max_usd_per_hour = 2, compact = false, efa_cards = [], image = "family", boot_disk = "pd-balanced" } }
   }
 }
 
