@@ -104,7 +104,9 @@ def _offer(entry: Capacity, catalog: Catalog) -> Offer | None:
     own = entry.own_usd_per_hour
     if own is None:
         return offer
-    return replace(offer, usd_per_hour=own, source=_SOURCE, confidence=Confidence.STATED, outlier=False, listed=None)
+    day = entry.as_of or like.as_of_from
+    priced = replace(offer, usd_per_hour=own, as_of_from=day, as_of_to=day, source=_SOURCE)
+    return replace(priced, confidence=Confidence.STATED, outlier=False, listed=None)
 
 
 def _like(entry: Capacity, catalog: Catalog) -> Offer | None:

@@ -50,7 +50,7 @@ class MachineType:
 
     def why_not(self, market: Market) -> str | None:
         """Return why it can't be bought in a market, or None if it can."""
-        if market in self.markets:
+        if market in self.markets or (market.has_terms and self.markets):
             return None
         if not self.markets:
             return f"{self.provider} does not list it any more ({self.source}, {self.as_of})"

@@ -27,7 +27,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 DAY = click.DateTime(["%Y-%m-%d"])
 SORTS = ("usd-per-gpu-hour", "usd-per-pflops-hour", "usd-per-hour", "id")
-MARKET = click.Choice([market.value for market in Market])
+MARKET = click.Choice([market.value for market in Market if not market.has_terms])
 PRECISION = click.Choice([precision.value for precision in Precision])
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import date, datetime
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, model_validator
@@ -33,8 +33,9 @@ class Capacity(BaseModel):
 
     `id`: the reservation that the account has already, which is used and never bought or cancelled: on AWS its id, on
     Google Cloud its name. Without an id the run buys it. `usd` is the whole price of a block with all its nodes,
-    `usd_per_hour` of one node; without either, the on-demand price counts, and nothing for a block that is paid for.
-    `wait`: how long until nodes are there once they are asked for. `min_duration` is paid for at least.
+    `usd_per_hour` of one node, `as_of` the day on which that was true; without either, the on-demand price counts, and
+    nothing for a block that is paid for. `wait`: how long until nodes are there once they are asked for. `min_duration`
+    is paid for at least.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -48,6 +49,7 @@ class Capacity(BaseModel):
     id: str | None = Field(default=None, pattern=r"^[a-z][a-zA-Z0-9/-]+$")
     usd: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     usd_per_hour: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    as_of: date | None = None
     starts_at: AwareDatetime | None = None
     ends_at: AwareDatetime | None = None
     wait: Duration | None = None
@@ -63,6 +65,8 @@ class Capacity(BaseModel):
             raise ValueError(f"ends_at {self.ends_at:%Y-%m-%d %H:%M} is not after starts_at")
         if self.usd is not None and self.usd_per_hour is not None:
             raise ValueError("give usd or usd_per_hour, not both")
+        if self.as_of is None and (self.usd is not None or self.usd_per_hour is not None):
+            raise ValueError("a price needs as_of, the day on which it was true")
         if self.market is Market.CAPACITY_BLOCK and (self.starts_at is None or self.ends_at is None):
             raise ValueError("a capacity block needs starts_at and ends_at")
         if self.market is Market.CAPACITY_BLOCK and self.id is None and not self.usd:

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from sailor_cloud.catalog.capacity import groups
 from sailor_cloud.model.capacity import Capacity
-from sailor_cloud.model.document import Ground, Infeasibility, Pick, PlanDocument, Rejected, Status
+from sailor_cloud.model.document import Decision, Ground, Infeasibility, Pick, PlanDocument, Rejected, Status
 from sailor_cloud.model.job import Goal, Job
 from sailor_cloud.planner.answer import OPTIMAL_GAP
 from sailor_cloud.planner.wishes import Wishes
@@ -33,9 +33,11 @@ def over_capacity(
     if not feasible:
         return _infeasible(job, found, parts)
     best = min(feasible, key=lambda document: _order(document, asked.choose))
-    rows = [row for part, document in zip(parts, found, strict=True) for row in _left_out(part, document, now)]
-    rejected = (*best.rejected, *rows)
-    return _bounded(replace(best, job=job, constraints=job.constraints, rejected=rejected), feasible)
+    named = {entry.market for entry in job.cloud.reserved}
+    kept = [row for row in best.rejected if row.market not in named]
+    rows = [row for part, document in zip(parts, found, strict=True) for row in _left_out(part, document, best, now)]
+    best = replace(best, job=job, constraints=job.constraints, rejected=(*kept, *rows), decision=_decided(best, rows))
+    return _bounded(best, feasible)
 
 
 def _with(job: Job, part: Sequence[Capacity], now: datetime) -> Job:
@@ -81,14 +83,43 @@ def _bounded(best: PlanDocument, others: Sequence[PlanDocument]) -> PlanDocument
     return replace(best, bound=bound, optimality_gap=gap, status=status, gap_parts=() if proven else best.gap_parts)
 
 
-def _left_out(part: Sequence[Capacity], document: PlanDocument, now: datetime) -> list[Rejected]:
-    if document.plan is not None or document.infeasibility is None:
+def _left_out(part: Sequence[Capacity], document: PlanDocument, best: PlanDocument, now: datetime) -> list[Rejected]:
+    """Return the capacity of one search that the best plan does not use, each with what its own plan would take."""
+    if document is best:
         return []
-    return [
-        Rejected(what=f"{entry.market} {entry.name}", why=_why(entry, document.infeasibility, now), ground=Ground.QUOTA)
-        for entry in part
-        if entry.terms.end_s(now) is not None
+    used = {offer.terms.name for offer in best.inputs.offers if offer.terms is not None}
+    timed = [entry for entry in part if entry.name not in used]
+    timed = [entry for entry in timed if entry.terms.start_s(now) > 0 or entry.terms.end_s(now) is not None]
+    rows = []
+    for entry in timed:
+        why = _dearer(entry, document) if document.infeasibility is None else _why(entry, document.infeasibility, now)
+        what = f"{entry.market} {entry.name}"
+        row = Rejected(what=what, why=why, ground=Ground.QUOTA, subject=what, zone=entry.zone, market=entry.market)
+        rows.append(row)
+    return rows
+
+
+def _dearer(entry: Capacity, document: PlanDocument) -> str:
+    if all(offer.terms is None or offer.terms.name != entry.name for offer in document.inputs.offers):
+        return "is in no plan as good as the chosen one"
+    usd = document.cost.total_usd if document.cost is not None else None
+    seconds = document.prediction.duration_s if document.prediction is not None else None
+    money = "" if usd is None else f"{usd:.2f} USD"
+    time = "" if seconds is None else f"{duration_text(seconds)} with the wait"
+    return f"its best plan takes {' and '.join(filter(None, (money, time)))}"
+
+
+def _decided(best: PlanDocument, rows: Sequence[Rejected]) -> Decision | None:
+    """Return the decision with the reason why capacity with a start or an end is left out."""
+    if best.decision is None:
+        return None
+    left_out = [
+        replace(one, why="; ".join(reasons))
+        if (reasons := [f"{row.what}: {row.why}" for row in rows if row.market == one.name])
+        else one
+        for one in best.decision.left_out
     ]
+    return replace(best.decision, left_out=tuple(left_out))
 
 
 def _why(entry: Capacity, found: Infeasibility, now: datetime) -> str:
@@ -102,9 +133,9 @@ def _why(entry: Capacity, found: Infeasibility, now: datetime) -> str:
 
 def _infeasible(job: Job, found: Sequence[PlanDocument], parts: Sequence[Sequence[Capacity]]) -> PlanDocument:
     """Return why no search has a plan: the first one's reason, or the end of the capacity where nothing else is."""
-    now = found[0].as_of
-    rows = [row for part, document in zip(parts, found, strict=True) for row in _left_out(part, document, now)]
-    first, why = found[0], found[0].infeasibility
+    now, first = found[0].as_of, found[0]
+    rows = [row for part, document in zip(parts, found, strict=True) for row in _left_out(part, document, first, now)]
+    why = first.infeasibility
     assert why is not None
     if why.constraint == "resources" and rows:
         told = found[-1].infeasibility

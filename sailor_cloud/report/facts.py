@@ -227,7 +227,11 @@ def _duration(document: PlanDocument, duration_s: float) -> str:
     deadline = document.constraints.deadline
     limit = f"; deadline {text.seconds(deadline)}" if deadline else ""
     span = "from first start to last teardown" if document.cost is not None else "from the first step to the last"
-    return f"{text.seconds(duration_s)} {span} (9 of 10 within {text.seconds(low)} to {text.seconds(high)}){limit}"
+    between_s = f"(9 of 10 within {text.seconds(low)} to {text.seconds(high)})"
+    waiting_s = max((o.terms.start_s(document.as_of) for o in document.inputs.offers if o.terms), default=0.0)
+    if waiting_s > 0.0:
+        span = f"from now to last teardown, {text.seconds(waiting_s)} of it before the capacity begins"
+    return f"{text.seconds(duration_s)} {span} {between_s}{limit}"
 
 
 def _total(document: PlanDocument) -> str:

@@ -37,6 +37,7 @@ _AWS_PREFIXES = {
     "aws_instance": "i",
     "aws_launch_template": "lt",
     "aws_eip": "eipalloc",
+    "aws_ec2_capacity_reservation": "cr",
     "aws_nat_gateway": "nat",
     "aws_vpc_endpoint": "vpce",
     "aws_vpc_peering_connection": "pcx",

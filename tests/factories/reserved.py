@@ -20,6 +20,7 @@ def entry(name: str = "cb1", **changes: object) -> Capacity:
         "instance_type": "g4dn.xlarge",
         "nodes": 2,
         "usd": 48.0,
+        "as_of": "2026-11-20",
         "starts_at": "2026-12-01T11:30:00Z",
         "ends_at": "2026-12-02T11:30:00Z",
     }

@@ -42,7 +42,13 @@ def build(cloud: FakeCloud, tags: dict[str, str]) -> None:
     cloud.create("aws_key_pair", {"tags": tags, "key_name": f"key-{len(tags)}"}, CONFIG)
     for kind in ("aws_placement_group", "aws_launch_template"):
         cloud.create(kind, {"tags": tags, "name": f"named-{len(tags)}"}, CONFIG)
-    for kind in ("aws_eip", "aws_nat_gateway", "aws_vpc_endpoint", "aws_vpc_peering_connection"):
+    for kind in (
+        "aws_ec2_capacity_reservation",
+        "aws_eip",
+        "aws_nat_gateway",
+        "aws_vpc_endpoint",
+        "aws_vpc_peering_connection",
+    ):
         cloud.create(kind, {"tags": tags}, CONFIG)
     node = {**tags, "sailor-cloud-node": "n0"} if "sailor-cloud-run" in tags else tags
     wanted = {"tags": node, "subnet_id": subnet, "instance_type": "p4d.24xlarge", "associate_public_ip_address": True}
@@ -55,7 +61,10 @@ def test_every_kind_that_a_run_can_have_is_found_by_tag_and_deleted_and_nothing_
     build(cloud, TAGS)
     swept = sweep_aws(["us-east-1", "us-west-2"], run_id="r1")
     assert swept.problems == ()
-    assert {found.type for found in swept.found} == set(AWS_KINDS) - {"aws_ebs_volume"}
+    assert {found.type for found in swept.found} == set(AWS_KINDS) - {
+        "aws_ebs_volume",
+        "aws_ec2_capacity_block_reservation",
+    }
     assert {found.expires for found in swept.found} == {"2026-11-21t06-00-00z"}
     assert remove_aws(swept.found, poll_s=0.01) == ()
     assert set(cloud.resources) == foreign
