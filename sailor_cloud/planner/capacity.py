@@ -124,11 +124,12 @@ def _decided(best: PlanDocument, rows: Sequence[Rejected]) -> Decision | None:
 
 def _why(entry: Capacity, found: Infeasibility, now: datetime) -> str:
     end = entry.terms.end_s(now) or 0.0
-    begins = duration_text(entry.terms.start_s(now))
+    start = entry.terms.start_s(now)
+    begins = f"begins in {duration_text(start)}" if start > 0 else "is there now"
     needs = (
         "" if found.needed is None or found.constraint != "deadline" else f"; {duration_text(found.needed)} would do"
     )
-    return f"begins in {begins} and ends in {duration_text(end)}, before the run could{needs}"
+    return f"{begins} and ends in {duration_text(end)}, before the run could{needs}"
 
 
 def _infeasible(job: Job, found: Sequence[PlanDocument], parts: Sequence[Sequence[Capacity]]) -> PlanDocument:

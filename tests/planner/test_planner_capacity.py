@@ -27,8 +27,13 @@ def planned(
                 "instance_types": ["a2-highgpu-1g"],
             }
         ],
-        constraints={"deadline": "200h"},
-        **{"training__steps": 2000, "training__global_batch_size": 16, "goal": "minimize-cost", **changes},
+        **{
+            "constraints": {"deadline": "200h"},
+            "training__steps": 2000,
+            "training__global_batch_size": 16,
+            "goal": "minimize-cost",
+            **changes,
+        },
     )
     return plan(job.model_copy(update={"cloud": job.cloud.model_copy(update={"capacity": capacity})}))
 
@@ -69,7 +74,9 @@ def test_capacity_that_ends_before_the_run_could_is_the_reason_where_there_is_no
     document = planned(flex(max_duration="10m"), markets=("flex-start",))
     assert document.status is Status.INFEASIBLE
     assert document.infeasibility is not None
-    assert document.infeasibility.message.startswith("flex-start flex begins in 0 s and ends in 10 min, before the run")
+    assert document.infeasibility.message.startswith(
+        "flex-start flex is there now and ends in 10 min, before the run could; "
+    )
 
 
 def test_nodes_end_with_their_capacity() -> None:
