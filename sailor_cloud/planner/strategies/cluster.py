@@ -187,20 +187,21 @@ class Cluster:
         nbytes = float(table.boundary_bytes[layer])
         return float(boundary_s(there, back, nbytes, engine=self.scenario.engine))
 
-    def all_reduce_s(self, nbytes: float, members: Sequence[Slot]) -> float:
-        """Return the seconds of a ring over the slots, at its slowest link."""
-        if len(members) < 2:
+    def all_reduce_s(self, nbytes: float, members: Sequence[Slot], replicas: int | None = None) -> float:
+        """Return the seconds of a ring over the slots, or over so many of which these are some, at its slowest link."""
+        count = len(members) if replicas is None else replicas
+        if len(members) < 2 or count < 2:
             return 0.0
         pairs, formulas = min(slot.tp for slot in members), self.scenario.engine.formulas
         if formulas is not None:
             ends = {(a.place.at(1), b.place.at(1)) for a, b in _hops(members)}
-            return max(formulas.ring_s(nbytes / formulas.shards(pairs), len(members), *hop) for hop in sorted(ends))
+            return max(formulas.ring_s(nbytes / formulas.shards(pairs), count, *hop) for hop in sorted(ends))
         hops = {(a.machine.pool, b.machine.pool, a.machine is b.machine): (a, b) for a, b in _hops(members)}
         slowest = max(
             (self.link(a.machine, b.machine, pairs) for a, b in hops.values()),
             key=lambda link: link.transfer_s(1e6),
         )
-        return float(ring_s(nbytes, len(members), slowest, bucket_bytes=self.scenario.engine.bucket_bytes))
+        return float(ring_s(nbytes, count, slowest, bucket_bytes=self.scenario.engine.bucket_bytes))
 
     def pipeline_s(self, compute_s: Sequence[float], hops_s: Sequence[float], microbatches: int) -> float:
         """Return the seconds of a pipeline's schedule as its simulation has them; `hops_s`: there and back, by cut."""

@@ -230,8 +230,7 @@ class _Programme:
             return None
         table = self.cluster.table(slots[0].machine.accelerator, slots[0].tp, self.size)
         assert table is not None
-        ring = slots[: self.replicas] if self.replicas > 1 else []
-        reduced = self._all_reduce_s(float(table.gradient_bytes(first, end)), ring)
+        reduced = self.cluster.all_reduce_s(float(table.gradient_bytes(first, end)), slots, self.replicas)
         return Rest(
             straggler_s=max(rest.straggler_s, own + 2.0 * hop),
             compute_s=rest.compute_s + own,
@@ -252,14 +251,6 @@ class _Programme:
         for there, kind, _, tp in rest.holders[0] if rest.holders else ():
             machines = self.regions[there][kind].machines
             yield Slot(machine=machines[-1 if there == region else 0], first=0, tp=tp)
-
-    def _all_reduce_s(self, nbytes: float, ring: list[Slot]) -> float:
-        """Return the seconds of a ring of all replicas over the slowest link among some of them."""
-        if len(ring) < 2:
-            return 0.0
-        per_byte = self.cluster.all_reduce_s(nbytes, ring)
-        passes = (self.replicas - 1) / self.replicas / ((len(ring) - 1) / len(ring))
-        return per_byte * passes
 
 
 def _plan(
