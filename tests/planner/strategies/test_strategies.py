@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from itertools import combinations, pairwise, product
 
@@ -16,9 +17,24 @@ from sailor_cloud.errors import RequestError
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.model.plan import Recompute
 from sailor_cloud.planner.candidates import collect
-from sailor_cloud.planner.strategies import STRATEGIES, amp, atlas, oobleck, piper, sailor_paper, strategy_named, varuna
+from sailor_cloud.planner.strategies import (
+    STRATEGIES,
+    aceso,
+    amp,
+    atlas,
+    dtfm,
+    flashflex,
+    galvatron,
+    metis,
+    oobleck,
+    piper,
+    sailor_paper,
+    strategy_named,
+    varuna,
+)
 from sailor_cloud.planner.strategies.cluster import Cluster, balanced_cuts, cluster_of, even_cuts, shares
 from sailor_cloud.planner.strategies.driver import carried_out
+from sailor_cloud.planner.strategies.grid import even_microbatches
 from sailor_cloud.planner.strategies.strategy import Proposal, Strategy
 from sailor_cloud.simulator import Scenario
 
@@ -243,3 +259,158 @@ def test_sailor_s_layers_are_even_with_the_rest_on_the_last_stages() -> None:
         sizes = [stage.end_layer - stage.first_layer for stage in stages]
         assert sizes == sorted(sizes)
         assert max(sizes) - min(sizes) <= 1
+
+
+def cuts_of(layers: int, stages: int) -> list[list[int]]:
+    return [[0, *inner, layers] for inner in combinations(range(1, layers), stages - 1)]
+
+
+class EveryShare(sailor_paper._Programme):
+    """Sailor's programme with all ways to share a stage's replicas among kinds."""
+
+    def _shares(self, stage: int, region: int, left: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        tps = [self.degrees.get((kind.accelerator, stage)) for kind in self.regions[region]]
+        for split in product(range(self.replicas + 1), repeat=len(left)):
+            taken = zip(split, tps, left, strict=True)
+            if sum(split) == self.replicas and all(n * (tp or 10**6) <= free for n, tp, free in taken):
+                yield split
+
+
+def test_sailor_s_programme_loses_nothing_by_looking_at_few_ways_to_share_a_stage() -> None:
+    mixed = cluster("A100-40: 4, V100-16: 4", blocks=4, batch=16)
+    (regions,) = sailor_paper.orders(mixed)
+    for stages, replicas in ((1, 4), (2, 2), (2, 3), (3, 2)):
+        bounds = even_cuts(mixed.layers, stages)
+        given = (mixed, regions, bounds, sailor_paper.degrees_of(mixed, regions, bounds, 2), 2, replicas, 4)
+        few, every = sailor_paper._Programme(*given), EveryShare(*given)
+        found, best = few.rest(0, 0, few.full), every.rest(0, 0, every.full)
+        assert found is not None
+        assert best is not None
+        assert best.seconds(4) <= found.seconds(4) <= 1.02 * best.seconds(4)
+
+
+def test_varuna_takes_the_largest_microbatch_that_fits_for_every_number_of_stages() -> None:
+    alone = cluster("V100-16: 8", blocks=60, batch=512)
+    for proposal in varuna.propose(alone):
+        [pipeline, *_] = proposal.build().pipelines
+        stages, larger = len(pipeline.stages), pipeline.microbatch_size * 2
+        table = alone.table("V100-16", 1, larger, Recompute.FULL)
+        count = even_microbatches(alone, alone.devices // stages, larger)
+        if table is None or not count or larger not in alone.microbatch_sizes():
+            continue
+        spans = [(stage.first_layer, stage.end_layer) for stage in pipeline.stages]
+        needed = [table.memory_bytes(a, b, in_flight=min(stages - s, count)) for s, (a, b) in enumerate(spans)]
+        assert max(needed) > table.limit_bytes
+
+
+def test_aceso_ends_near_the_best_of_all_configurations() -> None:
+    small = cluster("A100-40: 4", blocks=3, batch=8)
+    best = np.inf
+    for stages in (1, 2):
+        for bounds, degrees, again in product(
+            cuts_of(small.layers, stages), product((1, 2), repeat=stages), product((False, True), repeat=stages)
+        ):
+            for replicas, size in product((1, 2, 4), small.microbatch_sizes()):
+                rating = aceso._rated(
+                    small,
+                    aceso.Configuration(
+                        bounds=tuple(bounds), degrees=degrees, recompute=again, replicas=replicas, size=size
+                    ),
+                )
+                if rating is not None and rating.fits:
+                    best = min(best, rating.seconds)
+    found = min(proposal.estimate_s for proposal in aceso.propose(small))
+    assert found <= 1.02 * best
+
+
+def test_dtfm_finds_the_cheapest_grouping_of_all() -> None:
+    two = cluster("A100-40: 4", zones="us-central1-a, us-east1-b", blocks=4, batch=8)
+    slots = two.slots(1)
+    for stages in (2, 4):
+        each = len(slots) // stages
+        search = dtfm._Search(two, each)
+        best = min(
+            search.cost_s(search._grouping([*first, *(slot for slot in slots if slot not in first)], stages))
+            for first in combinations(slots, each)
+        )
+        assert search.cost_s(search.evolved(slots, stages)[0]) <= best * (1.0 + 1e-9)
+
+
+def test_metis_gives_layers_to_kinds_as_well_as_any_cut_does() -> None:
+    mixed = cluster("A100-40: 2, V100-16: 2", blocks=4, batch=8)
+    tables = [mixed.table(name, 1, 2) for name in ("A100-40", "V100-16", "V100-16")]
+    known = [table for table in tables if table is not None]
+    slots = {name: [s for s in mixed.slots(1) if s.machine.accelerator == name] for name in mixed.accelerators}
+    rows = tuple((slots[name][place],) for name, place in (("A100-40", 0), ("V100-16", 0), ("V100-16", 1)))
+    bounds = metis.layers_of(mixed, known, 4)
+    best = min(metis.estimate_s(mixed, rows, known, cut, 4) for cut in cuts_of(mixed.layers, 3))
+    assert metis.estimate_s(mixed, rows, known, bounds, 4) <= 1.05 * best
+
+
+def test_galvatron_s_cuts_come_near_the_best_of_all_for_its_formula(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = cluster("A100-40: 4", blocks=4, batch=8)
+
+    def least(stages: int, replicas: int) -> float:
+        return min(each.estimate_s for each in galvatron._of_grid(small, 1, stages, replicas, 1, 0))
+
+    grids = [(2, 2), (4, 1)]
+    found, best = [least(*grid) for grid in grids], []
+    for stages, replicas in grids:
+        every = []
+        for cut in cuts_of(small.layers, stages):
+            monkeypatch.setattr(galvatron, "balanced_cuts", lambda weights, stages, cut=cut: cut)
+            every.append(least(stages, replicas))
+        best.append(min(every))
+    assert all(a <= b <= 1.05 * a for a, b in zip(best, found, strict=True))
+
+
+@given(st.integers(1, 4), st.integers(1, 4))
+@settings(max_examples=10, deadline=None)
+def test_flashflex_parts_have_the_most_even_power_that_any_parting_has(pipelines: int, tp: int) -> None:
+    mixed = cluster("A100-40: 2, V100-16: 4", blocks=4, batch=8)
+    slots = mixed.slots(1)[: 2 + tp]
+    speeds = {"A100-40": 2.0, "V100-16": 1.0}
+
+    def least(groups: list[list[float]]) -> float:
+        return min(map(sum, groups))
+
+    best = max(
+        least(
+            [
+                [speeds[s.machine.accelerator] for s, p in zip(slots, where, strict=True) if p == k]
+                for k in range(pipelines)
+            ]
+        )
+        for where in product(range(pipelines), repeat=len(slots))
+    )
+    parts = flashflex.parted(slots, pipelines, speeds)
+    assert least([[speeds[s.machine.accelerator] for s in part] for part in parts]) == best
+
+
+def test_oobleck_s_templates_come_near_the_best_cut_for_their_formula() -> None:
+    small = cluster("A100-40: 8", blocks=4, batch=16)
+    for nodes, template in oobleck.templates(small, 1).items():
+        table = small.table("A100-40", template.tp, 1)
+        assert table is not None
+        best = np.inf
+        for cut in cuts_of(small.layers, len(template.bounds) - 1):
+            compute = [float(table.compute_s(a, b)) for a, b in pairwise(cut)]
+            slowest = max(range(len(compute)), key=lambda s: compute[s])
+            steady = (4 * len(compute) - len(compute) + slowest) * compute[slowest]
+            best = min(best, sum(compute) + steady + sum(compute[slowest:]))
+        assert best <= template.iteration_s * (1.0 + 1e-12), nodes
+        assert template.iteration_s <= 1.05 * best
+
+
+def test_atlas_ranks_every_number_of_stages_and_pipelines_of_a_region() -> None:
+    alone = cluster("A100-40: 8", blocks=4, batch=16)
+    shapes = {
+        (len(plan.pipelines), len(plan.pipelines[0].stages), plan.pipelines[0].microbatch_size)
+        for proposal in atlas.propose(alone)
+        if (plan := proposal.build())
+    }
+    tp = max(alone.tp_degrees())
+    slots = len(alone.slots(tp))
+    assert {shape[:2] for shape in shapes} == {
+        (d, p) for d in range(1, slots + 1) for p in range(1, alone.layers + 1) if d * p <= slots
+    }
