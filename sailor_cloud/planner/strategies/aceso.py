@@ -130,7 +130,7 @@ def _rated(cluster: Cluster, configuration: Configuration) -> Rating | None:
         table = cluster.table(cluster.accelerators[0], tp, configuration.size, kind)
         if table is None:
             return None
-        hop = cluster.transfer_s(rows[s][0], rows[s + 1][0], table) if s + 1 < stages else 0.0
+        hop = cluster.transfer_s(rows[s][0], rows[s + 1][0], table, end) if s + 1 < stages else 0.0
         stage_s.append(float(table.compute_s(first, end)) + hop)
         needed = float(table.memory_bytes(first, end, in_flight=min(stages - s, microbatches)))
         fullness.append(needed / table.limit_bytes)

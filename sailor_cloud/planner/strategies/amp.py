@@ -60,7 +60,10 @@ def estimate_s(cluster: Cluster, rows: Rows, bounds: list[int], layer_s: Floats,
     table = cluster.table(rows[0][0].machine.accelerator, tp, size)
     assert table is not None
     compute = [float(layer_s[first:end].sum()) for first, end in pairwise(bounds)]
-    hops = sum(max(cluster.transfer_s(a, b, table) for a, b in zip(*pair, strict=True)) for pair in pairwise(rows))
+    hops = sum(
+        max(cluster.transfer_s(a, b, table, layer) for a, b in zip(*pair, strict=True))
+        for pair, layer in zip(pairwise(rows), bounds[1:], strict=False)
+    )
     sums = max(
         cluster.all_reduce_s(float(table.gradient_bytes(first, end)), row)
         for (first, end), row in zip(pairwise(bounds), rows, strict=True)

@@ -66,7 +66,10 @@ def _estimate_s(cluster: Cluster, accelerator: str, placed: Rows, size: int) -> 
         return None
     bounds = even_cuts(cluster.layers, len(placed))
     compute = [float(table.compute_s(first, end)) for first, end in pairwise(bounds)]
-    hops = [cluster.transfer_s(a[0], b[0], table) for a, b in pairwise(placed)]
+    hops = [
+        cluster.transfer_s(a[0], b[0], table, layer)
+        for (a, b), layer in zip(pairwise(placed), bounds[1:], strict=False)
+    ]
     nbytes = [float(table.gradient_bytes(first, end)) for first, end in pairwise(bounds)]
     sums = max(cluster.all_reduce_s(size_, row) for size_, row in zip(nbytes, placed, strict=True))
     return cluster.pipeline_s(compute, hops, microbatches) + sums

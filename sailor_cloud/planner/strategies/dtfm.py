@@ -144,8 +144,8 @@ def _pipelines_s(cluster: Cluster, grouping: Grouping, size: int) -> float | Non
         if not microbatches or len(known) < len(tables):
             return None
         following = grouping[stage + 1] if end < cluster.layers else ()
-        hop = max((cluster.transfer_s(a, b, known[0]) for a, b in zip(group, following, strict=False)), default=0.0)
-        busy.append(max(float(table.compute_s(first, end)) for table in known) + hop)
+        hops = [cluster.transfer_s(a, b, known[0], end) for a, b in zip(group, following, strict=False)]
+        busy.append(max(float(table.compute_s(first, end)) for table in known) + max(hops, default=0.0))
         fill += busy[-1]
     return (microbatches - 1) * max(busy) + fill
 

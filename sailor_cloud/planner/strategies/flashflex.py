@@ -103,7 +103,9 @@ def refined(cluster: Cluster, parts: Sequence[Part], speeds: dict[str, float]) -
 def _badness(cluster: Cluster, parts: Sequence[Part], speeds: dict[str, float]) -> tuple[float, float]:
     """Return how uneven the power of two parts is, and the seconds of a gigabyte over the links between them."""
     power = [sum(speeds[slot.machine.accelerator] * slot.tp for slot in part) for part in parts]
-    links = (cluster.link(a.machine, b.machine) for a in parts[0] for b in parts[1])
+    # One device of each kind and zone stands for all.
+    first, last = ({(s.machine.zone, s.machine.accelerator): s.machine for s in part}.values() for part in parts)
+    links = (cluster.link(a, b) for a in first for b in last)
     between = min((link.bandwidth_bytes_per_s for link in links), default=float("inf"))
     return round(abs(power[0] - power[1]) / max(power), 2), 1e9 / between
 

@@ -64,7 +64,10 @@ def _of_grid(cluster: Cluster, tp: int, stages: int, replicas: int, size: int, z
         if len(chosen) < stages:
             continue
         compute = [forward + backward for forward, backward in spent]
-        hops = sum(cluster.transfer_s(a[0], b[0], tables[0]) for a, b in pairwise(rows))
+        hops = sum(
+            cluster.transfer_s(a[0], b[0], tables[0], layer)
+            for (a, b), layer in zip(pairwise(rows), bounds[1:], strict=False)
+        )
         shown = max(_beside(backward, reduced) - backward for (_, backward), reduced in zip(spent, sums, strict=True))
         estimate = (microbatches - 1) * max(compute) + sum(compute) + hops + shown
         yield proposal(cluster, estimate, rows, bounds, size, recompute=chosen, zero_stage=zero_stage)

@@ -39,7 +39,10 @@ def _of_stages(cluster: Cluster, stages: int) -> Iterator[Proposal]:
             continue
         rows = by_pipeline(cluster.slots(1), stages, replicas)
         compute = [float(table.compute_s(first, end)) for first, end in pairwise(bounds)]
-        hops = [cluster.transfer_s(a[0], b[0], table) for a, b in pairwise(rows)]
+        hops = [
+            cluster.transfer_s(a[0], b[0], table, layer)
+            for (a, b), layer in zip(pairwise(rows), bounds[1:], strict=False)
+        ]
         largest = max(range(stages), key=lambda s: float(table.gradient_bytes(bounds[s], bounds[s + 1])))
         sums = cluster.all_reduce_s(float(table.gradient_bytes(bounds[largest], bounds[largest + 1])), rows[largest])
         estimate = (microbatches - 1) * max(compute) + sum(compute) + sum(hops) + sums
