@@ -34,7 +34,6 @@ _INTERNEVO = replace(
     _MEGATRON,
     sequence_parallel=False,
     overlap_gather=False,
-    trees=True,
     reduce_bytes=2,
     memory=MemoryRule(
         bf16_gradient_bytes=4, fp16_gradient_bytes=4, layer_gradients=False, module_norms=False, step_bytes=8

@@ -48,7 +48,8 @@ DEEPSPEED = Engine(
     ),
 )
 # Megatron-LM 1F1B: batched sends and receives that both ends wait for, slices where sequence parallelism is on,
-# overlapped reduction of fp32 gradients, 40 million parameters a bucket. Source: Megatron-LM core 0.6 (2024).
+# overlapped reduction of fp32 gradients, 40 million parameters a bucket, by rings or trees as NCCL chooses. Source:
+# Megatron-LM core 0.6 (2024).
 MEGATRON = Engine(
     name="megatron",
     uniform=True,
@@ -60,6 +61,7 @@ MEGATRON = Engine(
     zone_by_zone=False,
     rails=True,
     bucket_bytes=1.6e8,
+    trees=True,
     sequence_parallel=True,
     fused=True,
     split=StageSplit.ENDS,
