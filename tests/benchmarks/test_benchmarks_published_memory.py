@@ -151,7 +151,7 @@ def test_any_table_of_these_columns_is_judged_and_written(
     assert published_memory.main() == 0
     printed = capsys.readouterr().out
     assert f"| {POOLED} | 1 |" in printed
-    assert "1 rows left out: precision fp8 is not modelled" in printed
+    assert "1 row left out: precision fp8 is not modelled" in printed
     assert json.loads(out.read_text())["shipped"][POOLED]["rows"] == 1
 
 
