@@ -156,7 +156,7 @@ def export(plan_file: Path, form: str, output: Path | None, as_json: bool) -> No
     document = read_document(plan_file)
     if document.plan is None:
         raise RequestError(f"{plan_file} is {document.status} and holds no plan; there is nothing to export")
-    content = _exported(document, form)
+    content = _exported(document, form, plan_file.parent)
     if output is None:
         echo(content, nl=False)
     else:
@@ -165,7 +165,7 @@ def export(plan_file: Path, form: str, output: Path | None, as_json: bool) -> No
             echo(json.dumps({"format": form, "plan": str(plan_file), "output": str(output)}, indent=2))
 
 
-def _exported(document: PlanDocument, form: str) -> str:
+def _exported(document: PlanDocument, form: str, base: Path) -> str:
     assert document.plan is not None
     if form == "sailor-artifact":
         from sailor_cloud.interchange import export_plan
@@ -177,17 +177,17 @@ def _exported(document: PlanDocument, form: str) -> str:
 
         job = document.job
         training = {"seq_len": job.training.sequence_length, "steps": job.training.steps or 0}
-        layers = workload.decoder(job.model).layers if job.model else 0
+        layers = workload.decoder(job.model, base=base).layers if job.model else 0
         return as_toml(torchtitan_options(document.plan, layers=layers, training=training))
     if form == "skypilot":
         from sailor_cloud.launch.fleet.skypilot import job_group
 
-        return job_group(document)
+        return job_group(document, base=base)
     from sailor_cloud.errors import RequestError
     from sailor_cloud.launch.fleet.job_artefact import exported_job
     from sailor_cloud.provision import providers
 
-    given = exported_job(document)
+    given = exported_job(document, base=base)
     for name in provider.CLUSTERS:
         scheduler = providers.of(name).scheduler
         if scheduler is not None and scheduler.form == form:

@@ -116,7 +116,7 @@ def up(
         if as_json:
             echo(document.to_json(), nl=False)
         return INFEASIBLE
-    if dry_run and (text := job_text(document)) is not None:
+    if dry_run and (text := job_text(document, base=job_file.parent)) is not None:
         job = {"plan": document.to_dict(), "job": text}
         echo(json.dumps(job, indent=2) if as_json else text)
         return 0

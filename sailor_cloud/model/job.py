@@ -429,6 +429,11 @@ class Job(_Part):
         alone = self.model is not None and self.model.module is not None
         return self.workdir or ("." if alone else None)
 
+    @property
+    def shipped_code(self) -> str:
+        """What the shipped folder holds, as the beginning of a sentence."""
+        return "the job has a workdir" if self.model is None or self.model.module is None else "model.module names code"
+
     @model_validator(mode="after")
     def _complete(self) -> Self:
         if self.run is None:

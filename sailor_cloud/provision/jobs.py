@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
-from sailor_cloud.errors import ProvisionError
+from sailor_cloud.errors import ProvisionError, RequestError
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.inventory import Inventory
 from sailor_cloud.provision.live_resources import (
@@ -203,10 +203,30 @@ def groups_of(document: PlanDocument) -> tuple[JobGroup, ...]:
     )
 
 
-def check_scheduler(document: PlanDocument) -> None:
-    """Raise ProvisionError where the plan's nodes are of a scheduler that can't be reached from here."""
+def check_job(document: PlanDocument) -> None:
+    """Raise RequestError where a scheduler's nodes can't be given what the job needs."""
     from sailor_cloud.provision import providers
 
+    scheduler, inventory = providers.of(document.home.provider).scheduler, document.job.cloud.inventory
+    if scheduler is None or inventory is None or scheduler.shares_folders:
+        return
+    if inventory.runtime.image is None:
+        raise RequestError(
+            f"the inventory {inventory.name} names no runtime.image, and pods need one; "
+            "examples/clusters/Dockerfile makes one"
+        )
+    if document.job.shipped_folder is not None:
+        raise RequestError(
+            f"{document.job.shipped_code}, and pods get no copy of it; put it into the image "
+            f"{inventory.runtime.image} and name it in 'run', without workdir or model.module"
+        )
+
+
+def check_scheduler(document: PlanDocument) -> None:
+    """Raise as `check_job` does, and ProvisionError where a plan's scheduler can't be reached from here."""
+    from sailor_cloud.provision import providers
+
+    check_job(document)
     scheduler, inventory = providers.of(document.home.provider).scheduler, document.job.cloud.inventory
     if scheduler is not None and inventory is not None:
         scheduler.check(inventory)

@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -22,9 +23,11 @@ from sailor_cloud.cli.interchange import export
 from sailor_cloud.cli.up import up
 from sailor_cloud.errors import RequestError
 from sailor_cloud.interchange.torchtitan import as_toml, torchtitan_options
-from sailor_cloud.launch.fleet.job_artefact import exported_job
+from sailor_cloud.launch.fleet.code import pack
+from sailor_cloud.launch.fleet.job_artefact import exported_job, job_text
 from sailor_cloud.launch.fleet.skypilot import job_group
 from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job import ModelSource
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.provision import providers
 from sailor_cloud.provision.providers.kubernetes.jobset import as_yaml
@@ -132,6 +135,51 @@ def test_what_a_command_takes_from_its_callers_environment_is_a_name_in_exports_
     group = job_group(asks(on_gcp()))
     assert [task["secrets"] for task in list(yaml.safe_load_all(group))[1:]] == [{"HF_TOKEN": None}]
     assert not [text for text in (script, manifest, group) if "hf_secret" in text]
+
+
+def test_exports_refuse_code_and_data_that_would_not_be_on_the_nodes(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    for document, forms in ((on_slurm(tmp_path), ("slurm",)), (on_gcp(), ("skypilot",))):
+        assert (model := document.job.model) is not None
+        for update, said in (
+            ({"model": model.model_copy(update={"module": "mine:Model"})}, "model.module names code, which an exported"),
+            ({"run": "python train.py", "workdir": "."}, "the job has a workdir, which an exported job can't"),
+            ({"data": document.job.data.model_copy(update={"source": "corpus"})}, "'corpus', a path that nodes"),
+        ):
+            path.write_text(replace(document, job=document.job.model_copy(update=update)).to_json())
+            for form in forms:
+                with pytest.raises(RequestError, match=said):
+                    CliRunner().invoke(
+                        export, [str(path), "--format", form], catch_exceptions=False, standalone_mode=False
+                    )
+
+
+def test_a_dry_run_ships_what_up_ships_and_reads_the_config_beside_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text("pass\n")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    document = on_slurm(tmp_path)
+    assert (model := document.job.model) is not None
+    (tmp_path / "model.json").write_text(model.model_dump_json(exclude_none=True))
+    named = document.job.model_copy(update={"model": ModelSource(config="model.json")})
+    command = document.job.model_copy(update={"run": "python train.py", "workdir": "code"})
+
+    def spec(script: str | None) -> dict[str, Any]:
+        assert script is not None
+        return dict(json.loads(script.split("<<'PLAN'\n")[1].split("\nPLAN\n")[0])["spec"])
+
+    assert spec(job_text(replace(document, job=named), base=tmp_path))["model"]["blocks"] == 2
+    packed = pack(command, tmp_path)
+    assert packed is not None
+    assert spec(job_text(replace(document, job=command), base=tmp_path))["code"] == f"code/{packed.sha256}"
+    path = tmp_path / "plan.json"
+    path.write_text(replace(document, job=named).to_json())
+    for form in ("slurm", "torchtitan"):
+        told = CliRunner().invoke(export, [str(path), "--format", form], catch_exceptions=False, standalone_mode=False)
+        assert told.stdout
 
 
 def test_a_job_group_has_a_task_for_each_group_whose_agents_meet() -> None:

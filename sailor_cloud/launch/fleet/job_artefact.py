@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from sailor_cloud import workload
 from sailor_cloud.errors import RequestError
+from sailor_cloud.launch.fleet import code
 from sailor_cloud.launch.fleet.command_spec import build_command_spec
 from sailor_cloud.launch.fleet.run_spec import build_spec
+from sailor_cloud.launch.job_paths import settled
 from sailor_cloud.launch.spend.lifetime import life_s
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.provision import providers
 from sailor_cloud.provision.access.nodes import ReachableNode
 from sailor_cloud.provision.guards import refuse_what_cannot_run
-from sailor_cloud.provision.jobs import ClusterJob, JobGroup, groups_of
+from sailor_cloud.provision.jobs import ClusterJob, JobGroup, check_job, groups_of
 from sailor_cloud.provision.rendering.root import placed_nodes
 from sailor_runtime.spec import ARTEFACT_VERSION, CommandSpec, RunSpec
+
+_WITHOUT_FOLDER = "put it on the nodes and name it in 'run', or start the job with 'up'"
 
 
 def artefact(spec: RunSpec | CommandSpec, groups: tuple[JobGroup, ...], master: str, token: str = "") -> str:
@@ -72,45 +77,50 @@ class Exported:
     variables: tuple[str, ...]
 
 
-def exported(document: PlanDocument, place: str | None) -> Exported:
+def exported(document: PlanDocument, place: str | None, *, base: Path | None, ships: bool = False) -> Exported:
     """Return what agents need of a plan; `place` is where checkpoints lie if the job does not say.
 
+    Relative paths of the job start from `base`. With `ships` nodes get the job's own code apart, as those of `up` do.
     Raises RequestError for a plan that can't run without a controller.
     """
-    plan, job = document.plan, document.job
-    if plan is None:
+    if document.plan is None:
         raise RequestError(f"the document is {document.status} and holds no plan; there is nothing to export")
     refuse_what_cannot_run(document)
-    if job.workdir is not None:
-        raise RequestError("the job has a workdir, which an exported job can't bring along; put the code on the nodes")
+    base, job = base or Path(), document.job
+    if not ships and job.shipped_folder is not None:
+        raise RequestError(f"{job.shipped_code}, which an exported job can't bring along; {_WITHOUT_FOLDER}")
     if job.run is None and job.training.steps is None:
         raise RequestError("training.steps is missing; a run needs the number of steps")
+    document = replace(document, job=settled(job, base))
+    job, packed = document.job, code.pack(job, base)
+    told: dict[str, Any] = {"code_sha256": None if packed is None else packed.sha256}
     to = job.checkpoint.to or (f"{place}/{job.name}" if place else None)
     if to is None:
         raise RequestError("the job names no place for checkpoints; give checkpoint.to")
     nodes = without_address(document, now=datetime.now(UTC))
     # A script may be submitted days after it was written, so its nodes' time is the scheduler's to limit.
-    told: dict[str, Any] = {"run_id": job.name, "generation": 1, "master_port": 0, "checkpoint_directory": to}
+    told |= {"run_id": job.name, "generation": 1, "master_port": 0, "checkpoint_directory": to}
     told["expires_at"] = datetime(9999, 1, 1, tzinfo=UTC)
     spec: RunSpec | CommandSpec
     if job.run is not None:
-        spec = build_command_spec(document, nodes, code_sha256=None, secrets=False, **told)
+        spec = build_command_spec(document, nodes, secrets=False, **told)
     else:
-        spec = build_spec(document, workload.decoder(job.model), nodes, **told)
+        spec = build_spec(document, workload.job_decoder(job, base=base), nodes, **told)
     groups = groups_of(document)
     text = artefact(spec, groups, master_of(document))
     variables = tuple(sorted(name for name, value in job.env.items() if value is None))
     return Exported(run_id=job.name, groups=groups, artefact=text, seconds=life_s(document), variables=variables)
 
 
-def exported_job(document: PlanDocument) -> ClusterJob:
-    """Return a plan as a job of its inventory's scheduler. Raises RequestError as `exported` does."""
+def exported_job(document: PlanDocument, *, base: Path | None = None, ships: bool = False) -> ClusterJob:
+    """Return a plan as a job of its inventory's scheduler; arguments and errors as of `exported`."""
     inventory = document.job.cloud.inventory
     if inventory is None or inventory.scheduler != document.home.provider:
         raise RequestError(
             "the plan's nodes are of no cluster's inventory; plan with --on slurm or --on kubernetes and --cluster FILE"
         )
-    told = exported(document, inventory.checkpoints)
+    check_job(document)
+    told = exported(document, inventory.checkpoints, base=base, ships=ships)
     folder = inventory.checkpoints if inventory.checkpoints.startswith("/") else "/tmp/sailor-cloud"
     return ClusterJob(
         run_id=told.run_id,
@@ -126,7 +136,7 @@ def exported_job(document: PlanDocument) -> ClusterJob:
     )
 
 
-def job_text(document: PlanDocument) -> str | None:
-    """Return what a scheduler would be given for a plan; None where its nodes are bought or of this machine."""
+def job_text(document: PlanDocument, *, base: Path | None = None) -> str | None:
+    """Return what `up` gives a scheduler for a plan; None where its nodes are bought or of this machine."""
     scheduler = providers.of(document.home.provider).scheduler
-    return None if scheduler is None else scheduler.text(exported_job(document))
+    return None if scheduler is None else scheduler.text(exported_job(document, base=base, ships=True))

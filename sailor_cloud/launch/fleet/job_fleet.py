@@ -468,8 +468,7 @@ class JobLink:
                 logs.symlink_to(home / "logs", target_is_directory=True)
 
     async def ship(self, code: Code) -> None:
-        if not self.fleet.scheduler.shares_folders:
-            raise LaunchError("pods get no copy of the job's workdir; put the code into the inventory's runtime.image")
+        assert self.fleet.scheduler.shares_folders, "check_job refuses what pods can't be given"
         folder = self.fleet.node_home(self.node.id) / "code" / code.sha256
         if not folder.is_dir():
             await asyncio.to_thread(_unpack, code.content, folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -20,9 +21,9 @@ from sailor_cloud.provision.rendering.root import placed_nodes
 _NAMES = {"A100-80": "A100-80GB", "V100-32": "V100-32GB"}
 
 
-def job_group(document: PlanDocument) -> str:
+def job_group(document: PlanDocument, *, base: Path | None = None) -> str:
     """Return the YAML of `sky jobs launch`. Raises RequestError for a plan that SkyPilot can't start together."""
-    told = exported(document, None)
+    told = exported(document, None, base=base)
     placed = placed_nodes(document)
     offers = {one.offer.zone: one.offer for one in placed}
     here = sorted({(offer.provider, offer.region) for offer in offers.values()})

@@ -27,7 +27,7 @@ from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.provision import providers
 from sailor_cloud.provision.cleanup.teardown import destroy
-from sailor_cloud.provision.jobs import JobPhase
+from sailor_cloud.provision.jobs import JobPhase, check_scheduler
 from sailor_cloud.provision.live_resources import NODE_LABEL, RUN_LABEL
 from sailor_cloud.provision.progress import Interrupt
 from sailor_cloud.provision.providers.kubernetes.jobset import as_yaml, manifests, names
@@ -70,6 +70,10 @@ def spread(tmp_path: Path, *, image: str = "registry.example.org/sailor:1") -> P
     return api.simulate_layout(job, layout="dp=4", nodes=nodes).document
 
 
+def changed(document: PlanDocument, **values: object) -> PlanDocument:
+    return replace(document, job=document.job.model_copy(update=values))
+
+
 def test_manifests_keep_to_the_official_schemas(tmp_path: Path) -> None:
     config, jobset = manifests(exported_job(spread(tmp_path)))
     assert jobset_faults(jobset) == []
@@ -110,9 +114,17 @@ def test_a_replicated_job_is_a_node_group_with_queue_selector_and_limits(tmp_pat
     assert command[command.index("--rendezvous") + 1] == f"{name}-a100-0-0.{name}:29400"
 
 
-def test_pods_need_an_image(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=r"names no runtime\.image, and pods need one"):
-        manifests(exported_job(spread(tmp_path, image="")))
+def test_what_pods_cannot_be_given_is_refused_before_anything_begins(tmp_path: Path) -> None:
+    assert (model := spread(tmp_path).job.model) is not None
+    own = model.model_copy(update={"module": "mine:Model"})
+    for document, said in (
+        (spread(tmp_path, image=""), r"names no runtime\.image, and pods need one"),
+        (changed(spread(tmp_path), run="python train.py", workdir="."), "the job has a workdir, and pods get no copy"),
+        (changed(spread(tmp_path), model=own), r"model\.module names code, and pods get no copy"),
+    ):
+        for refuses in (exported_job, check_scheduler):
+            with pytest.raises(RequestError, match=said):
+                refuses(document)
 
 
 class Watcher(Notes):

@@ -31,13 +31,8 @@ def names(job: ClusterJob) -> tuple[str, dict[str, str]]:
 def manifests(job: ClusterJob) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a Secret and the JobSet: the plan may hold variables that the job takes from who starts it.
 
-    Raises RequestError for an inventory without an image.
+    Raises RequestError for a plan that is too large.
     """
-    if job.inventory.runtime.image is None:
-        raise RequestError(
-            f"the inventory {job.inventory.name} names no runtime.image, and pods need one; "
-            "examples/clusters/Dockerfile makes one"
-        )
     if len(job.artefact) > _MOST_BYTES:
         raise RequestError(f"the plan has {len(job.artefact):,} bytes, and a Secret holds {_MOST_BYTES:,}")
     name, short = names(job)
