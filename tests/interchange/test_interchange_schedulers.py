@@ -140,9 +140,10 @@ def test_what_a_command_takes_from_its_callers_environment_is_a_name_in_exports_
 def test_exports_refuse_code_and_data_that_would_not_be_on_the_nodes(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     for document, forms in ((on_slurm(tmp_path), ("slurm",)), (on_gcp(), ("skypilot",))):
-        assert (model := document.job.model) is not None
+        model = document.job.model
+        assert model is not None
         for update, said in (
-            ({"model": model.model_copy(update={"module": "mine:Model"})}, "model.module names code, which an exported"),
+            ({"model": model.model_copy(update={"module": "mine:Model"})}, "model.module names code, which"),
             ({"run": "python train.py", "workdir": "."}, "the job has a workdir, which an exported job can't"),
             ({"data": document.job.data.model_copy(update={"source": "corpus"})}, "'corpus', a path that nodes"),
         ):
@@ -162,7 +163,8 @@ def test_a_dry_run_ships_what_up_ships_and_reads_the_config_beside_the_job(
     (tmp_path / "code" / "train.py").write_text("pass\n")
     monkeypatch.chdir(tmp_path / "elsewhere")
     document = on_slurm(tmp_path)
-    assert (model := document.job.model) is not None
+    model = document.job.model
+    assert model is not None
     (tmp_path / "model.json").write_text(model.model_dump_json(exclude_none=True))
     named = document.job.model_copy(update={"model": ModelSource(config="model.json")})
     command = document.job.model_copy(update={"run": "python train.py", "workdir": "code"})

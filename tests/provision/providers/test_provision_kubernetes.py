@@ -115,7 +115,8 @@ def test_a_replicated_job_is_a_node_group_with_queue_selector_and_limits(tmp_pat
 
 
 def test_what_pods_cannot_be_given_is_refused_before_anything_begins(tmp_path: Path) -> None:
-    assert (model := spread(tmp_path).job.model) is not None
+    model = spread(tmp_path).job.model
+    assert model is not None
     own = model.model_copy(update={"module": "mine:Model"})
     for document, said in (
         (spread(tmp_path, image=""), r"names no runtime\.image, and pods need one"),
