@@ -152,10 +152,10 @@ class TerraformDriver(python_terraform.Terraform):  # type: ignore[misc] # the p
         """Apply the plan that `plan` wrote."""
         return self.cmd("apply", PLAN_FILE, json=_FLAG, input=False, parallelism=self.pace.at_once)
 
-    def destroy(self, target: str | None = None) -> Finished:
-        """Destroy everything, or one resource with what depends on it."""
+    def destroy(self, target: str | None = None, *, refresh: bool = True) -> Finished:
+        """Destroy everything, or one resource with what depends on it; `refresh`: read all of it again before."""
         options = {"destroy": _FLAG, "auto_approve": _FLAG, "json": _FLAG, "input": False, "target": target}
-        return self.cmd("apply", parallelism=self.pace.at_once, **options)
+        return self.cmd("apply", parallelism=self.pace.at_once, refresh=None if refresh else False, **options)
 
     def forget(self, address: str) -> Finished:
         """Take something out of the state without touching it."""

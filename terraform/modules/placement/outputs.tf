@@ -49,7 +49,7 @@ output "ports" {
 }
 
 output "boot_script" {
-  description = "What each node does first, as a shell script that downloads nothing and holds no secret."
+  description = "What each node does first, as a shell script that downloads nothing and holds no secret. Terraform writes its state once per node with all scripts in it, so it is short."
   value = {
     for id, node in var.nodes : id => templatefile("${path.module}/boot.sh.tftpl", {
       first_port = local.ports.collectives.first
