@@ -245,7 +245,7 @@ class _Teardown:
                 driver.init()
                 if self.keep is not None and root.part is Part.DATA:
                     self._let_go_of_bucket(driver, root)
-                # What is gone already is no error to a provider, and reading hundreds of nodes takes as long as deleting.
+                # What is gone already is no error, and reading hundreds of nodes takes as long as deleting.
                 driver.destroy(target, refresh=failed > 0)
                 if target is None:
                     self.cleared.add((root.stack, root.region))
