@@ -278,6 +278,7 @@ def build(scenario: Scenario, candidates: Candidates) -> tuple[Space, tuple[Reje
     rates: list[NodeRate] = []
     degrees: list[tuple[int, ...]] = []
     missing: set[str] = set()
+    profiled: set[str] = set()
     for pool in candidates.pools:
         name = pool.accelerator.name
         if name in missing:
@@ -289,7 +290,9 @@ def build(scenario: Scenario, candidates: Candidates) -> tuple[Space, tuple[Reje
             continue
         tps = tuple(tp for tp in range(1, pool.devices + 1) if tp_problem(scenario.decoder, tp) is None)
         try:
-            stage_table(scenario, name, tp=tps[0], microbatch_size=1)
+            if name not in profiled:
+                stage_table(scenario, name, tp=tps[0], microbatch_size=1)
+                profiled.add(name)
         except DataError as error:
             missing.add(name)
             rejected.append(Rejected(what=name, why=str(error), ground=Ground.PROFILE))
