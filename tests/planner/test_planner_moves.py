@@ -65,7 +65,7 @@ def test_a_plan_over_the_limit_becomes_one_that_keeps_it(space):
     assert assessor.excess(five) == pytest.approx(five.figures[rate] / most)
     assert assessor.excess(four) == 1.0
     improver = Improver(space, assessor.target)
-    found = improver.descend(five, 200, lambda: False)
+    found = improver.descend(five, 200)
     assert found
     assert all(improver.rank(draft)[0] == 1.0 for draft in found)
     assert found[0].expected[Figure.ITERATION_S] <= improver.expected(four).expected[Figure.ITERATION_S]
@@ -98,7 +98,7 @@ def test_a_microbatch_grows_to_the_next_size_that_divides_the_share_of_a_pipelin
     assessor = Assessor(space, Target(goal=Figure.ITERATION_S, limits=()))
     shapes = [Shape(slots=(Slot(pool, 0, 1),), cut=(0, space.layers), microbatch_size=4) for _ in range(8)]
     improver = Improver(space, assessor.target)
-    best = improver.descend(assessor.draft(shapes), 200, lambda: False)[0]
+    best = improver.descend(assessor.draft(shapes), 200)[0]
     assert {part.microbatch_size * part.microbatches for part in best.pipelines} == {12}
     assert 12 in {
         neighbour.shapes[0].microbatch_size
@@ -106,3 +106,14 @@ def test_a_microbatch_grows_to_the_next_size_that_divides_the_share_of_a_pipelin
             assessor.draft([replace(shape, microbatch_size=6) for shape in shapes])
         )
     }
+
+
+def test_one_node_of_several_alike_is_bought_as_another_offer_or_all_of_them_are(space):
+    drawn = Assessor(space, target_of(space.scenario.job)).draft(side_by_side(space, 3))
+    pool = drawn.pipelines[0].slots[0].pool
+    bought = set()
+    for neighbour in Neighbourhood(space).every(drawn):
+        nodes = nodes_of(tuple(shape.slots for shape in neighbour.shapes))
+        if len(neighbour.shapes) == 3 and set(nodes) != {pool} and sum(nodes.values()) == 3:
+            bought.add(nodes[pool])
+    assert {0, 2} <= bought

@@ -10,6 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count as counted
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -320,7 +321,7 @@ class _Plan:
                         yield from self._put(group, made, group.lengths)
 
     def offers(self) -> Iterator[Neighbour]:
-        """Yield plans with nodes bought as other offers: all of a pool or a zone, those of a group, in other sizes."""
+        """Yield plans with nodes bought as other offers: all of a pool or a zone, or of a group, alike, or one."""
         pools = self.space.pools
         used = sorted({slot.pool for shape in self.shapes for slot in shape.slots})
         zones = sorted({pool.offer.zone for pool in pools})
@@ -342,6 +343,33 @@ class _Plan:
             for other in range(len(pools)):
                 if other != pool and pools[other].accelerator.name != pools[pool].accelerator.name:
                     yield from self._recut_all(self._repacked(self.shapes, pool, other))
+        for nodes in self._nodes():
+            for other in range(len(pools)):
+                if other != nodes[0][0] and pools[other].accelerator.name == pools[nodes[0][0]].accelerator.name:
+                    for most in sorted({1, len(nodes)}):
+                        yield from self._sized(self._rebought(nodes[:most], other))
+
+    def _nodes(self) -> list[list[_Node]]:
+        """Return the nodes of the plan, those together that carry the same stages of the same groups."""
+        held: dict[_Node, list[tuple[int, int]]] = defaultdict(list)
+        for number, group in enumerate(self.groups):
+            for shape in group.members:
+                for stage, slot in enumerate(shape.slots):
+                    held[slot[:2]].append((number, stage))
+        alike: dict[tuple[object, ...], list[_Node]] = defaultdict(list)
+        for node, stages in sorted(held.items()):
+            alike[node[0], tuple(sorted(stages))].append(node)
+        return list(alike.values())
+
+    def _rebought(self, nodes: Sequence[_Node], other: int) -> Shapes:
+        """Return the plan with some nodes bought as another offer."""
+        taken = {slot.instance for shape in self.shapes for slot in shape.slots if slot.pool == other}
+        fresh = (number for number in counted() if number not in taken)
+        names = {node: (other, next(fresh)) for node in nodes}
+        return tuple(
+            replace(shape, slots=tuple(Slot(*names.get(slot[:2], slot[:2]), slot.tp) for slot in shape.slots))
+            for shape in self.shapes
+        )
 
     def _repacked(self, shapes: Shapes, pool: int, other: int) -> Shapes:
         """Return pipelines with what stands on nodes of one pool on those of another, filled one after the other."""
