@@ -8,6 +8,7 @@ import io
 import json
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from sailor_cloud.catalog.tables import OFFER_COLUMNS
 from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.inventory import Inventory
 from sailor_cloud.model.job import Job, Resource
-from sailor_cloud.model.job_file import faults_of, read_yaml, text_of
+from sailor_cloud.model.job_file import ALL, faults_of, read_yaml, text_of
 from sailor_cloud.model.offer import Market
 from sailor_cloud.model.untrusted import MOST_JOB_VALUES, check_values
 from sailor_cloud.units import GB, GBIT_BYTES
@@ -89,8 +90,9 @@ def as_yaml(inventory: Inventory) -> str:
 def with_inventory(job: Job, base: Path | None = None, *, on: str | None = None, cluster: Path | None = None) -> Job:
     """Return a job with the inventory that it names, or `cluster` does, read and known to the catalog.
 
-    `on` names the scheduler whose groups, all of them, replace the job's resources. Raises RequestError for
-    an inventory that is wrong or of another scheduler, and for resources that it does not have.
+    `on` names the scheduler whose groups replace the job's resources. What those name of the scheduler itself stays as
+    it is, and a command keeps its numbers of accelerators. Raises RequestError for an inventory that is wrong or of
+    another scheduler, and for resources that it does not have.
     """
     named = cluster or job.cloud.cluster
     if named is None:
@@ -106,7 +108,7 @@ def with_inventory(job: Job, base: Path | None = None, *, on: str | None = None,
     if on is not None:
         if inventory.scheduler != on:
             raise RequestError(f"--on {on}, but the inventory {inventory.name} is of {inventory.scheduler}")
-        job = job.model_copy(update={"resources": _all_groups(inventory)})
+        job = job.model_copy(update={"resources": _on(job, inventory)})
     know(job)
     if problems := list(_beyond(job, inventory)):
         raise RequestError(problems)
@@ -122,7 +124,13 @@ def know(job: Job) -> None:
         _known[inventory.scheduler] = inventory
 
 
-def _all_groups(inventory: Inventory) -> tuple[Resource, ...]:
+def _on(job: Job, inventory: Inventory) -> tuple[Resource, ...]:
+    """Return what a job uses of an inventory: what it names, the devices that its command names, or all groups."""
+    named = [entry for entry in job.resources if ALL not in entry.accelerators]
+    if own := tuple(entry for entry in named if entry.provider == inventory.scheduler):
+        return own
+    if named and job.model is None:
+        return tuple(_of_a_command(named, inventory))
     return tuple(
         Resource(
             provider=inventory.scheduler,
@@ -132,6 +140,30 @@ def _all_groups(inventory: Inventory) -> tuple[Resource, ...]:
         )
         for name, group in inventory.groups.items()
     )
+
+
+def _of_a_command(named: Iterable[Resource], inventory: Inventory) -> Iterable[Resource]:
+    """Yield so many devices as a command names, since it takes all that its resources hold. Raises RequestError."""
+    counts: Counter[str] = Counter()
+    for entry in named:
+        counts.update(entry.accelerators)
+    for accelerator, wanted in counts.items():
+        has = {name: group.nodes * group.devices_per_node for name, group in inventory.groups.items()}
+        enough = tuple(
+            name
+            for name, group in inventory.groups.items()
+            if group.accelerator == accelerator and has[name] >= wanted and wanted % group.devices_per_node == 0
+        )
+        if not enough:
+            listed = ", ".join(
+                f"{name} {has[name]} {group.accelerator} in nodes of {group.devices_per_node}"
+                for name, group in inventory.groups.items()
+            )
+            raise RequestError(
+                f"the job's resources name {wanted} {accelerator}, which no group of {inventory.name} has in whole "
+                f"nodes ({listed}); name groups: resources: [{{provider: {inventory.scheduler}, zones: [GROUP], …}}]"
+            )
+        yield Resource(provider=inventory.scheduler, zones=enough, accelerators={accelerator: wanted})
 
 
 def _beyond(job: Job, inventory: Inventory) -> Iterable[Problem]:

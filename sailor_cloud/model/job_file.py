@@ -66,6 +66,10 @@ def parse_job(text: str, *, origin: str = "job") -> Job:
     return job_of_values(read_yaml(text, origin=origin), origin=origin)
 
 
+# Stands for all nodes of an inventory where a job names no resources; no accelerator has this name.
+ALL = "all"
+
+
 def read_job(path: Path, *, on: str | None = None) -> Job:
     """Return the job in a file. Raises RequestError where it can't be read or is wrong.
 
@@ -73,7 +77,7 @@ def read_job(path: Path, *, on: str | None = None) -> Job:
     """
     raw = read_yaml(text_of(path, "job file", written_by="init"), origin=str(path))
     if on is not None and isinstance(raw, dict) and "resources" not in raw:
-        raw |= {"resources": [{"provider": on, "zones": ["all"], "accelerators": {"all": 1}}]}
+        raw |= {"resources": [{"provider": on, "zones": [ALL], "accelerators": {ALL: 1}}]}
     return job_of_values(raw, origin=str(path))
 
 

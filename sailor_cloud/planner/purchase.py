@@ -47,7 +47,7 @@ def purchase(
     """Return the cheapest purchase of all that the job's resources name, each entry in one zone.
 
     An accelerator's nodes are equal, so that every one starts as many processes. `refused` offers are left out. What
-    the command sends between zones is unknown, so on a cloud all nodes stand in one. Raises MissingPriceError.
+    the command sends between zones is unknown, so where traffic costs all nodes stand in one. Raises MissingPriceError.
     """
     candidates = collect(job, catalog)
     as_of = clock.now()
@@ -266,7 +266,7 @@ def _bucket_lines(job: Job, home: Offer, catalog: Catalog) -> list[CostLine]:
 def _broken(job: Job, bought: list[_Bought], cost: Cost, duration_s: float | None) -> Infeasibility | None:
     """Return the first limit that the purchase breaks."""
     limits = job.constraints
-    zones = {one.offer.zone for one in bought if not providers.of(one.offer.provider).on_this_machine}
+    zones = {one.offer.zone for one in bought if providers.of(one.offer.provider).bills_services}
     if len(zones) > 1:
         message = (
             f"the nodes would stand in {', '.join(sorted(zones))}, and what the command sends between zones can't be "

@@ -11,6 +11,7 @@ from sailor_cloud.catalog.clusters import as_yaml, read_inventory, with_inventor
 from sailor_cloud.cli.options import read_job
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job import Job
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.model.offer import Confidence
 from sailor_cloud.network import Place
@@ -27,6 +28,12 @@ def written(tmp_path: Path, text: str = INVENTORY) -> Path:
     path = tmp_path / "cluster.yaml"
     path.write_text(text)
     return path
+
+
+def job_with(text: str, tmp_path: Path, cluster: Path) -> Job:
+    path = tmp_path / "job.yaml"
+    path.write_text(text)
+    return read_job(path, on="slurm", cluster=cluster)
 
 
 def test_groups_are_offers_at_the_stated_price_which_may_be_nothing(tmp_path: Path) -> None:
@@ -54,12 +61,35 @@ def test_links_are_as_fast_as_the_inventory_says(tmp_path: Path) -> None:
 
 
 def test_a_job_for_a_cluster_needs_no_resources_of_its_own(tmp_path: Path) -> None:
-    path = tmp_path / "job.yaml"
-    path.write_text(JOB[: JOB.index("resources:")])
-    job = read_job(path, on="slurm", cluster=written(tmp_path))
+    job = job_with(JOB[: JOB.index("resources:")], tmp_path, written(tmp_path))
     assert [zone for entry in job.resources for zone in entry.zones] == list(read_inventory(written(tmp_path)).groups)
     with pytest.raises(RequestError, match="resources: is missing"):
-        read_job(path)
+        read_job(tmp_path / "job.yaml")
+
+
+def test_a_command_on_a_cluster_takes_so_many_devices_as_its_job_names_from_any_groups(tmp_path: Path) -> None:
+    cluster = written(tmp_path)
+    of_gcp = "{provider: gcp, zones: [us-central1-a], markets: [spot], accelerators: {A100-40: 2, V100-16: 1}}"
+    of_slurm = "{provider: slurm, zones: [a100], accelerators: {A100-40: 2}}"
+
+    def on(resources: str) -> Job:
+        text = f"{{name: ours, run: torchrun train.py, resources: [{resources}]}}"
+        return with_inventory(parse_job(text), on="slurm", cluster=cluster)
+
+    for job, nodes in ((on(of_gcp), ["a100", "v100"]), (on(of_slurm), ["a100"])):
+        document = api.plan(job)
+        assert document.plan is not None, document.infeasibility
+        offers = document.inputs.offers_by_id()
+        assert [offers[node.offer].zone for node in document.plan.nodes] == nodes
+    assert on(f"{of_gcp}, {of_slurm}").resources == on(of_slurm).resources
+    for count in (3, 6):
+        with pytest.raises(
+            RequestError, match=rf"{count} A100-40, which no group of lab has .*a100 4 A100-40 in nodes of 2"
+        ):
+            on(of_gcp.replace("A100-40: 2", f"A100-40: {count}"))
+    whole = api.plan(job_with(JOB[: JOB.index("model:")] + "run: torchrun train.py\n", tmp_path, cluster))
+    assert whole.plan is not None, whole.infeasibility
+    assert len(whole.plan.nodes) == 4
 
 
 def test_a_plan_on_a_cluster_that_costs_nothing_holds_the_inventory_and_ends_by_its_deadline(tmp_path: Path) -> None:
