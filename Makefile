@@ -39,7 +39,7 @@ test-bringup: $(VENV)/.installed-test
 	apt-get install --yes --quiet debootstrap systemd-container slirp4netns iproute2 >/dev/null
 	SAILOR_CLOUD_TEST_BRINGUP=1 SAILOR_CLOUD_BRINGUP_PIP="$(BRINGUP_PIP)" $(BIN)/python -m pytest -s tests/bringup
 
-# 200 seeded kills; goes on where it was broken off. CHAOS="--kills 1000 --jobs 8" asks for more.
+# 200 seeded kills, all at one commit and within 90 minutes. CHAOS="--kills 1000 --jobs 8 --minutes 300" asks for more.
 # FAULTS="--only clock" repeats one part of the faults, which need root for a small tmpfs.
 chaos: $(VENV)/.installed-test
 	$(BIN)/python benchmarks/chaos/storage.py $(FAULTS)

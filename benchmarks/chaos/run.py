@@ -1,8 +1,8 @@
 """`make chaos`: seeded kills of ranks and agents and a store that goes away, 200 by default; writes results/chaos.md.
 
-Each storm is a process of its own with agents and ranks of its own. Storms that have passed are kept in the state file
-and not run again, so that a run that was broken off goes on; `--fresh` begins anew. The results say how many there are
-so far, and at which commits.
+Each storm is a process of its own with agents and ranks of its own. All are run at one commit: storms that have passed
+there are kept in the state file and not run again, so that a run that was broken off goes on; those of other commits
+don't count. After `--minutes` no further storm begins; the results say how many kills there were until then.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import platform
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -33,6 +34,7 @@ def main() -> int:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2, help="storms at once")
     parser.add_argument("--limit-s", type=float, default=900.0, help="after which a storm counts as a hang")
+    parser.add_argument("--minutes", type=float, default=90.0, help="after which no further storm begins")
     parser.add_argument("--fresh", action="store_true", help="forget storms that have passed")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -41,7 +43,8 @@ def main() -> int:
     STATE.parent.mkdir(exist_ok=True)
     if options.fresh:
         STATE.unlink(missing_ok=True)
-    passed = {row["seed"]: row for row in _rows() if len(row["harms"]) == options.kills_per_seed}
+    options.commit, options.until = _commit(), time.monotonic() + 60.0 * options.minutes
+    passed = {row["seed"]: row for row in _rows(options)}
     seeds = range(options.first_seed, options.first_seed + -(-options.kills // options.kills_per_seed))
     left = [seed for seed in seeds if seed not in passed]
     with ThreadPoolExecutor(options.jobs) as pool:
@@ -51,19 +54,24 @@ def main() -> int:
     if failed:
         print(f"{len(failed)} storms failed: {failed}", file=sys.stderr)
         return 1
+    if _commit() != options.commit:
+        print(f"the checkout was {options.commit} and is {_commit()} now: nobody knows what was tried", file=sys.stderr)
+        return 1
     rows = _record(options)
     print(f"{sum(len(row['harms']) for row in rows)} kills in {len(rows)} storms, none wrong; {RESULTS}")
     return 0
 
 
 def _storm(seed: int, options: argparse.Namespace) -> bool:
-    """Run one storm in a process of its own; keep what came of it."""
+    """Run one storm in a process of its own, unless time is over; keep what came of it."""
+    if time.monotonic() > options.until:
+        return True
     command = [sys.executable, __file__, "--one", str(seed), "--kills-per-seed", str(options.kills_per_seed)]
     environ = {**os.environ, "SAILOR_CHAOS_LIMIT_S": str(options.limit_s), "DS_ACCELERATOR": "cpu"}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         with STATE.open("a") as state:
-            row = {**json.loads(done.stdout.splitlines()[-1]), "commit": _commit()}
+            row = {**json.loads(done.stdout.splitlines()[-1]), "commit": options.commit}
             state.write(json.dumps(row) + "\n")
         _record(options)
         print(f"seed {seed}: passed", flush=True)
@@ -92,17 +100,20 @@ def _record(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Write down the storms that have passed so far, and return them."""
     storms = -(-options.kills // options.kills_per_seed)
     seeds = range(options.first_seed, options.first_seed + storms)
-    rows = [row for row in _rows() if row["seed"] in seeds and len(row["harms"]) == options.kills_per_seed]
-    _write(rows, wanted=storms * options.kills_per_seed)
+    rows = [row for row in _rows(options) if row["seed"] in seeds]
+    if rows:
+        _write(rows, options.commit, wanted=storms * options.kills_per_seed)
     return rows
 
 
-def _rows() -> list[dict[str, Any]]:
-    return [json.loads(line) for line in STATE.read_text().splitlines()] if STATE.exists() else []
+def _rows(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return the storms that have passed at this commit."""
+    rows = [json.loads(line) for line in STATE.read_text().splitlines()] if STATE.exists() else []
+    mine = [row for row in rows if row.get("commit") == options.commit]
+    return [row for row in mine if len(row["harms"]) == options.kills_per_seed]
 
 
-def _write(rows: list[dict[str, Any]], *, wanted: int) -> None:
-    commits = list(dict.fromkeys(row.get("commit", "unknown") for row in rows))
+def _write(rows: list[dict[str, Any]], commit: str, *, wanted: int) -> None:
     harms = Counter(harm for row in rows for harm in row["harms"])
     refusals = Counter(reason.split(":")[0] for row in rows for reason in row["refusals"])
     stores = Counter(row["store"] for row in rows)
@@ -110,7 +121,7 @@ def _write(rows: list[dict[str, Any]], *, wanted: int) -> None:
         "# Kills of ranks, agents and stores",
         "",
         f"`make chaos`, {datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} processor cores shared with other work, "
-        f"Python {platform.python_version()}; at {', '.join(commits)}.",
+        f"Python {platform.python_version()}; at {commit}.",
         "",
         f"{harms.total()} of {wanted} kills, in {len(rows)} storms, {sum(row['generations'] for row in rows)} "
         "generations. Each generation draws its plan anew, of 1 to 3 ranks on one or two agents: tensor parallelism 1 "

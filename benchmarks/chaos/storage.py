@@ -4,7 +4,8 @@ Damages every file of a run's folder in five ways before `down` and `reap`, fill
 the teardown after it, lets a controller run out of disk in simulated time and on this machine's nodes, resumes damaged
 runs, starts two teardowns at once, and sets the clock wrong. The clouds are those of sailor_cloud.testing, under the
 real Terraform. A full disk is a small tmpfs, which root may mount; in simulated time, the controller's own writes fail
-with ENOSPC. What each part has found is kept in the state file; `--only PART` repeats one.
+with ENOSPC. All parts are run at one commit: what they have found there is kept in the state file, and what they found
+at others doesn't count; `--only PART` repeats one.
 """
 
 from __future__ import annotations
@@ -324,9 +325,11 @@ def main() -> int:
     STATE.parent.mkdir(exist_ok=True)
     if options.fresh:
         STATE.unlink(missing_ok=True)
-    found: dict[str, Any] = json.loads(STATE.read_text()) if STATE.exists() else {}
+    commit = _commit()
+    kept: dict[str, Any] = json.loads(STATE.read_text()) if STATE.exists() else {}
+    found = {name: part for name, part in kept.items() if part["commit"] == commit}
     for name in options.only or [part for part in PARTS if part not in found]:
-        begun, cases, commit = time.monotonic(), [], _commit()
+        begun, cases = time.monotonic(), []
         with tempfile.TemporaryDirectory(prefix="sailor-faults-") as folder, without_waiting():
             for case in PARTS[name](Path(folder)):
                 cases.append(case)
@@ -339,6 +342,9 @@ def main() -> int:
         STATE.write_text(json.dumps({key: value for key, value in found.items() if key != "_cpu_s"}))
         found["_cpu_s"] = sum(times[:4])
     found.pop("_cpu_s", None)
+    if _commit() != commit:
+        print(f"the checkout was {commit} and is {_commit()} now: nobody knows what was tried", file=sys.stderr)
+        return 1
     RESULTS.write_text(report(found))
     bad = [case for part in found.values() for case in part["cases"] if not Verdict(case["verdict"]).good]
     total = sum(len(part["cases"]) for part in found.values())
