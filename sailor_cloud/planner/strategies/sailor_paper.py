@@ -3,8 +3,8 @@
 For every number of stages, microbatch size and order of regions: layers in equal shares, the smallest tensor
 parallelism that fits for each kind of GPU and stage, doubled while that is worth 1.5 times the speed. Then the numbers
 of replicas that change the number of microbatches, most first, until one brings nothing. A dynamic programme gives
-stages to kinds of GPUs; all replicas of a stage wait for its slowest, and a stage sends activations and gradients
-after it has computed. Where a region can't hold the next stage, the
+stages to kinds of GPUs; all replicas of a stage wait for its slowest, and a stage sends its activation on and its
+gradient back after it has computed. Where a region can't hold the next stage, the
 next region follows.
 
 Where the original looks at all ways to share a stage's replicas among kinds, this one looks at stages of one kind, and
@@ -48,8 +48,12 @@ class Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rest:
-    """The best way to go on from a stage: what it takes, and who holds each stage, as (region, kind, replicas, tp)."""
+    """The best way to go on from a stage: what it takes, and who holds each stage, as (region, kind, replicas, tp).
 
+    `first_s`: of its first stage, which has not yet sent a gradient back, `straggler_s` of the slowest other one.
+    """
+
+    first_s: float = 0.0
     straggler_s: float = 0.0
     compute_s: float = 0.0
     transfers_s: float = 0.0
@@ -57,7 +61,8 @@ class Rest:
     holders: tuple[tuple[tuple[int, int, int, int], ...], ...] = ()
 
     def seconds(self, microbatches: int) -> float:
-        return (microbatches - 1) * self.straggler_s + self.compute_s + 2.0 * self.transfers_s + self.sync_s
+        slowest = max(self.first_s, self.straggler_s)
+        return (microbatches - 1) * slowest + self.compute_s + 2.0 * self.transfers_s + self.sync_s
 
 
 def propose(cluster: Cluster) -> Iterator[Proposal]:
@@ -232,7 +237,8 @@ class _Programme:
         assert table is not None
         reduced = self.cluster.all_reduce_s(float(table.gradient_bytes(first, end)), slots, self.replicas)
         return Rest(
-            straggler_s=max(rest.straggler_s, own + 2.0 * hop),
+            first_s=own + hop,
+            straggler_s=max(rest.straggler_s, rest.first_s + (hop if rest.holders else 0.0)),
             compute_s=rest.compute_s + own,
             transfers_s=rest.transfers_s + hop,
             sync_s=max(rest.sync_s, reduced),
