@@ -543,7 +543,13 @@ def up(
             allow_missing_permissions=allow_missing_permissions,
         ),
         on_start=on_start,
-        search=CatalogSearch(decoder, ticking, machine=document.inputs.machine, allow_doubtful=allow_doubtful),
+        search=CatalogSearch(
+            decoder,
+            ticking,
+            machine=document.inputs.machine,
+            allow_doubtful=allow_doubtful,
+            engine=document.engine,
+        ),
         base=base,
     )
 
@@ -576,7 +582,13 @@ def resume(
         clock=ticking,
         options=LaunchOptions(allow_missing_permissions=allow_missing_permissions),
         on_start=on_start,
-        search=CatalogSearch(decoder, ticking, machine=document.inputs.machine, allow_doubtful=allows_doubtful(run)),
+        search=CatalogSearch(
+            decoder,
+            ticking,
+            machine=document.inputs.machine,
+            allow_doubtful=allows_doubtful(run),
+            engine=document.engine,
+        ),
     )
 
 

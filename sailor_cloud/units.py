@@ -13,6 +13,9 @@ GBIT_BYTES = 125_000_000
 SECONDS_PER_HOUR = 3600.0
 HOURS_PER_MONTH = 730.0
 
+# Longer times are mistakes.
+LONGEST_S = 100 * 365 * 86400.0
+
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
 
@@ -23,7 +26,10 @@ def parse_duration_s(text: str) -> float:
     parts = _DURATION.findall(compact)
     if not parts or _DURATION.sub("", compact).strip():
         raise ValueError(f"{text!r} is not a duration; write for example 90s, 10m, 24h or 1h30m")
-    return float(sum(float(number) * _SECONDS[unit] for number, unit in parts))
+    seconds = float(sum(float(number) * _SECONDS[unit] for number, unit in parts))
+    if seconds > LONGEST_S:
+        raise ValueError(f"{text!r} is longer than a hundred years")
+    return seconds
 
 
 def duration_text(duration_s: float) -> str:

@@ -139,9 +139,22 @@ def _answer(document: PlanDocument, name: str, *, as_json: bool) -> int:
         echo(json.dumps([asdict(row) for row in rows], indent=2, ensure_ascii=False))
     elif rows:
         print_report(left_out_table(rows), result_console())
-    else:
+    elif name in used_names(document):
         echo(f"the plan uses {name}")
+    else:
+        raise RequestError(
+            f"another plan of the document was chosen, so that it does not say what insisting on {name} costs; "
+            "'sailor-cloud explain JOB --why-not' searches anew"
+        )
     return 0
+
+
+def used_names(document: PlanDocument) -> set[str]:
+    """Return the accelerators, zones, markets and providers that a plan uses."""
+    offers = document.inputs.offers_by_id()
+    nodes = () if document.plan is None else document.plan.nodes
+    used = [offers[node.offer] for node in nodes]
+    return {name for offer in used for name in (offer.accelerator, offer.zone, offer.market.value, str(offer.provider))}
 
 
 def _json(found: Explanation) -> str:

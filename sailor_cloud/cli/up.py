@@ -169,6 +169,7 @@ def _document(
     from sailor_cloud.provision.guards import refuse_what_cannot_run
     from sailor_cloud.provision.providers import on_a_cloud
     from sailor_cloud.provision.rendering.rendered_roots import missing_from_request
+    from sailor_cloud.workload.hub import pinned_as
     from sailor_cloud.workload.this_machine import usable_cores
 
     job = read_job(job_file, on=on, cluster=cluster)
@@ -190,6 +191,8 @@ def _document(
                 processes=usable_cores(),
             )
     document = read_document(plan_file)
+    # A plan holds the commits of what its job names on the Hub.
+    job = pinned_as(job, document.job)
     if document.job != job:
         raise RequestError(
             f"{plan_file} was made for another job than {job_file} now describes; "

@@ -43,11 +43,9 @@ from sailor_cloud.run.folder import RunFolder, new_run_id
 from sailor_cloud.run.journal import Event, Journal, damage, read
 from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.run.progress import Observer
-from sailor_cloud.run.state import Phase, fold
+from sailor_cloud.run.state import OVER, Phase, fold
 
 OnStart = Callable[[RunFolder, Callable[[], None]], None]
-
-OVER = frozenset({Phase.FINISHED, Phase.FAILED, Phase.TEARING_DOWN, Phase.TEARDOWN_FAILED, Phase.GONE})
 
 
 def run_document(

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainSerializer
 
-from sailor_cloud.units import parse_duration_s
+from sailor_cloud.units import LONGEST_S, parse_duration_s
 
 
 def _seconds(value: Any) -> Any:
@@ -24,5 +24,10 @@ Duration = Annotated[
     float,
     BeforeValidator(_seconds, json_schema_input_type=str | float),
     PlainSerializer(_duration_text, return_type=str, when_used="json"),
-    Field(gt=0, description="A duration such as 90s, 10m, 24h or 1h30m; a bare number is seconds."),
+    Field(
+        gt=0,
+        le=LONGEST_S,
+        allow_inf_nan=False,
+        description="A duration such as 90s, 10m, 24h or 1h30m; a bare number is seconds.",
+    ),
 ]

@@ -77,8 +77,13 @@ def _known_source(place: str) -> str:
 DataPlace = Annotated[str, AfterValidator(_known_source)]
 
 
+# Larger numbers are mistakes, and floating point would not hold their products exactly.
+MOST = 10**9
+Count = Annotated[int, Field(gt=0, le=MOST)]
+
+
 class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class ModelSource(_Part):
@@ -88,7 +93,7 @@ class ModelSource(_Part):
     `weights`: where training starts from, a Hugging Face checkpoint in safetensors files; null: random weights.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
 
     preset: str | None = None
     config: str | None = None
@@ -98,13 +103,13 @@ class ModelSource(_Part):
         description="A function in the job's workdir that builds the layers, my_package.model:build; see training.md.",
     )
     model_type: Family | None = None
-    vocab_size: int | None = Field(default=None, gt=0)
-    hidden_size: int | None = Field(default=None, gt=0)
-    num_hidden_layers: int | None = Field(default=None, gt=0)
-    num_attention_heads: int | None = Field(default=None, gt=0)
-    num_key_value_heads: int | None = Field(default=None, gt=0)
-    intermediate_size: int | None = Field(default=None, gt=0)
-    max_position_embeddings: int | None = Field(default=None, gt=0)
+    vocab_size: Count | None = None
+    hidden_size: Count | None = None
+    num_hidden_layers: Count | None = None
+    num_attention_heads: Count | None = None
+    num_key_value_heads: Count | None = None
+    intermediate_size: Count | None = None
+    max_position_embeddings: Count | None = None
     tie_word_embeddings: bool | None = None
     weights: str | None = Field(
         default=None,
@@ -153,18 +158,18 @@ class SumFormat(StrEnum):
 class Training(_Part):
     """How the model is trained. `steps` may be left out; then only rates are known, no totals."""
 
-    global_batch_size: int = Field(gt=0)
-    sequence_length: int = Field(gt=0)
-    steps: int | None = Field(default=None, gt=0)
+    global_batch_size: Count
+    sequence_length: Count
+    steps: Count | None = None
     optimizer: Optimizer = Optimizer.ADAMW
     learning_rate: float = Field(default=3.0e-4, gt=0)
     weight_decay: float = Field(default=0.01, ge=0)
     schedule: Schedule = Schedule.COSINE
-    warmup_steps: int = Field(default=0, ge=0)
+    warmup_steps: int = Field(default=0, ge=0, le=MOST)
     gradient_clipping: float | None = Field(default=None, gt=0)
     dropout: float = Field(default=0.0, ge=0, lt=1)
     precision: Precision = Precision.FP32
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**63)
     max_loss_rise: float | None = Field(
         default=2.0,
         gt=0,
@@ -197,7 +202,7 @@ class Constraints(_Part):
     max_usd_per_hour: float | None = Field(default=None, gt=0)
     min_throughput: float | None = Field(default=None, gt=0, description="Iterations per second.")
     max_usd_per_iteration: float | None = Field(default=None, gt=0)
-    max_nodes: int | None = Field(default=None, gt=0)
+    max_nodes: Count | None = None
     probability: float | None = Field(
         default=None,
         gt=0.5,
@@ -218,7 +223,7 @@ class Resource(_Part):
     provider: Provider
     zones: tuple[str, ...] = Field(min_length=1)
     markets: tuple[Market, ...] = Field(default=(Market.ON_DEMAND,), min_length=1)
-    accelerators: dict[str, Annotated[int, Field(gt=0)]] = Field(min_length=1)
+    accelerators: dict[str, Count] = Field(min_length=1)
     instance_types: tuple[str, ...] | None = None
 
 

@@ -13,6 +13,9 @@ from sailor_cloud.units import SECONDS_PER_HOUR
 # Time after the deadline for the last checkpoint, the results and the teardown, before nodes end themselves.
 DEADLINE_GRACE_S = 600.0
 
+# However large the budget is, nobody looks after a node for longer than a year.
+LONGEST_TTL_S = 365 * 86400.0
+
 # Nodes that replace others overlap with them for a while, and a run that could pay for its TTL to the last cent could
 # never replace a node.
 SHARE_OF_BUDGET = 0.95
@@ -28,10 +31,10 @@ def ttl_s(
 ) -> float | None:
     """Return the seconds from the start of a run until its nodes end themselves; None without budget and deadline.
 
-    The deadline with its grace, else what the budget buys at the worst rate; never longer than until nearly all of the
-    budget is used up at list prices, traffic included. What the plan itself needs, `duration_s` with its reserve for
-    preemption, the budget always gives. What costs nothing has no end by a budget. Nodes of capacity with terms, by
-    `as_of`, cost nothing while they are waited for, and end with it.
+    The deadline with its grace, else what the budget buys at the worst rate; never longer than until nearly all of
+    the budget is used up at list prices, traffic included. What the plan itself needs, `duration_s` with its reserve
+    for preemption, the budget always gives. What costs nothing has no end by a budget; a year is the longest. Nodes
+    of capacity with terms, by `as_of`, cost nothing while they are waited for, and end with it.
     """
     terms = [offer.terms for offer in offers if offer.terms is not None] if as_of is not None else []
     waits = max((each.start_s(as_of) for each in terms), default=0.0) if as_of is not None else 0.0
@@ -44,4 +47,4 @@ def ttl_s(
         if limits.deadline is None:
             hours = min(hours, limits.budget_usd / cost.worst_case_usd_per_hour)
         lives.append(max(hours * SECONDS_PER_HOUR + waits, duration_s or 0.0))
-    return min(lives, default=None)
+    return min(*lives, LONGEST_TTL_S) if lives else None

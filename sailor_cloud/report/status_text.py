@@ -11,7 +11,7 @@ from rich.text import Text
 from sailor_cloud.report import text
 from sailor_cloud.report.tables import plain_table
 from sailor_cloud.run.progress import RunStatus
-from sailor_cloud.run.state import Phase
+from sailor_cloud.run.state import OVER, Phase
 
 # Below this many columns, a table of runs leaves out loss, TTL and the controller's process.
 NARROW = 72
@@ -32,14 +32,20 @@ def runs_report(runs: Sequence[RunStatus], *, now: datetime, width: int = 120) -
             text.usd(run.spent_usd),
             *((loss, _ttl(run, now), _controller(run)) if more else ()),
         )
-    abandoned = [run.run_id for run in runs if run.abandoned]
-    if not abandoned:
-        return table
-    hint = (
-        f"without a controller but not torn down: {', '.join(abandoned)}; "
-        "run 'sailor-cloud resume RUN' to continue, or 'sailor-cloud down RUN' to tear it down"
-    )
-    return Group(table, Text(hint, style="bold yellow"))
+    abandoned = [run for run in runs if run.abandoned]
+    hints = [
+        (
+            [run.run_id for run in abandoned if run.state.phase not in OVER],
+            "run 'sailor-cloud resume RUN' to continue, or 'sailor-cloud down RUN' to tear it down",
+        ),
+        ([run.run_id for run in abandoned if run.state.phase in OVER], "run 'sailor-cloud down RUN' to tear it down"),
+    ]
+    lines = [
+        Text(f"without a controller but not torn down: {', '.join(names)}; {what}", style="bold yellow")
+        for names, what in hints
+        if names
+    ]
+    return Group(table, *lines) if lines else table
 
 
 def run_report(run: RunStatus, *, now: datetime) -> RenderableType:

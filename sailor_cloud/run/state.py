@@ -26,6 +26,10 @@ class Phase(StrEnum):
     GONE = "gone"
 
 
+# A run in one of these can't be resumed.
+OVER = frozenset({Phase.FINISHED, Phase.FAILED, Phase.TEARING_DOWN, Phase.TEARDOWN_FAILED, Phase.GONE})
+
+
 _PHASES = {
     Event.RUN_CREATED: Phase.CREATED,
     Event.PROVISION_STARTED: Phase.PROVISIONING,

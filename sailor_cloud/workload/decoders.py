@@ -11,7 +11,7 @@ from typing import Any
 
 from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.decoder import Decoder, Experts, Family
-from sailor_cloud.model.job import HUB, Job, ModelSource
+from sailor_cloud.model.job import HUB, MOST, Job, ModelSource
 from sailor_cloud.workload import hub
 from sailor_cloud.workload.presets import PRESETS
 from sailor_cloud.workload.user_module import with_module
@@ -302,8 +302,9 @@ def _size(config: Mapping[str, Any], names: tuple[str, ...], origin: str, proble
         value = config.get(name)
         if value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            problems.append(Problem(path=f"{origin}.{name}", message=f"must be a positive integer, got {value!r}"))
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
+            message = f"must be an integer from 1 to {MOST}, got {value!r}"
+            problems.append(Problem(path=f"{origin}.{name}", message=message))
             return None
         return value
     return None

@@ -16,6 +16,7 @@ logger = logging.getLogger(__name__)
 _FORM = re.compile(
     r"hf://(?P<data>datasets/)?(?P<repo>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[\w.-]+))?(/(?P<path>[^\s@]+))?"
 )
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _INSTALL = "pip install 'sailor-cloud[hub]'"
 
 
@@ -62,6 +63,27 @@ def pinned(job: Job) -> Job:
     return job.model_copy(update=changes) if changes else job
 
 
+def pinned_as(job: Job, pinned_job: Job) -> Job:
+    """Return the job with the commits of another job's addresses, where both name the same file or folder."""
+    changes: dict[str, Any] = {}
+    if job.model is not None and pinned_job.model is not None:
+        config = _same_place(job.model.config, pinned_job.model.config)
+        changes["model"] = job.model.model_copy(update={"config": config})
+    source = _same_place(job.data.source, pinned_job.data.source)
+    tokenizer = _same_place(job.data.tokenizer, pinned_job.data.tokenizer)
+    changes["data"] = job.data.model_copy(update={"source": source, "tokenizer": tokenizer})
+    return job.model_copy(update=changes)
+
+
+def _same_place(given: str | None, known: str | None) -> str | None:
+    if not (given or "").startswith(HUB) or not (known or "").startswith(HUB):
+        return given
+    mine, other = place_of(given or ""), place_of(known or "")
+    if _COMMIT.fullmatch(mine.revision) or replace(mine, revision=other.revision) != other:
+        return given
+    return known
+
+
 def local_copy(text: str, *, default: str = "") -> Path:
     """Return the local copy of an hf:// file or folder, fetched if the cache lacks it. Raises DataError."""
     place, hub = place_of(text), _hub()
@@ -80,7 +102,7 @@ def local_copy(text: str, *, default: str = "") -> Path:
 
 def _pinned(field: str, text: str) -> str:
     place, hub = place_of(text), _hub()
-    if re.fullmatch(r"[0-9a-f]{40}", place.revision):
+    if _COMMIT.fullmatch(place.revision):
         return str(place)
     try:
         info = hub.HfApi().repo_info(place.repo, repo_type=place.repo_type, revision=place.revision, timeout=20.0)

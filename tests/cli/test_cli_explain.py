@@ -50,3 +50,15 @@ def test_a_name_that_the_job_does_not_have_is_wrong_input(folder: Path) -> None:
     answer = called("explain", "plan.json", "--why-not", "H100-80", cwd=folder)
     assert answer.returncode == 2
     assert "--why-not H100-80: the job does not name it; it names CPU-fast, CPU-slow, local-a" in answer.stderr
+
+
+def test_a_plan_chosen_afterwards_says_that_it_does_not_know_what_insisting_costs(folder: Path) -> None:
+    document = json.loads((folder / "plan.json").read_text())
+    document["decision"]["left_out"] = []
+    (folder / "chosen.json").write_text(json.dumps(document))
+    used = {offer["accelerator"] for offer in document["inputs"]["offers"]} & {"CPU-fast", "CPU-slow"}
+    for name in ("CPU-fast", "CPU-slow"):
+        answer = called("explain", "chosen.json", "--why-not", name, cwd=folder)
+        assert (answer.returncode, f"the plan uses {name}" in answer.stdout) == (
+            (0, True) if name in used else (2, False)
+        )

@@ -22,7 +22,6 @@ from sailor_cloud.launch.simulation.replay import OPTIONS, SilentObserver, simul
 from sailor_cloud.launch.simulation.time import SimulatedClock, run_simulated
 from sailor_cloud.launch.simulation.world import World
 from sailor_cloud.launch.spend.prices import UsePrices
-from sailor_cloud.launch.start import OVER
 from sailor_cloud.launch.teardown import close_books
 from sailor_cloud.launch.telemetry.generation_log import generations, read_plan
 from sailor_cloud.model.document import PlanDocument
@@ -30,7 +29,7 @@ from sailor_cloud.model.job import Goal
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal, read
 from sailor_cloud.run.receipt import Receipt
-from sailor_cloud.run.state import fold
+from sailor_cloud.run.state import OVER, fold
 from sailor_cloud.workload import decoder
 
 START = datetime(2026, 11, 21, tzinfo=UTC)

@@ -63,7 +63,8 @@ def run(installed: Path, *arguments: str, cwd: Path) -> subprocess.CompletedProc
 def test_the_wheel_holds_code_data_and_hcl(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {"sailor_cloud/py.typed", "sailor_runtime/spec.py", "sailor_runtime/agent/__main__.py"} <= names
-    assert {"sailor_cloud/report/html/report.css", "sailor_cloud/report/html/hover.js"} <= names
+    page = {"report.css", "charts.js", "land.json", "vendor/echarts.min.js", "vendor/LICENSE", "vendor/NOTICE"}
+    assert {f"sailor_cloud/report/html/{name}" for name in page} <= names
     assert "sailor_cloud/_data/pricing/accelerators.csv" in names
     assert any(name.startswith("sailor_cloud/_data/compute_profiles/") for name in names)
     assert any(name.startswith("sailor_cloud/_data/bandwidth_profiles/") for name in names)

@@ -5,20 +5,21 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from io import StringIO
 
+import pytest
 from rich.console import Console
 
 from sailor_cloud.report.status_text import run_report
 from sailor_cloud.run.progress import RunStatus
-from sailor_cloud.run.state import fold
+from sailor_cloud.run.state import Phase, ResourceState, RunState, fold
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 
 
-def shown(**fields: object) -> str:
+def shown(state: RunState | None = None, **fields: object) -> str:
     status = RunStatus(
         run_id="run-1",
         job="job",
-        state=fold([]),
+        state=state or fold([]),
         controller=None,
         step=5,
         steps=10,
@@ -42,3 +43,13 @@ def test_measured_and_planned_iterations_stand_side_by_side_with_where_the_last_
 
 def test_before_the_pace_has_settled_nothing_is_said_of_it():
     assert "measured" not in shown(planned_iteration_s=0.32)
+
+
+@pytest.mark.parametrize(
+    ("phase", "resumes"), [(Phase.TRAINING, True), (Phase.FAILED, False), (Phase.TEARDOWN_FAILED, False)]
+)
+def test_only_a_run_that_can_be_resumed_is_recommended_for_it(phase: Phase, resumes: bool) -> None:
+    alive = ResourceState(resource="node", key="n0", zone="a", created_at=NOW)
+    said = shown(RunState(phase=phase, resources=(alive,)))
+    assert "sailor-cloud down RUN" in said
+    assert ("sailor-cloud resume RUN" in said) == resumes

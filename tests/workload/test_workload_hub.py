@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from sailor_cloud.errors import RequestError
-from sailor_cloud.workload.hub import place_of
+from sailor_cloud.model.job_file import parse_job as read_job_text
+from sailor_cloud.workload.hub import pinned_as, place_of
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 CONFIG = {
@@ -132,3 +133,23 @@ def test_an_address_names_a_repository_a_revision_and_a_path(
 def test_what_is_no_address_is_refused() -> None:
     with pytest.raises(RequestError, match="is no address of the Hub; write hf://ORG/NAME"):
         place_of("hf://org/name with blanks")
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [
+        ("hf://org/tiny", f"hf://org/tiny@{SHA}"),
+        ("hf://org/tiny@main", f"hf://org/tiny@{SHA}"),
+        ("hf://org/other", "hf://org/other"),
+        (f"hf://org/tiny@{'f' * 40}", f"hf://org/tiny@{'f' * 40}"),
+        ("local.json", "local.json"),
+    ],
+)
+def test_a_plan_s_commits_are_those_of_its_job_file(written: str, kept: str) -> None:
+    job = read_job_text(json.dumps(JOB))
+    assert job.model is not None
+    plan_job = job.model_copy(update={"model": job.model.model_copy(update={"config": f"hf://org/tiny@{SHA}"})})
+    mine = job.model_copy(update={"model": job.model.model_copy(update={"config": written})})
+    found = pinned_as(mine, plan_job)
+    assert found.model is not None
+    assert found.model.config == kept

@@ -21,7 +21,8 @@ from sailor_cloud.network import Network
 from sailor_cloud.planner.moving import moving
 from sailor_cloud.planner.purchase import purchase
 from sailor_cloud.provision.providers import on_this_machine
-from sailor_cloud.simulator import Scenario
+from sailor_cloud.simulator import Scenario, engine_named
+from sailor_cloud.simulator.engines import SAILOR
 from sailor_cloud.simulator.resimulate import simulate_document
 from sailor_cloud.workload import ComputeProfiles
 
@@ -30,13 +31,14 @@ from sailor_cloud.workload import ComputeProfiles
 class CatalogSearch:
     """See `replan.Search`. Data are read at the first use; prices again after each refresh.
 
-    `machine`: the one whose cores local nodes share.
+    `machine`: the one whose cores local nodes share. `engine` names the training program of the run.
     """
 
     decoder: Decoder | None
     clock: Clock
     machine: LocalMachine | None = None
     allow_doubtful: bool = False
+    engine: str = SAILOR.name
     _catalog: Catalog | None = None
     _read_from: Path | None = None
     _rest: tuple[Network, ComputeProfiles] | None = field(default=None)
@@ -50,6 +52,7 @@ class CatalogSearch:
             profiles=profiles,
             clock=self.clock,
             decoder=self.decoder,
+            engine=engine_named(self.engine),
             wishes=planner.Wishes(decide=choose is not None, choose=choose),
         )
 

@@ -1,13 +1,15 @@
 """The planner of a run that re-plans buys at no price that may be wrong, unless the user said so."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from sailor_cloud import workload
+from sailor_cloud import planner, workload
 from sailor_cloud.clock import SystemClock
 from sailor_cloud.launch.replanning.search import CatalogSearch
 from sailor_cloud.launch.start import allows_doubtful
+from sailor_cloud.model.document import Pick
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal
@@ -33,3 +35,11 @@ def test_whoever_takes_a_run_over_knows_whether_doubtful_prices_are_allowed(said
     data = {} if said is None else {"allow_doubtful": said}
     Journal.of(folder, SystemClock()).append(Event.RUN_CREATED, job="doubtful", **data)
     assert allows_doubtful(folder) is bool(said)
+
+
+def test_a_new_plan_is_for_the_training_program_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(planner, "search", lambda job, **given: asked.update(given))
+    CatalogSearch(workload.decoder(JOB.model), SystemClock(), engine="megatron")(JOB, Pick.CHEAPEST)
+    assert asked["engine"].name == "megatron"
+    assert asked["wishes"] == planner.Wishes(decide=True, choose=Pick.CHEAPEST)
