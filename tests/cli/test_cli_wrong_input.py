@@ -64,6 +64,8 @@ WRONG_JOBS = {
     ),
     "twice": ("(?s)$", "\nname: again\n", "is not YAML: has the key 'name' twice"),
     "not finite": (r"budget_usd: [\d.]+", "budget_usd: .inf", "constraints.budget_usd: is inf; it must be a finite"),
+    "too large": (r"steps: \d+", "steps: 100000000000000000000", "training.steps: must be less than or equal to 10000"),
+    "too long": (r"deadline: \w+", "deadline: 1.0e+300", "is longer than a hundred years"),
     "memory left out": (
         "CPU-fast:",
         "CPU:",

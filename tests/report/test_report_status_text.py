@@ -49,7 +49,7 @@ def test_before_the_pace_has_settled_nothing_is_said_of_it():
     ("phase", "resumes"), [(Phase.TRAINING, True), (Phase.FAILED, False), (Phase.TEARDOWN_FAILED, False)]
 )
 def test_only_a_run_that_can_be_resumed_is_recommended_for_it(phase: Phase, resumes: bool) -> None:
-    alive = ResourceState(resource="node", key="n0", zone="a", created_at=NOW)
+    alive = ResourceState(resource="node", key="n0", created_at=NOW)
     said = shown(RunState(phase=phase, resources=(alive,)))
     assert "sailor-cloud down RUN" in said
     assert ("sailor-cloud resume RUN" in said) == resumes
