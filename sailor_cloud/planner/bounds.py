@@ -1,9 +1,8 @@
 """Lower bounds on what any plan's goal can be, from a relaxation of the same closed form.
 
-All devices of an accelerator count together, wherever they stand, at the lowest price that one of them has. First they
-are at work all the time, and layers are shared out at will. Where time is the goal, that says what devices are worth,
-and the soonest pipeline that is worth its devices brings whole layers, filling and all-reduces into the bound. Where
-money is, the cheapest pipeline brings whole layers, filling and memory into it.
+All devices of an accelerator count together, wherever they stand, at the lowest price that one of them has. They are
+at work all the time, and layers are shared out at will. Where money is the goal, the cheapest pipeline brings whole
+layers, filling and memory into the bound.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from sailor_cloud.planner.cheapest import cheapest_usd
 from sailor_cloud.planner.goals import TIE, Figure, Target
 from sailor_cloud.planner.programme import linear
 from sailor_cloud.planner.quotas import quota_arrays
-from sailor_cloud.planner.soonest import soonest_s
 from sailor_cloud.planner.space import Space
 from sailor_cloud.simulator import teardown_s
 from sailor_cloud.simulator.money import start
@@ -26,10 +24,9 @@ from sailor_cloud.units import SECONDS_PER_HOUR
 
 Floats = NDArray[np.float64]
 
-# How often a bound is asked for again with the money that it leaves, and by how much it must have grown for that: that
-# of work alone, and the one that takes longer.
+# How often a bound is asked for again with the money that it leaves, and by how much it must have grown for that.
 _PASSES = 8
-_CLOSER, _MUCH_CLOSER = 1.001, 1.15
+_CLOSER = 1.001
 
 
 def device_seconds(space: Space) -> dict[str, Floats]:
@@ -81,14 +78,6 @@ class Resource:
     limit: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """Seconds that work alone takes, and how many samples a device of each accelerator is then worth."""
-
-    seconds: float
-    prices: Mapping[str, float]
-
-
 def work_bound_s(space: Space, devices: Mapping[str, float] | None = None) -> float:
     """Return seconds that no iteration undercuts: all devices at work all the time, layers shared out at will.
 
@@ -96,7 +85,7 @@ def work_bound_s(space: Space, devices: Mapping[str, float] | None = None) -> fl
     """
     devices = _devices(space) if devices is None else devices
     resources = [Resource(each={name: 1.0}, limit=count) for name, count in sorted(devices.items())]
-    return max(_work(space, resources).seconds, _cores_s(space))
+    return max(_work_s(space, resources), _cores_s(space))
 
 
 def _cores_s(space: Space) -> float:
@@ -108,12 +97,12 @@ def _cores_s(space: Space) -> float:
     return float(least.sum()) * space.batch / cores
 
 
-def _work(space: Space, resources: Sequence[Resource]) -> Work:
+def _work_s(space: Space, resources: Sequence[Resource]) -> float:
     """Return the least seconds of work within resources; the first of them name the accelerators."""
     work = device_seconds(space)
     names = sorted({name for resource in resources for name in resource.each if np.isfinite(work[name]).any()})
     if not names:
-        return Work(seconds=float("inf"), prices={})
+        return float("inf")
     layers, batch = space.layers, float(space.batch)
     # Samples of a layer on an accelerator, then the time; a layer that doesn't fit is never there.
     count = len(names) * layers
@@ -128,15 +117,7 @@ def _work(space: Space, resources: Sequence[Resource]) -> Work:
     cost[-1] = 1.0
     limits = np.concatenate([np.zeros(len(resources)), np.full(layers, -batch)])
     solved = linear(cost, np.vstack([busy, -done]), limits)
-    if solved is None:
-        return Work(seconds=float("inf"), prices={})
-    worth = solved.prices[: len(resources)]
-    worth = worth * batch / sum(price * resource.limit for price, resource in zip(worth, resources, strict=True))
-    prices = {
-        name: sum(price * resource.each.get(name, 0.0) for price, resource in zip(worth, resources, strict=True))
-        for name in names
-    }
-    return Work(seconds=solved.cost, prices=prices)
+    return float("inf") if solved is None else solved.cost
 
 
 def iteration_bound_s(space: Space, target: Target) -> float:
@@ -146,23 +127,14 @@ def iteration_bound_s(space: Space, target: Target) -> float:
     the bound is asked for again with what it was found to be.
     """
     resources = _resources(space)
-    found = _work(space, resources)
-    if not np.isfinite(found.seconds):
-        return found.seconds
-    seconds, asked = soonest_s(space, found.prices, max(found.seconds, _cores_s(space))), found.prices
+    seconds = max(_work_s(space, resources), _cores_s(space))
     for _ in range(_PASSES):
         usd_per_hour = _most_usd_per_hour(space, target, seconds)
         if not np.isfinite(usd_per_hour) or not np.isfinite(seconds):
             break
-        found = _work(space, [*resources, Resource(each=_device_rates(space), limit=usd_per_hour)])
-        if found.seconds > seconds * _CLOSER:
-            seconds = found.seconds
-            continue
-        # Work alone says no more.
         before = seconds
-        if not np.allclose([*found.prices.values()], [*asked.values()], rtol=1e-6):
-            seconds, asked = soonest_s(space, found.prices, seconds), found.prices
-        if seconds <= before * _MUCH_CLOSER:
+        seconds = max(seconds, _work_s(space, [*resources, Resource(each=_device_rates(space), limit=usd_per_hour)]))
+        if seconds <= before * _CLOSER:
             break
     return seconds
 

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from sailor_cloud.planner.box_bounds import through
 from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.stage_floors import StageFloors
 
@@ -65,10 +64,23 @@ def least_usd(space: Space, floors: StageFloors, rates: Floats, boxes: Floats) -
     begin, end = boxes[2], boxes[3]
     seconds = np.moveaxis(floors.seconds[several, size], 0, -1)
     usd = (rates * floors.tp)[:, None, None, None]
-    chains = np.minimum(*through(np.where(seconds <= end * (1.0 + 1e-12), usd, np.inf).min(axis=0)))
+    chains = np.minimum(*_through(np.where(seconds <= end * (1.0 + 1e-12), usd, np.inf).min(axis=0)))
     layers = floors.seconds[0].min(axis=1)
     blocks = floors.blocks * layers[:, 0, 1] if floors.blocks else 0.0
     whole = (layers[:, 1, 0] + layers[:, 2, 0] + blocks)[size]
     # A lone microbatch is in one stage at a time.
     busy = np.where(several == 0, np.maximum(begin, whole), begin)
     return np.asarray(chains * (busy + floors.least_update_s / space.batch))
+
+
+def _through(stages: Floats) -> tuple[Floats, Floats]:
+    """Return the least sum over several stages that follow one another through all blocks, and that of one alone.
+
+    stages: shape [4, blocks + 1, boxes].
+    """
+    middle, first, last, whole = stages
+    blocks = len(first) - 1
+    for count in range(1, blocks + 1):
+        before = (first[:count] + middle[count:0:-1]).min(axis=0)
+        np.minimum(first[count], before, out=first[count])
+    return np.asarray((first + last[::-1]).min(axis=0)), np.asarray(whole[blocks])

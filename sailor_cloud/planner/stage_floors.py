@@ -28,21 +28,18 @@ class StageFloors:
     accelerators, tp: shape [kinds]. sizes: microbatch sizes, rising; the last stands for all larger ones, too.
     seconds: of one sample, shape [2, sizes, kinds, 4, blocks + 1], stages with neither end, with the embedding, with
     the head, and with both; infinite where a stage fits on no device. First those of pipelines with one microbatch; in
-    others a stage that is not the last one holds two at least. nbytes: of gradients to sum, shape [4, blocks + 1].
-    tensor_bytes: of one sample, the least that crosses a cut. least_update_s: of the optimizer step, of any plan.
+    others a stage that is not the last one holds two at least. least_update_s: of the optimizer step, of any plan.
     """
 
     accelerators: tuple[str, ...]
     tp: Floats
     sizes: tuple[int, ...]
     seconds: Floats
-    nbytes: Floats
-    tensor_bytes: float
     least_update_s: float
 
     @property
     def blocks(self) -> int:
-        return int(self.nbytes.shape[1]) - 1
+        return int(self.seconds.shape[-1]) - 1
 
     @classmethod
     def of(cls, space: Space) -> StageFloors:
@@ -70,16 +67,12 @@ def _floors(space: Space) -> StageFloors:
             before = stages
     used = np.isfinite(seconds).any(axis=(0, 2, 3, 4))
     tables = [space.table(where, tp, 1, recompute=False) for (_, tp), where in kinds.items()]
-    each = [np.diff(table.gradient_prefix_bytes) for table in tables]
-    tied = [table.tied_parameters * table.tp * table.gradient_bytes_per_parameter for table in tables]
     shards = space.batch if space.zero_stage else 1
     return StageFloors(
         accelerators=tuple(name for name, _ in kinds),
         tp=np.array([tp for _, tp in kinds], dtype=np.float64),
         sizes=tuple(size for size, kept in zip(sizes, used, strict=True) if kept),
         seconds=seconds[:, used],
-        nbytes=np.min([_by_blocks(of, less) for of, less in zip(each, tied, strict=True)], axis=0),
-        tensor_bytes=float(tables[0].boundary_bytes[1:-1].min(initial=np.inf)),
         least_update_s=float(np.min([np.diff(table.update_prefix_s) for table in tables], axis=0).max()) / shards,
     )
 
@@ -116,7 +109,7 @@ class _Stages:
             missing = some & np.isinf(found)
             if not missing.any():
                 break
-            seconds = _by_blocks(np.asarray(self.table(again).compute_s(single, single + 1)), 0.0)
+            seconds = _by_blocks(np.asarray(self.table(again).compute_s(single, single + 1)))
             found = np.where(missing & (self._least_bytes(before, again) <= limit), seconds, found)
         return found
 
@@ -148,7 +141,7 @@ def _ranges(layers: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[
     return first, np.maximum(end, first + 1), some
 
 
-def _by_blocks(each: Floats, tied: float) -> Floats:
-    """Return sums over the layers of every stage, the least block standing for all; `tied` less for each end."""
+def _by_blocks(each: Floats) -> Floats:
+    """Return sums over the layers of every stage, the least block standing for all."""
     blocks = each[1:-1].min() * np.arange(len(each) - 1) if len(each) > 2 else np.zeros(1)
-    return np.stack([blocks, blocks + each[0] - tied, blocks + each[-1] - tied, blocks + each[0] + each[-1] - 2 * tied])
+    return np.stack([blocks, blocks + each[0], blocks + each[-1], blocks + each[0] + each[-1]])

@@ -1,24 +1,18 @@
-"""The bounds on time and money: no plan beats them at any of their prices, and they count more than work."""
+"""The bounds on time and money: no plan beats them, and less money or fewer nodes raise them."""
 
 from __future__ import annotations
 
 import random
-from dataclasses import fields
 
 import numpy as np
 import pytest
 
-from factories.planning import example, make_space, tiny_job
+from factories.planning import example, make_space
 from sailor_cloud.model.job import Job
-from sailor_cloud.planner import box_bounds
 from sailor_cloud.planner.assess import Assessor, Shape
-from sailor_cloud.planner.bound_boxes import PIPELINES, Boxes
-from sailor_cloud.planner.bounds import goal_bound, iteration_bound_s, work_bound_s
-from sailor_cloud.planner.box_bounds import CHOICES, BoxBounds, Worth
+from sailor_cloud.planner.bounds import iteration_bound_s, work_bound_s
 from sailor_cloud.planner.cheapest import least_usd
-from sailor_cloud.planner.draft import Draft, nodes_of, seats_of, to_plan
-from sailor_cloud.planner.exhaustive import exhaust, small_layouts
-from sailor_cloud.planner.fastest_links import FastestLinks
+from sailor_cloud.planner.draft import Draft, seats_of, to_plan
 from sailor_cloud.planner.goals import Figure, Limit, Target
 from sailor_cloud.planner.layouts import Slot, card_flows
 from sailor_cloud.planner.replayed import replayed
@@ -94,99 +88,47 @@ def renumbered(shapes: list[Shape]) -> list[Shape]:
     ]
 
 
-def own_boxes(assessor: Assessor, bound: BoxBounds, draft: Draft) -> Boxes:
-    """A box for each pipeline of a plan that has nothing but the pipeline in it."""
-    sums_s, count = assessor.times(draft).sums_s, len(draft.pipelines)
-    many = max(number for number, least in enumerate(PIPELINES) if least <= count)
+def own_boxes(assessor: Assessor, floors: StageFloors, draft: Draft) -> np.ndarray:
+    """A range of bottlenecks for each pipeline of a plan that has nothing but the pipeline in it."""
     rows = []
-    layout = tuple(pipeline.slots for pipeline in draft.pipelines)
-    for pipeline, flows in zip(draft.pipelines, card_flows(layout), strict=True):
+    for pipeline, flows in zip(draft.pipelines, card_flows(tuple(each.slots for each in draft.pipelines)), strict=True):
         size = pipeline.microbatch_size
         shape = Shape(slots=pipeline.slots, cut=pipeline.cut, microbatch_size=size)
-        pace = assessor._pace(shape, (seats_of(pipeline.slots), flows), count)
+        pace = assessor._pace(shape, (seats_of(pipeline.slots), flows), len(draft.pipelines))
         sample_s = max(pace.compute_s) / size
-        number = next(at for at, largest in enumerate(bound.floors.sizes) if largest >= size)
-        sums = (0.0, np.inf) if count == 1 else (sums_s, sums_s)
-        rows.append((sample_s, sample_s, *sums, number, number, many, many))
-    columns = [np.array(column) for column in zip(*rows, strict=True)]
-    return Boxes(**{each.name: column for each, column in zip(fields(Boxes), columns, strict=True)})
-
-
-def worth_of(space: Space, bound: BoxBounds, draft: Draft, dice: random.Random) -> Worth:
-    """Random prices at which the nodes of a plan are worth the batch."""
-    devices: dict[str, int] = {}
-    for pool, count in nodes_of(tuple(pipeline.slots for pipeline in draft.pipelines)).items():
-        name = space.pools[pool].accelerator.name
-        devices[name] = devices.get(name, 0) + count * space.pools[pool].devices
-    price = {name: dice.choice((0.1, 1.0, 3.0)) for name in devices}
-    whole = sum(price[name] * count for name, count in devices.items())
-    return Worth(
-        each=np.array([space.batch * price.get(name, 1e9) / whole for name in bound.floors.accelerators]),
-        home_devices=max(pool.devices for pool in space.pools),
-    )
-
-
-def least_usd_of(space: Space, bound: BoxBounds, boxes: Boxes, draft: Draft) -> float:
-    """What the samples of a plan's pipelines cost at least, each in its own box."""
-    several = np.array([pipeline.microbatches > 1 for pipeline in draft.pipelines])
-    samples = np.array([pipeline.microbatch_size * pipeline.microbatches for pipeline in draft.pipelines])
-    usd_per_s = {
-        name: min(
-            rate.expected / pool.devices / 3600
-            for pool, rate in zip(space.pools, space.rates, strict=True)
-            if pool.accelerator.name == name
-        )
-        for name in bound.floors.accelerators
-    }
-    rates = np.array([usd_per_s[name] for name in bound.floors.accelerators])
-    own = np.stack([several, boxes.size, boxes.bottleneck, boxes.bottleneck])
-    return float(samples @ least_usd(space, bound.floors, rates, own))
+        number = next(at for at, largest in enumerate(floors.sizes) if largest >= size)
+        rows.append((pipeline.microbatches > 1, number, sample_s, sample_s))
+    return np.array(rows, dtype=np.float64).T
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_some_pipeline_of_any_plan_is_no_sooner_and_none_cheaper_than_its_box_at_every_choice_of_prices(seed):
+def test_no_plan_is_cheaper_than_the_ranges_of_its_pipelines_or_sooner_than_the_bound(seed):
     dice = random.Random(seed)
-    closest = np.zeros(len(CHOICES))
     plans, nearest = 0, 0.0
     for _ in range(JOBS):
         space = make_space(random_job(dice))
-        assessor, bound = Assessor(space, SOONEST), BoxBounds(space)
+        assessor, floors, bound = Assessor(space, SOONEST), StageFloors.of(space), iteration_bound_s(space, SOONEST)
+        pools = list(zip(space.pools, space.rates, strict=True))
+        rates = np.array(
+            [
+                min(rate.expected / pool.devices / 3600 for pool, rate in pools if pool.accelerator.name == name)
+                for name in floors.accelerators
+            ]
+        )
         for _ in range(PLANS):
             shapes = random_shapes(space, dice)
             draft = assessor.draft(shapes) if shapes else None
             if draft is None:
                 continue
-            boxes, worth = own_boxes(assessor, bound, draft), worth_of(space, bound, draft, dice)
-            seconds = np.stack(
-                [
-                    box_bounds._Asked(bound, boxes, worth).bounds(np.tile(choice[:, None], len(boxes)))
-                    for choice in CHOICES
-                ]
-            ).min(axis=1)
+            samples = np.array([pipeline.microbatch_size * pipeline.microbatches for pipeline in draft.pipelines])
+            least = float(samples @ least_usd(space, floors, rates, own_boxes(assessor, floors, draft)))
             found = replayed(draft, evaluate(to_plan(space, draft), space.scenario))
-            assert (seconds <= found[Figure.ITERATION_S] * (1 + 1e-9)).all()
-            closest = np.maximum(closest, seconds / found[Figure.ITERATION_S])
-            least = least_usd_of(space, bound, boxes, draft)
+            assert bound <= found[Figure.ITERATION_S] * (1 + 1e-9)
             assert least <= found[Figure.USD_PER_ITERATION] * (1 + 1e-9)
             nearest = max(nearest, least / found[Figure.USD_PER_ITERATION])
             plans += 1
     assert plans > JOBS * PLANS / 4
-    assert min(nearest, *closest) > 0.9
-
-
-def test_the_bound_of_small_problems_counts_more_than_work_and_is_not_beaten():
-    beyond = []
-    for accelerators, blocks, batch in (
-        ({"CPU-fast": 2}, 2, 4),
-        ({"CPU-fast": 1, "CPU-slow": 1}, 3, 4),
-        ({"CPU-slow": 3}, 1, 6),
-    ):
-        space = make_space(tiny_job(blocks=blocks, batch=batch, hidden=64, accelerators=accelerators))
-        best = exhaust(space, SOONEST, small_layouts(space), keep=1).drafts[0].figures[Figure.ITERATION_S]
-        bound = goal_bound(space, SOONEST)
-        assert work_bound_s(space) <= bound <= best * (1 + 1e-9)
-        beyond.append(bound / work_bound_s(space))
-    assert max(beyond) > 1.1
+    assert nearest > 0.9
 
 
 def test_money_that_buys_fewer_devices_raises_the_bound():
@@ -210,21 +152,6 @@ def test_money_that_buys_fewer_devices_raises_the_bound():
 def test_a_number_of_nodes_raises_the_bound():
     one = make_space(example("gcp-a100-v100.yaml", constraints={"max_nodes": 1}))
     assert iteration_bound_s(one, SOONEST) > 2.0 * iteration_bound_s(make_space(example("gcp-a100-v100.yaml")), SOONEST)
-
-
-def test_no_link_is_quicker_than_the_fastest():
-    space = make_space(example("gcp-a100-v100.yaml", resources__0__zones=["us-central1-a", "us-west1-b"]))
-    links = FastestLinks.of(space)
-    dice = random.Random(0)
-    for _ in range(300):
-        src, dst = (dice.randrange(len(space.pools)) for _ in range(2))
-        pairs = dice.choice([tp for tp in space.tp_degrees[src] if tp <= space.pools[dst].devices])
-        flows, nbytes = dice.choice((1, 2, 5)), 10.0 ** dice.uniform(3, 7.8)
-        name = space.pools[src].accelerator.name
-        seconds = space.link(src, dst, same_node=False, pairs=pairs, flows=flows).transfer_s(nbytes)
-        assert nbytes / seconds <= links.cards[name] / flows * (1 + 1e-9)
-        assert nbytes / seconds <= links.ways[name, pairs].message_rate(nbytes) * (1 + 1e-9)
-        assert nbytes / (seconds - links.late_s) <= links.tensor_rate(nbytes) * (1 + 1e-9)
 
 
 def test_stages_take_no_less_than_their_floor():
