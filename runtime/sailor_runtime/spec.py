@@ -19,6 +19,8 @@ WORD_S = 300.0
 ARTEFACT_VERSION = 1
 # The file that it writes in the node's folder each time.
 WORD_FILE = "controller"
+# Of each log of a node whose folder nobody can read, so much is sent as events.
+MOST_LOG_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sailor_runtime.agent.generation import Generation, Limits, Outcome
 from sailor_runtime.agent.inbox import Command, Inbox, Name, Unreadable
-from sailor_runtime.agent.journal import EventJournal
+from sailor_runtime.agent.journal import EventJournal, LogEcho
 from sailor_runtime.agent.preemption import PreemptionWatch
 from sailor_runtime.agent.ranks import Starter
 from sailor_runtime.agent.rendezvous import Artefact, Rendezvous, RendezvousError
@@ -61,6 +61,7 @@ class Agent:
         job = settings.artefact
         first = 0 if job is None else job.generation * _EVENTS_OF_JOB
         self._journal = EventJournal(settings.home / "agent.jsonl", first=first, echo=settings.echo)
+        self._logs = LogEcho(settings.home / "logs") if settings.echo else None
         self._inbox = Inbox(settings.home / "inbox")
         self._starter = Starter(settings.home, settings.rank_module)
         self._generation: Generation | None = None
@@ -109,6 +110,8 @@ class Agent:
                 self._generation.request_checkpoint()
             if self._generation is not None:
                 outcome = self._generation.poll()
+                if self._logs is not None:
+                    self._logs.send(generation=self._newest)
                 if outcome is not None:
                     self._stopped(outcome)
             reason = self._reason_to_exit()
@@ -192,6 +195,9 @@ class Agent:
 
     def _stopped(self, outcome: Outcome) -> None:
         assert self._generation is not None
+        if self._logs is not None:
+            # Who reads that this node has stopped reads no further.
+            self._logs.send(generation=self._newest, last=True)
         self._journal.write(
             "stopped", generation=self._generation.spec.generation, reason=outcome.reason, step=outcome.step
         )

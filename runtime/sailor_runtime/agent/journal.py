@@ -1,4 +1,4 @@
-"""The agent's event file, which the controller reads by byte offset."""
+"""The agent's event file, which the controller reads by byte offset, and logs sent where it can read no files."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 import time
 from pathlib import Path
 from typing import Any
+
+from sailor_runtime.spec import MOST_LOG_BYTES
 
 VERSION = 1
 
@@ -29,11 +31,60 @@ class EventJournal:
         line = json.dumps({**head, "generation": generation, **fields}) + "\n"
         os.write(self._file, line.encode())
         if self._echo:
-            os.write(1, line.encode())
+            _to_stdout(line)
 
     def sync(self) -> None:
         """Flush to disk what a power-off must not lose."""
         os.fsync(self._file)
+
+
+class LogEcho:
+    """Writes what ranks log to stdout, as `log` events {log, offset, text}: so much of each file, and no more.
+
+    `offset` counts the bytes of the text, so that a reader that begins anew writes the same to the same place.
+    """
+
+    _EVERY_S, _CHUNK = 1.0, 32 * 1024
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._next = 0.0
+        # How far each file was read, and how many bytes of text were sent.
+        self._done: dict[str, tuple[int, int]] = {}
+
+    def send(self, *, generation: int, last: bool = False) -> None:
+        """Send whole lines, at most one chunk of each file a second; at the `last` call all that is left."""
+        if not last and time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + self._EVERY_S
+        for path in sorted(self._folder.glob(f"g{generation}-rank*.log")):
+            while self._send_chunk(path, generation, last=last) and last:
+                pass
+
+    def _send_chunk(self, path: Path, generation: int, *, last: bool) -> bool:
+        read, sent = self._done.get(path.name, (0, 0))
+        if sent >= MOST_LOG_BYTES:
+            return False
+        with path.open("rb") as file:
+            file.seek(read)
+            data = file.read(self._CHUNK)
+        if not last and len(data) < self._CHUNK:
+            data = data[: data.rfind(b"\n") + 1]
+        if not data:
+            return False
+        text = data.decode(errors="replace")
+        if sent + len(text.encode()) >= MOST_LOG_BYTES:
+            text += f"\n[more than {MOST_LOG_BYTES} bytes; what follows is not sent]\n"
+        told = {"v": VERSION, "ts": time.time(), "event": "log", "generation": generation}
+        _to_stdout(json.dumps({**told, "log": path.name, "offset": sent, "text": text}) + "\n")
+        self._done[path.name] = (read + len(data), sent + len(text.encode()))
+        return True
+
+
+def _to_stdout(line: str) -> None:
+    data = line.encode()
+    while data:
+        data = data[os.write(1, data) :]
 
 
 def _read_end(path: Path) -> tuple[int, bool]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import re
 import secrets
 import tarfile
 import time
@@ -41,7 +42,7 @@ from sailor_cloud.run.folder import RunFolder, private_dir
 from sailor_cloud.run.journal import Event, Journal, read
 from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.run.state import fold
-from sailor_runtime.spec import read_spec
+from sailor_runtime.spec import MOST_LOG_BYTES, read_spec
 
 _T = TypeVar("_T")
 EVENTS_FILE = "agent.jsonl"
@@ -49,6 +50,8 @@ EVENTS_FILE = "agent.jsonl"
 _ASK_S = 1.0
 _ENDS_WITHIN_S = 90.0
 _SETTLES_S = 10.0
+# What an agent sends of its ranks' logs, and what those are called.
+_LOG, _RANK_LOG = "log", re.compile(r"g\d{1,9}-rank\d{1,9}\.log")
 
 
 @dataclass(slots=True)
@@ -379,12 +382,7 @@ class JobFleet:
         current = self._current
         if current is None:
             return b"", offset
-        said, after = await asyncio.to_thread(self.scheduler.events, current.id, current.job, node, offset)
-        if said:
-            # There is no other place where they could be read later.
-            with (private_dir(self.folder.logs_dir / node) / "agent.log").open("ab") as file:
-                file.write(said)
-        return said, after
+        return await asyncio.to_thread(self.scheduler.events, current.id, current.job, node, offset)
 
     @property
     def generation(self) -> int:
@@ -513,17 +511,37 @@ class JobLink:
         if self.offset < before:
             self._torn = b""
         *lines, self._torn = (self._torn + data).split(b"\n")
-        parsed = (parse_line(line, node=self.node.id) for line in lines if line.strip())
-        events = [event for event in parsed if event is not None]
+        told = self._told(lines)
+        if not self.fleet.scheduler.shares_folders:
+            self._keep(told)
+        events = [event for _, event in told if event["event"] != _LOG]
         for event in events:
             if event["event"] == "stopped" and isinstance(event.get("generation"), int):
                 self._stopped.add(event["generation"])
             elif event["event"] == "neighbours_lost":
                 for node in event.get("nodes", ()):
                     self.fleet.lose(str(node))
-        if not events and (self.fleet.is_lost(self.node.id) or self._cut_off(state)):
+        if not told and (self.fleet.is_lost(self.node.id) or self._cut_off(state)):
             raise UnreachableError(f"node {self.node.id} is gone: {state.why if state else 'no job'}")
         return events
+
+    def _told(self, lines: Sequence[bytes]) -> list[tuple[bytes, AgentEvent]]:
+        parsed = ((line, parse_line(line, node=self.node.id)) for line in lines if line.strip())
+        return [(line, event) for line, event in parsed if event is not None]
+
+    def _keep(self, told: Sequence[tuple[bytes, AgentEvent]], *, logs_alone: bool = False) -> None:
+        """Keep what an agent has said, and the logs that it sends: there is no other place to read them later."""
+        folder = private_dir(self.fleet.folder.logs_dir / self.node.id)
+        said = [line + b"\n" for line, event in told if event["event"] != _LOG]
+        if said and not logs_alone:
+            with (folder / "agent.log").open("ab") as file:
+                file.writelines(said)
+        for _, event in told:
+            log, offset, text = (event.get(name) for name in ("log", "offset", "text"))
+            if event["event"] != _LOG or not isinstance(log, str) or not _RANK_LOG.fullmatch(log):
+                continue
+            if isinstance(text, str) and isinstance(offset, int) and 0 <= offset <= MOST_LOG_BYTES:
+                _write_at(folder / log, offset, text.encode(errors="replace"))
 
     def _cut_off(self, state: JobState | None) -> bool:
         """Whether the job has ended and the agent has not said so."""
@@ -539,7 +557,15 @@ class JobLink:
         return Health.WELL
 
     async def fetch_logs(self, target: Path) -> None:
-        """They are there already."""
+        """They are there already; what pods have sent since is read once more, and stays for `new_events` as well."""
+        if self.fleet.scheduler.shares_folders or self._job != self.fleet.job_id:
+            return
+        try:
+            data, after = await self.fleet.events(self.node.id, self.offset)
+        except ProvisionError as error:
+            raise LaunchError(str(error)) from error
+        torn = self._torn if after >= self.offset else b""
+        self._keep(self._told((torn + data).split(b"\n")[:-1]), logs_alone=True)
 
     async def close(self) -> None:
         pass
@@ -566,6 +592,16 @@ def _read_from(path: Path, offset: int) -> bytes:
         return b""
     except OSError as error:
         raise UnreachableError(of_system(error)) from error
+
+
+def _write_at(path: Path, offset: int, text: bytes) -> None:
+    """Write text to its place in a log; what is missing before it was lost on its way."""
+    with path.open("r+b" if path.exists() else "w+b") as file:
+        missing = offset - file.seek(0, 2)
+        if missing > 0:
+            file.write(b"[lost]\n".rjust(missing, b"\n")[:missing])
+        file.seek(offset)
+        file.write(text)
 
 
 def _unpack(content: bytes, folder: Path) -> None:

@@ -79,7 +79,7 @@ async def show_logs(
     try:
         while True:
             await reader.once()
-            if not reader.tails and selection == Selection():
+            if not reader.shown and selection == Selection():
                 reader.show_course()
             over = fold(read(folder.journal_file)).phase is Phase.GONE
             if not follow or over:
@@ -89,6 +89,9 @@ async def show_logs(
             await asyncio.sleep(interval_s)
     finally:
         await reader.close()
+    if reader.tails and not reader.shown and not reader.told:
+        empty = ", ".join(f"{node}/{log}" for node, log in reader.tails)
+        raise RequestError(f"the logs of run {folder.run_id} that fit are empty: {empty}")
     if not reader.tails and not reader.told:
         raise RequestError(f"run {folder.run_id} has no logs that fit; all there are lie in {folder.logs_dir}")
 
@@ -100,7 +103,8 @@ class _Reader:
     show: Show
     tails: dict[tuple[str, str], _Tail] = field(default_factory=dict)
     connections: dict[str, NodeConnection] = field(default_factory=dict)
-    # How many entries of the journal were shown, while there was nothing else.
+    # Whether a line of a log was shown, and how many entries of the journal, while there was nothing else.
+    shown: bool = False
     told: int = 0
 
     def show_course(self) -> None:
@@ -147,4 +151,5 @@ class _Reader:
 
     def _pass_on(self, node: str, name: str, tail: _Tail, data: bytes) -> None:
         for line in tail.lines(data):
+            self.shown = True
             self.show(node, name, line)

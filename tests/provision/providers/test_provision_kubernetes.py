@@ -23,6 +23,7 @@ from sailor_cloud.errors import CredentialsError, ProvisionError, RequestError
 from sailor_cloud.launch.fleet.job_artefact import exported_job
 from sailor_cloud.launch.fleet.job_fleet import JobFleet
 from sailor_cloud.launch.options import Ending
+from sailor_cloud.launch.telemetry.generation_log import read_events
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.provision import providers
@@ -166,7 +167,12 @@ def test_a_run_loses_a_pods_node_and_goes_on_with_a_new_jobset(tmp_path: Path, m
     ended = [entry.data for entry in read(folder.journal_file) if entry.event is Event.GENERATION_ENDED]
     assert [one["end"] for one in ended] == ["nodes lost", "finished"]
     assert "a100-1" in str(second["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["affinity"])
-    assert '"event": "step"' in (folder.logs_dir / "n0" / "agent.log").read_text()
+    logs = folder.logs_dir / "n0"
+    assert '"event": "step"' in (logs / "agent.log").read_text()
+    assert '"event": "log"' not in (logs / "agent.log").read_text()
+    assert (logs / "g1-rank0.log").read_text().startswith("rank 0 of generation 1 begins\n")
+    assert {event["event"] for event in read_events(folder)} >= {"step", "stopped"}
+    assert "log" not in {event["event"] for event in read_events(folder)}
 
 
 def test_a_jobset_is_gone_when_its_last_pod_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
