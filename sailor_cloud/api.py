@@ -90,6 +90,11 @@ def plan(
     if job.model is None:
         if strategy is not None:
             raise RequestError(f"{job.name} states no model, so {strategy} has nothing to plan; add 'model'")
+        if choose is not None or restrictions or top or engine != "sailor":
+            raise RequestError(
+                f"{job.name} states no model, so its resources say what is bought and there is nothing to choose from; "
+                "leave out choose, restrictions, top and engine, or add 'model'"
+            )
         return purchase(job, catalog=prices, clock=clock)
     known: Any = {
         "catalog": prices,
@@ -337,6 +342,8 @@ def choose(
     from sailor_cloud.planner.lifetime import ttl_s
 
     decision = document.decision
+    if document.job.model is None:
+        raise RequestError(f"{document.job.name} states no model, so there is nothing to choose from")
     if decision is None:
         raise RequestError("the plan document holds no choices; write it again with 'sailor-cloud plan JOB -o FILE'")
     picked = decision.choice(pick)

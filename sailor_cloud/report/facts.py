@@ -154,15 +154,23 @@ def _command_facts(document: PlanDocument, cost: Cost) -> tuple[Fact, ...]:
     """Return what is known of a command without a model: its price per hour, and with a stated rate the rest."""
     rate = f"{text.usd(cost.usd_per_hour)} USD/h, worst case {text.usd(cost.worst_case_usd_per_hour)} USD/h"
     seconds, steps = document.iteration_s, document.job.training.steps
+    line = elsewhere_line(document)
+    elsewhere = (Fact(name="elsewhere", value=line),) if line else ()
     if seconds is None or cost.usd_per_iteration is None:
         after = "once 20 steps are measured" if document.job.throughput == "measured" else "give throughput to know it"
-        return (Fact(name="rate", value=rate), Fact(name="total", value=f"unknown without a rate; {after}"))
+        return (Fact(name="rate", value=rate), Fact(name="total", value=f"unknown without a rate; {after}"), *elsewhere)
     step = f"{text.seconds(seconds)} as stated, {text.usd(cost.usd_per_iteration)} USD"
     if steps is None:
-        return (Fact(name="step", value=step), Fact(name="rate", value=rate))
+        return (Fact(name="step", value=step), Fact(name="rate", value=rate), *elsewhere)
     time = f"{text.seconds(seconds * steps)} from the first step to the last"
     total = Fact(name="total", value=_total(document))
-    return (Fact(name="step", value=step), Fact(name="time", value=time), Fact(name="rate", value=rate), total)
+    return (
+        Fact(name="step", value=step),
+        Fact(name="time", value=time),
+        Fact(name="rate", value=rate),
+        total,
+        *elsewhere,
+    )
 
 
 def _beyond_the_bound(document: PlanDocument) -> str:

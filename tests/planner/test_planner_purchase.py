@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
-from sailor_cloud import catalog
+from sailor_cloud import api, catalog
 from sailor_cloud.clock import DatedClock
-from sailor_cloud.model.document import CostKind, PlanDocument, Status
+from sailor_cloud.errors import RequestError
+from sailor_cloud.model.document import CostKind, Pick, PlanDocument, Status
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.planner.purchase import purchase
 from sailor_cloud.units import SECONDS_PER_HOUR
@@ -106,3 +108,9 @@ def test_the_batch_is_shared_among_all_devices_to_the_last_sample() -> None:
 def test_the_document_is_read_back_as_it_was_written() -> None:
     found = bought(gcp("{A100-40: 8}"), "throughput: measured\nenv: {TOKEN: null}")
     assert PlanDocument.from_json(found.to_json()) == found
+
+
+@pytest.mark.parametrize("wish", [{"choose": Pick.BALANCED}, {"top": 3}, {"engine": "megatron"}])
+def test_a_wish_that_needs_a_model_is_refused_rather_than_forgotten(wish: dict[str, Any]) -> None:
+    with pytest.raises(RequestError, match="states no model"):
+        api.plan(parse_job(f"name: any\nrun: train.sh\nresources:\n{gcp('{A100-40: 16}')}\n"), clock=CLOCK, **wish)
