@@ -110,7 +110,7 @@ def up(
         raise RequestError("--terraform-plan belongs to --dry-run; give both to see Terraform's plan")
     if replan_slow_links and no_fallback:
         raise RequestError("--replan-slow-links may take another plan and --no-fallback takes none; give one of them")
-    document = _document(job_file, plan_file, choose, budget, deadline, source, on, cluster)
+    document = _document(job_file, plan_file, choose, budget, deadline, source, on, cluster, dry_run)
     print_plan(document, progress_console() if as_json else result_console())
     if document.status is Status.INFEASIBLE:
         if as_json:
@@ -163,8 +163,10 @@ def _document(
     ssh_from: str | None,
     on: str | None,
     cluster: Path | None,
+    dry_run: bool,
 ) -> PlanDocument:
     from sailor_cloud import api
+    from sailor_cloud.launch.start import check_job
     from sailor_cloud.model.document import Pick
     from sailor_cloud.provision.guards import refuse_what_cannot_run
     from sailor_cloud.provision.providers import on_a_cloud
@@ -181,6 +183,8 @@ def _document(
         clouds = all(on_a_cloud(entry.provider) for entry in job.resources)
         if clouds and (missing := missing_from_request(job, ssh_from)):
             raise RequestError(missing)
+        if not dry_run:
+            check_job(job, job_file.parent)
         with waiting("searching for the best plan") as show:
             return api.plan(
                 job,

@@ -23,13 +23,14 @@ from sailor_cloud.launch.fleet.ssh_fleet import SshFleet
 from sailor_cloud.launch.job_paths import settled
 from sailor_cloud.launch.options import LaunchOptions, Outcome
 from sailor_cloud.launch.replanning.replan import Policy, Search
-from sailor_cloud.launch.spend.lifetime import life_s
+from sailor_cloud.launch.spend.lifetime import NO_END, life_s
 from sailor_cloud.launch.telemetry.generation_log import generations, plan_file, read_events, read_plan, sha256_of
 from sailor_cloud.launch.telemetry.notify import notifier_from
 from sailor_cloud.launch.telemetry.trackers import trackers_of
 from sailor_cloud.launch.watch.price_watch import refresh_from_providers
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job import Job
 from sailor_cloud.provision import providers
 from sailor_cloud.provision.before_buying import check_before_taking_over, reserve
 from sailor_cloud.provision.bookkeeping import NODE, charged_nodes, recharge
@@ -46,6 +47,20 @@ from sailor_cloud.run.progress import Observer
 from sailor_cloud.run.state import OVER, Phase, fold
 
 OnStart = Callable[[RunFolder, Callable[[], None]], None]
+
+
+def check_job(job: Job, base: Path | None) -> None:
+    """Check what a run needs of its job, whatever its plan: steps, an end, variables, code and data.
+
+    Raises RequestError for what no plan could mend.
+    """
+    if job.run is None and job.training.steps is None:
+        raise RequestError("training.steps is missing; a run needs the number of steps")
+    if job.constraints.budget_usd is None and job.constraints.deadline is None:
+        raise RequestError(NO_END)
+    check_environment(job)
+    code.shipped(job, base or Path())
+    settled(job, base or Path())
 
 
 def run_document(
@@ -70,9 +85,7 @@ def run_document(
     job = document.job
     if decoder is not None:
         document.plan.check(layers=decoder.layers, global_batch_size=job.training.global_batch_size)
-    if job.run is None and job.training.steps is None:
-        raise RequestError("training.steps is missing; a run needs the number of steps")
-    check_environment(job)
+    check_job(job, base)
     check_scheduler(document)
     packed = code.pack(job, base or Path())
     check_supported(document)

@@ -181,3 +181,21 @@ def test_a_job_file_with_anything_anywhere_is_read_or_refused_and_never_fails(
     except RequestError as error:
         said = str(error)
     assert said
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ("run: python x.py\n", "neither a budget nor a deadline"),
+        ("run: python x.py\nworkdir: nowhere\nconstraints: {deadline: 1h}\n", "workdir: is 'nowhere', and "),
+        ("run: python x.py\nenv: {UNSET_X: null}\nconstraints: {deadline: 1h}\n", "env: UNSET_X: null takes the value"),
+        ("model: {preset: gpt2}\nconstraints: {deadline: 1h}\n", "training.steps is missing"),
+    ],
+)
+def test_what_no_plan_could_mend_is_said_before_any_search(part: str, message: str, tmp_path: Path) -> None:
+    rest = "resources:\n  - {provider: local, zones: [local-a], accelerators: {CPU-fast: 1}}\n"
+    training = "training: {global_batch_size: 8, sequence_length: 32}\n" if "model" in part else ""
+    (tmp_path / "job.yaml").write_text(f"name: any\n{part}{training}{rest}")
+    answer = called("up", "job.yaml", "--yes", cwd=tmp_path)
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert message in answer.stderr

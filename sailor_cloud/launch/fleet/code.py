@@ -39,14 +39,10 @@ def pack(job: Job, base: Path) -> Code | None:
     Files that `.sailorignore`, or without one `.gitignore`, names stay here. Raises RequestError for a folder that is
     not there or too large.
     """
-    if job.shipped_folder is None:
+    found = shipped(job, base)
+    if found is None:
         return None
-    root = base.absolute() / Path(job.shipped_folder).expanduser()
-    if not root.is_dir():
-        what = "is no folder" if root.exists() else "is not there"
-        raise RequestError([Problem(path="workdir", message=f"is {job.shipped_folder!r}, and {root} {what}")])
-    files = sorted(_files(root), key=lambda path: path.relative_to(root).as_posix())
-    _check_size(root, files)
+    root, files = found
     digest, raw = hashlib.sha256(), io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w") as archive:
         for path in files:
@@ -57,6 +53,19 @@ def pack(job: Job, base: Path) -> Code | None:
             entry.size = len(data)
             archive.addfile(entry, io.BytesIO(data) if entry.isreg() else None)
     return Code(sha256=digest.hexdigest(), content=gzip.compress(raw.getvalue(), compresslevel=6, mtime=0))
+
+
+def shipped(job: Job, base: Path) -> tuple[Path, list[Path]] | None:
+    """Return a job's folder and what is shipped of it; None where it names none. Raises as `pack` does."""
+    if job.shipped_folder is None:
+        return None
+    root = base.absolute() / Path(job.shipped_folder).expanduser()
+    if not root.is_dir():
+        what = "is no folder" if root.exists() else "is not there"
+        raise RequestError([Problem(path="workdir", message=f"is {job.shipped_folder!r}, and {root} {what}")])
+    files = sorted(_files(root), key=lambda path: path.relative_to(root).as_posix())
+    _check_size(root, files)
+    return root, files
 
 
 def keep(code: Code | None, folder: RunFolder) -> None:

@@ -10,6 +10,11 @@ from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.planner.lifetime import ttl_s
 from sailor_cloud.units import SECONDS_PER_HOUR, duration_text
 
+NO_END = (
+    "the job has neither a budget nor a deadline, so nothing would end its nodes; "
+    "give constraints.budget_usd or constraints.deadline, or --budget or --deadline"
+)
+
 
 def life_s(document: PlanDocument) -> float:
     """Return the seconds from the start of a run until its nodes end themselves.
@@ -34,10 +39,7 @@ def life_s(document: PlanDocument) -> float:
             "the nodes cost nothing, so no budget would end them; give constraints.deadline or --deadline"
         )
     if life is None:
-        raise RequestError(
-            "the job has neither a budget nor a deadline, so nothing would end its nodes; "
-            "give constraints.budget_usd or constraints.deadline, or --budget or --deadline"
-        )
+        raise RequestError(NO_END)
     if duration is not None and life < duration:
         raise RequestError(
             f"the nodes would end themselves {duration_text(life)} after their start, and the plan needs "
