@@ -82,15 +82,22 @@ def open_samples(spec: RunSpec) -> Samples:
 
 
 class Ahead:
-    """Reads one request ahead in a thread, into memory from which a CUDA device copies while it computes."""
+    """Reads one request ahead in a thread, into memory from which a CUDA device copies while it computes.
+
+    Not for processors, where the thread would only take time from the one that computes.
+    """
 
     def __init__(self, samples: Samples, device: torch.device) -> None:
         self._samples, self._device = samples, device
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="samples")
+        self._thread: ThreadPoolExecutor | None = None
+        if device.type == "cuda":
+            self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="samples")
         self._asked: tuple[range, Future[Tensor]] | None = None
 
     def read(self, numbers: range, following: range | None) -> Tensor:
         """Return samples on the device, as `Samples.read`, and begin to read those that are expected to follow."""
+        if self._thread is None:
+            return self._samples.read(numbers).to(self._device)
         asked, self._asked = self._asked, None
         read = asked[1] if asked is not None and asked[0] == numbers else self._thread.submit(self._read, numbers)
         if following is not None:
@@ -98,8 +105,7 @@ class Ahead:
         return read.result().to(self._device, non_blocking=True)
 
     def _read(self, numbers: range) -> Tensor:
-        tokens = self._samples.read(numbers)
-        return tokens.pin_memory() if self._device.type == "cuda" else tokens
+        return self._samples.read(numbers).pin_memory()
 
 
 class SyntheticSamples:

@@ -64,7 +64,8 @@ class Executor:
             with self._spans.during(Doing.RECEIVE_ACTIVATION, number):
                 value = self._transfers.receive(1)
         with self._spans.during(Doing.FORWARD, number):
-            activation = self._module.forward(value, microbatch(number), ready)
+            last = number == self._microbatches - 1
+            activation = self._module.forward(value, microbatch(number), ready, cut=last)
         if not self.is_last:
             with self._spans.during(Doing.SEND, number):
                 self._transfers.send(_given(activation.result), 1)

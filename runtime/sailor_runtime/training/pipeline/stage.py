@@ -63,18 +63,23 @@ def shard_of(spec: ParameterSpec, tp: int, index: int) -> Shard:
 
 @dataclass(slots=True)
 class Activation:
-    """What the backward pass of one microbatch needs: inputs and outputs of each layer, first layer first."""
+    """What the backward pass of one microbatch needs: inputs and outputs of each layer, first layer first.
+
+    Where the graph is `whole`, those of the stage.
+    """
 
     microbatch: Microbatch
     inputs: list[Tensor | None] = field(default_factory=list)
     outputs: list[Tensor | None] = field(default_factory=list)
     result: Tensor | None = None
+    whole: bool = False
 
 
 class StageModule:
     """The layers of one stage on one rank.
 
-    The autograd graph is cut between layers, which allows for timing, repeating and recomputing each layer by itself.
+    Where it must, the autograd graph is cut between layers, which allows for timing, repeating and recomputing each
+    layer by itself, and for summing its gradients while the others go through their backward pass.
     """
 
     def __init__(
@@ -101,8 +106,8 @@ class StageModule:
         self.dtype = dtype
         self.forward_s = dict.fromkeys(self.layers, 0.0)
         self.backward_s = dict.fromkeys(self.layers, 0.0)
-        # Timing layers on a CUDA device makes each wait for the device, so only calibration asks for it.
-        self.times_layers = device.torch_device.type == "cpu"
+        # Timing a layer makes it wait for the device, so only calibration and profiles ask for it.
+        self.times_layers = False
         if compiled:
             for layer in self.layers:
                 for part in self._computed.modules(layer):
@@ -114,6 +119,7 @@ class StageModule:
         self.specs = {layer: layer_parameters(model, layer) for layer in self.layers}
         # Gradients whose memory somebody else has laid out; see `keep_gradients_in`.
         self._kept: dict[str, Tensor] = {}
+        self._cleared: set[str] = set()
         self._sums: dict[str, Tensor] | None = None
         if dtype.itemsize < 4:
             self._sums = {
@@ -124,12 +130,16 @@ class StageModule:
 
     def gradient(self, name: str) -> Tensor:
         """Return the sum of a parameter's gradients over the microbatches so far, at least in single precision."""
-        if self._sums is None:
-            parameter = self.parameters[name]
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            return parameter.grad
-        return self._sums[name]
+        parameter, sums = self.parameters[name], self._kept if self._sums is None else self._sums
+        if name in self._cleared:
+            self._cleared.discard(name)
+            sums[name].zero_()
+            parameter.grad = sums[name] if self._sums is None else None
+        if self._sums is not None:
+            return self._sums[name]
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        return parameter.grad
 
     def keep_gradients_in(self, places: Mapping[str, Tensor]) -> None:
         """Add up the gradients of some parameters in given tensors of their shapes, as zeros now and after a clearing.
@@ -142,13 +152,10 @@ class StageModule:
         self.clear_gradients()
 
     def clear_gradients(self) -> None:
-        # In 16 bits the kept ones are the sums, and what a pass gives is moved there.
-        kept = self._kept if self._sums is None else {}
-        for name, parameter in self.parameters.items():
-            parameter.grad = kept.get(name)
-        totals = list((kept if self._sums is None else self._sums).values())
-        if totals:
-            torch._foreach_zero_(totals)
+        for parameter in self.parameters.values():
+            parameter.grad = None
+        # Zeros are written where they are asked for alone: the first microbatch writes over what there was.
+        self._cleared = set(self._kept if self._sums is None else self._sums)
 
     @property
     def trained(self) -> list[str]:
@@ -164,9 +171,20 @@ class StageModule:
         return self._computed(layer, value, microbatch)
 
     def forward(
-        self, value: Tensor | None, microbatch: Microbatch, before_layer: Callable[[int], None] | None = None
+        self,
+        value: Tensor | None,
+        microbatch: Microbatch,
+        before_layer: Callable[[int], None] | None = None,
+        *,
+        cut: bool = True,
     ) -> Activation:
-        """Run the layers on a microbatch; `value` is None on the first stage. before_layer: called before each."""
+        """Run the layers on a microbatch; `value` is None on the first stage. before_layer: called before each.
+
+        cut: the backward pass will be asked to tell of each layer.
+        """
+        repeated = self._recomputed or self._device.kernel_runs > 1
+        if not (cut or self.times_layers or repeated or self._sums is not None):
+            return self._whole(value, microbatch, before_layer)
         activation = Activation(microbatch=microbatch)
         for layer in self.layers:
             if before_layer is not None:
@@ -183,6 +201,19 @@ class StageModule:
         activation.result = None if value is None else value.detach()
         return activation
 
+    def _whole(
+        self, value: Tensor | None, microbatch: Microbatch, before_layer: Callable[[int], None] | None
+    ) -> Activation:
+        value = None if value is None else value.detach().requires_grad_()
+        activation = Activation(microbatch=microbatch, inputs=[value], whole=True)
+        for layer in self.layers:
+            if before_layer is not None:
+                before_layer(layer)
+            value = self._computed(layer, value, microbatch)
+        activation.outputs.append(value)
+        activation.result = None if value is None else value.detach()
+        return activation
+
     def backward(
         self, activation: Activation, gradient: Tensor | None, layer_done: Callable[[int], None] | None = None
     ) -> Tensor | None:
@@ -191,6 +222,15 @@ class StageModule:
         gradient: of the stage's output; None on the last stage, whose output is the loss. layer_done: called with each
         layer after its pass, last layer first.
         """
+        if activation.whole:
+            assert layer_done is None
+            value, output = activation.inputs.pop(), activation.outputs.pop()
+            assert output is not None
+            if output.requires_grad:
+                output.backward(gradient)
+            for layer in self.layers:
+                self._add_to_sums(layer)
+            return None if value is None else value.grad
         for layer in reversed(self.layers):
             started = self._now()
             value, output = activation.inputs.pop(), activation.outputs.pop()
@@ -220,11 +260,21 @@ class StageModule:
 
     @torch.no_grad()
     def _add_to_sums(self, layer: int) -> None:
-        """Move a layer's 16-bit gradients into the sums, since adding many microbatches in 16 bits loses them."""
-        if self._sums is None:
+        """Move a layer's gradients of a microbatch to where they are added up.
+
+        Those in 16 bits every time, since adding many microbatches in 16 bits loses them; others of the first one.
+        """
+        if self._sums is None and not self._cleared:
             return
         for spec in self.specs[layer]:
-            parameter = self.parameters[spec.name]
-            if parameter.grad is not None:
-                self._sums[spec.name].add_(parameter.grad)
+            name, parameter = spec.name, self.parameters[spec.name]
+            gradient = parameter.grad
+            if name in self._cleared and gradient is not None:
+                self._cleared.discard(name)
+                (self._kept if self._sums is None else self._sums)[name].copy_(gradient)
+                parameter.grad = self._kept[name] if self._sums is None else None
+            elif name in self._cleared:
+                self.gradient(name)
+            elif self._sums is not None and gradient is not None:
+                self._sums[name].add_(gradient)
                 parameter.grad = None
