@@ -30,7 +30,7 @@ class ModelSpec:
     `config` is the model's Hugging Face configuration as JSON; what it leaves out is as transformers has it for the
     family. `weights` is a folder with a Hugging Face checkpoint that training starts from; without it, weights are
     random. `module` names a function that builds the layers in place of a family; see training/model/user_module.py.
-    `code` is the folder with the user's files, below the node's own.
+    `code` is the folder with the user's files, below the node's own; `setup` is a shell command that runs there first.
     `whole_experts`: tensor-parallel devices share out a layer's experts, where else each expert is cut over all.
     """
 
@@ -47,6 +47,7 @@ class ModelSpec:
     config: str | None = None
     module: str | None = None
     code: str | None = None
+    setup: str | None = None
     whole_experts: bool = False
     weights: str | None = None
 

@@ -445,7 +445,7 @@ class Job(_Part):
             missing = [name for name in ("model", "training") if name not in self.model_fields_set]
             if missing or self.model is None:
                 raise PydanticCustomError("no_training", "needs model and training, or a command to run")
-            shipped = ("workdir",) if self.model is not None and self.model.module is not None else ()
+            shipped = ("workdir", "setup") if self.model is not None and self.model.module is not None else ()
             alone = [name for name in COMMAND_FIELDS if name in self.model_fields_set - {"run", *shipped}]
             given = [name for name in alone if getattr(self, name) != type(self).model_fields[name].default]
             if given:

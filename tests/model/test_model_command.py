@@ -53,6 +53,11 @@ def test_documents_without_a_command_say_nothing_of_one() -> None:
             "model: {preset: opt-350m}\ntraining: {global_batch_size: 8, sequence_length: 64}\nsetup: make",
             ("setup: only beside a command",),
         ),
+        (
+            "model: {preset: opt-350m}\n"
+            "training: {global_batch_size: 8, sequence_length: 64, compile: true, dropout: 0.1}",
+            ("compile needs dropout 0, got 0.1",),
+        ),
     ],
 )
 def test_wrong_input_is_named(text: str, words: tuple[str, ...]) -> None:

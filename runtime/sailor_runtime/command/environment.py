@@ -9,6 +9,21 @@ from pathlib import Path
 from sailor_runtime.spec import CommandNode, CommandSpec
 
 
+def library(home: Path) -> Path:
+    """Return where Python finds what `setup` has installed on a node."""
+    return home / "packages" / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+
+
+def installing(home: Path) -> dict[str, str]:
+    """Return variables with which `pip install` brings packages into the node's folder, whoever owns Python."""
+    packages, own = home / "packages", str(Path(sys.executable).parent)
+    return {
+        "PATH": os.pathsep.join([str(packages / "bin"), own, os.environ.get("PATH", os.defpath)]),
+        "PIP_PREFIX": str(packages),
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    }
+
+
 def environment(spec: CommandSpec, node: CommandNode, home: Path, checkpoints: Path) -> dict[str, str]:
     """Return the variables of a command, and write the file with all nodes that some launchers read.
 
@@ -17,15 +32,10 @@ def environment(spec: CommandSpec, node: CommandNode, home: Path, checkpoints: P
     nodes = spec.working_nodes
     count, rank, processes = str(len(nodes)), str(nodes.index(node)), str(node.processes)
     address, port = spec.master_address, str(spec.master_port)
-    own = str(Path(sys.executable).parent)
-    # What `pip install` in `setup` brings stays in the node's own folder, whoever owns the interpreter.
-    packages = home / "packages"
-    library = packages / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    known = filter(None, [_without_ours(os.environ.get("PYTHONPATH", ""))])
     paths = {
-        "PATH": os.pathsep.join([str(packages / "bin"), own, os.environ.get("PATH", os.defpath)]),
-        "PYTHONPATH": os.pathsep.join([str(library), *filter(None, [_without_ours(os.environ.get("PYTHONPATH", ""))])]),
-        "PIP_PREFIX": str(packages),
-        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        **installing(home),
+        "PYTHONPATH": os.pathsep.join([str(library(home)), *known]),
         "PYTHONUNBUFFERED": "1",
     }
     launcher = {

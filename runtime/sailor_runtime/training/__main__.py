@@ -35,6 +35,7 @@ def main() -> int:
     try:
         spec = RunSpec.from_json(options.spec.read_text())
         environment.prepare(spec, options.rank, options.home)
+        environment.set_up(spec, options.home, lambda: events.write("progress", phase="setup"))
         # torch 2.13 and deepspeed 0.19.8 warn about their own internals while they are imported.
         warnings.filterwarnings("ignore", category=FutureWarning, module="torch|deepspeed")
         from sailor_runtime.training import trainer

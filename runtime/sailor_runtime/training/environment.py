@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import importlib
+import json
 import os
+import subprocess
 import sys
-from collections.abc import MutableMapping
+import time
+from collections.abc import Callable, MutableMapping
 from pathlib import Path
+from typing import IO
 
+from sailor_runtime.command.environment import installing, library
 from sailor_runtime.spec import NodeSpec, RunSpec
 from sailor_runtime.stand_in import runs_on_cpu
+from sailor_runtime.training.refusal import RefusedError
+
+# So often a rank says that it is there while a node is set up.
+_LOOK_S = 1.0
 
 
 def prepare(spec: RunSpec, rank: int, home: Path, environ: MutableMapping[str, str] = os.environ) -> None:
@@ -17,7 +29,7 @@ def prepare(spec: RunSpec, rank: int, home: Path, environ: MutableMapping[str, s
     Every DeepSpeed extension that would be compiled on first use stays off, since such builds take minutes.
     """
     if spec.model.code is not None:
-        sys.path.insert(0, str(home / spec.model.code))
+        sys.path[:0] = [str(home / spec.model.code), str(library(home))]
     node = node_of(spec, rank)
     if runs_on_cpu(node.accelerator):
         environ["DS_ACCELERATOR"] = "cpu"
@@ -33,6 +45,47 @@ def prepare(spec: RunSpec, rank: int, home: Path, environ: MutableMapping[str, s
     environ.setdefault("TRITON_CACHE_DIR", str(home / "triton"))
     if all(other.address.startswith("127.") for other in spec.nodes):
         environ["GLOO_SOCKET_IFNAME"] = "lo"
+
+
+def set_up(spec: RunSpec, home: Path, alive: Callable[[], None]) -> None:
+    """Run the job's `setup` where the user's own code lies, once for these files on this node; other ranks wait.
+
+    alive: called now and then meanwhile. Raises RefusedError where it fails.
+    """
+    command, code = spec.model.setup, spec.model.code
+    if command is None or code is None:
+        return
+    done, wanted = home / "setup.done", json.dumps([command, code])
+    with (home / "setup.lock").open("w") as lock:
+        while not _taken(lock):
+            time.sleep(_LOOK_S)
+            alive()
+        if done.exists() and done.read_text() == wanted:
+            return
+        # What it says goes into the rank's log.
+        process = subprocess.Popen(
+            ["bash", "-c", command],
+            cwd=home / code,
+            env={**os.environ, **installing(home)},
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.STDOUT,
+        )
+        while process.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=_LOOK_S)
+            alive()
+        if process.returncode != 0:
+            raise RefusedError(f"setup ended with exit code {process.returncode}: {command}")
+        done.write_text(wanted)
+    importlib.invalidate_caches()
+
+
+def _taken(lock: IO[str]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def node_of(spec: RunSpec, rank: int) -> NodeSpec:

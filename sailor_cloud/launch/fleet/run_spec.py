@@ -63,6 +63,7 @@ def build_spec(
             model_spec(decoder),
             weights=job.model.weights,
             code=None if code_sha256 is None else f"code/{code_sha256}",
+            setup=job.setup,
         ),
         training=rt.TrainingSpec(
             global_batch_size=training.global_batch_size,
