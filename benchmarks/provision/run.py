@@ -3,6 +3,10 @@
 Terraform, driver, provisioner, SSH, agents' commands and sweep are the real ones; the cloud and its machines are
 stand-ins in which every operation takes ten seconds. Waiting is real. What the table shows is how
 the time grows with the number of nodes, not how fast a cloud is.
+
+All cells take about 25 minutes on two quiet cores; --providers, --sizes and --regions choose some. Fleets of up to 64
+nodes mostly wait and are measured side by side, larger ones alone. What was measured at this commit is kept in the
+state file and not measured again; the results are written after each cell.
 """
 
 from __future__ import annotations
@@ -18,11 +22,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -50,7 +55,10 @@ REGIONS = (1, 5)
 OPERATION_S = 10.0
 # One request to a cloud's API, and one command on a node across a continent.
 REQUEST_S = 0.2
+# Fleets up to this size are measured side by side, so many at a time.
+SMALL, SIDE_BY_SIDE = 64, 6
 PHASES = ("create", "bring-up", "delete", "sweep")
+_WRITING = threading.Lock()
 _GCP = ("us-central1", "us-east1", "us-west1", "europe-west4", "asia-east1")
 _AWS = {
     "use1": "us-east-1",
@@ -220,36 +228,65 @@ def main() -> int:
     STATE.parent.mkdir(exist_ok=True)
     if options.fresh:
         STATE.unlink(missing_ok=True)
-    known = {(row["provider"], row["nodes"], row["regions"], row["phases"]) for row in _rows()}
-    for provider in options.providers:
-        for regions in options.regions:
-            for nodes in options.sizes:
-                for phases in ("create+bring-up+delete", "sweep"):
-                    if nodes >= regions and (provider, nodes, regions, phases) not in known:
-                        _run(provider, nodes, regions, phases)
-    RESULTS.write_text(_report(_rows()))
+    commit, failed = _commit(), []
+    known = {Cell(row["provider"], row["nodes"], row["regions"], row["phases"]) for row in _rows(commit)}
+    for batch in _batches(options.providers, options.sizes, options.regions):
+        with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+            failed += pool.map(lambda cell: _run(cell, commit), [cell for cell in batch if cell not in known])
+    if _commit() != commit:
+        print(f"the checkout was {commit} and is {_commit()} now: nobody knows what was measured", file=sys.stderr)
+        return 1
     print(RESULTS)
-    return 0
+    return 1 if any(failed) else 0
 
 
-def _run(provider: str, nodes: int, regions: int, phases: str) -> None:
-    """Measure one fleet in a process of its own, and keep what was measured."""
-    command = [sys.executable, __file__, "--one", provider, str(nodes), str(regions), phases]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+class Cell(NamedTuple):
+    """One fleet, and what is measured of it."""
+
+    provider: str
+    nodes: int
+    regions: int
+    phases: str
+
+
+def _batches(providers: list[str], sizes: list[int], regions: list[int]) -> Iterator[list[Cell]]:
+    """Yield cells that are measured side by side: small ones of a provider together, each large one alone."""
+    for provider in providers:
+        for phases in ("create+bring-up+delete", "sweep"):
+            cells = [Cell(provider, n, r, phases) for r in regions for n in sizes if n >= r]
+            yield [cell for cell in cells if cell.nodes <= SMALL]
+            yield from ([cell] for cell in cells if cell.nodes > SMALL)
+
+
+def _run(cell: Cell, commit: str) -> bool:
+    """Measure one fleet in a process of its own, and keep what was measured; return whether that failed."""
+    load = os.getloadavg()[0]
+    done = subprocess.run(
+        [sys.executable, __file__, "--one", *map(str, cell)], capture_output=True, text=True, check=False
+    )
+    name = f"{cell.provider}, {cell.nodes} nodes in {cell.regions} regions, {cell.phases}"
     if done.returncode != 0:
-        raise SystemExit(f"{provider}, {nodes} nodes in {regions} regions, {phases}:\n{done.stderr}")
-    row = {"provider": provider, "nodes": nodes, "regions": regions, "phases": phases, "commit": _commit()}
-    with STATE.open("a") as file:
-        file.write(json.dumps({**row, "measured": json.loads(done.stdout.splitlines()[-1])}) + "\n")
-    print(f"{provider}, {nodes} nodes in {regions} regions: {done.stdout.splitlines()[-1]}", flush=True)
+        print(f"{name} failed:\n{done.stderr}", file=sys.stderr, flush=True)
+        return True
+    found = json.loads(done.stdout.splitlines()[-1])
+    with _WRITING:
+        with STATE.open("a") as file:
+            file.write(json.dumps({**cell._asdict(), "commit": commit, "load": load, "measured": found}) + "\n")
+        RESULTS.write_text(_report(_rows(commit)))
+    print(f"{name}: {found}", flush=True)
+    return False
 
 
-def _rows() -> list[dict[str, Any]]:
-    return [json.loads(line) for line in STATE.read_text().splitlines()] if STATE.is_file() else []
+def _rows(commit: str) -> list[dict[str, Any]]:
+    """Return what was measured at a commit."""
+    rows = map(json.loads, STATE.read_text().splitlines()) if STATE.is_file() else ()
+    return [row for row in rows if row["commit"] == commit]
 
 
 def _commit() -> str:
-    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     return done.stdout.strip()
 
 
@@ -257,18 +294,18 @@ def _report(rows: list[dict[str, Any]]) -> str:
     table: dict[tuple[str, int, int], dict[str, list[float]]] = {}
     for row in rows:
         table.setdefault((row["provider"], row["regions"], row["nodes"]), {}).update(row["measured"])
-    commits = ", ".join(sorted({row["commit"] for row in rows}))
     lines = [
         "# Provisioning",
         "",
         f"Machine: {platform.machine()}, {os.cpu_count()} cores, CPython {platform.python_version()}, "
-        f"{datetime.now(UTC):%Y-%m-%d}, load average {os.getloadavg()[2]:.0f} while it ran, commit {commits}. "
+        f"{datetime.now(UTC):%Y-%m-%d}, load average at most {max(row['load'] for row in rows):.1f} as a cell began, "
+        f"commit {rows[-1]['commit']}. "
         "Command: `python benchmarks/provision/run.py`.",
         "",
         f"Each operation of the cloud takes {OPERATION_S:.0f} s and each request {REQUEST_S:g} s, waited in full. The "
         "cloud is a stand-in in the measuring process, the nodes are stand-ins in one other process; Terraform, SSH "
         "and all of sailor-cloud are real. Seconds, with the processor's seconds (Terraform's and the stand-in cloud's "
-        "included) in brackets.",
+        f"included) in brackets. Fleets of up to {SMALL} nodes were measured side by side.",
         "",
         "| cloud | regions | nodes | create | bring-up | delete | sweep |",
         "|---|---|---|---|---|---|---|",
@@ -291,8 +328,9 @@ def _report(rows: list[dict[str, Any]]) -> str:
     lines += [
         "",
         "What grows beyond the waits is work: that of Terraform, of the stand-in cloud, and of the stand-in nodes,",
+        "which is not counted. All of it shares the cores with whatever else runs on the machine. Most of Terraform's",
+        "is its state: a state in a file is written anew, as a whole, for each node that comes or goes.",
     ]
-    lines += ["which is not counted. All of it shares the cores with whatever else runs on the machine."]
     return "\n".join(lines) + "\n"
 
 
