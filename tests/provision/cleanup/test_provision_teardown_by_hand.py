@@ -1,0 +1,422 @@
+"""What a teardown does step by step, on paper: no Terraform runs, and the cloud is a list in memory.
+
+Kinds, places and what confirms what are the real ones of Google Cloud.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from factories.cloud_plans import gcp_document
+from factories.cloud_runs import PROJECT, small_document
+from sailor_cloud.clock import FixedClock
+from sailor_cloud.errors import ProvisionError
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.offer import Provider
+from sailor_cloud.provision import providers
+from sailor_cloud.provision.bookkeeping import NODE, node_intent, open_node
+from sailor_cloud.provision.cleanup import leftovers, teardown
+from sailor_cloud.provision.cleanup.teardown import Destroyed, destroy
+from sailor_cloud.provision.live_resources import HOLDS_OBJECTS, Asked, CloudSweep, LiveResource, Scopes, of_provider
+from sailor_cloud.provision.rendering.root import placed_nodes, root_of
+from sailor_cloud.provision.scopes import journaled, scopes_of
+from sailor_cloud.provision.terraform.driver import Diagnostic, TerraformCommandError
+from sailor_cloud.run.folder import RunFolder, resource_name
+from sailor_cloud.run.journal import Draft, Event, Journal
+from sailor_cloud.run.ledger import Ledger
+from sailor_cloud.run.state import Phase, fold
+
+GCP = Provider("gcp")
+BEGUN = datetime(2026, 11, 24, 10, tzinfo=UTC)
+NOW = BEGUN + timedelta(hours=2)
+RUN = "tiny-20261124-100000-a1b2"
+BUCKET = resource_name(RUN, "data")
+LOCKED = Diagnostic(
+    summary="Error acquiring the state lock", detail="  ID:        0a1b2c3d-0000-4000-8000-000000000000\n", address=""
+)
+THROTTLED = Diagnostic(summary="googleapi: Error 403: Rate Limit Exceeded, rateLimitExceeded", detail="", address="")
+BROKEN = Diagnostic(summary="something that nobody knows", detail="", address="")
+
+
+def live(kind: str, name: str, **more: Any) -> LiveResource:
+    return LiveResource(provider=GCP, region="us-central1", type=kind, name=name, run_id=RUN, project=PROJECT, **more)
+
+
+def node(name: str) -> LiveResource:
+    return live("google_compute_instance", f"sc-{name}", node=name, zone="us-central1-a")
+
+
+@dataclass(slots=True)
+class Paper:
+    """A cloud, and Terraform beside it, which has destroyed what `failures` does not keep it from."""
+
+    alive: list[LiveResource] = field(default_factory=list)
+    silent: dict[str, str] = field(default_factory=dict)
+    stuck: set[str] = field(default_factory=set)
+    told: list[str] = field(default_factory=list)
+    failures: list[Any] = field(default_factory=list)
+    pauses: list[float] = field(default_factory=list)
+    refuses: tuple[str, ...] = ()
+
+    def sweep(self, scopes: Scopes, *, run_id: str | None = None, beside: Iterable[str] | None = None) -> CloudSweep:
+        asked = []
+        for name, bought in providers.every():
+            kinds = bought.beside_compute if beside is None else bought.beside_compute & frozenset(beside)
+            for look in bought.looks(of_provider(scopes, name), run_id=run_id, beside=kinds):
+                places = ((scope, kind) for scope in look.scopes for kind in look.kinds)
+                asked += [Asked(scope=scope, kind=kind, problem=self.silent.get(kind, "")) for scope, kind in places]
+        known = {one.kind for one in asked}
+        found = tuple(one for one in self.alive if one.type in known and one.type not in self.silent)
+        return CloudSweep(found=found, asked=tuple(asked))
+
+    def remove(self, found: Iterable[LiveResource], *, folder: RunFolder | None = None) -> tuple[str, ...]:
+        names = {one.name for one in found}
+        self.told.append(f"remove {' '.join(sorted(names))}")
+        self.alive = [one for one in self.alive if one.name not in names - self.stuck]
+        return self.refuses
+
+    def driver(self, folder: RunFolder, root: Any, **options: Any) -> Any:
+        def destroy(target: str | None, *, refresh: bool) -> None:
+            self.told.append(f"{root.path.name} {target or 'all'}{' refreshed' if refresh else ''}")
+            failure = self.failures.pop(0) if self.failures else None
+            if isinstance(failure, Exception):
+                raise failure
+            if failure is not None:
+                raise TerraformCommandError(str(failure), (failure,))
+            free = [one for one in self.alive if one.name not in self.stuck]
+            mine = [one for one in free if target is None or one.type == "google_compute_instance"]
+            kept = BUCKET if f"forget {root.path.name}" in self.told or root.path.name != "gcp-data" else ""
+            self.alive = [one for one in self.alive if one not in mine or one.name == kept]
+
+        return SimpleNamespace(
+            init=lambda: None,
+            destroy=destroy,
+            state_list=lambda: (f"google_storage_bucket.run[{BUCKET!r}]",),
+            forget=lambda address: self.told.append(f"forget {root.path.name}"),
+            force_unlock=lambda lock: self.told.append(f"unlock {lock}"),
+        )
+
+
+@dataclass(slots=True)
+class Run:
+    """A run that has bought two nodes, a network and a firewall in one region."""
+
+    folder: RunFolder
+    document: PlanDocument
+    paper: Paper
+    clock: FixedClock = field(default_factory=lambda: FixedClock(NOW))
+
+    def journal(self, at: datetime = BEGUN) -> Journal:
+        return Journal.of(self.folder, FixedClock(at))
+
+    def bought(self, *, created: bool = True, charged: bool = True) -> Run:
+        journal = self.journal()
+        journal.append(Event.RUN_CREATED, job="tiny")
+        expires = (BEGUN + timedelta(hours=9)).isoformat()
+        journal.append(Event.PROVISION_STARTED, expires_at=expires, **journaled(scopes_of(self.document)))
+        place = {"provider": GCP, "region": "us-central1", "stack": "gcp"}
+        kinds = ("google_compute_network", "google_compute_firewall")
+        drafts = [node_intent(placed) for placed in placed_nodes(self.document)]
+        drafts += [Draft(event=Event.CREATE_INTENDED, resource=kind, key=f"gcp/{kind}", data=place) for kind in kinds]
+        journal.append_all(drafts)
+        if created:
+            journal.append_all([Draft(event=Event.CREATED, resource=draft.resource, key=draft.key) for draft in drafts])
+            for placed in placed_nodes(self.document) if charged else ():
+                ledger = Ledger.of(self.folder, FixedClock(BEGUN))
+                open_node(ledger, placed.node.id, node_intent(placed).data, since=BEGUN)
+            self.paper.alive = [node("n0"), node("n1"), live("google_compute_network", "sc-net")]
+            self.paper.alive.append(live("google_compute_firewall", "sc-ssh"))
+        return self
+
+    def roots(self, *stacks: str) -> Run:
+        for stack in stacks:
+            root = root_of(self.folder, GCP, "us-central1", stack=stack)
+            root.path.mkdir(parents=True)
+            (root.path / "terraform.tfvars.json").write_text('{"network": null}')
+            root.state_file.write_text("{}")
+        return self
+
+    def down(self, **options: Any) -> Destroyed:
+        settings = {"clock": self.clock, "terraform": "a binary", "pause": self.paper.pauses.append, **options}
+        return destroy(self.folder, **settings)
+
+    def state(self) -> Any:
+        return fold(self.journal().entries())
+
+    def last(self) -> Any:
+        return self.journal().entries()[-1]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    return made(tmp_path, monkeypatch, small_document(GCP))
+
+
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, document: PlanDocument) -> Run:
+    paper, folder = Paper(), RunFolder.create(RUN, root=tmp_path)
+    folder.write_document(document)
+    monkeypatch.setattr(leftovers, "sweep_scopes", paper.sweep)
+    monkeypatch.setattr(leftovers, "remove_from", paper.remove)
+    monkeypatch.setattr(teardown, "open_driver", paper.driver)
+    monkeypatch.setattr(teardown.processes, "terraform_of", lambda run_id: [])
+    return Run(folder=folder, document=document, paper=paper)
+
+
+def test_nodes_go_first_then_the_rest_and_all_is_confirmed_with_its_time(run: Run) -> None:
+    run.bought().roots("gcp", "gcp-data")
+    told = run.down()
+    assert run.paper.told == ["gcp module.cluster.google_compute_instance.node", "gcp all", "gcp-data all"]
+    assert (told.clean, told.problems, told.left, told.kept) == (True, (), (), ())
+    assert {row.name: row.gone_at for row in told.resources} == dict.fromkeys(
+        ("n0", "n1", "gcp/google_compute_network", "gcp/google_compute_firewall"), NOW
+    )
+    assert {row.confirmed_by for row in told.resources} == {"sweep by tag"}
+    assert {place.asked_at for place in told.asked} == {NOW}
+    assert run.state().phase is Phase.GONE
+    ledger = Ledger.of(run.folder, run.clock)
+    assert ledger.usd_per_hour() == 0
+    assert {line.quantity for line in ledger.lines()} == {2.0}
+    assert run.paper.pauses == []
+
+
+def test_a_single_root_is_destroyed_in_one_go(run: Run) -> None:
+    run.bought().roots("gcp")
+    assert run.down().clean
+    assert run.paper.told == ["gcp all"]
+
+
+def test_a_run_that_is_gone_is_only_looked_at_again(run: Run) -> None:
+    run.bought().roots("gcp")
+    run.down()
+    entries, run.paper.told = len(run.journal().entries()), []
+    assert run.down().clean
+    assert (len(run.journal().entries()), run.paper.told) == (entries, [])
+    run.paper.alive = [node("n1")]
+    again = run.down()
+    assert again.clean
+    assert "gcp all" in run.paper.told
+    assert run.state().phase is Phase.GONE
+
+
+def test_without_terraforms_states_all_goes_by_tag(run: Run) -> None:
+    run.bought()
+    told = run.down()
+    assert run.paper.told == ["remove sc-n0 sc-n1 sc-net sc-ssh"]
+    assert told.clean
+
+
+def test_what_was_only_asked_for_may_come_late_and_is_waited_for(run: Run) -> None:
+    run.bought(created=False)
+    assert run.down().clean
+    assert run.paper.pauses == [10.0]
+    assert Ledger.of(run.folder, run.clock).lines() == ()
+
+
+def test_a_node_that_no_longer_ran_had_ended_at_its_expiry_at_the_latest(run: Run) -> None:
+    run.bought()
+    run.clock = FixedClock(BEGUN + timedelta(hours=30))
+    run.paper.alive = [node("n1")]
+    assert run.down().clean
+    quantities = {line.what.partition(":")[0]: line.quantity for line in Ledger.of(run.folder, run.clock).lines()}
+    assert quantities == {"n0": 9.0, "n1": 30.0}
+
+
+def test_a_kind_that_was_not_answered_for_is_not_confirmed(run: Run) -> None:
+    run.bought().roots("gcp")
+    run.paper.silent = {"google_compute_instance": "instances can't be listed"}
+    told = run.down()
+    assert not told.clean
+    assert told.problems.count("instances can't be listed") == 1
+    assert {row.name for row in told.resources if row.gone_at is None} == {"n0", "n1"}
+    assert (run.last().event, run.state().phase) == (Event.TEARDOWN_FAILED, Phase.TEARDOWN_FAILED)
+    assert run.last().data["message"].startswith("not confirmed as gone: node n0; node n1; instances can't be")
+    assert {place.problem for place in told.asked} == {"", "instances can't be listed"}
+    assert Ledger.of(run.folder, run.clock).usd_per_hour() > 0
+    run.paper.silent = {}
+    assert run.down().clean
+    assert run.state().phase is Phase.GONE
+
+
+def test_what_can_not_be_removed_is_tried_again_and_then_still_there(run: Run) -> None:
+    run.bought()
+    run.paper.stuck, run.paper.refuses = {"sc-n1"}, ("sc-n1 can't be deleted: no",)
+    told = run.down()
+    assert told.problems == ("sc-n1 can't be deleted: no",)
+    assert [row.name for row in told.left] == ["sc-n1"]
+    assert [(row.name, row.found) for row in told.resources if row.gone_at is None] == [("n1", True)]
+    assert run.last().data["message"] == "still there: google_compute_instance sc-n1"
+    assert len(run.paper.pauses) == len(run.paper.told) - 1 > 2
+    assert run.paper.pauses == sorted(run.paper.pauses)
+
+
+def test_a_stale_lock_is_broken_and_the_second_attempt_reads_everything_again(run: Run) -> None:
+    run.bought().roots("gcp")
+    run.paper.failures = [LOCKED]
+    told = run.down()
+    assert told.clean
+    assert told.problems == ()
+    assert run.paper.told == ["gcp all", "unlock 0a1b2c3d-0000-4000-8000-000000000000", "gcp all refreshed"]
+
+
+def test_a_cloud_that_throttles_is_asked_for_less_after_a_pause(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run.bought().roots("gcp")
+    paces: list[int | None] = []
+    driver = run.paper.driver
+
+    def noted(folder: RunFolder, root: Any, **options: Any) -> Any:
+        paces.append(options["pace"])
+        return driver(folder, root, **options)
+
+    monkeypatch.setattr(teardown, "open_driver", noted)
+    run.paper.failures = [THROTTLED, THROTTLED]
+    told = run.down()
+    assert (told.clean, told.problems) == (True, ())
+    assert len(run.paper.pauses) == 2
+    assert paces[0].at_once == 50  # type: ignore[union-attr] # a quarter of 200
+
+
+def test_what_outlives_nodes_stays_while_a_cluster_is_not_destroyed(run: Run) -> None:
+    """The watchdog stands there, and still deletes what nobody else could."""
+    run.bought().roots("gcp", "gcp-data")
+    run.paper.failures = [BROKEN, BROKEN, BROKEN, BROKEN]
+    told = run.down()
+    assert "gcp-data all" not in run.paper.told
+    assert run.paper.told[0] == "gcp module.cluster.google_compute_instance.node"
+    assert [told for told in told.problems if "nobody knows" in told] == [str(BROKEN)]
+    assert run.paper.told[-1].startswith("remove ")
+    assert told.clean
+
+
+@pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), ProvisionError("no Terraform")])
+def test_without_terraform_all_is_removed_by_tag_and_that_is_told_once(run: Run, failure: Exception) -> None:
+    run.bought().roots("gcp", "gcp-data")
+    run.paper.failures = [failure] * 4
+    told = run.down()
+    why = "No space left on device" if isinstance(failure, OSError) else "no Terraform"
+    assert told.problems == (f"{why}; what it had created is removed by tag",)
+    assert told.clean
+
+
+def test_what_the_journal_does_not_name_is_found_written_down_and_removed(run: Run) -> None:
+    run.bought()
+    run.paper.alive += [node("n7"), live("google_compute_disk", "d1", node="n0"), live("google_compute_router", "r1")]
+    told = run.down()
+    assert told.clean
+    names = {row.name for row in told.resources}
+    assert {"n7", "r1"} <= names
+    # A disk goes with its node.
+    assert "d1" not in names
+    assert told.problems == ("nothing says what node n7 cost; the ledger lacks it",)
+
+
+def test_what_was_called_gone_and_is_found_counts_as_there_again(run: Run) -> None:
+    run.bought()
+    run.journal().append(Event.GONE, resource=NODE, key="n0")
+    told = run.down()
+    assert told.clean
+    again = [entry.event for entry in run.journal().entries() if entry.key == "n0"]
+    assert again[-4:] == [Event.GONE, Event.CREATED, Event.DESTROY_INTENDED, Event.GONE]
+
+
+def test_a_terraform_that_does_not_end_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run.bought()
+    other = SimpleNamespace(pid=4711)
+    asked: list[dict[str, float]] = []
+
+    def patient(find: Callable[[], Any], **options: float) -> list[Any]:
+        asked.append(options)
+        return find()  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(teardown.processes, "terraform_of", lambda run_id: [other] if run_id == RUN else [])
+    monkeypatch.setattr(teardown.processes, "let_finish", patient)
+    assert run.down(timeout_s=99.0).problems == ("Terraform of an earlier command does not end: [4711]",)
+    assert asked == [{"patience_s": 20.0, "grace_s": 99.0}]
+
+
+def test_a_lost_ledger_is_told_and_made_up_for_by_the_journal(run: Run) -> None:
+    run.bought(charged=False)
+    told = run.down()
+    (problem,) = told.problems
+    assert problem == f"{run.folder.ledger_file} holds no node; they are charged at the prices of their purchase"
+    assert {line.quantity for line in Ledger.of(run.folder, run.clock).lines()} == {2.0}
+
+
+def with_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, saved: bool = True) -> Run:
+    run = made(tmp_path, monkeypatch, gcp_document()).bought().roots("gcp", "gcp-data")
+    place = {"provider": GCP, "region": "us-central1", "stack": "gcp-data"}
+    kind = "google_storage_bucket"
+    run.journal().append(Event.CREATE_INTENDED, resource=kind, key=f"gcp-data/{kind}.run[{BUCKET!r}]", **place)
+    run.journal().append(Event.CREATED, resource=kind, key=f"gcp-data/{kind}.run[{BUCKET!r}]")
+    run.paper.alive.append(live(kind, BUCKET, detail=HOLDS_OBJECTS))
+    if saved:
+        run.journal().append(Event.CHECKPOINT_SAVED, path=f"gs://{BUCKET}/checkpoints/step-10")
+    return run
+
+
+def test_a_bucket_with_checkpoints_that_nobody_has_fetched_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = with_bucket(tmp_path, monkeypatch)
+    told = run.down()
+    assert "forget gcp-data" in run.paper.told
+    assert [one.name for one in run.paper.alive] == [BUCKET]
+    (kept,) = told.kept
+    assert (kept.name, kept.type, BUCKET in kept.delete_command) == (BUCKET, "google_storage_bucket", True)
+    assert told.clean
+    assert run.state().phase is Phase.GONE
+
+
+def test_a_bucket_whose_checkpoints_are_fetched_once_the_nodes_are_gone_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = with_bucket(tmp_path, monkeypatch)
+    there: list[list[str]] = []
+
+    def fetch() -> None:
+        there.append([one.name for one in run.paper.alive])
+        run.journal().append(Event.RESULTS_FETCHED, bucket=BUCKET)
+
+    told = run.down(before_data=fetch)
+    assert there == [[BUCKET]]
+    assert "forget gcp-data" not in run.paper.told
+    assert (run.paper.alive, told.kept, told.clean) == ([], (), True)
+
+
+def test_an_empty_bucket_goes_and_nothing_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = with_bucket(tmp_path, monkeypatch, saved=False)
+    told = run.down(before_data=lambda: pytest.fail("there is nothing to fetch"))
+    assert (run.paper.alive, told.kept, told.clean) == ([], (), True)
+
+
+def test_without_plan_and_places_nothing_is_confirmed(run: Run) -> None:
+    run.folder.plan_file.unlink()
+    run.journal().append(Event.RUN_CREATED, job="tiny")
+    told = run.down()
+    assert not told.clean
+    (place,) = [place for place in told.asked if place.asked_at is None]
+    assert "nothing says where the run bought" in place.problem
+    assert run.last().event is Event.TEARDOWN_FAILED
+
+
+def test_progress_is_told_of_each_resource(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run.bought().roots("gcp")
+    events: list[Any] = []
+    resource = {"resource_type": "google_compute_instance", "resource_key": "n0", "resource_name": "node"}
+    hook = {"action": "delete", "resource": resource, "elapsed_seconds": 3}
+    driver = run.paper.driver
+
+    def telling(folder: RunFolder, root: Any, **options: Any) -> Any:
+        options["on_event"]({"type": "apply_complete", "hook": hook, "@message": "gone"})
+        options["on_event"]({"type": "version"})
+        return driver(folder, root, **options)
+
+    monkeypatch.setattr(teardown, "open_driver", telling)
+    run.down(on_progress=events.append)
+    assert [(event.key, event.action) for event in events] == [("n0", "delete")]
