@@ -84,7 +84,7 @@ def _excess(found: Difference, usd: float | None, percent: float | None) -> str:
             return f"BASE has no plan, so the whole cost counts: {head:.4g} {unit}, allowed are {usd:g}"
         if usd is None and percent is not None:
             return (
-                f"BASE has no plan, so no share can be told, and {percent:g} % can't be checked; give --fail-above-usd"
+                f"BASE has no plan to compare with, so a limit of {percent:g} % can't be checked; give --fail-above-usd"
             )
     delta, share = found.usd.delta, found.usd.share
     if usd is not None and delta is not None and delta > usd:
