@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 def plan(
     job: Job | Path | str | Mapping[str, Any],
     *,
+    on: str | None = None,
+    cluster: Path | None = None,
     base: Path | None = None,
     clock: Clock | None = None,
     profiles: Path | None = None,
@@ -56,7 +58,9 @@ def plan(
 ) -> PlanDocument:
     """Search for the best plan of a job; reads data that is on disk only.
 
-    `job` is a job, the path of a job file, or the values of one.
+    `job` is a job, the path of a job file, or the values of one. `on` is 'slurm' or 'kubernetes': the nodes of a
+    cluster take the place of its resources, which it then need not have. `cluster` is the file with the inventory,
+    where the job names none.
 
     `engine` names the training program that the plan is for, or whose formulas judge it.
 
@@ -82,7 +86,7 @@ def plan(
     from sailor_cloud.planner.purchase import purchase
     from sailor_cloud.simulator import engine_named
 
-    job, base = _job_of(job, base)
+    job, base = _job_of(job, base, on=on, cluster=cluster)
     prices = catalog.load(pricing=pricing)
     problems = resource_problems(job, prices)
     if problems:
@@ -160,11 +164,17 @@ def offers(
     )
 
 
-def read_job(job: Path | str | Mapping[str, Any]) -> Job:
-    """Return the job in a file, or of plain values. Raises RequestError with every fault, its place and a hint."""
+def read_job(job: Path | str | Mapping[str, Any], *, on: str | None = None) -> Job:
+    """Return the job in a file, or of plain values. Raises RequestError with every fault, its place and a hint.
+
+    With `on`, the name of a scheduler, it need not have resources.
+    """
     from sailor_cloud.model import job_file
 
-    return job_file.job_of_values(job) if isinstance(job, Mapping) else job_file.read_job(Path(job))
+    values = dict(job) if isinstance(job, Mapping) else None
+    return (
+        job_file.read_job(Path(job), on=on) if not isinstance(job, Mapping) else job_file.job_of_values(values, on=on)
+    )
 
 
 def read_plan(path: Path | str) -> PlanDocument:
@@ -177,7 +187,13 @@ def read_plan(path: Path | str) -> PlanDocument:
     return document
 
 
-def _job_of(job: Job | Path | str | Mapping[str, Any], base: Path | None) -> tuple[Job, Path | None]:
+def _job_of(
+    job: Job | Path | str | Mapping[str, Any],
+    base: Path | None,
+    *,
+    on: str | None = None,
+    cluster: Path | None = None,
+) -> tuple[Job, Path | None]:
     """Return a job with its inventory, its addresses on the Hub pinned, and the folder that its paths start from."""
     from sailor_cloud.catalog.capacity import with_capacity
     from sailor_cloud.catalog.clusters import with_inventory
@@ -185,8 +201,8 @@ def _job_of(job: Job | Path | str | Mapping[str, Any], base: Path | None) -> tup
 
     if isinstance(job, Path | str):
         base = base or Path(job).parent
-    found = read_job(job) if isinstance(job, Path | str | Mapping) else job
-    return hub.pinned(with_inventory(with_capacity(found, base), base)), base
+    found = read_job(job, on=on) if isinstance(job, Path | str | Mapping) else job
+    return hub.pinned(with_inventory(with_capacity(found, base), base, on=on, cluster=cluster)), base
 
 
 def _by_strategy(job: Job, name: str, oracle: bool, time_limit_s: float | None, known: Any) -> PlanDocument:
@@ -224,7 +240,8 @@ def compare(
     from sailor_cloud.planner.strategies import STRATEGIES, compared, strategy_named
     from sailor_cloud.planner.strategies.comparison import contender
 
-    job, options["base"] = _job_of(job, options.get("base"))
+    where = {name: options.pop(name, None) for name in ("on", "cluster")}
+    job, options["base"] = _job_of(job, options.get("base"), **where)
     named = [strategy_named(name).name for name in strategies] or [strategy.name for strategy in STRATEGIES]
     asked = [(name, by_oracle) for name in named for by_oracle in ((False, True) if oracle else (False,))]
     found = []
@@ -240,6 +257,8 @@ def compare(
 def explain(
     job: Job | Path | str | Mapping[str, Any] | PlanDocument,
     *,
+    on: str | None = None,
+    cluster: Path | None = None,
     base: Path | None = None,
     clock: Clock | None = None,
     profiles: Path | None = None,
@@ -262,6 +281,7 @@ def explain(
 
     from sailor_cloud import catalog, workload
     from sailor_cloud import network as networks
+    from sailor_cloud.catalog.clusters import know
     from sailor_cloud.model.document import PlanDocument
     from sailor_cloud.planner.effort import Deadline
     from sailor_cloud.planner.explaining import Explanation, reasons, ruled_out
@@ -272,9 +292,12 @@ def explain(
     begun = process_time()
     given = job if isinstance(job, PlanDocument) else None
     if isinstance(job, PlanDocument):
+        if on is not None or cluster is not None:
+            raise RequestError("on and cluster belong to a job; a plan has its nodes already")
+        know(job.job)
         document, clock = job, clock or FixedClock(job.as_of)
     else:
-        job, base = _job_of(job, base)
+        job, base = _job_of(job, base, on=on, cluster=cluster)
         options: Any = {"base": base, "profiles": profiles, "network": network, "pricing": pricing, "machine": machine}
         clock = clock or SystemClock()
         document = plan(job, clock=clock, deciding=deciding, processes=processes, **options)
@@ -388,12 +411,14 @@ def _simulated(
     document: PlanDocument | Path | str, base: Path | None, profiles: Path | None, *, timeline: bool
 ) -> Simulation:
     from sailor_cloud import catalog, network, workload
+    from sailor_cloud.catalog.clusters import know
     from sailor_cloud.model.document import PlanDocument
     from sailor_cloud.simulator.resimulate import simulate_document
 
     if not isinstance(document, PlanDocument):
         base = base or Path(document).parent
         document = PlanDocument.read(Path(document))
+    know(document.job)
     return simulate_document(
         document,
         catalog=catalog.load(),
@@ -412,6 +437,8 @@ def simulate_layout(
     layout: str,
     nodes: Sequence[str],
     engine: str = "sailor",
+    on: str | None = None,
+    cluster: Path | None = None,
     base: Path | None = None,
     clock: Clock | None = None,
     profiles: Path | None = None,
@@ -436,7 +463,7 @@ def simulate_layout(
     from sailor_cloud.simulator.layout_text import given_plan
     from sailor_cloud.simulator.resimulate import Simulation
 
-    job, base = _job_of(job, base)
+    job, base = _job_of(job, base, on=on, cluster=cluster)
     progress(0, 4, "reading prices")
     prices = catalogs.load(pricing=pricing)
     progress(1, 4, "reading bandwidths")
@@ -467,9 +494,11 @@ def verify(document: PlanDocument, *, base: Path | None = None, clock: Clock | N
     being bought: offers that the job does not allow, limits that it breaks, figures more than 5 % off.
     """
     from sailor_cloud import catalog, network, workload
+    from sailor_cloud.catalog.clusters import know
     from sailor_cloud.catalog.job_check import resource_problems
     from sailor_cloud.planner.verified import verified, verified_purchase
 
+    know(document.job)
     prices = catalog.load()
     problems = resource_problems(document.job, prices)
     if problems:
@@ -519,12 +548,14 @@ def up(
     plan can't be carried out, CredentialsError where the caller lacks a permission; every other failure is in the
     outcome.
     """
+    from sailor_cloud.catalog.clusters import know
     from sailor_cloud.launch.options import LaunchOptions
     from sailor_cloud.launch.replanning.search import CatalogSearch
     from sailor_cloud.launch.start import run_document
     from sailor_cloud.provision.before_buying import check_before_buying
     from sailor_cloud.provision.guards import refuse_what_cannot_run
 
+    know(document.job)
     decoder, ticking = _decoder(document.job, base), clock or SystemClock()
     if not checked:
         refuse_what_cannot_run(document)

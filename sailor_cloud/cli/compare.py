@@ -12,6 +12,7 @@ from sailor_cloud.cli.options import (
     as_of_option,
     check_output,
     clock_for,
+    cluster_options,
     data_options,
     job_argument,
     json_option,
@@ -23,6 +24,7 @@ from sailor_cloud.cli.waiting import waiting
 
 @click.command(short_help="Plan a job as published planners would, beside our plan.")
 @job_argument
+@cluster_options
 @data_options
 @as_of_option
 @click.option("--engine", type=click.Choice(ENGINES), default=ENGINES[0], help="Whose simulator judges all plans.")
@@ -40,6 +42,8 @@ from sailor_cloud.cli.waiting import waiting
 @click.option("-o", "--output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Write to FILE.")
 def compare(
     job_file: Path,
+    on: str | None,
+    cluster: Path | None,
     profiles: Path | None,
     network: Path | None,
     pricing: Path | None,
@@ -65,7 +69,7 @@ def compare(
     from sailor_cloud.report.comparison import as_html, as_json_text, as_markdown, as_text
 
     check_output(output)
-    job = read_job(job_file)
+    job = read_job(job_file, on=on, cluster=cluster)
     names = [name.strip() for name in strategies.split(",") if name.strip()] if strategies else []
     with waiting("planning") as show:
         found = api.compare(

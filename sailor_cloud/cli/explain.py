@@ -15,10 +15,12 @@ from sailor_cloud.cli.options import (
     JOB_FILE,
     as_of_option,
     clock_for,
+    cluster_options,
     data_options,
     json_option,
     read_document,
     read_job,
+    refuse_on_a_plan,
 )
 from sailor_cloud.cli.plan import first_screen
 from sailor_cloud.cli.waiting import waiting
@@ -40,12 +42,15 @@ INFEASIBLE = 3
     metavar="NAME",
     help="Only say what insisting on this accelerator, zone, market or cloud of the job would cost.",
 )
+@cluster_options
 @data_options
 @as_of_option
 @json_option
 def explain(
     what: Path,
     why_not: str | None,
+    on: str | None,
+    cluster: Path | None,
     profiles: Path | None,
     network: Path | None,
     pricing: Path | None,
@@ -68,7 +73,9 @@ def explain(
     from sailor_cloud.workload.this_machine import usable_cores
 
     given = read_document(what) if what.suffix == ".json" else None
-    job = read_job(what) if given is None else given.job
+    if given is not None:
+        refuse_on_a_plan(what, on, cluster)
+    job = read_job(what, on=on, cluster=cluster) if given is None else given.job
     folders: Any = {"base": what.parent, "profiles": profiles, "network": network, "pricing": pricing}
     clock = None if as_of is None and given is not None else clock_for(as_of)
     if why_not is not None:

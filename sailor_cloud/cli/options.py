@@ -164,6 +164,14 @@ def read_document(path: Path) -> PlanDocument:
     return document
 
 
+def refuse_on_a_plan(path: Path, on: str | None, cluster: Path | None) -> None:
+    """Raise RequestError where a plan is to be put on a cluster: its nodes are chosen."""
+    if on is not None or cluster is not None:
+        raise RequestError(
+            f"--on and --cluster belong to a job file, and {path} is a plan with its nodes; leave them out"
+        )
+
+
 def check_output(path: Path | None) -> None:
     """Raise RequestError where a result could not be written to a file, before it is worked for."""
     if path is not None and not path.absolute().parent.is_dir():

@@ -14,6 +14,7 @@ from sailor_cloud.cli.options import (
     ProviderName,
     asked_for,
     cloud_of,
+    cluster_options,
     json_option,
     providers_with_account,
     read_job,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Show what the account may buy, against what a job needs.")
 @click.argument("job_file", metavar="[JOB]", type=JOB_FILE, required=False)
+@cluster_options
 @click.option("--provider", type=ProviderName(providers_with_account), help="Without a job: whose quotas.")
 @click.option("--region", "regions", multiple=True, metavar="REGION", help="Without a job: of which regions.")
 @click.option("--project", metavar="ID", help="Google Cloud project; default: the job's, then GOOGLE_CLOUD_PROJECT.")
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 @json_option
 def quota(
     job_file: Path | None,
+    on: str | None,
+    cluster: Path | None,
     provider: Provider | None,
     regions: tuple[str, ...],
     project: str | None,
@@ -67,7 +71,7 @@ def quota(
         account_quotas.own_file().unlink(missing_ok=True)
         echo("plans keep to no quota of the account", err=True)
         return
-    wanted, named = _wanted(job_file, provider, regions)
+    wanted, named = _wanted(job_file, provider, regions, on, cluster)
     cloud = cloud_of(project) if project else named
     with waiting("asking the providers for quotas") as show:
         found = read_quotas(
@@ -93,7 +97,7 @@ def quota(
 
 
 def _wanted(
-    job_file: Path | None, provider: Provider | None, regions: tuple[str, ...]
+    job_file: Path | None, provider: Provider | None, regions: tuple[str, ...], on: str | None, cluster: Path | None
 ) -> tuple[tuple[QuotaNeed, ...], Cloud]:
     from sailor_cloud.catalog import load
     from sailor_cloud.catalog.job_check import resource_problems
@@ -104,6 +108,8 @@ def _wanted(
     catalog = load()
     rules = load_rules()
     if job_file is None:
+        if on is not None or cluster is not None:
+            raise RequestError("--on and --cluster belong to a job file; name one")
         if provider is None or not regions:
             raise RequestError("name a job file, or --provider and at least one --region")
         for region in regions:
@@ -111,7 +117,7 @@ def _wanted(
         return all_needs(rules, provider, regions), cloud_of(None)
     if provider is not None or regions:
         raise RequestError("--provider and --region go without a job file; the job names its own")
-    job = read_job(job_file)
+    job = read_job(job_file, on=on, cluster=cluster)
     problems = resource_problems(job, catalog)
     if problems:
         raise RequestError(problems)

@@ -6,13 +6,17 @@ import json
 from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from sailor_cloud.cli.echo import echo
-from sailor_cloud.cli.options import as_of_option, clock_for, json_option, read_job
+from sailor_cloud.cli.options import as_of_option, clock_for, cluster_options, json_option, read_job
 from sailor_cloud.cli.plan import INFEASIBLE
 from sailor_cloud.cli.waiting import waiting
+
+if TYPE_CHECKING:
+    from sailor_cloud.model.job import Job
 
 
 @click.command(short_help="Run a job against an availability trace, in simulated time.")
@@ -46,6 +50,7 @@ from sailor_cloud.cli.waiting import waiting
     show_default=True,
     help="With recorded spot availability: start the job once in so much of it.",
 )
+@cluster_options
 @click.option("-v", "--verbose", is_flag=True, help="Tell what the controller does.")
 @as_of_option
 @json_option
@@ -56,6 +61,8 @@ def replay(
     stretch: float,
     deadlines: tuple[str, ...],
     every: str,
+    on: str | None,
+    cluster: Path | None,
     verbose: bool,
     as_of: datetime | None,
     as_json: bool,
@@ -81,8 +88,9 @@ def replay(
     from sailor_cloud.report.replay_text import replay_report
     from sailor_cloud.report.tables import print_report
 
+    job = read_job(job_file, on=on, cluster=cluster)
     if trace_file.is_dir() or trace_file.suffix == ".json":
-        return _replay_spot(trace_file, job_file, deadlines, every, as_of, as_json)
+        return _replay_spot(trace_file, job, job_file.parent, deadlines, every, as_of, as_json)
     trace = read_trace(trace_file).scaled_time(stretch)
 
     def say(at_s: float, text: str) -> None:
@@ -91,7 +99,7 @@ def replay(
 
     with nullcontext(_silent) if verbose else waiting("running the controller on the trace") as show:
         results = api.replay(
-            read_job(job_file),
+            job,
             trace,
             policies=[Policy(name) for name in policies] or list(Policy),
             base=job_file.parent,
@@ -110,7 +118,7 @@ def replay(
 
 
 def _replay_spot(
-    traces: Path, job_file: Path, deadlines: tuple[str, ...], every: str, as_of: datetime | None, as_json: bool
+    traces: Path, job: Job, base: Path, deadlines: tuple[str, ...], every: str, as_of: datetime | None, as_json: bool
 ) -> int:
     from dataclasses import asdict
 
@@ -120,7 +128,7 @@ def _replay_spot(
     from sailor_cloud.report.replay_text import spot_replay_report
     from sailor_cloud.report.tables import print_report
 
-    job, zones = read_job(job_file), read_spot_traces(traces)
+    zones = read_spot_traces(traces)
     every_s, deadlines_s = _duration("--every", every), [_duration("--deadline", text) for text in deadlines]
     with waiting("running policies on the traces") as show:
         rows = api.replay_spot(
@@ -128,7 +136,7 @@ def _replay_spot(
             zones,
             deadlines_s=deadlines_s,
             every_s=every_s,
-            base=job_file.parent,
+            base=base,
             clock=clock_for(as_of),
             progress=show,
         )

@@ -15,10 +15,12 @@ from sailor_cloud.cli.options import (
     as_of_option,
     check_output,
     clock_for,
+    cluster_options,
     data_options,
     json_option,
     read_document,
     read_job,
+    refuse_on_a_plan,
     write_output,
 )
 from sailor_cloud.cli.waiting import Show, waiting
@@ -26,6 +28,7 @@ from sailor_cloud.errors import RequestError
 
 if TYPE_CHECKING:
     from sailor_cloud.model.document import PlanDocument
+    from sailor_cloud.model.job import Job
     from sailor_cloud.simulator import Evaluation
     from sailor_cloud.simulator.resimulate import Simulation
 
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
     type=click.Choice(ENGINES),
     help="Whose schedule, waits, memory and sharding; without it sailor's, or the plan's.",
 )
+@cluster_options
 @data_options
 @as_of_option
 @click.option(
@@ -67,6 +71,8 @@ def simulate(
     layout: str | None,
     nodes: tuple[str, ...],
     engine: str | None,
+    on: str | None,
+    cluster: Path | None,
     profiles: Path | None,
     network: Path | None,
     pricing: Path | None,
@@ -100,8 +106,19 @@ def simulate(
     spans = timeline is not None or html is not None
     with waiting("simulating the plan") as show:
         if layout is not None:
-            simulation = _layout(file, layout, nodes, engine, as_of, data, show, timeline=spans)
+            simulation = _layout(
+                read_job(file, on=on, cluster=cluster),
+                file.parent,
+                layout,
+                nodes,
+                engine,
+                as_of,
+                data,
+                show,
+                timeline=spans,
+            )
         else:
+            refuse_on_a_plan(file, on, cluster)
             simulation = _plan(file, engine, as_of, data, show, timeline=spans)
     document, evaluation = simulation.document, simulation.evaluation
     if timeline is not None and document.plan is not None:
@@ -123,7 +140,8 @@ def simulate(
 
 
 def _layout(
-    file: Path,
+    job: Job,
+    base: Path,
     layout: str,
     nodes: tuple[str, ...],
     engine: str | None,
@@ -136,11 +154,11 @@ def _layout(
     from sailor_cloud import api
 
     return api.simulate_layout(
-        read_job(file),
+        job,
         layout=layout,
         nodes=nodes,
         engine=engine or ENGINES[0],
-        base=file.parent,
+        base=base,
         clock=clock_for(as_of),
         timeline=timeline,
         progress=show,

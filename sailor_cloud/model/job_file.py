@@ -76,9 +76,7 @@ def read_job(path: Path, *, on: str | None = None) -> Job:
     With `on` a scheduler's inventory replaces its resources, so that it need not have any.
     """
     raw = read_yaml(text_of(path, "job file", written_by="init"), origin=str(path))
-    if on is not None and isinstance(raw, dict) and "resources" not in raw:
-        raw |= {"resources": [{"provider": on, "zones": [ALL], "accelerators": {ALL: 1}}]}
-    return job_of_values(raw, origin=str(path))
+    return job_of_values(raw, origin=str(path), on=on)
 
 
 def text_of(path: Path, what: str, *, written_by: str) -> str:
@@ -94,8 +92,8 @@ def text_of(path: Path, what: str, *, written_by: str) -> str:
         raise RequestError(f"{what} {path} is not UTF-8 text: {error}") from error
 
 
-def job_of_values(raw: Any, *, origin: str = "job") -> Job:
-    """Return the job that plain values describe; raises as `parse_job`."""
+def job_of_values(raw: Any, *, origin: str = "job", on: str | None = None) -> Job:
+    """Return the job that plain values describe; `on` as of `read_job`, raises as `parse_job`."""
     check_values(raw, origin=origin, most=MOST_JOB_VALUES)
     if raw is None:
         raise RequestError([Problem(path=origin, message="is empty", hint="'sailor-cloud init' writes a job file")])
@@ -105,6 +103,8 @@ def job_of_values(raw: Any, *, origin: str = "job") -> Job:
     if {"schema_version", "plan"} <= raw.keys():
         hint = "'sailor-cloud up JOB --plan FILE' carries it out, 'sailor-cloud simulate FILE' looks at it"
         raise RequestError([Problem(path=origin, message="is a plan, not a job file", hint=hint)])
+    if on is not None and "resources" not in raw:
+        raw = {**raw, "resources": [{"provider": on, "zones": [ALL], "accelerators": {ALL: 1}}]}
     try:
         return Job.model_validate(raw)
     except ValidationError as error:

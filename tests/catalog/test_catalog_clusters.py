@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import yaml
 
 from factories.clusters import INVENTORY, JOB
 from factories.commands import sailor
 from sailor_cloud import api, catalog
+from sailor_cloud.catalog import clusters
 from sailor_cloud.catalog.clusters import as_yaml, read_inventory, with_inventory
+from sailor_cloud.cli.main import cli
 from sailor_cloud.cli.options import read_job
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.document import PlanDocument
@@ -149,6 +153,66 @@ def test_plan_takes_the_nodes_of_an_inventory_and_refuses_a_wrong_one(tmp_path: 
     done = sailor(*command, str(tmp_path / "none.yaml"), home=home)
     assert done.returncode == 2
     assert "'sailor-cloud import slurm -o" in done.stderr
+
+
+class ReachedError(Exception):
+    """A command has read its job and calls the library."""
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("explain", ("explain", "JOB")),
+        ("compare", ("compare", "JOB")),
+        ("simulate_layout", ("simulate", "JOB", "--layout", "dp=2", "--nodes", "1 x lab-a100@a100")),
+        ("replay", ("replay", "TRACE", "JOB")),
+    ],
+)
+def test_commands_that_take_a_job_take_a_cluster_in_the_place_of_its_resources(
+    name: str, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, cluster, trace = tmp_path / "job.yaml", written(tmp_path), tmp_path / "trace.csv"
+    path.write_text(JOB[: JOB.index("resources:")])
+    trace.write_text("at_s,A100-40_a100\n0,4\n")
+
+    def reached(job: Job, *rest: object, **options: object) -> None:
+        assert [entry.provider for entry in job.resources] == ["slurm"] * 3
+        raise ReachedError
+
+    monkeypatch.setattr(api, name, reached)
+    given = {"JOB": str(path), "TRACE": str(trace)}
+    arguments = [given.get(word, word) for word in words]
+    with pytest.raises(RequestError, match="resources: is missing"):
+        cli(arguments, standalone_mode=False)
+    with pytest.raises(ReachedError):
+        cli([*arguments, "--on", "slurm", "--cluster", str(cluster)], standalone_mode=False)
+
+
+def test_a_plan_on_a_cluster_is_simulated_and_explained_where_nobody_has_read_its_inventory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = yaml.safe_load(JOB[: JOB.index("resources:")])
+    cluster, path = written(tmp_path), tmp_path / "plan.json"
+    made = api.simulate_layout(values, layout="dp=4", nodes=["2 x lab-a100@a100"], on="slurm", cluster=cluster)
+    path.write_text(made.document.to_json())
+    for use in (api.simulate, lambda document: api.explain(document, planned=stop)):
+        monkeypatch.setattr(clusters, "_known", {})
+        with suppress(ReachedError):
+            use(PlanDocument.from_json(path.read_text()))
+        assert clusters._known
+    monkeypatch.setattr(clusters, "_known", {})
+    assert api.simulate(path).prediction == made.evaluation.prediction
+    with pytest.raises(RequestError, match="a plan has its nodes already"):
+        api.explain(made.document, on="slurm")
+    for name in ("simulate", "explain"):
+        with pytest.raises(RequestError, match="belong to a job file"):
+            cli([name, str(path), "--on", "slurm"], standalone_mode=False)
+    command = {"name": "ours", "run": "python train.py"}
+    assert api.plan(command, on="slurm", cluster=cluster).plan is not None
+
+
+def stop(*so_far: object) -> None:
+    raise ReachedError
 
 
 def test_what_a_job_asks_of_a_cluster_must_be_there(tmp_path: Path) -> None:
