@@ -58,8 +58,8 @@ def plan(
 ) -> PlanDocument:
     """Search for the best plan of a job; reads data that is on disk only.
 
-    `job` is a job, the path of a job file, or the values of one. `on` is 'slurm' or 'kubernetes': the nodes of a
-    cluster take the place of its resources, which it then need not have. `cluster` is the file with the inventory,
+    `job` is a job, the path of a job file, or the values of one. `on` is 'slurm' or 'kubernetes': the job uses
+    the nodes of a cluster instead of its resources, which may then be left out. `cluster` is the inventory's file,
     where the job names none.
 
     `engine` names the training program that the plan is for, or whose formulas judge it.

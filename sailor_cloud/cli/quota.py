@@ -105,9 +105,10 @@ def _wanted(
     from sailor_cloud.catalog.quotas import load_rules
     from sailor_cloud.errors import RequestError
 
-    catalog = load()
-    rules = load_rules()
-    if job_file is None:
+    # A job's inventory must be known before the catalog is read.
+    job = None if job_file is None else read_job(job_file, on=on, cluster=cluster)
+    catalog, rules = load(), load_rules()
+    if job is None:
         if on is not None or cluster is not None:
             raise RequestError("--on and --cluster belong to a job file; name one")
         if provider is None or not regions:
@@ -117,7 +118,6 @@ def _wanted(
         return all_needs(rules, provider, regions), cloud_of(None)
     if provider is not None or regions:
         raise RequestError("--provider and --region go without a job file; the job names its own")
-    job = read_job(job_file, on=on, cluster=cluster)
     problems = resource_problems(job, catalog)
     if problems:
         raise RequestError(problems)

@@ -186,6 +186,8 @@ def test_commands_that_take_a_job_take_a_cluster_in_the_place_of_its_resources(
         cli(arguments, standalone_mode=False)
     with pytest.raises(ReachedError):
         cli([*arguments, "--on", "slurm", "--cluster", str(cluster)], standalone_mode=False)
+    monkeypatch.setattr(clusters, "_known", {})
+    cli(["quota", str(path), "--on", "slurm", "--cluster", str(cluster), "--json"], standalone_mode=False)
 
 
 def test_a_plan_on_a_cluster_is_simulated_and_explained_where_nobody_has_read_its_inventory(
