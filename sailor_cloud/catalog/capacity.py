@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
+from sailor_cloud.catalog import providers
 from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.capacity import Capacity
 from sailor_cloud.model.job import Job, Resource
@@ -64,6 +65,13 @@ def capacity_problems(job: Job, catalog: Catalog) -> Iterator[Problem]:
     """Yield what entries name that the catalog does not have: a zone, or the type's hardware or price."""
     for entry in job.cloud.reserved:
         path = f"cloud.capacity: {entry.name}"
+        seller = providers.of(entry.provider)
+        if entry.market not in seller.reserves:
+            sold = f"it has {', '.join(['on-demand', 'spot', *sorted(seller.reserves)])}"
+            yield Problem(path=f"{path}.market", message=f"{entry.provider} has no {entry.market}", hint=sold)
+        elif entry.id is None and entry.market not in seller.buys:
+            message = f"a {entry.market} of {entry.provider} is used, not bought"
+            yield Problem(path=f"{path}.id", message=message, hint="give the name of one that the account has")
         if entry.zone not in catalog.zones(entry.provider):
             yield Problem(path=f"{path}.zone", message=f"{entry.zone!r} is no zone of {entry.provider}")
         elif (like := _like(entry, catalog)) is None:

@@ -15,16 +15,12 @@ from sailor_cloud.units import SECONDS_PER_HOUR, duration_text
 # Compute Engine ends flex-start VMs after seven days (cloud.google.com/compute/docs/instances/about-flex-start-vms,
 # looked up 2026-11-24).
 FLEX_START_MOST_S = 7 * 24 * SECONDS_PER_HOUR
-_SOLD_BY = {
-    Market.RESERVATION: ("aws", "gcp"),
-    Market.CAPACITY_BLOCK: ("aws",),
-    Market.FLEX_START: ("gcp",),
-}
+_WITH_TERMS = tuple(market for market in Market if market.has_terms)
 
 
 def _with_terms(market: Market) -> Market:
-    if market not in _SOLD_BY:
-        raise ValueError(f"must be {', '.join(_SOLD_BY)}; prices of spot and on-demand are in the catalog")
+    if not market.has_terms:
+        raise ValueError(f"must be {', '.join(_WITH_TERMS)}; prices of spot and on-demand are in the catalog")
     return market
 
 
@@ -58,9 +54,6 @@ class Capacity(BaseModel):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        sellers = _SOLD_BY[self.market]
-        if self.provider not in sellers:
-            raise ValueError(f"{self.market} is sold by {' and '.join(sellers)}, not by {self.provider}")
         if self.starts_at is not None and self.ends_at is not None and self.ends_at <= self.starts_at:
             raise ValueError(f"ends_at {self.ends_at:%Y-%m-%d %H:%M} is not after starts_at")
         if self.usd is not None and self.usd_per_hour is not None:
@@ -78,8 +71,6 @@ class Capacity(BaseModel):
         if self.market is Market.FLEX_START and (self.max_duration or 0.0) > FLEX_START_MOST_S:
             asked = duration_text(self.max_duration or 0.0)
             raise ValueError(f"max_duration is {asked}; Compute Engine ends flex-start VMs after seven days (7d)")
-        if self.market is Market.RESERVATION and self.provider == "gcp" and self.id is None:
-            raise ValueError("a reservation on Google Cloud is used, not bought: give its name as id")
         if self.market is Market.RESERVATION and self.id is None and (self.starts_at or self.ends_at):
             raise ValueError("a reservation that the run buys begins at once and ends with it: give neither time")
         return self

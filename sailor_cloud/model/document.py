@@ -9,9 +9,9 @@ from datetime import date, datetime
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.job import Constraints, Goal, Job
@@ -411,6 +411,23 @@ class Decision:
         return next(choice for choice in self.choices if pick in choice.picks)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anchor:
+    """Nodes on demand that go on training should the spot capacity of the others go once, for `outage_s`.
+
+    `risk`: how probable that is within the run, which then takes `duration_s`, and would take `without_s` with all
+    nodes on spot. `costs_usd` more than all nodes on spot, `saves_usd` against all nodes on demand.
+    """
+
+    nodes: tuple[str, ...]
+    costs_usd: float
+    saves_usd: float
+    outage_s: float
+    risk: float
+    duration_s: float
+    without_s: float
+
+
 _NO_POINTS: Rows[FrontierPoint] = Rows()
 
 
@@ -473,8 +490,8 @@ class PlanDocument(Shown):
     `ttl_s` is the longest time that the nodes may live after their start: the deadline with its grace, else the
     budget divided by the worst-case rate. `frontier`: cost against throughput, fastest first, whatever the limits.
     `gap_parts`: what the goal is made of, from work alone to the plan's figure; seconds where throughput is it.
-    `totals` is None without a number of steps or a price. `decision` is None for a plan that was not searched, and in
-    documents from before there was one.
+    `totals` is None without a number of steps or a price, `anchor` where no nodes are on demand on purpose. `decision`
+    is None for a plan that was not searched, and in documents from before there was one.
     """
 
     schema_version: int
@@ -500,6 +517,7 @@ class PlanDocument(Shown):
     engine: str = "sailor"
     totals: Totals | None = None
     decision: Decision | None = None
+    anchor: Annotated[Anchor | None, Field(exclude_if=lambda anchor: anchor is None)] = None
 
     @property
     def iteration_s(self) -> float | None:

@@ -65,6 +65,14 @@ def reasons(document: PlanDocument) -> tuple[str, ...]:
     total = sum(parts.values())
     shares = ", ".join(f"{100 * seconds / total:.0f} % {name}" for name, seconds in parts.items())
     lines = [f"the busiest stage spends {shares}", *_used_up(document)]
+    if (anchor := document.anchor) is not None:
+        costs, saves, chance = usd_text(anchor.costs_usd), usd_text(anchor.saves_usd), 100 * anchor.risk
+        ends = f"{duration_text(anchor.duration_s)}, without the anchor after {duration_text(anchor.without_s)}"
+        lines.append(
+            f"an anchor of {len(anchor.nodes)} nodes on demand costs {costs} USD more than all on spot and saves "
+            f"{saves} USD against all on demand; spot capacity goes within the run with a chance of {chance:.0f} %, "
+            f"and with an outage of {duration_text(anchor.outage_s)} the run ends after {ends}"
+        )
     lines += [
         f"{other.label}: {pace_text(other.iteration_s / document.prediction.iteration_s_replay)}"
         f"{_more_usd(document, other.total_usd)}"

@@ -16,11 +16,13 @@ from sailor_cloud.model.document import (
     FrontierPoint,
     GapPart,
     Infeasibility,
+    Pick,
     PlanDocument,
     Rejected,
 )
 from sailor_cloud.model.job import Job
 from sailor_cloud.network import Network
+from sailor_cloud.planner.anchor import anchored
 from sailor_cloud.planner.answer import OPTIMAL_GAP, Answer
 from sailor_cloud.planner.apart import apart
 from sailor_cloud.planner.assess import Assessor
@@ -124,7 +126,10 @@ def search(
         problem = problem_of(
             part, catalog=catalog, network=network, profiles=profiles, clock=clock, decoder=decoder, engine=engine
         )
-        return _planned(problem, wished, clock, started)
+        document = _planned(problem, wished, clock, started)
+        if not wished.decide or wished.choose not in (None, Pick.CHEAPEST):
+            return document
+        return anchored(document, problem.space.scenario, problem.space.candidates)
 
     return over_capacity(job, asked, clock.now(), planned)
 

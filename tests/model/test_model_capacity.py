@@ -7,19 +7,21 @@ from pathlib import Path
 import pytest
 
 from factories.reserved import entry, gcp_entry
-from sailor_cloud.catalog.capacity import as_yaml, read_capacity, with_capacity
+from sailor_cloud import catalog
+from sailor_cloud.catalog.capacity import as_yaml, capacity_problems, read_capacity, with_capacity
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.model.offer import BLOCK_ENDS_EARLY_S, Market
 
 START = entry().starts_at
+TIMES = {"starts_at": "2026-12-01T11:30:00Z", "ends_at": "2026-12-02T11:30:00Z"}
+QUICKSTART = Path(__file__).parents[2].joinpath("examples/quickstart.yaml").read_text()
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
         ({"market": "spot"}, "must be reservation, capacity-block, flex-start"),
-        ({"provider": "gcp"}, "capacity-block is sold by aws, not by gcp"),
         ({"ends_at": "2026-12-01T11:00:00Z"}, "is not after starts_at"),
         ({"ends_at": None}, "a capacity block needs starts_at and ends_at"),
         ({"usd": None}, "needs usd, its whole price"),
@@ -39,9 +41,15 @@ def test_flex_start_ends_after_seven_days() -> None:
         gcp_entry("flex", "flex-start", max_duration="8d")
 
 
-def test_a_reservation_on_google_cloud_is_never_bought() -> None:
-    with pytest.raises(ValueError, match="is used, not bought: give its name as id"):
-        gcp_entry("mine", "reservation")
+def test_what_a_provider_has_not_or_does_not_sell_for_a_run_is_named() -> None:
+    mine, block = gcp_entry("mine", "reservation"), gcp_entry("block", "capacity-block", usd=1.0, **TIMES)
+    cloud = parse_job(QUICKSTART).cloud.model_copy(update={"capacity": (mine, block)})
+    job = parse_job(QUICKSTART).model_copy(update={"cloud": cloud})
+    told = [f"{problem.path} {problem.message}" for problem in capacity_problems(job, catalog.load())]
+    assert told == [
+        "cloud.capacity: mine.id a reservation of gcp is used, not bought",
+        "cloud.capacity: block.market gcp has no capacity-block",
+    ]
 
 
 def test_a_block_costs_its_whole_price_and_ends_half_an_hour_early() -> None:
@@ -66,8 +74,7 @@ def test_a_file_is_read_back_as_it_was_written_and_its_faults_have_places(tmp_pa
 
 
 def test_two_entries_never_share_a_name() -> None:
-    text = Path(__file__).parents[2].joinpath("examples/quickstart.yaml").read_text()
-    job = parse_job(text)
+    job = parse_job(QUICKSTART)
     twice = job.model_copy(update={"cloud": job.cloud.model_copy(update={"capacity": (entry(), entry(nodes=1))})})
     with pytest.raises(RequestError, match="cb1: names two entries"):
         with_capacity(twice)

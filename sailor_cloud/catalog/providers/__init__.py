@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from sailor_cloud.model.offer import Market
 from sailor_cloud.model.provider import CLUSTERS, Provider, module_of, names
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class CatalogProvider(Protocol):
     `bucket_scheme`: how URLs of its buckets begin. `nat_free_buckets`: they are reached past NAT from every region.
     `spans_regions`: nodes in all its regions share one private network.
     `general_curves`: bandwidth curves that name no zone hold for instances whose network is known, too.
+    `reserves`: markets with terms, of which a run `buys` what the account does not have yet.
     `has_account`: prices and quotas are read with an account's credentials.
     `data`: a folder in the form of the shipped ones, whose `pricing`, `bandwidth_profiles` and `compute_profiles` come
     beside those.
@@ -86,6 +88,8 @@ class CatalogProvider(Protocol):
     spans_regions: bool = False
     general_curves: bool = True
     has_account: bool = False
+    reserves: frozenset[Market] = frozenset()
+    buys: frozenset[Market] = frozenset()
     data: Path | None = None
     example: JobExample | None = None
 

@@ -199,6 +199,7 @@ def _options(situation: Situation, search: Search, policy: Policy) -> list[Optio
     To wait is one only where what is left can't train: else that goes on, and grows back once capacity returns.
     """
     options = []
+    smaller: PlanDocument | None = None
     wait_s = _wait_s(situation)
     if policy is not Policy.ALWAYS and not wait_s:
         options.append(_option("replace", _replaced(situation), situation, search))
@@ -208,11 +209,27 @@ def _options(situation: Situation, search: Search, policy: Policy) -> list[Optio
             options.append(_option("go on with what is left", smaller, situation, search))
     idle = not any(option.fits(situation.left) for option in options)
     if policy is Policy.BEST and wait_s and idle:
-        options.append(_option("wait and replace", _replaced(situation), situation, search, wait_s=wait_s))
+        waiting = _option("wait and replace", _replaced(situation), situation, search, wait_s=wait_s)
+        options.append(waiting if smaller is None else _meanwhile(waiting, smaller, situation, search))
     anew = None if policy is Policy.NEVER else _searched(situation, search, only_survivors=False)
     if anew is not None:
         options.append(_option("re-plan", anew, situation, search))
     return options
+
+
+def _meanwhile(waiting: Option, smaller: PlanDocument, situation: Situation, search: Search) -> Option:
+    """Return the way to go on with what is left until capacity may be back, and to grow then, as an anchor does.
+
+    What is trained meanwhile need not be trained afterwards; both changes of the plan take a start.
+    """
+    steps, full = situation.left.steps or 0, situation.document
+    begun = _option("", smaller, situation, search)
+    start_s = max(0.0, begun.seconds - (smaller.iteration_s or 0.0) * steps)
+    done = min(float(steps), max(0.0, waiting.wait_s - start_s) / (smaller.iteration_s or math.inf))
+    seconds = waiting.seconds - done * (full.iteration_s or 0.0)
+    saved_usd = done * (full.iteration_s or 0.0) * _nodes_usd_per_hour(full) / SECONDS_PER_HOUR
+    label = "go on with what is left until capacity is back"
+    return Option(label=label, document=smaller, seconds=seconds, usd=waiting.usd - saved_usd)
 
 
 def _lost(situation: Situation) -> list[Node]:

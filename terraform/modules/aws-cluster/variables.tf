@@ -71,6 +71,11 @@ variable "reservations" {
   description = "What entries of capacity are called by the cloud: the id of a reservation or block on AWS, the name of a reservation on Google Cloud."
   type        = map(string)
   nullable    = false
+
+  validation {
+    condition     = alltrue([for id in values(var.reservations) : length(id) > 0])
+    error_message = "What the cloud calls a reservation or block must not be empty."
+  }
 }
 
 variable "cidr" {

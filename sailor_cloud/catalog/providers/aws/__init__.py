@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from sailor_cloud.catalog.providers import CatalogProvider, JobExample
+from sailor_cloud.model.offer import Market
 from sailor_cloud.units import HOURS_PER_MONTH
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 class Aws(CatalogProvider):
     # The upper end, 20 % a month, of the spot advisor's bands below its open one, an average over all types.
     preemptions_per_hour = 0.20 / HOURS_PER_MONTH
+    reserves = frozenset({Market.RESERVATION, Market.CAPACITY_BLOCK})
+    buys = reserves
     # EC2 takes two RunInstances a second and region, and an instance needs about a minute
     # (docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html, looked up 2026-11-24).
     nodes_at_once = 120

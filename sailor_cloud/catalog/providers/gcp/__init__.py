@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from sailor_cloud.catalog.providers import CatalogProvider, JobExample
+from sailor_cloud.model.offer import Market
 
 if TYPE_CHECKING:
     from sailor_cloud.catalog.providers.fetched import Fetched, PriceRequest, Progress
@@ -20,6 +21,8 @@ class Gcp(CatalogProvider):
     # The upper end of the 5 to 15 % a day that Google's documentation of preemptible VMs stated (2023), an average over
     # all types; GPUs differ by zone and season.
     preemptions_per_hour = 0.15 / 24
+    reserves = frozenset({Market.RESERVATION, Market.FLEX_START})
+    buys = frozenset({Market.FLEX_START})
     # 1,500 requests a minute, of which an operation that is under way takes one every eight seconds or so
     # (cloud.google.com/compute/api-quota, looked up 2026-11-24).
     nodes_at_once = 200
