@@ -51,7 +51,10 @@ TARGETS = {
     "sailor_cloud/launch/spend": ["tests/launch/spend"],
     "sailor_cloud/run/ledger.py": ["tests/run/test_run_ledger.py"],
     "sailor_cloud/run/budgets.py": ["tests/run/test_run_budgets.py", "tests/launch/spend/test_launch_budgets.py"],
-    "sailor_cloud/provision/cleanup": ["tests/provision/cleanup/test_provision_teardown_by_hand.py"],
+    "sailor_cloud/provision/cleanup/teardown.py": ["tests/provision/cleanup/test_provision_teardown_by_hand.py"],
+    "sailor_cloud/provision/cleanup/leftovers.py": ["tests/provision/cleanup/test_provision_teardown_by_hand.py"],
+    "sailor_cloud/provision/cleanup/reap.py": ["tests/provision/cleanup/test_provision_reap_by_hand.py"],
+    "sailor_cloud/launch/teardown.py": ["tests/launch/test_launch_closing_books.py"],
     "sailor_cloud/simulator/bill.py": [
         "tests/simulator/test_simulator_money.py",
         "tests/simulator/test_simulator_bill_by_hand.py",

@@ -122,7 +122,7 @@ def _told(problems: list[str], what: str) -> Iterator[None]:
         yield
     except (OSError, sqlite3.Error, SailorError, ValueError, KeyError, TypeError) as error:
         logger.debug("closing the books", exc_info=True)
-        why = of_system(error) if isinstance(error, OSError) else f"{error or type(error).__name__}"
+        why = of_system(error) if isinstance(error, OSError) else str(error) or type(error).__name__
         problems.append(f"{what}: {why}")
 
 

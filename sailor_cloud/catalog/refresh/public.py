@@ -93,7 +93,7 @@ def fetch(
                 raise ValueError(f"it is dated {catalog.day}, which is in the future")
             catalogs.append(catalog)
         except _FAULTS as error:
-            found.missing.append(f"{what}, {provider}: {error or type(error).__name__}")
+            found.missing.append(f"{what}, {provider}: {str(error) or type(error).__name__}")
     progress(f"{provider}: public catalogs", len(readers), len(readers))
     # Among equally young ones the last counts, which is nearest to the provider.
     catalogs.sort(key=lambda catalog: catalog.day)

@@ -1,0 +1,207 @@
+"""What the receipt of a run says, and what becomes of its reservation, once its resources were removed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from factories.documents import NOW, PRICED, cost_line, costing, document
+from sailor_cloud.clock import FixedClock
+from sailor_cloud.launch import teardown
+from sailor_cloud.launch.options import Ending
+from sailor_cloud.launch.spend.prices import UsePrices
+from sailor_cloud.launch.teardown import close_books, tear_down
+from sailor_cloud.launch.telemetry.generation_log import EventRecord
+from sailor_cloud.model.document import CostKind, PlanDocument
+from sailor_cloud.model.parts import traffic_part
+from sailor_cloud.provision.cleanup.teardown import Destroyed
+from sailor_cloud.run import budgets, history
+from sailor_cloud.run.budgets import LocalBook, Reservation
+from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.run.journal import Event, Journal
+from sailor_cloud.run.ledger import Ledger
+from sailor_cloud.run.receipt import AskedPlace, Receipt, ReceiptResource
+
+END = NOW + timedelta(minutes=10)
+TRAFFIC = cost_line(
+    CostKind.EGRESS, traffic_part("local-a", "local-b", "local-a"), quantity=1.0, usd_per_unit=1.0, unit="GB"
+)
+NODE = ReceiptResource(
+    provider="local", region="r", zone="z", type="node", name="n0", created_at=NOW, gone_at=END, confirmed_by="a look"
+)
+GONE = Destroyed(resources=(NODE,), left=(), problems=())
+MONTH = f"{NOW:%Y-%m}"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    """A run that did ten of a thousand steps of 6 s on a node of 6 USD/h, in ten minutes."""
+    made = RunFolder.create("tiny-20261121-051313-a1b2", root=tmp_path / "runs")
+    made.write_document(planned())
+    journal, ledger = Journal.of(made, FixedClock(NOW)), Ledger.of(made, FixedClock(NOW))
+    journal.append(Event.RUN_CREATED, job="of the journal", budget_month=MONTH, budget_state=None)
+    journal.append(Event.GENERATION_STARTED, generation=1)
+    journal.append(Event.CALIBRATED, iteration_s=5.5)
+    ledger.open_item(
+        "n0", kind=CostKind.COMPUTE, what="n0", usd_per_hour=6.0, since=NOW, price_source="hand", price_as_of=PRICED
+    )
+    ledger.close_item("n0", at=END)
+    steps = [{"event": "step", "generation": 1, "step": step, "loss": 1.0, "iteration_s": 6.0} for step in range(1, 11)]
+    EventRecord(made).append("n0", steps)
+    reserved = Reservation(run_id=made.run_id, owner="me", project=None, month=MONTH, reserved_usd=50.0)
+    LocalBook(folder=tmp_path / "budgets").change(MONTH, lambda before: (*before, reserved))
+    return made
+
+
+def planned() -> PlanDocument:
+    return costing(document(steps=1000), TRAFFIC)
+
+
+def closed(folder: RunFolder, destroyed: Destroyed = GONE, plan: PlanDocument | None = None, **options: Any) -> Receipt:
+    settings = {"clock": FixedClock(END), "prices": UsePrices(), "ending": Ending.COMPLETED, **options}
+    return close_books(folder, plan or planned(), destroyed, **settings)
+
+
+def counted(folder: RunFolder) -> float:
+    """What is counted for the run in its month."""
+    rows = json.loads((folder.path.parent.parent / "budgets" / f"{MONTH}.json").read_text())["reservations"]
+    (row,) = rows
+    return float(row["reserved_usd"] if row["spent_usd"] is None else row["spent_usd"])
+
+
+def test_a_receipt_holds_what_was_used_beside_what_was_planned(folder: RunFolder) -> None:
+    told = closed(folder)
+    # An hour's sixth of 6 USD and ten steps of 0.001 USD of traffic.
+    assert told.spent_usd == pytest.approx(1.01)
+    assert (told.job, told.outcome, told.written_at, told.budget_usd) == (planned().job.name, "completed", END, 1.0)
+    assert (told.resources, told.problems, told.kept, told.clean) == ((NODE,), (), (), True)
+    assert [line.kind for line in told.lines] == [CostKind.COMPUTE, CostKind.EGRESS]
+    rows = {row.what: (row.estimate, row.actual) for row in told.comparisons}
+    prediction = planned().prediction
+    assert prediction is not None
+    assert rows["iteration, as planned"] == (prediction.iteration_s_replay, 6.0)
+    assert rows["iteration, as calibrated"] == (5.5, 6.0)
+    training = rows["training time, for 1 % of the steps"]
+    assert training == (pytest.approx(prediction.iteration_s_replay * 1000 * 0.01), pytest.approx(60.0))
+    whole = rows["whole run, for 1 % of the steps"]
+    assert whole[1] == pytest.approx(1.01)
+    parts = [row for row in told.comparisons if row.unit == "USD" and not row.what.startswith("whole run")]
+    assert whole[0] == pytest.approx(sum(part.estimate or 0.0 for part in parts))
+    assert Receipt.from_json(folder.receipt_file.read_bytes()) == told
+
+
+def test_the_receipt_releases_the_reservation_and_history_remembers_the_run(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remembered: list[history.PastRun] = []
+    monkeypatch.setattr(history, "remember", lambda folder, past: remembered.append(past))
+    closed(folder)
+    assert counted(folder) == pytest.approx(1.01)
+    (past,) = remembered
+    assert (past.steps, past.steps_planned, past.generations, past.nodes) == (10, 1000, 1, 1)
+    assert (past.started_at, past.ended_at, past.clean, past.measured_iteration_s) == (NOW, END, True, 6.0)
+    assert (past.spent_usd, past.budget_usd, past.planned_usd) == (pytest.approx(1.01), 1.0, 0.003)
+    assert (past.outcome, past.project) == ("completed", None)
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        replace(GONE, resources=(replace(NODE, gone_at=None),)),
+        replace(GONE, asked=(AskedPlace(provider="gcp", place="p", kind="k", asked_at=NOW, problem="no answer"),)),
+        replace(GONE, asked=(AskedPlace(provider="", place="", kind="", asked_at=None, problem="nobody knows"),)),
+    ],
+    ids=["lives", "silent", "unknown"],
+)
+def test_while_something_may_live_the_reservation_stays(folder: RunFolder, left: Destroyed) -> None:
+    assert not closed(folder, left).clean
+    assert counted(folder) == 50.0
+    assert closed(folder).clean
+    assert counted(folder) == pytest.approx(1.01)
+
+
+def test_without_the_plan_the_reservation_is_released_all_the_same(folder: RunFolder) -> None:
+    told = close_books(folder, None, GONE, clock=FixedClock(END), prices=UsePrices(), ending=Ending.TORN_DOWN)
+    assert told.problems == ("without the plan, traffic and storage that were used are not in the ledger",)
+    assert (told.job, told.budget_usd, told.comparisons, told.spent_usd) == ("of the journal", None, (), 1.0)
+    assert counted(folder) == 1.0
+
+
+def test_without_plan_and_journal_the_job_is_the_runs_own_name(folder: RunFolder) -> None:
+    folder.journal_file.unlink()
+    told = close_books(folder, None, GONE, clock=FixedClock(END), prices=UsePrices(), ending=Ending.TORN_DOWN)
+    assert told.job == "tiny"
+    assert counted(folder) == 50.0
+
+
+def test_what_fails_while_the_books_are_closed_is_a_problem_of_the_receipt(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*arguments: object, **options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    for owner, name in ((teardown, "legs"), (teardown, "_comparisons"), (history, "remember"), (budgets, "release")):
+        monkeypatch.setattr(owner, name, fails)
+    monkeypatch.setattr(RunFolder, "write_text", fails)
+    monkeypatch.setattr(teardown, "kept_lines", lambda path: ("x",) if path == folder.journal_file else ())
+    told = closed(folder, replace(GONE, problems=("met before",)))
+    full = "No space left on device"
+    assert told.problems == (
+        "met before",
+        f"the ledger lacks what was used: {full}",
+        f"estimates are not compared: {full}",
+        f"{folder.receipt_file} is not written: {full}",
+        f"the run is not in 'sailor-cloud history': {full}",
+        f"the reservation for {MONTH} in the budgets is not released: {full}",
+        "journal.jsonl could not be written to; this receipt holds what they lack",
+    )
+    assert told.spent_usd == 1.0
+    assert told.clean
+
+
+def test_a_mistake_in_damaged_files_has_a_name_where_it_has_no_words(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*arguments: object) -> None:
+        raise KeyError
+
+    monkeypatch.setattr(teardown, "legs", fails)
+    assert closed(folder).problems == ("the ledger lacks what was used: KeyError",)
+
+
+def test_a_run_that_never_trained_compares_with_its_own_plan(folder: RunFolder) -> None:
+    (folder.logs_dir / "events.jsonl").unlink()
+    rows = {row.what: row for row in closed(folder).comparisons}
+    assert rows["iteration, as planned"].actual is None
+    assert rows["training time, for 0 % of the steps"].actual is None
+    assert rows["training time, for 0 % of the steps"].estimate == 0.0
+
+
+def test_a_run_without_a_number_of_steps_is_compared_as_a_whole(folder: RunFolder) -> None:
+    rows = {row.what: row.estimate for row in closed(folder, plan=costing(document(steps=None), TRAFFIC)).comparisons}
+    assert rows["training time"] is None
+    assert "whole run" in rows
+    plain = {row.what: row.estimate for row in closed(folder, plan=replace(planned(), cost=None)).comparisons}
+    assert plain["whole run, for 1 % of the steps"] is None
+
+
+@pytest.mark.parametrize(("ending", "fetched"), [(Ending.COMPLETED, True), (Ending.FAILED, False)])
+def test_results_are_fetched_of_a_run_that_came_to_its_end(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch, ending: Ending, fetched: bool
+) -> None:
+    given: list[Any] = []
+
+    def destroyed(folder: RunFolder, **options: Any) -> Destroyed:
+        given.append(options)
+        return GONE
+
+    monkeypatch.setattr(teardown, "destroy", destroyed)
+    assert tear_down(folder, planned(), clock=FixedClock(END), ending=ending).clean
+    assert (given[0]["before_data"] is not None) is fetched
+    tear_down(folder, None, clock=FixedClock(END), ending=ending)
+    assert given[1]["before_data"] is None
