@@ -117,7 +117,23 @@ def _work_s(space: Space, resources: Sequence[Resource]) -> float:
     cost[-1] = 1.0
     limits = np.concatenate([np.zeros(len(resources)), np.full(layers, -batch)])
     solved = linear(cost, np.vstack([busy, -done]), limits)
-    return float("inf") if solved is None else solved.cost
+    if solved is None:
+        return float("inf")
+    # What the solver found to be worth paying for resources bounds the seconds by itself, however it was rounded.
+    prices = solved.prices[: len(resources)]
+    layer = np.min(
+        [
+            np.where(np.isfinite(work[name]), _price(resources, prices, name) * seconds, np.inf)
+            for name, seconds in zip(names, np.split(seconds, len(names)), strict=True)
+        ],
+        axis=0,
+    )
+    return float(batch * layer.sum() / sum(price * each.limit for price, each in zip(prices, resources, strict=True)))
+
+
+def _price(resources: Sequence[Resource], prices: Floats, name: str) -> float:
+    """Return the price of a device."""
+    return float(sum(price * each.each.get(name, 0.0) for price, each in zip(prices, resources, strict=True)))
 
 
 def iteration_bound_s(space: Space, target: Target) -> float:
@@ -127,7 +143,7 @@ def iteration_bound_s(space: Space, target: Target) -> float:
     the bound is asked for again with what it was found to be.
     """
     resources = _resources(space)
-    seconds = max(_work_s(space, resources), _cores_s(space))
+    seconds = max(_work_s(space, resources), work_bound_s(space))
     for _ in range(_PASSES):
         usd_per_hour = _most_usd_per_hour(space, target, seconds)
         if not np.isfinite(usd_per_hour) or not np.isfinite(seconds):

@@ -1,4 +1,4 @@
-"""Linear and integer programmes, solved by HiGHS."""
+"""Linear programmes, solved by HiGHS."""
 
 from __future__ import annotations
 
@@ -20,67 +20,38 @@ class Solution:
     """The optimum. `prices`: what a unit more of each row's limit would take off the cost, at least 0."""
 
     cost: float
-    amounts: Floats
     prices: Floats
 
 
 def linear(cost: Floats, rows: Floats, limits: Floats) -> Solution | None:
     """Minimise cost @ x over x >= 0 with rows @ x <= limits; None where there is no such x."""
+    import highspy
+
     highs = _linear_solver()
-    _pass(highs, cost, rows, np.full(len(limits), -np.inf), limits)
+    _pass(highs, cost, rows, limits)
     highs.run()
-    if not _is_optimal(highs):
+    if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
         return None
-    found = highs.getSolution()
     return Solution(
         cost=float(highs.getInfo().objective_function_value),
-        amounts=np.array(found.col_value),
-        prices=np.maximum(0.0, -np.array(found.row_dual)),
+        prices=np.maximum(0.0, -np.array(highs.getSolution().row_dual)),
     )
 
 
-def integer(cost: Floats, rows: Floats, least: Floats, most: Floats, *, nodes: int, gap: float) -> Floats | None:
-    """Minimise cost @ x over whole x >= 0 with least <= rows @ x <= most.
-
-    The search tree ends after `nodes` nodes, or when the best x is within a share `gap` of the bound; None where
-    none was found by then.
-    """
+def _linear_solver() -> Any:
+    """Return this thread's solver, which prints nothing and solves the same programme the same way each time."""
     import highspy
 
-    highs = _solver()
-    _pass(highs, cost, rows, least, most, whole=True)
-    highs.setOptionValue("mip_max_nodes", nodes)
-    highs.setOptionValue("mip_rel_gap", gap)
-    # It takes longer than the rest of so small a programme.
-    highs.setOptionValue("mip_heuristic_run_feasibility_jump", False)
-    highs.run()
-    primal = highs.getInfo().primal_solution_status
-    if primal != highspy.SolutionStatus.kSolutionStatusFeasible:
-        return None
-    amounts: Floats = np.rint(np.array(highs.getSolution().col_value))
-    return amounts
-
-
-def _linear_solver() -> Any:
-    """Return this thread's solver of linear programmes; they are too small for presolve to pay."""
     if not hasattr(_LINEAR, "highs"):
-        _LINEAR.highs = _solver()
-        _LINEAR.highs.setOptionValue("presolve", "off")
+        solver: Any = highspy.Highs
+        _LINEAR.highs = solver()
+        # The programmes are too small for presolve to pay.
+        for name, value in (("output_flag", False), ("threads", 1), ("random_seed", 0), ("presolve", "off")):
+            _LINEAR.highs.setOptionValue(name, value)
     return _LINEAR.highs
 
 
-def _solver() -> Any:
-    """Return a solver that prints nothing and solves the same programme the same way each time."""
-    import highspy
-
-    solver: Any = highspy.Highs
-    highs = solver()
-    for name, value in (("output_flag", False), ("threads", 1), ("random_seed", 0)):
-        highs.setOptionValue(name, value)
-    return highs
-
-
-def _pass(highs: Any, cost: Floats, rows: Floats, least: Floats, most: Floats, *, whole: bool = False) -> None:
+def _pass(highs: Any, cost: Floats, rows: Floats, limits: Floats) -> None:
     """Give a programme to a solver, columns compressed; what it knew of another one is gone.
 
     As plain arrays: to fill the solver's own record of a programme takes three times as long.
@@ -101,16 +72,10 @@ def _pass(highs: Any, cost: Floats, rows: Floats, least: Floats, most: Floats, *
         cost,
         np.zeros(len(cost)),
         np.full(len(cost), highspy.kHighsInf),
-        least,
-        most,
+        np.full(len(limits), -highspy.kHighsInf),
+        limits,
         begins,
         indices,
         columns[filled],
-        np.full(len(cost), int(whole), dtype=np.int32),
+        np.zeros(len(cost), dtype=np.int32),
     )
-
-
-def _is_optimal(highs: Any) -> bool:
-    import highspy
-
-    return bool(highs.getModelStatus() == highspy.HighsModelStatus.kOptimal)

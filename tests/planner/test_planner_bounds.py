@@ -11,13 +11,12 @@ from factories.planning import example, make_space
 from sailor_cloud.model.job import Job
 from sailor_cloud.planner.assess import Assessor, Shape
 from sailor_cloud.planner.bounds import iteration_bound_s, work_bound_s
-from sailor_cloud.planner.cheapest import least_usd
+from sailor_cloud.planner.cheapest import StageFloors, least_usd
 from sailor_cloud.planner.draft import Draft, seats_of, to_plan
 from sailor_cloud.planner.goals import Figure, Limit, Target
 from sailor_cloud.planner.layouts import Slot, card_flows
 from sailor_cloud.planner.replayed import replayed
 from sailor_cloud.planner.space import Seat, Space
-from sailor_cloud.planner.stage_floors import StageFloors
 from sailor_cloud.simulator import evaluate
 
 SOONEST = Target(goal=Figure.ITERATION_S, limits=())

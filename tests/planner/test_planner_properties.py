@@ -14,7 +14,7 @@ from sailor_cloud.planner.exhaustive import exhaust, small_layouts
 from sailor_cloud.planner.goals import target_of
 from sailor_cloud.planner.improvement.choice import best_that_holds
 from sailor_cloud.planner.mixing import mix
-from sailor_cloud.planner.programme import integer, linear
+from sailor_cloud.planner.programme import linear
 from sailor_cloud.planner.replayed import replayed
 from sailor_cloud.planner.shares import share_batch
 
@@ -47,7 +47,7 @@ def test_shared_batches_are_exact_and_take_the_least_time_where_sizes_are_equal(
             assert taken == pytest.approx(least, rel=1e-9)
 
 
-def test_programmes_agree_with_going_through_all_whole_solutions():
+def test_no_whole_solution_of_a_programme_beats_its_optimum_which_its_prices_prove():
     dice = random.Random(3)
     for _ in range(60):
         cost = np.array([dice.uniform(-3, 1) for _ in range(3)])
@@ -55,11 +55,10 @@ def test_programmes_agree_with_going_through_all_whole_solutions():
         limits = np.array([dice.uniform(1, 4) for _ in range(2)])
         points = [np.array(point) for point in product(range(8), repeat=3) if (rows @ point <= limits + 1e-9).all()]
         best = min(float(cost @ point) for point in points)
-        whole = integer(cost, rows, np.full(2, -np.inf), limits, nodes=1000, gap=0.0)
         relaxed = linear(cost, rows, limits)
-        assert float(cost @ whole) == pytest.approx(best, abs=1e-6)
         assert relaxed.cost <= best + 1e-9
         assert relaxed.cost == pytest.approx(-float(relaxed.prices @ limits), abs=1e-6)
+        assert (cost + relaxed.prices @ rows >= -1e-6).all()
 
 
 @pytest.mark.parametrize("number", range(12))
