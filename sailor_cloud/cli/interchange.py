@@ -138,8 +138,14 @@ def _import_artifact(folder: Path, output: Path, precision: str, as_of: datetime
 @click.argument("plan_file", metavar="PLAN", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--format", "form", type=_FORMATS, required=True, help="Whose format.")
 @click.option("-o", "--output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Write to FILE.")
+@click.option(
+    "--wheel",
+    metavar="ADDRESS",
+    envvar="SAILOR_CLOUD_WHEEL",
+    help="skypilot: the wheel of sailor-cloud that nodes install, an https address or a path in their image.",
+)
 @json_option
-def export(plan_file: Path, form: str, output: Path | None, as_json: bool) -> None:
+def export(plan_file: Path, form: str, output: Path | None, wheel: str | None, as_json: bool) -> None:
     """Write the plan document PLAN for another tool: JSON for Sailor's artifact, a batch script for Slurm's sbatch,
     manifests with a JobSet for Kubernetes, options for torchtitan, a job group for SkyPilot.
 
@@ -156,7 +162,7 @@ def export(plan_file: Path, form: str, output: Path | None, as_json: bool) -> No
     document = read_document(plan_file)
     if document.plan is None:
         raise RequestError(f"{plan_file} is {document.status} and holds no plan; there is nothing to export")
-    content = _exported(document, form, plan_file.parent)
+    content = _exported(document, form, plan_file.parent, wheel)
     if output is None:
         echo(content, nl=False)
     else:
@@ -165,7 +171,7 @@ def export(plan_file: Path, form: str, output: Path | None, as_json: bool) -> No
             echo(json.dumps({"format": form, "plan": str(plan_file), "output": str(output)}, indent=2))
 
 
-def _exported(document: PlanDocument, form: str, base: Path) -> str:
+def _exported(document: PlanDocument, form: str, base: Path, wheel: str | None) -> str:
     assert document.plan is not None
     if form == "sailor-artifact":
         from sailor_cloud.interchange import export_plan
@@ -182,7 +188,7 @@ def _exported(document: PlanDocument, form: str, base: Path) -> str:
     if form == "skypilot":
         from sailor_cloud.launch.fleet.skypilot import job_group
 
-        return job_group(document, base=base)
+        return job_group(document, base=base, wheel=wheel)
     from sailor_cloud.errors import RequestError
     from sailor_cloud.launch.fleet.job_artefact import exported_job
     from sailor_cloud.provision import providers

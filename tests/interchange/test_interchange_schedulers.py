@@ -35,6 +35,7 @@ from sailor_cloud.provision.providers.slurm.batch import batch_script
 from sailor_runtime.agent.rendezvous import Artefact
 from sailor_runtime.spec import RunSpec
 
+WHEEL = "https://example.org/sailor_cloud-1.0-py3-none-any.whl"
 NODES = ["2 x lab-a100@a100", "1 x lab-v100@v100"]
 
 
@@ -132,7 +133,7 @@ def test_what_a_command_takes_from_its_callers_environment_is_a_name_in_exports_
         [variable] = group["template"]["spec"]["template"]["spec"]["containers"][0]["env"]
         assert variable["name"] == "HF_TOKEN"
         assert f"generic {variable['valueFrom']['secretKeyRef']['name']} -n" in name
-    group = job_group(asks(on_gcp()))
+    group = job_group(asks(on_gcp()), wheel=WHEEL)
     assert [task["secrets"] for task in list(yaml.safe_load_all(group))[1:]] == [{"HF_TOKEN": None}]
     assert not [text for text in (script, manifest, group) if "hf_secret" in text]
 
@@ -151,7 +152,10 @@ def test_exports_refuse_code_and_data_that_would_not_be_on_the_nodes(tmp_path: P
             for form in forms:
                 with pytest.raises(RequestError, match=said):
                     CliRunner().invoke(
-                        export, [str(path), "--format", form], catch_exceptions=False, standalone_mode=False
+                        export,
+                        [str(path), "--format", form, "--wheel", WHEEL],
+                        catch_exceptions=False,
+                        standalone_mode=False,
                     )
 
 
@@ -180,12 +184,14 @@ def test_a_dry_run_ships_what_up_ships_and_reads_the_config_beside_the_job(
     path = tmp_path / "plan.json"
     path.write_text(replace(document, job=named).to_json())
     for form in ("slurm", "torchtitan"):
-        told = CliRunner().invoke(export, [str(path), "--format", form], catch_exceptions=False, standalone_mode=False)
+        told = CliRunner().invoke(
+            export, [str(path), "--format", form, "--wheel", WHEEL], catch_exceptions=False, standalone_mode=False
+        )
         assert told.stdout
 
 
 def test_a_job_group_has_a_task_for_each_group_whose_agents_meet() -> None:
-    header, task = yaml.safe_load_all(job_group(on_gcp()))
+    header, task = yaml.safe_load_all(job_group(on_gcp(), wheel=WHEEL))
     assert header == {"name": "small", "execution": "parallel"}
     assert task["num_nodes"] == 2
     assert task["resources"] == {
@@ -199,15 +205,38 @@ def test_a_job_group_has_a_task_for_each_group_whose_agents_meet() -> None:
     assert subprocess.run(["bash", "-n"], input=task["run"], text=True, check=False).returncode == 0
 
 
+def test_nodes_install_a_wheel_that_is_named_and_never_a_name_of_a_registry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "plan.json"
+
+    def setup(*options: str) -> str:
+        path.write_text(on_gcp().to_json())
+        words = [str(path), "--format", "skypilot", *options]
+        text = CliRunner().invoke(export, words, catch_exceptions=False, standalone_mode=False).stdout
+        return str(list(yaml.safe_load_all(text))[1]["setup"])
+
+    wanted = f"pip install 'sailor-cloud[runtime,stores] @ {WHEEL}'\n"
+    assert setup("--wheel", WHEEL) == wanted
+    assert setup("--wheel", "/opt/a.whl") == "pip install 'sailor-cloud[runtime,stores] @ file:///opt/a.whl'\n"
+    for wrong in ("", "sailor-cloud", "http://example.org/a.whl", "https://example.org/a.whl'; id #", "a.whl"):
+        with pytest.raises(RequestError, match="the wheel of sailor-cloud that nodes install is"):
+            setup(*(["--wheel", wrong] if wrong else []))
+    monkeypatch.setenv("SAILOR_CLOUD_WHEEL", WHEEL)
+    assert setup() == wanted
+    for text in (batch_script(exported_job(on_slurm(tmp_path))), job_group(on_gcp(), wheel=WHEEL)):
+        assert not [line for line in text.splitlines() if "pip install" in line and " @ " not in line]
+
+
 def test_a_job_group_stands_on_one_cloud_and_saves_where_all_nodes_reach(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="names no place for checkpoints"):
-        job_group(on_slurm(tmp_path))
+        job_group(on_slurm(tmp_path), wheel=WHEEL)
     document = on_slurm(tmp_path)
     saved = document.job.model_copy(
         update={"checkpoint": document.job.checkpoint.model_copy(update={"to": "gs://a/b"})}
     )
     with pytest.raises(RequestError, match="SkyPilot needs a plan on a cloud"):
-        job_group(replace(document, job=saved))
+        job_group(replace(document, job=saved), wheel=WHEEL)
 
 
 def test_uneven_cuts_are_lists_of_modules() -> None:

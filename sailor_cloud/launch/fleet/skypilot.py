@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,12 +18,16 @@ from sailor_cloud.provision import providers
 from sailor_cloud.provision.jobs import RENDEZVOUS_PORT, JobGroup, agent_command
 from sailor_cloud.provision.rendering.root import placed_nodes
 
+_WHEEL = re.compile(r"(https:/)?/[\w.~%/:+@-]+\.whl(#sha256=[0-9a-f]{64})?")
 # What SkyPilot calls accelerators that it has in two sizes; others have their name without the memory.
 _NAMES = {"A100-80": "A100-80GB", "V100-32": "V100-32GB"}
 
 
-def job_group(document: PlanDocument, *, base: Path | None = None) -> str:
-    """Return the YAML of `sky jobs launch`. Raises RequestError for a plan that SkyPilot can't start together."""
+def job_group(document: PlanDocument, *, wheel: str | None, base: Path | None = None) -> str:
+    """Return the YAML of `sky jobs launch`, whose nodes install the wheel that they find at an address.
+
+    Raises RequestError for a plan that SkyPilot can't start together."""
+    setup = _install(wheel)
     told = exported(document, None, base=base)
     placed = placed_nodes(document)
     offers = {one.offer.zone: one.offer for one in placed}
@@ -34,14 +39,27 @@ def job_group(document: PlanDocument, *, base: Path | None = None) -> str:
         raise RequestError(f"the plan's nodes are of {here[0][0]}; SkyPilot needs a plan on a cloud")
     name, first = told.run_id, told.groups[0]
     header = {"name": name, "execution": "parallel"}
-    tasks = [_task(group, offers[group.name], told.artefact, first) for group in told.groups]
+    tasks = [_task(group, offers[group.name], told.artefact, first, setup) for group in told.groups]
     if told.variables:
         # SkyPilot refuses a job whose secrets are null until `--secret NAME` takes them from its caller.
         tasks = [{**task, "secrets": dict.fromkeys(told.variables)} for task in tasks]
     return yaml.dump_all([header, *tasks], Dumper=_Dumper, sort_keys=False, width=110)
 
 
-def _task(group: JobGroup, offer: Offer, artefact: str, first: JobGroup) -> Mapping[str, Any]:
+def _install(wheel: str | None) -> str:
+    """Return the command that installs the runtime; a name alone would take whatever a registry has under it."""
+    if wheel is None or not _WHEEL.fullmatch(wheel):
+        got = "is missing" if wheel is None else f"is {wheel!r}"
+        raise RequestError(
+            f"the wheel of sailor-cloud that nodes install {got}; build one with 'pip wheel --no-deps .' and give its "
+            "address (https://….whl, also with #sha256=…) or its absolute path in the nodes' image, with --wheel or as "
+            "SAILOR_CLOUD_WHEEL"
+        )
+    url = f"file://{wheel}" if wheel.startswith("/") else wheel
+    return f"pip install {shlex.quote(f'sailor-cloud[runtime,stores] @ {url}')}\n"
+
+
+def _task(group: JobGroup, offer: Offer, artefact: str, first: JobGroup, setup: str) -> Mapping[str, Any]:
     """Return a task; SkyPilot names the nodes of a group TASK-INDEX.GROUP, and tells a node its index."""
     meeting = f"{first.name}-0.${{SKYPILOT_JOBGROUP_NAME}}:{RENDEZVOUS_PORT}"
     index = "${SKYPILOT_NODE_RANK}"
@@ -59,7 +77,7 @@ def _task(group: JobGroup, offer: Offer, artefact: str, first: JobGroup) -> Mapp
             "accelerators": f"{name}:{group.devices}",
             "use_spot": offer.market is Market.SPOT,
         },
-        "setup": "pip install 'sailor-cloud[runtime,stores]'\n",
+        "setup": setup,
         "run": f"cat > ~/sailor-plan.json <<'PLAN'\n{artefact.rstrip()}\nPLAN\nexec {words}\n",
     }
 
