@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +37,7 @@ def way_in(machine: str) -> WayIn:
     return WayIn(port=_SSH_PORT, user=USER, workdir=f"/home/{USER}")
 
 
+_KEY = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 # Kinds that a client prefers, best first.
 _KEY_KINDS = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ssh-rsa")
 
@@ -82,4 +84,6 @@ def published_host_key(instance: Instance) -> str | None:
         keys = providers.of(instance.provider).host_keys(instance)
     except Exception as error:
         raise ProvisionError(f"can't ask for the host key of node {instance.node}: {error}") from error
-    return next((f"{kind} {keys[kind]}" for kind in _KEY_KINDS if kind in keys), None)
+    # The node itself has told it: what is more than one word would be further lines of the files that keys are kept in.
+    fit = (kind for kind in _KEY_KINDS if _KEY.fullmatch(keys.get(kind, "")))
+    return next((f"{kind} {keys[kind]}" for kind in fit), None)

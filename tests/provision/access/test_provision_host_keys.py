@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +15,7 @@ from sailor_cloud.errors import ProvisionError
 from sailor_cloud.model.job import HostKeys
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision import provisioner
-from sailor_cloud.provision.access import host_keys
+from sailor_cloud.provision.access import host_keys, instances
 from sailor_cloud.provision.access.host_keys import first_contact, known_host_keys, learn_host_keys
 from sailor_cloud.provision.access.instances import FAKE_MACHINES, Instance, way_in
 from sailor_cloud.provision.outcomes import obtained
@@ -43,6 +44,14 @@ def instance(name: str = "i-1", address: str = "127.0.0.1") -> Instance:
         private_address=address,
         running=True,
     )
+
+
+@pytest.mark.parametrize("told", ["AAAA\ni-2 ssh-ed25519 BBBB", "AAAA BBBB", "", "\x1b[2J", "AAAA\n"])
+def test_a_node_tells_its_own_key_and_nothing_else(told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is root on a node of Google Cloud writes what the cloud says of its keys."""
+    provider = SimpleNamespace(host_keys=lambda found: {"ssh-ed25519": told, "ssh-rsa": "CCCC=="})
+    monkeypatch.setattr(instances.providers, "of", lambda name: provider)
+    assert instances.published_host_key(instance()) == "ssh-rsa CCCC=="
 
 
 def test_a_key_is_asked_for_until_it_is_there_and_then_never_again(
