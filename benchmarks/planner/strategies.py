@@ -1,6 +1,6 @@
 """Compares our plans with those of published planners, on the cases of the Sailor paper, all judged by our simulator.
 
-Usage: python benchmarks/planner/strategies.py [--cases 3] [--figure fig10] [--oracle] [--artifact DIR] [-o FILE].
+Usage: python benchmarks/planner/strategies.py [--cases 3] [--case fig10] [--oracle] [--artifact DIR] [-o FILE].
 OPT-350 in fp32, global batch 1024, on demand: one kind of GPU (figure 7), two kinds (8b), five zones (10), and two
 zones of both kinds, the cheapest of at least 0.2 iterations/s (11) and the fastest with a limit on money (12). With
 --artifact, a tree of Sailor's artifact, its own formulas judge all plans (engine sailor-artifact), on its profiles,
@@ -72,7 +72,7 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=len(CASES), help="only the first so many")
     parser.add_argument("--oracle", action="store_true", help="also the best of each planner's plans by our simulator")
     parser.add_argument("--artifact", type=Path, help="judge all plans by the formulas of the artifact in this folder")
-    parser.add_argument("--figure", default="", help="only the cases of this figure")
+    parser.add_argument("--case", default="", help="only cases whose name holds this text")
     parser.add_argument("-o", "--output", type=Path)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -98,8 +98,7 @@ def compared(given: argparse.Namespace, options: dict[str, Any]) -> int:
         f"Commit {commit.strip()}, {platform.machine()}, Python {platform.python_version()}; `{command}`.\n",
     ]
     beaten, found = [], []
-    for case in [case for case in CASES if given.figure in case[0]][: given.cases]:
-        job = job_of(*case)
+    for job in [job for case in CASES if given.case in (job := job_of(*case)).name][: given.cases]:
         found.append(compare(job, oracle=given.oracle, **options))
         parts.append(f"## {job.name}\n\n{as_markdown(found[-1])}")
         beaten += better(found[-1], job.goal)
