@@ -29,11 +29,14 @@ from sailor_cloud.model.untrusted import MOST_JOB_VALUES, check_values, read_at_
 from sailor_cloud.run.folder import private_dir
 
 if TYPE_CHECKING:
+    from obstore import GetResult
     from obstore.store import ObjectStore
 
 FILE = "budgets.yaml"
 EVERY_MONTH = "*"
 _MOST_BYTES = 2**20
+# A month's reservations of a whole company are well below this.
+_MOST_BYTES_IN_BUCKET = 16 * 2**20
 _MOST_TRIES = 20
 _RETRY: Any = {"max_retries": 2, "retry_timeout": timedelta(seconds=20)}
 _MONTH = re.compile(r"\d{4}-(0[1-9]|1[0-2])|\*")
@@ -172,7 +175,7 @@ class BucketBook:
                     held = obstore.get(self.store, name)
                     tag, version = held.meta["e_tag"], held.meta["version"]
                     mode = {key: value for key, value in (("e_tag", tag), ("version", version)) if value is not None}
-                    before = _entries(bytes(held.bytes()), name)
+                    before = _entries(_content(held, name), name)
                 if (after := update(before)) == before:
                     return
                 with suppress(AlreadyExistsError, PreconditionError):
@@ -189,7 +192,7 @@ class BucketBook:
 
         name = f"{self.prefix}/{FILE}"
         try:
-            return name, bytes(obstore.get(self.store, name).bytes())
+            return name, _content(obstore.get(self.store, name), name)
         except FileNotFoundError:
             return name, b"[]"
         except BaseError as error:
@@ -339,6 +342,13 @@ def _closed(before: Entries, *, run_id: str, spent_usd: float | None) -> Entries
     if spent_usd is None:
         return tuple(one for one in before if one.run_id != run_id)
     return tuple(replace(one, spent_usd=spent_usd) if one.run_id == run_id else one for one in before)
+
+
+def _content(held: GetResult, name: str) -> bytes:
+    if held.meta["size"] > _MOST_BYTES_IN_BUCKET:
+        most = f"{_MOST_BYTES_IN_BUCKET:,}"
+        raise DataError(f"{name} has {held.meta['size']:,} bytes, and no such file has more than {most}")
+    return bytes(held.bytes())
 
 
 def _brief(error: Exception) -> str:

@@ -172,6 +172,17 @@ def test_a_damaged_book_stops_a_run(tmp_path: Path) -> None:
         mine(book).reserve("run-1", 1.0, NOW)
 
 
+def test_an_object_in_the_place_of_a_small_file_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budgets, "_MOST_BYTES_IN_BUCKET", 100)
+    book = BucketBook(store=MemoryStore(), prefix="team")
+    for name in ("budgets.yaml", "budgets/2026-11.json"):
+        obstore.put(book.store, f"team/{name}", b" " * 101)
+    with pytest.raises(DataError, match=r"team/budgets\.yaml has 101 bytes, and no such file has more than 100"):
+        book.budgets_file()
+    with pytest.raises(DataError, match="has 101 bytes"):
+        mine(book).reserve("run-1", 1.0, NOW)
+
+
 @pytest.mark.parametrize("usd", ["NaN", "-70.0", "Infinity", '"70"'])
 def test_a_reservation_that_is_no_amount_of_money_is_not_believed(tmp_path: Path, usd: str) -> None:
     row = f'{{"run_id": "r", "owner": "me@example.org", "project": null, "month": "2026-11", "reserved_usd": {usd}}}'
