@@ -17,6 +17,8 @@ HOLD_S = 1740.0
 WORD_S = 300.0
 # Of the file from which the agents of a scheduler's job read the plan.
 ARTEFACT_VERSION = 1
+# What these agents know each other by, where that file does not hold it.
+JOB_TOKEN = "SAILOR_JOB_TOKEN"
 # The file that it writes in the node's folder each time.
 WORD_FILE = "controller"
 # Of each log of a node whose folder nobody can read, so much is sent as events.

@@ -68,6 +68,11 @@ def test_a_batch_script_has_a_component_for_each_group(tmp_path: Path, golden: C
     told, shown = script[begin:end], script[:begin] + "…" + script[end:]
     assert shown == golden("job.sh", shown)
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+    drawn = [line for line in script.splitlines() if line.startswith("SAILOR_JOB_TOKEN=")]
+    shell = "\n".join([*drawn, 'echo "$SAILOR_JOB_TOKEN"'])
+    tokens = {subprocess.run(["bash", "-c", shell], capture_output=True, text=True).stdout for _ in range(2)}
+    assert [len(token) for token in tokens] == [33, 33]
+    assert json.loads(told)["token"] == ""
     path = tmp_path / "plan.json"
     path.write_text(told)
     artefact = Artefact.read(path)

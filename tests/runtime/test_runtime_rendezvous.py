@@ -49,6 +49,19 @@ def test_a_plan_of_another_version_is_refused(tmp_path: Path) -> None:
         artefact(tmp_path, spec={})
 
 
+def test_a_plan_without_a_token_takes_the_jobs_and_without_one_nobody_listens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SAILOR_JOB_TOKEN", "drawn")
+    assert artefact(tmp_path, token="").token == "drawn"
+    assert artefact(tmp_path).token == "secret"
+    monkeypatch.delenv("SAILOR_JOB_TOKEN")
+    plan = artefact(tmp_path, token="")
+    for node in ("n0", "n1"):
+        with pytest.raises(RendezvousError, match="no token and SAILOR_JOB_TOKEN is not set"):
+            Rendezvous(plan, node, f"127.0.0.1:{free_port()}", lambda nodes: None).join(1)
+
+
 def test_all_nodes_get_one_spec_with_everybodys_address(tmp_path: Path) -> None:
     plan, meeting, specs = artefact(tmp_path), f"127.0.0.1:{free_port()}", {}
     lost: list[str] = []

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sailor_runtime.spec import ARTEFACT_VERSION
+from sailor_runtime.spec import ARTEFACT_VERSION, JOB_TOKEN
 
 FIRST_PORT, LAST_PORT = 29500, 29599
 JOIN_S = 900.0
@@ -58,7 +58,7 @@ class Artefact:
             return cls(
                 generation=spec["generation"],
                 plan_hash=spec["plan_hash"],
-                token=str(raw.get("token", "")),
+                token=str(raw.get("token") or os.environ.get(JOB_TOKEN, "")),
                 groups=groups,
                 master=raw["master"],
                 spec=spec,
@@ -106,6 +106,11 @@ class Rendezvous:
     def join(self, timeout_s: float = JOIN_S) -> str:
         """Wait until all nodes of the plan have come, and return the spec. Raises RendezvousError."""
         until = time.monotonic() + timeout_s
+        if not self._artefact.token and len(self._artefact.nodes) > 1:
+            raise RendezvousError(
+                f"the plan has no token and {JOB_TOKEN} is not set, so anybody could take a node's place; set it "
+                "to the same random text on all nodes"
+            )
         if self._node == self._artefact.first:
             return self._gather(until)
         return self._ask(until)

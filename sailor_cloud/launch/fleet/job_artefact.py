@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -77,11 +78,14 @@ class Exported:
     variables: tuple[str, ...]
 
 
-def exported(document: PlanDocument, place: str | None, *, base: Path | None, ships: bool = False) -> Exported:
+def exported(
+    document: PlanDocument, place: str | None, *, token: str, base: Path | None, ships: bool = False
+) -> Exported:
     """Return what agents need of a plan; `place` is where checkpoints lie if the job does not say.
 
-    Relative paths of the job start from `base`. With `ships` nodes get the job's own code apart, as those of `up` do.
-    Raises RequestError for a plan that can't run without a controller.
+    Agents know each other by `token`; without one, by a variable of the job. Relative paths start from `base`. With
+    `ships` nodes get the job's own code apart, as those of `up` do. Raises RequestError for a plan that can't run
+    without a controller.
     """
     if document.plan is None:
         raise RequestError(f"the document is {document.status} and holds no plan; there is nothing to export")
@@ -107,7 +111,7 @@ def exported(document: PlanDocument, place: str | None, *, base: Path | None, sh
     else:
         spec = build_spec(document, workload.job_decoder(job, base=base), nodes, **told)
     groups = groups_of(document)
-    text = artefact(spec, groups, master_of(document))
+    text = artefact(spec, groups, master_of(document), token)
     variables = tuple(sorted(name for name, value in job.env.items() if value is None))
     return Exported(run_id=job.name, groups=groups, artefact=text, seconds=life_s(document), variables=variables)
 
@@ -120,7 +124,10 @@ def exported_job(document: PlanDocument, *, base: Path | None = None, ships: boo
             "the plan's nodes are of no cluster's inventory; plan with --on slurm or --on kubernetes and --cluster FILE"
         )
     check_job(document)
-    told = exported(document, inventory.checkpoints, base=base, ships=ships)
+    scheduler = providers.of(inventory.scheduler).scheduler
+    # Slurm's script draws one when it runs; a Secret must hold it.
+    token = "" if scheduler is not None and scheduler.shares_folders else secrets.token_hex(16)
+    told = exported(document, inventory.checkpoints, token=token, base=base, ships=ships)
     folder = inventory.checkpoints if inventory.checkpoints.startswith("/") else "/tmp/sailor-cloud"
     return ClusterJob(
         run_id=told.run_id,

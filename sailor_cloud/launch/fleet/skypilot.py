@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,7 +29,7 @@ def job_group(document: PlanDocument, *, wheel: str | None, base: Path | None = 
 
     Raises RequestError for a plan that SkyPilot can't start together."""
     setup = _install(wheel)
-    told = exported(document, None, base=base)
+    told = exported(document, None, token=secrets.token_hex(16), base=base)
     placed = placed_nodes(document)
     offers = {one.offer.zone: one.offer for one in placed}
     here = sorted({(offer.provider, offer.region) for offer in offers.values()})

@@ -30,6 +30,8 @@ plan="$home/plan-$SLURM_JOB_ID.json"
 cat > "$plan" <<'PLAN'
 …
 PLAN
+SAILOR_JOB_TOKEN=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
+export SAILOR_JOB_TOKEN
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST_HET_GROUP_0" | head -n 1)
 first=$(scontrol show node "$first" | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p')
 export plan home first

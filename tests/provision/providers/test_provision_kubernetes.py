@@ -76,9 +76,11 @@ def changed(document: PlanDocument, **values: object) -> PlanDocument:
 
 
 def test_manifests_keep_to_the_official_schemas(tmp_path: Path) -> None:
-    config, jobset = manifests(exported_job(spread(tmp_path)))
+    job = exported_job(spread(tmp_path))
+    config, jobset = manifests(job)
+    assert len(json.loads(config["stringData"]["plan.json"])["token"]) == 32
     assert jobset_faults(jobset) == []
-    assert list(yaml.safe_load_all(as_yaml(exported_job(spread(tmp_path))))) == [config, jobset]
+    assert list(yaml.safe_load_all(as_yaml(job))) == [config, jobset]
     kubernetes_validate.validate(config, "1.35", strict=True)
     for group in jobset["spec"]["replicatedJobs"]:
         job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": group["name"]}, **group["template"]}

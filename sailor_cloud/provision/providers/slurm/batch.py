@@ -7,6 +7,7 @@ import shlex
 
 from sailor_cloud.errors import RequestError
 from sailor_cloud.provision.jobs import RENDEZVOUS_PORT, ClusterJob, JobGroup
+from sailor_runtime.spec import JOB_TOKEN
 
 
 def batch_script(job: ClusterJob, *, plan: str | None = None, output: str | None = None) -> str:
@@ -27,6 +28,8 @@ def batch_script(job: ClusterJob, *, plan: str | None = None, output: str | None
     lines += ["export PYTHONDONTWRITEBYTECODE=1", f"home={shlex.quote(job.home)}", 'mkdir -p "$home"']
     if plan is None:
         lines += ['plan="$home/plan-$SLURM_JOB_ID.json"', "cat > \"$plan\" <<'PLAN'", job.artefact.rstrip("\n"), "PLAN"]
+        # Others may read a script; its job's environment is its owner's alone.
+        lines += [f"{JOB_TOKEN}=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \\n')", f"export {JOB_TOKEN}"]
     else:
         lines.append(f"plan={shlex.quote(plan)}")
     # A node's name need not be one that the network knows.
