@@ -29,6 +29,8 @@ from sailor_cloud.run.journal import Event, read
 
 # Where the agents of a job meet; ranks use the ports from 29500 to 29599.
 RENDEZVOUS_PORT = 29400
+# The variable with what they know each other by, where the plan does not hold it; see `sailor_runtime.spec`.
+JOB_TOKEN = "SAILOR_JOB_TOKEN"
 # The kind of place that a cluster is; it has its inventory's name.
 CLUSTER = "cluster"
 # Which cluster that is, by its own word, as NAME/IDENTITY: a name on PATH or in kubeconfig may be another one tomorrow.

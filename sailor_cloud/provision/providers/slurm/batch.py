@@ -6,8 +6,7 @@ import math
 import shlex
 
 from sailor_cloud.errors import RequestError
-from sailor_cloud.provision.jobs import RENDEZVOUS_PORT, ClusterJob, JobGroup
-from sailor_runtime.spec import JOB_TOKEN
+from sailor_cloud.provision.jobs import JOB_TOKEN, RENDEZVOUS_PORT, ClusterJob, JobGroup
 
 
 def batch_script(job: ClusterJob, *, plan: str | None = None, output: str | None = None) -> str:
