@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from sailor_cloud.simulator import Evaluation
     from sailor_cloud.simulator.resimulate import Simulation
 
+INFEASIBLE = 3
+
 
 @click.command(short_help="Simulate a plan, or a layout on nodes: time, memory and money.")
 @click.argument("file", metavar="PLAN|JOB", type=click.Path(dir_okay=False, path_type=Path))
@@ -81,14 +83,14 @@ def simulate(
     html: Path | None,
     as_json: bool,
     output: Path | None,
-) -> None:
+) -> int:
     """Simulate the plan document PLAN at its own prices unless --pricing is given, or a layout of the job file JOB.
 
     A layout has the degrees tp, pp, dp, microbatch (all 1; dp what the devices are enough for), zero (the ZeRO stage)
     and recompute (none, selective or full). Nodes need not lie within the job's resources: an instance type in a zone,
     with /spot for its spot price; TYPE:8xA100-40@ZONE where it carries several accelerators, or none is priced there;
     8xA100-40@ZONE for a machine of your own, without a price. -o writes a plan document, whose pipelines may be made
-    uneven and simulated again.
+    uneven and simulated again. Exits with 3 where the memory of a device is too small.
 
     \b
     sailor-cloud simulate plan.json
@@ -97,6 +99,8 @@ def simulate(
     sailor-cloud simulate job.yaml --layout 'tp=4 pp=2 dp=4 recompute=full' \\
         --nodes '4 x a2-highgpu-8g@us-central1-a' --engine megatron -o plan.json
     """
+    from sailor_cloud.report.facts import short_of_memory
+
     for path in (timeline, html, output):
         check_output(path)
     given = layout is not None or bool(nodes)
@@ -137,6 +141,7 @@ def simulate(
         echo(json.dumps(_as_json(document, evaluation), indent=2, ensure_ascii=False))
     else:
         _print(document, evaluation)
+    return INFEASIBLE if any(short_of_memory(document)) else 0
 
 
 def _layout(
@@ -228,8 +233,11 @@ def _as_json(document: PlanDocument, evaluation: Evaluation) -> dict[str, Any]:
 def _print(document: PlanDocument, evaluation: Evaluation) -> None:
     from sailor_cloud.report import text
     from sailor_cloud.report.console import result_console
+    from sailor_cloud.report.facts import short_of_memory
     from sailor_cloud.report.plan_text import print_plan
 
+    for line in short_of_memory(document):
+        echo(f"{line}\n")
     print_plan(document, result_console(), details=True)
     seconds = evaluation.prediction.iteration_s_replay
     echo(f"\nwhat each stage does in an iteration of {text.seconds(seconds)}")

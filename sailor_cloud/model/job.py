@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
@@ -79,7 +80,16 @@ DataPlace = Annotated[str, AfterValidator(_known_source)]
 
 # Larger numbers are mistakes, and floating point would not hold their products exactly.
 MOST = 10**9
-Count = Annotated[int, Field(gt=0, le=MOST)]
+
+
+def _no_truth(value: Any) -> Any:
+    """Refuse `yes`, which YAML reads as a truth value and which would count as 1."""
+    if isinstance(value, bool):
+        raise ValueError(f"must be a number, got {'yes or true' if value else 'no or false'}")
+    return value
+
+
+Count = Annotated[int, BeforeValidator(_no_truth), Field(gt=0, le=MOST)]
 
 
 class _Part(BaseModel):
@@ -225,6 +235,14 @@ class Resource(_Part):
     markets: tuple[Market, ...] = Field(default=(Market.ON_DEMAND,), min_length=1)
     accelerators: dict[str, Count] = Field(min_length=1)
     instance_types: tuple[str, ...] | None = None
+
+    @field_validator("zones", "markets", "instance_types")
+    @classmethod
+    def _once_each(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        twice = sorted(name for name, times in Counter(names or ()).items() if times > 1)
+        if twice:
+            raise ValueError(f"names {', '.join(twice)} twice")
+        return names
 
 
 class GcpAccount(_Part):

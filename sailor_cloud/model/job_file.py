@@ -103,6 +103,14 @@ def job_of_values(raw: Any, *, origin: str = "job", on: str | None = None) -> Jo
     if {"schema_version", "plan"} <= raw.keys():
         hint = "'sailor-cloud up JOB --plan FILE' carries it out, 'sailor-cloud simulate FILE' looks at it"
         raise RequestError([Problem(path=origin, message="is a plan, not a job file", hint=hint)])
+    limits = raw.get("constraints")
+    deadline = limits.get("deadline") if isinstance(limits, dict) else None
+    if isinstance(deadline, int | float) and not isinstance(deadline, bool):
+        message, hint = (
+            f"is {deadline:g}, a time without a unit",
+            f"write {deadline:g}h, {deadline:g}m or {deadline:g}s",
+        )
+        raise RequestError([Problem(path=f"{origin}: constraints.deadline", message=message, hint=hint)])
     if on is not None and "resources" not in raw:
         raw = {**raw, "resources": [{"provider": on, "zones": [ALL], "accelerators": {ALL: 1}}]}
     try:

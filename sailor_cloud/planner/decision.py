@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -406,7 +407,8 @@ def _much_for_little(choices: Sequence[Choice]) -> Iterable[str]:
     """Yield a warning where the chosen plan costs far more than another one that is nearly as fast."""
     chosen = next(choice for choice in choices if choice.chosen)
     others = [other for other in choices if chosen.usd - other.usd >= _MONEY and other.seconds > chosen.seconds]
-    rated = [((chosen.usd / other.usd - 1.0) / (other.seconds / chosen.seconds - 1.0), other) for other in others]
+    more = [chosen.usd / other.usd - 1.0 if other.usd > 0.0 else math.inf for other in others]
+    rated = [(share / (other.seconds / chosen.seconds - 1.0), other) for share, other in zip(more, others, strict=True)]
     much, other = max(rated, key=lambda entry: entry[0], default=(0.0, None))
     if other is not None and much >= _MUCH:
         pick = other.picks[-1]

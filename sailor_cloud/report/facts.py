@@ -265,7 +265,7 @@ def _within(document: PlanDocument) -> str:
 def notes(document: PlanDocument) -> tuple[str, ...]:
     """Return warnings: stale, doubtful and example prices, unmeasured links, a worst case or TTL that may end a run."""
     cost = document.cost
-    found = list(_short_of_memory(document))
+    found = list(short_of_memory(document))
     broken = [f"it {told}" for told in broken_limits(document)] if document.status is Status.GIVEN else []
     if broken:
         found.append(f"the plan breaks the job's limits: {'; '.join(broken)}")
@@ -309,7 +309,7 @@ def notes(document: PlanDocument) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _short_of_memory(document: PlanDocument) -> Iterator[str]:
+def short_of_memory(document: PlanDocument) -> Iterator[str]:
     """Say where a plan that was not searched needs more memory than there is."""
     memory = document.prediction.memory if document.prediction is not None else ()
     short = [stage for stage in memory if stage.total_bytes > stage.limit_bytes]

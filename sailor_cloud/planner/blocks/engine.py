@@ -145,7 +145,7 @@ class Blocks:
             self.drafts += judged.drafts
             kept = [draft.figures[self.target.goal] for draft in judged.drafts if self.assessor.keeps(draft)]
             self.known = min([self.known, *kept])
-            self.reached = min([self.reached, *(value / guess.value for value in kept)])
+            self.reached = min([self.reached, *(value / guess.value for value in kept if guess.value > 0.0)])
 
     def rough(self) -> list[Key]:
         """Return what is rated in any case."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,6 +18,7 @@ from sailor_cloud.provision.rendering.data import Bucket
 from sailor_cloud.provision.rendering.root import Part, PlacedNode, Variables, WantedRoot, placed_nodes, stack_of
 from sailor_cloud.run.folder import RunFolder, begun_at, resource_prefix
 from sailor_cloud.simulator.money import BOOT_DISK_GIB
+from sailor_cloud.units import SECONDS_PER_HOUR
 
 # Each region of a run gets its own part of 10.64.0.0/10, so that networks of regions can be joined.
 _FIRST_BLOCK = 64
@@ -245,11 +247,20 @@ def _capacity(run: RunValues, clusters: list[WantedRoot]) -> list[WantedRoot]:
 
 
 def _most_usd_per_hour(offer: Offer, document: PlanDocument) -> float:
-    """Return the price up to which the plan's worst case reckons with an offer."""
-    cost = document.cost
+    """Return the price up to which an offer is paid for.
+
+    Of a spot offer that is the plan's worst case, or less where the budget would not pay for that until the TTL.
+    """
+    cost, budget = document.cost, document.constraints.budget_usd
     if offer.market is not Market.SPOT or cost is None or cost.usd_per_hour <= 0:
         return offer.usd_per_hour
-    return round(offer.usd_per_hour * max(1.0, cost.worst_case_usd_per_hour / cost.usd_per_hour), 4)
+    factor = cost.worst_case_usd_per_hour / cost.usd_per_hour
+    if budget is not None and document.ttl_s:
+        spot = math.fsum(p.offer.usd_per_hour for p in placed_nodes(document) if p.offer.market is Market.SPOT)
+        left = budget * SECONDS_PER_HOUR / document.ttl_s - (cost.usd_per_hour - spot)
+        factor = min(factor, left / spot)
+    # Four decimals, rounded down, so that the sum stays within the budget.
+    return max(offer.usd_per_hour, math.floor(offer.usd_per_hour * factor * 1e4) / 1e4)
 
 
 def _check(run: RunValues, *, ssh_from: str | None) -> None:

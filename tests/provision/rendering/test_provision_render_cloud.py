@@ -277,6 +277,19 @@ def test_a_spot_node_may_cost_what_the_worst_case_reckons_with() -> None:
     assert prices == {"n0": 2.25, "n1": 2.25, "n2": 1.5}
 
 
+def test_a_spot_node_may_cost_no_more_than_the_budget_pays_for_until_the_ttl() -> None:
+    document = aws_document()
+    assert document.cost is not None
+    cost = replace(document.cost, usd_per_hour=3.0, worst_case_usd_per_hour=30.0)
+    limits = document.constraints.model_copy(update={"budget_usd": 8.0})
+    root = rendered(replace(document, cost=cost, constraints=limits, ttl_s=7200.0))[-1]
+    prices = {name: node["max_usd_per_hour"] for name, node in root.variables["nodes"].items()}
+    # Both spot nodes cost 1.5 USD/h now; 8 USD in two hours leave 4 USD/h for both.
+    spot = [price for name, price in prices.items() if name != "n2"]
+    assert sum(spot) <= 4.0
+    assert sum(spot) == pytest.approx(4.0, abs=1e-3)
+
+
 def test_everything_that_the_job_lacks_is_told_at_once() -> None:
     document = cloud_document(("n0", GCP_OFFERS[0]), ("n1", AWS_OFFERS[0]))
     bare = replace(document, job=document.job.model_copy(update={"cloud": Cloud()}))
