@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from sailor_cloud.simulator.resimulate import Simulation
     from sailor_cloud.workload import ComputeProfiles
 
+# Which part of a time limit for an explanation the search for the plan has.
+_PLANNING = 0.6
+
 
 def plan(
     job: Job | Path | str | Mapping[str, Any],
@@ -268,6 +271,7 @@ def explain(
     deciding: Callable[[Decision], None] | None = None,
     planned: Callable[[PlanDocument, Explanation], None] = lambda document, so_far: None,
     found: Callable[[Gain], None] = lambda gain: None,
+    time_limit_s: float | None = None,
     processes: int = 1,
     machine: LocalMachine | None = None,
 ) -> Explanation:
@@ -275,7 +279,7 @@ def explain(
 
     `planned` gets all but the gains as soon as there is a plan, `found` each gain as it comes. `progress` gets
     before each search for a gain how many are done, of how many. These searches take no more processor time than the
-    plan took, and 10 s together with it, but 2 s at least.
+    plan took, and 10 s together with it, but 2 s at least. After `time_limit_s` all searches end.
     """
     from time import process_time
 
@@ -289,7 +293,7 @@ def explain(
     from sailor_cloud.planner.shadow import gains
     from sailor_cloud.simulator import engine_named
 
-    begun = process_time()
+    begun, started_s = process_time(), (clock or SystemClock()).monotonic_s()
     given = job if isinstance(job, PlanDocument) else None
     if isinstance(job, PlanDocument):
         if on is not None or cluster is not None:
@@ -300,7 +304,9 @@ def explain(
         job, base = _job_of(job, base, on=on, cluster=cluster)
         options: Any = {"base": base, "profiles": profiles, "network": network, "pricing": pricing, "machine": machine}
         clock = clock or SystemClock()
-        document = plan(job, clock=clock, deciding=deciding, processes=processes, **options)
+        # The plan is the first thing that it explains.
+        limit_s = None if time_limit_s is None else _PLANNING * time_limit_s
+        document = plan(job, clock=clock, deciding=deciding, time_limit_s=limit_s, processes=processes, **options)
     job, prices = document.job, catalog.load(pricing=pricing)
     known: Any = {
         "catalog": prices,
@@ -322,7 +328,9 @@ def explain(
     )
     planned(document, so_far)
     taken = process_time() - begun if given is None else document.search.seconds
-    until = process_time() + max(2.0, min(taken, 10.0 - taken))
+    deadline = Deadline(process_time, process_time() + max(2.0, min(taken, 10.0 - taken)))
+    if time_limit_s is not None:
+        deadline = Deadline(clock.monotonic_s, started_s + time_limit_s)
     more = gains(
         job,
         document,
@@ -332,7 +340,7 @@ def explain(
         progress,
         processes,
         found,
-        Deadline(process_time, until),
+        deadline,
     )
     return dataclasses.replace(so_far, gains=more)
 

@@ -43,6 +43,13 @@ INFEASIBLE = 3
     help="Only say what insisting on this accelerator, zone, market or cloud of the job would cost.",
 )
 @cluster_options
+@click.option(
+    "--time-limit",
+    "time_limit_s",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0, min_open=True),
+    help="End all searches after so long; what was found by then is shown.",
+)
 @data_options
 @as_of_option
 @json_option
@@ -51,6 +58,7 @@ def explain(
     why_not: str | None,
     on: str | None,
     cluster: Path | None,
+    time_limit_s: float | None,
     profiles: Path | None,
     network: Path | None,
     pricing: Path | None,
@@ -83,7 +91,12 @@ def explain(
         if given is None:
             with waiting("searching for the best plan") as show:
                 given = api.plan(
-                    job, clock=clock, progress=lambda share: show(share, 1.0), processes=usable_cores(), **folders
+                    job,
+                    clock=clock,
+                    time_limit_s=time_limit_s,
+                    progress=lambda share: show(share, 1.0),
+                    processes=usable_cores(),
+                    **folders,
                 )
         return _answer(given, why_not, as_json=as_json)
     console = result_console()
@@ -105,6 +118,7 @@ def explain(
             deciding=first_screen(job, show),
             planned=planned,
             found=found,
+            time_limit_s=time_limit_s,
             processes=usable_cores(),
             **folders,
         )

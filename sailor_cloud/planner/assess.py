@@ -354,12 +354,13 @@ class Assessor:
         sharers = replicas if space.zero_stage else min(replicas, 2)
         key = (seat.pool, seat.tp, span, size, held, sharers)
         if key not in self._stages:
-            seconds = float(space.stages_s(seat, size, in_flight=held, replicas=sharers)[span])
-            table = space.table(seat.pool, seat.tp, size, recompute=False)
+            stages = space.stages(seat, size, sharers)
+            kept = bool(stages.most_kept[span] >= held)
             self._stages[key] = None
-            if np.isfinite(seconds):
-                again = seconds > float(table.stage_s(*span))
-                self._stages[key] = _Stage(seconds, float(table.update_s(*span, shards=replicas)), again)
+            if kept or stages.most_again[span] >= held:
+                seconds = float((stages.kept_s if kept else stages.again_s)[span])
+                table = space.table(seat.pool, seat.tp, size, recompute=False)
+                self._stages[key] = _Stage(seconds, float(table.update_s(*span, shards=replicas)), not kept)
         return self._stages[key]
 
     def _cut(self, src: Seat, dst: Seat, layer: int, size: int, flows: int) -> tuple[float, float]:

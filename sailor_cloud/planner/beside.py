@@ -24,6 +24,8 @@ from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.variants import EVEN, Restriction, part_of
 from sailor_cloud.simulator import Evaluation, evaluate
 
+# A known plan of a smaller space that is so many times as slow or dear as the plan is shown as it is.
+_HOPELESS = 1.5
 # Limits on money and time that a plan beside the chosen one may break; it then says by how much.
 _TOLD = ("budget_usd", "deadline", "max_usd_per_hour", "min_throughput", "max_usd_per_iteration")
 
@@ -161,9 +163,9 @@ class Beside:
         """Return the known drafts of a smaller space and what the best of them becomes by local search in it."""
         known = [draft for draft in self._seeds(part, restrictions) if stands_evenly(self.space, draft, restrictions)]
         improver = Improver(self.space, target)
-        best = min(known, key=lambda draft: improver.rank(improver.expected(draft)), default=None)
-        if best is None:
-            return []
+        best = min(map(improver.expected, known), key=improver.rank, default=None)
+        if best is None or best.foreseen[target.goal] > _HOPELESS * self.chosen.foreseen[target.goal]:
+            return known
         accelerators, zones = _where(self.space, best)
         if Restriction.ONE_ACCELERATOR not in restrictions:
             accelerators = tuple({pool.accelerator.name for pool in part.pools})

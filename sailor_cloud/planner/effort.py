@@ -38,23 +38,21 @@ def _nobody(share: float) -> None:
 class Effort:
     """`refined`: drafts that a local search begins from; `depth`: how far it goes, relative.
 
-    `judged`: plans of blocks that are judged exactly. `closer`: how often numbers of pipelines near the best ones are
-    looked at. `tell` gets the share of the search that is done, by counts of what there is to look at; shares never
-    fall. `team`: the processes that make the search. Where nothing is `bounded`, a search may leave out what only
-    proves.
+    `judged`: plans of blocks that are judged exactly. `tell` gets the share of the search that is done, by counts of
+    what there is to look at; shares never fall. `team`: the processes that make the search. Where nothing is `bounded`,
+    a search may leave out what only proves.
     """
 
     refined: int = 5
     depth: float = 1.0
     judged: int = 120
-    closer: int = 2
     bounded: bool = True
     team: Team = field(default_factory=Team)
     tell: Callable[[float], None] = _nobody
 
     def lighter(self) -> Effort:
         """Return a fraction of the effort, for plans that only stand beside the chosen one."""
-        return replace(self, refined=1, depth=0.15, judged=40, closer=1, bounded=False)
+        return replace(self, refined=1, depth=0.15, judged=40, bounded=False)
 
     def between(self, begin: float, end: float) -> Effort:
         """Return the effort of a part of the search, from one share of the whole to another."""

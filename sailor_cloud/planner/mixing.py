@@ -102,16 +102,13 @@ class _Search:
         effort = self.effort.between(0.0, _RATED)
         tasks: list[Task[Any]] = [] if self._limited else [Task(self._goal_bound, partial(setattr, self, "bound"))]
         searches = [part.blocks for part in self.parts]
-        rounds = effort.closer + 1
-        for number in range(rounds):
-            wanted: dict[Key, list[Blocks]] = {}
-            for search in searches:
-                for key in search.near() if number else search.rough():
-                    wanted.setdefault(key, []).append(search)
-            for key, those in wanted.items():
-                tasks.append(Task(partial(_rated, those, key), partial(_keep_rated, those, key), about=key[1:]))
-            do(tasks, team=effort.team, tell=effort.between(number / rounds, (number + 1) / rounds).tell)
-            tasks = []
+        wanted: dict[Key, list[Blocks]] = {}
+        for search in searches:
+            for key in search.rough():
+                wanted.setdefault(key, []).append(search)
+        for key, those in wanted.items():
+            tasks.append(Task(partial(_rated, those, key), partial(_keep_rated, those, key), about=key[1:]))
+        do(tasks, team=effort.team, tell=effort.tell)
 
     def _judge(self) -> None:
         """Judge the most promising blocks of all parts."""

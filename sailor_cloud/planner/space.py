@@ -31,8 +31,8 @@ from sailor_cloud.simulator import (
 
 Floats = NDArray[np.float64]
 
-# Numbers of microbatches in flight whose stages are computed together; most pipelines have no more stages.
-_TOGETHER = 8
+# Bytes by which memory that grows with microbatches in flight may be off: its parts are rounded one by one.
+_ROUNDED = 4
 
 
 class Seat(NamedTuple):
@@ -44,6 +44,33 @@ class Seat(NamedTuple):
 
 
 @dataclass(slots=True)
+class Stages:
+    """All stages [first, end) of one kind of seats at one microbatch size, shape [layers + 1, layers + 1] each.
+
+    The seconds that they compute with their activations kept and with them computed again, and for how many
+    microbatches in flight at most there is memory then.
+    """
+
+    kept_s: Floats
+    again_s: Floats
+    most_kept: Floats
+    most_again: Floats
+    _known: dict[int, Floats] = field(default_factory=dict)
+    _distinct: dict[tuple[int, int], Floats] = field(default_factory=dict)
+
+    def seconds(self, in_flight: int) -> Floats:
+        """Return the seconds of all stages, infinite where there is no memory for so many microbatches."""
+        if in_flight not in self._known:
+            kept, again = self.most_kept >= in_flight, self.most_again >= in_flight
+            # More microbatches leave out more stages, so equally many are the same ones.
+            key = (int(np.count_nonzero(kept)), int(np.count_nonzero(again)))
+            if key not in self._distinct:
+                self._distinct[key] = np.where(kept, self.kept_s, np.where(again, self.again_s, np.inf))
+            self._known[in_flight] = self._distinct[key]
+        return self._known[in_flight]
+
+
+@dataclass(slots=True)
 class Known:
     """What is known of the offers of one job, in all spaces over them; pools by their number in the first space.
 
@@ -51,7 +78,7 @@ class Known:
     """
 
     tables: dict[tuple[str, int, int, bool, int], StageTable] = field(default_factory=dict)
-    stages: dict[tuple[str, int, int, int, int, int], Floats] = field(default_factory=dict)
+    stages: dict[tuple[str, int, int, int, int], Stages] = field(default_factory=dict)
     links: dict[tuple[int, int, bool, int, int], Link] = field(default_factory=dict)
     boundaries: dict[tuple[int, int, int, int, bool, int, int], Floats] = field(default_factory=dict)
     over_links: dict[tuple[Link, Link], dict[int, Floats]] = field(default_factory=dict)
@@ -179,31 +206,26 @@ class Space:
         Infinite where a stage fits in memory neither with its activations kept nor with them computed again. The same
         array stands for all numbers of microbatches in flight among which memory makes no difference.
         """
-        key = (self.pools[seat.pool].accelerator.name, seat.tp, microbatch_size, in_flight, replicas, self.zero_stage)
+        return self.stages(seat, microbatch_size, replicas).seconds(in_flight)
+
+    def stages(self, seat: Seat, microbatch_size: int, replicas: int) -> Stages:
+        """Return all stages of one kind of seats, as those of one of so many pipelines."""
+        key = (self.pools[seat.pool].accelerator.name, seat.tp, microbatch_size, replicas, self.zero_stage)
         if key not in self.known.stages:
             self.known.deadline.check()
-            begin = (in_flight - 1) // _TOGETHER * _TOGETHER + 1
-            before = None
-            if begin > 1:
-                before = self.stages_s(seat, microbatch_size, in_flight=begin - 1, replicas=replicas)
-            numbers = range(begin, begin + _TOGETHER)
-            for held, found in zip(numbers, self._stages_s(seat, microbatch_size, numbers, replicas), strict=True):
-                before = before if before is not None and np.array_equal(before, found) else found
-                self.known.stages[(*key[:3], held, *key[4:])] = before
+            self.known.stages[key] = self._stages(seat, microbatch_size, replicas)
         return self.known.stages[key]
 
-    def _stages_s(self, seat: Seat, microbatch_size: int, in_flight: range, replicas: int) -> Floats:
-        """Return `stages_s` for some numbers of microbatches in flight; shape [in_flight, layers + 1, layers + 1]."""
+    def _stages(self, seat: Seat, microbatch_size: int, replicas: int) -> Stages:
         first, end = np.triu_indices(self.layers + 1, 1)
-        held = np.array(in_flight)[:, None]
-        seconds = np.full((len(in_flight), len(first)), np.inf)
-        for recompute in (True, False):
+        seconds, most = (np.full((2, self.layers + 1, self.layers + 1), value) for value in (np.inf, 0.0))
+        for number, recompute in enumerate((False, True)):
             table = self.table(seat.pool, seat.tp, microbatch_size, recompute=recompute)
-            used = table.memory_bytes(first, end, in_flight=held, replicas=replicas)
-            seconds = np.where(used <= table.limit_bytes, table.stage_s(first, end), seconds)
-        found = np.full((len(in_flight), self.layers + 1, self.layers + 1), np.inf)
-        found[:, first, end] = seconds
-        return found
+            seconds[number, first, end] = table.stage_s(first, end)
+            left = table.limit_bytes - _ROUNDED - table.memory_bytes(first, end, in_flight=1, replicas=replicas)
+            more = np.maximum(table.memory.activation_bytes(first, end), 1e-9)
+            most[number, first, end] = np.where(left >= 0, np.floor(left / more) + 1.0, 0.0)
+        return Stages(kept_s=seconds[0], again_s=seconds[1], most_kept=most[0], most_again=most[1])
 
     def link(self, src: int, dst: int, *, same_node: bool, pairs: int, flows: int = 1) -> Link:
         """Return the connection between nodes of two pools, or inside one node; `flows` share the network card."""

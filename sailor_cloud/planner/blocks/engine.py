@@ -35,13 +35,8 @@ from sailor_cloud.planner.space import Space
 _KEPT = 12
 # Orders of the blocks of a pipeline that are tried.
 _ORDERS = 6
-# Around how many of the best and how far other numbers of pipelines are looked at.
-_CENTRES = 4
-_AROUND = 2
 # The closed form may find a plan so many times as slow or dear as the replay.
 _KINDER = 1.6
-# So many numbers of pipelines between one and twice it are looked at, about, with microbatches made smaller for it.
-_MORE = 8
 # Guesses are right to about this: up to so much more than the best plan is looked at.
 _SLACK = 1.1
 # For plans from the fastest to the cheapest: numbers of pipelines up to this are all looked at, and so many guesses of
@@ -190,26 +185,6 @@ class Blocks:
     def _devices(self) -> int:
         return sum(row.devices for row in self.space.candidates.rows)
 
-    def near(self) -> list[Key]:
-        """Return what is not rated yet near the best of what is."""
-        counts = self._counts()
-        ranked = sorted((rated.guesses[0].value, key) for key, rated in self.found.items() if rated.guesses)
-        keys: dict[Key, None] = {}
-        for _, (size, replicas) in ranked[:_CENTRES]:
-            if (size, replicas) in counts.get(size, []):
-                at = counts[size].index((size, replicas))
-                keys |= dict.fromkeys(counts[size][max(0, at - _AROUND) : at + _AROUND + 1])
-            keys |= dict.fromkeys([] if self.space.even_batches else self._more(size, replicas))
-        return [key for key in keys if key not in self.found]
-
-    def _more(self, size: int, replicas: int) -> Iterator[Key]:
-        """Yield keys with more pipelines of as many but smaller microbatches, up to twice as many."""
-        microbatches = -(-self.space.batch // size // replicas)
-        for other in range(size - 1, size // 2, -max(1, size // 2 // _MORE)):
-            count = -(-self.space.batch // (microbatches * other))
-            if count <= self._devices:
-                yield other, count
-
     def _leaders_first(self, guesses: Sequence[Guess]) -> list[Guess]:
         """Return guesses, where there are limits the best ones of other accelerators or for far less money first.
 
@@ -226,10 +201,8 @@ class Blocks:
 
     def guesses(self) -> list[Guess]:
         """Return the most promising blocks, best first; what has not been rated before is rated here."""
-        for number in range(self.effort.closer + 1 if not self.found else 0):
-            self.effort.tell(0.5 * number / (self.effort.closer + 1))
-            for key in self.near() if number else self.rough():
-                self.keep(key, self.rate(key))
+        for key in self.rough() if not self.found else ():
+            self.keep(key, self.rate(key))
         every = (guess for rated in self.found.values() for guess in rated.guesses)
         return sorted(every, key=lambda guess: guess.value)
 

@@ -19,8 +19,10 @@ _MORE = 3
 _TIE = 1e-9
 # Shares of the batch that are judged, the soonest ones; times tried for the first kinds, relative to the least one.
 _CHOSEN, _LATER = 3, (1.0, 1.02, 1.05, 1.1, 1.2)
-# Microbatches are no larger than that; halvings of the interval in which the least time lies.
-_LARGEST, _HALVINGS = 64, 24
+# Sizes of microbatches: large ones differ little from their neighbours.
+_SIZES = (*range(1, 17), *range(18, 33, 2), *range(36, 65, 4))
+# Halvings of the interval in which the least time lies.
+_HALVINGS = 24
 # How many samples more and less one of two kinds may carry than the time says, so that they make up the batch.
 _NEAR = 512
 
@@ -223,8 +225,8 @@ class _Kind:
     def of(cls, assessor: Assessor, place: int, shape: Shape, members: list[int], pipelines: int) -> _Kind:
         most = (assessor.space.batch - pipelines + len(members)) // len(members)
         paces = []
-        for size in range(1, min(most, _LARGEST) + 1):
-            pace = assessor.pace(place, replace(shape, microbatch_size=size), pipelines)
+        for size in _SIZES:
+            pace = assessor.pace(place, replace(shape, microbatch_size=size), pipelines) if size <= most else None
             if pace is None:
                 break
             paces.append((pace.fill_s, pace.bottleneck_s))
@@ -233,14 +235,14 @@ class _Kind:
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        return np.arange(1, len(self.fill_s) + 1)
+        return np.array(_SIZES[: len(self.fill_s)])
 
     def ends(self, samples: int | NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Return when a pipeline is through with so many samples soonest, and with which size; they may be arrays."""
         count, rest = np.divmod(np.asarray(samples), self.sizes.reshape(-1, *[1] * np.ndim(samples)))
         fill_s, busy_s = (each.reshape(-1, *[1] * np.ndim(samples)) for each in (self.fill_s, self.busy_s))
         seconds = np.where((rest == 0) & (count > 0), fill_s + busy_s * (count - 1), np.inf)
-        return seconds.min(axis=0), seconds.argmin(axis=0) + 1
+        return seconds.min(axis=0), self.sizes[seconds.argmin(axis=0)]
 
     def within(self, seconds: float) -> int:
         """Return the most samples that a pipeline carries in a time, at least one."""
