@@ -370,6 +370,7 @@ def choose(
     """
     from sailor_cloud.model.document import Status
     from sailor_cloud.model.shown import Rows
+    from sailor_cloud.planner.decision import warnings
     from sailor_cloud.planner.lifetime import ttl_s
 
     decision = document.decision
@@ -397,7 +398,9 @@ def choose(
     assert found.cost is not None, "what was searched has prices"
     assert found.prediction is not None
     lasting = ttl_s(document.constraints, found.cost, duration_s=found.prediction.duration_s)
-    return dataclasses.replace(found, ttl_s=lasting)
+    notes = tuple(warnings(found.prediction, found.cost, found.as_of.date()))
+    assert found.decision is not None
+    return dataclasses.replace(found, ttl_s=lasting, decision=dataclasses.replace(found.decision, notes=notes))
 
 
 def simulate(

@@ -6,8 +6,9 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date
 
-from sailor_cloud.model.document import Choice, Decision, LeftOut, Pick, Rejected, Subject
+from sailor_cloud.model.document import Choice, Cost, Decision, LeftOut, Pick, Prediction, Rejected, Subject
 from sailor_cloud.model.job import Goal
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.planner.assess import Assessor, Shape
@@ -25,7 +26,7 @@ from sailor_cloud.planner.shortage import shortage
 from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.trades import figures, of_run, unbeaten
 from sailor_cloud.planner.variants import Restriction, part_of
-from sailor_cloud.units import pace_text, signed_usd_text, usd_text
+from sailor_cloud.units import GIB, pace_text, signed_usd_text, usd_text
 
 # Plans tried under the replay for each pick and for each thing that is left out; steps taken from the frontier.
 _TRIED, _INSISTED, _STEPS = 16, 6, 240
@@ -33,6 +34,8 @@ _TRIED, _INSISTED, _STEPS = 16, 6, 240
 _MUCH = 3.0
 # Less is not much, whatever for; USD.
 _MONEY = 1.0
+# Mean error of estimated memory on published runs (benchmarks/results/published_memory.md, in sample).
+_MEMORY_ERROR = 0.085
 # Plans on equal nodes whose time and money differ by less are one choice.
 _ALIKE = 1e-3
 
@@ -171,12 +174,13 @@ class Deciding:
             if those[0] is pick:
                 choices.append(self._choice(those, picks, chosen=chosen in those))
         cheapest_first = tuple(sorted(choices, key=lambda choice: (choice.usd, choice.seconds)))
+        evaluation, as_of = picks[chosen].evaluation, self.space.scenario.as_of.date()
         return Decision(
             chosen=chosen,
             asked=self.asked,
             choices=cheapest_first,
             left_out=tuple(self.insisted(subject, name, picks[chosen]) for subject, name in self._left(picks[chosen])),
-            notes=tuple(_much_for_little(cheapest_first)),
+            notes=(*_much_for_little(cheapest_first), *warnings(evaluation.prediction, evaluation.cost, as_of)),
             complete=complete,
         )
 
@@ -195,13 +199,13 @@ class Deciding:
             if best is None:
                 continue
             theirs = _figures(best)
-            pace = pace_text(theirs[0] / ours[0])
+            trade = self._difference(theirs[0] / ours[0], theirs[1] - ours[1])
             breaks = "" if drafts is kept else f"; breaks {_broken(self.target, best)}"
             prediction, cost = best.evaluation.prediction, best.evaluation.cost
             return LeftOut(
                 subject=subject,
                 name=name,
-                why=f"{pace}, {signed_usd_text(theirs[1] - ours[1])}{breaks}",
+                why=f"{trade}{breaks}",
                 runs_on=str(self._uses(best.draft)),
                 iteration_s=prediction.iteration_s_replay,
                 total_usd=cost.total_usd,
@@ -209,6 +213,17 @@ class Deciding:
                 keeps_limits=drafts is kept,
             )
         return LeftOut(subject=subject, name=name, why=self._why_not(subject, name))
+
+    def _difference(self, ratio: float, usd: float) -> str:
+        """Return what another plan changes: `run 1.8× slower, saves 45.23 USD; the fastest plan is chosen`.
+
+        Without a number of steps it is an iteration that gets slower. The last part stands where the change looks good.
+        """
+        chosen = self.asked or goal_pick(self.space.scenario.job.goal)
+        money = signed_usd_text(usd).replace("-", "saves ")
+        whole = "run" if self.space.scenario.job.training.steps else "iteration"
+        better = usd < 0.0 if chosen is Pick.FASTEST else ratio < 1.0 if chosen is Pick.CHEAPEST else False
+        return f"{whole} {pace_text(ratio)}, {money}{f'; the {chosen.value} plan is chosen' if better else ''}"
 
     def _value(self) -> Callable[[Draft], float]:
         """Return what plans are compared by that insist on something: money where that is chosen, else time x money.
@@ -414,3 +429,26 @@ def _much_for_little(choices: Sequence[Choice]) -> Iterable[str]:
         pick = other.picks[-1]
         trade = _trade(other.seconds, other.usd, chosen.seconds, chosen.usd)
         yield f"the goal spends much for little: {trade} than the {pick.value} plan; '--choose {pick.value}' takes that"
+
+
+def warnings(prediction: Prediction, cost: Cost, as_of: date) -> Iterable[str]:
+    """Yield what may keep a plan from being bought or from running: stale prices, and memory that is nearly full."""
+    stale = [line.price_as_of for line in cost.lines if line.stale]
+    if stale:
+        total = cost.worst_case_usd
+        worst = f"{usd_text(cost.worst_case_usd_per_hour)} USD/h" if total is None else f"{usd_text(total)} USD"
+        yield (
+            f"prices are up to {(as_of - min(stale)).days} days old: the worst case is {worst}, and 'up' on a cloud "
+            "refuses stale prices"
+        )
+    estimated = [
+        (stage.total_bytes - stage.parts.get("allocator", 0), stage)
+        for stage in prediction.memory
+        if not stage.measured
+    ]
+    needed, stage = max(estimated, key=lambda entry: entry[0] / entry[1].limit_bytes, default=(0, None))
+    if stage is not None and needed * (1.0 + _MEMORY_ERROR) > stage.limit_bytes:
+        yield (
+            f"stage {stage.stage} may run out of memory: {needed / GIB:.1f} of {stage.limit_bytes / GIB:.1f} GiB is "
+            f"an estimate, and such estimates are off by {100 * _MEMORY_ERROR:.1f} % on average"
+        )

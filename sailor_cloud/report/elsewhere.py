@@ -35,7 +35,7 @@ def elsewhere_line(document: PlanDocument) -> str:
     dates = sorted({total.as_of.isoformat() for total in shown if total.as_of})
     told = [f"listed {' and '.join(dates)}"] if dates else []
     told += ["some without a date"] if any(total.as_of is None for total in shown) else []
-    return f"{named} USD/h for these GPUs ({', '.join(told)}), here {text.usd(ours)}; never bought there"
+    return f"{named} USD/h for these GPUs ({', '.join(told)}), here {text.usd(ours)}; sailor-cloud can't buy there"
 
 
 def elsewhere_report(rows: Sequence[ElsewherePrice]) -> RenderableType:

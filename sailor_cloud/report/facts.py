@@ -92,7 +92,7 @@ def proof(document: PlanDocument) -> str:
     if document.status is Status.GIVEN:
         return "layout as given, not searched"
     if document.job.model is None and document.plan is not None:
-        return "the cheapest zone for what the resources name"
+        return "the cheapest place that the job allows for its command"
     effort = f"searched {text.seconds(document.search.seconds)}"
     run = document.search.strategy
     if run is not None and document.status is Status.FEASIBLE:
@@ -141,7 +141,7 @@ def outcome_facts(document: PlanDocument) -> tuple[Fact, ...]:
         facts.append(Fact(name="time", value=_duration(document, prediction.duration_s)))
     if cost is not None:
         rate = f"{text.usd(cost.usd_per_hour)} USD/h, worst case {text.usd(cost.worst_case_usd_per_hour)} USD/h"
-        facts += [Fact(name="rate", value=rate), Fact(name="total", value=_total(document))]
+        facts += [Fact(name="rate", value=rate), Fact(name="total", value=_total(document)), *_at_most(document)]
     if line := elsewhere_line(document):
         facts.append(Fact(name="elsewhere", value=line))
     facts += _chance(document)
@@ -169,6 +169,7 @@ def _command_facts(document: PlanDocument, cost: Cost) -> tuple[Fact, ...]:
         Fact(name="time", value=time),
         Fact(name="rate", value=rate),
         total,
+        *_at_most(document),
         *elsewhere,
     )
 
@@ -181,11 +182,12 @@ def _beyond_the_bound(document: PlanDocument) -> str:
     whole, unit = sum(part.amount for part in parts), parts[0].unit
     rest = sorted(parts[1:], key=lambda part: -part.amount)
     shown = [part for part in rest if abs(part.amount) >= SMALLEST_PART_SHOWN * whole]
-    named = ", ".join(f"{part.what} {text.measure(part.amount, unit)}" for part in shown)
-    return (
-        f"no plan takes less than {text.measure(whole * (1.0 - gap), unit)}; this one's {text.measure(whole, unit)}: "
-        f"{parts[0].what} {text.measure(parts[0].amount, unit)}, {named}"
-    )
+    work, least = text.measure(parts[0].amount, unit), text.measure(whole * (1.0 - gap), unit)
+    begin = f"{text.measure(whole, unit)} here, at least {least} for any plan"
+    named = ", ".join(f"{text.measure(part.amount, unit)} {part.what}" for part in shown)
+    if work == least:
+        return f"{begin} ({parts[0].what}); the rest is {named}"
+    return f"{begin}; here it is {work} {parts[0].what}, {named}"
 
 
 def _unmeasured(prediction: Prediction) -> str:
@@ -253,6 +255,19 @@ def _total(document: PlanDocument) -> str:
     return f"{text.usd(cost.total_usd)} USD{_within(document)}, worst case {text.usd(cost.worst_case_usd)} USD; {limit}"
 
 
+def _at_most(document: PlanDocument) -> tuple[Fact, ...]:
+    """Return what the nodes can cost if nothing ends them before their TTL, where that is over the budget."""
+    most = unlimited_usd(document)
+    if most is None or (document.status is Status.GIVEN and broken_limits(document)):
+        return ()
+    value = (
+        f"{text.usd(most)} USD if the controller dies at worst-case prices; the nodes end themselves only "
+        f"{text.seconds(document.ttl_s)} after their start. That is over the budget of "
+        f"{text.usd(document.constraints.budget_usd or 0.0)} USD."
+    )
+    return (Fact(name="at most", value=value),)
+
+
 def _within(document: PlanDocument) -> str:
     """Return what nine of ten runs cost; iterations make hours uncertain, and no traffic."""
     between = nine_in_ten(document)
@@ -298,13 +313,6 @@ def notes(document: PlanDocument) -> tuple[str, ...]:
         found.append(
             f"the worst case of {text.usd(worst)} USD is over the budget of {text.usd(budget)} USD; "
             "the run would be stopped at the budget"
-        )
-    most = unlimited_usd(document)
-    if most is not None and not broken:
-        found.append(
-            f"prices that rise to the worst case would let nodes that no controller ends cost up to {text.usd(most)} "
-            f"USD, over the budget of {text.usd(budget)} USD, until they end themselves "
-            f"{text.seconds(document.ttl_s)} after their start; spot nodes have no highest price there"
         )
     return tuple(found)
 

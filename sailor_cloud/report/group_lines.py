@@ -22,7 +22,7 @@ from sailor_cloud.report.money import age_days
 
 # What stands for the nodes of a stage that shares them with the stage before it.
 SAME_NODES = "same nodes"
-NUMBERS = ("USD/h", "quota", "price age")
+NUMBERS = ("USD/h", "used", "price age")
 HEADINGS = ("pipelines", "stage", "layers", "devices", "zone", "nodes", "market", *NUMBERS)
 # How stages that recompute are marked, in words and in a letter.
 RECOMPUTED = {Recompute.NONE: "", Recompute.SELECTIVE: " attention recomputed", Recompute.FULL: " recomputed"}
@@ -73,7 +73,8 @@ def _stage(document: PlanDocument, group: PipelineGroup, row: StageRow, mark: st
     return GroupLine(
         pipelines=f"{text.ranges(group.pipelines)}: {batch}" if row.index == 0 else "",
         stage=str(row.index),
-        layers=f"{row.first_layer}-{row.end_layer - 1}" + mark,
+        # A command without a model has no layers.
+        layers="" if document.job.model is None else f"{row.first_layer}-{row.end_layer - 1}" + mark,
         devices=f"{row.devices} {row.hardware.accelerator}" + (f", tp {row.tp}" if row.tp > 1 else ""),
         zone="" if shared else row.hardware.zone,
         nodes=SAME_NODES if shared else f"{row.nodes} x {row.hardware.instance_type}",

@@ -120,7 +120,7 @@ def _memory(document: PlanDocument) -> str:
 
 
 def _alternatives(document: PlanDocument) -> str:
-    numbers = ("iteration", "speed", "USD/h", usd_unit(document), "more USD")
+    numbers = ("iteration", "per iteration", "USD/h", usd_unit(document), "more USD")
     rows = [
         (
             other.label,

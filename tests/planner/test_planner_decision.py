@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import date
 from itertools import pairwise
 
 import pytest
 
+from factories.documents import document as made
 from factories.planning import AS_OF, data, example, make_space, tiny_job
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.model.document import Decision, Pick, PlanDocument, Status, Subject
 from sailor_cloud.model.job import Job
+from sailor_cloud.model.shown import Rows
 from sailor_cloud.planner import Wishes, search
-from sailor_cloud.planner.decision import Deciding
+from sailor_cloud.planner.decision import Deciding, warnings
 from sailor_cloud.planner.draft import to_plan
 from sailor_cloud.planner.effort import NORMAL
 from sailor_cloud.planner.goals import Figure, target_of
@@ -19,6 +23,7 @@ from sailor_cloud.planner.homogeneous import homogeneous
 from sailor_cloud.planner.search import problem_of
 from sailor_cloud.planner.variants import Restriction
 from sailor_cloud.simulator import evaluate
+from sailor_cloud.units import usd_text
 
 SIZE = {"blocks": 3, "batch": 6, "hidden": 64, "steps": 1000}
 
@@ -108,10 +113,11 @@ def test_the_balanced_plan_is_the_one_farthest_below_the_line_between_the_others
 
 def test_little_time_for_much_money_is_told() -> None:
     decision = first_look(example("gcp-a100-v100.yaml"))
-    (note,) = decision.notes
+    note = decision.notes[0]
     assert note.startswith("the goal spends much for little: +")
     assert "'--choose balanced' takes that" in note
-    assert first_look(example("gcp-a100-v100.yaml", goal="minimize-cost")).notes == ()
+    cheapest = first_look(example("gcp-a100-v100.yaml", goal="minimize-cost"))
+    assert not any("much for little" in note for note in cheapest.notes)
 
 
 def test_everything_that_the_job_names_and_the_plan_leaves_out_has_the_price_of_insisting() -> None:
@@ -130,6 +136,38 @@ def test_everything_that_the_job_names_and_the_plan_leaves_out_has_the_price_of_
         assert row.name in row.runs_on or row.subject is Subject.CLOUD
         assert row.total_usd > decision.choice(Pick.CHEAPEST).usd
         assert f"+{row.total_usd - decision.choice(Pick.CHEAPEST).usd:.2f} USD" in row.why
+
+
+def test_a_decision_tells_of_stale_prices_and_of_memory_within_the_error_of_its_estimate() -> None:
+    plan = made()
+    assert plan.cost is not None
+    assert plan.prediction is not None
+    fresh, old = plan.cost.lines[0], replace(plan.cost.lines[0], stale=True, price_as_of=date(2026, 1, 20))
+    assert list(warnings(plan.prediction, plan.cost, date(2026, 11, 23))) == []
+    (stale,) = warnings(plan.prediction, replace(plan.cost, lines=Rows((fresh, old))), date(2026, 11, 23))
+    assert stale.startswith(
+        f"prices are up to 307 days old: the worst case is {usd_text(plan.cost.worst_case_usd)} USD"
+    )
+    assert stale.endswith("'up' on a cloud refuses stale prices")
+    stage = plan.prediction.memory[0]
+    for share, measured, told in ((0.9, False, 0), (0.95, False, 1), (0.95, True, 0)):
+        needed = int(share * stage.limit_bytes)
+        full = replace(stage, parts={"weights": needed, "allocator": 5}, total_bytes=needed + 5, measured=measured)
+        found = list(warnings(replace(plan.prediction, memory=(full,)), plan.cost, date(2026, 11, 23)))
+        assert [note.startswith("stage 0 may run out of memory: ") for note in found] == [True] * told
+
+
+@pytest.mark.parametrize(
+    ("goal", "ratio", "usd", "told"),
+    [
+        ("maximize-throughput", 1.8, -45.23, "run 1.8× slower, saves 45.23 USD; the fastest plan is chosen"),
+        ("maximize-throughput", 2.0, 6.56, "run 2.0× slower, +6.56 USD"),
+        ("minimize-cost", 0.5, 6.56, "run 2.0× faster, +6.56 USD; the cheapest plan is chosen"),
+    ],
+)
+def test_insisting_that_saves_says_so_and_why_it_is_not_chosen(goal: str, ratio: float, usd: float, told: str) -> None:
+    job = tiny_job(**SIZE, goal=goal)
+    assert Deciding(make_space(job), target_of(job))._difference(ratio, usd) == told
 
 
 def test_what_no_plan_can_use_says_why() -> None:

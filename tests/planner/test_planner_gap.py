@@ -38,6 +38,6 @@ def test_a_wide_gap_is_explained_in_the_report():
     document = plan(example("gcp-a100-v100.yaml"))
     gap = next(fact for fact in outcome_facts(document) if fact.name == "gap")
     assert sum(part.amount for part in document.gap_parts) == pytest.approx(document.prediction.iteration_s_replay)
-    assert gap.value.startswith(f"no plan takes less than {1 / document.bound:.4g} s; this one's ")
+    assert f" here, at least {1 / document.bound:.4g} s for any plan" in gap.value
     assert "all offered devices at work all the time" in gap.value
     assert "all-reduces" in gap.value

@@ -48,7 +48,9 @@ def decided() -> PlanDocument:
         why="the least time within the limits; +0.0020 USD for 33 % less time than the cheapest",
     )
     left = (
-        LeftOut(subject=Subject.ZONE, name="local-c", why="2.0× slower, +6.56 USD", runs_on="1 CPU-slow in local-c"),
+        LeftOut(
+            subject=Subject.ZONE, name="local-c", why="run 2.0× slower, +6.56 USD", runs_on="1 CPU-slow in local-c"
+        ),
         LeftOut(subject=Subject.ACCELERATOR, name="CPU-big", why="no price is known"),
     )
     notes = ("the goal spends much for little: +0.0020 USD for 33 % less time",)
@@ -72,7 +74,13 @@ def test_every_form_begins_with_the_decision() -> None:
     }
     for form in forms.values():
         later = form.index("every node ends itself")
-        for told in ("cheapest and balanced", "97.4 %", "much for little", "zone local-c", "2.0× slower, +6.56 USD"):
+        for told in (
+            "cheapest and balanced",
+            "97.4 %",
+            "much for little",
+            "zone local-c",
+            "run 2.0× slower, +6.56 USD",
+        ):
             assert 0 < form.index(told) < later, told
 
 

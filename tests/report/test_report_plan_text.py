@@ -11,7 +11,7 @@ from factories.documents import cost_line, costing, document, infeasible
 from factories.priced_documents import gcp_document
 from sailor_cloud.model.document import CostKind, PlanDocument, Rejected
 from sailor_cloud.model.offer import Doubt, ListedPrice, Market, Offer, ZoneConfidence
-from sailor_cloud.report.facts import notes
+from sailor_cloud.report.facts import outcome_facts
 from sailor_cloud.report.money import unlimited_usd
 from sailor_cloud.report.plan_text import plan_as_text
 
@@ -108,8 +108,8 @@ def test_what_nodes_can_cost_beyond_the_budget_until_they_end_themselves_is_told
         ttl_s=7200.0,
     )
     assert unlimited_usd(plan) == (None if usd is None else pytest.approx(usd))
-    told = [note for note in notes(plan) if "cost up to 9.020 USD, over the budget of 9.000 USD" in note]
-    assert bool(told) is (usd is not None)
+    told = [fact.value for fact in outcome_facts(plan) if fact.name == "at most"]
+    assert [value.startswith("9.020 USD if the controller dies") for value in told] == ([] if usd is None else [True])
     assert unlimited_usd(replace(plan, ttl_s=None)) is None
 
 

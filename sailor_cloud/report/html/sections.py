@@ -53,7 +53,7 @@ def frontier_key(document: PlanDocument) -> tuple[Markup, ...]:
 
 
 def alternatives(document: PlanDocument) -> Markup:
-    numbers = ("iteration", "speed", "USD/h", usd_unit(document), "more USD")
+    numbers = ("iteration", "per iteration", "USD/h", usd_unit(document), "more USD")
     rows = [
         (
             other.label,

@@ -20,11 +20,11 @@ def groups_table(document: PlanDocument, *, width: int) -> Table:
     shape: tuple[str, ...]
     numbers: tuple[str, ...]
     if width >= WIDE:
-        shape, numbers = ("stage", "layers", "devices", "zone", "nodes", "market"), ("USD/h", "quota", "age")
+        shape, numbers = ("stage", "layers", "devices", "zone", "nodes", "market"), ("USD/h", "used", "age")
     elif width >= NARROW:
-        shape, numbers = ("stage", "layers", "devices", "zone, nodes, market"), ("USD/h", "quota", "age")
+        shape, numbers = ("stage", "layers", "devices", "zone, nodes, market"), ("USD/h", "used", "age")
     else:
-        shape, numbers = ("stage", "devices", "where"), ("USD/h", "quota")
+        shape, numbers = ("stage", "devices", "where"), ("USD/h", "used")
     rows = [
         {
             "pipelines": line.pipelines,
@@ -37,7 +37,7 @@ def groups_table(document: PlanDocument, *, width: int) -> Table:
             "zone, nodes, market": _place(line),
             "where": _place(line),
             "USD/h": line.usd_per_hour,
-            "quota": line.quota,
+            "used": line.quota,
             "age": line.age,
         }
         for line in group_lines(document, marks=RECOMPUTED_SHORT)

@@ -19,7 +19,7 @@ REJECTED_SHOWN = 5
 def alternatives_table(document: PlanDocument, *, width: int) -> Table:
     """Return the other plans; on a narrow terminal without their iteration's time and their price per hour."""
     wide = width >= NARROW
-    numbers: tuple[str, ...] = ("iteration", "speed", "USD/h") if wide else ("speed",)
+    numbers: tuple[str, ...] = ("iteration", "per iteration", "USD/h") if wide else ("per iteration",)
     numbers = (*numbers, usd_unit(document), "more USD")
     table = plain_table("instead", *numbers, "", numbers=numbers, gap=2 if wide else 1)
     for other in choices(document):
