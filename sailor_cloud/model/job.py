@@ -89,7 +89,7 @@ def _no_truth(value: Any) -> Any:
     return value
 
 
-Count = Annotated[int, BeforeValidator(_no_truth), Field(gt=0, le=MOST)]
+Count = Annotated[int, Field(gt=0, le=MOST), BeforeValidator(_no_truth)]
 
 
 class _Part(BaseModel):
