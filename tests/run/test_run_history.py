@@ -3,10 +3,13 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import sqlite3
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+
+import pytest
 
 from factories.receipts import receipt
 from sailor_cloud.run.focus import BilledRun, focus_csv
@@ -71,3 +74,45 @@ def test_a_receipt_becomes_rows_of_focus_whose_costs_are_its_lines() -> None:
         assert json.loads(row["Tags"])["owner"] == "me"
         assert (row["SubAccountId"], row["BillingCurrency"]) == ("p", "USD")
     assert focus_csv([]) == ""
+
+
+COLUMNS = Path(__file__).with_name("focus_1_0_columns.csv")
+# Names that focus-validator 1.0.0 asks for, beside the standard's.
+OF_THE_VALIDATOR = {"ChargeType", "InvoiceIssuer", "Provider", "Publisher", "ResourceID"}
+FORMS = {
+    "string": r"(?s).+",
+    "decimal": r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?",
+    "datetime": r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ",
+    "currency": r"[A-Z]{3}",
+    "json": r"\{.*\}",
+}
+
+
+def focus_faults(rows: list[dict[str, str]]) -> list[str]:
+    lines = [line for line in COLUMNS.read_text().splitlines(keepends=True) if not line.startswith("#")]
+    columns = {row["column"]: row for row in csv.DictReader(lines)}
+    assert len(columns) == 43
+    faults = []
+    for row in rows:
+        faults += [f"{name}: is missing" for name in columns.keys() - row.keys()]
+        faults += [f"{name}: is no column" for name in row.keys() - columns.keys() - OF_THE_VALIDATOR]
+        for name, column in columns.items():
+            value = row.get(name, "")
+            if not value:
+                faults += [] if column["allows_nulls"] == "yes" else [f"{name}: is empty"]
+            elif not re.fullmatch(FORMS[column["type"]], value):
+                faults.append(f"{name}: {value} is no {column['type']}")
+            elif column["values"] and value not in column["values"].split("|"):
+                faults.append(f"{name}: {value} is none of {column['values']}")
+    return faults
+
+
+@pytest.mark.parametrize(("owner", "project"), [("me", "p"), (None, None)])
+def test_rows_of_focus_have_the_columns_of_the_standard(owner: str | None, project: str | None) -> None:
+    run = BilledRun(receipt=replace(receipt(), written_at=START), started_at=START, owner=owner, project=project)
+    bare = BilledRun(receipt=replace(run.receipt, resources=()), started_at=START, owner=owner, project=project)
+    rows = list(csv.DictReader(io.StringIO(focus_csv([run, bare]))))
+    assert focus_faults(rows) == []
+    del rows[0]["RegionName"]
+    wrong = {"Extra": "1", "ListCost": "1,5", "ProviderName": "", "ServiceCategory": "Mixed", "ChargePeriodEnd": "2026"}
+    assert sorted(fault.split(":")[0] for fault in focus_faults([rows[0] | wrong])) == sorted([*wrong, "RegionName"])
