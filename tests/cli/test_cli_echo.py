@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import unicodedata
 
 import pytest
 from rich.table import Table
 from rich.text import Text
 
+from factories.commands import ROOT
 from sailor_cloud.cli.echo import echo
 from sailor_cloud.cli.logs import _as_shown
 from sailor_cloud.errors import is_control
@@ -61,3 +63,11 @@ def test_lines_of_logs_lose_their_colours_and_show_a_progress_bar_as_it_was_draw
     assert _as_shown("\x1b[1;32mloss\x1b[0m 2.5") == "loss 2.5"
     assert _as_shown("10 %\r50 %\r100 %\r") == "100 %"
     assert _as_shown("\x1b[2Jgone") == "\x1b[2Jgone"
+
+
+def test_commands_print_in_no_other_way() -> None:
+    """The rest of the command line is `PlainConsole`, and main's own errors, which are escaped where they are made."""
+    modules = [path for path in (ROOT / "sailor_cloud").rglob("*.py") if path.name != "echo.py"]
+    assert [
+        path.name for path in modules if re.search(r"click\.(echo|secho)\(|[^.\w]Console\(", path.read_text())
+    ] == []
