@@ -23,10 +23,8 @@ _FORMATS = click.Choice(["sailor-artifact", "slurm", "jobset", "torchtitan", "sk
 @click.command(
     name="import", short_help="Read another tool's profiles and clusters, or a Slurm cluster, into our formats."
 )
-@click.argument("form", metavar="FORMAT", type=click.Choice(["sailor-artifact", "slurm"]))
-@click.argument(
-    "folder", metavar="[DIR]", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path)
-)
+@click.argument("form", metavar="FORMAT", type=click.Choice(["sailor-artifact", "slurm", "capacity"]))
+@click.argument("source", metavar="[DIR|JOB]", required=False, type=click.Path(exists=True, path_type=Path))
 @click.option(
     "-o", "--output", metavar="OUT", required=True, type=click.Path(path_type=Path), help="New folder, or inventory."
 )
@@ -39,15 +37,17 @@ _FORMATS = click.Choice(["sailor-artifact", "slurm", "jobset", "torchtitan", "sk
 )
 @click.option("--checkpoints", metavar="PLACE", help="slurm: a folder that all nodes have, gs:// or s3://.")
 @click.option("--python", metavar="PATH", default="python3", help="slurm: an interpreter with torch, on all nodes.")
+@click.option("--days", type=click.IntRange(1, 182), default=1, show_default=True, help="capacity: of blocks.")
 @as_of_option
 @json_option
 def import_data(
     form: str,
-    folder: Path | None,
+    source: Path | None,
     output: Path,
     precision: str,
     checkpoints: str | None,
     python: str,
+    days: int,
     as_of: datetime | None,
     as_json: bool,
 ) -> None:
@@ -56,6 +56,9 @@ def import_data(
     DIR is the root of its repository as it was published, or a folder with its data files. Without --engine, plans are
     judged by our simulator; with it, by the artifact's own formulas.
 
+    With 'capacity', ask the accounts of the job file JOB what they have reserved, and AWS which capacity blocks of so
+    many days it offers; OUT is then a capacity file for the job.
+
     With 'slurm', read sinfo and scontrol and write the inventory OUT of the cluster that they are of.
 
     \b
@@ -63,10 +66,19 @@ def import_data(
     sailor-cloud plan mine/jobs/scaled-0-opt-350.yaml --profiles mine/compute_profiles \\
         --network mine/bandwidth_profiles --pricing mine/pricing --engine sailor-artifact -o plan.json
     sailor-cloud export plan.json --format sailor-artifact
+    sailor-cloud import capacity job.yaml -o capacity.yaml --days 2
     sailor-cloud import slurm -o cluster.yaml --checkpoints /shared/checkpoints --python /shared/venv/bin/python
     """
     from sailor_cloud.errors import RequestError
 
+    if form == "capacity":
+        if source is None or source.is_dir():
+            raise RequestError("name the job file whose zones and accelerators are asked for")
+        _import_capacity(source, output, days, as_of, as_json)
+        return
+    folder = source
+    if folder is not None and not folder.is_dir():
+        raise RequestError(f"{folder} is not a folder")
     if form == "slurm":
         if folder is not None:
             raise RequestError(f"import slurm reads sinfo and scontrol, and no folder such as {folder}")
@@ -75,6 +87,32 @@ def import_data(
     if folder is None:
         raise RequestError("name the folder DIR with the artifact's data files")
     _import_artifact(folder, output, precision, as_of, as_json)
+
+
+def _import_capacity(job_file: Path, output: Path, days: int, as_of: datetime | None, as_json: bool) -> None:
+    from sailor_cloud import catalog
+    from sailor_cloud.catalog.capacity import as_yaml
+    from sailor_cloud.errors import RequestError
+    from sailor_cloud.model.job_file import read_job
+    from sailor_cloud.provision.capacity_offers import found_capacity
+
+    if output.exists():
+        raise RequestError(f"{output} exists; name a new file with -o")
+    found, missing = found_capacity(read_job(job_file), catalog.load(), days, clock_for(as_of).now())
+    if not found:
+        why = f": {'; '.join(missing)}" if missing else "; try another number of --days or other zones"
+        raise RequestError(f"nothing is reserved and nothing is offered for {job_file}{why}")
+    write_output(output, as_yaml(found))
+    if as_json:
+        told = [entry.model_dump(mode="json", exclude_none=True) for entry in found]
+        echo(json.dumps({"capacity": str(output), "entries": told, "missing": missing}, indent=2))
+        return
+    for entry in found:
+        price = "held already" if entry.id is not None else f"{entry.usd or 0.0:.2f} USD"
+        begins = "now" if entry.starts_at is None else f"{entry.starts_at:%Y-%m-%d %H:%M}"
+        echo(f"{entry.name}: {entry.nodes} x {entry.instance_type} in {entry.zone} from {begins}, {price}")
+    for note in missing:
+        echo(f"note: {note}", err=True)
 
 
 def _import_slurm(output: Path, checkpoints: str | None, python: str, as_of: datetime | None, as_json: bool) -> None:

@@ -14,8 +14,9 @@ from sailor_cloud.provision.errors.rules import ErrorGuide
 from sailor_cloud.provision.live_resources import LiveResource, Look, Scope, Scopes
 
 if TYPE_CHECKING:
-    from datetime import date
+    from datetime import date, datetime
 
+    from sailor_cloud.model.capacity import Capacity
     from sailor_cloud.model.document import PlanDocument
     from sailor_cloud.model.job import Cloud
     from sailor_cloud.model.offer import Offer
@@ -99,6 +100,10 @@ class MachineProvider(Protocol):
     def capacity_problem(self, offer: Offer) -> str:
         """Say why capacity that is to be bought apart can't be; nothing where the cloud offers it."""
         return ""
+
+    def offered(self, region: str, instance_type: str, nodes: int, days: int, now: datetime) -> Sequence[Capacity]:
+        """Return the capacity with a start and an end that the cloud offers for so many nodes and days."""
+        return ()
 
     def link(self, run: RunValues, first: str, second: str) -> Variables | None:
         """Return the variables of the stack that joins the networks of two regions; None where nothing must."""

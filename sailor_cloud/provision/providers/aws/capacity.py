@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from sailor_cloud.errors import RequestError
+from sailor_cloud.model.capacity import Capacity
 from sailor_cloud.model.offer import Market, Offer
 from sailor_cloud.provision.live_resources import RUN_LABEL
 from sailor_cloud.provision.providers.aws.sweep import boto_client
@@ -119,6 +120,32 @@ def offerings_between(
     asked = {"InstanceType": instance_type, "InstanceCount": nodes, "CapacityDurationHours": hours}
     for page in pages.paginate(**asked, StartDateRange=earliest, EndDateRange=latest):
         yield from page["CapacityBlockOfferings"]
+
+
+def offered(region: str, instance_type: str, nodes: int, days: int, now: datetime) -> list[Capacity]:
+    """Return the blocks of so many nodes and days that AWS offers within the next eight weeks, the soonest first."""
+    zones, latest = zone_ids(region), now + timedelta(weeks=8)
+    rows = offerings_between(region, instance_type, nodes, 24 * days, now, latest)
+    found = []
+    for row in sorted(rows, key=lambda row: (row["StartDate"], float(row["UpfrontFee"]))):
+        if row.get("CurrencyCode", "USD") != "USD":
+            continue
+        begins = row["StartDate"].astimezone(UTC)
+        zone = zones[row["AvailabilityZone"]]
+        values = {
+            "name": f"block-{zone}-{nodes}x{days}d-{begins:%m%d-%H%M}",
+            "market": Market.CAPACITY_BLOCK,
+            "provider": "aws",
+            "zone": zone,
+            "instance_type": instance_type,
+            "nodes": nodes,
+            "usd": float(row["UpfrontFee"]),
+            "as_of": now.date(),
+            "starts_at": begins,
+            "ends_at": row["EndDate"].astimezone(UTC),
+        }
+        found.append(Capacity.model_validate(values))
+    return found
 
 
 def zone_ids(region: str) -> dict[str, str]:

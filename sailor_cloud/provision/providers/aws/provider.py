@@ -106,6 +106,7 @@ class Aws(MachineProvider):
     settled = staticmethod(apart.settled)
     bought = staticmethod(apart.bought)
     capacity_problem = staticmethod(apart.problem)
+    offered = staticmethod(apart.offered)
     modules = {  # noqa: RUF012 - a constant
         Part.CLUSTER: ("aws-cluster", "placement"),
         Part.LINKS: (),
