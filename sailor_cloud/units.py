@@ -54,6 +54,11 @@ def usd_text(amount: float) -> str:
     return f"{amount:.4f}" if abs(amount) < 1 else f"{amount:.3f}"
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number of things: `1 node`, `2 nodes`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def pace_text(ratio: float) -> str:
     """Return how fast something is that takes `ratio` times as long: `3.0× faster`, `12 % slower`, `as fast`."""
     faster = ratio < 1.0

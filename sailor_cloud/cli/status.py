@@ -25,7 +25,7 @@ def status(run: str | None, as_json: bool) -> None:
     from sailor_cloud.report.console import result_console
     from sailor_cloud.report.status_text import run_report, runs_report
     from sailor_cloud.report.tables import print_report
-    from sailor_cloud.run.folder import RunFolder
+    from sailor_cloud.run.folder import RunFolder, runs_root
 
     clock = SystemClock()
     if run is not None:
@@ -40,4 +40,5 @@ def status(run: str | None, as_json: bool) -> None:
         echo(json.dumps([status_to_dict(one) for one in every], indent=2))
     else:
         console = result_console()
-        print_report(runs_report(every, now=clock.now(), width=console.width), console)
+        shown = runs_report(every, now=clock.now(), width=console.width, folder=runs_root())
+        print_report(shown, console)

@@ -26,7 +26,7 @@ from sailor_cloud.launch.replanning.replan import same_shape
 from sailor_cloud.launch.results import Fetch
 from sailor_cloud.launch.stopping import Stopped
 from sailor_cloud.launch.teardown import close_books
-from sailor_cloud.launch.telemetry.generation_log import generations, new_monitor, write_plan
+from sailor_cloud.launch.telemetry.generation_log import generations, legs, new_monitor, write_plan
 from sailor_cloud.launch.telemetry.monitor import Monitor
 from sailor_cloud.launch.telemetry.notify import Notice
 from sailor_cloud.launch.watch.announce import announce, how_to_go_on
@@ -179,7 +179,7 @@ class Controller:
                 case End.FINISHED:
                     await self._fetch_logs()
                     context.observer.note(
-                        f"the command has ended; what it has saved is in {context.checkpoints_dir}"
+                        _command_ended(context)
                         if context.runs_command
                         else f"the trained model is saved as step {result.step} in {context.checkpoints_dir}"
                     )
@@ -374,3 +374,9 @@ class Controller:
             except LaunchError as error:
                 context.observer.note(f"the logs of node {name} could not be fetched: {error}")
         context.journal.append(Event.RESULTS_FETCHED)
+
+
+def _command_ended(context: RunContext) -> str:
+    saved = any(leg.monitor.checkpoints for leg in legs(context.folder))
+    kept = f"what it has saved is in {context.checkpoints_dir}" if saved else "it has saved no checkpoint"
+    return f"the command has ended; {kept}"

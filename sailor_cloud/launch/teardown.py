@@ -170,7 +170,8 @@ def _comparisons(
 
     Of a run that did not come to its end, the estimates are those for the steps that it did.
     """
-    cost = document.cost
+    # Without a number of steps or a rate the plan's bill is of one hour, which is no estimate of a run.
+    cost = document.cost if document.cost is not None and document.cost.total_usd is not None else None
     prediction = recorded[-1].document.prediction if recorded else document.prediction
     measured = last_monitor(recorded, document).measured_iteration_s
     seconds = [second for leg in recorded for second in leg.monitor.iteration_seconds]

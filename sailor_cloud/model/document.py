@@ -584,6 +584,8 @@ class PlanDocument(Shown):
             raw = json.loads(text)
         except (ValueError, RecursionError) as error:
             hint = "a plan document is what 'sailor-cloud plan JOB -o plan.json' writes"
+            if Path(origin).suffix in (".yaml", ".yml"):
+                raise RequestError([Problem(path=origin, message="is a job file, not a plan", hint=hint)]) from error
             told = " ".join(str(error).split())
             raise RequestError([Problem(path=origin, message=f"is not JSON: {told}", hint=hint)]) from error
         check_values(raw, origin=origin, most=MOST_PLAN_VALUES)

@@ -6,7 +6,7 @@ from datetime import date
 from itertools import combinations
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from sailor_cloud.model.provider import CLUSTERS, Provider
 
@@ -14,7 +14,7 @@ from sailor_cloud.model.provider import CLUSTERS, Provider
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")]
 
 
-def _of_cluster(scheduler: Provider) -> Provider:
+def _of_cluster(scheduler: object) -> object:
     if scheduler not in CLUSTERS:
         raise ValueError(f"must be {' or '.join(CLUSTERS)}, the schedulers that a cluster may have")
     return scheduler
@@ -86,7 +86,7 @@ class Inventory(_Part):
     """
 
     name: Name
-    scheduler: Annotated[Provider, AfterValidator(_of_cluster)]
+    scheduler: Annotated[Provider, BeforeValidator(_of_cluster)]
     as_of: date
     groups: dict[Name, NodeGroup] = Field(min_length=1)
     links: tuple[GroupLink, ...] = ()

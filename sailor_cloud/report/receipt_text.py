@@ -14,6 +14,7 @@ from sailor_cloud.errors import printable
 from sailor_cloud.report import text
 from sailor_cloud.report.tables import plain_table, print_report
 from sailor_cloud.run.receipt import Comparison, Receipt
+from sailor_cloud.units import counted
 
 
 def print_receipt(receipt: Receipt, console: Console) -> None:
@@ -99,10 +100,14 @@ def _difference(row: Comparison) -> str:
     return f"{100 * (row.actual / row.estimate - 1):+.0f} %"
 
 
+def _all_gone(count: int) -> str:
+    return "the only resource is gone" if count == 1 else f"all {count} resources are gone"
+
+
 def _verdict(receipt: Receipt) -> Text:
     again = f"run 'sailor-cloud down {receipt.run_id}'"
     if found := [row.name for row in receipt.left if row.found]:
-        told = printable(f"{len(found)} resources are still there: {', '.join(found)}; {again}")
+        told = printable(f"{counted(len(found), 'resource')} still there: {', '.join(found)}; {again}")
         return Text(told, style="bold red")
     unsure = [row.name for row in receipt.left]
     unsure += dict.fromkeys(place.place or "places that nobody knows" for place in receipt.unanswered)
@@ -112,6 +117,4 @@ def _verdict(receipt: Receipt) -> Text:
     if not receipt.resources and not receipt.kept:
         return Text("nothing was made, so there was nothing to remove", style="green")
     kept = f"; {len(receipt.kept)} kept on purpose" if receipt.kept else ""
-    return Text(
-        f"all {len(receipt.resources)} resources are gone, confirmed by an independent sweep{kept}", style="green"
-    )
+    return Text(f"{_all_gone(len(receipt.resources))}, confirmed by an independent sweep{kept}", style="green")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from pathlib import Path
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -17,18 +18,24 @@ from sailor_cloud.run.state import OVER, Phase
 NARROW = 72
 
 
-def runs_report(runs: Sequence[RunStatus], *, now: datetime, width: int = 120) -> RenderableType:
-    """Return a table with a row per run, newest last; on narrow terminals without what can be asked of a single run."""
+def runs_report(
+    runs: Sequence[RunStatus], *, now: datetime, width: int = 120, folder: Path | None = None
+) -> RenderableType:
+    """Return a table with a row per run, newest last; on narrow terminals without what can be asked of a single run.
+
+    `folder` is where runs are looked for.
+    """
     if not runs:
-        return Text("no runs yet; start one with 'sailor-cloud up JOB'")
+        where = "" if folder is None else f" in {folder}"
+        return Text(f"no runs yet{where}; start one with 'sailor-cloud up JOB'")
     more = ("loss", "TTL in", "pid") if width >= NARROW else ()
     table = plain_table("run", "phase", "step", "spent USD", *more, whole=("run",))
     for run in runs:
         loss = f"{run.loss:.3f}" if run.loss is not None else "-"
         table.add_row(
             run.run_id,
-            run.state.phase.value,
-            f"{run.step}/{run.steps}" if run.steps else str(run.step),
+            _phase(run),
+            _step(run),
             text.usd(run.spent_usd),
             *((loss, _ttl(run, now), _controller(run)) if more else ()),
         )
@@ -55,6 +62,19 @@ def run_report(run: RunStatus, *, now: datetime) -> RenderableType:
         resources.add_row(f"{row.resource} {row.key}", _moment(row.created_at), _moment(row.gone_at))
     lines = [Text(line) for line in (run.state.message, _pace(run)) if line is not None]
     return Group(runs_report([run], now=now), *lines, resources)
+
+
+def _phase(run: RunStatus) -> str:
+    """Return where a run stands, and once it is torn down how it had ended."""
+    ended = run.state.phase is Phase.GONE and run.state.outcome
+    return f"{run.state.outcome}, gone" if ended else run.state.phase.value
+
+
+def _step(run: RunStatus) -> str:
+    """Return the newest step; a command need not tell any, which is not the same as none done."""
+    if run.step == 0 and (not run.steps or run.state.outcome == "completed"):
+        return "-"
+    return f"{run.step}/{run.steps}" if run.steps else str(run.step)
 
 
 def _pace(run: RunStatus) -> str | None:

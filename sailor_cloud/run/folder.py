@@ -78,11 +78,15 @@ class RunFolder:
     @classmethod
     def create(cls, run_id: str, *, root: Path | None = None) -> RunFolder:
         """Make the folder of a new run. Raises RequestError when the run exists."""
-        folder = cls(run_id=run_id, path=_runs_root(root) / run_id)
+        folder = cls(run_id=run_id, path=runs_root(root) / run_id)
         try:
             folder.path.mkdir(mode=0o700, parents=True)
         except FileExistsError as error:
             raise RequestError(f"run {run_id!r} exists already in {folder.path}") from error
+        except OSError as error:
+            raise RequestError(
+                f"can't make {folder.path}: {error.strerror}; SAILOR_CLOUD_HOME names the folder that keeps runs"
+            ) from error
         for directory in (folder.logs_dir, folder.results_dir, folder.checkpoints_dir, folder.nodes_dir):
             directory.mkdir(mode=0o700)
         return folder
@@ -96,12 +100,12 @@ class RunFolder:
         fitting = [name for name in known if run_id and name.startswith(run_id)]
         if len(fitting) == 1:
             return known[fitting[0]]
-        raise RequestError([_unknown_run(run_id, fitting, list(known), _runs_root(root))])
+        raise RequestError([_unknown_run(run_id, fitting, list(known), runs_root(root))])
 
     @classmethod
     def list(cls, *, root: Path | None = None) -> tuple[RunFolder, ...]:
         """Return all runs, oldest first."""
-        base = _runs_root(root)
+        base = runs_root(root)
         names = [entry.name for entry in base.iterdir() if entry.is_dir()] if base.is_dir() else []
         return tuple(cls(run_id=name, path=base / name) for name in sorted(names, key=_age_key))
 
@@ -264,7 +268,8 @@ def private_dir(path: Path) -> Path:
     return path
 
 
-def _runs_root(root: Path | None) -> Path:
+def runs_root(root: Path | None = None) -> Path:
+    """Return the folder that keeps all runs."""
     return root if root is not None else resources.home() / "runs"
 
 

@@ -118,7 +118,7 @@ def test_an_inventory_is_the_same_after_it_was_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("scheduler: slurm", "scheduler: pbs", "cluster.yaml: scheduler"),
+        ("scheduler: slurm", "scheduler: pbs", "must be slurm or kubernetes"),
         ("scheduler: slurm", "scheduler: gcp", "must be slurm or kubernetes"),
         ("A100-40", "A100-41", "groups.a100.accelerator: 'A100-41' is no accelerator"),
         ("nodes: 2", "nodes: 0", "groups.a100.nodes"),

@@ -166,7 +166,7 @@ def test_the_examples_plan_without_credentials_and_fill_the_document(example: st
 def test_status_without_runs_says_how_to_start_one(tmp_path: Path) -> None:
     answer = called("status", home=tmp_path)
     assert answer.returncode == 0
-    assert "no runs yet" in answer.stdout
+    assert f"no runs yet in {tmp_path / 'runs'}" in answer.stdout.replace("\n", "")
     assert called("status", "--json", home=tmp_path).stdout.strip() == "[]"
 
 

@@ -107,6 +107,7 @@ def test_each_fault_of_a_job_file_is_one_line_that_names_its_place_and_the_way_o
         (("up", "job.yaml", "--budget", "-5"), "-5.0 is not in the range x>0"),
         (("prices", "lst"), "No such command 'lst'. Did you mean 'list'?"),
         (("explain", "empty"), "empty: is empty"),
+        (("diff", "job.yaml", "job.yaml"), "job.yaml: is a job file, not a plan"),
     ],
 )
 def test_wrong_files_and_values_exit_2_with_the_reason_on_one_line(

@@ -95,6 +95,15 @@ def test_a_receipt_holds_what_was_used_beside_what_was_planned(folder: RunFolder
     assert Receipt.from_json(folder.receipt_file.read_bytes()) == told
 
 
+def test_the_bill_of_one_hour_is_no_estimate_of_a_run(folder: RunFolder) -> None:
+    plan = planned()
+    assert plan.cost is not None
+    told = closed(folder, plan=replace(plan, cost=replace(plan.cost, total_usd=None, worst_case_usd=None)))
+    rows = [row for row in told.comparisons if row.unit == "USD"]
+    assert {row.estimate for row in rows} == {None}
+    assert rows[-1].actual == pytest.approx(told.spent_usd)
+
+
 def test_the_receipt_releases_the_reservation_and_history_remembers_the_run(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,7 +63,7 @@ def shown(receipt: Receipt) -> str:
 
 def test_a_receipt_shows_when_each_resource_came_and_went() -> None:
     assert "node n0 local-a 2026-11-20 12:00:00 2026-11-20 12:02:00 sweep by tag" in shown(RECEIPT)
-    assert "all 1 resources are gone, confirmed by an independent sweep" in shown(RECEIPT)
+    assert "the only resource is gone, confirmed by an independent sweep" in shown(RECEIPT)
 
 
 def test_estimates_stand_beside_what_came_of_them() -> None:
@@ -76,15 +76,15 @@ def test_estimates_stand_beside_what_came_of_them() -> None:
 def test_a_resource_that_is_still_there_is_never_called_gone() -> None:
     text = shown(replace(RECEIPT, resources=(replace(NODE, gone_at=None, found=True),)))
     assert "STILL THERE" in text
-    assert "1 resources are still there: n0; run 'sailor-cloud down tiny-1'" in text
-    assert "are gone" not in text
+    assert "1 resource still there: n0; run 'sailor-cloud down tiny-1'" in text
+    assert "gone, confirmed" not in text
 
 
 def test_what_nobody_could_confirm_is_neither_there_nor_gone() -> None:
     text = shown(replace(RECEIPT, resources=(replace(NODE, gone_at=None),)))
     assert "NOT CONFIRMED" in text
     assert "not confirmed as gone: n0; run 'sailor-cloud down tiny-1' again" in text
-    assert "are gone" not in text
+    assert "gone, confirmed" not in text
 
 
 def test_each_place_stands_there_with_what_it_was_asked_for_and_when() -> None:
@@ -94,7 +94,7 @@ def test_each_place_stands_there_with_what_it_was_asked_for_and_when() -> None:
     ]
     text = shown(replace(RECEIPT, asked=tuple(answered)))
     assert "aws region us-east-1 was asked at 2026-11-20 12:00:00 for aws_instance, aws_eip: answered" in text
-    assert "are gone" in text
+    assert "the only resource is gone" in text
     silent = replace(answered[0], place="aws region us-west-2", problem="no route to host")
     nowhere = AskedPlace(provider="", place="", kind="", asked_at=None, problem="the journal is lost")
     receipt = replace(RECEIPT, asked=(*answered, silent, nowhere))
@@ -103,7 +103,7 @@ def test_each_place_stands_there_with_what_it_was_asked_for_and_when() -> None:
     assert "us-west-2 was asked at 2026-11-20 12:00:00 for aws_instance: no answer: no route to host" in text
     assert "nobody could be asked: the journal is lost" in text
     assert "not confirmed as gone: aws region us-west-2, places that nobody knows" in text
-    assert "are gone" not in text
+    assert "gone, confirmed" not in text
 
 
 def test_what_is_kept_is_listed_with_its_price_and_how_to_delete_it() -> None:
@@ -117,7 +117,7 @@ def test_a_run_that_made_nothing_does_not_speak_of_resources_that_are_gone() -> 
     text = shown(replace(RECEIPT, resources=(), outcome="failed"))
     assert "nothing was made, so there was nothing to remove" in text
     assert "confirmed by" not in text
-    assert "are gone" not in text
+    assert "gone, confirmed" not in text
 
 
 def test_control_characters_of_a_damaged_journal_reach_no_terminal() -> None:

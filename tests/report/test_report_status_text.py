@@ -21,13 +21,11 @@ def shown(state: RunState | None = None, **fields: object) -> str:
         job="job",
         state=state or fold([]),
         controller=None,
-        step=5,
-        steps=10,
         loss=2.0,
         spent_usd=0.0,
         budget_usd=None,
         measured_at=NOW,
-        **fields,  # type: ignore[arg-type]
+        **{"step": 5, "steps": 10, **fields},  # type: ignore[arg-type]
     )
     console = Console(file=StringIO(), width=120)
     console.print(run_report(status, now=NOW))
@@ -43,6 +41,21 @@ def test_measured_and_planned_iterations_stand_side_by_side_with_where_the_last_
 
 def test_before_the_pace_has_settled_nothing_is_said_of_it():
     assert "measured" not in shown(planned_iteration_s=0.32)
+
+
+@pytest.mark.parametrize(
+    ("phase", "outcome", "fields", "told"),
+    [
+        (Phase.GONE, "failed", {}, "failed, gone 5/10"),
+        (Phase.GONE, "completed", {"step": 0}, "completed, gone - "),
+        (Phase.GONE, None, {"step": 0}, "gone 0/10"),
+        (Phase.TRAINING, None, {"step": 0, "steps": None}, "training - "),
+    ],
+)
+def test_a_run_that_is_gone_says_how_it_ended_and_a_silent_command_names_no_step(
+    phase: Phase, outcome: str | None, fields: dict[str, object], told: str
+) -> None:
+    assert told in " ".join(shown(RunState(phase=phase, outcome=outcome), **fields).split())
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from sailor_cloud.provision.bookkeeping import NODE
 from sailor_cloud.provision.progress import ProvisionInterrupted
 from sailor_cloud.run.journal import Event, read
 from sailor_cloud.run.state import fold
-from sailor_cloud.units import SECONDS_PER_HOUR, duration_text
+from sailor_cloud.units import SECONDS_PER_HOUR, counted, duration_text
 
 logger = logging.getLogger(__name__)
 
@@ -174,7 +174,7 @@ async def create(context: RunContext, document: PlanDocument) -> None:
     missing = {node.id for node in plan_nodes(document)} - {node.id for node in applied.nodes}
     if missing:
         raise ProvisionError(f"{len(missing)} nodes were lost as soon as they were there: {', '.join(sorted(missing))}")
-    context.observer.note(f"{len(applied.nodes)} nodes up in {applied.seconds:.1f} s")
+    context.observer.note(f"{counted(len(applied.nodes), 'node')} up in {applied.seconds:.1f} s")
     context.document = document
     await release(context, document)
     context.applied_nodes = {node.id: node for node in applied.nodes}
@@ -223,7 +223,7 @@ async def connect(context: RunContext) -> None:
     context.show("starting agents")
 
     await context.stop.unless_stopped(all_done(link.ensure_agent() for link in context.links.values()))
-    context.observer.note(f"runtime on {len(context.links)} nodes, agents started")
+    context.observer.note(f"runtime on {counted(len(context.links), 'node')}, agents started")
 
 
 def _check_affordable(context: RunContext, new_usd_per_hour: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,8 @@ REFUSED_EXIT_CODE = 2
 
 # The first steps of a generation fill caches and allocators; they say little about the pace of the rest.
 UNSETTLED_STEPS = 2
+# How often torchrun passes on what its processes have written.
+BURST_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +60,7 @@ class Monitor:
     first_loss: float | None = None
     unigram_entropy: float | None = None
     iteration_seconds: list[float] = field(default_factory=list)
+    told_by_lines: bool = False
     parts: dict[str, float] = field(default_factory=dict)
     most_memory_bytes: int | None = None
     verification: Verification | None = None
@@ -128,6 +132,7 @@ class Monitor:
         # Our own ranks tell all tokens since the start, a command those since its last step.
         if "tokens_since_last" in event:
             self.tokens_per_iteration = event["tokens_since_last"] / event.get("iterations", 1)
+        self.told_by_lines = "iterations" in event
         # One event may stand for several iterations of equal length.
         self.iteration_seconds.extend([event["iteration_s"]] * int(event.get("iterations", 1)))
         if "most_memory_bytes" in event:
@@ -151,8 +156,13 @@ class Monitor:
 
     @property
     def measured_iteration_s(self) -> float | None:
-        """The median iteration time since the pace has settled."""
+        """The median iteration time since the pace has settled; of a command's lines the mean.
+
+        Its launcher passes lines on in bursts, so that most seem to take no time; nothing is known from a single burst.
+        """
         settled = self.iteration_seconds[UNSETTLED_STEPS:]
+        if self.told_by_lines:
+            return statistics.fmean(settled) if math.fsum(settled) > BURST_S else None
         return statistics.median(settled) if settled else None
 
     @property

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from sailor_cloud.launch.telemetry.monitor import UNSETTLED_STEPS, Monitor
 
 
@@ -31,6 +33,16 @@ def test_a_command_tells_the_tokens_since_its_last_line() -> None:
     for number in range(1, UNSETTLED_STEPS + 4):
         monitor.apply("n0", {**step(number), "tokens_since_last": 400, "iterations": 4})
     assert monitor.tokens_per_s == 200
+
+
+@pytest.mark.parametrize(("last_s", "measured_s"), [(0.6, 0.2), (0.02, None)])
+def test_the_pace_of_lines_that_come_in_bursts_is_their_mean_and_unknown_within_one_burst(
+    last_s: float, measured_s: float | None
+) -> None:
+    monitor = Monitor(generation=1, tokens_per_iteration=0)
+    for number, seconds in enumerate([9.0, *[0.0] * (UNSETTLED_STEPS + 1), last_s], start=1):
+        monitor.apply("n0", {**step(number, iteration_s=seconds), "iterations": 1})
+    assert monitor.measured_iteration_s == (None if measured_s is None else pytest.approx(measured_s))
 
 
 def test_events_of_an_earlier_generation_are_ignored() -> None:
