@@ -23,6 +23,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+from commit import commit as commit_of_checkout  # noqa: E402
+
 RESULTS = ROOT / "benchmarks" / "results" / "chaos.md"
 STATE = ROOT / "build" / "chaos.jsonl"
 
@@ -43,7 +46,7 @@ def main() -> int:
     STATE.parent.mkdir(exist_ok=True)
     if options.fresh:
         STATE.unlink(missing_ok=True)
-    options.commit, options.until = _commit(), time.monotonic() + 60.0 * options.minutes
+    options.commit, options.until = commit_of_checkout(), time.monotonic() + 60.0 * options.minutes
     passed = {row["seed"]: row for row in _rows(options)}
     seeds = range(options.first_seed, options.first_seed + -(-options.kills // options.kills_per_seed))
     left = [seed for seed in seeds if seed not in passed]
@@ -54,8 +57,8 @@ def main() -> int:
     if failed:
         print(f"{len(failed)} storms failed: {failed}", file=sys.stderr)
         return 1
-    if _commit() != options.commit:
-        print(f"the checkout was {options.commit} and is {_commit()} now: nobody knows what was tried", file=sys.stderr)
+    if commit_of_checkout() != options.commit:
+        print(f"the checkout is {options.commit} no longer: nobody knows what was tried", file=sys.stderr)
         return 1
     rows = _record(options)
     print(f"{sum(len(row['harms']) for row in rows)} kills in {len(rows)} storms, none wrong; {RESULTS}")
@@ -87,13 +90,6 @@ def _one(seed: int, kills: int) -> int:
     with tempfile.TemporaryDirectory(prefix="sailor-chaos-") as folder, storm(seed, Path(folder), kills, print) as one:
         print(json.dumps(asdict(one.run())))
     return 0
-
-
-def _commit() -> str:
-    done = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip() or "unknown"
 
 
 def _record(options: argparse.Namespace) -> list[dict[str, Any]]:

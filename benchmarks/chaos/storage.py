@@ -29,6 +29,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+from commit import commit as commit_of_checkout  # noqa: E402
+
 RESULTS = ROOT / "benchmarks" / "results" / "faults.md"
 STATE = ROOT / "build" / "faults.json"
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "runtime")]
@@ -325,7 +328,7 @@ def main() -> int:
     STATE.parent.mkdir(exist_ok=True)
     if options.fresh:
         STATE.unlink(missing_ok=True)
-    commit = _commit()
+    commit = commit_of_checkout()
     kept: dict[str, Any] = json.loads(STATE.read_text()) if STATE.exists() else {}
     found = {name: part for name, part in kept.items() if part["commit"] == commit}
     for name in options.only or [part for part in PARTS if part not in found]:
@@ -342,8 +345,8 @@ def main() -> int:
         STATE.write_text(json.dumps({key: value for key, value in found.items() if key != "_cpu_s"}))
         found["_cpu_s"] = sum(times[:4])
     found.pop("_cpu_s", None)
-    if _commit() != commit:
-        print(f"the checkout was {commit} and is {_commit()} now: nobody knows what was tried", file=sys.stderr)
+    if commit_of_checkout() != commit:
+        print(f"the checkout is {commit} no longer: nobody knows what was tried", file=sys.stderr)
         return 1
     RESULTS.write_text(report(found))
     bad = [case for part in found.values() for case in part["cases"] if not Verdict(case["verdict"]).good]
@@ -354,13 +357,6 @@ def main() -> int:
 
 def _row(case: Case) -> dict[str, str]:
     return {name: str(value) for name, value in asdict(case).items() if name != "text"}
-
-
-def _commit() -> str:
-    done = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip() or "unknown"
 
 
 _TITLES = {

@@ -20,7 +20,6 @@ import json
 import os
 import platform
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -38,6 +37,9 @@ import libcst
 from mutmut.mutation import mutators
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+from commit import commit as commit_of_checkout  # noqa: E402
+
 RESULTS = ROOT / "benchmarks" / "results" / "mutants.md"
 STATE = ROOT / "build" / "mutants.jsonl"
 EXPLAINED = Path(__file__).with_name("survivors.toml")
@@ -317,7 +319,8 @@ def results(tallies: dict[str, Tally]) -> str:
         "# Faults planted in the code that guards money",
         "",
         f"`make mutants`, {datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} processor cores shared with other work, "
-        f"Python {platform.python_version()}, mutmut {importlib.metadata.version('mutmut')}; at {_commit()}.",
+        f"Python {platform.python_version()}, mutmut {importlib.metadata.version('mutmut')}; at commit "
+        f"{commit_of_checkout()}.",
         "",
         f"{100 * share:.1f} % of the faults are noticed by the tests beside their module. "
         + " ".join(str(__doc__).partition("\n\n")[2].split()),
@@ -332,13 +335,6 @@ def results(tallies: dict[str, Tally]) -> str:
             why = known.get((mutant.path, mutant.was, mutant.now), "not explained")
             lines.append(f"- {mutant.path}: `{mutant.was}` becomes `{mutant.now}`: {why}")
     return "\n".join([*lines, ""])
-
-
-def _commit() -> str:
-    done = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip() or "unknown"
 
 
 def main() -> int:

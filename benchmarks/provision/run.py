@@ -30,8 +30,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]
 # ruff: noqa: E402
+
+from commit import commit as commit_of_checkout
 
 from factories.cloud_plans import AWS_OFFERS, GCP_OFFERS, cloud_document
 from factories.cloud_runs import CloudRun, cloud_run, without_bucket
@@ -228,13 +230,13 @@ def main() -> int:
     STATE.parent.mkdir(exist_ok=True)
     if options.fresh:
         STATE.unlink(missing_ok=True)
-    commit, failed = _commit(), []
+    commit, failed = commit_of_checkout(), []
     known = {Cell(row["provider"], row["nodes"], row["regions"], row["phases"]) for row in _rows(commit)}
     for batch in _batches(options.providers, options.sizes, options.regions):
         with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
             failed += pool.map(lambda cell: _run(cell, commit), [cell for cell in batch if cell not in known])
-    if _commit() != commit:
-        print(f"the checkout was {commit} and is {_commit()} now: nobody knows what was measured", file=sys.stderr)
+    if commit_of_checkout() != commit:
+        print(f"the checkout is {commit} no longer: nobody knows what was measured", file=sys.stderr)
         return 1
     print(RESULTS)
     return 1 if any(failed) else 0
@@ -281,13 +283,6 @@ def _rows(commit: str) -> list[dict[str, Any]]:
     """Return what was measured at a commit."""
     rows = map(json.loads, STATE.read_text().splitlines()) if STATE.is_file() else ()
     return [row for row in rows if row["commit"] == commit]
-
-
-def _commit() -> str:
-    done = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    return done.stdout.strip()
 
 
 def _report(rows: list[dict[str, Any]]) -> str:
