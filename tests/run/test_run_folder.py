@@ -147,3 +147,9 @@ def test_a_free_run_has_no_holder(tmp_path: Path) -> None:
     with folder.lock():
         pass
     assert folder.lock_holder() is None
+
+
+def test_a_folder_that_can_not_be_made_names_itself_and_what_decides_it(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RequestError, match=r"can't make .*/file/runs/job-1: Not a directory; SAILOR_CLOUD_HOME names"):
+        RunFolder.create("job-1", root=tmp_path / "file" / "runs")
