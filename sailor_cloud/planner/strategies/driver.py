@@ -93,9 +93,9 @@ def _ranking(strategy: Strategy, cluster: Cluster, expired: Callable[[], bool]) 
     found: list[Proposal] = []
     for proposal in _until(strategy.propose(cluster), expired):
         if proposal is None:
-            return sorted(found, key=lambda each: each.estimate_s), True
+            return sorted(found, key=lambda each: each.order), True
         found.append(proposal)
-    return sorted(found, key=lambda each: each.estimate_s), False
+    return sorted(found, key=lambda each: each.order), False
 
 
 def _until(proposals: Iterable[Proposal], expired: Callable[[], bool]) -> Iterator[Proposal | None]:

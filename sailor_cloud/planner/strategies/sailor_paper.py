@@ -9,7 +9,7 @@ next region follows.
 
 Where the original looks at all ways to share a stage's replicas among kinds, this one looks at stages of one kind, and
 at stages that use up what is left of one kind: a mixed stage is as slow as its slowest replica, so nothing is gained by
-mixing earlier. The limits of a job filter the plans in the end.
+mixing earlier. The limits of a job filter the plans in the end; the cheapest comes first where the job asks for that.
 """
 
 from __future__ import annotations
@@ -131,7 +131,14 @@ def _for_stages(
         if seconds >= best:
             return
         best = seconds
-        yield Proposal(estimate_s=seconds, build=partial(_plan, cluster, regions, found, bounds, size, replicas))
+        build = partial(_plan, cluster, regions, found, bounds, size, replicas)
+        yield Proposal(estimate_s=seconds, build=build, rank=seconds * _usd_per_hour(regions, found) if cheap else None)
+
+
+def _usd_per_hour(regions: tuple[tuple[Kind, ...], ...], rest: Rest) -> float:
+    """Return what the devices of all stages cost."""
+    held = [(regions[region][kind].machines[0], n * tp) for row in rest.holders for region, kind, n, tp in row]
+    return sum(machine.pool.offer.usd_per_hour * devices / machine.devices for machine, devices in held)
 
 
 def degrees_of(

@@ -13,11 +13,17 @@ from sailor_cloud.planner.strategies.cluster import Cluster
 class Proposal:
     """A plan as its strategy sees it: the seconds of an iteration by its own cost model.
 
-    `build` makes the plan when somebody asks for it; it raises RequestError where our plans can't express it.
+    `rank` is what it is ranked by in place of these, where the strategy knows money and the job asks for it. `build`
+    makes the plan when somebody asks for it; it raises RequestError where our plans can't express it.
     """
 
     estimate_s: float
     build: Callable[[], Plan]
+    rank: float | None = None
+
+    @property
+    def order(self) -> float:
+        return self.estimate_s if self.rank is None else self.rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
