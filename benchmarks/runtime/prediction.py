@@ -53,7 +53,7 @@ PLANS: dict[str, Sequence[tuple[int, int, Sequence[tuple[int, int, int, str]]]]]
 }
 
 
-def measure(folder: Path, bars: list[Bar], *, steps: int = 12) -> list[str]:
+def measure(folder: Path, bars: list[Bar], *, steps: int = 8) -> list[str]:
     """Return the lines of a table and the mean error, which is added to `bars`."""
     lines = ["| plan | ranks | predicted | measured | error |", "|---|---|---|---|---|"]
     errors = []
