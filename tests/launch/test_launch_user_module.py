@@ -16,6 +16,7 @@ JOB = """
 name: mine
 model: {module: "mine.model:build_with_adapters", model_type: gpt2, vocab_size: 64, hidden_size: 24,
         num_hidden_layers: 4, num_attention_heads: 6, max_position_embeddings: 16}
+setup: test -f mine/model.py && test -n "$PIP_PREFIX" && echo set up
 data: {source: synthetic}
 training: {global_batch_size: 4, sequence_length: 16, steps: 5, precision: fp32}
 constraints: {budget_usd: 1.0, deadline: 10m}
@@ -32,6 +33,8 @@ def test_adapters_beside_frozen_weights_train_as_in_one_process(tmp_path: Path) 
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["outcome"] == "completed"
     assert "first 5 steps equal one process in float64" in done.stderr
+    [log] = tmp_path.glob("**/runs/*/**/g1-rank0.log")
+    assert "set up" in log.read_text().splitlines(), "where the code lies, before anything else"
 
     # The planner asked the module itself, which has other layers than these sizes.
     job.write_text(JOB.replace("num_hidden_layers: 4", "num_hidden_layers: 3"))
