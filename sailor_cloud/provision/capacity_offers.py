@@ -8,7 +8,7 @@ from datetime import datetime
 from sailor_cloud.catalog import Catalog
 from sailor_cloud.catalog.providers import of as sold_by
 from sailor_cloud.catalog.reservations import Reservation, ReservationKind, read_reservations
-from sailor_cloud.errors import CredentialsError
+from sailor_cloud.errors import CredentialsError, ProvisionError
 from sailor_cloud.model.capacity import Capacity
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.offer import Market, Offer
@@ -38,7 +38,7 @@ def found_capacity(job: Job, catalog: Catalog, days: int, now: datetime) -> tupl
     for provider, region, instance_type, nodes in sorted(regional):
         try:
             blocks = providers.of(provider).offered(region, instance_type, nodes, days, now)
-        except CredentialsError as error:
+        except (CredentialsError, ProvisionError) as error:
             missing.append(str(error))
             continue
         offered |= {block.name: block for block in blocks if (block.zone, block.instance_type) in kinds}

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from sailor_cloud.errors import RequestError
+from sailor_cloud.errors import ProvisionError, RequestError
 from sailor_cloud.model.capacity import Capacity
 from sailor_cloud.model.offer import Market, Offer
 from sailor_cloud.provision.live_resources import RUN_LABEL
-from sailor_cloud.provision.providers.aws.sweep import boto_client
+from sailor_cloud.provision.providers.aws.sweep import boto_client, is_refusal, refusal
 from sailor_cloud.provision.rendering.root import PlacedNode, Variables, WantedRoot
 from sailor_cloud.units import SECONDS_PER_HOUR
 
@@ -53,6 +54,19 @@ def _block(offer: Offer) -> Variables:
     return {**times, "nodes": terms.nodes, "usd": usd}
 
 
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Turn what boto3 raises into errors of ours: CredentialsError where AWS turns the caller away."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        yield
+    except (BotoCoreError, ClientError) as error:
+        if is_refusal(error):
+            raise refusal(what, error) from error
+        raise ProvisionError(f"AWS did not {what}: {error}") from error
+
+
 def _text(at: datetime) -> str:
     return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
@@ -60,16 +74,22 @@ def _text(at: datetime) -> str:
 def settled(root: WantedRoot, run_id: str) -> WantedRoot:
     """Return the root with the offering of each block, and without blocks that the run has bought already."""
     there = bought(root.region, run_id)
-    blocks = {
-        name: {**block, "offering": offering(root.region, block)["CapacityBlockOfferingId"]}
-        for name, block in root.variables["blocks"].items()
-        if name not in there
-    }
+    with _told(f"list capacity blocks in {root.region}"):
+        blocks = {
+            name: {**block, "offering": offering(root.region, block)["CapacityBlockOfferingId"]}
+            for name, block in root.variables["blocks"].items()
+            if name not in there
+        }
     return replace(root, variables={**root.variables, "blocks": blocks})
 
 
 def bought(region: str, run_id: str) -> dict[str, str]:
     """Return the ids of what a run has bought in a region, by the names of entries."""
+    with _told(f"list the capacity of {run_id} in {region}"):
+        return _bought(region, run_id)
+
+
+def _bought(region: str, run_id: str) -> dict[str, str]:
     filters = [{"Name": f"tag:{RUN_LABEL}", "Values": [run_id]}, {"Name": "state", "Values": list(_THERE)}]
     found: dict[str, str] = {}
     for page in boto_client(region).get_paginator("describe_capacity_reservations").paginate(Filters=filters):
@@ -124,8 +144,9 @@ def offerings_between(
 
 def offered(region: str, instance_type: str, nodes: int, days: int, now: datetime) -> list[Capacity]:
     """Return the blocks of so many nodes and days that AWS offers within the next eight weeks, the soonest first."""
-    zones, latest = zone_ids(region), now + timedelta(weeks=8)
-    rows = offerings_between(region, instance_type, nodes, 24 * days, now, latest)
+    with _told(f"list capacity blocks in {region}"):
+        zones, latest = zone_ids(region), now + timedelta(weeks=8)
+        rows = list(offerings_between(region, instance_type, nodes, 24 * days, now, latest))
     found = []
     for row in sorted(rows, key=lambda row: (row["StartDate"], float(row["UpfrontFee"]))):
         if row.get("CurrencyCode", "USD") != "USD":
@@ -159,7 +180,8 @@ def problem(offer: Offer) -> str:
     if offer.market is not Market.CAPACITY_BLOCK:
         return ""
     try:
-        offering(offer.region, {**_block(offer), "zone": offer.zone, "instance_type": offer.instance_type})
+        with _told(f"list capacity blocks in {offer.region}"):
+            offering(offer.region, {**_block(offer), "zone": offer.zone, "instance_type": offer.instance_type})
     except RequestError as error:
         return str(error)
     return ""
