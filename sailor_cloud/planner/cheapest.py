@@ -51,6 +51,7 @@ def _cheapest_usd(space: Space, usd_per_s: Mapping[str, float]) -> float:
     rates = np.array([usd_per_s[name] for name in floors.accelerators])
     found = least_usd(space, floors, rates, boxes)
     for _ in range(_ROUNDS):
+        space.known.deadline.check()
         best = np.argsort(found, kind="stable")[:_HALVED]
         middle = np.sqrt(boxes[2, best] * boxes[3, best])
         lower, upper = boxes[:, best].copy(), boxes[:, best].copy()
