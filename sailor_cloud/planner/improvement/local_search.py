@@ -21,7 +21,7 @@ from sailor_cloud.planner.effort import Effort
 from sailor_cloud.planner.goals import TIE, Figure, Target
 from sailor_cloud.planner.improvement.evaluator import Evaluator, Factors
 from sailor_cloud.planner.improvement.moves import Neighbour, Neighbourhood
-from sailor_cloud.planner.improvement.sizing import apportioned, with_balanced_sizes
+from sailor_cloud.planner.improvement.sizing import with_balanced_sizes
 from sailor_cloud.planner.space import Space
 from sailor_cloud.planner.tasks import Task, do
 from sailor_cloud.planner.twins import shapes_of
@@ -151,15 +151,12 @@ class Improver:
         assessor, timed = evaluator.assessor, self.target.goal in (Figure.ITERATION_S, Figure.DURATION_S)
         if better_than is not None and timed and self.rank(better_than)[0] == 1.0:
             below_s = better_than.foreseen[Figure.ITERATION_S]
-        match neighbour.microbatches:
-            case None:
-                drafts = [assessor.draft(neighbour.shapes, below_s=below_s)]
-            case 0:
-                drafts = [*apportioned(assessor, neighbour.shapes, below_s=below_s)]
-            case count:
-                drafts = [with_balanced_sizes(assessor, neighbour.shapes, count, below_s=below_s)]
-        found = [evaluator.expected(replace(draft, zero_stage=stage)) for draft in drafts if draft is not None]
-        return min(found, key=evaluator.rank, default=None)
+        count = neighbour.microbatches
+        if count is None:
+            draft = assessor.draft(neighbour.shapes, below_s=below_s)
+        else:
+            draft = with_balanced_sizes(assessor, neighbour.shapes, count, below_s=below_s)
+        return None if draft is None else evaluator.expected(replace(draft, zero_stage=stage))
 
 
 @dataclass(slots=True)

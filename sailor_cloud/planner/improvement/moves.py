@@ -33,10 +33,6 @@ Shapes = tuple[Shape, ...]
 _SHORT, _GIVING = 6, 2
 
 
-# How many microbatches the pipelines of a neighbour have where that is chosen anew for each kind of pipelines.
-ANEW = 0
-
-
 class Neighbour(NamedTuple):
     """Pipelines, and how many microbatches each is sized to have; None where microbatch sizes stay as they are."""
 
@@ -150,7 +146,7 @@ class _Plan:
             for size in sorted(sizes - {0, group.size}):
                 yield Neighbour(self._with(group, [replace(each, microbatch_size=size) for each in group.members]))
         counts = {self.count - 1, self.count + 1, self.count // 2, 2 * self.count, 3 * self.count // 2}
-        for count in (ANEW, *sorted({self.count, *counts} - {0})):
+        for count in sorted({self.count, *counts} - {0}):
             yield Neighbour(self.shapes, count)
 
     def _whole(self, size: int) -> Iterator[int]:
@@ -422,7 +418,7 @@ class _Plan:
             for size in reversed(sizes):
                 yield Neighbour(tuple(replace(shape, microbatch_size=size) for shape in shapes))
             return
-        for count in (None, self.count, ANEW):
+        for count in (None, self.count):
             yield Neighbour(shapes, count)
 
     def _stands(self, shapes: Shapes) -> bool:

@@ -177,7 +177,7 @@ def _sized(shapes: Sequence[Shape], alike: Sequence[_Alike]) -> list[Shape]:
     return [replace(shape, microbatch_size=size) for shape, size in zip(shapes, sizes, strict=True)]
 
 
-def apportioned(assessor: Assessor, shapes: Sequence[Shape], *, below_s: float = math.inf) -> list[Draft]:
+def apportioned(assessor: Assessor, shapes: Sequence[Shape]) -> list[Draft]:
     """Return drafts of pipelines on given slots and cuts, whose microbatch sizes and numbers are chosen by kind.
 
     All pipelines of a kind carry equally many samples, in the microbatches that are through soonest. At first each
@@ -203,7 +203,7 @@ def apportioned(assessor: Assessor, shapes: Sequence[Shape], *, below_s: float =
             for member in kind.members:
                 sized[member] = replace(shapes[member], microbatch_size=size)
                 counts[member] = samples // size
-        draft = assessor.draft(sized, microbatches=counts, below_s=below_s) if math.isfinite(found[share]) else None
+        draft = assessor.draft(sized, microbatches=counts) if math.isfinite(found[share]) else None
         if draft is not None:
             drafts.append(draft)
     return drafts
