@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 INFEASIBLE = 3
 FORMATS = ("table", "json", "markdown", "html")
 RESTRICTIONS = ("one-accelerator", "one-zone", "even-batches", "even-layers")
+_ENDINGS = {".json": "json", ".html": "html", ".htm": "html", ".md": "markdown", ".txt": "table"}
 
 
 @click.command(short_help="Search for the best plan and show what it costs.")
@@ -65,9 +66,17 @@ RESTRICTIONS = ("one-accelerator", "one-zone", "even-batches", "even-layers")
 @click.option("--strategy", metavar="NAME", help="Let a published planner make the search; 'compare' lists them.")
 @click.option("--oracle", is_flag=True, help="With --strategy: our simulator ranks its plans, not its own cost model.")
 @click.option("--details", is_flag=True, help="Also show price sources, every stage, and the assumptions.")
-@click.option("--format", "form", type=click.Choice(FORMATS), help="Form of the result; a table, or with -o FILE json.")
+@click.option("--format", "form", type=click.Choice(FORMATS), help="Form of the result; else FILE's ending says it.")
 @json_option
-@click.option("-o", "--output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Write to FILE.")
+@click.option(
+    "-o",
+    "--output",
+    "outputs",
+    metavar="FILE",
+    multiple=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write to FILE: .json, .html, .md or .txt; may be given several times.",
+)
 def plan(
     job_file: Path,
     on: str | None,
@@ -87,14 +96,14 @@ def plan(
     details: bool,
     form: str | None,
     as_json: bool,
-    output: Path | None,
+    outputs: tuple[Path, ...],
 ) -> int:
     """Search for the best plan of the job file JOB and show what it costs. Buys nothing and needs no account.
 
     \b
     sailor-cloud plan job.yaml
     sailor-cloud plan job.yaml --json | jq .cost.total_usd
-    sailor-cloud plan job.yaml --format html -o report.html
+    sailor-cloud plan job.yaml -o plan.json -o report.html
     sailor-cloud plan job.yaml --choose balanced
     sailor-cloud plan job.yaml --restrict one-accelerator --restrict one-zone --top 3
     sailor-cloud plan job.yaml --on slurm --cluster cluster.yaml
@@ -105,8 +114,12 @@ def plan(
     from sailor_cloud.planner.variants import Restriction
     from sailor_cloud.workload.this_machine import usable_cores
 
-    chosen = "json" if as_json else form or ("json" if output else "table")
-    check_output(output)
+    asked = "json" if as_json else form
+    forms: dict[Path | None, str] = {path: _form_of(path, asked, alone=len(outputs) == 1) for path in outputs}
+    if not outputs:
+        forms = {None: asked or "table"}
+    for path in outputs:
+        check_output(path)
     if oracle and strategy is None:
         raise RequestError("--oracle belongs to --strategy; give both, for example --strategy metis --oracle")
     if strategy is not None and (restrictions or top or frontier or choose):
@@ -122,7 +135,7 @@ def plan(
             pricing=pricing,
             restrictions=[Restriction(name) for name in restrictions],
             top=top,
-            frontier=frontier or chosen == "html",
+            frontier=frontier or "html" in forms.values(),
             choose=None if choose is None else Pick(choose),
             time_limit_s=time_limit_s,
             deciding=first_screen(job, show),
@@ -132,16 +145,26 @@ def plan(
             oracle=oracle,
             engine=engine,
         )
-    if chosen == "table" and output is None:
+    if forms == {None: "table"}:
         from sailor_cloud.report.console import result_console
         from sailor_cloud.report.plan_text import print_plan
 
         print_plan(document, result_console(), details=details)
     else:
-        with waiting("writing the report") as show:
-            written = _written(document, chosen, base=job_file.parent, profiles=profiles, details=details, show=show)
-        write_output(output, written)
+        for path, chosen in forms.items():
+            with waiting("writing the report") as show:
+                written = _written(
+                    document, chosen, base=job_file.parent, profiles=profiles, details=details, show=show
+                )
+            write_output(path, written)
     return INFEASIBLE if document.status is Status.INFEASIBLE else 0
+
+
+def _form_of(path: Path, asked: str | None, *, alone: bool) -> str:
+    """Return the form of a file: what was asked for one file alone, else what its ending says, else that or JSON."""
+    if asked is not None and alone:
+        return asked
+    return _ENDINGS.get(path.suffix, asked or "json")
 
 
 def first_screen(job: Job, show: Show) -> Callable[[Decision], None] | None:

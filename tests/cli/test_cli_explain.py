@@ -62,3 +62,13 @@ def test_a_plan_chosen_afterwards_says_that_it_does_not_know_what_insisting_cost
         assert (answer.returncode, f"the plan uses {name}" in answer.stdout) == (
             (0, True) if name in used else (2, False)
         )
+
+
+def test_one_search_writes_several_files_each_in_the_form_of_its_ending(folder: Path) -> None:
+    answer = called("plan", "job.yaml", "-o", "one.json", "-o", "one.html", "-o", "one.md", "-o", "one.txt", cwd=folder)
+    assert (answer.returncode, answer.stdout) == (0, "")
+    assert json.loads((folder / "one.json").read_text())["status"] == "optimal"
+    begins = {name: (folder / name).read_text()[:15] for name in ("one.html", "one.md", "one.txt")}
+    assert begins["one.html"] == "<!doctype html>"
+    assert begins["one.md"].startswith(("**", "#"))
+    assert begins["one.txt"].startswith("small ")
