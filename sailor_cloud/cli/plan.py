@@ -151,12 +151,12 @@ def plan(
 
         print_plan(document, result_console(), details=details)
     else:
-        for path, chosen in forms.items():
+        for place, chosen in forms.items():
             with waiting("writing the report") as show:
                 written = _written(
                     document, chosen, base=job_file.parent, profiles=profiles, details=details, show=show
                 )
-            write_output(path, written)
+            write_output(place, written)
     return INFEASIBLE if document.status is Status.INFEASIBLE else 0
 
 

@@ -18,7 +18,8 @@ from sailor_cloud.cli.options import (
     json_option,
     providers_with_account,
 )
-from sailor_cloud.model.offer import Market, Precision, Provider
+from sailor_cloud.model.market import Market, Precision
+from sailor_cloud.model.provider import Provider
 
 if TYPE_CHECKING:
     from sailor_cloud.catalog import Catalog

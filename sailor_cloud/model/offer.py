@@ -5,36 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import date, datetime
 from enum import StrEnum
-from typing import Annotated
 
-from pydantic import Field
-
+from sailor_cloud.model.market import Market as Market
+from sailor_cloud.model.market import Precision as Precision
 from sailor_cloud.model.provider import Provider as Provider
 from sailor_cloud.units import SECONDS_PER_HOUR
-
-
-class Market(StrEnum):
-    """How instances are sold. All but the first two have `Terms`, and their offers are those of a job's `capacity`.
-
-    `reservation`: an On-Demand Capacity Reservation of AWS, or a reservation of Compute Engine. `capacity-block`: AWS,
-    with a fixed start and end, paid for whole. `flex-start`: Compute Engine's queue, for seven days at most.
-    """
-
-    ON_DEMAND = "on-demand"
-    SPOT = "spot"
-    RESERVATION = "reservation"
-    CAPACITY_BLOCK = "capacity-block"
-    FLEX_START = "flex-start"
-
-    @classmethod
-    def _missing_(cls, value: object) -> Market | None:
-        # AWS writes capacity_block, Google Cloud FLEX_START.
-        plain = str(value).lower().replace("_", "-")
-        return next((market for market in cls if market.value == plain), None)
-
-    @property
-    def has_terms(self) -> bool:
-        return self not in (Market.ON_DEMAND, Market.SPOT)
 
 
 class Confidence(StrEnum):
@@ -68,13 +43,6 @@ class Doubt(StrEnum):
     OUTLIER = "outlier"
     LOW_CONFIDENCE = "low-confidence"
     FAR_UNDER_ON_DEMAND = "far-under-on-demand"
-
-
-class Precision(StrEnum):
-    FP32 = "fp32"
-    TF32 = "tf32"
-    BF16 = "bf16"
-    FP16 = "fp16"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +169,7 @@ class Offer(Hardware):
     zone_confidence: ZoneConfidence = ZoneConfidence.UNCHECKED
     outlier: bool = False
     listed: ListedPrice | None = None
-    terms: Annotated[Terms | None, Field(exclude_if=lambda terms: terms is None)] = None
+    terms: Terms | None = None
 
     @property
     def bought_apart(self) -> bool:

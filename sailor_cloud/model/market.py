@@ -1,0 +1,36 @@
+"""Markets on which instances are sold, and the precisions that their accelerators compute in."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Market(StrEnum):
+    """How instances are sold. All but the first two have `Terms`, and their offers are those of a job's `capacity`.
+
+    `reservation`: an On-Demand Capacity Reservation of AWS, or a reservation of Compute Engine. `capacity-block`: AWS,
+    with a fixed start and end, paid for whole. `flex-start`: Compute Engine's queue, for seven days at most.
+    """
+
+    ON_DEMAND = "on-demand"
+    SPOT = "spot"
+    RESERVATION = "reservation"
+    CAPACITY_BLOCK = "capacity-block"
+    FLEX_START = "flex-start"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Market | None:
+        # AWS writes capacity_block, Google Cloud FLEX_START.
+        plain = str(value).lower().replace("_", "-")
+        return next((market for market in cls if market.value == plain), None)
+
+    @property
+    def has_terms(self) -> bool:
+        return self not in (Market.ON_DEMAND, Market.SPOT)
+
+
+class Precision(StrEnum):
+    FP32 = "fp32"
+    TF32 = "tf32"
+    BF16 = "bf16"
+    FP16 = "fp16"
