@@ -28,6 +28,7 @@ from sailor_cloud.provision.live_resources import HOLDS_OBJECTS, Asked, CloudSwe
 from sailor_cloud.provision.rendering.root import placed_nodes, root_of
 from sailor_cloud.provision.scopes import journaled, scopes_of
 from sailor_cloud.provision.terraform.driver import Diagnostic, TerraformCommandError
+from sailor_cloud.run.appended import kept_lines
 from sailor_cloud.run.folder import RunFolder, resource_name
 from sailor_cloud.run.journal import Draft, Event, Journal
 from sailor_cloud.run.ledger import Ledger
@@ -346,6 +347,14 @@ def test_a_lost_ledger_is_told_and_made_up_for_by_the_journal(run: Run) -> None:
     (problem,) = told.problems
     assert problem == f"{run.folder.ledger_file} holds no node; they are charged at the prices of their purchase"
     assert {line.quantity for line in Ledger.of(run.folder, run.clock).lines()} == {2.0}
+
+
+def test_a_ledger_that_can_not_be_written_to_keeps_no_node_alive(run: Run) -> None:
+    run.bought(charged=False)
+    run.folder.ledger_file.mkdir()
+    assert run.down().clean
+    assert run.paper.alive == []
+    assert len(kept_lines(run.folder.ledger_file)) >= 4
 
 
 def with_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, saved: bool = True) -> Run:
