@@ -75,10 +75,9 @@ def measure(
                 f"{bar.asked} | {bar.verdict} |"
             )
         first, last = zip(*found["losses"].values(), strict=True)
-        # Tokens are random, so a few steps teach little; but weights that stand still, or move otherwise, show.
+        # Tokens are random and steps few, so losses tell other models and courses, not how much was learnt.
         assert max(first) - min(first) < 0.2, f"contenders train different models: {found['losses']}"
         assert max(last) - min(last) < 0.2, f"contenders train differently: {found['losses']}"
-        assert all(abs(a - b) > 1e-3 for a, b in zip(first, last, strict=True)), f"some stand still: {found['losses']}"
     return lines
 
 
