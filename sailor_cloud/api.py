@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sailor_cloud.model.shown import Rows
     from sailor_cloud.planner import Restriction
     from sailor_cloud.planner.explaining import Explanation
-    from sailor_cloud.planner.shadow import Gain
+    from sailor_cloud.planner.marginal import Gain
     from sailor_cloud.planner.strategies import Comparison
     from sailor_cloud.planner.verified import Verified
     from sailor_cloud.run.folder import RunFolder
@@ -287,10 +287,10 @@ def explain(
     from sailor_cloud import network as networks
     from sailor_cloud.catalog.clusters import know
     from sailor_cloud.model.document import PlanDocument
-    from sailor_cloud.planner.effort import Deadline
     from sailor_cloud.planner.explaining import Explanation, reasons, ruled_out
+    from sailor_cloud.planner.marginal import gains
     from sailor_cloud.planner.search import problem_of
-    from sailor_cloud.planner.shadow import gains
+    from sailor_cloud.planner.space.effort import Deadline
     from sailor_cloud.simulator import engine_named
 
     begun, started_s = process_time(), (clock or SystemClock()).monotonic_s()
@@ -370,8 +370,8 @@ def choose(
     """
     from sailor_cloud.model.document import Status
     from sailor_cloud.model.shown import Rows
-    from sailor_cloud.planner.decision import warnings
-    from sailor_cloud.planner.lifetime import ttl_s
+    from sailor_cloud.planner.evaluate.lifetime import ttl_s
+    from sailor_cloud.planner.explain.decision import warnings
 
     decision = document.decision
     if document.job.model is None:

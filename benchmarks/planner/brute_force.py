@@ -20,7 +20,7 @@ from factories.brute_force import every_plan  # noqa: E402
 from factories.planning import make_space, plan, tiny_job  # noqa: E402
 from sailor_cloud.model.document import Status  # noqa: E402
 from sailor_cloud.model.job import Goal, Job  # noqa: E402
-from sailor_cloud.planner.answer import OPTIMAL_GAP  # noqa: E402
+from sailor_cloud.planner.space.answer import OPTIMAL_GAP  # noqa: E402
 from sailor_cloud.simulator import Evaluation, evaluate  # noqa: E402
 
 GOALS = ("maximize-throughput", "minimize-cost", "minimize-time")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sailor_cloud.model.document import LeftOut, PlanDocument
     from sailor_cloud.model.job import Job
     from sailor_cloud.planner.explaining import Explanation
-    from sailor_cloud.planner.shadow import Gain
+    from sailor_cloud.planner.marginal import Gain
 
 INFEASIBLE = 3
 

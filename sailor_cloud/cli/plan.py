@@ -111,7 +111,7 @@ def plan(
     """
     from sailor_cloud import api
     from sailor_cloud.model.document import Pick, Status
-    from sailor_cloud.planner.variants import Restriction
+    from sailor_cloud.planner.space.restrictions import Restriction
     from sailor_cloud.workload.this_machine import usable_cores
 
     asked = "json" if as_json else form

@@ -21,14 +21,14 @@ from sailor_cloud.model.document import (
 from sailor_cloud.model.job import Goal, Job
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.model.shown import Rows
-from sailor_cloud.planner.answer import OPTIMAL_GAP, Answer
-from sailor_cloud.planner.decision import goal_pick
-from sailor_cloud.planner.draft import to_plan
-from sailor_cloud.planner.goals import Figure, Target, target_of
+from sailor_cloud.planner.evaluate.figures import replayed
+from sailor_cloud.planner.evaluate.lifetime import ttl_s
+from sailor_cloud.planner.explain.decision import goal_pick
 from sailor_cloud.planner.improvement.choice import Chosen
-from sailor_cloud.planner.lifetime import ttl_s
-from sailor_cloud.planner.replayed import replayed
-from sailor_cloud.planner.space import Space
+from sailor_cloud.planner.space.answer import OPTIMAL_GAP, Answer
+from sailor_cloud.planner.space.draft import to_plan
+from sailor_cloud.planner.space.goals import Figure, Target, target_of
+from sailor_cloud.planner.space.space import Space
 from sailor_cloud.simulator import Evaluation, Scenario
 from sailor_cloud.simulator.engines import SAILOR
 

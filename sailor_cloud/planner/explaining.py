@@ -8,10 +8,10 @@ from typing import Any
 
 from sailor_cloud.model.document import Ground, LeftOut, PlanDocument
 from sailor_cloud.model.shown import Rows, Shown
+from sailor_cloud.planner.marginal import Gain
 from sailor_cloud.planner.search import Problem
-from sailor_cloud.planner.shadow import Gain
-from sailor_cloud.planner.space import Space
-from sailor_cloud.planner.variants import zero_stages
+from sailor_cloud.planner.space.restrictions import zero_stages
+from sailor_cloud.planner.space.space import Space
 from sailor_cloud.units import GIB, MIB, duration_text, pace_text, signed_usd_text, usd_text
 
 

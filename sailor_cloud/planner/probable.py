@@ -12,8 +12,8 @@ from dataclasses import replace
 from sailor_cloud.model.document import Infeasibility, PlanDocument, Status
 from sailor_cloud.model.job import Goal
 from sailor_cloud.model.shown import Rows
-from sailor_cloud.planner.effort import OutOfTimeError
-from sailor_cloud.planner.goals import Figure, Target
+from sailor_cloud.planner.space.effort import OutOfTimeError
+from sailor_cloud.planner.space.goals import Figure, Target
 
 # Limits that the iteration's error decides about, and the errors of the first plan that they are tightened by in turn:
 # relative ones that are not exceeded with these probabilities.

@@ -22,33 +22,33 @@ from sailor_cloud.model.document import (
 )
 from sailor_cloud.model.job import Job
 from sailor_cloud.network import Network
-from sailor_cloud.planner.anchor import anchored
-from sailor_cloud.planner.answer import OPTIMAL_GAP, Answer
-from sailor_cloud.planner.apart import apart
-from sailor_cloud.planner.assess import Assessor
-from sailor_cloud.planner.beside import Beside
-from sailor_cloud.planner.candidates import collect
-from sailor_cloud.planner.capacity import over_capacity
-from sailor_cloud.planner.decision import Deciding, goal_pick
 from sailor_cloud.planner.documents import Surroundings, infeasible_document, plan_document
-from sailor_cloud.planner.draft import Draft, to_plan
-from sailor_cloud.planner.effort import NORMAL, Effort, OutOfTimeError
-from sailor_cloud.planner.frontier import explored, frontier
-from sailor_cloud.planner.gap import gap_parts
-from sailor_cloud.planner.goals import TIE, Target, target_of
-from sailor_cloud.planner.homogeneous import homogeneous
+from sailor_cloud.planner.evaluate.assess import Assessor
+from sailor_cloud.planner.evaluate.figures import replayed
+from sailor_cloud.planner.explain.alternatives import Beside
+from sailor_cloud.planner.explain.anchor import anchored
+from sailor_cloud.planner.explain.decision import Deciding, goal_pick
+from sailor_cloud.planner.explain.frontier import explored, frontier
+from sailor_cloud.planner.explain.gap import gap_parts
+from sailor_cloud.planner.explain.infeasible import by_quota, explain_infeasible
+from sailor_cloud.planner.explain.quota_change import quota_changes
+from sailor_cloud.planner.explain.rare_sync import apart
 from sailor_cloud.planner.improvement import evaluated
 from sailor_cloud.planner.improvement.choice import Chosen, first_that_holds
-from sailor_cloud.planner.infeasible import by_quota, explain_infeasible
+from sailor_cloud.planner.parallel.two_processes import Team, together
 from sailor_cloud.planner.probable import probable, tightened
-from sailor_cloud.planner.quota_change import quota_changes
-from sailor_cloud.planner.replayed import replayed
+from sailor_cloud.planner.seeds.frontier_seeds import spread
+from sailor_cloud.planner.seeds.homogeneous import homogeneous
 from sailor_cloud.planner.solving import Searched
-from sailor_cloud.planner.space import Space, build
-from sailor_cloud.planner.spread import spread
-from sailor_cloud.planner.team import Team, together
-from sailor_cloud.planner.variants import Restriction
-from sailor_cloud.planner.wishes import Wishes as Wishes
+from sailor_cloud.planner.space.answer import OPTIMAL_GAP, Answer
+from sailor_cloud.planner.space.candidates import collect
+from sailor_cloud.planner.space.capacity import over_capacity
+from sailor_cloud.planner.space.draft import Draft, to_plan
+from sailor_cloud.planner.space.effort import NORMAL, Effort, OutOfTimeError
+from sailor_cloud.planner.space.goals import TIE, Target, target_of
+from sailor_cloud.planner.space.restrictions import Restriction
+from sailor_cloud.planner.space.space import Space, build
+from sailor_cloud.planner.space.wishes import Wishes as Wishes
 from sailor_cloud.simulator import Scenario
 from sailor_cloud.simulator.engines import SAILOR, Engine
 from sailor_cloud.workload import ComputeProfiles

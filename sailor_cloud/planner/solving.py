@@ -9,23 +9,23 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from sailor_cloud.planner import exhaustive
-from sailor_cloud.planner.answer import Answer
-from sailor_cloud.planner.assess import Assessor
-from sailor_cloud.planner.bounds import goal_bound
-from sailor_cloud.planner.draft import Draft, in_space, to_plan
-from sailor_cloud.planner.effort import NORMAL, Effort
-from sailor_cloud.planner.evened import evened, evenly
-from sailor_cloud.planner.goals import NEAR, NEARLY, Figure, Target
+from sailor_cloud.planner.bound.bounds import goal_bound
+from sailor_cloud.planner.enumeration import exhaustive
+from sailor_cloud.planner.enumeration.combinations import is_crowded
+from sailor_cloud.planner.evaluate.assess import Assessor
+from sailor_cloud.planner.evaluate.figures import replayed
+from sailor_cloud.planner.evaluate.similar_zones import elsewhere, families, shapes_of
+from sailor_cloud.planner.explain.restricted import evened, evenly
 from sailor_cloud.planner.improvement import improved
 from sailor_cloud.planner.improvement.choice import Chosen, best_that_holds, first_that_holds
-from sailor_cloud.planner.mixing import mix
-from sailor_cloud.planner.replayed import replayed
-from sailor_cloud.planner.space import Space
-from sailor_cloud.planner.twins import elsewhere, families, shapes_of
+from sailor_cloud.planner.seeds.mixed import mix
+from sailor_cloud.planner.space.answer import Answer
+from sailor_cloud.planner.space.draft import Draft, in_space, to_plan
+from sailor_cloud.planner.space.effort import NORMAL, Effort
+from sailor_cloud.planner.space.goals import NEAR, NEARLY, Figure, Target
+from sailor_cloud.planner.space.restrictions import EVEN, Restriction, fits_whole, variants
+from sailor_cloud.planner.space.space import Space
 from sailor_cloud.planner.uniform import uniform_drafts
-from sailor_cloud.planner.variants import EVEN, Restriction, fits_whole, variants
-from sailor_cloud.planner.walks import is_crowded
 from sailor_cloud.simulator import Evaluation, evaluate
 
 Floats = NDArray[np.float64]

@@ -25,15 +25,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sailor_cloud.planner.assess import Assessor, Shape
-from sailor_cloud.planner.bill import Bill
-from sailor_cloud.planner.draft import Draft
-from sailor_cloud.planner.effort import Effort
-from sailor_cloud.planner.goals import Figure, Target
+from sailor_cloud.planner.evaluate.assess import Assessor, Shape
+from sailor_cloud.planner.evaluate.bill import Bill
 from sailor_cloud.planner.improvement.evaluator import Evaluator
-from sailor_cloud.planner.layouts import Slot
-from sailor_cloud.planner.replica_counts import divisors, replica_counts
-from sailor_cloud.planner.space import Seat, Space
+from sailor_cloud.planner.space.draft import Draft
+from sailor_cloud.planner.space.effort import Effort
+from sailor_cloud.planner.space.goals import Figure, Target
+from sailor_cloud.planner.space.layouts import Slot
+from sailor_cloud.planner.space.replica_counts import divisors, replica_counts
+from sailor_cloud.planner.space.space import Seat, Space
 from sailor_cloud.simulator import gradient_sync_s
 from sailor_cloud.simulator.engines import StagePlace, UniformPipelines
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from sailor_cloud.planner.explaining import Explanation, RuledOut
-    from sailor_cloud.planner.shadow import Gain
+    from sailor_cloud.planner.marginal import Gain
 
 
 def print_reasons(found: Explanation, console: Console) -> None:

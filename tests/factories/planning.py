@@ -19,8 +19,8 @@ from sailor_cloud.model.job import Job
 from sailor_cloud.model.machine import LocalMachine
 from sailor_cloud.model.offer import Market, Provider
 from sailor_cloud.network import Network
-from sailor_cloud.planner.candidates import collect
-from sailor_cloud.planner.space import Space, build
+from sailor_cloud.planner.space.candidates import collect
+from sailor_cloud.planner.space.space import Space, build
 from sailor_cloud.simulator import Scenario
 from sailor_cloud.workload import ComputeProfiles, profiles
 

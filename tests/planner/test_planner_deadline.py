@@ -11,9 +11,9 @@ from factories.planning import AS_OF, data, example, tiny_job
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.document import PlanDocument, Status
 from sailor_cloud.model.job import Job
-from sailor_cloud.planner.effort import Deadline, OutOfTimeError
 from sailor_cloud.planner.search import Wishes, search
-from sailor_cloud.planner.variants import Restriction
+from sailor_cloud.planner.space.effort import Deadline, OutOfTimeError
+from sailor_cloud.planner.space.restrictions import Restriction
 
 
 @dataclass(slots=True)

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from factories.planning import example, make_space, tiny_job
-from sailor_cloud.planner.bounds import goal_bound, work_bound_s
-from sailor_cloud.planner.goals import Figure, Target
-from sailor_cloud.planner.kinds import Kinds
-from sailor_cloud.planner.layouts import enumerate_layouts
-from sailor_cloud.planner.shares import share_batch, share_evenly
+from sailor_cloud.planner.bound.bounds import goal_bound, work_bound_s
+from sailor_cloud.planner.evaluate.shares import share_batch, share_evenly
+from sailor_cloud.planner.space.goals import Figure, Target
+from sailor_cloud.planner.space.layouts import enumerate_layouts
+from sailor_cloud.planner.space.stage_kinds import Kinds
 
 PACE = st.tuples(st.floats(0.01, 1.0), st.floats(0.01, 3.0))
 

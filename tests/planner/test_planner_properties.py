@@ -10,13 +10,13 @@ import pytest
 
 from factories.planning import make_space, plan, tiny_job
 from sailor_cloud.model.document import Status
-from sailor_cloud.planner.exhaustive import exhaust, small_layouts
-from sailor_cloud.planner.goals import target_of
+from sailor_cloud.planner.bound.programme import linear
+from sailor_cloud.planner.enumeration.exhaustive import exhaust, small_layouts
+from sailor_cloud.planner.evaluate.figures import replayed
+from sailor_cloud.planner.evaluate.shares import share_batch
 from sailor_cloud.planner.improvement.choice import best_that_holds
-from sailor_cloud.planner.mixing import mix
-from sailor_cloud.planner.programme import linear
-from sailor_cloud.planner.replayed import replayed
-from sailor_cloud.planner.shares import share_batch
+from sailor_cloud.planner.seeds.mixed import mix
+from sailor_cloud.planner.space.goals import target_of
 
 GOALS = ("maximize-throughput", "minimize-cost", "minimize-time")
 

@@ -8,7 +8,7 @@ import pytest
 
 from factories.planning import example, make_space, plan, tiny_job
 from sailor_cloud.model.document import Ground, PlanDocument, Status
-from sailor_cloud.planner.lifetime import DEADLINE_GRACE_S, SHARE_OF_BUDGET
+from sailor_cloud.planner.evaluate.lifetime import DEADLINE_GRACE_S, SHARE_OF_BUDGET
 
 
 def accelerators(document: PlanDocument) -> Counter[str]:

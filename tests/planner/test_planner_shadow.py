@@ -7,9 +7,9 @@ import pytest
 from factories.planning import make_space, plan, quota, tiny_job
 from sailor_cloud.catalog import Catalog
 from sailor_cloud.model.job import Job
-from sailor_cloud.planner.goals import target_of
+from sailor_cloud.planner.marginal import Gain, gains
 from sailor_cloud.planner.search import Problem
-from sailor_cloud.planner.shadow import Gain, gains
+from sailor_cloud.planner.space.goals import target_of
 
 
 def told(job: Job, catalog: Catalog, quotas: tuple = ()) -> tuple[dict[str, Gain], list[Job]]:

@@ -14,10 +14,10 @@ from sailor_cloud.catalog.quotas import QuotaLimit
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.machine import LocalMachine
 from sailor_cloud.model.offer import Market, Provider
-from sailor_cloud.planner.bounds import breaks_limits, goal_bound
-from sailor_cloud.planner.exhaustive import exhaust, small_layouts
-from sailor_cloud.planner.goals import Figure, Limit, Target
-from sailor_cloud.planner.space import Space
+from sailor_cloud.planner.bound.bounds import breaks_limits, goal_bound
+from sailor_cloud.planner.enumeration.exhaustive import exhaust, small_layouts
+from sailor_cloud.planner.space.goals import Figure, Limit, Target
+from sailor_cloud.planner.space.space import Space
 from sailor_cloud.simulator import (
     Scenario,
     evaluate,

@@ -18,11 +18,11 @@ from sailor_cloud.interchange import import_artifact
 from sailor_cloud.model.document import PlanDocument, Status
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.model.offer import Precision
-from sailor_cloud.planner.draft import Draft, to_plan
-from sailor_cloud.planner.effort import NORMAL
-from sailor_cloud.planner.goals import Figure
 from sailor_cloud.planner.search import problem_of
-from sailor_cloud.planner.space import Space
+from sailor_cloud.planner.space.draft import Draft, to_plan
+from sailor_cloud.planner.space.effort import NORMAL
+from sailor_cloud.planner.space.goals import Figure
+from sailor_cloud.planner.space.space import Space
 from sailor_cloud.planner.uniform import uniform_drafts
 from sailor_cloud.provision.guards import refuse_what_cannot_run
 from sailor_cloud.simulator import engine_named, evaluate

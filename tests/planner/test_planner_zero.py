@@ -6,13 +6,13 @@ import pytest
 
 from factories.planning import example, make_space
 from sailor_cloud.planner import solving
-from sailor_cloud.planner.bounds import goal_bound
-from sailor_cloud.planner.draft import to_plan
-from sailor_cloud.planner.exhaustive import small_layouts
-from sailor_cloud.planner.goals import Figure, target_of
+from sailor_cloud.planner.bound.bounds import goal_bound
+from sailor_cloud.planner.enumeration.exhaustive import small_layouts
 from sailor_cloud.planner.improvement import local_search
 from sailor_cloud.planner.solving import Searched, solve
-from sailor_cloud.planner.variants import fits_whole
+from sailor_cloud.planner.space.draft import to_plan
+from sailor_cloud.planner.space.goals import Figure, target_of
+from sailor_cloud.planner.space.restrictions import fits_whole
 from sailor_cloud.simulator import evaluate
 
 

@@ -19,7 +19,7 @@ from sailor_cloud.model.job import Job
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.model.plan import Node, Plan
 from sailor_cloud.model.shown import Rows
-from sailor_cloud.planner.decision import goal_pick
+from sailor_cloud.planner.explain.decision import goal_pick
 from sailor_cloud.simulator import startup_s, teardown_s
 from sailor_cloud.units import SECONDS_PER_HOUR
 

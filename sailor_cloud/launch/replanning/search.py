@@ -18,7 +18,7 @@ from sailor_cloud.model.job import Job
 from sailor_cloud.model.machine import LocalMachine
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.network import Network
-from sailor_cloud.planner.moving import moving
+from sailor_cloud.planner.evaluate.migration import moving
 from sailor_cloud.planner.purchase import purchase
 from sailor_cloud.provision.providers import on_this_machine
 from sailor_cloud.simulator import Scenario, engine_named

@@ -7,7 +7,7 @@ from dataclasses import replace
 from sailor_cloud.errors import RequestError
 from sailor_cloud.launch.replanning.remaining_job import Left
 from sailor_cloud.model.document import PlanDocument
-from sailor_cloud.planner.lifetime import ttl_s
+from sailor_cloud.planner.evaluate.lifetime import ttl_s
 from sailor_cloud.units import SECONDS_PER_HOUR, duration_text
 
 NO_END = (

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sailor_cloud.planner.draft import Draft, significant, to_plan
-from sailor_cloud.planner.goals import Figure, Target
+from sailor_cloud.planner.evaluate.figures import replayed
 from sailor_cloud.planner.improvement.local_search import Improver
-from sailor_cloud.planner.replayed import replayed
-from sailor_cloud.planner.space import Space
+from sailor_cloud.planner.space.draft import Draft, significant, to_plan
+from sailor_cloud.planner.space.goals import Figure, Target
+from sailor_cloud.planner.space.space import Space
 from sailor_cloud.simulator import Evaluation, evaluate
 
 # Drafts that are simulated at most, and those that are evaluated first where nobody has: the best by the closed form.

@@ -13,10 +13,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from sailor_cloud.planner.assess import Assessor, Pace
-from sailor_cloud.planner.draft import Draft, DraftPipeline, Rank, nodes_of, significant, to_plan
-from sailor_cloud.planner.goals import Figure
-from sailor_cloud.planner.replayed import replayed
+from sailor_cloud.planner.evaluate.assess import Assessor, Pace
+from sailor_cloud.planner.evaluate.figures import replayed
+from sailor_cloud.planner.space.draft import Draft, DraftPipeline, Rank, nodes_of, significant, to_plan
+from sailor_cloud.planner.space.goals import Figure
 from sailor_cloud.simulator import Gather, StageTable, boundary_pairs, evaluate, held_up_s
 from sailor_cloud.simulator.replay import PipelineTimes
 from sailor_cloud.simulator.schedule_ends import schedule_ends

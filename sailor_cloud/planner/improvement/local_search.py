@@ -15,17 +15,17 @@ from functools import partial
 from itertools import islice
 from random import Random
 
-from sailor_cloud.planner.assess import Assessor
-from sailor_cloud.planner.draft import Draft, Rank, significant
-from sailor_cloud.planner.effort import Effort
-from sailor_cloud.planner.goals import TIE, Figure, Target
+from sailor_cloud.planner.evaluate.assess import Assessor
+from sailor_cloud.planner.evaluate.similar_zones import shapes_of
 from sailor_cloud.planner.improvement.evaluator import Evaluator, Factors
 from sailor_cloud.planner.improvement.moves import Neighbour, Neighbourhood
 from sailor_cloud.planner.improvement.sizing import with_balanced_sizes
-from sailor_cloud.planner.space import Space
-from sailor_cloud.planner.tasks import Task, do
-from sailor_cloud.planner.twins import shapes_of
-from sailor_cloud.planner.variants import zero_stages
+from sailor_cloud.planner.parallel.tasks import Task, do
+from sailor_cloud.planner.space.draft import Draft, Rank, significant
+from sailor_cloud.planner.space.effort import Effort
+from sailor_cloud.planner.space.goals import TIE, Figure, Target
+from sailor_cloud.planner.space.restrictions import zero_stages
+from sailor_cloud.planner.space.space import Space
 
 # Neighbours of one kind of moves in one turn at most, and those that a random one is drawn from.
 _MOST_TURNS, _OF_A_KIND = 8, 60

@@ -14,15 +14,15 @@ from itertools import count as counted
 from itertools import pairwise
 from typing import NamedTuple
 
-from sailor_cloud.planner.assess import Shape
-from sailor_cloud.planner.blocks.cuts import Cutter
-from sailor_cloud.planner.blocks.schedule import UncutPipeline
-from sailor_cloud.planner.blocks.ways import MAX_STAGES
-from sailor_cloud.planner.draft import Draft, nodes_of, seats_of
-from sailor_cloud.planner.layouts import Slot, card_flows
-from sailor_cloud.planner.replica_counts import divisors
-from sailor_cloud.planner.space import Seat, Space
-from sailor_cloud.planner.twins import moved, renamed, shapes_of
+from sailor_cloud.planner.evaluate.assess import Shape
+from sailor_cloud.planner.evaluate.similar_zones import moved, renamed, shapes_of
+from sailor_cloud.planner.patterns.layer_cuts import Cutter
+from sailor_cloud.planner.patterns.node_patterns import MAX_STAGES
+from sailor_cloud.planner.patterns.pipeline_time import UncutPipeline
+from sailor_cloud.planner.space.draft import Draft, nodes_of, seats_of
+from sailor_cloud.planner.space.layouts import Slot, card_flows
+from sailor_cloud.planner.space.replica_counts import divisors
+from sailor_cloud.planner.space.space import Seat, Space
 
 _Node = tuple[int, int]
 _Slots = tuple[Slot, ...]

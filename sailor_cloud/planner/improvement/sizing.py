@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from sailor_cloud.planner.assess import Assessor, Shape
-from sailor_cloud.planner.draft import Draft
+from sailor_cloud.planner.evaluate.assess import Assessor, Shape
+from sailor_cloud.planner.space.draft import Draft
 
 # By how many samples of a microbatch more pipelines may carry together than they need, so that single microbatches less
 # leave the batch exactly.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sailor_cloud.errors import ProfileMissingError, RequestError
 from sailor_cloud.model.plan import Node, Pipeline, Plan, Recompute, Stage
 from sailor_cloud.network import Link, Place
-from sailor_cloud.planner.candidates import Candidates, Pool, collect
+from sailor_cloud.planner.space.candidates import Candidates, Pool, collect
 from sailor_cloud.simulator import (
     Scenario,
     StageTable,

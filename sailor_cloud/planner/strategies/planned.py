@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from sailor_cloud.model.document import Infeasibility, PlanDocument, Search, Status, StrategyRun
-from sailor_cloud.planner.answer import Answer
-from sailor_cloud.planner.candidates import Candidates
 from sailor_cloud.planner.documents import given_document, infeasible_document
-from sailor_cloud.planner.goals import Figure, Target, target_of
+from sailor_cloud.planner.space.answer import Answer
+from sailor_cloud.planner.space.candidates import Candidates
+from sailor_cloud.planner.space.goals import Figure, Target, target_of
 from sailor_cloud.planner.strategies.cluster import cluster_of
 from sailor_cloud.planner.strategies.driver import Outcome, carried_out
 from sailor_cloud.planner.strategies.strategy import Strategy

@@ -75,7 +75,7 @@ def test_the_catalogs_search_tells_what_the_planner_says():
     from factories.planning import AS_OF, data, example, plan
     from sailor_cloud import workload
     from sailor_cloud.clock import FixedClock
-    from sailor_cloud.planner.moving import moving
+    from sailor_cloud.planner.evaluate.migration import moving
     from sailor_cloud.simulator import Scenario
 
     chosen = plan(example("quickstart.yaml"))

@@ -16,7 +16,7 @@ from sailor_cloud.clock import SystemClock
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.model.plan import Recompute
-from sailor_cloud.planner.candidates import collect
+from sailor_cloud.planner.space.candidates import collect
 from sailor_cloud.planner.strategies import (
     STRATEGIES,
     aceso,

@@ -1,5 +1,0 @@
-"""Plans of blocks: the same stages of several pipelines together on a node."""
-
-from sailor_cloud.planner.blocks.engine import Blocks, Judged, Key, Rated
-
-__all__ = ["Blocks", "Judged", "Key", "Rated"]

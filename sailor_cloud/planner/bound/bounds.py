@@ -1,0 +1,245 @@
+"""Lower bounds on what any plan's goal can be, from a relaxation of the same closed form.
+
+All devices of an accelerator count together, wherever they stand, at the lowest price that one of them has. They are
+at work all the time, and layers are shared out at will. Where money is the goal, the cheapest pipeline brings whole
+layers, filling and memory into the bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sailor_cloud.planner.bound.cost_bound import cheapest_usd
+from sailor_cloud.planner.bound.programme import linear
+from sailor_cloud.planner.space.goals import TIE, Figure, Target
+from sailor_cloud.planner.space.quotas import quota_arrays
+from sailor_cloud.planner.space.space import Space
+from sailor_cloud.simulator import teardown_s
+from sailor_cloud.simulator.money import start
+from sailor_cloud.units import SECONDS_PER_HOUR
+
+Floats = NDArray[np.float64]
+
+# How often a bound is asked for again with the money that it leaves, and by how much it must have grown for that.
+_PASSES = 8
+_CLOSER = 1.001
+
+
+def device_seconds(space: Space) -> dict[str, Floats]:
+    """Return the least device-seconds that one sample of each layer takes on each accelerator, shape [layers].
+
+    The least over tp degrees and microbatch sizes, infinite where a layer doesn't fit. A sample gets faster with the
+    size, so powers of two up to the first that no longer fits cover all sizes that do.
+    """
+    degrees: dict[str, dict[int, int]] = {}
+    for index, pool in enumerate(space.pools):
+        for tp in space.tp_degrees[index]:
+            degrees.setdefault(pool.accelerator.name, {}).setdefault(tp, index)
+    known: dict[tuple[object, ...], Floats] = space.known.searches.setdefault("device seconds", {})
+    found: dict[str, Floats] = {}
+    for name, pools in degrees.items():
+        key = (name, tuple(pools), space.zero_stage)
+        if key not in known:
+            known[key] = _least_seconds(space, pools)
+        found[name] = known[key]
+    return found
+
+
+def _least_seconds(space: Space, pools: Mapping[int, int]) -> Floats:
+    """Return the least device-seconds of a sample of each layer on one accelerator; a pool for each tp degree."""
+    single = np.arange(space.layers)
+    replicas = space.batch if space.zero_stage else 1
+    least = np.full(space.layers, np.inf)
+    for tp, pool in pools.items():
+        size, fits = 1, np.ones(space.layers, dtype=bool)
+        while fits.any():
+            table = space.table(pool, tp, size, recompute=False)
+            each = np.where(fits, table.compute_s(single, single + 1), np.inf) * tp / size
+            least = np.minimum(least, each)
+            if size >= space.batch:
+                break
+            again = space.table(pool, tp, size, recompute=True)
+            used = again.memory_bytes(single, single + 1, in_flight=1, replicas=replicas)
+            kept = table.memory_bytes(single, single + 1, in_flight=1, replicas=replicas)
+            fits &= np.minimum(used, kept) <= table.limit_bytes
+            size *= 2
+    return least
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """What plans may take at most of something; `each` device of an accelerator takes so much of it."""
+
+    each: Mapping[str, float]
+    limit: float
+
+
+def work_bound_s(space: Space, devices: Mapping[str, float] | None = None) -> float:
+    """Return seconds that no iteration undercuts: all devices at work all the time, layers shared out at will.
+
+    `devices` of each accelerator; by default all that are offered.
+    """
+    devices = _devices(space) if devices is None else devices
+    resources = [Resource(each={name: 1.0}, limit=count) for name, count in sorted(devices.items())]
+    return max(_work_s(space, resources), _cores_s(space))
+
+
+def _cores_s(space: Space) -> float:
+    """Return the seconds that the work takes on the cores that all ranks share, on devices that spend the least."""
+    cores = space.cores(1)
+    if not np.isfinite(cores):
+        return 0.0
+    least = np.min([seconds for _, seconds in sorted(device_seconds(space).items())], axis=0)
+    return float(least.sum()) * space.batch / cores
+
+
+def _work_s(space: Space, resources: Sequence[Resource]) -> float:
+    """Return the least seconds of work within resources; the first of them name the accelerators."""
+    work = device_seconds(space)
+    names = sorted({name for resource in resources for name in resource.each if np.isfinite(work[name]).any()})
+    if not names:
+        return float("inf")
+    layers, batch = space.layers, float(space.batch)
+    # Samples of a layer on an accelerator, then the time; a layer that doesn't fit is never there.
+    count = len(names) * layers
+    busy = np.zeros((len(resources), count + 1))
+    there = np.concatenate([np.isfinite(work[name]) for name in names]).astype(float)
+    seconds = np.concatenate([np.where(np.isfinite(work[name]), work[name], 0.0) for name in names])
+    for row, resource in enumerate(resources):
+        busy[row, :-1] = np.repeat([resource.each.get(name, 0.0) for name in names], layers) * seconds
+        busy[row, -1] = -resource.limit
+    done = np.hstack([np.tile(np.eye(layers), len(names)) * there, np.zeros((layers, 1))])
+    cost = np.zeros(count + 1)
+    cost[-1] = 1.0
+    limits = np.concatenate([np.zeros(len(resources)), np.full(layers, -batch)])
+    solved = linear(cost, np.vstack([busy, -done]), limits)
+    if solved is None:
+        return float("inf")
+    # What the solver found to be worth paying for resources bounds the seconds by itself, however it was rounded.
+    prices = solved.prices[: len(resources)]
+    layer = np.min(
+        [
+            np.where(np.isfinite(work[name]), _price(resources, prices, name) * seconds, np.inf)
+            for name, seconds in zip(names, np.split(seconds, len(names)), strict=True)
+        ],
+        axis=0,
+    )
+    return float(batch * layer.sum() / sum(price * each.limit for price, each in zip(prices, resources, strict=True)))
+
+
+def _price(resources: Sequence[Resource], prices: Floats, name: str) -> float:
+    """Return the price of a device."""
+    return float(sum(price * each.each.get(name, 0.0) for price, each in zip(prices, resources, strict=True)))
+
+
+def iteration_bound_s(space: Space, target: Target) -> float:
+    """Return seconds that no iteration of a plan within the limits of a target undercuts.
+
+    Money that is limited for an iteration or a run buys the fewer devices the longer an iteration takes at least, so
+    the bound is asked for again with what it was found to be.
+    """
+    resources = _resources(space)
+    seconds = max(_work_s(space, resources), work_bound_s(space))
+    for _ in range(_PASSES):
+        usd_per_hour = _most_usd_per_hour(space, target, seconds)
+        if not np.isfinite(usd_per_hour) or not np.isfinite(seconds):
+            break
+        before = seconds
+        seconds = max(seconds, _work_s(space, [*resources, Resource(each=_device_rates(space), limit=usd_per_hour)]))
+        if seconds <= before * _CLOSER:
+            break
+    return seconds
+
+
+def _resources(space: Space) -> list[Resource]:
+    """Return what the devices of all zones, the number of nodes and the account's quotas allow."""
+    found = [Resource(each={name: 1.0}, limit=count) for name, count in sorted(_devices(space).items())]
+    most = space.scenario.job.constraints.max_nodes
+    if most is not None:
+        share: dict[str, float] = {}
+        for pool in space.pools:
+            share[pool.accelerator.name] = min(share.get(pool.accelerator.name, np.inf), 1.0 / pool.devices)
+        found.append(Resource(each=share, limit=float(most)))
+    quotas = quota_arrays(space.candidates)
+    used = {(pool.row, pool.accelerator.name) for pool in space.pools}
+    for units, left in zip(quotas.row_units, quotas.left, strict=True):
+        least: dict[str, float] = {}
+        for row, name in sorted(used):
+            least[name] = min(least.get(name, np.inf), float(units[row]))
+        found.append(Resource(each=least, limit=float(left) + 1e-6))
+    return found
+
+
+def _most_usd_per_hour(space: Space, target: Target, seconds: float) -> float:
+    """Return what the nodes of a plan within the limits may cost per hour if an iteration takes so many seconds."""
+    steps, most = space.scenario.job.training.steps, np.inf
+    for limit in target.limits:
+        at_most = limit.at_most * (1.0 + TIE)
+        if limit.figure is Figure.USD_PER_HOUR:
+            most = min(most, at_most)
+        elif limit.figure is Figure.USD_PER_ITERATION:
+            most = min(most, at_most * SECONDS_PER_HOUR / seconds)
+        elif limit.figure is Figure.TOTAL_USD and steps is not None:
+            most = min(most, at_most * SECONDS_PER_HOUR / (steps * seconds + least_fixed_s(space)))
+    return most
+
+
+def goal_bound(space: Space, target: Target, *, close: bool = True) -> float:
+    """Return a value that no plan's goal undercuts; where it need not be `close`, that of work alone."""
+    steps = space.scenario.job.training.steps
+    fixed_s = least_fixed_s(space)
+    match target.goal:
+        case Figure.ITERATION_S:
+            return iteration_bound_s(space, target) if close else work_bound_s(space)
+        case Figure.DURATION_S:
+            seconds = iteration_bound_s(space, target) if close else work_bound_s(space)
+            return seconds if steps is None else steps * seconds + fixed_s
+        case Figure.USD_PER_HOUR:
+            return min(rate.expected for rate in space.rates)
+        case Figure.NODES:
+            return 1.0
+        case Figure.USD_PER_ITERATION | Figure.TOTAL_USD:
+            rates = {name: rate / SECONDS_PER_HOUR for name, rate in _device_rates(space).items()}
+            work = device_seconds(space)
+            usd = float(np.min([work[name] * rates[name] for name in sorted(work)], axis=0).sum()) * space.batch
+            if close and np.isfinite(usd):
+                usd = max(usd, cheapest_usd(space, rates))
+            if target.goal is Figure.USD_PER_ITERATION or steps is None:
+                return usd
+            return usd * steps + fixed_s / SECONDS_PER_HOUR * min(rate.expected for rate in space.rates)
+
+
+def least_fixed_s(space: Space) -> float:
+    """Return the least seconds that nodes of any provider are paid for beside training."""
+    providers = {pool.offer.provider for pool in space.pools}
+    return min(start(space.scenario, (provider,), 1).fixed_s + teardown_s(provider) for provider in providers)
+
+
+def breaks_limits(space: Space, target: Target) -> bool:
+    """Return whether some limit is below what its figure can be at least, so that there is no plan."""
+    return any(
+        goal_bound(space, Target(goal=limit.figure, limits=()), close=False) > limit.at_most * (1.0 + TIE)
+        for limit in target.limits
+    )
+
+
+def _devices(space: Space) -> dict[str, float]:
+    """Return how many devices of each accelerator all zones have together."""
+    rows = {pool.row: pool.accelerator.name for pool in space.pools}
+    found: dict[str, float] = {}
+    for row, name in sorted(rows.items()):
+        found[name] = found.get(name, 0.0) + space.candidates.rows[row].devices
+    return found
+
+
+def _device_rates(space: Space) -> dict[str, float]:
+    """Return the least USD per hour of one device of each accelerator."""
+    found: dict[str, float] = {}
+    for pool, rate in zip(space.pools, space.rates, strict=True):
+        name = pool.accelerator.name
+        found[name] = min(found.get(name, np.inf), rate.expected / pool.devices)
+    return found

@@ -1,0 +1,1 @@
+"""Small jobs: every plan, in the order of its lower bound."""

@@ -1,0 +1,239 @@
+"""Enumerates all plans of a small problem, in the order of their lower bounds, until none can be better.
+
+Bounds are of the replay, over all plans of one layout at once (see `pipelines`); what they leave over is replayed, the
+least bound first. Where that takes too many replays, the least bound left is that of the plans not replayed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from math import comb, inf, prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sailor_cloud.planner.enumeration.combinations import Walk, is_crowded, walks
+from sailor_cloud.planner.enumeration.pipeline_bounds import all_cuts
+from sailor_cloud.planner.evaluate.assess import Assessor, Shape
+from sailor_cloud.planner.evaluate.bill import Bill
+from sailor_cloud.planner.improvement import Evaluator
+from sailor_cloud.planner.space.draft import Draft, DraftPipeline, nodes_of, to_plan
+from sailor_cloud.planner.space.effort import NORMAL, Effort
+from sailor_cloud.planner.space.goals import TIE, Figure, Target
+from sailor_cloud.planner.space.layouts import Layout, enumerate_layouts
+from sailor_cloud.planner.space.replica_counts import divisors
+from sailor_cloud.planner.space.space import Space
+from sailor_cloud.simulator import egress_usd_per_byte, time_and_traffic
+
+Floats = NDArray[np.float64]
+
+# A problem is small when it has at most so many layouts, and no layout more combinations of cuts and batch splits.
+MAX_LAYOUTS = 2000
+MAX_COMBINATIONS = 200_000
+# Cuts of one pipeline by numbers of samples, of which a small problem has no more either.
+MAX_TABLE = 2_000_000
+# Plans of even batches that are enumerated at most, one by one.
+MAX_EVEN = 20_000
+# Plans that are replayed at most for a target.
+MAX_REPLAYED = 4000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exhausted:
+    """Plans that were replayed, best first, those that keep all limits, and a bound on all plans that do.
+
+    `others`: whatever the limits, of each layout one that may be the fastest and one that may be the cheapest among
+    them, unless a plan on the same offers beats all of the layout. `complete`: no plan that was not replayed is better.
+    """
+
+    drafts: tuple[Draft, ...]
+    bound: float
+    others: tuple[Draft, ...]
+    complete: bool
+
+
+def small_layouts(space: Space) -> tuple[Layout, ...] | None:
+    """Return all layouts, or None if the problem is too big to go through them."""
+    layouts: list[Layout] = []
+    walk = enumerate_layouts(
+        space.candidates,
+        space.tp_degrees,
+        max_stages=space.layers,
+        max_pipelines=space.batch,
+        max_nodes=space.scenario.job.constraints.max_nodes,
+    )
+    for layout in walk:
+        space.known.deadline.check()
+        cuts = prod(comb(space.layers - 1, len(slots) - 1) for slots in layout)
+        splits = comb(space.batch - 1, len(layout) - 1)
+        table = max(comb(space.layers - 1, len(slots) - 1) for slots in layout) * space.batch
+        if len(layouts) == MAX_LAYOUTS or cuts * splits > MAX_COMBINATIONS or table > MAX_TABLE:
+            return None
+        layouts.append(layout)
+    return tuple(layouts)
+
+
+def exhaust(
+    space: Space,
+    target: Target,
+    layouts: tuple[Layout, ...],
+    *,
+    keep: int,
+    effort: Effort = NORMAL,
+    known: float = inf,
+) -> Exhausted:
+    """Return the best of all plans on the layouts, if one is better than `known`; other targets take less time."""
+    search = _Enumeration(space, target, best=known)
+    least: dict[Layout, float] = {}
+    for number, walk in enumerate(walks(space, layouts)):
+        effort.tell(0.5 * number / len(layouts))
+        if walk.seconds.size:
+            least[walk.layout] = float(search.bounds(walk).min())
+    order = sorted(least, key=lambda layout: (least[layout], layout))
+    for number, walk in enumerate(walks(space, tuple(order))):
+        effort.tell(0.5 + 0.5 * number / len(order))
+        if least[walk.layout] < search.best:
+            search.go_through(walk)
+        search.look_at_ends(walk)
+    drafts = sorted(search.kept, key=Draft.order)
+    return Exhausted(
+        drafts=tuple(drafts[:keep]),
+        bound=min(search.best, search.left),
+        others=tuple(search.met.values()),
+        complete=search.left >= search.best,
+    )
+
+
+@dataclass(slots=True)
+class _Enumeration:
+    """`best`: the least value of a plan that keeps all limits; `left`: the least bound of those not replayed."""
+
+    space: Space
+    target: Target
+    best: float = inf
+    left: float = inf
+    replays: int = 0
+    kept: list[Draft] = field(default_factory=list)
+    met: dict[tuple[DraftPipeline, ...], Draft] = field(default_factory=dict)
+    _evaluator: Evaluator = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._evaluator = Evaluator(Assessor(self.space, self.target))
+
+    def bounds(self, walk: Walk) -> Floats:
+        """Return a bound of each entry of a walk, infinite where no plan of it keeps the limits."""
+        figures = self._figures(walk, walk.seconds, walk.egress_usd)
+        return np.where(np.isfinite(walk.seconds), self.target.value(figures), inf)
+
+    def _figures(self, walk: Walk, seconds: Floats, egress: Floats) -> dict[Figure, Floats]:
+        bill = walk.bill
+        figures = bill.figures(seconds, egress)
+        # Slower plans cost less per hour where traffic is paid.
+        return figures | {Figure.USD_PER_HOUR: np.broadcast_to(np.asarray(bill.usd_per_hour), seconds.shape)}
+
+    def look_at_ends(self, walk: Walk) -> None:
+        """Replay the entries of a walk with the least bounds of time and of money, whatever the limits.
+
+        None where a plan that was replayed uses the same offers, and others, for less of both.
+        """
+        figures = self._figures(walk, walk.seconds, walk.egress_usd)
+        ends = (Figure.ITERATION_S, Figure.USD_PER_ITERATION)
+        pools = {slot.pool for slots in walk.layout for slot in slots}
+        least = [float(figures[figure].min()) for figure in ends]
+        for draft in self.met.values():
+            beaten = all(draft.figures[figure] <= value for figure, value in zip(ends, least, strict=True))
+            if beaten and pools <= {slot.pool for row in draft.pipelines for slot in row.slots}:
+                return
+        for entry in sorted({int(np.argmin(figures[figure])) for figure in ends}):
+            for pipelines in walk.plans(*divmod(entry, walk.seconds.shape[1]), below_s=inf):
+                self._replay(pipelines)
+                break
+
+    def go_through(self, walk: Walk) -> None:
+        """Replay the plans of a walk that may be better than the best one, the least bound first."""
+        bounds, columns = self.bounds(walk).ravel(), walk.seconds.shape[1]
+        entries = np.flatnonzero(bounds < self.best * (1.0 - TIE))
+        best, below_s = self.best, self._below_s(walk)
+        for entry in entries[np.argsort(bounds[entries], kind="stable")].tolist():
+            if bounds[entry] >= self.best * (1.0 - TIE):
+                return
+            if self.replays >= MAX_REPLAYED:
+                self.left = min(self.left, float(bounds[entry]))
+                return
+            row, column = divmod(entry, columns)
+            for pipelines in walk.plans(row, column, below_s=below_s):
+                self.space.known.deadline.check()
+                self._replay(pipelines)
+                if self.best < best:
+                    best, below_s = self.best, self._below_s(walk)
+
+    def _below_s(self, walk: Walk) -> float:
+        """Return seconds from which on no plan of a walk is better than the best one, where time is the goal."""
+        if self.target.goal not in (Figure.ITERATION_S, Figure.DURATION_S) or not np.isfinite(self.best):
+            return inf
+        one, two = self._figures(walk, np.array([1.0, 2.0]), np.zeros(2))[self.target.goal]
+        return float(1.0 + (self.best - one) / (two - one))
+
+    def _replay(self, pipelines: tuple[DraftPipeline, ...]) -> None:
+        if pipelines in self.met:
+            return
+        space, goal = self.space, self.target.goal
+        known: dict[object, Draft | None] = space.known.searches.setdefault("replayed", {})
+        key = (space.zero_stage, space.numbers, pipelines)
+        if key not in known:
+            known[key] = _replayed(self._evaluator, Draft(pipelines=pipelines, goal=goal, figures={}))
+            self.replays += 1
+        found = known[key]
+        if found is None:
+            return
+        draft = self.met[pipelines] = found if found.goal is goal else replace(found, goal=goal)
+        if space.known.meet is not None:
+            space.known.meet(space, draft)
+        if self._evaluator.assessor.keeps(draft):
+            self.kept.append(draft)
+            self.best = min(self.best, draft.figures[goal])
+
+
+def _replayed(evaluator: Evaluator, draft: Draft) -> Draft | None:
+    """Return a draft with its figures under the replay, by the planner's bill; None where it doesn't fit."""
+    figures = _exact_figures(evaluator, draft)
+    stage = evaluator.assessor.space.zero_stage
+    return None if figures is None else replace(draft, zero_stage=stage, figures=figures, expected=figures)
+
+
+def _exact_figures(evaluator: Evaluator, draft: Draft) -> dict[Figure, float] | None:
+    space = evaluator.assessor.space
+    layout = tuple(part.slots for part in draft.pipelines)
+    if not is_crowded(space, layout) and evaluator.assessor.paces(draft) is not None:
+        return dict(evaluator.figures(draft))
+    # It fits only because it has few microbatches, or its ranks share cores.
+    found = time_and_traffic(to_plan(space, draft), space.scenario)
+    if found is None:
+        return None
+    seconds, traffic = found
+    usd = sum(nbytes * egress_usd_per_byte(*zones, space.scenario) for zones, nbytes in traffic.items())
+    figures = Bill.of(space, nodes_of(layout)).figures(np.array(seconds), np.array(usd))
+    return {figure: float(value) for figure, value in figures.items()}
+
+
+def of_even_batches(space: Space, target: Target, layouts: tuple[Layout, ...]) -> list[Draft] | None:
+    """Return the plans on the layouts whose pipelines share cut and microbatch size, replayed; None if too many.
+
+    Of very many only the best by the closed form are replayed.
+    """
+    alike = [layout for layout in layouts if len({len(slots) for slots in layout}) == 1]
+    sizes = divisors(space.batch)
+    if sum(comb(space.layers - 1, len(layout[0]) - 1) for layout in alike) * len(sizes) > MAX_EVEN:
+        return None
+    assessor = Assessor(space, target)
+    shapes = (
+        [Shape(slots=slots, cut=cut, microbatch_size=size) for slots in layout]
+        for layout in alike
+        for cut in map(tuple, all_cuts(space.layers, len(layout[0])).tolist())
+        for size in sizes
+        if space.allows(cut)
+    )
+    found = sorted((draft for draft in map(assessor.draft, shapes) if draft is not None), key=Draft.order)
+    evaluator = Evaluator(assessor)
+    every = (_replayed(evaluator, draft) for draft in found[:MAX_REPLAYED])
+    return [draft for draft in every if draft is not None]

@@ -1,0 +1,195 @@
+"""Times the all-reduces of whole sets of pipelines, each sum once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sailor_cloud.network import Link
+from sailor_cloud.planner.space.layouts import Layout, Slot
+from sailor_cloud.planner.space.space import Space
+from sailor_cloud.simulator import StageTable, between_zones, gradient_sync_s, hop_pairs, ring_flows
+
+_Flows = Mapping[tuple[int, int], int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    seconds: float
+    usd: float
+
+
+class LayerSum(NamedTuple):
+    """One sum of an iteration; members are pipelines and stages, `layers` first and end, none of a tied weight."""
+
+    members: tuple[tuple[int, int], ...]
+    layers: tuple[int, int] | None
+    nbytes: float
+    seconds: float
+    usd: float
+
+
+@dataclass(frozen=True, slots=True)
+class Hops:
+    """What a ring goes over: the different hops in its order.
+
+    kinds: the two pools, whether both ends are one node, how many rings share the card, and over how many pairs of
+    devices it goes. usd_per_byte: of a byte that goes round once.
+    """
+
+    members: int
+    kinds: tuple[tuple[int, int, bool, int, int], ...]
+    usd_per_byte: float
+
+
+# Members by pipeline and stage, and what their ring goes over.
+_Ring = tuple[tuple[tuple[int, int], ...], Hops | None]
+
+
+@dataclass(slots=True)
+class SyncTable:
+    """All-reduces of one space; the rule is the simulator's: neighbouring layers with the same holders together."""
+
+    space: Space
+    _sums: dict[tuple[Hops, float], _Sum] = field(default_factory=dict)
+    _rings: dict[tuple[Layout, tuple[tuple[int, ...], ...]], tuple[_Ring, ...]] = field(default_factory=dict)
+    _nbytes: dict[tuple[int, int, int, int], float] = field(default_factory=dict)
+    _ranks: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        offers = [pool.offer for pool in self.space.pools]
+        region_of = self.space.scenario.catalog.region_of
+        places = [(offer.provider, region_of(offer.zone), offer.zone, offer.accelerator.lower()) for offer in offers]
+        order = {place: rank for rank, place in enumerate(sorted(set(places)))}
+        self._ranks = [order[place] for place in places]
+
+    def of_plan(self, layout: Layout, cuts: tuple[tuple[int, ...], ...]) -> tuple[float, float]:
+        """Return the seconds until all sums are through, and the USD of egress, for one cut per pipeline.
+
+        Sums run from the last layers to the first; each waits until all of its members are through with earlier ones.
+        """
+        through: dict[tuple[int, int], float] = {}
+        usd = 0.0
+        for each in self.sums(layout, cuts):
+            end_s = max(through.get(member, 0.0) for member in each.members) + each.seconds
+            through.update(dict.fromkeys(each.members, end_s))
+            usd += each.usd
+        return max(through.values(), default=0.0), usd
+
+    def sums(self, layout: Layout, cuts: tuple[tuple[int, ...], ...]) -> Iterator[LayerSum]:
+        """Yield the sums of more than one stage in their order: the last layers first, a tied weight last."""
+        spans = list(pairwise(sorted({layer for cut in set(cuts) for layer in cut})))[::-1]
+        stages = {cut: [_stage_of(cut, first) for first, _ in spans] for cut in set(cuts)}
+        rings = self.rings(layout, tuple(zip(*(stages[cut] for cut in cuts), strict=True)))
+        for number, (members, hops) in enumerate(rings):
+            if hops is None:
+                continue
+            layers = spans[number] if number < len(spans) else None
+            nbytes = (
+                self.tied_bytes(layout[0][0]) if layers is None else self._layers(layout[0][members[0][1]], *layers)
+            )
+            found = self._sum(hops, nbytes)
+            yield LayerSum(members, layers, nbytes, found.seconds, found.usd)
+
+    def rings(self, layout: Layout, holders: tuple[tuple[int, ...], ...]) -> tuple[_Ring, ...]:
+        """Return the sums of layers that the same stages hold, one of each pipeline, and last that of a tied weight.
+
+        A sum's members are pipelines and stages; it goes over nothing where there is only one.
+        """
+        key = (layout, holders)
+        if key not in self._rings:
+            sums = [tuple(enumerate(stages)) for stages in holders]
+            if self.tied_bytes(layout[0][0]):
+                sums.append(tuple((p, s) for p, slots in enumerate(layout) for s in sorted({0, len(slots) - 1})))
+            rings = [[(member, node_of(layout[member[0]][member[1]])) for member in members] for members in sums]
+            self._rings[key] = tuple(
+                (members, self.hops([layout[p][s] for p, s in members], flows) if len(members) > 1 else None)
+                for members, flows in zip(sums, ring_flows(rings), strict=True)
+            )
+        return self._rings[key]
+
+    def _sum(self, hops: Hops, nbytes: float) -> _Sum:
+        key = (hops, nbytes)
+        if key not in self._sums:
+            engine = self.space.scenario.engine
+            message = min(nbytes, engine.bucket_bytes) / hops.members
+            slowest = max(self.links(hops), key=lambda link: link.transfer_s(message))
+            seconds = float(gradient_sync_s(nbytes, hops.members, slowest, engine=engine))
+            self._sums[key] = _Sum(seconds, 2.0 * (hops.members - 1) / hops.members * nbytes * hops.usd_per_byte)
+        return self._sums[key]
+
+    def _layers(self, slot: Slot, first: int, end: int) -> float:
+        key = (slot.pool, slot.tp, first, end)
+        if key not in self._nbytes:
+            self._nbytes[key] = float(self.nbytes(slot, first, end))
+        return self._nbytes[key]
+
+    def hops(self, members: Sequence[Slot], flows: _Flows) -> Hops:
+        """Return what the ring of some members goes over; `flows` share the cards of their nodes."""
+        counts, tp = Counter(map(node_of, members)), min(slot.tp for slot in members)
+        rails = self.space.scenario.engine.rails
+        # Members on one node are neighbours in the ring.
+        ring = sorted(counts, key=self._ring_key)
+        kinds: dict[tuple[int, int, bool, int, int], None] = {}
+        usd = 0.0
+        for src, dst in zip(ring, ring[1:] + ring[:1], strict=True):
+            if counts[src] > 1:
+                kinds[src[0], src[0], True, flows[src], tp] = None
+            if src != dst:
+                pairs = hop_pairs(tp, src, dst, counts, rails=rails)
+                kinds[src[0], dst[0], False, max(flows[src], flows[dst]), pairs] = None
+                usd += self.space.usd_per_byte(src[0], dst[0])
+        if self.space.scenario.engine.zone_by_zone:
+            usd = self._zone_by_zone_usd(counts)
+        return Hops(len(members), tuple(kinds), usd)
+
+    def _zone_by_zone_usd(self, counts: Mapping[tuple[int, int], int]) -> float:
+        """Return the USD of a byte of a sum where every zone sends it to each other one, per round of a ring."""
+        pools = {self.space.pools[pool].offer.zone: pool for pool, _ in counts}
+        members: Counter[str] = Counter()
+        for (pool, _), count in counts.items():
+            members[self.space.pools[pool].offer.zone] += count
+        total = members.total()
+        shares = between_zones(members)
+        usd = sum(part * self.space.usd_per_byte(pools[src], pools[dst]) for (src, dst), part in shares.items())
+        return usd * total / (2.0 * (total - 1))
+
+    def links(self, hops: Hops) -> list[Link]:
+        """Return the links of hops, in their order."""
+        return [
+            self.space.link(src, dst, same_node=same, pairs=pairs, flows=shared)
+            for src, dst, same, shared, pairs in hops.kinds
+        ]
+
+    def _ring_key(self, node: tuple[int, int]) -> tuple[int, int, int]:
+        """Order a ring as the simulator does: by provider, region, zone and node."""
+        return (self._ranks[node[0]], *node)
+
+    def nbytes(self, slot: Slot, first: Any, end: Any) -> Any:
+        """Return the gradient bytes of layers [first, end) but for those of a tied weight."""
+        table = self._table(slot)
+        ends = np.equal(first, 0) + 1.0 * np.equal(end, table.layers)
+        return table.gradient_bytes(first, end) - self.tied_bytes(slot) * ends
+
+    def tied_bytes(self, slot: Slot) -> float:
+        """Return the gradient bytes of a tied weight, which is summed apart from the layers that hold it."""
+        table = self._table(slot)
+        return float(table.tied_parameters * table.tp * table.gradient_bytes_per_parameter)
+
+    def _table(self, slot: Slot) -> StageTable:
+        return self.space.table(slot.pool, slot.tp, 1, recompute=False)
+
+
+def node_of(slot: Slot) -> tuple[int, int]:
+    """Return what tells the node of a slot from others."""
+    return slot[:2]
+
+
+def _stage_of(cut: tuple[int, ...], layer: int) -> int:
+    """Return the stage that holds a layer."""
+    return next(stage for stage, end in enumerate(cut[1:]) if layer < end)

@@ -1,0 +1,372 @@
+"""Turns pipelines on real nodes into a draft: batch shared out exactly, figures by the closed form."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+
+from sailor_cloud.planner.evaluate.all_reduces import SyncTable
+from sailor_cloud.planner.evaluate.bill import Bill
+from sailor_cloud.planner.evaluate.placement import Place, Standing, Standings
+from sailor_cloud.planner.evaluate.shares import share_batch, share_evenly
+from sailor_cloud.planner.space.draft import Draft, DraftPipeline, Rank, nodes_of
+from sailor_cloud.planner.space.goals import Figure, Target
+from sailor_cloud.planner.space.layouts import Layout, Slot
+from sailor_cloud.planner.space.space import Seat, Space
+from sailor_cloud.simulator import busy_s, fill_s, in_flight
+from sailor_cloud.simulator.engines import Formulas, StagePlace
+from sailor_cloud.simulator.engines.engine import uniform_pipelines
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A pipeline whose number of microbatches is open."""
+
+    slots: tuple[Slot, ...]
+    cut: tuple[int, ...]
+    microbatch_size: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pace:
+    """How fast a pipeline is, whatever its number of microbatches. `step_core_s`: of all its devices' steps."""
+
+    bottleneck_s: float
+    fill_s: float
+    update_s: float
+    usd_per_sample: float
+    recompute: tuple[bool, ...]
+    compute_s: tuple[float, ...]
+    step_core_s: float
+    seats: tuple[Seat, ...]
+    cuts_s: tuple[float, ...]
+
+    def schedule_s(self, microbatches: int) -> float:
+        """Return the seconds of a schedule without all-reduces and optimizer step."""
+        return (microbatches - 1) * self.bottleneck_s + self.fill_s
+
+    def least_s(self, microbatches: int) -> float:
+        """Return a lower bound of an iteration: what one stage computes, and a microbatch's way there and back."""
+        longest = way = 0.0
+        for compute, cut in zip(self.compute_s, (*self.cuts_s, 0.0), strict=True):
+            longest = max(longest, way + microbatches * compute)
+            way += compute + cut
+        return longest
+
+    @property
+    def passes_core_s(self) -> float:
+        """The seconds that all devices together compute for one microbatch."""
+        return sum(seat.tp * seconds for seat, seconds in zip(self.seats, self.compute_s, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    compute_s: float
+    update_s: float
+    recompute: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """What an iteration of a draft is made of: `schedule_s` + `sums_s` + `update_s`.
+
+    `steady_s`: the longest that a stage or a cut is busy, the part of the schedule that filling and emptying come on
+    top of. `busy_device_s`: device-seconds of computing by pool.
+    """
+
+    schedule_s: float
+    steady_s: float
+    sums_s: float
+    update_s: float
+    egress_usd: float
+    busy_device_s: Mapping[int, float]
+
+
+@dataclass(slots=True)
+class Assessor:
+    """Judges sets of pipelines; what equal pipelines and sums take is looked up once, whatever the target."""
+
+    space: Space
+    target: Target
+    sync: SyncTable = field(init=False)
+    _standings: Standings = field(init=False)
+    _paces: dict[tuple[object, ...], Pace | None] = field(init=False)
+    _stages: dict[tuple[object, ...], _Stage | None] = field(init=False)
+    _cuts: dict[tuple[object, ...], tuple[float, float]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        remembered = self.space.remembered
+        self.sync = remembered.setdefault("sums", SyncTable(self.space))
+        self._standings = remembered.setdefault("standings", Standings(self.space))
+        self._paces = remembered.setdefault("paces", {})
+        self._stages = remembered.setdefault("paces of stages", {})
+        self._cuts = remembered.setdefault("paces of cuts", {})
+
+    def draft(
+        self,
+        shapes: Sequence[Shape],
+        *,
+        microbatches: Sequence[int] | None = None,
+        below_s: float = math.inf,
+    ) -> Draft | None:
+        """Return the draft of pipelines; None if one doesn't fit, the batch can't be made up or a quota is broken.
+
+        `microbatches`: how many each takes, for shapes that make up the batch so. `below_s`: None where an iteration is
+        no less. Where batches are even, None too for pipelines that differ in cut or microbatch size.
+        """
+        self.space.known.deadline.check()
+        even = self.space.even_batches
+        if even and len({(shape.cut, shape.microbatch_size) for shape in shapes}) > 1:
+            return None
+        order = sorted(range(len(shapes)), key=lambda p: (shapes[p].slots, shapes[p].cut, shapes[p].microbatch_size))
+        if self.space.scenario.engine.formulas is not None:
+            # Rings go from one pipeline to the next as they are given.
+            order = list(range(len(shapes)))
+        ordered = [shapes[p] for p in order]
+        layout = tuple(shape.slots for shape in ordered)
+        standing = self._standings.of(layout)
+        if standing.bill is None:
+            return None
+        known = self._paced(ordered, standing.places)
+        if known is None:
+            return None
+        sizes = [shape.microbatch_size for shape in ordered]
+        bottlenecks = [(pace.bottleneck_s, pace.fill_s) for pace in known]
+        formulas = self.space.scenario.engine.formulas
+        share = share_evenly if even else share_batch
+        counts: Sequence[int] | None
+        if microbatches is None:
+            counts = share(self.space.batch, sizes, bottlenecks)
+        else:
+            counts = [microbatches[p] for p in order]
+        if counts is None or (even and max(counts) - min(counts) > 1):
+            return None
+        if formulas is not None:
+            exact = self._by_formulas(formulas, ordered, known, counts)
+            return None if exact is None else self._drafted(ordered, known, counts, standing.bill, *exact)
+        if any(pace.least_s(count) >= below_s for count, pace in set(zip(counts, known, strict=True))):
+            return None
+        schedule = max(pace.schedule_s(count) for count, pace in zip(counts, known, strict=True))
+        sync, sync_usd = self.sync.of_plan(layout, tuple(shape.cut for shape in ordered))
+        egress = sync_usd + sum(
+            pace.usd_per_sample * shape.microbatch_size * count
+            for shape, count, pace in zip(ordered, counts, known, strict=True)
+        )
+        alone = schedule + sync + max(pace.update_s for pace in known)
+        iteration = max(alone, self.shared_s(layout, known, counts))
+        return self._drafted(ordered, known, counts, standing.bill, iteration, egress)
+
+    def _by_formulas(
+        self, formulas: Formulas, shapes: Sequence[Shape], paces: Sequence[Pace], counts: Sequence[int]
+    ) -> tuple[float, float] | None:
+        """Return the seconds of an iteration and the USD of its traffic by an engine's own formulas.
+
+        None for pipelines that these say nothing of.
+        """
+        space = self.space
+        offers = [pool.offer for pool in space.pools]
+        pipelines = uniform_pipelines(
+            [
+                (
+                    [StagePlace(offers[pool].accelerator, offers[pool].zone, tp) for pool, tp, _ in pace.seats],
+                    shape.cut,
+                    shape.microbatch_size,
+                    count,
+                )
+                for shape, pace, count in zip(shapes, paces, counts, strict=True)
+            ]
+        )
+        if isinstance(pipelines, str) or formulas.problem(pipelines, space.scenario) is not None:
+            return None
+        found = formulas.iteration(pipelines, space.scenario)
+        pools = {offer.zone: number for number, offer in enumerate(offers)}
+        usd = sum(nbytes * space.usd_per_byte(pools[src], pools[dst]) for (src, dst), nbytes in found.traffic.items())
+        return found.seconds, usd
+
+    def _drafted(
+        self,
+        ordered: Sequence[Shape],
+        known: Sequence[Pace],
+        counts: Sequence[int],
+        bill: Bill,
+        iteration_s: float,
+        egress_usd: float,
+    ) -> Draft:
+        figures = bill.figures(np.array(iteration_s), np.array(egress_usd))
+        draft = Draft(
+            pipelines=tuple(
+                DraftPipeline(
+                    slots=shape.slots,
+                    cut=shape.cut,
+                    microbatch_size=shape.microbatch_size,
+                    microbatches=count,
+                    recompute=pace.recompute,
+                )
+                for shape, count, pace in zip(ordered, counts, known, strict=True)
+            ),
+            goal=self.target.goal,
+            figures={figure: float(value) for figure, value in figures.items()},
+        )
+        if self.space.known.meet is not None:
+            self.space.known.meet(self.space, draft)
+        return draft
+
+    def shared_s(self, layout: Layout, paces: Sequence[Pace], microbatches: Sequence[int]) -> float:
+        """Return the seconds of an iteration's work on the cores that all ranks share; 0 where each has its own."""
+        work = sum(
+            count * pace.passes_core_s + pace.step_core_s for pace, count in zip(paces, microbatches, strict=True)
+        )
+        return work / self.space.cores(nodes_of(layout).total())
+
+    def place(self, layout: Layout) -> Place | None:
+        """Return where the first pipeline of a layout stands; None where the layout breaks a quota."""
+        places = self._standings.of(layout).places
+        return self._standings.places[places[0]] if places else None
+
+    def places(self, layout: Layout) -> tuple[int, ...]:
+        """Return the number of the place of each pipeline; none where the layout breaks a quota."""
+        return self._standings.of(layout).places
+
+    def pace(self, place: int, shape: Shape, replicas: int) -> Pace | None:
+        """Return how fast one of so many pipelines is in the place of a number; None if it doesn't fit."""
+        return self._pace(shape, self._standings.places[place], replicas)
+
+    def times(self, draft: Draft) -> Times | None:
+        """Return what an iteration of a draft is made of; None where `paces` has none."""
+        schedule = steady = update = egress = 0.0
+        busy: dict[int, float] = {}
+        paces = self.paces(draft)
+        if paces is None:
+            return None
+        for pipeline, pace in zip(draft.pipelines, paces, strict=True):
+            count = pipeline.microbatches
+            schedule = max(schedule, pace.schedule_s(count))
+            steady = max(steady, count * pace.bottleneck_s)
+            update = max(update, pace.update_s)
+            egress += pace.usd_per_sample * pipeline.microbatch_size * count
+            for slot, seconds in zip(pipeline.slots, pace.compute_s, strict=True):
+                busy[slot.pool] = busy.get(slot.pool, 0.0) + count * slot.tp * seconds
+        layout, cuts = zip(*((pipeline.slots, pipeline.cut) for pipeline in draft.pipelines), strict=True)
+        sums, sums_usd = self.sync.of_plan(layout, cuts)
+        return Times(
+            schedule_s=schedule,
+            steady_s=steady,
+            sums_s=sums,
+            update_s=update,
+            egress_usd=egress + sums_usd,
+            busy_device_s=busy,
+        )
+
+    def paces(self, draft: Draft) -> list[Pace] | None:
+        """Return the pace of every pipeline of a draft.
+
+        None where one fits only because it has fewer microbatches than its stages could hold at once.
+        """
+        shapes = [
+            Shape(slots=pipeline.slots, cut=pipeline.cut, microbatch_size=pipeline.microbatch_size)
+            for pipeline in draft.pipelines
+        ]
+        return self._paced(shapes, self.standing(draft).places)
+
+    def standing(self, draft: Draft) -> Standing:
+        """Return what follows from where a draft stands."""
+        return self._standings.of(tuple(pipeline.slots for pipeline in draft.pipelines))
+
+    def flows(self, draft: Draft) -> list[tuple[int, ...]]:
+        """Return of each pipeline of a draft how many share the network card at each of its cuts."""
+        return [self._standings.places[place][1] for place in self.standing(draft).places]
+
+    def keeps(self, draft: Draft) -> bool:
+        """Return whether a draft keeps all limits of the job."""
+        return self.excess(draft) == 1.0
+
+    def excess(self, draft: Draft, figures: Mapping[Figure, float] | None = None) -> float:
+        """Return by what factor a draft breaks the limit that it breaks most: 1 where it keeps all.
+
+        `figures`: other ones than those of the closed form.
+        """
+        figures = draft.figures if figures is None else figures
+        most = self.space.scenario.job.constraints.max_nodes
+        if most is not None and draft.figures[Figure.NODES] > most:
+            return float("inf")
+        return float(self.target.excess({figure: np.array(value) for figure, value in figures.items()}))
+
+    def rank(self, draft: Draft) -> Rank:
+        """Return what drafts are compared by: what breaks limits less comes first, then what is better."""
+        return self.excess(draft), draft.order()
+
+    def _paced(self, shapes: Sequence[Shape], places: Sequence[int]) -> list[Pace] | None:
+        """Return the pace of every pipeline, of those that are alike once; None if one doesn't fit."""
+        found: dict[tuple[object, ...], Pace] = {}
+        paces = []
+        for shape, place in zip(shapes, places, strict=True):
+            key = (place, shape.cut, shape.microbatch_size)
+            pace = found.get(key)
+            if pace is None:
+                pace = self._pace(shape, self._standings.places[place], len(shapes))
+                if pace is None:
+                    return None
+                found[key] = pace
+            paces.append(pace)
+        return paces
+
+    def _pace(self, shape: Shape, place: Place, replicas: int) -> Pace | None:
+        seats, flows = place
+        alike = replicas if self.space.zero_stage else min(replicas, 2)
+        key = (seats, flows, shape.cut, shape.microbatch_size, alike)
+        if key not in self._paces:
+            self._paces[key] = self._build(seats, flows, shape, replicas)
+        return self._paces[key]
+
+    def _build(self, seats: tuple[Seat, ...], flows: tuple[int, ...], shape: Shape, replicas: int) -> Pace | None:
+        """Time a pipeline that holds as many microbatches as its stages ever do at once."""
+        size, count = shape.microbatch_size, len(seats)
+        stages = []
+        for s, (seat, span) in enumerate(zip(seats, pairwise(shape.cut), strict=True)):
+            stage = self._stage(seat, span, size, int(in_flight(count, s, count)), replicas)
+            if stage is None:
+                return None
+            stages.append(stage)
+        cuts = [
+            self._cut(src, dst, shape.cut[s + 1], size, shared)
+            for s, ((src, dst), shared) in enumerate(zip(pairwise(seats), flows, strict=True))
+        ]
+        compute, between = np.array([each.compute_s for each in stages]), np.array([seconds for seconds, _ in cuts])
+        return Pace(
+            bottleneck_s=float(busy_s(compute, between, engine=self.space.scenario.engine).max()),
+            fill_s=float(fill_s(compute, between)),
+            update_s=max(each.update_s for each in stages),
+            usd_per_sample=sum(usd for _, usd in cuts),
+            recompute=tuple(each.recompute for each in stages),
+            compute_s=tuple(each.compute_s for each in stages),
+            step_core_s=sum(seat.tp * each.update_s for seat, each in zip(seats, stages, strict=True)),
+            seats=seats,
+            cuts_s=tuple(seconds for seconds, _ in cuts),
+        )
+
+    def _stage(self, seat: Seat, span: tuple[int, int], size: int, held: int, replicas: int) -> _Stage | None:
+        """Return what a stage takes that holds so many microbatches at once; None where it doesn't fit."""
+        space = self.space
+        sharers = replicas if space.zero_stage else min(replicas, 2)
+        key = (seat.pool, seat.tp, span, size, held, sharers)
+        if key not in self._stages:
+            stages = space.stages(seat, size, sharers)
+            kept = bool(stages.most_kept[span] >= held)
+            self._stages[key] = None
+            if kept or stages.most_again[span] >= held:
+                seconds = float((stages.kept_s if kept else stages.again_s)[span])
+                table = space.table(seat.pool, seat.tp, size, recompute=False)
+                self._stages[key] = _Stage(seconds, float(table.update_s(*span, shards=replicas)), not kept)
+        return self._stages[key]
+
+    def _cut(self, src: Seat, dst: Seat, layer: int, size: int, flows: int) -> tuple[float, float]:
+        """Return the seconds of one microbatch's tensors over a cut, and the USD of one sample's."""
+        key = (src.pool, src.tp, dst.pool, dst.tp, src.node == dst.node, layer, size, flows)
+        if key not in self._cuts:
+            seconds = float(self.space.boundary(src, dst, size, flows=flows)[layer])
+            self._cuts[key] = seconds, float(self.space.cut_usd_per_sample(src, dst)[layer])
+        return self._cuts[key]

@@ -1,0 +1,104 @@
+"""The money of many plans on the same nodes at once, by the simulator's rates."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sailor_cloud.planner.space.goals import Figure
+from sailor_cloud.planner.space.space import Space
+from sailor_cloud.simulator import preemptions_per_hour, startup_s, teardown_s
+from sailor_cloud.simulator.bill import gateways
+from sailor_cloud.simulator.money import lost_fraction, start, wait_s
+from sailor_cloud.units import SECONDS_PER_HOUR
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bill:
+    """Rates and times that depend on the nodes alone; of one plan, or arrays of many plans.
+
+    `lost` is the time that preemption adds per second of training; `start_iterations` come before it. Nodes are waited
+    for `wait_s`, and `committed_usd` are paid for those of `committed_usd_per_hour` in any case. Left out are the
+    storage of checkpoints, their traffic between regions and what passes through NAT, so the totals are a lower bound
+    where there is any; the simulator's bill has them.
+    """
+
+    steps: int | None
+    nodes: float | Floats
+    usd_per_hour: float | Floats
+    lost: float | Floats
+    fixed_s: float
+    start_iterations: float = 0.0
+    wait_s: float = 0.0
+    committed_usd: float = 0.0
+    committed_usd_per_hour: float = 0.0
+
+    @classmethod
+    def of(cls, space: Space, nodes: Counter[int], *, checkpoint_s: float = 0.0) -> Bill:
+        """Return the bill of so many nodes of each pool; `checkpoint_s` is how long a checkpoint stalls training."""
+        offers = [space.pools[pool].offer for pool in nodes]
+        catalog = space.scenario.catalog
+        rate = sum(preemptions_per_hour(space.pools[pool].offer, catalog) * count for pool, count in nodes.items())
+        restart = max(startup_s(offer.provider) for offer in offers)
+        before = start(space.scenario, (offer.provider for offer in offers), nodes.total())
+        return cls(
+            steps=space.scenario.job.training.steps,
+            nodes=float(nodes.total()),
+            usd_per_hour=sum(space.rates[pool].expected * count for pool, count in nodes.items())
+            + gateways_usd_per_hour(space, nodes),
+            lost=float(
+                lost_fraction(
+                    rate,
+                    interval_s=space.scenario.job.checkpoint.every,
+                    checkpoint_s=checkpoint_s,
+                    restart_s=restart,
+                )
+            ),
+            fixed_s=before.fixed_s + max(teardown_s(offer.provider) for offer in offers),
+            start_iterations=before.iterations,
+            wait_s=wait_s(offers, space.scenario.as_of),
+            committed_usd=sum(space.pools[pool].offer.committed_usd(count) for pool, count in nodes.items()),
+            committed_usd_per_hour=sum(
+                space.pools[pool].offer.usd_per_hour * count
+                for pool, count in nodes.items()
+                if space.pools[pool].offer.committed_usd(count)
+            ),
+        )
+
+    def figures(self, iteration_s: Floats, egress_usd: Floats) -> dict[Figure, Floats]:
+        """Return the figures of plans with these seconds and USD of egress per iteration.
+
+        Duration and total are infinite where the job has no number of steps; nothing limits or minimises them then.
+        """
+        per_s = self.usd_per_hour / SECONDS_PER_HOUR
+        nowhere = np.full(np.shape(iteration_s), np.inf)
+        duration = total = nowhere
+        if self.steps is not None:
+            iterations = self.steps * (1.0 + self.lost) + self.start_iterations
+            paid = iterations * iteration_s + self.fixed_s
+            duration = paid + self.wait_s
+            total = paid * per_s + egress_usd * (self.steps + self.start_iterations)
+            if self.committed_usd:
+                total = total + np.maximum(
+                    0.0, self.committed_usd - paid * self.committed_usd_per_hour / SECONDS_PER_HOUR
+                )
+        return {
+            Figure.ITERATION_S: iteration_s,
+            Figure.DURATION_S: duration,
+            Figure.TOTAL_USD: total,
+            Figure.USD_PER_ITERATION: iteration_s * per_s + egress_usd,
+            Figure.USD_PER_HOUR: self.usd_per_hour + egress_usd * SECONDS_PER_HOUR / iteration_s,
+            Figure.NODES: np.broadcast_to(np.asarray(self.nodes, dtype=np.float64), np.shape(iteration_s)),
+        }
+
+
+def gateways_usd_per_hour(space: Space, nodes: Counter[int]) -> float:
+    """Return the price of one NAT gateway with its address per region where nodes have no public address."""
+    scenario = space.scenario
+    offers = [space.pools[pool].offer for pool in nodes]
+    return sum(usd for _, usd in gateways(offers, scenario.catalog.services, scenario.job.cloud.network))

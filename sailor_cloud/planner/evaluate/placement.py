@@ -1,0 +1,47 @@
+"""What follows from where pipelines stand, whatever their cuts and microbatches: looked up once per layout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sailor_cloud.planner.evaluate.bill import Bill
+from sailor_cloud.planner.space.draft import nodes_of, seats_of
+from sailor_cloud.planner.space.layouts import Layout, card_flows
+from sailor_cloud.planner.space.quotas import within_quotas
+from sailor_cloud.planner.space.space import Seat, Space
+
+# A pipeline's seats, and for each of its cuts how many share the network card.
+Place = tuple[tuple[Seat, ...], tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The bill of the nodes of a layout; None where they break a quota. `places`: by pipeline, numbers of places."""
+
+    bill: Bill | None
+    places: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Standings:
+    """The standings of one space; pipelines that stand alike have the same number of a place, in all layouts."""
+
+    space: Space
+    places: list[Place] = field(default_factory=list)
+    _numbers: dict[Place, int] = field(default_factory=dict)
+    _known: dict[Layout, Standing] = field(default_factory=dict)
+
+    def of(self, layout: Layout) -> Standing:
+        """Return what follows from a layout."""
+        if layout not in self._known:
+            nodes = nodes_of(layout)
+            bill = Bill.of(self.space, nodes) if within_quotas(self.space, nodes) else None
+            places = [] if bill is None else zip(map(seats_of, layout), card_flows(layout), strict=True)
+            self._known[layout] = Standing(bill, tuple(map(self._number, places)))
+        return self._known[layout]
+
+    def _number(self, place: Place) -> int:
+        if place not in self._numbers:
+            self._numbers[place] = len(self.places)
+            self.places.append(place)
+        return self._numbers[place]

@@ -1,0 +1,123 @@
+"""Zones that are nearly alike: what a search finds in one of them is tried in the others, not searched for again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from sailor_cloud.planner.evaluate.assess import Assessor, Shape
+from sailor_cloud.planner.space.draft import Draft, Rank
+from sailor_cloud.planner.space.layouts import Slot
+from sailor_cloud.planner.space.space import Space
+
+# How far prices and bandwidths of zones that are nearly alike may lie apart.
+_NEAR = 0.1
+# Drafts of a zone that are tried in others.
+_TRIED = 8
+
+
+def families(space: Space) -> list[tuple[str, ...]]:
+    """Return the zones in groups that offer the same in one region for nearly the same price, nearly as connected.
+
+    The first zone of a group, by name, stands for the others.
+    """
+    found: list[list[str]] = []
+    for zone in sorted({pool.offer.zone for pool in space.pools}):
+        for family in found:
+            if _near(space, family[0], zone):
+                family.append(zone)
+                break
+        else:
+            found.append([zone])
+    return [tuple(family) for family in found]
+
+
+def first_twins(space: Space) -> list[int]:
+    """Return for every pool the one that is its like in the first zone of its family."""
+    first = {zone: family[0] for family in families(space) for zone in family}
+    alike = {_kind(space, number): number for number in range(len(space.pools))}
+    kinds = [_kind(space, number) for number in range(len(space.pools))]
+    return [alike[(first[str(zone)], *rest)] for zone, *rest in kinds]
+
+
+def elsewhere(assessor: Assessor, drafts: Iterable[Draft], rank: Callable[[Draft], Rank]) -> list[Draft]:
+    """Return the best drafts that stand in one zone as they are in the zones nearly alike, where they keep the limits.
+
+    Pools are those of the assessor's space. `rank`: as in `refined`.
+    """
+    space = assessor.space
+    others = {family[0]: family[1:] for family in families(space)}
+    tried: dict[str, int] = {}
+    found = []
+    for draft in sorted(drafts, key=rank):
+        zones = {space.pools[slot.pool].offer.zone for part in draft.pipelines for slot in part.slots}
+        home = min(zones)
+        tried[home] = tried.get(home, 0) + 1
+        if len(zones) > 1 or tried[home] > _TRIED:
+            continue
+        for zone in others.get(home, ()):
+            shapes = moved(space, shapes_of(draft), home, zone)
+            there = None if shapes is None else assessor.draft(shapes)
+            if there is not None and rank(there)[0] == 1.0:
+                found.append(there)
+    return found
+
+
+def shapes_of(draft: Draft) -> tuple[Shape, ...]:
+    """Return the pipelines of a draft without what follows from them."""
+    return tuple(
+        Shape(slots=part.slots, cut=part.cut, microbatch_size=part.microbatch_size) for part in draft.pipelines
+    )
+
+
+def moved(space: Space, shapes: tuple[Shape, ...], home: str, zone: str) -> tuple[Shape, ...] | None:
+    """Return pipelines with all nodes of a zone bought in another.
+
+    None where that doesn't sell one of them, or where nodes of the same offers are in use already.
+    """
+    alike = {_kind(space, number): number for number in range(len(space.pools))}
+    used = {slot.pool for shape in shapes for slot in shape.slots}
+    names = {
+        number: alike.get((zone, *_kind(space, number)[1:]), number)
+        for number in used
+        if space.pools[number].offer.zone == home
+    }
+    return None if used & set(names.values()) else renamed(shapes, names)
+
+
+def renamed(shapes: tuple[Shape, ...], names: dict[int, int]) -> tuple[Shape, ...]:
+    """Return pipelines with other pools in place of some."""
+    return tuple(
+        replace(
+            shape,
+            slots=tuple(Slot(names.get(slot.pool, slot.pool), slot.instance, slot.tp) for slot in shape.slots),
+        )
+        for shape in shapes
+    )
+
+
+def _kind(space: Space, number: int) -> tuple[object, ...]:
+    offer = space.pools[number].offer
+    return (offer.zone, offer.instance_type, offer.accelerator, offer.market, offer.terms)
+
+
+def _near(space: Space, zone: str, other: str) -> bool:
+    """Return whether two zones of a region sell the same kinds of nodes, as many of them, for nearly the same."""
+    region_of = space.scenario.catalog.region_of
+    here, there = _sold(space, zone), _sold(space, other)
+    if region_of(zone) != region_of(other) or here.keys() != there.keys():
+        return False
+    return all(_alike(space, here[kind], there[kind]) for kind in here)
+
+
+def _sold(space: Space, zone: str) -> dict[tuple[object, ...], int]:
+    return {_kind(space, n)[1:]: n for n, pool in enumerate(space.pools) if pool.offer.zone == zone}
+
+
+def _alike(space: Space, a: int, b: int) -> bool:
+    """Return whether two pools hold as many nodes, at nearly the same price and nearly as fast a link."""
+    most = [(space.pools[n].max_nodes, space.candidates.rows[space.pools[n].row].devices) for n in (a, b)]
+    links = [space.link(n, n, same_node=False, pairs=1).bandwidth_bytes_per_s for n in (a, b)]
+    rates = [space.rates[n].expected for n in (a, b)]
+    return most[0] == most[1] and math.isclose(*rates, rel_tol=_NEAR) and math.isclose(*links, rel_tol=_NEAR)

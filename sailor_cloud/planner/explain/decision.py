@@ -1,0 +1,454 @@
+"""The decision that a plan is: the cheapest, the balanced and the fastest plan, and the price of what is left out."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date
+
+from sailor_cloud.model.document import Choice, Cost, Decision, LeftOut, Pick, Prediction, Rejected, Subject
+from sailor_cloud.model.job import Goal
+from sailor_cloud.model.plan import Plan
+from sailor_cloud.planner.evaluate.assess import Assessor, Shape
+from sailor_cloud.planner.evaluate.figures import replayed
+from sailor_cloud.planner.evaluate.pareto import figures, of_run, unbeaten
+from sailor_cloud.planner.explain.frontier import promising
+from sailor_cloud.planner.explain.frontier_steps import Explorer
+from sailor_cloud.planner.explain.restricted import stands_evenly
+from sailor_cloud.planner.explain.shortage import shortage
+from sailor_cloud.planner.improvement import evaluated
+from sailor_cloud.planner.improvement.choice import Chosen, first_that_holds
+from sailor_cloud.planner.space.draft import Draft, nodes_of, significant, to_plan
+from sailor_cloud.planner.space.effort import Effort
+from sailor_cloud.planner.space.goals import NEARLY, TIE, Figure, Target
+from sailor_cloud.planner.space.layouts import Slot
+from sailor_cloud.planner.space.restrictions import Restriction, part_of
+from sailor_cloud.planner.space.space import Space
+from sailor_cloud.units import GIB, pace_text, signed_usd_text, usd_text
+
+# Plans tried under the replay for each pick and for each thing that is left out; steps taken from the frontier.
+_TRIED, _INSISTED, _STEPS = 16, 6, 240
+# The goal spends much for little where money grows by so many times the share by which the run gets faster.
+_MUCH = 3.0
+# Less is not much, whatever for; USD.
+_MONEY = 1.0
+# Mean error of estimated memory on published runs (benchmarks/results/published_memory.md, in sample).
+_MEMORY_ERROR = 0.085
+# Plans on equal nodes whose time and money differ by less are one choice.
+_ALIKE = 1e-3
+
+_GOALS = {
+    Goal.MAXIMIZE_THROUGHPUT: Pick.FASTEST,
+    Goal.MINIMIZE_TIME: Pick.FASTEST,
+    Goal.MINIMIZE_COST: Pick.CHEAPEST,
+}
+
+
+def goal_pick(goal: Goal) -> Pick:
+    """Return what a goal chooses where nothing else is asked for."""
+    return _GOALS[goal]
+
+
+def draft_of(plan: Plan, space: Space, target: Target) -> Draft | None:
+    """Return the draft of a plan; None where the space has not all that it stands on."""
+    pools = {pool.offer.id: number for number, pool in enumerate(space.pools)}
+    if any(node.offer not in pools for node in plan.nodes):
+        return None
+    instances: Counter[int] = Counter()
+    places = {}
+    for node in plan.nodes:
+        pool = pools[node.offer]
+        places[node.id] = pool, instances[pool]
+        instances[pool] += 1
+    shapes = [
+        Shape(
+            slots=tuple(Slot(*places[stage.node], len(stage.devices)) for stage in pipeline.stages),
+            cut=(0, *(stage.end_layer for stage in pipeline.stages)),
+            microbatch_size=pipeline.microbatch_size,
+        )
+        for pipeline in plan.pipelines
+    ]
+    counts = [pipeline.microbatches for pipeline in plan.pipelines]
+    draft = Assessor(space.at(plan.zero_stage), target).draft(shapes, microbatches=counts)
+    return None if draft is None else replace(draft, zero_stage=plan.zero_stage)
+
+
+@dataclass(frozen=True, slots=True)
+class _Uses:
+    """What the nodes of a draft are."""
+
+    devices: tuple[tuple[str, int], ...]
+    zones: tuple[str, ...]
+    markets: tuple[str, ...]
+    clouds: tuple[str, ...]
+
+    def names(self, subject: Subject) -> tuple[str, ...]:
+        match subject:
+            case Subject.ACCELERATOR:
+                return tuple(name for name, _ in self.devices)
+            case Subject.ZONE:
+                return self.zones
+            case Subject.MARKET:
+                return self.markets
+        return self.clouds
+
+    def __str__(self) -> str:
+        bought = " + ".join(f"{count} {name}" for name, count in self.devices)
+        place = " and ".join(self.zones) if len(self.zones) <= 2 else f"{len(self.zones)} zones"
+        return f"{bought} {' and '.join(self.markets)} in {place}"
+
+
+@dataclass(slots=True)
+class Deciding:
+    """Keeps the plans that a search meets, and makes the decision of them whenever it is asked.
+
+    `asked`: the pick that is the plan; without it the goal decides. `rejected` says what can't be used, and why.
+    `restrictions`: of the space that is searched.
+    """
+
+    space: Space
+    target: Target
+    rejected: Sequence[Rejected] = ()
+    asked: Pick | None = None
+    restrictions: frozenset[Restriction] = frozenset()
+    _drafts: dict[tuple[object, ...], Draft] = field(default_factory=dict)
+    _used: dict[int, tuple[Draft, _Uses]] = field(default_factory=dict)
+
+    def keeps(self, draft: Draft) -> bool:
+        """Return whether a plan lies in the space that is searched."""
+        uses = self._uses(draft)
+        alone = {Restriction.ONE_ACCELERATOR: len(uses.devices) == 1, Restriction.ONE_ZONE: len(uses.zones) == 1}
+        kept = all(there for restriction, there in alone.items() if restriction in self.restrictions)
+        return kept and stands_evenly(self.space, draft, self.restrictions)
+
+    @property
+    def drafts(self) -> list[Draft]:
+        """The plans that the search met."""
+        return list(self._drafts.values())
+
+    def meet(self, drafts: Iterable[Draft]) -> None:
+        """Take in plans; what is known of one already is kept."""
+        for draft in drafts:
+            key = (draft.zero_stage, tuple(part.key() for part in draft.pipelines))
+            before = self._drafts.get(key)
+            if (before is None and self.keeps(draft)) or (before is not None and before.expected is None):
+                self._drafts[key] = replace(draft, goal=self.target.goal)
+
+    def explore(self, effort: Effort, *, most: int = _STEPS) -> None:
+        """Take in plans that are single steps away from the frontier."""
+        front = self._frontier(self._feasible(effort))
+        for stage in sorted({draft.zero_stage for draft in front}):
+            begun = [draft for draft in front if draft.zero_stage == stage]
+            share = most * len(begun) // len(front)
+            if share:
+                self.meet(Explorer(self.space.at(stage), self.target, effort).run(begun, most=share))
+
+    def picks(self, effort: Effort, by_goal: Chosen | None = None, *, proven: bool = False) -> dict[Pick, Chosen]:
+        """Return the plan of each pick; none where no plan that keeps the limits is known.
+
+        `by_goal`: what the search found for the goal; it gives way to a better plan only where it is not `proven`.
+        """
+        feasible = self._feasible(effort)
+        front = self._frontier(feasible)
+        found: dict[Pick, Chosen] = {}
+        for pick, first in ((Pick.FASTEST, _seconds), (Pick.CHEAPEST, of_run)):
+            best = self._first(sorted(front, key=lambda draft: (first(draft), draft.order())))
+            if by_goal is not None and pick is goal_pick(self.space.scenario.job.goal):
+                best = by_goal if best is None or proven or not self._better(best, by_goal) else best
+            if best is not None:
+                found[pick] = best
+        if len(found) == 2:
+            found[Pick.BALANCED] = self._balanced(front, found[Pick.CHEAPEST], found[Pick.FASTEST])
+        return found
+
+    def decision(self, picks: dict[Pick, Chosen], *, complete: bool = True) -> Decision | None:
+        """Return what people choose from; None where no plan is known."""
+        if len(picks) < len(Pick):
+            return None
+        chosen = self.asked or goal_pick(self.space.scenario.job.goal)
+        choices = []
+        for pick in Pick:
+            those = tuple(other for other in Pick if self._same(picks[other], picks[pick]))
+            if those[0] is pick:
+                choices.append(self._choice(those, picks, chosen=chosen in those))
+        cheapest_first = tuple(sorted(choices, key=lambda choice: (choice.usd, choice.seconds)))
+        evaluation, as_of = picks[chosen].evaluation, self.space.scenario.as_of.date()
+        return Decision(
+            chosen=chosen,
+            asked=self.asked,
+            choices=cheapest_first,
+            left_out=tuple(self.insisted(subject, name, picks[chosen]) for subject, name in self._left(picks[chosen])),
+            notes=(*_much_for_little(cheapest_first), *warnings(evaluation.prediction, evaluation.cost, as_of)),
+            complete=complete,
+        )
+
+    def insisted(self, subject: Subject, name: str, chosen: Chosen) -> LeftOut:
+        """Return what insisting on something would change: by the best plan found that uses it.
+
+        Best is what costs least where the cheapest plan is chosen, else what takes the least time x money.
+        """
+        uses = [draft for draft in self._drafts.values() if name in self._uses(draft).names(subject)]
+        ours = _figures(chosen)
+        value = self._value()
+        kept = [draft for draft in uses if self._excess(draft) == 1.0]
+        for drafts, target in ((kept, self.target), (uses, replace(self.target, limits=()))):
+            ordered = sorted(drafts, key=lambda draft: (significant(value(draft)), draft.order()))
+            best = first_that_holds(self.space, target, ordered[:_INSISTED])
+            if best is None:
+                continue
+            theirs = _figures(best)
+            trade = self._difference(theirs[0] / ours[0], theirs[1] - ours[1])
+            breaks = "" if drafts is kept else f"; breaks {_broken(self.target, best)}"
+            prediction, cost = best.evaluation.prediction, best.evaluation.cost
+            return LeftOut(
+                subject=subject,
+                name=name,
+                why=f"{trade}{breaks}",
+                runs_on=str(self._uses(best.draft)),
+                iteration_s=prediction.iteration_s_replay,
+                total_usd=cost.total_usd,
+                usd_per_iteration=cost.usd_per_iteration,
+                keeps_limits=drafts is kept,
+            )
+        return LeftOut(subject=subject, name=name, why=self._why_not(subject, name))
+
+    def _difference(self, ratio: float, usd: float) -> str:
+        """Return what another plan changes: `run 1.8× slower, saves 45.23 USD; the fastest plan is chosen`.
+
+        Without a number of steps it is an iteration that gets slower. The last part stands where the change looks good.
+        """
+        chosen = self.asked or goal_pick(self.space.scenario.job.goal)
+        money = signed_usd_text(usd).replace("-", "saves ")
+        whole = "run" if self.space.scenario.job.training.steps else "iteration"
+        better = usd < 0.0 if chosen is Pick.FASTEST else ratio < 1.0 if chosen is Pick.CHEAPEST else False
+        return f"{whole} {pace_text(ratio)}, {money}{f'; the {chosen.value} plan is chosen' if better else ''}"
+
+    def _value(self) -> Callable[[Draft], float]:
+        """Return what plans are compared by that insist on something: money where that is chosen, else time x money.
+
+        By time alone they would spend the whole budget.
+        """
+        chosen = self.asked or goal_pick(self.space.scenario.job.goal)
+        if chosen is Pick.CHEAPEST:
+            return of_run
+        return lambda draft: _run_seconds(draft) * of_run(draft)
+
+    def _why_not(self, subject: Subject, name: str) -> str:
+        """Return why no plan uses something: what was ruled out, or what the model takes and is allowed."""
+        rows = [row.why for row in self.rejected if name in (row.what, row.zone, row.market) or row.subject == name]
+        pools = [pool for pool in self.space.pools if name in _names(pool.offer, subject)]
+        if not pools:
+            return rows[0] if rows else "nothing that the job allows is sold there"
+        every = {pool.accelerator.name for pool in pools}, {pool.offer.zone for pool in pools}
+        return shortage(part_of(self.space, *every), one_zone=subject is Subject.ZONE)
+
+    def _left(self, chosen: Chosen) -> list[tuple[Subject, str]]:
+        """Return what the job names and a plan leaves out."""
+        uses, job = self._uses(chosen.draft), self.space.scenario.job
+        named = {
+            Subject.ACCELERATOR: [name for entry in job.resources for name in sorted(entry.accelerators)],
+            Subject.ZONE: [zone for entry in job.resources for zone in entry.zones],
+            Subject.MARKET: [market.value for entry in job.resources for market in entry.markets],
+            Subject.CLOUD: [str(entry.provider) for entry in job.resources],
+        }
+        return [
+            (subject, name)
+            for subject, names in named.items()
+            for name in dict.fromkeys(names)
+            if name not in uses.names(subject)
+        ]
+
+    def _feasible(self, effort: Effort) -> list[Draft]:
+        """Return the plans that keep the limits, those that may be unbeaten with their figures under the replay."""
+        near = [draft for draft in self._drafts.values() if self._excess(draft) <= NEARLY]
+        if not near:
+            return []
+        hopeful = [draft for draft in promising(near) if draft.expected is None]
+        self.meet(evaluated(self.space, self.target, hopeful, effort.quiet()))
+        return [draft for draft in self._drafts.values() if self._excess(draft) == 1.0]
+
+    def _frontier(self, drafts: Sequence[Draft]) -> list[Draft]:
+        return [drafts[index] for index in unbeaten(*figures(drafts))] if drafts else []
+
+    def _excess(self, draft: Draft) -> float:
+        most = self.space.scenario.job.constraints.max_nodes
+        if most is not None and draft.figures[Figure.NODES] > most:
+            return float("inf")
+        worst = max((draft.foreseen[limit.figure] / limit.at_most for limit in self.target.limits), default=1.0)
+        return worst if worst > 1.0 + TIE else 1.0
+
+    def _first(self, ordered: Sequence[Draft]) -> Chosen | None:
+        """Return the first plan that keeps the limits under the replay, and as probably as the job asks for."""
+        wanted = self.space.scenario.job.constraints.probability
+        for draft in ordered[:_TRIED]:
+            best = first_that_holds(self.space, self.target, [draft])
+            if best is not None and (wanted is None or _probability(best) >= wanted):
+                return best
+        return None
+
+    def _better(self, one: Chosen, other: Chosen) -> bool:
+        mine, theirs = (replayed(each.draft, each.evaluation)[self.target.goal] for each in (one, other))
+        return bool(mine < theirs * (1.0 - TIE))
+
+    def _balanced(self, front: Sequence[Draft], cheapest: Chosen, fastest: Chosen) -> Chosen:
+        """Return the plan farthest below the line between two; the cheapest where none is below it."""
+        (slow, low), (fast, high) = _figures(cheapest), _figures(fastest)
+        if slow <= fast or high <= low:
+            return cheapest
+        rated = []
+        for draft in front:
+            seconds, usd = (_run_seconds(draft) - fast) / (slow - fast), (of_run(draft) - low) / (high - low)
+            if 0.0 < seconds < 1.0 and usd > 0.0 and seconds + usd < 1.0:
+                rated.append((seconds + usd, draft.order(), draft))
+        return self._first([draft for *_, draft in sorted(rated, key=lambda entry: entry[:2])]) or cheapest
+
+    def _same(self, one: Chosen, other: Chosen) -> bool:
+        """Return whether two plans are one choice: equal, or of the same nodes and figures."""
+        if one.draft.pipelines == other.draft.pipelines and one.draft.zero_stage == other.draft.zero_stage:
+            return True
+        pairs = zip(_figures(one), _figures(other), strict=True)
+        alike = all(abs(mine / theirs - 1.0) < _ALIKE for mine, theirs in pairs)
+        return alike and self._uses(one.draft) == self._uses(other.draft)
+
+    def _choice(self, those: tuple[Pick, ...], picks: dict[Pick, Chosen], *, chosen: bool) -> Choice:
+        picked = picks[those[0]]
+        plan, uses = to_plan(self.space, picked.draft), self._uses(picked.draft)
+        prediction, cost, totals = (
+            picked.evaluation.prediction,
+            picked.evaluation.cost,
+            picked.evaluation.totals,
+        )
+        return Choice(
+            picks=those,
+            chosen=chosen,
+            plan=plan,
+            offers=tuple(self.space.scenario.offers[offer] for offer in sorted({node.offer for node in plan.nodes})),
+            iteration_s=prediction.iteration_s_replay,
+            duration_s=prediction.duration_s,
+            usd_per_hour=cost.usd_per_hour,
+            usd_per_iteration=cost.usd_per_iteration or 0.0,
+            total_usd=cost.total_usd,
+            within_budget=None if totals is None else totals.within_budget,
+            within_deadline=None if totals is None else totals.within_deadline,
+            within_limits=None if totals is None else totals.within_limits,
+            devices=dict(uses.devices),
+            zones=uses.zones,
+            markets=uses.markets,
+            why=_why(those, {pick: _figures(each) for pick, each in picks.items()}),
+        )
+
+    def _uses(self, draft: Draft) -> _Uses:
+        known = self._used.get(id(draft))
+        if known is None:
+            devices: Counter[str] = Counter()
+            pools = nodes_of(tuple(part.slots for part in draft.pipelines))
+            offers = [self.space.pools[pool].offer for pool in sorted(pools)]
+            for pool, count in pools.items():
+                devices[self.space.pools[pool].accelerator.name] += count * self.space.pools[pool].devices
+            uses = _Uses(
+                devices=tuple(sorted(devices.items())),
+                zones=tuple(sorted({offer.zone for offer in offers})),
+                markets=tuple(sorted({offer.market.value for offer in offers}, reverse=True)),
+                clouds=tuple(sorted({str(offer.provider) for offer in offers})),
+            )
+            # The draft is kept, so that no other one gets its id.
+            known = self._used[id(draft)] = draft, uses
+        return known[1]
+
+
+def _names(offer: object, subject: Subject) -> tuple[str, ...]:
+    attribute = {Subject.CLOUD: "provider"}.get(subject, subject.value)
+    return (str(getattr(offer, attribute)),)
+
+
+def _seconds(draft: Draft) -> float:
+    return draft.foreseen[Figure.ITERATION_S]
+
+
+def _run_seconds(draft: Draft) -> float:
+    seconds = draft.foreseen[Figure.DURATION_S]
+    return seconds if seconds < float("inf") else _seconds(draft)
+
+
+def _figures(chosen: Chosen) -> tuple[float, float]:
+    """Return the seconds and the USD of a run, of an iteration without a number of steps."""
+    prediction, cost = chosen.evaluation.prediction, chosen.evaluation.cost
+    seconds = prediction.iteration_s_replay if prediction.duration_s is None else prediction.duration_s
+    usd = cost.usd_per_iteration if cost.total_usd is None else cost.total_usd
+    return seconds, usd or 0.0
+
+
+def _probability(chosen: Chosen) -> float:
+    totals = chosen.evaluation.totals
+    return 1.0 if totals is None or totals.within_limits is None else totals.within_limits
+
+
+def _broken(target: Target, chosen: Chosen) -> str:
+    """Return the limits that a plan breaks, in words."""
+    found = replayed(chosen.draft, chosen.evaluation)
+    words = {"budget_usd": "the budget", "deadline": "the deadline"}
+    broken = [limit.name for limit in target.limits if found[limit.figure] > limit.at_most * (1.0 + TIE)]
+    return " and ".join(words.get(name, name) for name in broken) or "a limit"
+
+
+def _why(those: tuple[Pick, ...], known: dict[Pick, tuple[float, float]]) -> str:
+    """Return one sentence that says why a plan stands among the choices."""
+    seconds, usd = known[those[0]]
+    slow, low = known[Pick.CHEAPEST]
+    fast, high = known[Pick.FASTEST]
+    if Pick.CHEAPEST in those and Pick.FASTEST in those:
+        return "no plan found within the limits is cheaper or faster"
+    if Pick.CHEAPEST in those:
+        return f"the least money within the limits; {pace_text(slow / fast)} than the fastest"
+    if Pick.FASTEST in those:
+        return f"the least time within the limits; {_trade(slow, low, fast, high)} than the cheapest"
+    return (
+        f"{_dollars(usd - low)} USD more than the cheapest and {pace_text(seconds / slow)}; "
+        f"{_dollars(high - usd)} USD less than the fastest and {pace_text(seconds / fast)}"
+    )
+
+
+def _dollars(usd: float) -> str:
+    return f"{usd:,.2f}" if usd >= 1 else usd_text(usd)
+
+
+def _trade(slow: float, low: float, fast: float, high: float) -> str:
+    return f"{signed_usd_text(high - low)} for {100.0 * (1.0 - fast / slow):.0f} % less time"
+
+
+def _much_for_little(choices: Sequence[Choice]) -> Iterable[str]:
+    """Yield a warning where the chosen plan costs far more than another one that is nearly as fast."""
+    chosen = next(choice for choice in choices if choice.chosen)
+    others = [other for other in choices if chosen.usd - other.usd >= _MONEY and other.seconds > chosen.seconds]
+    more = [chosen.usd / other.usd - 1.0 if other.usd > 0.0 else math.inf for other in others]
+    rated = [(share / (other.seconds / chosen.seconds - 1.0), other) for share, other in zip(more, others, strict=True)]
+    much, other = max(rated, key=lambda entry: entry[0], default=(0.0, None))
+    if other is not None and much >= _MUCH:
+        pick = other.picks[-1]
+        trade = _trade(other.seconds, other.usd, chosen.seconds, chosen.usd)
+        yield f"the goal spends much for little: {trade} than the {pick.value} plan; '--choose {pick.value}' takes that"
+
+
+def warnings(prediction: Prediction, cost: Cost, as_of: date) -> Iterable[str]:
+    """Yield what may keep a plan from being bought or from running: stale prices, and memory that is nearly full."""
+    stale = [line.price_as_of for line in cost.lines if line.stale]
+    if stale:
+        total = cost.worst_case_usd
+        worst = f"{usd_text(cost.worst_case_usd_per_hour)} USD/h" if total is None else f"{usd_text(total)} USD"
+        yield (
+            f"prices are up to {(as_of - min(stale)).days} days old: the worst case is {worst}, and 'up' on a cloud "
+            "refuses stale prices"
+        )
+    estimated = [
+        (stage.total_bytes - stage.parts.get("allocator", 0), stage)
+        for stage in prediction.memory
+        if not stage.measured
+    ]
+    needed, stage = max(estimated, key=lambda entry: entry[0] / entry[1].limit_bytes, default=(0, None))
+    if stage is not None and needed * (1.0 + _MEMORY_ERROR) > stage.limit_bytes:
+        yield (
+            f"stage {stage.stage} may run out of memory: {needed / GIB:.1f} of {stage.limit_bytes / GIB:.1f} GiB is "
+            f"an estimate, and such estimates are off by {100 * _MEMORY_ERROR:.1f} % on average"
+        )

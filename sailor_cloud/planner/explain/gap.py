@@ -1,0 +1,108 @@
+"""What a plan's goal is made of, so that a wide gap to its bound can be read.
+
+The first part is what work alone takes, every device offered and never idle; what comes on top of it is listed part by
+part: devices left out, waiting, filling of pipelines, all-reduces that nothing hides, traffic. How much of these the
+bound counts, it doesn't tell one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sailor_cloud.model.document import GapPart
+from sailor_cloud.planner.bound.bounds import goal_bound, least_fixed_s, work_bound_s
+from sailor_cloud.planner.evaluate.assess import Assessor, Times
+from sailor_cloud.planner.space.draft import Draft, nodes_of
+from sailor_cloud.planner.space.goals import Figure, Target
+from sailor_cloud.planner.space.space import Space
+from sailor_cloud.units import SECONDS_PER_HOUR
+
+# Parts below this share of the value are noise of sums in another order.
+_SMALLEST = 1e-9
+
+
+def gap_parts(space: Space, target: Target, draft: Draft, figures: Mapping[Figure, Any]) -> tuple[GapPart, ...]:
+    """Return what a draft's goal is made of, work alone first; the parts add up to the draft's figure.
+
+    Seconds of one iteration or of the whole run, or USD likewise, as the goal counts them. `figures`: the draft's
+    under the replay. () where a pipeline has fewer microbatches than its stages could hold at once.
+    """
+    found = {figure: float(amount) for figure, amount in figures.items()}
+    value = found[target.goal]
+    space = space.at(draft.zero_stage)
+    times = Assessor(space, target).times(draft)
+    if times is None:
+        return ()
+    work = goal_bound(space, target, close=False)
+    match target.goal:
+        case Figure.ITERATION_S | Figure.DURATION_S:
+            amounts, unit = _seconds(space, target, draft, found, times, work), "s"
+        case Figure.USD_PER_ITERATION | Figure.TOTAL_USD:
+            amounts, unit = _usd(space, target, draft, found, times, work), "USD"
+        case Figure.USD_PER_HOUR | Figure.NODES:
+            return ()
+    return tuple(
+        GapPart(what=what, amount=amount, unit=unit)
+        for what, amount in amounts.items()
+        if abs(amount) > _SMALLEST * value
+    )
+
+
+def _seconds(
+    space: Space, target: Target, draft: Draft, figures: Mapping[Figure, float], times: Times, work: float
+) -> dict[str, float]:
+    whole = target.goal is Figure.DURATION_S
+    steps = (space.scenario.job.training.steps or 1) if whole else 1
+    iteration_s = figures[Figure.ITERATION_S]
+    fixed_s = least_fixed_s(space) if whole else 0.0
+    most = times.schedule_s - times.steady_s + times.sums_s
+    beside = max(0.0, min(most, iteration_s - times.steady_s - times.update_s))
+    filling = min(beside, times.schedule_s - times.steady_s)
+    everywhere_s, here_s = (work - fixed_s) / steps, work_bound_s(space, _devices(space, draft))
+    return {
+        "all offered devices at work all the time": work,
+        "devices left out": steps * (here_s - everywhere_s),
+        "waiting for slower stages and transfers": steps * (times.steady_s - here_s),
+        "filling and emptying pipelines": steps * filling,
+        "all-reduces": steps * (beside - filling),
+        "optimizer step": steps * times.update_s,
+        "cores that ranks share": steps * (iteration_s - times.steady_s - times.update_s - beside),
+        "start, teardown and lost work": figures[target.goal] - steps * iteration_s - fixed_s if whole else 0.0,
+    }
+
+
+def _usd(
+    space: Space, target: Target, draft: Draft, figures: Mapping[Figure, float], times: Times, work: float
+) -> dict[str, float]:
+    whole = target.goal is Figure.TOTAL_USD
+    steps = (space.scenario.job.training.steps or 1) if whole else 1
+    cheapest_usd_per_s = min(rate.expected for rate in space.rates) / SECONDS_PER_HOUR
+    fixed = least_fixed_s(space) * cheapest_usd_per_s if whole else 0.0
+    per_iteration = figures[Figure.USD_PER_ITERATION]
+    iteration_s = figures[Figure.ITERATION_S]
+    counts = nodes_of(tuple(pipeline.slots for pipeline in draft.pipelines))
+    rented_s = sum(space.rates[pool].expected * count for pool, count in counts.items()) / SECONDS_PER_HOUR
+    nodes = rented_s * iteration_s
+    busy = sum(seconds * _device_usd_per_s(space, pool) for pool, seconds in times.busy_device_s.items())
+    return {
+        "work on the devices that do it cheapest": work,
+        "work on more expensive or slower devices": steps * busy - (work - fixed),
+        "devices waiting, idle or after their last pass": steps * (nodes - busy),
+        "gateways": steps * (per_iteration - times.egress_usd - nodes),
+        "traffic": steps * times.egress_usd,
+        "start, teardown and lost work": figures[target.goal] - steps * per_iteration - fixed,
+    }
+
+
+def _devices(space: Space, draft: Draft) -> Mapping[str, float]:
+    """Return how many devices of each accelerator a draft's nodes have."""
+    found: dict[str, float] = {}
+    for pool, count in nodes_of(tuple(pipeline.slots for pipeline in draft.pipelines)).items():
+        name = space.pools[pool].accelerator.name
+        found[name] = found.get(name, 0.0) + count * space.pools[pool].devices
+    return found
+
+
+def _device_usd_per_s(space: Space, pool: int) -> float:
+    return space.rates[pool].expected / space.pools[pool].devices / SECONDS_PER_HOUR

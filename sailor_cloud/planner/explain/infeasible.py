@@ -1,0 +1,211 @@
+"""Finds out which constraint rules out every plan, and the smallest change that would let one in."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from sailor_cloud.model.document import Infeasibility
+from sailor_cloud.planner.explain.quota_change import QuotaChange, quota_changes
+from sailor_cloud.planner.explain.shortage import NO_PLAN, shortage
+from sailor_cloud.planner.solving import Searched
+from sailor_cloud.planner.space.candidates import Pool
+from sailor_cloud.planner.space.goals import Figure, Limit, Target
+from sailor_cloud.planner.space.quotas import unit
+from sailor_cloud.planner.space.space import Space
+
+_UNITS = {
+    "budget_usd": "USD",
+    "deadline": "s",
+    "max_usd_per_hour": "USD/h",
+    "min_throughput": "iterations/s",
+    "max_usd_per_iteration": "USD/iteration",
+    "max_nodes": "nodes",
+}
+_REMEDIES = {
+    "budget_usd": ("the smallest budget", "that would do"),
+    "deadline": ("the shortest deadline", "that would do"),
+    "max_usd_per_hour": ("the smallest rate", "that would do"),
+    "min_throughput": ("the highest throughput", "that can be reached"),
+    "max_usd_per_iteration": ("the smallest price of an iteration", "that can be reached"),
+    "max_nodes": ("the smallest number of nodes", "that would do"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Change:
+    """A constraint, what it is and what it would have to be, both as the job file writes them."""
+
+    name: str
+    limit: float
+    needed: float
+
+    @property
+    def stretch(self) -> float:
+        """By which factor the constraint is missed."""
+        ratio = self.needed / self.limit
+        return max(ratio, 1.0 / ratio)
+
+
+def explain_infeasible(space: Space, target: Target, searched: Searched, *, exact: bool = True) -> Infeasibility:
+    """Return the binding constraint of a problem without a plan, and the smallest change that lets one in.
+
+    Tried in turn: constraints that can't be met even alone, giving up one constraint, the number of nodes, quotas,
+    several constraints at once, memory. `exact`: the searches that are made go through all plans; if not, the
+    change is the smallest one found.
+    """
+    broken = _broken_by_themselves(space, target, searched)
+    if broken:
+        kept = tuple(limit for limit in target.limits if limit not in broken)
+        together = _needed_together(space, target, searched, broken, kept)
+        together = together or _needed_together(space, target, searched, [*broken, *kept], ())
+        if together:
+            return _told(together, alternatives=[], quotas=quota_changes(space, target, searched), exact=exact)
+    alone = sorted(_needed_alone(space, target, searched), key=lambda change: change.stretch)
+    quotas = quota_changes(space, target, searched)
+    if alone:
+        return _told(alone[:1], alternatives=alone[1:], quotas=quotas, exact=exact)
+    if quotas:
+        return by_quota(quotas)
+    together = _needed_together(space, target, searched, list(target.limits), ())
+    return _told(together, alternatives=[], quotas=(), exact=exact) if together else _by_memory(space)
+
+
+def by_quota(changes: tuple[QuotaChange, ...]) -> Infeasibility:
+    """Return the infeasibility of a job that quotas rule out; `changes` has at least one, each of which would do."""
+    first = changes[0]
+    others = "".join(f" (or instead {other.told})" for other in changes[1:])
+    return Infeasibility(
+        constraint="quota",
+        limit=first.quota.left,
+        needed=first.needed,
+        unit=unit(first.quota),
+        message=first.told + others,
+    )
+
+
+def _by_memory(space: Space) -> Infeasibility:
+    why = shortage(space, one_zone=False)
+    found = "no plan that fits in memory was found" if why == NO_PLAN else why
+    return Infeasibility(
+        constraint="memory",
+        limit=None,
+        needed=None,
+        unit="bytes",
+        message=f"{found}, even with one sample at a time; "
+        "allow more devices per zone, larger accelerators or more nodes",
+    )
+
+
+def _needed_together(
+    space: Space, target: Target, searched: Searched, limits: list[Limit], kept: tuple[Limit, ...]
+) -> list[_Change]:
+    """Return what limits would have to be at the same time, `kept` ones staying; empty where nothing would do.
+
+    The first gives way first, as little as it can; each of the next ones then as little as that allows.
+    """
+    changes: list[_Change] = []
+    for limit in limits:
+        needed = searched.reachable(space, Target(goal=limit.figure, limits=kept))
+        if needed is None:
+            return []
+        if needed > limit.at_most:
+            changes.append(_change(limit, needed))
+            enough = changes[-1].needed
+            limit = replace(limit, at_most=1.0 / enough if limit.name == "min_throughput" else enough)
+        kept = (*kept, limit)
+    return changes
+
+
+def _needed_alone(space: Space, target: Target, searched: Searched) -> list[_Change]:
+    """Return what each constraint would have to be if all others stay."""
+    changes = []
+    for limit in target.limits:
+        needed = searched.reachable(space, replace(target.without(limit.name), goal=limit.figure))
+        if needed is not None:
+            changes.append(_change(limit, needed))
+    most = space.scenario.job.constraints.max_nodes
+    if most is not None:
+        needed = searched.reachable(_any_number_of_nodes(space), replace(target, goal=Figure.NODES))
+        if needed is not None:
+            changes.append(_Change(name="max_nodes", limit=most, needed=needed))
+    return changes
+
+
+def _broken_by_themselves(space: Space, target: Target, searched: Searched) -> list[Limit]:
+    """Return the constraints that no plan keeps even when there is no other, the one that is missed most first."""
+    broken = []
+    for limit in target.limits:
+        needed = searched.reachable(space, Target(goal=limit.figure, limits=()))
+        if needed is not None and needed > limit.at_most:
+            broken.append((limit, needed))
+    return [limit for limit, _ in sorted(broken, key=lambda entry: -entry[1] / entry[0].at_most)]
+
+
+def _any_number_of_nodes(space: Space) -> Space:
+    """Return the space without the limit on nodes."""
+    job = space.scenario.job
+    constraints = job.constraints.model_copy(update={"max_nodes": None})
+    rows = space.candidates.rows
+    pools = tuple(
+        Pool(
+            offer=pool.offer,
+            accelerator=pool.accelerator,
+            row=pool.row,
+            max_nodes=rows[pool.row].devices // pool.devices,
+        )
+        for pool in space.pools
+    )
+    return Space(
+        scenario=replace(space.scenario, job=job.model_copy(update={"constraints": constraints})),
+        candidates=replace(space.candidates, pools=pools),
+        tp_degrees=space.tp_degrees,
+        rates=space.rates,
+        zero_stage=space.zero_stage,
+        known=space.known,
+        numbers=space.numbers,
+        even_layers=space.even_layers,
+        even_batches=space.even_batches,
+    )
+
+
+def _change(limit: Limit, needed: float) -> _Change:
+    return _Change(name=limit.name, limit=_written(limit.name, limit.at_most), needed=_enough(limit.name, needed))
+
+
+def _written(name: str, figure: float) -> float:
+    return 1.0 / figure if name == "min_throughput" else figure
+
+
+def _enough(name: str, figure: float) -> float:
+    """Return a figure as the job file writes it, rounded to four significant digits to the side that suffices."""
+    written = _written(name, figure)
+    step = 10.0 ** (math.floor(math.log10(written)) - 3)
+    rounded = math.floor(written / step) * step if name == "min_throughput" else math.ceil(written / step) * step
+    return float(f"{rounded:.6g}")
+
+
+def _told(
+    changes: list[_Change], *, alternatives: list[_Change], quotas: tuple[QuotaChange, ...], exact: bool
+) -> Infeasibility:
+    """Return the first change, those that it needs beside it, and those that would do instead."""
+    change = changes[0]
+    what, which = _REMEDIES[change.name]
+    needed = f"{what} {which if exact else 'found ' + which} is {change.needed:g} {_UNITS[change.name]}"
+    message = f"{change.name} {change.limit:g} {_UNITS[change.name]} can't be met; {needed}"
+    if changes[1:]:
+        message += f"; with that, {' and '.join(_short(other) for other in changes[1:])} would be needed as well"
+    instead = [*(_short(other) for other in alternatives), *(other.told for other in quotas)]
+    if instead:
+        message += f" (or instead: {', '.join(instead)})"
+    return Infeasibility(
+        constraint=change.name,
+        limit=change.limit,
+        needed=change.needed,
+        unit=_UNITS[change.name],
+        message=message,
+    )
+
+
+def _short(change: _Change) -> str:
+    return f"{change.name} {change.needed:g} {_UNITS[change.name]}"

@@ -1,0 +1,96 @@
+"""Smaller spaces that plans may be restricted to: which plans stand in them, and known plans changed to do so."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+
+from sailor_cloud.planner.evaluate.assess import Assessor
+from sailor_cloud.planner.evaluate.similar_zones import shapes_of
+from sailor_cloud.planner.improvement import Neighbourhood, improved
+from sailor_cloud.planner.space.draft import Draft, significant
+from sailor_cloud.planner.space.effort import Effort
+from sailor_cloud.planner.space.goals import Target
+from sailor_cloud.planner.space.restrictions import Restriction
+from sailor_cloud.planner.space.space import Space
+
+# So many known plans are changed, the best ones.
+_MOST = 96
+
+
+def evenly(space: Space, restrictions: Collection[Restriction]) -> Space:
+    """Return the space of plans with the even batches and the even layers that are asked for."""
+    return space.restricted(
+        even_layers=Restriction.EVEN_LAYERS in restrictions, even_batches=Restriction.EVEN_BATCHES in restrictions
+    )
+
+
+def stands_evenly(space: Space, draft: Draft, restrictions: Collection[Restriction]) -> bool:
+    """Return whether a draft has the even batches and the even layers that are asked for."""
+    there, even = evenly(space, restrictions), True
+    if there.even_batches:
+        counts = [part.microbatches for part in draft.pipelines]
+        even = len({(part.cut, part.microbatch_size) for part in draft.pipelines}) == 1
+        even = even and max(counts) - min(counts) <= 1
+    return even and all(there.allows(part.cut) for part in draft.pipelines)
+
+
+def evened(
+    space: Space, target: Target, drafts: Iterable[Draft], restrictions: Collection[Restriction], effort: Effort
+) -> list[Draft]:
+    """Return drafts with the even batches or even layers that are asked for, in no order.
+
+    Known ones that stand so, and what others become: where layers have to be even, all are cut so and the best improved
+    step by step; where batches have to, all pipelines get the cut and the microbatch size of one of them.
+    """
+    known = {draft.order(): draft for draft in drafts}
+    for number, stage in enumerate((0, 1)):
+        here = [draft for draft in known.values() if max(space.zero_stage, draft.zero_stage) == stage]
+        if here:
+            there = space.at(stage)
+            share = effort.between(number / 2, (number + 1) / 2)
+            made = _made_even(there, target, here, restrictions, share)
+            known |= {draft.order(): draft for draft in made}
+    return [draft for draft in known.values() if stands_evenly(space, draft, restrictions)]
+
+
+def _made_even(
+    space: Space, target: Target, drafts: Sequence[Draft], restrictions: Collection[Restriction], effort: Effort
+) -> list[Draft]:
+    """Return what the best drafts of one ZeRO stage become, with their figures under the replay."""
+    there = evenly(space, restrictions)
+    made = sorted(drafts, key=lambda draft: (significant(draft.foreseen[target.goal]), draft.order()))[:_MOST]
+    for change, wanted in ((_recut, there.even_layers), (_alike, there.even_batches)):
+        made = change(space, target, made) if wanted else made
+    found = improved(there, target, made, effort.lighter(), most=2)
+    return [draft for draft in found if draft.zero_stage == space.zero_stage or not draft.zero_stage]
+
+
+def _recut(space: Space, target: Target, drafts: Sequence[Draft]) -> list[Draft]:
+    """Return what drafts become where each pipeline gets the even cut whose busiest stage computes least."""
+    assessor = Assessor(space.restricted(even_layers=True), target)
+    around, found = Neighbourhood(assessor.space), []
+    for draft in drafts:
+        replicas = len(draft.pipelines)
+        shapes = []
+        for shape in shapes_of(draft):
+            cut = around.cut(shape.slots, shape.microbatch_size, replicas)
+            shapes += [] if cut is None else [replace(shape, cut=cut)]
+        made = assessor.draft(shapes) if len(shapes) == replicas else None
+        if made is not None:
+            found.append(made)
+    return found
+
+
+def _alike(space: Space, target: Target, drafts: Sequence[Draft]) -> list[Draft]:
+    """Return what drafts of equally long pipelines become where all have the cut and microbatch size of one of them."""
+    assessor, found = Assessor(space.restricted(even_batches=True), target), []
+    for draft in drafts:
+        shapes = shapes_of(draft)
+        if len({len(shape.slots) for shape in shapes}) == 1:
+            for cut, size in sorted({(shape.cut, shape.microbatch_size) for shape in shapes}):
+                alike = [replace(shape, cut=cut, microbatch_size=size) for shape in shapes]
+                made = assessor.draft(alike)
+                if made is not None:
+                    found.append(made)
+    return found

@@ -1,0 +1,103 @@
+"""Says in figures why a smaller space holds no plan: what the model takes of an accelerator, and what is allowed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from sailor_cloud.planner.space.space import Space
+from sailor_cloud.units import GIB, MIB
+
+NO_PLAN = "no plan was found within the zones' limits"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Need:
+    """The fewest devices, in whole nodes, on which one pipeline of the model fits."""
+
+    devices: int
+    nodes: int
+
+
+def shortage(space: Space, *, one_zone: bool) -> str:
+    """Return why no plan of a space fits: the accelerators of which a zone's limit is below what the model takes.
+
+    Counted for one pipeline with one sample at a time, activations recomputed where that helps, on equal nodes.
+    """
+    short, loose, tightest = [], False, ""
+    most_nodes = space.scenario.job.constraints.max_nodes
+    for name in sorted({pool.accelerator.name for pool in space.pools}):
+        allowed = _allowed(space, name, one_zone=one_zone)
+        need = _need(space, name)
+        if need is None:
+            tightest = tightest or _largest_layer(space, name)
+        elif need.devices > allowed:
+            short.append(f"{allowed} {name} < {need.devices} needed")
+        elif most_nodes is not None and need.nodes > most_nodes:
+            short.append(f"{most_nodes} nodes < {need.nodes} needed of {name}")
+        else:
+            loose = True
+    if loose or not (short or tightest):
+        return NO_PLAN
+    if short:
+        return f"does not fit in memory: quota {', '.join(short)}"
+    return f"does not fit in memory: {tightest}"
+
+
+def _allowed(space: Space, name: str, *, one_zone: bool) -> int:
+    """Return the devices of an accelerator that a plan may have, in the zone with most or over all zones."""
+    by_zone: Counter[str] = Counter()
+    for row in {space.pools[index].row for index in _pools(space, name)}:
+        by_zone[space.candidates.rows[row].zone] += space.candidates.rows[row].devices
+    return max(by_zone.values()) if one_zone else by_zone.total()
+
+
+def _pools(space: Space, name: str) -> list[int]:
+    return [index for index, pool in enumerate(space.pools) if pool.accelerator.name == name]
+
+
+def _need(space: Space, name: str) -> _Need | None:
+    """Return the fewest devices of an accelerator that hold the model, or None where no number does."""
+    found = []
+    stages: dict[int, int | None] = {}
+    for index in _pools(space, name):
+        devices = space.pools[index].devices
+        for tp in space.tp_degrees[index]:
+            if tp not in stages:
+                stages[tp] = _fewest_stages(space, index, tp)
+            fewest = stages[tp]
+            if fewest is not None:
+                nodes = -(-fewest // (devices // tp))
+                found.append((nodes * devices, nodes))
+    return _Need(devices=min(found)[0], nodes=min(nodes for _, nodes in found)) if found else None
+
+
+def _fewest_stages(space: Space, pool: int, tp: int) -> int | None:
+    """Return the fewest stages that hold all layers, each as many as it can, from the last stage on."""
+    tables = [space.table(pool, tp, 1, recompute=recompute) for recompute in (False, True)]
+    end = space.layers
+    for behind in range(1, space.layers + 1):
+        firsts = np.arange(end)
+        held = min(behind, space.batch)
+        used = np.minimum(*(table.memory_bytes(firsts, end, in_flight=held) for table in tables))
+        fitting = firsts[used <= tables[0].limit_bytes]
+        if len(fitting) == 0:
+            return None
+        end = int(fitting[0])
+        if end == 0:
+            return behind
+    return None
+
+
+def _largest_layer(space: Space, name: str) -> str:
+    """Return how much the largest layer takes of a device, split over as many as a node has."""
+    found = []
+    for index in _pools(space, name):
+        table = space.table(index, max(space.tp_degrees[index]), 1, recompute=False)
+        layers = np.arange(table.layers)
+        found.append((int(np.max(table.memory_bytes(layers, layers + 1, in_flight=1))), table.limit_bytes))
+    used, limit = min(found)
+    unit, unit_name = (GIB, "GiB") if limit >= GIB else (MIB, "MiB")
+    return f"one layer takes {used / unit:.3g} of {limit / unit:.3g} {unit_name} of a {name}"

@@ -1,0 +1,251 @@
+"""What a little more of something would bring: the job searched again with one limit loosened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+from sailor_cloud.catalog import Catalog
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job import Goal, Job
+from sailor_cloud.model.plan import Plan
+from sailor_cloud.planner.documents import objective_unit
+from sailor_cloud.planner.enumeration.exhaustive import small_layouts
+from sailor_cloud.planner.evaluate.assess import Assessor
+from sailor_cloud.planner.explain.decision import draft_of
+from sailor_cloud.planner.explain.quota_change import known_quotas, tight_quotas, under_quotas
+from sailor_cloud.planner.improvement import improved
+from sailor_cloud.planner.improvement.choice import Chosen, best_that_holds
+from sailor_cloud.planner.parallel.two_processes import Team, together
+from sailor_cloud.planner.search import Problem
+from sailor_cloud.planner.seeds.homogeneous import homogeneous
+from sailor_cloud.planner.solving import Searched
+from sailor_cloud.planner.space.draft import Draft
+from sailor_cloud.planner.space.effort import NORMAL, Deadline, Effort, OutOfTimeError
+from sailor_cloud.planner.space.goals import Target, target_of
+from sailor_cloud.planner.space.quotas import unit
+from sailor_cloud.planner.space.space import Space
+
+# Gains below this share are called nothing: the search itself may miss as much.
+WORTH_TELLING = 1e-3
+_LOOSER = 1.1
+
+# The share of a constraint's value by which it is loosened, and its name in words.
+_LIMITS = {
+    "budget_usd": "10 % more budget",
+    "deadline": "10 % more time until the deadline",
+    "max_usd_per_hour": "10 % more USD per hour",
+    "max_usd_per_iteration": "10 % more USD per iteration",
+    "min_throughput": "10 % less throughput asked for",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gain:
+    """What a change brings: the goal's value before and after it (larger is better for throughput only).
+
+    `after` is None where the changed job was infeasible all the same; `text` says it in words.
+    """
+
+    change: str
+    before: float | None
+    after: float | None
+    unit: str
+    text: str
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether the change brings no better plan."""
+        return self.after == self.before
+
+
+def gains(
+    job: Job,
+    document: PlanDocument,
+    catalog: Catalog,
+    problem_of: Callable[[Job], Problem],
+    space: Space | None = None,
+    progress: Callable[[int, int], None] = lambda done, of: None,
+    processes: int = 1,
+    found: Callable[[Gain], None] = lambda gain: None,
+    deadline: Deadline | None = None,
+) -> tuple[Gain, ...]:
+    """Return what more of each thing would bring, in the order of the job file, the account's quotas last.
+
+    space: that of the job; with it, other limits on the same plans are searched without building it anew. `progress`
+    gets before each search how many are done, of how many; `found` gets each gain as it comes. With more than
+    one of `processes` two make the searches. After the `deadline`, what is left is not searched.
+
+    Small spaces are searched as a whole. In large ones a local search goes on from the plan and from homogeneous plans,
+    so that a gain may be larger than what is shown.
+    """
+    search = partial(_gains, job, document, catalog, problem_of, space, progress, found, deadline or Deadline())
+    return together(search, processes=processes)
+
+
+def _gains(
+    job: Job,
+    document: PlanDocument,
+    catalog: Catalog,
+    problem_of: Callable[[Job], Problem],
+    space: Space | None,
+    progress: Callable[[int, int], None],
+    tell: Callable[[Gain], None],
+    deadline: Deadline,
+    team: Team,
+) -> tuple[Gain, ...]:
+    effort = replace(NORMAL, team=team)
+    searched = Searched(effort=effort)
+    wanted: list[tuple[str, Job, Space | None]] = [(*each, None) for each in _changes(job, document, catalog)]
+    if space is not None:
+        wanted += [(change, job, wider) for change, wider in _wider(space)]
+    before = None if document.objective is None else document.objective.value
+    asked = document.decision is not None and document.decision.asked is not None
+    found: list[Gain] = []
+    try:
+        if space is not None:
+            space.known.deadline = deadline
+        if space is not None and document.plan is not None and (asked or small_layouts(space) is None):
+            # What is found without any change is no gain of one: the plan may be another than the goal's, or its search
+            # may have been cut short.
+            before = _better(job, before, _value(searched, space, job, document, effort))
+        for number, (change, changed, wider) in enumerate(wanted):
+            if team.leads:
+                progress(number, len(wanted))
+            anew = space is None or changed.resources != job.resources or _nodes(changed) != _nodes(job)
+            there = wider or (problem_of(changed).space if anew else space)
+            assert there is not None, "a space is built where there is none"
+            there.known.deadline = deadline
+            value = _value(Searched(effort=effort) if anew else searched, there, changed, document, effort)
+            found.append(_gain(change, job, before, value))
+            if team.leads:
+                tell(found[-1])
+    except OutOfTimeError:
+        # The second process, if this is it, ends here.
+        team.end()
+    return tuple(found)
+
+
+def _nodes(job: Job) -> int | None:
+    return job.constraints.max_nodes
+
+
+def _value(searched: Searched, space: Space, job: Job, document: PlanDocument, effort: Effort) -> float | None:
+    """Return the goal's value of the best plan of a space under a job's limits, or None where there is none."""
+    if not space.pools:
+        return None
+    target = target_of(job)
+    if document.plan is None or small_layouts(space) is not None:
+        _, chosen = searched.best(space, target)
+    else:
+        chosen = _nearby(space, target, document.plan, effort)
+    if chosen is None:
+        return None
+    figure = chosen.draft.figures[target.goal]
+    return 1.0 / figure if job.goal is Goal.MAXIMIZE_THROUGHPUT else figure
+
+
+def _nearby(space: Space, target: Target, plan: Plan, effort: Effort) -> Chosen | None:
+    """Return the best of a plan, of homogeneous ones, and of what they become by local search."""
+    drafts = homogeneous(space, target)
+    best = min(drafts, key=Assessor(space, target).rank, default=None)
+    given = draft_of(plan, space, target)
+    begun = [draft for draft in (given, best) if draft is not None]
+    made = improved(space, target, begun, effort.lighter().quiet(), most=len(begun))
+    return best_that_holds(space, target, sorted((*begun, *made), key=Draft.order))
+
+
+def _wider(space: Space) -> Iterator[tuple[str, Space]]:
+    """Yield the space with room for one more node under each quota that the job's plans could break."""
+    known = known_quotas(space)
+    for quota in tight_quotas(space):
+        more = min((units for pool in space.pools if (units := quota.units(pool.offer)) > 0), default=0.0)
+        if more:
+            raised = replace(quota, limit=quota.limit + more)
+            quotas = tuple(raised if other is quota else other for other in known)
+            yield f"{more:g} more {unit(quota)} of quota {quota.quota} in {quota.place}", under_quotas(space, quotas)
+
+
+def _changes(job: Job, document: PlanDocument, catalog: Catalog) -> Iterator[tuple[str, Job]]:
+    for name in sorted({name for resource in job.resources for name in resource.accelerators}):
+        more = _node_devices(job, document, catalog, name)
+        resources = tuple(
+            resource.model_copy(
+                update={"accelerators": {**resource.accelerators, name: resource.accelerators[name] + more}}
+            )
+            if name in resource.accelerators
+            else resource
+            for resource in job.resources
+        )
+        yield f"{more} more {name} per zone", job.model_copy(update={"resources": resources})
+    for name, words in _LIMITS.items():
+        value = getattr(job.constraints, name)
+        if value is not None:
+            looser = value / _LOOSER if name == "min_throughput" else value * _LOOSER
+            constraints = job.constraints.model_copy(update={name: looser})
+            yield words, job.model_copy(update={"constraints": constraints})
+    if job.constraints.max_nodes is not None:
+        constraints = job.constraints.model_copy(update={"max_nodes": job.constraints.max_nodes + 1})
+        yield "one more node", job.model_copy(update={"constraints": constraints})
+    zone = _next_zone(job, catalog)
+    if zone is not None:
+        number, name = zone
+        resource = job.resources[number]
+        wider = resource.model_copy(update={"zones": (*resource.zones, name)})
+        resources = (*job.resources[:number], wider, *job.resources[number + 1 :])
+        yield f"zone {name} as well", job.model_copy(update={"resources": resources})
+
+
+def _node_devices(job: Job, document: PlanDocument, catalog: Catalog, name: str) -> int:
+    """Return the devices of the smallest node of an accelerator that the plan uses, or that is sold."""
+    used = [offer.accelerator_count for offer in document.inputs.offers if offer.accelerator == name]
+    if used:
+        return min(used)
+    sold = [
+        offer.accelerator_count
+        for resource in job.resources
+        if name in resource.accelerators
+        for offer in catalog.offers(provider=resource.provider, zones=resource.zones, accelerators=(name,))
+    ]
+    return min(sold, default=1)
+
+
+def _next_zone(job: Job, catalog: Catalog) -> tuple[int, str] | None:
+    """Return the entry of the job and the first zone it could be widened to: of its own regions before others."""
+    for number, resource in enumerate(job.resources):
+        regions = {catalog.region_of(zone) for zone in resource.zones}
+        sold = {
+            offer.zone: offer.region
+            for offer in catalog.offers(
+                provider=resource.provider, accelerators=tuple(resource.accelerators), markets=resource.markets
+            )
+            if offer.zone not in resource.zones
+        }
+        if sold:
+            return number, min(sold, key=lambda zone: (sold[zone] not in regions, zone))
+    return None
+
+
+def _better(job: Job, one: float | None, other: float | None) -> float | None:
+    """Return the better of two values of the goal, or the one that there is."""
+    known = [value for value in (one, other) if value is not None]
+    return (max if job.goal is Goal.MAXIMIZE_THROUGHPUT else min)(known) if known else None
+
+
+def _gain(change: str, job: Job, old: float | None, new: float | None) -> Gain:
+    named = objective_unit(job)
+    if new is None:
+        text = "still no plan"
+    elif old is None:
+        text = f"a plan with {new:.4g} {named}".rstrip()
+    else:
+        larger_is_better = job.goal is Goal.MAXIMIZE_THROUGHPUT
+        share = new / old - 1.0 if larger_is_better else 1.0 - new / old
+        text = (
+            "nothing"
+            if share < WORTH_TELLING
+            else f"{new:.4g} {named} instead of {old:.4g}: {100 * share:.1f} % better"
+        )
+        new = old if share < WORTH_TELLING else new
+    return Gain(change=change, before=old, after=new, unit=named, text=text)

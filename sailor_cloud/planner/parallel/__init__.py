@@ -1,0 +1,1 @@
+"""One search in two processes, with the same result."""

@@ -1,0 +1,1 @@
+"""Stages of several pipelines together on nodes: how the model is cut for them, and what an iteration takes."""

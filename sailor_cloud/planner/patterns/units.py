@@ -1,0 +1,79 @@
+"""Where the replicas of a block may stand: nodes of one size and accelerator, in one zone or in several."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+
+from sailor_cloud.planner.parallel.plain_values import carried
+from sailor_cloud.planner.space.space import Space
+
+# With more zones than this, nodes of several zones are taken together only by region and all in all.
+_ZONES_COMBINED = 3
+
+
+@carried
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """Nodes of `devices` devices each: `pools` of one zone each, of which `nodes` may be bought."""
+
+    accelerator: str
+    devices: int
+    rows: tuple[int, ...]
+    pools: tuple[int, ...]
+    nodes: tuple[int, ...]
+
+    @property
+    def mask(self) -> int:
+        """Rows as bits: units that share a row compete for its devices."""
+        return sum(1 << row for row in self.rows)
+
+    def blocks(self, nodes_each: int, most: int) -> int:
+        """Return how many blocks of so many nodes there is room for, up to `most`; none of its nodes is shared.
+
+        In several zones the replicas of all blocks are divided among the zones in the same way.
+        """
+        for blocks in range(min(most, sum(self.nodes) // nodes_each), 0, -1):
+            if sum(nodes // blocks for nodes in self.nodes) >= nodes_each:
+                return blocks
+        return 0
+
+
+def units(space: Space) -> list[Unit]:
+    """Return the units of a space, of every row and node size the cheapest offer."""
+    cheapest: dict[tuple[str, int, int], int] = {}
+    for index, pool in enumerate(space.pools):
+        key = (pool.accelerator.name, pool.devices, pool.row)
+        known = cheapest.get(key)
+        if known is None or space.rates[index].expected < space.rates[known].expected:
+            cheapest[key] = index
+    found: list[Unit] = []
+    for name, devices in sorted({key[:2] for key in cheapest}):
+        there = sorted((key[2], pool) for key, pool in cheapest.items() if key[:2] == (name, devices))
+        for together in _areas(space, tuple(row for row, _ in there)):
+            chosen = [(row, pool) for row, pool in there if row in together]
+            found.append(
+                Unit(
+                    accelerator=name,
+                    devices=devices,
+                    rows=tuple(row for row, _ in chosen),
+                    pools=tuple(pool for _, pool in chosen),
+                    nodes=tuple(
+                        min(space.pools[pool].max_nodes, space.candidates.rows[row].devices // devices)
+                        for row, pool in chosen
+                    ),
+                )
+            )
+    return found
+
+
+def _areas(space: Space, rows: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Return the sets of rows that are taken together: each alone, and several zones."""
+    found = [(row,) for row in rows]
+    if len(rows) <= _ZONES_COMBINED:
+        return found + [chosen for count in range(2, len(rows) + 1) for chosen in combinations(rows, count)]
+    regions: dict[str, list[int]] = {}
+    for row in rows:
+        regions.setdefault(space.scenario.catalog.region_of(space.candidates.rows[row].zone), []).append(row)
+    several = [tuple(members) for members in regions.values() if 1 < len(members) < len(rows)]
+    return found + several + [rows]

@@ -1,0 +1,5 @@
+"""Plans of blocks: the same stages of several pipelines together on a node."""
+
+from sailor_cloud.planner.seeds.blocks.engine import Blocks, Judged, Key, Rated
+
+__all__ = ["Blocks", "Judged", "Key", "Rated"]

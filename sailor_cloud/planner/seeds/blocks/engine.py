@@ -1,0 +1,268 @@
+"""Searches plans of blocks: pipelines side by side, the same stages of several of them together on a node.
+
+All-reduces are fast inside a node and slow between nodes, so where a node's devices hold the same layers for several
+pipelines little has to leave it. All sets of blocks are rated by what they would reach if layers could be shared out at
+will; the best are cut, put on nodes in several orders and judged exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice, pairwise, permutations, takewhile
+
+import numpy as np
+
+from sailor_cloud.planner.evaluate.all_reduces_of_cuts import CutSums
+from sailor_cloud.planner.evaluate.assess import Assessor, Shape
+from sailor_cloud.planner.improvement.evaluator import Evaluator
+from sailor_cloud.planner.improvement.sizing import with_balanced_sizes
+from sailor_cloud.planner.patterns.layer_cuts import Cutter
+from sailor_cloud.planner.patterns.option import Option
+from sailor_cloud.planner.patterns.pipeline_time import UncutPipeline
+from sailor_cloud.planner.seeds.blocks.guesses import Guess, Guesser
+from sailor_cloud.planner.seeds.blocks.placing import slots
+from sailor_cloud.planner.space.draft import Draft
+from sailor_cloud.planner.space.effort import NORMAL, Effort
+from sailor_cloud.planner.space.goals import NEAR, Target
+from sailor_cloud.planner.space.replica_counts import divisors, replica_counts
+from sailor_cloud.planner.space.space import Space
+from sailor_cloud.planner.space.stage_kinds import Kinds
+
+# Guesses kept of every microbatch size and number of pipelines.
+_KEPT = 12
+# Orders of the blocks of a pipeline that are tried.
+_ORDERS = 6
+# The closed form may find a plan so many times as slow or dear as the replay.
+_KINDER = 1.6
+# Guesses are right to about this: up to so much more than the best plan is looked at.
+_SLACK = 1.1
+# For plans from the fastest to the cheapest: numbers of pipelines up to this are all looked at, and so many guesses of
+# every microbatch size and number of pipelines kept of those with each number of units.
+_FEW = 24
+_KEPT_TRADES = 24
+# The best guesses of so many other sets of accelerators or stretches of money, as shares of it, are judged first.
+_LEADERS, _OF_MONEY = 12, 0.2
+
+
+# A microbatch size and a number of pipelines.
+Key = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Rated:
+    """The best guesses of a key, and how many sets of blocks were rated for them."""
+
+    guesses: tuple[Guess, ...]
+    sets: int
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The drafts of a guess, and how many plans were judged for them."""
+
+    drafts: tuple[Draft, ...]
+    plans: int
+
+
+@dataclass
+class Blocks:
+    """One search; `known` is the goal's figure of the best plan known so far, `found` what has been rated before.
+
+    `reaches`: the share of a guess that plans are expected to reach; `reached`: the least one that a plan did reach.
+    """
+
+    space: Space
+    target: Target
+    effort: Effort = NORMAL
+    known: float = np.inf
+    reaches: float = 1.0
+    reached: float = 1.0
+    judged: int = 0
+    found: dict[Key, Rated] = field(default_factory=dict)
+    drafts: list[Draft] = field(default_factory=list)
+    # The guesses that are not judged yet, best first; none before they are asked for.
+    _left: deque[Guess] | None = None
+
+    def __post_init__(self) -> None:
+        self.assessor = Assessor(self.space, self.target)
+        self.cutter = Cutter(self.space)
+        self.sums = CutSums(self.space)
+        self.guesser = Guesser(self.space, self.target)
+
+    def run(self) -> list[Draft]:
+        """Return the drafts that keep all limits."""
+        while some := self.wanted(1):
+            self.enter([self.judge(guess) for guess in some])
+        return [draft for draft in self.drafts if self.assessor.keeps(draft)]
+
+    @property
+    def nearly_kept(self) -> list[Draft]:
+        """The drafts found that keep all limits or nearly do, by the closed form or by what the replay may find."""
+        evaluator = Evaluator(self.assessor)
+        found = []
+        for draft in self.drafts:
+            excess = self.assessor.excess(draft)
+            if NEAR < excess <= NEAR * _KINDER:
+                draft = evaluator.expected(draft)
+                excess = self.assessor.excess(draft, draft.foreseen)
+            if excess <= NEAR:
+                found.append(draft)
+        return found
+
+    def wanted(self, most: int) -> list[Guess]:
+        """Return the next guesses that are judged, `most` of them at most; none once they promise too little."""
+        if self._left is None:
+            self._left = deque(self._leaders_first(self.guesses()))
+        worst = self.known * _SLACK / self.reaches
+        while self._left and self._left[0].value >= worst:
+            self._left.popleft()
+        left = self.effort.judged - self.judged
+        # Most of them stand in two orders.
+        some = list(islice(self._left, min(most, -(-left // 2)))) if left > 0 else []
+        return list(takewhile(lambda guess: guess.value < worst, some))
+
+    def judge(self, guess: Guess) -> Judged:
+        """Return the drafts of a guess, whatever was judged before."""
+        before = self.judged
+        drafts = tuple(self.of(guess))
+        plans, self.judged = self.judged - before, before
+        return Judged(drafts, plans)
+
+    def enter(self, found: Sequence[Judged]) -> None:
+        """Enter what the next guesses became, in their order."""
+        assert self._left is not None, "they were wanted"
+        for judged in found:
+            guess = self._left.popleft()
+            self.judged += judged.plans
+            self.drafts += judged.drafts
+            kept = [draft.figures[self.target.goal] for draft in judged.drafts if self.assessor.keeps(draft)]
+            self.known = min([self.known, *kept])
+            self.reached = min([self.reached, *(value / guess.value for value in kept if guess.value > 0.0)])
+
+    def rough(self) -> list[Key]:
+        """Return what is rated in any case."""
+        return [key for keys in self._counts().values() for key in keys if _rough(key[1])]
+
+    def many(self) -> list[Key]:
+        """Return what is rated for plans from the fastest to the cheapest."""
+        return [key for keys in self._counts().values() for key in keys if key[1] <= _FEW or _rough(key[1])]
+
+    def rate(self, key: Key) -> Rated:
+        """Return the best guesses of a key, which don't depend on what was rated before."""
+        known = self._known().get(key)
+        return self._rated(key, keep=_KEPT) if known is None else known
+
+    def trades(self, key: Key) -> Rated:
+        """Return the guesses of a key that no other one beats by far in both time and money."""
+        return self._rated(key, keep=_KEPT_TRADES, trades=True)
+
+    def _rated(self, key: Key, *, keep: int, trades: bool = False) -> Rated:
+        before = self.guesser.rated
+        guesses = self.guesser.best(*key, keep=keep, trades=trades)
+        return Rated(tuple(guesses), self.guesser.rated - before)
+
+    def keep(self, key: Key, rated: Rated) -> None:
+        """Enter the best guesses of a key, for later searches of the same space and target, too."""
+        self.found[key] = rated
+        if rated.sets:
+            self._known()[key] = rated
+
+    def _known(self) -> dict[Key, Rated]:
+        known: dict[Target, dict[Key, Rated]] = self.space.remembered.setdefault("rated blocks", {})
+        return known.setdefault(self.target, {})
+
+    def _counts(self) -> dict[int, list[Key]]:
+        """Return the numbers of pipelines that may be looked at, by microbatch size and with it."""
+        return {
+            size: [(size, count) for count, _ in replica_counts(self.space.batch // size, self._devices)]
+            for size in _sizes(self.space.batch, Kinds.of(self.space).sizes())
+        }
+
+    @property
+    def _devices(self) -> int:
+        return sum(row.devices for row in self.space.candidates.rows)
+
+    def _leaders_first(self, guesses: Sequence[Guess]) -> list[Guess]:
+        """Return guesses, where there are limits the best ones of other accelerators or for far less money first.
+
+        Many dear ones may all turn out to break a limit that others keep.
+        """
+        leaders: dict[tuple[object, ...], int] = {}
+        for number, guess in enumerate(guesses if self.target.limits else ()):
+            names = {self.space.pools[pool].accelerator.name for option in guess.options for pool in option.unit.pools}
+            stretch = math.floor(math.log(guess.usd) / _OF_MONEY) if guess.usd > 0.0 else -math.inf
+            leaders.setdefault((frozenset(names), stretch), number)
+        first = dict.fromkeys(sorted(leaders.values())[:_LEADERS])
+        others = (guess for number, guess in enumerate(guesses) if number not in first)
+        return [*(guesses[number] for number in first), *others]
+
+    def guesses(self) -> list[Guess]:
+        """Return the most promising blocks, best first; what has not been rated before is rated here."""
+        for key in self.rough() if not self.found else ():
+            self.keep(key, self.rate(key))
+        every = (guess for rated in self.found.values() for guess in rated.guesses)
+        return sorted(every, key=lambda guess: guess.value)
+
+    def of(self, guess: Guess, *, orders: int = _ORDERS) -> Iterator[Draft]:
+        """Yield the drafts of one guess, its blocks in different orders."""
+        microbatches = -(-self.space.batch // guess.size // guess.replicas)
+        for order in self._orders(guess.options)[:orders]:
+            placed = slots(self.space, order, guess.replicas)
+            if placed is None:
+                continue
+            layout = tuple(placed)
+            place = self.assessor.place(layout)
+            if place is None:
+                continue
+            pipeline = UncutPipeline(
+                seats=place[0],
+                flows=place[1],
+                size=guess.size,
+                microbatches=microbatches,
+                replicas=guess.replicas,
+            )
+            cut = self.cutter.fastest(pipeline, self.sums.of_stages(layout))
+            if cut is None:
+                continue
+            self.judged += 1
+            shapes = [Shape(slots=row, cut=cut, microbatch_size=guess.size) for row in placed]
+            if self.space.batch % guess.size:
+                draft = with_balanced_sizes(self.assessor, shapes, microbatches)
+            else:
+                draft = self.assessor.draft(shapes)
+            if draft is not None:
+                yield draft
+
+    def _orders(self, options: tuple[Option, ...]) -> list[tuple[Option, ...]]:
+        """Return orders of blocks, those first in which neighbours stand in one zone and more memory comes first."""
+        pools = self.space.pools
+
+        def rank(order: tuple[Option, ...]) -> tuple[float, ...]:
+            zones = [{pools[pool].offer.zone for pool in option.unit.pools} for option in order]
+            crossed = sum(not here & there for here, there in pairwise(zones))
+            memory = [-float(pools[option.unit.pools[0]].accelerator.memory_gib) for option in order]
+            # A stage for the head of the model stands at the end of the pipeline.
+            heads = sum(option.head_tp > 0 for option in order[:-1])
+            return (float(heads), float(crossed), *memory)
+
+        return sorted(set(permutations(options)), key=lambda order: (rank(order), str(order)))[:_ORDERS]
+
+
+def _sizes(batch: int, powers: Sequence[int]) -> list[int]:
+    """Return the powers of two that divide a batch, and between two of them one other number that does.
+
+    It is the one that leaves most factors two in the number of microbatches, since that many pipelines are looked at.
+    """
+    found = [power for power in powers if batch % power == 0]
+    for power in powers:
+        between = [size for size in divisors(batch) if power < size < 2 * power]
+        found += sorted(between, key=lambda size: (-(batch // size & -(batch // size)), size))[:1]
+    return sorted(found)
+
+
+def _rough(count: int) -> bool:
+    """Return whether a number of pipelines is looked at in any case: the powers of two."""
+    return count.bit_count() == 1

@@ -1,0 +1,198 @@
+"""How a unit may serve so many replicas: tp, stages per node and nodes, with what that brings and costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sailor_cloud.planner.evaluate.similar_zones import first_twins
+from sailor_cloud.planner.patterns.node_patterns import Ways, WaysOf, numbered
+from sailor_cloud.planner.patterns.option import Offered, Option
+from sailor_cloud.planner.patterns.units import Unit
+from sailor_cloud.planner.seeds.blocks.looked_up import LookedUp, last_and_more
+from sailor_cloud.planner.seeds.blocks.measures import NAMES, Measures, joined, unbeaten
+from sailor_cloud.planner.space.space import Seat, Space
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class _Stage(NamedTuple):
+    """The compute seconds of the whole model, of its longest layer and of one in its middle, and what fits: the share
+    of the layers between the first and the last one, and how much less of them beside the first and beside the last."""
+
+    whole_s: float
+    layer_s: float
+    block_s: float
+    room: float
+    first_less: float
+    last_less: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """The unbeaten options of units that compete for the same rows, and their measures; all are parts of `largest`.
+
+    Zones and rows are numbered as the space did that they were first asked in, and `far_s` is left out. `leaving`: the
+    devices of a node, tp and how many share a card of the different cuts to other nodes, `out` which one an option has.
+    """
+
+    largest: list[Option]
+    numbers: Ints
+    blocks: Ints
+    measures: Measures
+    leaving: list[tuple[int, int, int]]
+    out: Ints
+
+
+@dataclass
+class Options:
+    """The options of some units, by microbatch size and number of replicas; what was computed is kept for all parts."""
+
+    space: Space
+    units: list[Unit]
+    _cuts: dict[tuple[int, int, int, int, int], float] = field(default_factory=dict)
+    _fars: dict[tuple[int, int, int, int], float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        zones = sorted({pool.offer.zone for pool in self.space.pools})
+        self.bits = {zone: 1 << number for number, zone in enumerate(zones)}
+        self.ways = WaysOf(self.space)
+        self.far = {unit.pools[0]: self._far(unit.pools[0]) for unit in self.units}
+        self.twins = first_twins(self.space)
+        known = self.space.known.searches
+        self._stages: dict[tuple[object, ...], _Stage] = known.setdefault("stages of options", {})
+        self._groups: dict[tuple[object, ...], _Group] = known.setdefault("groups of options", {})
+        masks: dict[int, list[Unit]] = {}
+        for unit in self.units:
+            masks.setdefault(unit.mask, []).append(unit)
+        # Units that compete for the same rows, and as they are looked up: only rated here, so of zones that are nearly
+        # alike the first one stands for the others.
+        self.competing = [(units, [self._first_twin(unit) for unit in units]) for units in masks.values()]
+
+    def of(self, size: int, replicas: int) -> tuple[Offered, Measures] | None:
+        """Return the options that no other one of the same rows equals or beats in every way; None if there is none."""
+        groups = [(units, self._group(alike, size, replicas)) for units, alike in self.competing]
+        groups = [(units, group) for units, group in groups if len(group.numbers)]
+        if not groups:
+            return None
+        largest: list[Option] = []
+        there: list[Unit] = []
+        parts: list[Measures] = []
+        numbers, order = [], []
+        for units, group in groups:
+            # A part of the space has units of its own that stand for the same nodes.
+            unit_of = {unit.devices: unit for unit in units}
+            place = {unit.devices: self.units.index(unit) for unit in units}
+            here = [unit_of[option.unit.devices] for option in group.largest]
+            each = [self._far_s(unit_of[devices].pools[0], tp, flows, size) for devices, tp, flows in group.leaving]
+            far_s = np.array(each)[group.out]
+            zones = np.full(len(group.numbers), self._zones(units[0]))
+            rows = np.full(len(group.numbers), units[0].mask)
+            measures = group.measures.having(far_s=far_s)
+            parts.append(Measures(measures.values, rows, zones))
+            numbers.append(group.numbers + len(largest))
+            order.append(np.array([place[unit.devices] for unit in here])[group.numbers])
+            largest += group.largest
+            there += here
+        sequence = np.argsort(np.concatenate(order), kind="stable")
+        blocks = np.concatenate([group.blocks for _, group in groups])
+        offered = Offered(largest, there, np.concatenate(numbers)[sequence], blocks[sequence])
+        return offered, joined(parts)[sequence]
+
+    def _group(self, units: list[Unit], size: int, replicas: int) -> _Group:
+        key = (self.ways.name(units), size, replicas, self.space.zero_stage)
+        if key not in self._groups:
+            ways = self.ways.of(units, replicas)
+            measures = self._measures(units, ways, size, replicas)
+            kept = unbeaten(measures)
+            used, numbers = np.unique(ways.numbers[kept], return_inverse=True)
+            largest = [ways.largest[index] for index in used]
+            leaving, out = numbered([(way.unit.devices, way.tp, way.replicas) for way in largest])
+            self._groups[key] = _Group(largest, numbers, ways.blocks[kept], measures[kept], leaving, out[numbers])
+        return self._groups[key]
+
+    def _first_twin(self, unit: Unit) -> Unit:
+        return replace(unit, pools=(self.twins[unit.pools[0]],)) if len(unit.pools) == 1 else unit
+
+    def _zones(self, unit: Unit) -> int:
+        return sum(self.bits[self.space.pools[pool].offer.zone] for pool in unit.pools)
+
+    def _measures(self, units: Sequence[Unit], ways: Ways, size: int, replicas: int) -> Measures:
+        """Return the measures of all options, but for `rows`, `zones` and `far_s`."""
+        sharers = min(replicas, 2)
+        stages = np.array(
+            [self._stage(units[at].pools[0], tp, size, count, sharers) for at, tp, count in ways.stages]
+        ).reshape(-1, len(_Stage._fields))
+        # The last one stands for no cut.
+        cuts = np.array(
+            [
+                *(self._cut_s(units[at].pools[0], units[at].pools[0], tp, size, flows) for at, tp, flows in ways.cuts),
+                0.0,
+            ]
+        )
+        plain, head = stages[ways.plain].T, stages[ways.head].T
+        *_, first_less, _ = plain
+        *_, last_less = head
+        times = [*plain[:4], *head[:4], first_less + last_less, cuts[ways.inside], cuts[ways.out]]
+        first, more = last_and_more(LookedUp(*times, *ways.fixed), replicas)
+        numbers, blocks = ways.numbers, ways.blocks
+        values = first[:, numbers] + more[:, numbers] * (blocks - 1)
+        longest = NAMES.index("longest_s")
+        values[longest] = np.where(blocks > 1, more[longest, numbers], first[longest, numbers])
+        none = np.zeros(len(numbers), dtype=np.int64)
+        return Measures(values, none, none)
+
+    def _far_s(self, pool: int, tp: int, flows: int, size: int) -> float:
+        """Return the seconds of one microbatch's tensors over a cut from a pool to another zone, the slowest one."""
+        key = (pool, tp, size, flows)
+        if key not in self._fars:
+            each = (self._cut_s(pool, other, tp, size, flows) for other in self.far[pool])
+            self._fars[key] = max(each, default=0.0)
+        return self._fars[key]
+
+    def _stage(self, pool: int, tp: int, size: int, stages: int, sharers: int) -> _Stage:
+        """Return the compute seconds of the whole model, its longest layer and one in its middle, and what fits.
+
+        Activations are computed again where one of so many equal stages, the first, has no room to keep them; buffers
+        are those of as many pipelines as `sharers`.
+        """
+        key = (self.space.pools[pool].accelerator.name, tp, size, stages, sharers, self.space.zero_stage)
+        if key not in self._stages:
+            seat, layers = Seat(pool, tp, 0), self.space.layers
+            fits = np.isfinite(self.space.stages_s(seat, size, in_flight=1, replicas=sharers))
+            between = layers - 2
+            most, first, last = (float(each.sum()) for each in (fits[1, 2:-1], fits[0, 1:-1], fits[1:-1, -1]))
+            # No single stage holds what only the first or the last layer keeps from fitting.
+            room = most if fits[0, layers] else min(most, between - 0.5)
+            table = self.space.table(pool, tp, size, recompute=False)
+            end = -(-layers // stages)
+            used = table.memory_bytes(0, end, in_flight=stages, replicas=sharers)
+            if used > table.limit_bytes:
+                table = self.space.table(pool, tp, size, recompute=True)
+            ends = np.arange(1, layers + 1)
+            each = np.asarray(table.compute_s(ends - 1, ends))
+            compute = float(each.sum()), float(each.max()), float(each[layers // 2])
+            less = (most + 1.0 - first) / between, (most + 1.0 - last) / between
+            self._stages[key] = _Stage(*compute, room / between, *less)
+        return self._stages[key]
+
+    def _cut_s(self, src: int, dst: int, tp: int, size: int, flows: int) -> float:
+        """Return the seconds of one microbatch's tensors over a cut; inside a node if no flow shares a card."""
+        key = (src, dst, tp, size, flows)
+        if key not in self._cuts:
+            seats = Seat(src, tp, 0), Seat(dst, min(tp, self.space.pools[dst].devices), 1 if flows else 0)
+            self._cuts[key] = float(self.space.boundary(*seats, size, flows=max(1, flows)).max())
+        return self._cuts[key]
+
+    def _far(self, pool: int) -> list[int]:
+        """Return the first pool of every other zone."""
+        found: dict[str, int] = {}
+        for index, other in enumerate(self.space.pools):
+            if other.offer.zone != self.space.pools[pool].offer.zone:
+                found.setdefault(other.offer.zone, index)
+        return list(found.values())

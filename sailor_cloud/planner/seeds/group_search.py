@@ -1,0 +1,178 @@
+"""Searches plans of a group of equal pipelines for each accelerator, with microbatches as large as each is fast.
+
+The fewer microbatches a pipeline has, the longer its last backward pass, beside which all-reduces run for nothing. So
+these plans are judged by about what the replay finds; the closed form, in which sums wait, thinks little of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from sailor_cloud.planner.improvement.evaluator import Evaluator
+from sailor_cloud.planner.improvement.sizing import apportioned, with_balanced_sizes
+from sailor_cloud.planner.parallel.tasks import Task, do
+from sailor_cloud.planner.seeds.groups import Ground, Groups, Sort, a_few_more_or_less, on_shares, step_by_step
+from sailor_cloud.planner.space.draft import Draft, Rank, significant
+from sailor_cloud.planner.space.effort import NORMAL, Effort
+from sailor_cloud.planner.space.goals import Figure
+
+# Sets of sorts that are tried on fewer nodes, those of which numbers of nodes near the best are tried, and how often.
+_FIRST, _CLIMBING, _CLIMBS = 4, 3, 2
+# Drafts returned of those that keep limits, and of those that nearly do, and how many of one set of sorts.
+_KEPT, _ALIKE = 8, 2
+_TIMES = (Figure.ITERATION_S, Figure.DURATION_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Groups, and how many microbatches each pipeline has at first."""
+
+    groups: Groups
+    microbatches: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    draft: Draft
+    groups: Groups
+
+    @property
+    def sorts(self) -> tuple[tuple[str, Sort], ...]:
+        return tuple((name, sort) for name, sort, _ in self.groups)
+
+
+@dataclass(slots=True)
+class GroupSearch:
+    """The search of one space. `known`: the goal's figure of a plan that keeps all limits."""
+
+    evaluator: Evaluator
+    known: float = math.inf
+    judged: int = 0
+    _ground: Ground = field(init=False)
+    _found: dict[tuple[object, ...], _Entry] = field(default_factory=dict)
+    _seen: set[Groups] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._ground = Ground.of(self.evaluator.assessor.space)
+
+    def for_the_best(self, turn: int) -> list[Asked]:
+        """Return what to draw in a turn, after the drafts of the turns before were entered; nothing at the end.
+
+        Where time is the goal and all nodes together take longer than what is known, fewer are not tried.
+        """
+        if turn == 0:
+            return [Asked(groups) for groups in self._fresh(self._ground.whole(self.evaluator.assessor))]
+        timed = self.evaluator.assessor.target.goal in _TIMES
+        promising = [entry for entry in self._best_of_sorts() if self._value(entry) < self.known]
+        if turn > 1 + _CLIMBS or (timed and not promising):
+            return []
+        if turn == 1:
+            return self._on_others(self._first(), on_shares)
+        return self._on_others(promising[:_CLIMBING], a_few_more_or_less)
+
+    def for_trades(self, turn: int) -> list[Asked]:
+        """Return what to draw for drafts from the fastest to the cheapest, as `for_the_best` does."""
+        if turn == 0:
+            return self.for_the_best(turn)
+        return self._on_others(self._first(), step_by_step) if turn == 1 else []
+
+    def drawn(self, asked: Asked) -> tuple[list[Draft], int]:
+        """Return the drafts of groups with ever more microbatches, as long as that helps, and how many were judged."""
+        assessor, shapes = self.evaluator.assessor, self._ground.shapes(asked.groups)
+        drafts: list[Draft] = []
+        judged, microbatches = 0, asked.microbatches
+        apart = [self.evaluator.expected(draft) for draft in apportioned(assessor, shapes)]
+        while microbatches * len(shapes) <= assessor.space.batch:
+            draft = with_balanced_sizes(assessor, shapes, microbatches)
+            judged += 1
+            microbatches *= 2
+            if draft is None:
+                continue
+            drafts.append(self.evaluator.expected(draft))
+            if len(drafts) > 1 and self.evaluator.rank(drafts[-1]) > self.evaluator.rank(drafts[-2]):
+                break
+        return [*drafts, *apart], judged + len(apart)
+
+    def enter(self, asked: Asked, drawn: tuple[list[Draft], int]) -> None:
+        """Enter the drafts of groups."""
+        drafts, judged = drawn
+        self.judged += judged
+        for draft in drafts:
+            self._found.setdefault(draft.order(), _Entry(draft, asked.groups))
+
+    def best(self) -> list[Draft]:
+        """Return the best drafts, those that keep limits by what the replay may find and those that nearly do."""
+        kept: dict[tuple[object, ...], Draft] = {}
+        allowed = self._allowed()
+        for key in (self._rank, self._near):
+            taken: Counter[tuple[object, ...]] = Counter()
+            first = []
+            for entry in sorted(allowed, key=key):
+                taken[entry.sorts] += 1
+                if taken[entry.sorts] <= _ALIKE:
+                    first.append(entry.draft)
+            kept |= {draft.order(): draft for draft in first[:_KEPT]}
+        return list(kept.values())
+
+    def every(self) -> list[Draft]:
+        """Return all drafts."""
+        return [entry.draft for entry in self._allowed()]
+
+    def _allowed(self) -> list[_Entry]:
+        """Return the entries that take no more nodes than the job allows; others lead to them."""
+        excess = self.evaluator.assessor.excess
+        return [entry for entry in self._found.values() if math.isfinite(excess(entry.draft))]
+
+    def _fresh(self, every: Iterable[Groups]) -> Iterator[Groups]:
+        """Yield the groups that were not asked for before and that there are nodes for."""
+        for groups in every:
+            there = all(1 <= count <= self._ground.count(name) for name, _, count in groups)
+            if there and groups not in self._seen:
+                self._seen.add(groups)
+                yield groups
+
+    def _first(self) -> list[_Entry]:
+        """Return the best entries of the sets of sorts that are soonest, and of those that break limits least."""
+        soonest = sorted(self._best_of_sorts(), key=self._seconds)
+        turns = zip(soonest, self._best_of_sorts(), strict=True)
+        return list({entry.sorts: entry for turn in turns for entry in turn}.values())[:_FIRST]
+
+    def _on_others(self, entries: Sequence[_Entry], others: Callable[[Groups], Iterator[Groups]]) -> list[Asked]:
+        return [
+            Asked(groups, max(part.microbatches for part in entry.draft.pipelines))
+            for entry in entries
+            for groups in self._fresh(others(entry.groups))
+        ]
+
+    def _best_of_sorts(self) -> list[_Entry]:
+        """Return the best entry of each set of sorts, best first; it may break limits."""
+        best: dict[tuple[object, ...], _Entry] = {}
+        for entry in sorted(self._found.values(), key=self._near):
+            best.setdefault(entry.sorts, entry)
+        return list(best.values())
+
+    def _value(self, entry: _Entry) -> float:
+        return entry.draft.foreseen[self.evaluator.assessor.target.goal]
+
+    def _seconds(self, entry: _Entry) -> tuple[object, ...]:
+        return significant(entry.draft.foreseen[Figure.ITERATION_S]), entry.draft.order()
+
+    def _rank(self, entry: _Entry) -> Rank:
+        return self.evaluator.rank(entry.draft)
+
+    def _near(self, entry: _Entry) -> tuple[object, ...]:
+        excess, (value, *rest) = self._rank(entry)
+        return significant(value * excess), *rest
+
+
+def run(searches: Sequence[GroupSearch], wanted: Callable[[GroupSearch, int], list[Asked]], effort: Effort) -> None:
+    """Make searches turn by turn, all of them at once; `wanted`: what a search draws in a turn."""
+    turn = 0
+    while some := [(search, asked) for search in searches for asked in wanted(search, turn)]:
+        tasks = [Task(partial(search.drawn, asked), partial(search.enter, asked)) for search, asked in some]
+        do(tasks, team=effort.team, tell=NORMAL.tell)
+        turn += 1

@@ -1,0 +1,194 @@
+"""Groups of equal pipelines, one for each accelerator: each pipeline stands on one node."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import TypeVar
+
+from sailor_cloud.planner.bound.bounds import device_seconds
+from sailor_cloud.planner.evaluate.assess import Assessor, Shape
+from sailor_cloud.planner.patterns.layer_cuts import Cutter
+from sailor_cloud.planner.patterns.pipeline_time import UncutPipeline
+from sailor_cloud.planner.space.draft import seats_of
+from sailor_cloud.planner.space.layouts import Slot
+from sailor_cloud.planner.space.space import Space
+from sailor_cloud.planner.space.stage_kinds import MAX_STAGES
+
+_Each = TypeVar("_Each")
+
+# The fastest accelerators that have groups, and by how many of them there are: sorts of pipelines of each that are
+# tried with those of others, and shares of their nodes.
+_ACCELERATORS = 5
+_SORTS = (4, 4, 2, 1, 1)
+_SHARES = ((1.0, 0.75, 0.5, 0.25), (1.0, 0.75, 0.5, 0.25), (1.0, 0.5, 0.25), (1.0, 0.5), (1.0, 0.5))
+# How many numbers of nodes of one accelerator beside all of the others', and how many more and less near a good number.
+_STEPS, _FEW = 24, (-4, -3, -2, -1, 1, 2, 3, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Sort:
+    """Pipelines of equal stages on one node, of tp devices each."""
+
+    stages: int
+    tp: int
+    cut: tuple[int, ...]
+
+
+# By accelerator its pipelines' sort, and on how many of its nodes they stand.
+Groups = tuple[tuple[str, Sort, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """The nodes that groups stand on: of each accelerator pools with numbers of nodes."""
+
+    space: Space
+    nodes: dict[str, list[tuple[int, int]]]
+
+    @classmethod
+    def of(cls, space: Space) -> Ground:
+        """Return the nodes of the largest pool of each row, the cheapest of those as large; most nodes come first."""
+        largest: dict[int, int] = {}
+        for index, pool in enumerate(space.pools):
+            kept = largest.setdefault(pool.row, index)
+            each = (-space.pools[kept].devices, space.rates[kept].expected)
+            if (-pool.devices, space.rates[index].expected) < each:
+                largest[pool.row] = index
+        found: dict[str, list[tuple[int, int]]] = {}
+        for row, index in largest.items():
+            pool = space.pools[index]
+            count = min(pool.max_nodes, space.candidates.rows[row].devices // pool.devices)
+            if count:
+                found.setdefault(pool.accelerator.name, []).append((index, count))
+        for nodes in found.values():
+            nodes.sort(key=lambda entry: (-entry[1], space.rates[entry[0]].expected, entry[0]))
+        return cls(space, dict(sorted(found.items())))
+
+    def count(self, name: str) -> int:
+        """Return how many nodes of an accelerator there are."""
+        return sum(count for _, count in self.nodes[name])
+
+    def whole(self, assessor: Assessor) -> list[Groups]:
+        """Return the sets of groups on all nodes, of sorts that get through a share of the batch soonest."""
+        work = {name: float(seconds.sum()) for name, seconds in device_seconds(self.space).items()}
+        speeds = {
+            name: sum(count * self.space.pools[pool].devices for pool, count in nodes) / work[name]
+            for name, nodes in self.nodes.items()
+        }
+        fastest = sorted(speeds, key=lambda name: (-speeds[name], name))[:_ACCELERATORS]
+        every = sum(speeds[name] for name in fastest)
+        rated = {
+            name: self._rated(name, assessor, self.space.batch * speeds[name] / every)
+            for name in sorted(fastest)
+            if speeds[name] > 0.0
+        }
+        able = {name: sorts for name, sorts in rated.items() if sorts}
+        most = _by_number(_SORTS, len(able)) if able else 0
+        chosen = product(*([None, *sorts[:most]] for sorts in able.values()))
+        sets = (
+            tuple((name, sort, self.count(name)) for name, sort in zip(able, sorts, strict=True) if sort is not None)
+            for sorts in chosen
+        )
+        return [groups for groups in sets if groups]
+
+    def shapes(self, groups: Groups) -> list[Shape]:
+        """Return the pipelines of groups, of microbatches of one sample."""
+        return [
+            shape
+            for name, sort, count in groups
+            for pool, nodes in _taken(self.nodes[name], count)
+            for node in range(nodes)
+            for shape in self._on_node(pool, node, sort)
+        ]
+
+    def _on_node(self, pool: int, node: int, sort: Sort) -> list[Shape]:
+        slots = (Slot(pool, node, sort.tp),) * sort.stages
+        number = self.space.pools[pool].devices // (sort.tp * sort.stages)
+        return [Shape(slots=slots, cut=sort.cut, microbatch_size=1)] * number
+
+    def _rated(self, name: str, assessor: Assessor, samples: float) -> list[Sort]:
+        """Return the sorts of pipelines by how soon an accelerator gets through so many samples with them."""
+        rated = []
+        for sort in self._possible(name):
+            pipelines = len(self.shapes(((name, sort, self.count(name)),)))
+            seconds = self._seconds(name, assessor, sort, samples / pipelines, pipelines)
+            if math.isfinite(seconds):
+                rated.append((seconds, sort.stages, sort.tp, sort))
+        ranked = [sort for *_, sort in sorted(rated, key=lambda entry: entry[:3])]
+        # The best of each tensor-parallel degree come first: which of them goes well with others is not known here.
+        first = {sort.tp: sort for sort in reversed(ranked)}
+        return sorted(ranked, key=lambda sort: first[sort.tp] is not sort)
+
+    def _possible(self, name: str) -> Iterator[Sort]:
+        pools = [pool for pool, _ in self.nodes[name]]
+        devices = min(self.space.pools[pool].devices for pool in pools)
+        degrees = set.intersection(*(set(self.space.tp_degrees[pool]) for pool in pools))
+        for tp, stages in product(sorted(degrees), range(1, min(MAX_STAGES, self.space.layers) + 1)):
+            cut = self._cut(pools[0], tp, stages) if devices % (tp * stages) == 0 else None
+            if cut is not None:
+                yield Sort(stages, tp, cut)
+
+    def _cut(self, pool: int, tp: int, stages: int) -> tuple[int, ...] | None:
+        if stages == 1:
+            return (0, self.space.layers)
+        seats = seats_of((Slot(pool, 0, tp),) * stages)
+        pipeline = UncutPipeline(seats=seats, flows=(), size=1, microbatches=stages, replicas=2)
+        found = Cutter(self.space).cut(pipeline)
+        return None if found is None else found[0]
+
+    def _seconds(self, name: str, assessor: Assessor, sort: Sort, samples: float, pipelines: int) -> float:
+        """Return about the least seconds in which one of equal pipelines carries so many samples."""
+        shapes = self._on_node(self.nodes[name][0][0], 0, sort)
+        places = assessor.places(tuple(shape.slots for shape in shapes))
+        best, microbatches = math.inf, 1
+        while places and microbatches <= max(1.0, samples):
+            size = max(1, math.ceil(samples / microbatches))
+            shape = Shape(slots=shapes[0].slots, cut=sort.cut, microbatch_size=size)
+            pace = assessor.pace(places[0], shape, pipelines)
+            best = min(best, math.inf if pace is None else pace.schedule_s(microbatches))
+            microbatches *= 2
+        return best
+
+
+def on_shares(groups: Groups) -> Iterator[Groups]:
+    """Yield groups on shares of their nodes."""
+    shares = _by_number(_SHARES, len(groups))
+    for chosen in product(*(sorted({max(1, round(share * most)) for share in shares}) for *_, most in groups)):
+        yield tuple((name, sort, count) for (name, sort, _), count in zip(groups, chosen, strict=True))
+
+
+def step_by_step(groups: Groups) -> Iterator[Groups]:
+    """Yield groups on shares of their nodes, and with ever fewer nodes of one accelerator alone."""
+    yield from on_shares(groups)
+    for number, (*_, most) in enumerate(groups):
+        for count in sorted({round(most * step / _STEPS) for step in range(1, _STEPS)}):
+            yield _having(groups, number, count)
+
+
+def a_few_more_or_less(groups: Groups) -> Iterator[Groups]:
+    """Yield groups with a few nodes of one accelerator more or less, as many as there may be or not."""
+    for number, (*_, count) in enumerate(groups):
+        for more in _FEW:
+            yield _having(groups, number, count + more)
+
+
+def _having(groups: Groups, number: int, count: int) -> Groups:
+    name, sort, _ = groups[number]
+    return (*groups[:number], (name, sort, count), *groups[number + 1 :])
+
+
+def _by_number(each: Sequence[_Each], accelerators: int) -> _Each:
+    """Return what counts for so many accelerators."""
+    return each[accelerators - 1]
+
+
+def _taken(nodes: Sequence[tuple[int, int]], left: int) -> list[tuple[int, int]]:
+    """Return so many nodes, from the first pools on."""
+    found = []
+    for pool, count in nodes:
+        found.append((pool, min(count, left)))
+        left -= found[-1][1]
+    return found

@@ -1,0 +1,224 @@
+"""Homogeneous plans: equal pipelines on nodes of one offer, found in a fraction of a second.
+
+They are what a first screen shows while the search goes on, what insisting on an accelerator, zone or market costs,
+and where the searches of smaller spaces begin.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sailor_cloud.planner.evaluate.assess import Assessor, Shape
+from sailor_cloud.planner.space.draft import Draft
+from sailor_cloud.planner.space.goals import Figure, Target
+from sailor_cloud.planner.space.layouts import Slot
+from sailor_cloud.planner.space.restrictions import fits_whole, zero_stages
+from sailor_cloud.planner.space.space import Seat, Space
+from sailor_cloud.simulator import in_flight
+
+Floats = NDArray[np.float64]
+
+# Stages of a pipeline, numbers of nodes as multiples of the fewest that hold one, layouts judged of each number of
+# nodes, and how much slower than the best one their passes alone may be.
+_STAGES = (1, 2, 3, 4, 6, 8, 12, 16)
+_MULTIPLES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+_JUDGED, _SLACK = 3, 1.3
+
+
+@dataclass(frozen=True, slots=True)
+class _Sort:
+    """Equal stages of `tp` devices each; `per_node` pipelines on a node, or `nodes` of them for one pipeline."""
+
+    stages: int
+    tp: int
+    per_node: int
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Paced:
+    """A sort at one microbatch size: its cut, the busiest stage's seconds and those of all stages."""
+
+    sort: _Sort
+    size: int
+    cut: tuple[int, ...]
+    busiest_s: float
+    all_s: float
+
+    def passes_s(self, replicas: int, batch: int) -> float:
+        """Return the seconds of all passes of an iteration, without transfers and all-reduces."""
+        rounds = -(-batch // (replicas * self.size))
+        return (rounds - 1) * self.busiest_s + self.all_s
+
+
+@dataclass(slots=True)
+class Homogeneous:
+    """Draws homogeneous plans of a space at one ZeRO stage."""
+
+    space: Space
+    target: Target
+    assessor: Assessor = field(init=False)
+    _paced: dict[tuple[str, int, int, int], list[_Paced]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.assessor = Assessor(self.space, self.target)
+
+    def draw(self) -> Iterator[Draft]:
+        """Yield the best plan on each number of nodes of each offer, and on those of several zones together."""
+        for pools in self._kinds():
+            most = max(self._most(index) for index in pools)
+            for nodes in sorted({*(number for number in _MULTIPLES if number <= most), most} - {0}):
+                best = self._best(self._promising(pools[0], nodes), [(pools[0], nodes)])
+                if best is None:
+                    continue
+                paced, draft = best
+                if nodes <= self._most(pools[0]):
+                    yield draft
+                for pool in pools[1:]:
+                    moved = self._best([paced], [(pool, nodes)]) if nodes <= self._most(pool) else None
+                    if moved is not None:
+                        yield moved[1]
+            yield from self._over_zones(pools)
+
+    def _kinds(self) -> list[list[int]]:
+        """Return the pools by instance type, each cheapest first, without more expensive types of as many devices."""
+        cheapest: dict[tuple[object, ...], int] = {}
+        for index, pool in enumerate(self.space.pools):
+            key = (pool.row, pool.offer.market, pool.devices)
+            if self.space.rates[index].expected < self.space.rates[cheapest.setdefault(key, index)].expected:
+                cheapest[key] = index
+        kinds: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+        for index in sorted(cheapest.values(), key=lambda index: (self.space.rates[index].expected, index)):
+            pool = self.space.pools[index]
+            kinds[pool.offer.provider, pool.offer.instance_type, pool.accelerator.name].append(index)
+        return [kinds[key] for key in sorted(kinds)]
+
+    def _most(self, pool: int) -> int:
+        here = self.space.pools[pool]
+        return min(here.max_nodes, self.space.candidates.rows[here.row].devices // here.devices)
+
+    def _promising(self, pool: int, nodes: int) -> list[_Paced]:
+        devices = self.space.pools[pool].devices
+        rated: dict[_Sort, tuple[float, _Paced]] = {}
+        for sort in _sorts(devices, self.space.tp_degrees[pool], nodes, self.space.layers):
+            replicas = nodes * sort.per_node if sort.nodes == 1 else nodes // sort.nodes
+            for paced in self._sizes(pool, sort, replicas):
+                if replicas * paced.size > self.space.batch:
+                    break
+                value = paced.passes_s(replicas, self.space.batch)
+                if sort not in rated or value < rated[sort][0]:
+                    rated[sort] = value, replace(paced, sort=sort)
+        ordered = sorted(rated.values(), key=lambda entry: (entry[0], entry[1].sort.stages, entry[1].sort.tp))
+        return [paced for value, paced in ordered if value <= _SLACK * ordered[0][0]][:_JUDGED]
+
+    def _sizes(self, pool: int, sort: _Sort, replicas: int) -> list[_Paced]:
+        """Return a sort at each power of two of samples that fits, looked up once for all offers of an accelerator."""
+        # What is kept of a sharded optimizer depends on how many share it; two stand for all others.
+        sharers = replicas if self.space.zero_stage else min(replicas, 2)
+        key = (self.space.pools[pool].accelerator.name, sort.stages, sort.tp, sharers)
+        if key not in self._paced:
+            found: list[_Paced] = []
+            size = 1
+            while size <= self.space.batch:
+                paced = self._pace(pool, sort, size, sharers)
+                if paced is None or (found and paced.busiest_s / size > 1.02 * found[-1].busiest_s / found[-1].size):
+                    break
+                found.append(paced)
+                size *= 2
+            self._paced[key] = found
+        return self._paced[key]
+
+    def _pace(self, pool: int, sort: _Sort, size: int, replicas: int) -> _Paced | None:
+        seat = Seat(pool, sort.tp, 0)
+        stages = [
+            self.space.stages_s(seat, size, in_flight=int(in_flight(sort.stages, s, sort.stages)), replicas=replicas)
+            for s in range(sort.stages)
+        ]
+        cut = _balanced(stages)
+        if cut is None:
+            return None
+        seconds = [float(each[first, end]) for each, first, end in zip(stages, cut[:-1], cut[1:], strict=True)]
+        return _Paced(sort, size, cut, max(seconds), sum(seconds))
+
+    def _best(self, drawn: Sequence[_Paced], places: Sequence[tuple[int, int]]) -> tuple[_Paced, Draft] | None:
+        """Return what is fastest of some pipelines on nodes of some pools, and its plan."""
+        found = []
+        for number, paced in enumerate(drawn):
+            draft = self.assessor.draft(_on(paced, places))
+            if draft is not None:
+                found.append((draft.figures[Figure.ITERATION_S], number, draft))
+        if not found:
+            return None
+        _, number, draft = min(found, key=lambda entry: entry[:2])
+        return drawn[number], replace(draft, zero_stage=self.space.zero_stage)
+
+    def _over_zones(self, pools: Sequence[int]) -> Iterator[Draft]:
+        """Yield plans on all nodes of one market in two zones and in all, the cheapest zones first."""
+        markets: dict[str, list[int]] = defaultdict(list)
+        for pool in pools:
+            markets[self.space.pools[pool].offer.market].append(pool)
+        for those in markets.values():
+            for count in sorted({2, len(those)} - {1}):
+                places = [(pool, self._most(pool)) for pool in those[:count] if self._most(pool)]
+                nodes = sum(number for _, number in places)
+                whole = [paced for paced in self._promising(those[0], nodes) if paced.sort.nodes == 1]
+                best = self._best(whole, places) if len(places) > 1 else None
+                if best is not None:
+                    yield best[1]
+
+
+def homogeneous(space: Space, target: Target) -> list[Draft]:
+    """Return homogeneous plans of a space, whatever their limits on money and time."""
+    stages = zero_stages(space) if not all(fits_whole(space)) else (space.zero_stage,)
+    return [draft for stage in stages for draft in Homogeneous(space.at(stage), target).draw()]
+
+
+def _sorts(devices: int, degrees: Sequence[int], nodes: int, layers: int) -> Iterator[_Sort]:
+    for tp in degrees:
+        if tp & (tp - 1):
+            continue
+        for stages in _STAGES:
+            if stages > layers:
+                break
+            taken = tp * stages
+            if devices % taken == 0:
+                yield _Sort(stages, tp, devices // taken, 1)
+            elif taken % devices == 0 and devices % tp == 0 and nodes % (taken // devices) == 0:
+                yield _Sort(stages, tp, 0, taken // devices)
+
+
+def _on(paced: _Paced, places: Sequence[tuple[int, int]]) -> list[Shape]:
+    """Return the pipelines of a sort on nodes of some pools."""
+    sort, shapes = paced.sort, []
+    for pool, nodes in places:
+        if sort.nodes == 1:
+            slots = [(Slot(pool, node, sort.tp),) * sort.stages for node in range(nodes) for _ in range(sort.per_node)]
+        else:
+            each = sort.stages // sort.nodes
+            slots = [
+                tuple(Slot(pool, first + s // each, sort.tp) for s in range(sort.stages))
+                for first in range(0, nodes - sort.nodes + 1, sort.nodes)
+            ]
+        shapes += [Shape(slots=those, cut=paced.cut, microbatch_size=paced.size) for those in slots]
+    return shapes
+
+
+def _balanced(stages: Sequence[Floats]) -> tuple[int, ...] | None:
+    """Return the cut with the least busiest stage; None where no cut fits. `stages`: seconds of [first, end)."""
+    layers = len(stages[0]) - 1
+    best, before = stages[0][0], []
+    for seconds in stages[1:]:
+        busiest = np.maximum(best[:, None], seconds)
+        before.append(busiest.argmin(axis=0))
+        best = busiest.min(axis=0)
+    if not np.isfinite(best[layers]):
+        return None
+    cut = [layers]
+    for choices in reversed(before):
+        cut.append(int(choices[cut[-1]]))
+    return (0, *reversed(cut))

@@ -1,0 +1,203 @@
+"""Searches large problems for first plans, all parts of a space at once: blocks, then groups of equal pipelines.
+
+Each step is a row of tasks that depend on nothing but what the steps before it found, so that what is found doesn't
+depend on how many processes share them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from sailor_cloud.planner.bound.bounds import breaks_limits, goal_bound
+from sailor_cloud.planner.evaluate.assess import Assessor
+from sailor_cloud.planner.evaluate.similar_zones import elsewhere
+from sailor_cloud.planner.improvement import Evaluator
+from sailor_cloud.planner.parallel.tasks import Task, do
+from sailor_cloud.planner.seeds.blocks import Blocks, Judged, Key, Rated
+from sailor_cloud.planner.seeds.group_search import GroupSearch, run
+from sailor_cloud.planner.seeds.narrowing import narrowed
+from sailor_cloud.planner.seeds.part import Part
+from sailor_cloud.planner.space.answer import Answer
+from sailor_cloud.planner.space.draft import Draft, in_space, significant
+from sailor_cloud.planner.space.effort import NORMAL, Effort
+from sailor_cloud.planner.space.goals import Target
+from sailor_cloud.planner.space.space import Space
+
+# Which share of a search is over after its ratings and after its blocks.
+_RATED, _JUDGED = 0.6, 0.8
+# Sets of blocks of each part that are judged at once, at first and at most; some of them in vain where one makes the
+# next not worth it, which the first ones do most.
+_JUDGED_AT_ONCE = 4, 16
+# Microbatch sizes and numbers of pipelines for which blocks are rated as if layers were even.
+_EVEN_KEYS = 16
+# The replay finds plans faster than the closed form by up to about this: up to so much behind the best one, and so
+# many, are evaluated. Those of groups are in any case.
+_HOPEFUL, _MOST_HOPEFUL = 1.35, 160
+
+
+def mix(space: Space, target: Target, *, keep: int, effort: Effort = NORMAL, known: float = np.inf) -> Answer:
+    """Return the best drafts found and a bound on any plan's goal; `known` is that of a plan that is known already."""
+    search = _Search(space, target, effort, known)
+    if breaks_limits(space, target):
+        search.bound = goal_bound(space, target, close=effort.bounded)
+    else:
+        search.run()
+    best = sorted({draft.order(): draft for draft in search.drafts}.items())[:keep]
+    return Answer(
+        drafts=tuple(draft for _, draft in best),
+        others=(*search.drafts, *search.expected.values()),
+        bound=search.bound,
+    )
+
+
+@dataclass(slots=True)
+class _Search:
+    """A search of all parts of a space; the best plan so far has `best` as the goal's figure, any at least `bound`."""
+
+    space: Space
+    target: Target
+    effort: Effort
+    best: float
+    bound: float = -np.inf
+    parts: tuple[Part, ...] = ()
+    drafts: list[Draft] = field(default_factory=list)
+    # Drafts with their figures under the replay, which may break limits by the closed form; by their order.
+    expected: dict[tuple[object, ...], Draft] = field(default_factory=dict)
+    # Each draft with the part that it was found in, and as it stands there.
+    _found: list[tuple[Draft, Part, Draft]] = field(default_factory=list)
+
+    def run(self) -> None:
+        spaces = narrowed(self.space)
+        self.parts = tuple(Part(part, self.target, self.effort.quiet()) for part in spaces)
+        self._rate()
+        self._judge()
+        if self.effort.bounded and not self.space.even_layers:
+            self._judge_evenly()
+        self._group()
+        self._evaluate()
+        if any(part is not self.space for part in spaces):
+            assessor = Assessor(self.space, self.target)
+            self.drafts += elsewhere(assessor, self.drafts, assessor.rank)
+            evaluator = Evaluator(assessor)
+            for draft in map(evaluator.expected, elsewhere(assessor, self.expected.values(), evaluator.rank)):
+                self.expected.setdefault(draft.order(), draft)
+        if self._limited:
+            self.bound = self._goal_bound()
+
+    @property
+    def _limited(self) -> bool:
+        """Whether time is limited, so that plans come before the bound."""
+        return self.space.known.deadline.at_s < np.inf
+
+    def _goal_bound(self) -> float:
+        return goal_bound(self.space, self.target, close=self.effort.bounded)
+
+    def _rate(self) -> None:
+        """Rate the blocks of every part, and find the bound."""
+        effort = self.effort.between(0.0, _RATED)
+        tasks: list[Task[Any]] = [] if self._limited else [Task(self._goal_bound, partial(setattr, self, "bound"))]
+        searches = [part.blocks for part in self.parts]
+        wanted: dict[Key, list[Blocks]] = {}
+        for search in searches:
+            for key in search.rough():
+                wanted.setdefault(key, []).append(search)
+        for key, those in wanted.items():
+            tasks.append(Task(partial(_rated, those, key), partial(_keep_rated, those, key), about=key[1:]))
+        do(tasks, team=effort.team, tell=effort.tell)
+
+    def _judge(self) -> None:
+        """Judge the most promising blocks of all parts."""
+        for part in self.parts:
+            part.blocks.known = self.best
+        self._judge_blocks([part.blocks for part in self.parts], *_JUDGED_AT_ONCE)
+        for part in self.parts:
+            self._enter(part, part.blocks.nearly_kept)
+        self.effort.tell(_JUDGED)
+
+    def _judge_evenly(self) -> None:
+        """Judge blocks that promise most where layers are even: rated as if they were, longer pipelines come first.
+
+        They have the microbatch sizes and numbers of pipelines of the best ones that were judged.
+        """
+        effort = self.effort.lighter().quiet()
+        for part in self.parts:
+            known, reaches = part.blocks.known, part.blocks.reached
+            blocks = Blocks(part.space.restricted(even_layers=True), self.target, effort, known=known, reaches=reaches)
+            best = sorted(part.blocks.drafts, key=Draft.order)
+            keys = dict.fromkeys((draft.pipelines[0].microbatch_size, len(draft.pipelines)) for draft in best)
+            ratings = [
+                Task(partial(_rated, [blocks], key), partial(_keep_rated, [blocks], key), about=key[1:])
+                for key in list(keys)[:_EVEN_KEYS]
+            ]
+            do(ratings, team=effort.team, tell=NORMAL.tell)
+            if blocks.found:
+                self._judge_blocks([blocks], _JUDGED_AT_ONCE[1], _JUDGED_AT_ONCE[1])
+            self._enter(part, blocks.nearly_kept)
+
+    def _judge_blocks(self, searches: Sequence[Blocks], at_once: int, most: int) -> None:
+        """Judge the most promising blocks of some searches, so many of each at once at first and at most."""
+        while any(wanted := [search.wanted(at_once) for search in searches]):
+            at_once = min(most, 2 * at_once)
+            found: list[list[Judged]] = [[] for _ in searches]
+            do(
+                [
+                    Task(partial(search.judge, guess), there.append, about=(guess.replicas,))
+                    for search, guesses, there in zip(searches, wanted, found, strict=True)
+                    for guess in guesses
+                ],
+                team=self.effort.team,
+                tell=NORMAL.tell,
+            )
+            for search, there in zip(searches, found, strict=True):
+                search.enter(there)
+            best = min(search.known for search in searches)
+            for search in searches:
+                search.known = best
+
+    def _group(self) -> None:
+        """Estimate plans of a group of equal pipelines for each accelerator."""
+        for part in self.parts:
+            part.groups.known = part.blocks.known
+        run([part.groups for part in self.parts], GroupSearch.for_the_best, self.effort)
+        for part in self.parts:
+            self._enter(part, part.groups.best())
+
+    def _evaluate(self) -> None:
+        """Evaluate good drafts by the replay."""
+        for here, part, draft in sorted(self._found, key=self._near)[:_MOST_HOPEFUL]:
+            if draft.expected is None and draft.figures[self.target.goal] <= self.best * _HOPEFUL:
+                expected = part.evaluator.expected(draft)
+                self.expected[here.order()] = self._here(part, expected)
+
+    def _here(self, part: Part, draft: Draft) -> Draft:
+        return draft if part.space is self.space else in_space(draft, part.space, self.space)
+
+    def _near(self, found: tuple[Draft, Part, Draft]) -> tuple[object, ...]:
+        """Return the sort key of a draft that may break limits a little."""
+        here, part, draft = found
+        return significant(draft.figures[self.target.goal] * part.assessor.excess(draft)), here.order()
+
+    def _enter(self, part: Part, drafts: Sequence[Draft]) -> None:
+        for draft in drafts:
+            here = self._here(part, draft)
+            self._found.append((here, part, draft))
+            if part.assessor.keeps(draft):
+                self.drafts.append(here)
+                self.best = min(self.best, draft.figures[self.target.goal])
+            if draft.expected is not None:
+                self.expected[here.order()] = here
+
+
+def _rated(searches: Sequence[Blocks], key: Key) -> list[Rated]:
+    """Rate a key in each of some searches."""
+    return [search.rate(key) for search in searches]
+
+
+def _keep_rated(searches: Sequence[Blocks], key: Key, found: Sequence[Rated]) -> None:
+    for search, rated in zip(searches, found, strict=True):
+        search.keep(key, rated)

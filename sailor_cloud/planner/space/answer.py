@@ -1,0 +1,28 @@
+"""What an engine of the search returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sailor_cloud.planner.space.draft import Draft
+
+# An answer this close to its bound counts as optimal.
+OPTIMAL_GAP = 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Drafts, best first, and the least value that any plan's goal could have.
+
+    `others` are more drafts, good ones of other kinds among them, in no order; they need not keep the limits.
+    `exhausted`: all plans were enumerated.
+    """
+
+    drafts: tuple[Draft, ...]
+    bound: float | None
+    others: tuple[Draft, ...] = ()
+    exhausted: bool = False
+
+    def gap(self, value: float) -> float | None:
+        """Return the share by which a plan of such a value may be above the best one; None without a bound."""
+        return None if self.bound is None else max(0.0, value - self.bound) / value

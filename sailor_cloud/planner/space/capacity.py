@@ -1,0 +1,146 @@
+"""Plans over capacity with a start and an end: one search for each start and end, the best of which is the answer.
+
+Within one search nodes are waited for as `planner.bill` says, and the end is a deadline. A plan uses capacity of one
+start and end, together with what is there from now on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from sailor_cloud.catalog.capacity import groups
+from sailor_cloud.model.capacity import Capacity
+from sailor_cloud.model.document import Decision, Ground, Infeasibility, Pick, PlanDocument, Rejected, Status
+from sailor_cloud.model.job import Goal, Job
+from sailor_cloud.planner.space.answer import OPTIMAL_GAP
+from sailor_cloud.planner.space.wishes import Wishes
+from sailor_cloud.units import duration_text
+
+
+def over_capacity(
+    job: Job, asked: Wishes, now: datetime, search: Callable[[Job, Wishes], PlanDocument]
+) -> PlanDocument:
+    """Return the best plan over all capacity that a job may use, with the job's own limits."""
+    parts = groups(job, now)
+    if len(parts) == 1:
+        return search(_with(job, parts[0], now), asked) if job.cloud.reserved else search(job, asked)
+    found = []
+    for number, part in enumerate(parts):
+        found.append(search(_with(job, part, now), _share(asked, number, len(parts))))
+    feasible = [document for document in found if document.plan is not None]
+    if not feasible:
+        return _infeasible(job, found, parts)
+    best = min(feasible, key=lambda document: _order(document, asked.choose))
+    named = {entry.market for entry in job.cloud.reserved}
+    kept = [row for row in best.rejected if row.market not in named]
+    rows = [row for part, document in zip(parts, found, strict=True) for row in _left_out(part, document, best, now)]
+    best = replace(best, job=job, constraints=job.constraints, rejected=(*kept, *rows), decision=_decided(best, rows))
+    return _bounded(best, feasible)
+
+
+def _with(job: Job, part: Sequence[Capacity], now: datetime) -> Job:
+    """Return the job with some of its capacity, whose end is its deadline."""
+    ends = [end for entry in part if (end := entry.terms.end_s(now)) is not None]
+    limits = [*ends, *([] if job.constraints.deadline is None else [job.constraints.deadline])]
+    cloud = job.cloud.model_copy(update={"capacity": tuple(part)})
+    constraints = job.constraints.model_copy(update={"deadline": min(limits, default=None)})
+    return job.model_copy(update={"cloud": cloud, "constraints": constraints})
+
+
+def _share(asked: Wishes, number: int, count: int) -> Wishes:
+    """Return what one of several searches is asked for: its part of the time and of the progress."""
+    limit, tell = asked.time_limit_s, asked.progress
+    return replace(
+        asked,
+        time_limit_s=None if limit is None else limit / count,
+        progress=None if tell is None else lambda share: tell((number + share) / count),
+    )
+
+
+def _order(document: PlanDocument, choose: Pick | None) -> float:
+    assert document.cost is not None
+    if choose is Pick.CHEAPEST and document.cost.total_usd is not None:
+        return document.cost.total_usd
+    if choose is Pick.FASTEST and document.prediction is not None and document.prediction.duration_s is not None:
+        return document.prediction.duration_s
+    value = document.objective.value if document.objective is not None else 0.0
+    return -value if document.job.goal is Goal.MAXIMIZE_THROUGHPUT else value
+
+
+def _bounded(best: PlanDocument, others: Sequence[PlanDocument]) -> PlanDocument:
+    """Return the document with the bound of all searches."""
+    bounds = [document.bound for document in others]
+    known = [bound for bound in bounds if bound is not None]
+    if best.bound is None or best.objective is None or len(known) < len(bounds):
+        return replace(best, bound=None, optimality_gap=None, status=Status.FEASIBLE, gap_parts=())
+    value = best.objective.value
+    bound = max(known) if best.job.goal is Goal.MAXIMIZE_THROUGHPUT else min(known)
+    gap = abs(value - bound) / max(value, bound)
+    proven = best.status is Status.OPTIMAL and gap <= OPTIMAL_GAP
+    status = Status.OPTIMAL if proven else Status.FEASIBLE
+    return replace(best, bound=bound, optimality_gap=gap, status=status, gap_parts=() if proven else best.gap_parts)
+
+
+def _left_out(part: Sequence[Capacity], document: PlanDocument, best: PlanDocument, now: datetime) -> list[Rejected]:
+    """Return the capacity of one search that the best plan does not use, each with what its own plan would take."""
+    if document is best:
+        return []
+    used = {offer.terms.name for offer in best.inputs.offers if offer.terms is not None}
+    timed = [entry for entry in part if entry.name not in used]
+    timed = [entry for entry in timed if entry.terms.start_s(now) > 0 or entry.terms.end_s(now) is not None]
+    rows = []
+    for entry in timed:
+        why = _dearer(entry, document) if document.infeasibility is None else _why(entry, document.infeasibility, now)
+        what = f"{entry.market} {entry.name}"
+        row = Rejected(what=what, why=why, ground=Ground.QUOTA, subject=what, zone=entry.zone, market=entry.market)
+        rows.append(row)
+    return rows
+
+
+def _dearer(entry: Capacity, document: PlanDocument) -> str:
+    if all(offer.terms is None or offer.terms.name != entry.name for offer in document.inputs.offers):
+        return "is in no plan as good as the chosen one"
+    usd = document.cost.total_usd if document.cost is not None else None
+    seconds = document.prediction.duration_s if document.prediction is not None else None
+    money = "" if usd is None else f"{usd:.2f} USD"
+    time = "" if seconds is None else f"{duration_text(seconds)} with the wait"
+    return f"its best plan takes {' and '.join(filter(None, (money, time)))}"
+
+
+def _decided(best: PlanDocument, rows: Sequence[Rejected]) -> Decision | None:
+    """Return the decision with the reason why capacity with a start or an end is left out."""
+    if best.decision is None:
+        return None
+    left_out = [
+        replace(one, why="; ".join(reasons))
+        if (reasons := [f"{row.what}: {row.why}" for row in rows if row.market == one.name])
+        else one
+        for one in best.decision.left_out
+    ]
+    return replace(best.decision, left_out=tuple(left_out))
+
+
+def _why(entry: Capacity, found: Infeasibility, now: datetime) -> str:
+    end = entry.terms.end_s(now) or 0.0
+    start = entry.terms.start_s(now)
+    begins = f"begins in {duration_text(start)}" if start > 0 else "is there now"
+    needs = (
+        "" if found.needed is None or found.constraint != "deadline" else f"; {duration_text(found.needed)} would do"
+    )
+    return f"{begins} and ends in {duration_text(end)}, before the run could{needs}"
+
+
+def _infeasible(job: Job, found: Sequence[PlanDocument], parts: Sequence[Sequence[Capacity]]) -> PlanDocument:
+    """Return why no search has a plan: the first one's reason, or the end of the capacity where nothing else is."""
+    now, first = found[0].as_of, found[0]
+    rows = [row for part, document in zip(parts, found, strict=True) for row in _left_out(part, document, first, now)]
+    why = first.infeasibility
+    assert why is not None
+    if why.constraint == "resources" and rows:
+        told = found[-1].infeasibility
+        assert told is not None
+        message = "; ".join(f"{row.what} {row.why}" for row in rows)
+        why = replace(told, message=message)
+    return replace(first, job=job, constraints=job.constraints, infeasibility=why, rejected=(*first.rejected, *rows))

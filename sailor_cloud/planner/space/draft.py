@@ -1,0 +1,176 @@
+"""A plan as the search handles it, with its figures by the closed form."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+from sailor_cloud.model.plan import Node, Pipeline, Plan, Recompute, Stage
+from sailor_cloud.planner.space.goals import Figure
+from sailor_cloud.planner.space.layouts import Slot
+from sailor_cloud.planner.space.space import Seat, Space
+
+# By what factor a draft breaks limits, 1 where it keeps them, and what it is compared by beyond that.
+Rank = tuple[float, tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftPipeline:
+    """A pipeline on its slots; stage s holds the layers [cut[s], cut[s + 1])."""
+
+    slots: tuple[Slot, ...]
+    cut: tuple[int, ...]
+    microbatch_size: int
+    microbatches: int
+    recompute: tuple[bool, ...]
+
+    def key(self) -> tuple[object, ...]:
+        return (self.slots, self.cut, self.microbatch_size, self.microbatches, self.recompute)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """Pipelines with the figures that they reach by the closed form. `goal` is the figure that was minimised.
+
+    `expected`: about what the replay finds; none where nobody asked.
+    """
+
+    pipelines: tuple[DraftPipeline, ...]
+    goal: Figure
+    figures: Mapping[Figure, float]
+    zero_stage: int = 0
+    expected: Mapping[Figure, float] | None = None
+
+    @property
+    def foreseen(self) -> Mapping[Figure, float]:
+        """What the replay is expected to find where that is known, else the figures of the closed form."""
+        return self.figures if self.expected is None else self.expected
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Let a draft be sent to another process as plain numbers: it has hundreds of slots."""
+        rows = [
+            (tuple(chain(*part.slots)), part.cut, part.microbatch_size, part.microbatches, part.recompute)
+            for part in self.pipelines
+        ]
+        return _received, (rows, self.goal, self.figures, self.zero_stage, self.expected)
+
+    def order(self) -> tuple[object, ...]:
+        """Return the sort key: the goal, then money, then time, then the plan itself, so that ties fall one way."""
+        return (
+            significant(self.figures[self.goal]),
+            significant(self.figures[Figure.USD_PER_ITERATION]),
+            significant(self.figures[Figure.ITERATION_S]),
+            self.figures[Figure.NODES],
+            self.zero_stage,
+            len(self.pipelines),
+            tuple(pipeline.key() for pipeline in self.pipelines),
+        )
+
+
+def _received(
+    rows: Sequence[tuple[Any, ...]],
+    goal: Figure,
+    figures: Mapping[Figure, float],
+    zero_stage: int,
+    expected: Mapping[Figure, float] | None,
+) -> Draft:
+    """Return the draft that was sent."""
+    pipelines = []
+    for places, cut, size, count, recompute in rows:
+        numbers = iter(places)
+        pipelines.append(
+            DraftPipeline(
+                slots=tuple(map(Slot, numbers, numbers, numbers)),
+                cut=cut,
+                microbatch_size=size,
+                microbatches=count,
+                recompute=recompute,
+            )
+        )
+    return Draft(pipelines=tuple(pipelines), goal=goal, figures=figures, zero_stage=zero_stage, expected=expected)
+
+
+def significant(value: float) -> float:
+    """Return a value to nine significant digits, so that sums of the same terms in another order tie."""
+    return float(f"{value:.9g}")
+
+
+def seats_of(slots: tuple[Slot, ...]) -> tuple[Seat, ...]:
+    """Return a pipeline's seats, its nodes numbered in the order in which it first meets them."""
+    numbers: dict[tuple[int, int], int] = {}
+    return tuple(
+        Seat(slot.pool, slot.tp, numbers.setdefault((slot.pool, slot.instance), len(numbers))) for slot in slots
+    )
+
+
+def nodes_of(pipelines: tuple[tuple[Slot, ...], ...]) -> Counter[int]:
+    """Return how many nodes of each pool a set of pipelines uses."""
+    return Counter(pool for pool, _ in {(slot.pool, slot.instance) for slots in pipelines for slot in slots})
+
+
+def in_space(draft: Draft, part: Space, space: Space) -> Draft:
+    """Return a draft of a part of a space with the pools' numbers in the whole space, or the other way round."""
+    places = {(pool.offer.id, pool.row): number for number, pool in enumerate(space.pools)}
+    numbers = [places.get((pool.offer.id, pool.row), -1) for pool in part.pools]
+    return replace(
+        draft,
+        zero_stage=part.zero_stage,
+        pipelines=tuple(
+            DraftPipeline(
+                slots=tuple([Slot(numbers[pool], instance, tp) for pool, instance, tp in pipeline.slots]),
+                cut=pipeline.cut,
+                microbatch_size=pipeline.microbatch_size,
+                microbatches=pipeline.microbatches,
+                recompute=pipeline.recompute,
+            )
+            for pipeline in draft.pipelines
+        ),
+    )
+
+
+def to_plan(space: Space, draft: Draft) -> Plan:
+    """Return the plan of a draft: nodes named by zone, accelerator and number, devices handed out in rank order."""
+    names: dict[tuple[int, int], str] = {}
+    numbers: Counter[str] = Counter()
+    for pool, instance in sorted({(slot.pool, slot.instance) for part in draft.pipelines for slot in part.slots}):
+        offer = space.pools[pool].offer
+        stem = f"{offer.zone}-{offer.accelerator.lower()}"
+        names[pool, instance] = f"{stem}-{numbers[stem]}"
+        numbers[stem] += 1
+    next_device: Counter[tuple[int, int]] = Counter()
+    pipelines = []
+    for number, part in enumerate(draft.pipelines):
+        stages = []
+        for s, slot in enumerate(part.slots):
+            place = (slot.pool, slot.instance)
+            start = next_device[place]
+            next_device[place] += slot.tp
+            stages.append(
+                Stage(
+                    first_layer=part.cut[s],
+                    end_layer=part.cut[s + 1],
+                    node=names[place],
+                    devices=tuple(range(start, start + slot.tp)),
+                    recompute=Recompute(part.recompute[s]),
+                )
+            )
+        pipelines.append(
+            Pipeline(
+                id=number,
+                microbatch_size=part.microbatch_size,
+                microbatches=part.microbatches,
+                stages=tuple(stages),
+            )
+        )
+    return Plan(
+        zero_stage=max(space.zero_stage, draft.zero_stage),
+        precision=space.scenario.job.training.precision,
+        nodes=tuple(
+            Node(id=name, offer=space.pools[pool].offer.id, devices=space.pools[pool].devices)
+            for (pool, _), name in names.items()
+        ),
+        pipelines=tuple(pipelines),
+    )

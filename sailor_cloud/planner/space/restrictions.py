@@ -1,0 +1,92 @@
+"""Parts of a space that are searched apart: restrictions that were asked for, and accelerators that can't be mixed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from enum import StrEnum
+from itertools import product
+
+from sailor_cloud.planner.space.candidates import Pool
+from sailor_cloud.planner.space.space import Space
+
+# Below the first, nodes need the CUDA 12.6 build of torch; that build has no kernels for the second and newer
+# (architecture lists of the pytorch 2.7.0 packages: cuda12.6 ends at sm_90, cuda12.8 begins at sm_75; 2025-04).
+NEEDS_OLD_BUILD_BELOW = 7.5
+NEEDS_NEW_BUILD_FROM = 10.0
+# Limits of the job, an accelerator in a zone each, up to which a space counts as small enough to search as a whole.
+MOST_ROWS = 8
+
+
+class Restriction(StrEnum):
+    """A smaller space, to see what the whole one brings."""
+
+    ONE_ACCELERATOR = "one-accelerator"
+    ONE_ZONE = "one-zone"
+    EVEN_BATCHES = "even-batches"
+    EVEN_LAYERS = "even-layers"
+
+
+EVEN = frozenset({Restriction.EVEN_BATCHES, Restriction.EVEN_LAYERS})
+
+
+def variants(space: Space, restrictions: Collection[Restriction]) -> tuple[Space, ...]:
+    """Return the parts whose best plan is the best of the space under the restrictions; the space itself if all of it.
+
+    All ranks share one build of torch, so accelerators too old for the new one and too new for the old one are kept
+    apart.
+    """
+    pools = space.pools
+    accelerators: list[frozenset[str]] = _buildable(pools)
+    if Restriction.ONE_ACCELERATOR in restrictions:
+        accelerators = [frozenset([name]) for name in sorted({pool.accelerator.name for pool in pools})]
+    zones: list[frozenset[str]] = [frozenset(pool.offer.zone for pool in pools)]
+    if Restriction.ONE_ZONE in restrictions:
+        zones = [frozenset([name]) for name in sorted({pool.offer.zone for pool in pools})]
+    stages = zero_stages(space)
+    if len(accelerators) == len(zones) == 1 and stages == (space.zero_stage,):
+        return (space,)
+    parts = [
+        part_of(space, names, places, zero_stage=stage) for names, places, stage in product(accelerators, zones, stages)
+    ]
+    return tuple(part for part in parts if part.pools)
+
+
+def zero_stages(space: Space) -> tuple[int, ...]:
+    """Return the ZeRO stages that plans of a space may stand at.
+
+    The first makes room for more layers and larger microbatches on a device, and shares out the optimizer step, but
+    weights must be gathered after it.
+    """
+    return space.scenario.engine.pipelined_zero_stages if space.zero_stage == 0 else (space.zero_stage,)
+
+
+def fits_whole(space: Space) -> list[bool]:
+    """Return of each accelerator whether one device holds the whole model with its optimizer."""
+    found: dict[str, bool] = {}
+    for index, pool in enumerate(space.pools):
+        if 1 in space.tp_degrees[index]:
+            table = space.table(index, 1, 1, recompute=False)
+            held = table.memory_bytes(0, table.layers, in_flight=1, replicas=2)
+            found[pool.accelerator.name] = bool(held <= table.limit_bytes)
+    return list(found.values())
+
+
+def part_of(
+    space: Space, accelerators: Collection[str], zones: Collection[str], *, zero_stage: int | None = None
+) -> Space:
+    """Return the space over some accelerators and zones, by default with its own ZeRO stage."""
+    kept = [
+        index
+        for index, pool in enumerate(space.pools)
+        if pool.accelerator.name in accelerators and pool.offer.zone in zones
+    ]
+    return space.part(kept, zero_stage=space.zero_stage if zero_stage is None else zero_stage)
+
+
+def _buildable(pools: tuple[Pool, ...]) -> list[frozenset[str]]:
+    capability = {pool.accelerator.name: pool.accelerator.compute_capability for pool in pools}
+    old = {name for name, value in capability.items() if value is not None and value < NEEDS_OLD_BUILD_BELOW}
+    new = {name for name, value in capability.items() if value is not None and value >= NEEDS_NEW_BUILD_FROM}
+    if old and new:
+        return [frozenset(set(capability) - old), frozenset(set(capability) - new)]
+    return [frozenset(capability)]

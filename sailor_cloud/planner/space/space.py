@@ -1,0 +1,332 @@
+"""The planner's view of a scenario: tables and links that the search asks for again and again, kept once built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sailor_cloud.catalog import providers
+from sailor_cloud.errors import DataError
+from sailor_cloud.model.document import Ground, Rejected
+from sailor_cloud.model.plan import Recompute
+from sailor_cloud.network import Link, Place
+from sailor_cloud.planner.space.candidates import Candidates, Pool, rejected_offer
+from sailor_cloud.planner.space.effort import Deadline
+from sailor_cloud.simulator import (
+    NodeRate,
+    Scenario,
+    StageTable,
+    boundary_pairs,
+    boundary_s,
+    egress_usd_per_byte,
+    node_usd_per_hour,
+    stage_table,
+    tp_problem,
+)
+
+Floats = NDArray[np.float64]
+
+# Bytes by which memory that grows with microbatches in flight may be off: its parts are rounded one by one.
+_ROUNDED = 4
+
+
+class Seat(NamedTuple):
+    """A stage's kind of place: `tp` devices of a node of a pool; equal `node` means the same node of a pipeline."""
+
+    pool: int
+    tp: int
+    node: int
+
+
+@dataclass(slots=True)
+class Stages:
+    """All stages [first, end) of one kind of seats at one microbatch size, shape [layers + 1, layers + 1] each.
+
+    The seconds that they compute with their activations kept and with them computed again, and for how many
+    microbatches in flight at most there is memory then.
+    """
+
+    kept_s: Floats
+    again_s: Floats
+    most_kept: Floats
+    most_again: Floats
+    _known: dict[int, Floats] = field(default_factory=dict)
+    _distinct: dict[tuple[int, int], Floats] = field(default_factory=dict)
+
+    def seconds(self, in_flight: int) -> Floats:
+        """Return the seconds of all stages, infinite where there is no memory for so many microbatches."""
+        if in_flight not in self._known:
+            kept, again = self.most_kept >= in_flight, self.most_again >= in_flight
+            # More microbatches leave out more stages, so equally many are the same ones.
+            key = (int(np.count_nonzero(kept)), int(np.count_nonzero(again)))
+            if key not in self._distinct:
+                self._distinct[key] = np.where(kept, self.kept_s, np.where(again, self.again_s, np.inf))
+            self._known[in_flight] = self._distinct[key]
+        return self._known[in_flight]
+
+
+@dataclass(slots=True)
+class Known:
+    """What is known of the offers of one job, in all spaces over them; pools by their number in the first space.
+
+    Whatever depends on the ZeRO stage has it in its key. `searches`: what searches keep, each under a name of its own.
+    """
+
+    tables: dict[tuple[str, int, int, bool, int], StageTable] = field(default_factory=dict)
+    stages: dict[tuple[str, int, int, int, int], Stages] = field(default_factory=dict)
+    links: dict[tuple[int, int, bool, int, int], Link] = field(default_factory=dict)
+    boundaries: dict[tuple[int, int, int, int, bool, int, int], Floats] = field(default_factory=dict)
+    over_links: dict[tuple[Link, Link], dict[int, Floats]] = field(default_factory=dict)
+    usd_per_byte: dict[tuple[str, str], float] = field(default_factory=dict)
+    egress_usd: dict[tuple[int, int], Floats] = field(default_factory=dict)
+    searches: dict[str, Any] = field(default_factory=dict)
+    deadline: Deadline = field(default_factory=Deadline)
+    # Told of each draft, with its space, where somebody keeps the incumbents.
+    meet: Callable[[Any, Any], None] | None = None
+
+
+@dataclass(slots=True)
+class Space:
+    """Everything that can be said about stages, cuts and nodes before a plan is put together.
+
+    `numbers`: of its pools in the first space that `known` was made for. `even_layers`: the stages of a pipeline hold
+    equal numbers of layers, up to one. `even_batches`: all pipelines share their cut and microbatch size, and their
+    numbers of microbatches differ by one at most.
+    """
+
+    scenario: Scenario
+    candidates: Candidates
+    tp_degrees: tuple[tuple[int, ...], ...]
+    rates: tuple[NodeRate, ...]
+    zero_stage: int = 0
+    known: Known = field(default_factory=Known)
+    numbers: tuple[int, ...] = ()
+    even_layers: bool = False
+    even_batches: bool = False
+    # What searches of this space keep for the next target; each under a name of its own.
+    remembered: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.numbers = self.numbers or tuple(range(len(self.pools)))
+
+    @property
+    def layers(self) -> int:
+        return self.scenario.decoder.layers
+
+    @property
+    def batch(self) -> int:
+        return self.scenario.job.training.global_batch_size
+
+    @property
+    def pools(self) -> tuple[Pool, ...]:
+        return self.candidates.pools
+
+    def part(self, kept: list[int], *, zero_stage: int) -> Space:
+        """Return the space over some of the pools, always the same one; what is known of them is known there, too."""
+        parts: dict[tuple[tuple[int, ...], int], Space] = self.remembered.setdefault("parts", {})
+        key = (tuple(kept), zero_stage)
+        if key not in parts:
+            parts[key] = Space(
+                scenario=self.scenario,
+                candidates=replace(self.candidates, pools=tuple(self.pools[index] for index in kept)),
+                tp_degrees=tuple(self.tp_degrees[index] for index in kept),
+                rates=tuple(self.rates[index] for index in kept),
+                zero_stage=zero_stage,
+                known=self.known,
+                numbers=tuple(self.numbers[index] for index in kept),
+                even_layers=self.even_layers,
+                even_batches=self.even_batches,
+            )
+        return parts[key]
+
+    def at(self, zero_stage: int) -> Space:
+        """Return the same space with all plans at a ZeRO stage."""
+        if zero_stage == self.zero_stage:
+            return self
+        return self.part(list(range(len(self.pools))), zero_stage=zero_stage)
+
+    def restricted(self, *, even_layers: bool = False, even_batches: bool = False) -> Space:
+        """Return the space of the plans with even layers or even batches, or both; always the same one."""
+        flags = (even_layers or self.even_layers, even_batches or self.even_batches)
+        if flags == (self.even_layers, self.even_batches):
+            return self
+        kept: dict[tuple[bool, bool], Space] = self.remembered.setdefault("restricted", {})
+        if flags not in kept:
+            kept[flags] = replace(self, even_layers=flags[0], even_batches=flags[1], remembered={})
+        return kept[flags]
+
+    def lengths(self, stages: int) -> tuple[int, int]:
+        """Return the least and the largest number of layers that one of so many stages of a pipeline may hold."""
+        return (self.layers // stages, -(-self.layers // stages)) if self.even_layers else (1, self.layers - stages + 1)
+
+    def shortest(self, most_stages: int) -> list[int]:
+        """Return the least layers that a stage of pipelines of up to so many may hold, each number once, rising."""
+        return sorted({self.lengths(stages)[0] for stages in range(1, most_stages + 1)})
+
+    def holding(self, least: int, most: int) -> NDArray[np.bool_]:
+        """Return which stages [first, end) hold at least and at most so many layers, shape [layers + 1, layers + 1]."""
+        layer = np.arange(self.layers + 1)
+        held = layer - layer[:, None]
+        return (held >= least) & (held <= most)
+
+    def allows(self, cut: Sequence[int]) -> bool:
+        """Return whether a pipeline may be cut so."""
+        least, most = self.lengths(len(cut) - 1)
+        return all(least <= end - first <= most for first, end in pairwise(cut))
+
+    def table(self, pool: int, tp: int, microbatch_size: int, *, recompute: bool) -> StageTable:
+        """Return the stage table of a pool's accelerator."""
+        accelerator = self.pools[pool].accelerator.name
+        key = (accelerator, tp, microbatch_size, recompute, self.zero_stage)
+        if key not in self.known.tables:
+            self.known.deadline.check()
+            self.known.tables[key] = stage_table(
+                self.scenario,
+                accelerator,
+                tp=tp,
+                microbatch_size=microbatch_size,
+                recompute=Recompute(recompute),
+                zero_stage=self.zero_stage,
+            )
+        return self.known.tables[key]
+
+    def cores(self, nodes: int) -> float:
+        """Return how many cores the ranks of a plan on so many nodes share; infinite unless all run on one machine."""
+        together = all(providers.of(pool.offer.provider).on_this_machine for pool in self.pools)
+        return self.scenario.profiles.free_cores(nodes) if self.scenario.machine and together else np.inf
+
+    def stages_s(self, seat: Seat, microbatch_size: int, *, in_flight: int, replicas: int) -> Floats:
+        """Return the compute seconds of every stage [first, end), shape [layers + 1, layers + 1].
+
+        Infinite where a stage fits in memory neither with its activations kept nor with them computed again. The same
+        array stands for all numbers of microbatches in flight among which memory makes no difference.
+        """
+        return self.stages(seat, microbatch_size, replicas).seconds(in_flight)
+
+    def stages(self, seat: Seat, microbatch_size: int, replicas: int) -> Stages:
+        """Return all stages of one kind of seats, as those of one of so many pipelines."""
+        key = (self.pools[seat.pool].accelerator.name, seat.tp, microbatch_size, replicas, self.zero_stage)
+        if key not in self.known.stages:
+            self.known.deadline.check()
+            self.known.stages[key] = self._stages(seat, microbatch_size, replicas)
+        return self.known.stages[key]
+
+    def _stages(self, seat: Seat, microbatch_size: int, replicas: int) -> Stages:
+        first, end = np.triu_indices(self.layers + 1, 1)
+        seconds, most = (np.full((2, self.layers + 1, self.layers + 1), value) for value in (np.inf, 0.0))
+        for number, recompute in enumerate((False, True)):
+            table = self.table(seat.pool, seat.tp, microbatch_size, recompute=recompute)
+            seconds[number, first, end] = table.stage_s(first, end)
+            left = table.limit_bytes - _ROUNDED - table.memory_bytes(first, end, in_flight=1, replicas=replicas)
+            more = np.maximum(table.memory.activation_bytes(first, end), 1e-9)
+            most[number, first, end] = np.where(left >= 0, np.floor(left / more) + 1.0, 0.0)
+        return Stages(kept_s=seconds[0], again_s=seconds[1], most_kept=most[0], most_again=most[1])
+
+    def link(self, src: int, dst: int, *, same_node: bool, pairs: int, flows: int = 1) -> Link:
+        """Return the connection between nodes of two pools, or inside one node; `flows` share the network card."""
+        key = (self.numbers[src], self.numbers[dst], same_node, pairs, flows)
+        if key not in self.known.links:
+            self.known.links[key] = self.scenario.link(
+                self._place(src, "a"), self._place(dst, "a" if same_node else "b"), pairs=pairs, flows=flows
+            )
+        return self.known.links[key]
+
+    def boundary(self, src: Seat, dst: Seat, microbatch_size: int, *, flows: int = 1) -> Floats:
+        """Return the seconds that one microbatch's tensors take over a cut, for every cut; shape [layers + 1].
+
+        `flows` such cuts share a network card.
+        """
+        same_node = src.pool == dst.pool and src.node == dst.node
+        ends = (self.numbers[src.pool], src.tp, self.numbers[dst.pool], dst.tp)
+        key = (*ends, same_node, microbatch_size, flows)
+        if key not in self.known.boundaries:
+            pairs = boundary_pairs(src.tp, dst.tp)
+            there, back = (
+                self.scenario.stage_link(
+                    self.link(*ends, same_node=same_node, pairs=pairs, flows=flows),
+                    same_node=same_node,
+                )
+                for ends in ((src.pool, dst.pool), (dst.pool, src.pool))
+            )
+            self.known.boundaries[key] = self._over(there, back, src, dst, microbatch_size)
+        return self.known.boundaries[key]
+
+    def _over(self, there: Link, back: Link, src: Seat, dst: Seat, microbatch_size: int) -> Floats:
+        """Return `boundary` over two links, once for all zones that are connected alike and for all powers of two."""
+        key = (there, back)
+        known = self.known.over_links.setdefault(key, {})
+        if microbatch_size not in known:
+            powers = [2**power for power in range(self.batch.bit_length())]
+            sizes = powers if microbatch_size in powers else [microbatch_size]
+            # A sample's tensors are the same on all accelerators.
+            tensor = self.table(src.pool, src.tp, 1, recompute=False).boundary_bytes * np.array(sizes)[:, None]
+            engine = self.scenario.engine
+            seconds = boundary_s(there, back, tensor, engine=engine)
+            known |= zip(sizes, seconds, strict=True)
+        return known[microbatch_size]
+
+    def usd_per_byte(self, src: int, dst: int) -> float:
+        """Return the price of moving a byte between the zones of two pools."""
+        zones = self.pools[src].offer.zone, self.pools[dst].offer.zone
+        if zones[0] == zones[1]:
+            return 0.0
+        if zones not in self.known.usd_per_byte:
+            self.known.usd_per_byte[zones] = egress_usd_per_byte(*zones, self.scenario)
+        return self.known.usd_per_byte[zones]
+
+    def cut_usd_per_sample(self, src: Seat, dst: Seat) -> Floats:
+        """Return the USD of egress of one sample's tensors over a cut, for every cut; shape [layers + 1]."""
+        key = (self.numbers[src.pool], self.numbers[dst.pool])
+        if key not in self.known.egress_usd:
+            tensor = self.table(src.pool, src.tp, 1, recompute=False).boundary_bytes
+            both = self.usd_per_byte(src.pool, dst.pool) + self.usd_per_byte(dst.pool, src.pool)
+            self.known.egress_usd[key] = np.asarray(tensor * both)
+        return self.known.egress_usd[key]
+
+    def _place(self, pool: int, node: str) -> Place:
+        offer = self.pools[pool].offer
+        return Place(zone=offer.zone, node=node, accelerator=offer.accelerator, instance_type=offer.instance_type)
+
+
+def build(scenario: Scenario, candidates: Candidates) -> tuple[Space, tuple[Rejected, ...]]:
+    """Return the space over the candidates that have all data, and what fell out for want of it."""
+    rejected: list[Rejected] = []
+    kept: list[Pool] = []
+    rates: list[NodeRate] = []
+    degrees: list[tuple[int, ...]] = []
+    missing: set[str] = set()
+    profiled: set[str] = set()
+    for pool in candidates.pools:
+        name = pool.accelerator.name
+        if name in missing:
+            continue
+        try:
+            rate = node_usd_per_hour(pool.offer, scenario)
+        except DataError as error:
+            rejected.append(rejected_offer(pool.offer, str(error), Ground.PRICE))
+            continue
+        tps = tuple(tp for tp in range(1, pool.devices + 1) if tp_problem(scenario.decoder, tp) is None)
+        try:
+            if name not in profiled:
+                stage_table(scenario, name, tp=tps[0], microbatch_size=1)
+                profiled.add(name)
+        except DataError as error:
+            missing.add(name)
+            rejected.append(Rejected(what=name, why=str(error), ground=Ground.PROFILE))
+            continue
+        kept.append(pool)
+        rates.append(rate)
+        degrees.append(tps)
+    space = Space(
+        scenario=scenario,
+        candidates=replace(candidates, pools=tuple(kept)),
+        tp_degrees=tuple(degrees),
+        rates=tuple(rates),
+        even_batches=scenario.engine.uniform,
+    )
+    return space, tuple(rejected)

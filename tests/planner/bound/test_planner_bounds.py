@@ -1,0 +1,177 @@
+"""The bounds on time and money: no plan beats them, and less money or fewer nodes raise them."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from factories.planning import example, make_space
+from sailor_cloud.model.job import Job
+from sailor_cloud.planner.bound.bounds import iteration_bound_s, work_bound_s
+from sailor_cloud.planner.bound.cost_bound import StageFloors, least_usd
+from sailor_cloud.planner.evaluate.assess import Assessor, Shape
+from sailor_cloud.planner.evaluate.figures import replayed
+from sailor_cloud.planner.space.draft import Draft, seats_of, to_plan
+from sailor_cloud.planner.space.goals import Figure, Limit, Target
+from sailor_cloud.planner.space.layouts import Slot, card_flows
+from sailor_cloud.planner.space.space import Seat, Space
+from sailor_cloud.simulator import evaluate
+
+SOONEST = Target(goal=Figure.ITERATION_S, limits=())
+# Jobs, and plans that are drawn for each.
+JOBS, PLANS = 8, 90
+
+
+def random_job(dice: random.Random) -> Job:
+    """A model of any width on nodes of one to sixteen devices in one zone, two, or two regions."""
+    return example(
+        "gcp-a100-v100.yaml",
+        constraints={},
+        training__global_batch_size=dice.choice((4, 8, 24, 96)),
+        training__sequence_length=64,
+        model={
+            "model_type": "gpt2",
+            "vocab_size": dice.choice((64, 5000, 50000)),
+            "hidden_size": dice.choice((64, 512, 2048, 4096)),
+            "num_hidden_layers": dice.randint(1, 9),
+            "num_attention_heads": 8,
+            "max_position_embeddings": 64,
+            "tie_word_embeddings": dice.random() < 0.5,
+        },
+        resources__0__zones=dice.choice((["us-central1-a"], ["us-central1-a", "us-west1-b"])),
+        resources__0__accelerators=dice.choice(({"A100-40": 16}, {"A100-40": 16, "V100-16": 8}, {"V100-16": 16})),
+        resources__0__markets=["spot"],
+    )
+
+
+def random_shapes(space: Space, dice: random.Random) -> list[Shape]:
+    """Pipelines, equal or not, whose stages stand anywhere on up to four nodes, those of one layer often together."""
+    pools = [dice.randrange(len(space.pools)) for _ in range(dice.randint(1, 4))]
+    free = {(pool, pools[:at].count(pool)): space.pools[pool].devices for at, pool in enumerate(pools)}
+    alike, shapes, made = dice.random() < 0.6, [], None
+    for _ in range(dice.choice((1, 2, 2, 3, 4, 5, 8))):
+        if made is None or not alike:
+            stages = dice.randint(1, min(space.layers, 4))
+            places = [dice.choice(sorted(free)) for _ in range(stages)]
+            tps = [dice.choice(space.tp_degrees[pool]) if dice.random() < 0.3 else 1 for pool, _ in places]
+            cut = (0, *sorted(dice.sample(range(1, space.layers), stages - 1)), space.layers)
+            made = (places, tps, cut, dice.choice((1, 1, 2, 3, 4, 6, 8)))
+        places, tps, cut, size = made
+        left = dict(free)
+        for place, tp in zip(places, tps, strict=True):
+            left[place] -= tp
+        if min(left.values()) < 0:
+            break
+        free = left
+        slots = tuple(Slot(*place, tp) for place, tp in zip(places, tps, strict=True))
+        shapes.append(Shape(slots=slots, cut=cut, microbatch_size=size))
+    return renumbered(shapes)
+
+
+def renumbered(shapes: list[Shape]) -> list[Shape]:
+    """The same with nodes of a pool numbered in the order of their use."""
+    names: dict[tuple[int, int], int] = {}
+    for shape in shapes:
+        for slot in shape.slots:
+            known = [pool for pool, _ in names]
+            names.setdefault((slot.pool, slot.instance), known.count(slot.pool))
+    return [
+        Shape(
+            slots=tuple(Slot(slot.pool, names[slot.pool, slot.instance], slot.tp) for slot in shape.slots),
+            cut=shape.cut,
+            microbatch_size=shape.microbatch_size,
+        )
+        for shape in shapes
+    ]
+
+
+def own_boxes(assessor: Assessor, floors: StageFloors, draft: Draft) -> np.ndarray:
+    """A range of bottlenecks for each pipeline of a plan that has nothing but the pipeline in it."""
+    rows = []
+    for pipeline, flows in zip(draft.pipelines, card_flows(tuple(each.slots for each in draft.pipelines)), strict=True):
+        size = pipeline.microbatch_size
+        shape = Shape(slots=pipeline.slots, cut=pipeline.cut, microbatch_size=size)
+        pace = assessor._pace(shape, (seats_of(pipeline.slots), flows), len(draft.pipelines))
+        sample_s = max(pace.compute_s) / size
+        number = next(at for at, largest in enumerate(floors.sizes) if largest >= size)
+        rows.append((pipeline.microbatches > 1, number, sample_s, sample_s))
+    return np.array(rows, dtype=np.float64).T
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_no_plan_is_cheaper_than_the_ranges_of_its_pipelines_or_sooner_than_the_bound(seed):
+    dice = random.Random(seed)
+    plans, nearest = 0, 0.0
+    for _ in range(JOBS):
+        space = make_space(random_job(dice))
+        assessor, floors, bound = Assessor(space, SOONEST), StageFloors.of(space), iteration_bound_s(space, SOONEST)
+        pools = list(zip(space.pools, space.rates, strict=True))
+        rates = np.array(
+            [
+                min(rate.expected / pool.devices / 3600 for pool, rate in pools if pool.accelerator.name == name)
+                for name in floors.accelerators
+            ]
+        )
+        for _ in range(PLANS):
+            shapes = random_shapes(space, dice)
+            draft = assessor.draft(shapes) if shapes else None
+            if draft is None:
+                continue
+            samples = np.array([pipeline.microbatch_size * pipeline.microbatches for pipeline in draft.pipelines])
+            least = float(samples @ least_usd(space, floors, rates, own_boxes(assessor, floors, draft)))
+            found = replayed(draft, evaluate(to_plan(space, draft), space.scenario))
+            assert bound <= found[Figure.ITERATION_S] * (1 + 1e-9)
+            assert least <= found[Figure.USD_PER_ITERATION] * (1 + 1e-9)
+            nearest = max(nearest, least / found[Figure.USD_PER_ITERATION])
+            plans += 1
+    assert plans > JOBS * PLANS / 4
+    assert nearest > 0.9
+
+
+def test_money_that_buys_fewer_devices_raises_the_bound():
+    space = make_space(example("gcp-a100-v100.yaml", constraints={}))
+    free = iteration_bound_s(space, SOONEST)
+    assert free >= work_bound_s(space)
+    found = [free]
+    for name, figure, at_most in (
+        ("max_usd_per_hour", Figure.USD_PER_HOUR, 30.0),
+        ("budget_usd", Figure.TOTAL_USD, 45.0),
+        ("budget_usd", Figure.TOTAL_USD, 38.0),
+        ("max_usd_per_iteration", Figure.USD_PER_ITERATION, 0.019),
+    ):
+        limit = Limit(name=name, figure=figure, at_most=at_most)
+        found.append(iteration_bound_s(space, Target(goal=Figure.ITERATION_S, limits=(limit,))))
+    assert found[1] > 1.2 * free
+    assert found[3] > found[2] > free
+    assert found[4] > free
+
+
+def test_a_number_of_nodes_raises_the_bound():
+    one = make_space(example("gcp-a100-v100.yaml", constraints={"max_nodes": 1}))
+    assert iteration_bound_s(one, SOONEST) > 2.0 * iteration_bound_s(make_space(example("gcp-a100-v100.yaml")), SOONEST)
+
+
+def test_stages_take_no_less_than_their_floor():
+    space = make_space(example("gcp-a100-v100.yaml"))
+    floors = StageFloors.of(space)
+    blocks = floors.blocks
+    seats = {(pool.accelerator.name, 1): index for index, pool in enumerate(space.pools)}
+    checked = 0
+    for kind, (name, tp) in enumerate(zip(floors.accelerators, floors.tp, strict=True)):
+        if tp != 1:
+            continue
+        for size in (1, 5, 9, 14):
+            at = next(number for number, largest in enumerate(floors.sizes) if largest >= size)
+            for held in (1, 2):
+                seat = Seat(seats[name, 1], 1, 0)
+                seconds = space.stages_s(seat, size, in_flight=held, replicas=1) / size
+                ends = [(seconds[1, 1 + count], 0, count) for count in range(1, blocks + 1)]
+                ends += [(seconds[0, 1 + count], 1, count) for count in range(blocks + 1)]
+                ends += [(seconds[blocks + 1 - count, blocks + 2], 2, count) for count in range(blocks + 1)]
+                for each, sort, count in ends:
+                    if held == 1 or sort < 2:
+                        assert floors.seconds[held - 1, at, kind, sort, count] <= each * (1 + 1e-9)
+                        checked += np.isfinite(each)
+    assert checked > 500

@@ -1,0 +1,216 @@
+"""The decision: cheapest, balanced and fastest plan, and the price of what is left out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import date
+from itertools import pairwise
+
+import pytest
+
+from factories.documents import document as made
+from factories.planning import AS_OF, data, example, make_space, tiny_job
+from sailor_cloud.clock import FixedClock
+from sailor_cloud.model.document import Decision, Pick, PlanDocument, Status, Subject
+from sailor_cloud.model.job import Job
+from sailor_cloud.model.shown import Rows
+from sailor_cloud.planner import Wishes, search
+from sailor_cloud.planner.explain.decision import Deciding, warnings
+from sailor_cloud.planner.search import problem_of
+from sailor_cloud.planner.seeds.homogeneous import homogeneous
+from sailor_cloud.planner.space.draft import to_plan
+from sailor_cloud.planner.space.effort import NORMAL
+from sailor_cloud.planner.space.goals import Figure, target_of
+from sailor_cloud.planner.space.restrictions import Restriction
+from sailor_cloud.simulator import evaluate
+from sailor_cloud.units import usd_text
+
+SIZE = {"blocks": 3, "batch": 6, "hidden": 64, "steps": 1000}
+
+
+def searched(job: Job, **wishes: object) -> PlanDocument:
+    prices, links, times = data()
+    asked = Wishes(decide=True, **wishes)
+    return search(job, catalog=prices, network=links, profiles=times, clock=FixedClock(AS_OF), wishes=asked)
+
+
+@pytest.fixture(scope="module")
+def told() -> list[Decision]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def document(told: list[Decision]) -> PlanDocument:
+    return searched(tiny_job(**SIZE), deciding=told.append)
+
+
+def first_look(job: Job, asked: Pick | None = None) -> Decision:
+    """The decision among homogeneous plans alone."""
+    space, target = make_space(job), target_of(job)
+    deciding = Deciding(space, target, asked=asked)
+    deciding.meet(homogeneous(space, target))
+    decision = deciding.decision(deciding.picks(NORMAL))
+    assert decision is not None
+    return decision
+
+
+def test_the_goal_chooses_and_every_choice_holds_the_plan_that_it_tells_of(document: PlanDocument) -> None:
+    decision = document.decision
+    assert decision is not None
+    assert (decision.chosen, decision.asked, decision.complete) == (Pick.FASTEST, None, True)
+    assert sorted(pick for choice in decision.choices for pick in choice.picks) == sorted(Pick)
+    fastest = decision.choice(Pick.FASTEST)
+    assert [choice for choice in decision.choices if choice.chosen] == [fastest]
+    assert (fastest.plan, fastest.iteration_s) == (document.plan, document.prediction.iteration_s_replay)
+    for cheaper, dearer in pairwise(decision.choices):
+        assert cheaper.usd < dearer.usd
+        assert cheaper.seconds > dearer.seconds
+    for choice in decision.choices:
+        assert {offer.id for offer in choice.offers} == {node.offer for node in choice.plan.nodes}
+        assert sum(choice.devices.values()) == sum(node.devices for node in choice.plan.nodes)
+    assert PlanDocument.from_json(document.to_json()) == document
+
+
+def test_people_hear_of_choices_before_the_search_and_the_goal_gets_no_worse(
+    document: PlanDocument, told: list[Decision]
+) -> None:
+    assert len(told) >= 2
+    assert not any(decision.complete for decision in told)
+    seconds = [decision.choice(Pick.FASTEST).seconds for decision in (*told, document.decision)]
+    assert seconds == sorted(seconds, reverse=True)
+
+
+@pytest.mark.parametrize("pick", [Pick.CHEAPEST, Pick.BALANCED])
+def test_what_was_asked_for_is_the_plan_and_not_measured_by_the_goal_s_bound(
+    document: PlanDocument, pick: Pick
+) -> None:
+    chosen = searched(tiny_job(**SIZE), choose=pick)
+    assert chosen.decision.asked is chosen.decision.chosen is pick
+    assert chosen.plan == chosen.decision.choice(pick).plan
+    assert chosen.cost.total_usd == pytest.approx(document.decision.choice(pick).usd)
+    if chosen.plan != document.plan:
+        assert (chosen.status, chosen.optimality_gap, chosen.bound) == (Status.FEASIBLE, None, None)
+
+
+def test_the_balanced_plan_is_the_one_farthest_below_the_line_between_the_others() -> None:
+    job = example("gcp-a100-v100.yaml")
+    space, target = make_space(job), target_of(job)
+    deciding = Deciding(space, target)
+    drafts = homogeneous(space, target)
+    deciding.meet(drafts)
+    decision = deciding.decision(deciding.picks(NORMAL))
+    cheap, balanced, fast = (decision.choice(pick) for pick in Pick)
+
+    def below(seconds: float, usd: float) -> float:
+        across = (seconds - fast.seconds) / (cheap.seconds - fast.seconds)
+        return 1.0 - across - (usd - cheap.usd) / (fast.usd - cheap.usd)
+
+    kept = [draft.foreseen for draft in drafts if target.feasible(draft.foreseen)]
+    most = max(below(figures[Figure.DURATION_S], figures[Figure.TOTAL_USD]) for figures in kept)
+    assert below(balanced.seconds, balanced.usd) == pytest.approx(most, rel=0.02)
+    assert balanced.devices == {"A100-40": 8}
+
+
+def test_little_time_for_much_money_is_told() -> None:
+    decision = first_look(example("gcp-a100-v100.yaml"))
+    note = decision.notes[0]
+    assert note.startswith("the goal spends much for little: +")
+    assert "'--choose balanced' takes that" in note
+    cheapest = first_look(example("gcp-a100-v100.yaml", goal="minimize-cost"))
+    assert not any("much for little" in note for note in cheapest.notes)
+
+
+def test_everything_that_the_job_names_and_the_plan_leaves_out_has_the_price_of_insisting() -> None:
+    decision = first_look(example("llama3-8b-two-clouds.yaml"))
+    rows = {(row.subject, row.name): row for row in decision.left_out}
+    assert set(rows) == {
+        (Subject.ACCELERATOR, "A100-40"),
+        (Subject.ACCELERATOR, "A100-80"),
+        (Subject.ZONE, "us-central1-a"),
+        (Subject.ZONE, "us-central1-c"),
+        (Subject.ZONE, "use1-az1"),
+        (Subject.MARKET, "on-demand"),
+        (Subject.CLOUD, "gcp"),
+    }
+    for row in decision.left_out:
+        assert row.name in row.runs_on or row.subject is Subject.CLOUD
+        assert row.total_usd > decision.choice(Pick.CHEAPEST).usd
+        assert f"+{row.total_usd - decision.choice(Pick.CHEAPEST).usd:.2f} USD" in row.why
+
+
+def test_a_decision_tells_of_stale_prices_and_of_memory_within_the_error_of_its_estimate() -> None:
+    plan = made()
+    assert plan.cost is not None
+    assert plan.prediction is not None
+    fresh, old = plan.cost.lines[0], replace(plan.cost.lines[0], stale=True, price_as_of=date(2026, 1, 20))
+    assert list(warnings(plan.prediction, plan.cost, date(2026, 11, 23))) == []
+    (stale,) = warnings(plan.prediction, replace(plan.cost, lines=Rows((fresh, old))), date(2026, 11, 23))
+    assert stale.startswith(
+        f"prices are up to 307 days old: the worst case is {usd_text(plan.cost.worst_case_usd)} USD"
+    )
+    assert stale.endswith("'up' on a cloud refuses stale prices")
+    stage = plan.prediction.memory[0]
+    for share, measured, told in ((0.9, False, 0), (0.95, False, 1), (0.95, True, 0)):
+        needed = int(share * stage.limit_bytes)
+        full = replace(stage, parts={"weights": needed, "allocator": 5}, total_bytes=needed + 5, measured=measured)
+        found = list(warnings(replace(plan.prediction, memory=(full,)), plan.cost, date(2026, 11, 23)))
+        assert [note.startswith("stage 0 may run out of memory: ") for note in found] == [True] * told
+
+
+@pytest.mark.parametrize(
+    ("goal", "ratio", "usd", "told"),
+    [
+        ("maximize-throughput", 1.8, -45.23, "run 1.8× slower, saves 45.23 USD; the fastest plan is chosen"),
+        ("maximize-throughput", 2.0, 6.56, "run 2.0× slower, +6.56 USD"),
+        ("minimize-cost", 0.5, 6.56, "run 2.0× faster, +6.56 USD; the cheapest plan is chosen"),
+    ],
+)
+def test_insisting_that_saves_says_so_and_why_it_is_not_chosen(goal: str, ratio: float, usd: float, told: str) -> None:
+    job = tiny_job(**SIZE, goal=goal)
+    assert Deciding(make_space(job), target_of(job))._difference(ratio, usd) == told
+
+
+def test_what_no_plan_can_use_says_why() -> None:
+    job = example("llama3-8b-two-clouds.yaml", resources__0__accelerators={"A100-40": 16, "T4-16": 2})
+    prices, links, times = data()
+    problem = problem_of(job, catalog=prices, network=links, profiles=times, clock=FixedClock(AS_OF))
+    deciding = Deciding(problem.space, problem.target, problem.rejected)
+    deciding.meet(homogeneous(problem.space, problem.target))
+    picks = deciding.picks(NORMAL)
+    row = deciding.insisted(Subject.ACCELERATOR, "T4-16", picks[Pick.CHEAPEST])
+    assert row.total_usd is None
+    assert row.why.startswith("has no bf16; it runs ")
+
+
+def test_insisting_on_what_breaks_the_budget_names_the_limit() -> None:
+    job = example("gcp-a100-v100.yaml", constraints={"budget_usd": 60, "deadline": "24h"})
+    row = next(row for row in first_look(job).left_out if row.name == "V100-16")
+    assert not row.keeps_limits
+    assert row.why.endswith("; breaks the budget")
+
+
+def test_homogeneous_plans_are_those_that_the_simulator_finds() -> None:
+    """Their figures are those of the closed form for the very plan, within what it and the replay differ."""
+    job = example("gcp-a100-v100.yaml")
+    space = make_space(job)
+    drafts = homogeneous(space, target_of(job))
+    assert len({draft.order() for draft in drafts}) > 50
+    for draft in drafts[::20]:
+        found = evaluate(to_plan(space, draft), space.scenario)
+        assert found.fits
+        assert found.prediction.iteration_s_replay == pytest.approx(draft.figures[Figure.ITERATION_S], rel=0.1)
+
+
+def test_choices_keep_to_the_space_that_was_asked_for() -> None:
+    document = searched(tiny_job(**SIZE), restrictions=(Restriction.ONE_ACCELERATOR, Restriction.ONE_ZONE))
+    for choice in document.decision.choices:
+        assert len(choice.devices) == len(choice.zones) == 1
+
+
+def test_a_plan_as_probable_as_asked_is_chosen_from() -> None:
+    job = tiny_job(**SIZE)
+    least = searched(job).decision.choice(Pick.CHEAPEST).usd
+    tight = tiny_job(**SIZE, constraints={"budget_usd": least * 1.2, "probability": 0.9})
+    document = searched(tight)
+    for choice in document.decision.choices:
+        assert choice.within_limits >= 0.9

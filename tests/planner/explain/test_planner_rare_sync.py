@@ -1,0 +1,53 @@
+"""Plans over several zones show what they would save if zones met seldom; nothing chooses that."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from factories.scenarios import chain, gcp_scenario, make_plan, offer_in
+from sailor_cloud.model.plan import Plan
+from sailor_cloud.planner.explain.rare_sync import apart
+from sailor_cloud.simulator import Scenario, evaluate
+
+
+def plan_in(scenario: Scenario, *zones: str) -> Plan:
+    offers = [offer_in(scenario, zone, "A100-40", devices=2) for zone in zones]
+    return make_plan(
+        scenario, [chain(p, [offer], (0, 26), microbatch_size=2, microbatches=16) for p, offer in enumerate(offers)]
+    )
+
+
+def test_the_saving_of_a_plan_over_zones_is_shown_for_the_same_nodes() -> None:
+    scenario = gcp_scenario(batch=64)
+    near, far = plan_in(scenario, *["us-central1-a"] * 2), plan_in(scenario, "us-central1-a", "us-west1-b")
+    [found] = apart(scenario, [near, far])
+    assert found.plan == far
+    before = evaluate(far, scenario).cost.total_usd
+    assert before is not None
+    assert found.total_usd is not None
+    assert found.label == f"sync_every: 100 (saves {before - found.total_usd:,.2f} USD; trains another course)"
+    egress = sum(line.usd for line in evaluate(far, scenario).cost.lines if line.kind == "egress")
+    assert before - found.total_usd > 0.9 * egress > 0
+
+
+def test_nothing_is_shown_of_one_zone_or_where_zones_meet_seldom_already() -> None:
+    scenario = gcp_scenario(batch=64)
+    assert apart(scenario, [plan_in(scenario, *["us-central1-a"] * 2)]) == ()
+    seldom = gcp_scenario(batch=64, sync_every=20)
+    assert apart(seldom, [plan_in(seldom, "us-central1-a", "us-west1-b")]) == ()
+
+
+@pytest.mark.parametrize("total", [0.0, 0.001, None])
+def test_nothing_is_shown_where_nothing_is_saved(monkeypatch: pytest.MonkeyPatch, total: float | None) -> None:
+    scenario = gcp_scenario(batch=64)
+
+    def free(plan: Plan, scenario: Scenario) -> SimpleNamespace:
+        """Nodes that nobody is charged for, or a saving of less than a cent."""
+        found, seldom = evaluate(plan, scenario), scenario.job.training.sync_every is not None
+        usd = {"usd_per_hour": found.cost.usd_per_hour if total else 0.0, "total_usd": 0.0 if seldom else total}
+        return SimpleNamespace(cost=SimpleNamespace(**usd), prediction=found.prediction, fits=found.fits)
+
+    monkeypatch.setattr("sailor_cloud.planner.explain.rare_sync.evaluate", free)
+    assert apart(scenario, [plan_in(scenario, "us-central1-a", "us-west1-b")]) == ()

@@ -1,0 +1,119 @@
+"""The neighbourhood of a plan: cells that come and go, and limits that are broken less and less."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from factories.planning import example, make_space
+from sailor_cloud.planner.evaluate.assess import Assessor, Shape
+from sailor_cloud.planner.improvement import Improver, Neighbourhood
+from sailor_cloud.planner.improvement.moves import cells_of, fewer_or_more
+from sailor_cloud.planner.space.draft import nodes_of
+from sailor_cloud.planner.space.goals import Figure, Limit, Target, target_of
+from sailor_cloud.planner.space.layouts import Slot
+
+
+@pytest.fixture(scope="module")
+def space():
+    return make_space(example("gcp-a100-v100.yaml", resources__0__accelerators={"A100-40": 16, "V100-16": 32}))
+
+
+def pool_of(space, accelerator, devices):
+    return next(
+        index
+        for index, pool in enumerate(space.pools)
+        if pool.accelerator.name == accelerator and pool.devices == devices
+    )
+
+
+def side_by_side(space, count):
+    """Pipelines of four stages, each alone on a node of four V100."""
+    pool = pool_of(space, "V100-16", 4)
+    half = space.layers // 2
+    cut = (0, half // 2, half, half + half // 2, space.layers)
+    return tuple(
+        Shape(slots=tuple(Slot(pool, number, 1) for _ in range(4)), cut=cut, microbatch_size=2)
+        for number in range(count)
+    )
+
+
+def test_cells_are_pipelines_that_share_nodes(space):
+    apart = side_by_side(space, 3)
+    shared = tuple(replace(shape, slots=(apart[0].slots[0], *shape.slots[1:])) for shape in apart[:2])
+    assert [len(cell) for cell in cells_of(apart)] == [1, 1, 1]
+    assert sorted(len(cell) for cell in cells_of((*shared, apart[2]))) == [1, 2]
+
+
+def test_equal_cells_are_dropped_or_added_once_on_a_node_of_their_own(space):
+    shapes = side_by_side(space, 3)
+    fewer, more = fewer_or_more(shapes)
+    assert (len(fewer), len(more)) == (2, 4)
+    assert sum(nodes_of(tuple(shape.slots for shape in more)).values()) == 4
+    assert not list(fewer_or_more(shapes[:1]))
+
+
+def test_a_plan_over_the_limit_becomes_one_that_keeps_it(space):
+    """Five nodes cost too much by the hour for the limit; four of them don't."""
+    free = Assessor(space, Target(goal=Figure.ITERATION_S, limits=()))
+    five, four = (free.draft(side_by_side(space, count)) for count in (5, 4))
+    rate = Figure.USD_PER_HOUR
+    most = (five.figures[rate] + four.figures[rate]) / 2
+    limit = Limit(name="max_usd_per_hour", figure=rate, at_most=most)
+    assessor = Assessor(space, Target(goal=Figure.ITERATION_S, limits=(limit,)))
+    assert assessor.excess(five) == pytest.approx(five.figures[rate] / most)
+    assert assessor.excess(four) == 1.0
+    improver = Improver(space, assessor.target)
+    found = improver.descend(five, 200)
+    assert found
+    assert all(improver.rank(draft)[0] == 1.0 for draft in found)
+    assert found[0].expected[Figure.ITERATION_S] <= improver.expected(four).expected[Figure.ITERATION_S]
+
+
+def test_near_values_grow_with_the_excess_and_end(space):
+    target = target_of(space.scenario.job)
+    assert [limit.name for limit in target.limits] == ["budget_usd", "deadline"]
+    draft = Assessor(space, target).draft(side_by_side(space, 4))
+    budget = draft.figures[Figure.TOTAL_USD]
+    values = []
+    for share in (1.0, 0.95, 0.8):
+        limit = Limit(name="budget_usd", figure=Figure.TOTAL_USD, at_most=budget * share)
+        values.append(float(replace(target, limits=(limit,)).near_value(draft.figures)))
+    seconds = draft.figures[Figure.ITERATION_S]
+    assert values == pytest.approx([seconds, seconds / 0.95, float("inf")])
+
+
+def test_a_microbatch_grows_to_the_next_size_that_divides_the_share_of_a_pipeline():
+    """With 12 samples for each of eight pipelines sizes 5 and 8 leave some pipelines waiting; 6 and 12 don't."""
+    space = make_space(
+        example(
+            "gcp-a100-v100.yaml",
+            model__preset="gpt2",
+            training__global_batch_size=96,
+            resources__0__accelerators={"A100-40": 8},
+        )
+    )
+    pool = pool_of(space, "A100-40", 8)
+    assessor = Assessor(space, Target(goal=Figure.ITERATION_S, limits=()))
+    shapes = [Shape(slots=(Slot(pool, 0, 1),), cut=(0, space.layers), microbatch_size=4) for _ in range(8)]
+    improver = Improver(space, assessor.target)
+    best = improver.descend(assessor.draft(shapes), 200)[0]
+    assert {part.microbatch_size * part.microbatches for part in best.pipelines} == {12}
+    assert 12 in {
+        neighbour.shapes[0].microbatch_size
+        for neighbour in Neighbourhood(space).every(
+            assessor.draft([replace(shape, microbatch_size=6) for shape in shapes])
+        )
+    }
+
+
+def test_one_node_of_several_alike_is_bought_as_another_offer_or_all_of_them_are(space):
+    drawn = Assessor(space, target_of(space.scenario.job)).draft(side_by_side(space, 3))
+    pool = drawn.pipelines[0].slots[0].pool
+    bought = set()
+    for neighbour in Neighbourhood(space).every(drawn):
+        nodes = nodes_of(tuple(shape.slots for shape in neighbour.shapes))
+        if len(neighbour.shapes) == 3 and set(nodes) != {pool} and sum(nodes.values()) == 3:
+            bought.add(nodes[pool])
+    assert {0, 2} <= bought

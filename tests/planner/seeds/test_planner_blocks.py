@@ -1,0 +1,274 @@
+"""Plans of blocks: the same stages of several pipelines together on nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from itertools import combinations, pairwise
+
+import numpy as np
+import pytest
+
+from factories.planning import example, make_space
+from sailor_cloud.model.job import Job
+from sailor_cloud.planner.evaluate.all_reduces import SyncTable
+from sailor_cloud.planner.evaluate.all_reduces_of_cuts import CutSums
+from sailor_cloud.planner.patterns.layer_cuts import Cutter
+from sailor_cloud.planner.patterns.node_patterns import MAX_STAGES
+from sailor_cloud.planner.patterns.pipeline_time import Schedule, UncutPipeline
+from sailor_cloud.planner.patterns.units import units
+from sailor_cloud.planner.seeds.blocks import Blocks
+from sailor_cloud.planner.seeds.blocks.measures import NAMES, Measures, unbeaten
+from sailor_cloud.planner.seeds.blocks.options import Options
+from sailor_cloud.planner.seeds.blocks.placing import slots
+from sailor_cloud.planner.seeds.frontier_seeds import spread
+from sailor_cloud.planner.space.draft import nodes_of, to_plan
+from sailor_cloud.planner.space.effort import NORMAL
+from sailor_cloud.planner.space.goals import Figure, target_of
+from sailor_cloud.planner.space.space import Seat
+from sailor_cloud.simulator import busy_s, evaluate
+from sailor_cloud.simulator.engines import Transfers
+
+PATH = "gcp-a100-v100.yaml"
+
+
+@pytest.fixture(scope="module")
+def space():
+    return make_space(example(PATH, resources__0__accelerators={"A100-40": 16, "V100-16": 8}))
+
+
+@pytest.fixture(scope="module")
+def blocks(space):
+    search = Blocks(space, target_of(space.scenario.job))
+    search.run()
+    return search
+
+
+def test_pipelines_that_fill_one_fast_node_sum_inside_it(space, blocks):
+    best = min(filter(blocks.assessor.keeps, blocks.drafts), key=lambda draft: draft.order())
+    assert {space.pools[slot.pool].devices for part in best.pipelines for slot in part.slots} == {16}
+    assert sum(nodes_of(tuple(part.slots for part in best.pipelines)).values()) == 1
+    assert len(best.pipelines) == 16
+
+
+def test_every_draft_is_what_the_simulator_says_and_a_valid_plan(space, blocks):
+    assert blocks.drafts
+    for draft in blocks.drafts[:12]:
+        plan = to_plan(space, draft)
+        plan.check(layers=space.layers, global_batch_size=space.batch)
+        evaluation = evaluate(plan, space.scenario)
+        assert evaluation.fits
+        assert evaluation.prediction.iteration_s == pytest.approx(draft.figures[Figure.ITERATION_S], rel=1e-9)
+
+
+def test_no_row_and_no_node_is_used_twice(space, blocks):
+    rows = space.candidates.rows
+    for draft in blocks.drafts:
+        layout = tuple(part.slots for part in draft.pipelines)
+        devices = Counter()
+        for pool, count in nodes_of(layout).items():
+            devices[space.pools[pool].row] += count * space.pools[pool].devices
+        assert all(count <= rows[row].devices for row, count in devices.items())
+        taken = Counter()
+        for part in layout:
+            for slot in part:
+                taken[slot.pool, slot.instance] += slot.tp
+        assert all(count <= space.pools[pool].devices for (pool, _), count in taken.items())
+
+
+def test_the_same_search_gives_the_same_drafts(space, blocks):
+    again = Blocks(space, target_of(space.scenario.job))
+    again.run()
+    assert [draft.order() for draft in again.drafts] == [draft.order() for draft in blocks.drafts]
+
+
+@pytest.mark.parametrize("replicas", [1, 3, 16])
+def test_options_are_put_on_nodes_as_they_say(space, replicas):
+    found = Options(space, units(space)).of(2, replicas)
+    assert found is not None
+    options, measures = found
+    assert len(options) == len(measures) > 0
+    for option, nodes, stages in zip(options, measures.nodes, measures.stages, strict=True):
+        placed = slots(space, (option,), replicas)
+        assert placed is not None
+        assert len(placed) == replicas
+        assert {len(row) for row in placed} == {int(stages)}
+        assert stages <= MAX_STAGES
+        assert sum(nodes_of(tuple(placed)).values()) == nodes
+        assert [slot.tp for slot in placed[0]] == [tp for block in option.tps for tp in block]
+
+
+def test_the_spread_reaches_from_the_fastest_to_a_cheap_plan(space):
+    drafts = spread(space, NORMAL)
+    seconds = [draft.figures[Figure.ITERATION_S] for draft in drafts]
+    usd = [draft.figures[Figure.USD_PER_ITERATION] for draft in drafts]
+    assert max(seconds) > 2 * min(seconds)
+    assert max(usd) > 3 * min(usd)
+
+
+def test_no_other_cut_of_equal_stages_has_a_faster_busiest_stage(space):
+    pool = next(index for index, each in enumerate(space.pools) if each.accelerator.name == "A100-40")
+    seat = Seat(pool, 1, 0)
+    found = Cutter(space).cut(UncutPipeline(seats=(seat,) * 3, flows=(1, 1), size=4, microbatches=64, replicas=2))
+    assert found is not None
+    cut, longest = found
+    times = [space.stages_s(seat, 4, in_flight=3 - s, replicas=2) for s in range(3)]
+    assert max(times[s][a, b] for s, (a, b) in enumerate(pairwise(cut))) == pytest.approx(longest, rel=1e-3)
+    best = min(
+        max(times[0][0, a], times[1][a, b], times[2][b, space.layers])
+        for a in range(1, space.layers - 1)
+        for b in range(a + 1, space.layers)
+    )
+    assert longest == pytest.approx(best, rel=1e-3)
+
+
+@pytest.mark.parametrize("transfers", Transfers)
+def test_a_cut_counts_the_tensors_that_stages_wait_for(space, transfers):
+    """A GPU of one node, over whose card eight pipelines send, and then three of another one."""
+    scenario = replace(space.scenario, engine=replace(space.scenario.engine, transfers=transfers))
+    here = replace(space, scenario=scenario)
+    pools = [
+        next(index for index, each in enumerate(space.pools) if each.accelerator.name == name and each.devices == 8)
+        for name in ("A100-40", "V100-16")
+    ]
+    seats = (Seat(pools[0], 1, 0), *[Seat(pools[1], 1, 1)] * 3)
+    flows, size = (8, 1, 1), 4
+    pipeline = UncutPipeline(seats=seats, flows=flows, size=size, microbatches=64, replicas=2)
+
+    def busy(cut: tuple[int, ...]) -> float:
+        spans = list(pairwise(cut))
+        compute = [
+            here.stages_s(seat, size, in_flight=4 - s, replicas=2)[span]
+            for s, (seat, span) in enumerate(zip(seats, spans, strict=True))
+        ]
+        between = [
+            here.boundary(src, dst, size, flows=shared)[layer]
+            for (src, dst), shared, layer in zip(pairwise(seats), flows, cut[1:-1], strict=True)
+        ]
+        return float(busy_s(np.array(compute), np.array(between), engine=scenario.engine).max())
+
+    nothing = np.zeros((here.layers + 1, here.layers + 1))
+    found = Cutter(here).fastest(pipeline, [nothing] * 4)
+    plain, longest_s = Cutter(here).cut(pipeline)
+    best = min(busy((0, *inner, here.layers)) for inner in combinations(range(1, here.layers), 3))
+    # Times between what the first cut computes and how long it is busy are tried in 64 steps.
+    assert busy(found) <= best + (busy(plain) - longest_s) / 60
+    if transfers is Transfers.OVERLAPPED:
+        assert busy(plain) > 1.05 * best, "a short stage in between waits for neither side"
+
+
+def test_a_cut_counts_gradient_sums_so_that_no_other_cut_is_faster(space):
+    """Equal stages, the second of which sums slowly: it gets fewer layers, as long as an iteration is shorter so."""
+    pool = next(index for index, each in enumerate(space.pools) if each.accelerator.name == "A100-40")
+    pipeline = UncutPipeline(seats=(Seat(pool, 1, 0),) * 3, flows=(1, 1), size=4, microbatches=8, replicas=2)
+    first, end = np.indices((space.layers + 1, space.layers + 1))
+    slow = np.maximum(end - first, 0) * 0.2
+    sums = [0.1 * slow, slow, 0.1 * slow]
+    schedule = Schedule.of(space, pipeline, sums)
+    found = Cutter(space).fastest(pipeline, sums)
+    plain, _ = Cutter(space).cut(pipeline)
+    every = [(0, *inner, space.layers) for inner in combinations(range(1, space.layers), 2)]
+    best = min(map(schedule.seconds, every))
+    assert schedule.seconds(found) <= best * 1.005
+    assert schedule.seconds(plain) > 1.05 * best, "counting sums makes no difference here"
+    assert found[2] - found[1] < plain[2] - plain[1]
+
+
+def test_sums_of_stages_are_those_of_the_plan(space, blocks):
+    """What the cut counts as sums is what the exact judgement has for the same layout."""
+    compared = 0
+    for draft in blocks.drafts[:40]:
+        layout = tuple(part.slots for part in draft.pipelines)
+        if len({part.cut for part in draft.pipelines}) > 1 or len({len(slots) for slots in layout}) > 1:
+            continue
+        cut, sums = draft.pipelines[0].cut, CutSums(space).of_stages(layout)
+        longest = max(each[span] for each, span in zip(sums, pairwise(cut), strict=True))
+        assert longest == pytest.approx(SyncTable(space).of_plan(layout, (cut,) * len(layout))[0], rel=1e-9)
+        compared += longest > 0
+    assert compared > 5
+
+
+def test_layers_that_fit_nowhere_have_no_cut(space):
+    pool = next(index for index, each in enumerate(space.pools) if each.accelerator.name == "V100-16")
+    pipeline = UncutPipeline(seats=(Seat(pool, 1, 0),), flows=(), size=256, microbatches=4, replicas=1)
+    assert Cutter(space).cut(pipeline) is None
+
+
+def test_options_that_none_beats_are_those_that_a_look_at_all_pairs_leaves() -> None:
+    random = np.random.default_rng(5)
+    for count in (1, 2, 30, 120):
+        values = random.integers(0, 3, (len(NAMES), count)).astype(np.float64)
+        rows = random.integers(0, 2, count)
+        measures = Measures(values, rows, rows)
+        names = ("layer_s", "stages", "sum_s", "large_s", "cut_s", "out_s", "usd_per_hour", "lost_per_hour")
+        smaller = np.array(
+            [-measures.speed, -np.minimum(measures.room - measures.ends, 1.0), *(getattr(measures, n) for n in names)]
+        ).T
+        left = [
+            n
+            for n, one in enumerate(smaller)
+            if not any(
+                rows[m] == rows[n] and (other <= one).all() and ((other < one).any() or m < n)
+                for m, other in enumerate(smaller)
+                if m != n
+            )
+        ]
+        assert unbeaten(measures).tolist() == left
+
+
+@pytest.fixture(scope="module")
+def tight():
+    """Eight small devices, on which the first and the last layers leave less room for others than stages between."""
+    job = example(PATH, model__preset="llama-3-8b", training__precision="bf16", training__global_batch_size=1024)
+    resource = {"provider": "gcp", "zones": ["us-central1-a"], "accelerators": {"L4-24": 8}}
+    return make_space(Job.model_validate({**job.model_dump(mode="json"), "constraints": {}, "resources": [resource]}))
+
+
+def test_stages_between_may_hold_more_layers_than_those_beside_a_large_embedding(tight):
+    search = Blocks(tight, target_of(tight.scenario.job))
+    guess = min(search.rate((1, 1)).guesses, key=lambda guess: guess.iteration_s)
+    assert sum(option.stages for option in guess.options) == 8
+    [first, *_] = search.of(guess)
+    cut = first.pipelines[0].cut
+    layers = [end - begin for begin, end in pairwise(cut)]
+    assert max(layers[1:-1]) > max(layers[0], layers[-1])
+
+
+def test_nodes_of_every_size_are_looked_at(tight):
+    assert {unit.devices for unit in units(tight)} == {1, 2, 4, 8}
+
+
+@pytest.mark.parametrize(
+    ("batch", "sizes"), [(16, {1, 2, 4, 8, 16}), (24, {1, 2, 3, 4, 6, 8, 12, 24}), (50, {1, 2, 5, 10, 25, 50})]
+)
+def test_sizes_that_divide_a_batch_are_looked_at_powers_of_two_and_one_between_each_two(batch, sizes):
+    job = example(
+        PATH,
+        model__preset="gpt2",
+        training__global_batch_size=batch,
+        training__sequence_length=512,
+        resources__0__accelerators={"A100-40": 4},
+    )
+    assert {size for size, count in Blocks(make_space(job), target_of(job)).rough() if count == 1} == sizes
+
+
+def test_a_model_that_no_zone_has_memory_for_is_cut_over_two(tight):
+    job = tight.scenario.job.model_dump(mode="json")
+    resource = {"provider": "gcp", "zones": ["us-central1-a", "us-central1-b"], "accelerators": {"L4-24": 4}}
+    space = make_space(Job.model_validate({**job, "resources": [resource]}))
+    search = Blocks(space, target_of(space.scenario.job))
+    guesses = search.rate((1, 1)).guesses
+    found = [draft for guess in guesses for draft in search.of(guess)]
+    zones = {space.pools[slot.pool].offer.zone for draft in found for slot in draft.pipelines[0].slots}
+    assert zones == {"us-central1-a", "us-central1-b"}
+
+
+def test_where_money_is_limited_plans_that_cost_far_less_are_judged_before_many_that_cost_too_much():
+    changes = {"resources__0__accelerators": {"A100-40": 32, "V100-16": 96}, "resources__0__zones": ["us-central1-a"]}
+    found = []
+    for budget in (60.0, 121.3):
+        limited = make_space(example(PATH, constraints={"budget_usd": budget}, **changes))
+        drafts = Blocks(limited, target_of(limited.scenario.job)).run()
+        found.append(min((draft.figures[Figure.ITERATION_S] for draft in drafts), default=np.inf))
+    assert np.isfinite(found).all()
+    assert found[1] <= found[0] * 1.02

@@ -1,0 +1,139 @@
+"""Plans of one group of equal pipelines for each accelerator."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from factories.planning import AS_OF, data, example, make_space, plan
+from sailor_cloud import planner
+from sailor_cloud.clock import FixedClock
+from sailor_cloud.planner import Restriction
+from sailor_cloud.planner.bound.bounds import goal_bound
+from sailor_cloud.planner.evaluate.assess import Assessor
+from sailor_cloud.planner.improvement.evaluator import Evaluator
+from sailor_cloud.planner.seeds.group_search import GroupSearch, run
+from sailor_cloud.planner.space.draft import nodes_of, to_plan
+from sailor_cloud.planner.space.effort import NORMAL
+from sailor_cloud.planner.space.goals import Figure, target_of
+from sailor_cloud.simulator import evaluate
+
+FP32 = {"training__precision": "fp32", "resources__0__markets": ["on-demand"], "constraints": {}}
+ONE = {**FP32, "resources__0__zones": ["us-central1-a"]}
+
+
+def job_of(accelerators, **changes):
+    return example("gcp-a100-v100.yaml", resources__0__accelerators=accelerators, **{**ONE, **changes})
+
+
+def searched(job, wanted=GroupSearch.for_the_best):
+    space = make_space(job)
+    search = GroupSearch(Evaluator(Assessor(space, target_of(job))))
+    run([search], wanted, NORMAL)
+    return space, search
+
+
+@pytest.fixture(scope="module")
+def found():
+    space, search = searched(job_of({"A100-40": 32, "V100-16": 48}))
+    return space, search.best()
+
+
+def test_every_draft_is_a_valid_plan_and_what_the_replay_is_expected_to_find(found):
+    space, drafts = found
+    assert len(drafts) > 5
+    for draft in drafts:
+        plan_of = to_plan(space, draft)
+        plan_of.check(layers=space.layers, global_batch_size=space.batch)
+        evaluation = evaluate(plan_of, space.scenario)
+        assert evaluation.fits
+        assert evaluation.prediction.iteration_s_replay == pytest.approx(draft.expected[Figure.ITERATION_S], rel=0.02)
+
+
+def test_no_draft_takes_more_than_is_offered_or_beats_the_bound(found):
+    space, drafts = found
+    bound = goal_bound(space, target_of(space.scenario.job))
+    rows = space.candidates.rows
+    for draft in drafts:
+        devices = Counter()
+        for pool, count in nodes_of(tuple(part.slots for part in draft.pipelines)).items():
+            devices[space.pools[pool].row] += count * space.pools[pool].devices
+        assert all(count <= rows[row].devices for row, count in devices.items())
+        assert draft.figures[Figure.ITERATION_S] >= bound
+
+
+def test_faster_devices_get_larger_microbatches(found):
+    space, drafts = found
+    both = [
+        draft
+        for draft in drafts
+        if len({space.pools[part.slots[0].pool].accelerator.name for part in draft.pipelines}) > 1
+    ]
+    assert both
+    for draft in both:
+        per_device = {}
+        for part in draft.pipelines:
+            name = space.pools[part.slots[0].pool].accelerator.name
+            devices = sum(slot.tp for slot in part.slots)
+            per_device.setdefault(name, set()).add(part.microbatch_size * part.microbatches / devices)
+        assert min(per_device["A100-40"]) > max(per_device["V100-16"])
+
+
+def test_uneven_pipelines_of_two_accelerators_beat_even_batches_by_far():
+    job = job_of({"A100-40": 80, "V100-16": 120})
+    whole, even = (plan(job, *chosen).prediction for chosen in ((), (Restriction.EVEN_BATCHES,)))
+    assert whole.throughput_iterations_per_s > 1.1 * even.throughput_iterations_per_s
+
+
+def test_pipelines_of_one_accelerator_may_carry_different_shares_of_the_batch():
+    document = plan(job_of({"A100-40": 72}))
+    pipelines = document.plan.pipelines
+    assert len({pipe.microbatch_size * pipe.microbatches for pipe in pipelines}) == 2
+    assert sum(node.devices for node in document.plan.nodes) == 72
+
+
+def test_fewer_nodes_are_tried_where_money_is_limited():
+    free = plan(job_of({"A100-40": 80, "V100-16": 120}))
+    most = 0.8 * free.cost.usd_per_iteration
+    tight = plan(job_of({"A100-40": 80, "V100-16": 120}, constraints={"max_usd_per_iteration": most}))
+    assert tight.cost.usd_per_iteration <= most
+    assert len(tight.plan.nodes) < len(free.plan.nodes)
+
+
+def test_where_nothing_fits_there_are_none():
+    for wanted in (GroupSearch.for_the_best, GroupSearch.for_trades):
+        _, search = searched(job_of({"V100-16": 8}, model={"preset": "opt-30b"}), wanted)
+        assert search.best() == search.every() == []
+
+
+def test_five_accelerators_are_a_bounded_number_of_plans():
+    job = job_of({"A100-40": 16, "V100-16": 16, "T4-16": 16, "L4-24": 16, "P100-16": 16})
+    _, search = searched(job)
+    assert search.best()
+    assert search.judged < 2000
+
+
+def test_no_group_and_no_point_of_a_frontier_takes_more_nodes_than_the_job_allows():
+    job = job_of({"A100-40": 32, "V100-16": 48}, constraints={"max_nodes": 2})
+    for wanted in (GroupSearch.for_the_best, GroupSearch.for_trades):
+        _, search = searched(job, wanted)
+        assert {draft.figures[Figure.NODES] for draft in search.every()} == {1, 2}
+    prices, links, times = data()
+    document = planner.search(
+        job,
+        catalog=prices,
+        network=links,
+        profiles=times,
+        clock=FixedClock(AS_OF),
+        wishes=planner.Wishes(frontier=True, top=10),
+    )
+    assert document.frontier
+    assert all(sum(point.devices.values()) <= 2 * 16 for point in document.frontier)
+    assert all(len(other.plan.nodes) <= 2 for other in document.alternatives)
+
+
+def test_sets_that_take_too_many_nodes_lead_to_fewer():
+    _, search = searched(job_of({"A100-40": 80, "V100-16": 80}, constraints={"max_nodes": 4}))
+    assert {draft.figures[Figure.NODES] for draft in search.best()} <= {1, 2, 3, 4}
+    assert 4 in {draft.figures[Figure.NODES] for draft in search.best()}
